@@ -12,7 +12,7 @@ from gpuscope.cli import COMMANDS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROOTS = (REPOSITORY, REPOSITORY / "cpp" / "gpuscope", REPOSITORY / "python" / "gpuscope")
-DOCUMENTS = ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md")
+DOCUMENTS = ("ARCHITECTURE.md", "CONTRIBUTING.md")
 CODE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"(?:[.\w]+/)+[.\w]*|\w+\.(?:py|pyi|h|cpp|md|toml|txt)")
 CPP_NAME = re.compile(r"(\w+)::(\w+)(?:::(\w+))?")
@@ -31,9 +31,8 @@ def names(document: str, pattern: re.Pattern[str]) -> list[re.Match[str]]:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_the_paths_that_a_document_names_exist(document):
     found = [match[0] for match in names(document, PATH)]
-    if document != "README.md":  # which names files of its readers
-        assert len(found) > 10
-        assert [path for path in found if not any((root / path).exists() for root in ROOTS)] == []
+    assert len(found) > 10
+    assert [path for path in found if not any((root / path).exists() for root in ROOTS)] == []
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", (REPOSITORY / document).read_text(encoding="utf-8"))
     assert [link for link in links if not (REPOSITORY / link).exists()] == []
 

@@ -92,8 +92,8 @@ class Replay:
     runs ahead is as fast as its GPU.
 
     Attributes:
-        error: how far the replayed unchanged steps are from the recorded ones: |replayed / recorded - 1|, the median
-            over the steps; inf without a model.
+        error: how far the replayed unchanged steps are from the recorded ones: the distance of replayed / recorded
+            from 1, the median over the steps; inf without a model.
         reason: why the model is not accepted, so that savings are bounds; None when it is.
     """
 

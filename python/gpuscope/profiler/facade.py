@@ -120,10 +120,10 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             and calls of Python functions: see `Trace.python_functions`. A call took 0.18 to 0.21 us more with Python
             3.11, of which CPython's own hook is 0.11 to 0.14; under torch.profiler it took 0.27 to 0.28 more.
             Measured with Python 3.11 on an AMD EPYC, a region of 59 ns then takes 84 ns with 1 frame around it, 114
-            with 10, 146 with 20 and 298 with 60: 25 ns and 3.5 to 4.5 a frame. An operator of torch 2.13, here a neg_
-            of 0.85 us, took 1.08 times as long with 10 and 1.32 times with 60. With "operators" the calls of Python
-            functions are left out but those that read and write files and sockets or wait for the GPU, as far as the
-            line that calls them calls nothing else: what `gpuscope diagnose` records, beside `python_samples`.
+            with 10, 146 with 20 and 298 with 60: 25 ns and 3.5 to 4.5 a frame. An operator of torch 2.13, here a
+            ``neg_`` of 0.85 us, took 1.08 times as long with 10 and 1.32 times with 60. With "operators" the calls of
+            Python functions are left out but those that read and write files and sockets or wait for the GPU, as far
+            as the line that calls them calls nothing else: what `gpuscope diagnose` records, beside `python_samples`.
         with_flops: counts floating-point operations of operators, from their shapes.
         with_modules: records the torch.nn.Module that operators run in. A call of a module took 3.4 us in place of 0.5
             there, 1.2 of them torch's for any hook.
