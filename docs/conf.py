@@ -36,13 +36,14 @@ default_role = "code"  # docstrings set names in single backticks
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-autodoc_class_signature = "separated"
+autodoc_class_signature = "mixed"
 autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 pygments_style = "default"
 highlight_language = "text"
+smartquotes = False
 
 
 def write_gallery(app: Sphinx) -> None:

@@ -33,7 +33,7 @@ def markdown_of_command(entry: Entry) -> Iterator[str]:
     command = entry.load()
     parser = argparse.ArgumentParser(prog=f"gpuscope {entry.name}", add_help=False)
     command.prepare_parser(parser)
-    yield f"## {entry.name}\n\n{_plain(command.description)}\n"
+    yield f"## gpuscope {entry.name}\n\n{_plain(command.description)}\n"
     yield f"```text\n{parser.format_usage().strip()}\n```\n"
     for group in parser._action_groups:  # argparse has no public list of them
         actions = [action for action in group._group_actions if action.help != argparse.SUPPRESS]

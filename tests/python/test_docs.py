@@ -154,7 +154,7 @@ EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", EXAMPLES, ids=lambda name: f"{name} {EXAMPLES[name][1]}".strip())
 def test_an_example_runs_without_a_gpu(name, tmp_path):
     arguments, needs, expected = EXAMPLES[name]
     there(needs)
