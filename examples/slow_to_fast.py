@@ -27,6 +27,7 @@ except Exception:  # no CuPy, or no GPU for it
     xp = np
 
 FEATURES, HIDDEN, BATCH = 96, 64, 32
+FILES = 64  # which stand for a larger data set
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,11 @@ class Program:
         self.folder = Path(tempfile.mkdtemp())
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         numbers = np.random.default_rng(1)
-        data = numbers.standard_normal((samples, FEATURES)).astype(np.float32)
-        for index, sample in enumerate(data):
-            np.savetxt(self.folder / f"{index}.txt", sample)
-        np.save(self.folder / "all.npy", data)
+        data = numbers.standard_normal((FILES, FEATURES)).astype(np.float32)
+        with gs.record_function("prepare"):
+            for index, sample in enumerate(data.tolist()):
+                (self.folder / f"{index}.txt").write_text("\n".join(map(str, sample)), encoding="utf-8")
+            np.save(self.folder / "all.npy", data)
         self.all = np.load(self.folder / "all.npy", mmap_mode="r")
         self.first = xp.asarray(numbers.standard_normal((FEATURES, HIDDEN)) * 0.1)
         self.second = xp.asarray(numbers.standard_normal((HIDDEN, FEATURES)) * 0.1)
@@ -62,11 +64,11 @@ class Program:
 
     def read_text(self, index: int) -> np.ndarray:
         """A sample of its own text file."""
-        return np.loadtxt(self.folder / f"{index}.txt", dtype=np.float32)
+        return np.loadtxt(self.folder / f"{index % FILES}.txt", dtype=np.float32)
 
     def read_binary(self, index: int) -> np.ndarray:
         """A sample of the binary file of all."""
-        return np.asarray(self.all[index])
+        return np.asarray(self.all[index % FILES])
 
     def batches(self) -> Iterator[np.ndarray]:
         """The samples, a batch at a time."""
@@ -75,7 +77,7 @@ class Program:
                 if self.how.text:
                     batch = np.stack([self.read_text(index) for index in range(start, start + BATCH)])
                 else:
-                    batch = np.array(self.all[start : start + BATCH])
+                    batch = self.all[np.arange(start, start + BATCH) % FILES]
             yield batch
 
     def step(self, batch: np.ndarray) -> None:
