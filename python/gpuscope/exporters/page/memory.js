@@ -55,7 +55,7 @@ import { zoomOf } from "./pen.js";
     let next = stepAt(state.from);
     let top = 1;
     for (let column = 0; column < columns.length; column += 1) {
-      const end = state.from + (column + 1) * span;
+      const end = column + 1 < columns.length ? state.from + (column + 1) * span : state.to * (1 + 1e-12); // the last has its end too
       let best = next;
       while (next + 1 < steps && times[next + 1] < end) {
         next += 1;
