@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from fakes.browser import chromium
 from fakes.modules import modules_unchanged
 
 
@@ -15,3 +17,10 @@ def modules_of_the_test() -> Iterator[None]:
     """No stand-in for a module outlives its test: set up before all other fixtures, this one ends after them."""
     with modules_unchanged():
         yield
+
+
+@pytest.fixture(scope="module")  # while it lives, no other event loop can run in this thread
+def browser() -> Iterator[Any]:
+    """A Chromium, where one is installed."""
+    with chromium() as found:
+        yield found

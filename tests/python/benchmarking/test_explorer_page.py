@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fakes.browser import chromium, opened
+from fakes.browser import opened
 from fakes.explorations import SIZES, exploration
 
 HOSTILE = (
@@ -79,12 +79,6 @@ def test_the_tables_hold_every_point_without_javascript():
 def test_what_a_reader_must_know_stands_above_the_chart(changes, words):
     text = exploration(**changes).to_html()
     assert 0 < text.index(words) < text.index('id="chart"')
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import re
 import pytest
 
 import gpuscope as gs
-from fakes.browser import chromium, opened
+from fakes.browser import opened
 from fakes.versions import version
 from gpuscope.errors import InvalidArgument
 
@@ -18,12 +18,6 @@ SLOWER = {"gemm": 5 * MS, "relu": 0.5 * MS, "fused": 1 * MS, "small*30": 0.05 * 
 HOSTILE = (
     "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">'&amp;{{data}}"
 )
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

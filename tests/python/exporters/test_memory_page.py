@@ -10,7 +10,7 @@ import re
 import numpy as np
 import pytest
 
-from fakes.browser import chromium, look_at, opened
+from fakes.browser import look_at, opened
 from fakes.memory_events import events
 from gpuscope.devices import HOST
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
@@ -391,12 +391,6 @@ def test_every_control_has_a_name():
     text = render(history())
     assert len(re.findall(r"<label><input[^>]*> [a-z ]+</label>", text)) == 4
     assert all(re.search(r'aria-label="|>[A-Z]', button) for button in re.findall(r"<button.*?</button>", text))
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
-        yield found
 
 
 @pytest.mark.parametrize("width", [360, 1280, 3840])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gpuscope
-from fakes.browser import chromium, opened
+from fakes.browser import opened
 from fakes.gscope import NONE
 from fakes.loops import Loop
 from fakes.recordings import aggregate, cpu_only, make_trace, training
@@ -29,12 +29,6 @@ HOSTILE = (
 RIGHT_TO_LEFT = "\u202egnorts\u202c עברית"
 NS_PER_US = 1e3
 SECTIONS = re.compile(r'<section id="(\w+)"')
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from fakes.browser import chromium, opened
+from fakes.browser import opened
 from gpuscope.errors import InvalidArgument
 from gpuscope.page.chart import Axis, Chart, Line, Mark, View
 
@@ -47,12 +47,6 @@ def chart(name="kernel", outlier=1e-2):
         ],
         {"GPU": name},
     )
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture

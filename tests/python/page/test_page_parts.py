@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import gpuscope
-from fakes.browser import chromium, opened
+from fakes.browser import opened
 from gpuscope.benchmarking.explorer import exploration
 from gpuscope.diffing import page as diff_page
 from gpuscope.exporters.page import memory, report
@@ -33,12 +33,6 @@ COLUMNS = {
     "times": Column(np.array([5, 5, 9, 3, 2**36, 2**36 + 1, 0, 7]), TIMES, (0, 3, 6)),
     "steps": Column(np.array([7, 8, 9, 0, 0, 100, 99, 70_000, 1]), STEPS),
 }
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
-        yield found
 
 
 def test_columns_come_back_in_the_browser(browser, tmp_path):
