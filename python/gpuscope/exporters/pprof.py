@@ -9,26 +9,17 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from gpuscope.analysis.call_tree import STACK_METRICS, Node, tree
+from gpuscope.exporters.protobuf import message, number, packed
 from gpuscope.paths import check_writable, replacing
 from gpuscope.trace import Trace, number_of
 
 SUFFIXES = (".pb.gz", ".pprof")
-_SAMPLE_TYPE, _SAMPLE, _LOCATION, _FUNCTION, _STRING, _TIME, _DURATION, _COMMENT, _DEFAULT = (
-    1,
-    2,
-    4,
-    5,
-    6,
-    9,
-    10,
-    13,
-    14,
-)
+_SAMPLE_TYPE, _SAMPLE, _LOCATION, _FUNCTION, _STRING = 1, 2, 4, 5, 6
+_TIME, _DURATION, _COMMENT, _DEFAULT = 9, 10, 13, 14
 _TYPES = (("count", "count"), ("cpu", "nanoseconds"), ("gpu", "nanoseconds"))
-_VARINT, _BYTES = 0, 2  # wire types
 
 
 def export_pprof(trace: Trace, path: str | os.PathLike[str]) -> None:
@@ -54,7 +45,7 @@ def _profile(trace: Trace) -> Iterator[bytes]:
         return strings.setdefault(value, len(strings))
 
     for kind, unit in _TYPES:
-        yield _message(_SAMPLE_TYPE, _number(1, text(kind)) + _number(2, text(unit)))
+        yield message(_SAMPLE_TYPE, number(1, text(kind)) + number(2, text(unit)))
     found = tree(trace)
     own = [STACK_METRICS[f"self_{what}_time_total"] for what in ("cpu", "device")]
     waiting: list[tuple[Node, tuple[int, ...]]] = [(node, ()) for node in reversed(found.root.children)]
@@ -63,38 +54,16 @@ def _profile(trace: Trace) -> Iterator[bytes]:
         stack = (frames.setdefault(node.name or "?", len(frames) + 1), *above)  # the innermost first
         values = (node.count, *(max(own_ns(node), 0) for own_ns in own))
         if any(values):
-            yield _message(_SAMPLE, _packed(1, stack) + _packed(2, values))
+            yield message(_SAMPLE, packed(1, stack) + packed(2, values))
         waiting += [(child, stack) for child in reversed(node.children)]
-    for name, number in frames.items():
-        line = _message(4, _number(1, number))
-        yield _message(_LOCATION, _number(1, number) + line)
-        yield _message(_FUNCTION, _number(1, number) + _number(2, text(name)) + _number(3, text(name)))
-    yield _number(_TIME, number_of(trace.info, "session.start_ns"))
-    yield _number(
+    for name, frame in frames.items():
+        yield message(_LOCATION, number(1, frame) + message(4, number(1, frame)))
+        yield message(_FUNCTION, number(1, frame) + number(2, text(name)) + number(3, text(name)))
+    yield number(_TIME, number_of(trace.info, "session.start_ns"))
+    yield number(
         _DURATION, max(number_of(trace.info, "session.stop_ns") - number_of(trace.info, "session.start_ns"), 0)
     )
-    yield _number(_COMMENT, text(found.verdict))
-    yield _number(_DEFAULT, text("gpu" if found.has_device else "cpu"))
+    yield number(_COMMENT, text(found.verdict))
+    yield number(_DEFAULT, text("gpu" if found.has_device else "cpu"))
     for value in strings:
-        yield _message(_STRING, value.encode("utf-8", "backslashreplace"))
-
-
-def _varint(value: int) -> bytes:
-    digits = bytearray()
-    while value >= 128:
-        digits.append(value & 127 | 128)
-        value >>= 7
-    digits.append(value)
-    return bytes(digits)
-
-
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3 | _VARINT) + _varint(value)
-
-
-def _message(field: int, value: bytes) -> bytes:
-    return _varint(field << 3 | _BYTES) + _varint(len(value)) + value
-
-
-def _packed(field: int, values: Iterable[int]) -> bytes:
-    return _message(field, b"".join(map(_varint, values)))
+        yield message(_STRING, value.encode("utf-8", "backslashreplace"))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
+from gpuscope.exporters.protobuf import message
 from gpuscope.paths import as_path, check_writable, find_suffix, replacing
 
 if TYPE_CHECKING:
@@ -181,18 +182,4 @@ def _deflate(chunk: bytes) -> bytes:
 
 def _compressed_packet(packets: bytes) -> bytes:
     """Turn packets into one packet that holds them compressed, as the tracing service does on request."""
-    return _field(_TRACE_PACKET, _field(_COMPRESSED_PACKETS, zlib.compress(packets, _LEVEL)))
-
-
-def _field(number: int, value: bytes) -> bytes:
-    length_delimited = 2
-    return _varint(number << 3 | length_delimited) + _varint(len(value)) + value
-
-
-def _varint(value: int) -> bytes:
-    digits = bytearray()
-    while value >= 128:
-        digits.append(value & 127 | 128)
-        value >>= 7
-    digits.append(value)
-    return bytes(digits)
+    return message(_TRACE_PACKET, message(_COMPRESSED_PACKETS, zlib.compress(packets, _LEVEL)))
