@@ -125,13 +125,15 @@ class StepBreakdown(Result):
         steps: the steps that it is about.
         devices: the GPUs that ran something, by number; of each, the parts of a step add up to the step.
         all_idle_ns: of each step, how long none of these did anything.
-        verdict: the audit's line, which also says why no GPU was traced.
+        verdict: the audit's line.
+        gpu_reason: why no GPU was traced; empty where that was done.
     """
 
     steps: Steps
     devices: tuple[DeviceBreakdown, ...]
     all_idle_ns: Array
     verdict: str
+    gpu_reason: str = ""
 
     @cached_property
     def wall_ns(self) -> int:
@@ -229,7 +231,7 @@ class StepBreakdown(Result):
             idle_ns = int(self.all_idle_ns.sum())
             lines += ["", f"no GPU did anything for {format_share(self._share(idle_ns))}"]
         if not self.devices:
-            lines += ["", "no GPU work was recorded"]
+            lines += ["", "no GPU work was recorded" + (f": {self.gpu_reason}" if self.gpu_reason else "")]
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -268,7 +270,9 @@ def break_down(trace: Trace, steps: Steps | None = None) -> StepBreakdown:
     work = _Work(trace)
     numbers = sorted(set(work.device.tolist()))
     devices = tuple(_device(trace, steps, work, number) for number in numbers)
-    return StepBreakdown(steps, devices, _all_idle_ns(steps, work, devices), audit(trace).verdict)
+    found = audit(trace)
+    reason = "" if found.gpu_traced else found.tier_reason
+    return StepBreakdown(steps, devices, _all_idle_ns(steps, work, devices), found.verdict, reason)
 
 
 def _all_idle_ns(steps: Steps, work: _Work, devices: Sequence[DeviceBreakdown]) -> Array:
