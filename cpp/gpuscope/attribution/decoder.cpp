@@ -193,8 +193,16 @@ uint16_t Decoder::row_of(const EventLog& log) {
 }
 
 uint16_t Decoder::row_of(uint64_t number, uint32_t system_id) {
-  if (const auto known = sampled_.find(number); known != sampled_.end()) {
+  const auto known = sampled_.find(number);
+  if (known != sampled_.end() && known->second.system_id == system_id) {
     return known->second.row;
+  }
+  // Up to CPython 3.11 one that begins may be seen with the system's number of its creator: it has no row before it
+  // has its own.
+  const auto creator = std::ranges::find_if(
+      sampled_, [&](const auto& other) { return other.first != number && other.second.system_id == system_id; });
+  if (creator != sampled_.end()) {
+    return creator->second.row;
   }
   SampledThread thread{0, system_id, false};
   for (const auto& [log, logged] : threads_) {
@@ -208,7 +216,8 @@ uint16_t Decoder::row_of(uint64_t number, uint32_t system_id) {
   if (!thread.is_logged) {
     thread.row = state_.dictionaries.thread(system_id, "");
   }
-  return sampled_.emplace(number, thread).first->second.row;
+  sampled_.insert_or_assign(number, thread);
+  return thread.row;
 }
 
 void Decoder::take_sample(const base::Sample& sample) {

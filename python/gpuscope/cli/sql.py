@@ -67,7 +67,7 @@ class Sql:
             console.output(written).wrote(written[0])
         else:
             out = console.output()
-            for line in str(database.run(query)).splitlines():
+            for line in database.run(query).table(out.width).splitlines():
                 out.line(line)
         code = exit_code(recording)
         if code:

@@ -17,10 +17,12 @@ from gpuscope._core import CallKind, RegionKind
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.paths import check_writable, replacing
 from gpuscope.results import Result, import_pandas
+from gpuscope.text import columns_of, shorten
 from gpuscope.trace import Trace
 
 _PARQUET = (".parquet",)
 _MOST_SHOWN = 1000  # rows of a printed result
+_LEAST_SHOWN = 8  # columns of a text
 _ROWS = 1 << 14  # that are fetched at once
 
 # What tables have beyond the schema's own columns, as `Table.to_pandas` spells it out.
@@ -164,17 +166,27 @@ class SqlResult(Result):
         return import_pandas().DataFrame(self.rows, columns=list(self.columns))
 
     def __str__(self) -> str:
+        return self.table()
+
+    def table(self, width: int | None = None) -> str:
+        """The first rows as text.
+
+        Args:
+            width: columns of the terminal, for which the longest texts are cut in the middle; None: nothing is cut.
+        """
         shown = [[_text(each) for each in row] for row in self.rows[:_MOST_SHOWN]]
         lines = [list(self.columns), *shown]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(self.columns))]
+        widths = [max(columns_of(line[column]) for line in lines) for column in range(len(self.columns))]
         numbers = [
             all(isinstance(row[column], (int, float)) or row[column] is None for row in self.rows[:_MOST_SHOWN])
             for column in range(len(self.columns))
         ]
+        if width is not None:
+            widths = _fitted(widths, numbers, width)
         text = [
             "  ".join(
-                f"{cell:>{width}}" if number else f"{cell:<{width}}"
-                for cell, width, number in zip(line, widths, numbers, strict=True)
+                f"{cell:>{most}}" if number else _padded(shorten(cell, most), most)
+                for cell, most, number in zip(line, widths, numbers, strict=True)
             ).rstrip()
             for line in lines
         ]
@@ -182,6 +194,24 @@ class SqlResult(Result):
         count = len(self.rows)
         more = f", of which {_MOST_SHOWN:,} are shown" if count > _MOST_SHOWN else ""
         return "\n".join([*text, f"{count:,} row{'' if count == 1 else 's'}{more}"])
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - columns_of(text))
+
+
+def _fitted(widths: Sequence[int], numbers: Sequence[bool], width: int) -> list[int]:
+    """The widths with those of the widest texts cut, so that a line fits; numbers are not cut."""
+    fitted = list(widths)
+    over = sum(fitted) + 2 * (len(fitted) - 1) - width
+    texts = [column for column, number in enumerate(numbers) if not number]
+    while over > 0 and any(fitted[column] > _LEAST_SHOWN for column in texts):
+        widest = max(texts, key=lambda column: fitted[column])
+        next_widest = max((fitted[column] for column in texts if column != widest), default=0)
+        cut = min(over, fitted[widest] - max(next_widest - 1, _LEAST_SHOWN))
+        fitted[widest] -= cut
+        over -= cut
+    return fitted
 
 
 class Database:

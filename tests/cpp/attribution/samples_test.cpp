@@ -92,6 +92,20 @@ TEST_F(Samples, ThreadsThatFollowOneAnotherAreTwo) {
   EXPECT_NE(store->python_sample.thread[0], store->python_sample.thread[1]);
 }
 
+TEST_F(Samples, AThreadThatBeginsWithTheNumberOfItsCreatorHasItsOwnRowOnceItRuns) {
+  sample(1, 2, "main", 1);
+  const base::Clock& clock = base::Clock::process();
+  base::SampleLog::process().append({clock.to_ticks(began_ns_ + 2 * kMs), clock.to_ticks(began_ns_ + 3 * kMs), 0, 2,
+                                     1001, stack_of("begins"), 1, false});
+  sample(3, 9, "works", 2);
+  const auto store = finish();
+  const store::PythonSamples& rows = store->python_sample;
+  ASSERT_EQ(rows.size(), 3U);
+  EXPECT_EQ(store->thread.size(), 2U) << "no second row of the creator";
+  EXPECT_EQ(store->thread.system_id[rows.thread[0]], 1001U);
+  EXPECT_EQ(store->thread.system_id[rows.thread[2]], 1002U);
+}
+
 TEST_F(Samples, OfTheNextWindowHaveTheirOwnThreads) {
   sample(1, 2, "f");
   EXPECT_EQ(finish()->thread.size(), 1U);

@@ -11,7 +11,7 @@ namespace {
 
 using store::kNone;
 
-TEST(Nesting, RegionsAndCallsLieInTheInnermostRegionOfTheirThread) {
+TEST(SpanNesting, RegionsAndCallsLieInTheInnermostRegionOfTheirThread) {
   // step [0, 100) with forward [10, 50) in it, another thread's [0, 100), and two calls.
   const std::vector<int64_t> start = {10, 0, 0, 20, 60};
   const std::vector<int64_t> duration = {40, 100, 100, 5, 5};
@@ -26,7 +26,7 @@ TEST(Nesting, RegionsAndCallsLieInTheInnermostRegionOfTheirThread) {
   EXPECT_EQ(found.path_depth, (std::vector<uint32_t>{0, 1}));
 }
 
-TEST(Nesting, OfEqualSpansTheLaterLiesInTheEarlierAndOverlapsInPartAreBeside) {
+TEST(SpanNesting, OfEqualSpansTheLaterLiesInTheEarlierAndOverlapsInPartAreBeside) {
   const std::vector<int64_t> start = {0, 0, 5, 10};
   const std::vector<int64_t> duration = {10, 10, 10, 0};
   const std::vector<uint32_t> thread(4, 0);

@@ -22,6 +22,7 @@ from gpuscope import _core
 from gpuscope.cli import main
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.recording import Recording
+from gpuscope.text import columns_of
 
 duckdb = pytest.importorskip("duckdb")
 from gpuscope.exporters.sql import Database, empty_database  # noqa: E402 - which is skipped without
@@ -153,6 +154,15 @@ def test_results_can_be_printed_and_converted(recording: Recording) -> None:
     assert found.to_dict()["rows"][0][2] is None
     json.loads(found.to_json())
     assert len(recording.sql("select 1 where false")) == 0
+
+
+@pytest.mark.parametrize("width", [30, 60, 200])
+def test_a_table_fits_the_terminal_and_keeps_its_numbers(recording: Recording, width: int) -> None:
+    query = "select repeat('name', 30) as name, repeat('\u540d', 20) as wide, 123456 as n"
+    lines = recording.sql(query).table(width).splitlines()
+    assert max(map(columns_of, lines)) <= width
+    assert all("123456" in line for line in lines[2:-1])
+    assert columns_of(recording.sql(query).table().splitlines()[2]) == 120 + 2 + 40 + 2 + 6
 
 
 def test_the_command_prints_csv_json_and_parquet(
