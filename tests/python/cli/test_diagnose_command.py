@@ -69,7 +69,8 @@ def test_a_recording_is_read_and_its_page_printed(gpuscope, recording):
 def test_the_recording_of_a_script_is_kept_where_it_is_asked_for(gpuscope, script, tmp_path):
     ran = gpuscope("diagnose", "-o", "kept.gscope", script(PROGRAM))
     assert "wrote kept.gscope" in ran.stderr
-    assert gs.load(tmp_path / "kept.gscope").diagnose().findings[0].id == "R01"
+    # On a busy machine a wait for a CPU may cost more.
+    assert "R01" in {finding.id for finding in gs.load(tmp_path / "kept.gscope").diagnose().findings}
     assert not (tmp_path / "script.gscope").exists()
 
 
