@@ -13,6 +13,7 @@ import pytest
 import gpuscope as gs
 from fakes.loops import Loop
 from gpuscope._core import RegionKind
+from gpuscope.recording import Recording
 
 PROGRAM = """\
 import sys, time, gpuscope
@@ -38,7 +39,7 @@ def recording(tmp_path):
                 loop.launch()
         loop.wait()
     path = tmp_path / "run.gscope"
-    gs.recording.Recording(loop.trace().store).save(path)
+    Recording(loop.trace().store).save(path)
     return path
 
 
