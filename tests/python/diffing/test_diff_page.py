@@ -184,6 +184,7 @@ def test_keys_go_to_sections_and_search(show, found):
         page.keyboard.press("?")
         assert page.locator("#help").is_visible()
         page.keyboard.press("Escape")
+        page.wait_for_selector("#help", state="hidden")  # while it is open, keys are its own
         page.keyboard.press("3")
         page.wait_for_selector("nav a[href='#/timeline'][aria-current]")
         page.keyboard.press("/")
