@@ -12,6 +12,13 @@ from fakes.browser import chromium
 from fakes.modules import modules_unchanged
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """``-m "not browser"`` leaves out the tests of pages, which are the same whatever else is installed."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
+
+
 @pytest.fixture(autouse=True)
 def modules_of_the_test() -> Iterator[None]:
     """No stand-in for a module outlives its test: set up before all other fixtures, this one ends after them."""
