@@ -13,6 +13,7 @@
 #include <iterator>
 #include <utility>
 
+#include "gpuscope/base/clock.h"
 #include "gpuscope/base/file.h"
 
 namespace gpuscope::base {
@@ -23,6 +24,7 @@ constexpr uint32_t kRoundsOfMemory = 5 * 120;  // a number may have gone to anot
 constexpr std::size_t kMostProcesses = 256;    // that are read
 constexpr std::size_t kMostNew = 256;          // numbers that are looked up in one round
 constexpr std::size_t kRoom = 4096;
+constexpr int kStartOfProcess = 19;  // words behind the state in its `stat`
 
 /// The number behind a word, or the `index`-th word of a text; none where it is not there.
 std::optional<int64_t> parse(std::string_view text) {
@@ -48,6 +50,19 @@ int64_t cpu_ns_of_process(uint32_t id) noexcept {
   timespec value{};
   const auto clock = static_cast<clockid_t>(~id << 3 | 2);
   return clock_gettime(clock, &value) == 0 ? value.tv_sec * 1'000'000'000LL + value.tv_nsec : -1;
+}
+
+/// When a process began, of what its `stat` says: units of the system's since it started. 0: that is not known.
+uint64_t began(std::optional<int64_t> units, uint64_t now_ticks) {
+  timespec now{};
+  const int64_t a_second = sysconf(_SC_CLK_TCK);
+  if (!units || a_second <= 0 || clock_gettime(CLOCK_BOOTTIME, &now) != 0) {
+    return 0;
+  }
+  const int64_t ns = *units / a_second * 1'000'000'000 + *units % a_second * 1'000'000'000 / a_second;
+  const int64_t age_ns = now.tv_sec * 1'000'000'000LL + now.tv_nsec - ns;
+  const Clock& clock = Clock::process();
+  return clock.to_ticks(clock.to_ns(now_ticks) - std::max<int64_t>(0, age_ns));
 }
 
 int64_t grown(std::optional<int64_t> now, std::optional<int64_t>& before) {
@@ -172,41 +187,55 @@ std::optional<int64_t> HostReader::io_wait_ns() const {
   return total_us ? std::optional(*total_us * 1000) : std::nullopt;
 }
 
-void HostReader::add_process(uint32_t id) {
+HostReader::Process& HostReader::add_process(uint32_t id) {
   const std::string folder = proc_ + "/" + std::to_string(id);
   Process process;
   process.schedstat = KeptFile(folder + "/schedstat");
   process.io = KeptFile(folder + "/io");
-  processes_.emplace(id, std::move(process));
+  return processes_.emplace(id, std::move(process)).first->second;
 }
 
-void HostReader::find_processes() {
+bool HostReader::find_processes(uint64_t now_ticks) {
   DIR* folder = opendir(proc_.c_str());
   if (folder == nullptr) {
-    return;
+    return true;
   }
-  std::size_t looked_up = 0;
+  std::vector<uint32_t> unknown;
   while (const dirent* entry = readdir(folder)) {
     const std::optional<int64_t> number = entry->d_name[0] <= '9' ? parse(entry->d_name) : std::nullopt;
     const auto id = static_cast<uint32_t>(number.value_or(0));
-    if (id == 0 || processes_.contains(id) || strangers_.contains(id)) {
-      continue;
-    }
-    if (++looked_up > kMostNew || processes_.size() >= kMostProcesses) {
-      break;
-    }
-    // "12 (any name) S 11 ...": the parent is behind the state.
-    const std::string stat = read_file((proc_ + "/" + entry->d_name + "/stat").c_str());
-    const std::size_t name_end = stat.rfind(") ");
-    const std::string_view rest = name_end == std::string::npos ? "" : std::string_view(stat).substr(name_end + 2);
-    const auto parent = static_cast<uint32_t>(word(rest, 1).value_or(0));
-    if (processes_.contains(parent)) {
-      add_process(id);
-    } else {
-      strangers_.insert(id);
+    if (id != 0 && !processes_.contains(id) && !strangers_.contains(id)) {
+      unknown.push_back(id);
     }
   }
   closedir(folder);
+  // Numbers are counted up: below ours are those of the system, of which a large machine has thousands.
+  std::ranges::stable_partition(unknown, [own = static_cast<uint32_t>(getpid())](uint32_t id) { return id > own; });
+  std::size_t looked_up = 0;
+  for (const uint32_t id : unknown) {
+    if (processes_.size() >= kMostProcesses) {
+      break;
+    }
+    if (++looked_up > kMostNew) {
+      return false;
+    }
+    // "12 (any name) S 11 ...": the parent is behind the state.
+    const std::string stat = read_file((proc_ + "/" + std::to_string(id) + "/stat").c_str());
+    const std::size_t name_end = stat.rfind(") ");
+    const std::string_view rest = name_end == std::string::npos ? "" : std::string_view(stat).substr(name_end + 2);
+    const auto parent = static_cast<uint32_t>(word(rest, 1).value_or(0));
+    if (!processes_.contains(parent)) {
+      strangers_.insert(id);
+      continue;
+    }
+    Process& process = add_process(id);
+    const uint64_t began_ticks = began(word(rest, kStartOfProcess), now_ticks);
+    if (first_ticks_ != 0 && began_ticks > first_ticks_) {  // all that it used counts
+      process.ticks = began_ticks;
+      process.wait_ns = process.read_bytes = 0;
+    }
+  }
+  return true;
 }
 
 bool HostReader::read_process(uint32_t id, Process& process, uint64_t now_ticks, std::vector<HostUsage>& into) {
@@ -234,9 +263,10 @@ void HostReader::read(uint64_t now_ticks, std::vector<HostUsage>& into) {
   if (rounds_ % kRoundsOfMemory == 0) {
     strangers_.clear();
   }
-  if (rounds_++ % kRoundsOfSearch == 0) {
-    find_processes();
+  if (rounds_++ % kRoundsOfSearch == 0 || !knows_all_) {
+    knows_all_ = find_processes(now_ticks);
   }
+  first_ticks_ = first_ticks_ != 0 ? first_ticks_ : now_ticks;
   for (auto at = processes_.begin(); at != processes_.end();) {
     at = read_process(at->first, at->second, now_ticks, into) ? std::next(at) : processes_.erase(at);
   }

@@ -118,8 +118,9 @@ class HostReader {
   };
 
   void find_groups(const std::string& groups);
-  void find_processes();
-  void add_process(uint32_t id);
+  /// Whether all that there are were looked at, or the rest is for the next time.
+  bool find_processes(uint64_t now_ticks);
+  Process& add_process(uint32_t id);
   bool read_process(uint32_t id, Process& process, uint64_t now_ticks, std::vector<HostUsage>& into);
   Throttling throttling() const;
   std::optional<int64_t> io_wait_ns() const;
@@ -136,6 +137,8 @@ class HostReader {
   std::unordered_map<uint32_t, Process> processes_;
   std::unordered_set<uint32_t> strangers_;  // processes that are not our children
   uint32_t rounds_ = 0;
+  uint64_t first_ticks_ = 0;
+  bool knows_all_ = false;
 };
 
 }  // namespace gpuscope::base

@@ -2,13 +2,19 @@
 #include "gpuscope/base/host_usage.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
+
+#include "gpuscope/base/clock.h"
 
 namespace gpuscope::base {
 namespace {
@@ -80,6 +86,61 @@ TEST_F(HostUsages, OfProcessesThatAreNotOursAreNotRead) {
   const auto usages = read(host, 200);
   EXPECT_EQ(usages.size(), 1U);
   EXPECT_EQ(of(usages, Of::Process, own_).system_id, own_);
+}
+
+TEST_F(HostUsages, OurProcessesAreFoundAmongVeryMany) {
+  for (uint32_t number = 1; number <= 600; ++number) {
+    set_process(own_ + 100'000 + number, 1, 0);
+  }
+  set_process(other_, own_, 10 * kMs);
+  HostReader host = reader();
+  read(host, 100);
+  read(host, 200);
+  read(host, 300);
+  EXPECT_EQ(of(read(host, 400), Of::Process, other_).system_id, other_);
+}
+
+TEST_F(HostUsages, ProcessesOfHigherNumbersThanOursAreLookedAtFirst) {
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  const auto number = static_cast<uint32_t>(child);
+  if (number > own_ && own_ > 700) {
+    for (uint32_t lower = 1; lower <= 600; ++lower) {
+      set_process(lower, 1, 0);
+    }
+    set_process(number, own_, 10 * kMs);
+    HostReader host = reader();
+    read(host, 100);
+    EXPECT_EQ(of(read(host, 200), Of::Process, number).system_id, number);
+  }
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
+TEST_F(HostUsages, OfAProcessThatBeganSinceTheFirstLookAllCounts) {
+  HostReader host("/proc", (root_ / "cgroup").string());
+  const uint64_t first = ticks();
+  read(host, first);
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));  // the system's units are of 10 ms
+  const uint64_t before = ticks();
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  std::vector<HostUsage> usages;
+  for (int round = 0; round < 8; ++round) {
+    host.read(ticks(), usages);
+  }
+  const HostUsage found = of(usages, Of::Process, static_cast<uint32_t>(child));
+  EXPECT_GT(found.begin_ticks, first);
+  const Clock& clock = Clock::process();
+  EXPECT_NEAR(static_cast<double>(clock.to_ns(found.begin_ticks)), static_cast<double>(clock.to_ns(before)), 25e6);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
 }
 
 TEST_F(HostUsages, WhatCannotBeReadIsUnknownAndNotZero) {
