@@ -16,8 +16,11 @@ from gpuscope.diagnosis.idle_counters import IdleByCounters
 from gpuscope.results import Result
 from gpuscope.units import format_digits, format_seconds
 
-SMALL, CRITICAL = 0.03, 0.20
-"""Findings that save less are listed in a line; those that save as much are critical (XProf's and TraceML's limits)."""
+SMALL, CRITICAL = 0.02, 0.20
+"""Findings that save less are listed in a line; those that save as much are critical (XProf's and TraceML's limit).
+
+XProf's lowest limit is 3 %. What is that much is told as a third less or more, and has to be found.
+"""
 
 FINDINGS, FINE, UNKNOWN = "findings", "fine", "not enough evidence"
 """The verdicts."""
@@ -42,7 +45,7 @@ class Finding:
         is_bound: the saving is the most that can be had: no model of the program reproduced its steps.
         alone: what removing only this one saves; None as above.
         share: the time that it is about.
-        severity: critical (surely 20 % or more), warn or info (less than 3 %, or no fault).
+        severity: critical (surely 20 % or more), warn or info (less than 2 %, or no fault).
         where: the places in the program, the one with most time first.
         evidence: figures by name; "" for one that says itself what it is.
         advice: what to change.
@@ -110,7 +113,7 @@ class Diagnosis(Result):
     Attributes:
         verdict: "findings", "fine" or "not enough evidence".
         findings: by what they save together with those before them, the most first.
-        small: those that save less than 3 %.
+        small: those that save less than 2 %.
         doubts: why the evidence is thin, a sentence each; none when it is not.
         unseen: what was not looked at, and the option that records it.
         summary: what the verdict rests on, a sentence.

@@ -13,7 +13,7 @@ from gpuscope.diagnosis.claims import HOST, Claim, host_edit
 from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.replay import Edit
-from gpuscope.diagnosis.rules.rule import Cause, Rule, places
+from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, places
 from gpuscope.diagnosis.rules.waits import SMALL_COPY_BYTES, claim_of, drained
 from gpuscope.diagnosis.steps import Array
 from gpuscope.trace import NONE
@@ -257,11 +257,11 @@ def _where(context: Context, work: Array, weights: Array) -> tuple[Where, ...]:
 
 
 RULES = (
-    Rule("R09", "copies of pageable memory", _pageable, 0.03),
-    Rule("R11", "many small copies", _many_small, 0.03),
-    Rule("R12", "copies that are not hidden", _exposed, 0.03),
-    Rule("R13", "a slow link", _slow_link, 0.03, is_special=True),
+    Rule("R09", "copies of pageable memory", _pageable, LEAST),
+    Rule("R11", "many small copies", _many_small, LEAST),
+    Rule("R12", "copies that are not hidden", _exposed, LEAST),
+    Rule("R13", "a slow link", _slow_link, LEAST, is_special=True),
     Rule("R14", "round trips to the host", _round_trips, 0.01, is_special=True),
     Rule("R14", "tensors made on the CPU and moved", _made_on_host, 0.01, is_special=True),
-    Rule("R18", "managed memory that moves", _managed, 0.03),
+    Rule("R18", "managed memory that moves", _managed, LEAST),
 )

@@ -14,7 +14,7 @@ from gpuscope.diagnosis.context import Context, Where, joined
 from gpuscope.diagnosis.host_waits import DEEPEST
 from gpuscope.diagnosis.idle import IdleCause, causes_of_paths, function_rows, overheads_of_thread
 from gpuscope.diagnosis.replay import Edit
-from gpuscope.diagnosis.rules.rule import Cause, Rule, places
+from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, places
 from gpuscope.diagnosis.rules.waits import claim_of, drained
 from gpuscope.diagnosis.steps import Array
 from gpuscope.memory.call_stacks import is_program
@@ -281,7 +281,7 @@ def _lacks_stacks(context: Context) -> str | None:
 RULES = (
     Rule("R17", "allocation in the loop", _allocation, 0.02),
     Rule("R23", "garbage collection", _garbage, 0.01, _lacks_stacks),
-    Rule("R24", "code of the program that keeps the GPU waiting", _python, 0.03),
+    Rule("R24", "code of the program that keeps the GPU waiting", _python, LEAST),
     Rule("R26", "files and sockets in the loop", _files, 0.01),
     Rule("R27", "compiling in steady state", _compiling, 0.02),
     Rule("R27", "code that the driver loads in steady state", _loading, 0.02),

@@ -14,7 +14,7 @@ from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.host_waits import NOT_KNOWN
 from gpuscope.diagnosis.idle import IdleCause, causes_of_paths
 from gpuscope.diagnosis.replay import Edit
-from gpuscope.diagnosis.rules.rule import Cause, Rule, places
+from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, places
 from gpuscope.diagnosis.rules.scheduling import lacks
 from gpuscope.diagnosis.steps import Array
 from gpuscope.trace import number_of
@@ -293,11 +293,11 @@ def _cause(context: Context, waits: Array, title: str, advice: str) -> Cause:
 
 
 RULES = (
-    Rule("R01", "the program waits for data", _waiting, 0.03),
-    Rule("R02", "the data loader works in the training thread", _in_own_thread, 0.03),
-    Rule("R03", "too few workers", _few_workers, 0.03, _lacks_processes, is_special=True),
-    Rule("R04", "workers that wait for storage", _storage, 0.03, _lacks_storage, is_special=True),
-    Rule("R05", "epochs that begin with new workers", _new_workers, 0.03, _lacks_processes, is_special=True),
-    Rule("R06", "one thread that prepares all batches", _one_thread, 0.03, _lacks_processes, is_special=True),
-    Rule("R08", "workers that wait for a CPU", _workers_wait, 0.03, _lacks_processes, is_special=True),
+    Rule("R01", "the program waits for data", _waiting, LEAST),
+    Rule("R02", "the data loader works in the training thread", _in_own_thread, LEAST),
+    Rule("R03", "too few workers", _few_workers, LEAST, _lacks_processes, is_special=True),
+    Rule("R04", "workers that wait for storage", _storage, LEAST, _lacks_storage, is_special=True),
+    Rule("R05", "epochs that begin with new workers", _new_workers, LEAST, _lacks_processes, is_special=True),
+    Rule("R06", "one thread that prepares all batches", _one_thread, LEAST, _lacks_processes, is_special=True),
+    Rule("R08", "workers that wait for a CPU", _workers_wait, LEAST, _lacks_processes, is_special=True),
 )

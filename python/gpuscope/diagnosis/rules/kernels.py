@@ -10,7 +10,7 @@ import numpy as np
 from gpuscope.diagnosis.claims import Claim
 from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.replay import Edit
-from gpuscope.diagnosis.rules.rule import Cause, Rule, places
+from gpuscope.diagnosis.rules.rule import LEAST_OF_KERNELS, Cause, Rule, places
 from gpuscope.diagnosis.steps import Array
 from gpuscope.units import format_digits, format_seconds
 
@@ -186,7 +186,7 @@ def _edit(context: Context, work: Array, factors: Array) -> Edit:
 
 
 RULES = (
-    Rule("R29", "grids smaller than the GPU", _small_grids, 0.05),
+    Rule("R29", "grids smaller than the GPU", _small_grids, LEAST_OF_KERNELS),
     Rule("R30", "tails of kernels", _tails, 0.01),
     Rule("R31", "local memory", _spills, 0.05),
     Rule("R32", "blocks that are no multiple of a warp", _odd_blocks, 0.01),

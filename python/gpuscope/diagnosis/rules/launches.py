@@ -14,7 +14,7 @@ from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import Edit
-from gpuscope.diagnosis.rules.rule import Cause, Rule, places
+from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, places
 from gpuscope.diagnosis.steps import Array, distinct, is_one_of
 from gpuscope.units import format_digits, format_seconds
 
@@ -205,9 +205,9 @@ def _time(time_ns: float) -> str:
 
 
 RULES = (
-    Rule("R19", "launch-bound", _launch_bound, 0.03),
-    Rule("R20", "chains of elementwise kernels", _chains, 0.03),
+    Rule("R19", "launch-bound", _launch_bound, LEAST),
+    Rule("R20", "chains of elementwise kernels", _chains, LEAST),
     Rule("R21", "an optimizer that updates one tensor at a time", _optimizer, 0.02, is_special=True),
-    Rule("R22", "graph breaks", _graph_breaks, 0.03, is_special=True),
+    Rule("R22", "graph breaks", _graph_breaks, LEAST, is_special=True),
     Rule("R40", "gradients filled with zeros", _gradients_filled, 0.01, is_special=True),
 )

@@ -14,7 +14,7 @@ from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.launches import LAUNCHING
-from gpuscope.diagnosis.rules.rule import Cause, Rule, places
+from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, places
 from gpuscope.units import format_bytes, format_seconds, format_share
 
 _HALF = 0.5
@@ -196,7 +196,7 @@ RULES = (
     Rule("R28", "start-up inside the window", _start_up, 0.01),
     Rule("R41", "a batch that is too small", _small_batch, 0.05, _lacks_memory, is_special=True),
     Rule("R42", "memory that is nearly full", _full_memory, 0.0),
-    Rule("R46", "communication that nothing hides", _communication, 0.03),
+    Rule("R46", "communication that nothing hides", _communication, LEAST),
     Rule("R47", "GPUs without work", _unused_gpus, 0.05),
     Rule("R48", "uneven steps", _uneven, 0.03),
 )

@@ -13,7 +13,7 @@ from gpuscope.diagnosis.claims import Claim
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import Edit
-from gpuscope.diagnosis.rules.rule import Cause, Rule, places
+from gpuscope.diagnosis.rules.rule import LEAST, LEAST_OF_KERNELS, Cause, Rule, places
 from gpuscope.diagnosis.steps import Array
 from gpuscope.trace import NONE
 from gpuscope.units import format_digits, format_share
@@ -30,7 +30,6 @@ _COPIES = re.compile(r"^aten::(_to_copy|copy_|contiguous|clone|to)$")
 _BATCHED = re.compile(r"^aten::(bmm|baddbmm|matmul|einsum)$|BmmBackward")
 _SOFTMAX = re.compile(r"^aten::(_softmax|_softmax_backward_data)$")
 _BETWEEN = 6  # kernels between the softmax of attention and its products: scale, mask, dropout, a cast
-_OF_BUSY = 0.1
 
 # How many times as fast tensor cores multiply as the ordinary units do in float32, at most: TF32 or, before compute
 # capability 8, half precision (NVIDIA's data sheets: V100 125/15.7, T4 65/8.1, A100 156/19.5, H100 494/67 dense;
@@ -87,7 +86,7 @@ def _without_tensor_cores(context: Context) -> Iterator[Cause]:
         return
     work = _named(context, _FLOAT_PRODUCT)
     work = work[context.device.work.classes[work] == int(KernelClass.PRODUCT)]
-    if context.duration_ns[work].sum() < _OF_BUSY * _busy_ns(context) or len(work) == 0:
+    if len(work) == 0:
         return
     tf32 = context.capability >= (8, 0)
     yield _cause(
@@ -164,7 +163,7 @@ def _double(context: Context) -> Iterator[Cause]:
     named = _named(context, _DOUBLE)
     known, types = _double_operators(context, context.kernels)
     work = np.union1d(np.setdiff1d(named, context.kernels[known]), context.kernels[types]).astype(np.int64)
-    if len(work) == 0 or context.duration_ns[work].sum() < 0.05 * _busy_ns(context):
+    if len(work) == 0:
         return
     if context.capability in _FAST_DOUBLE:
         is_product = context.device.work.classes[work] <= int(KernelClass.PRODUCT)
@@ -280,9 +279,9 @@ def _lacks_shapes(context: Context) -> str | None:
 
 
 RULES = (
-    Rule("R33", "products in float32 off the tensor cores", _without_tensor_cores, 0.03),
-    Rule("R34", "sizes that tensor cores cannot read whole", _misaligned, 0.03, _lacks_shapes),
-    Rule("R35", "double precision", _double, 0.03),
-    Rule("R36", "casts and changes of layout", _casts, 0.05),
-    Rule("R39", "attention in pieces", _attention, 0.03),
+    Rule("R33", "products in float32 off the tensor cores", _without_tensor_cores, LEAST_OF_KERNELS),
+    Rule("R34", "sizes that tensor cores cannot read whole", _misaligned, 0.05, _lacks_shapes),
+    Rule("R35", "double precision", _double, LEAST_OF_KERNELS),
+    Rule("R36", "casts and changes of layout", _casts, LEAST),
+    Rule("R39", "attention in pieces", _attention, LEAST),
 )

@@ -10,6 +10,11 @@ from gpuscope.diagnosis.claims import Claim
 from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.replay import Edit
 
+LEAST = 0.02
+"""The usual limit of a rule: a cause of 3 % is found, though its share in the recorded steps varies."""
+LEAST_OF_KERNELS = 0.025
+"""That of rules which tell the most that kernels could save, as if nothing but what they say held them up."""
+
 
 @dataclass(frozen=True, eq=False)
 class Cause:

@@ -146,7 +146,7 @@ def _lacks_samples(context: Context) -> str | None:
 
 
 RULES = (
-    Rule("R07", "a CPU limit that stops the program", _cpu_limit, 0.01, _lacks_limit),
-    Rule("R08", "more threads than CPUs", _cpu_wait, 0.01, _lacks_waits),
+    Rule("R07", "a CPU limit that stops the program", _cpu_limit, 0.03, _lacks_limit),
+    Rule("R08", "more threads than CPUs", _cpu_wait, 0.03, _lacks_waits),
     Rule("R25", "the GIL and locks", _lock, 0.01, _lacks_samples),
 )

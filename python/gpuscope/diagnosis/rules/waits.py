@@ -213,7 +213,7 @@ _synchronizes = partial(
 )
 
 RULES = (
-    Rule("R10", "copies of pinned memory that are waited for", _pinned, 0.01),
+    Rule("R10", "copies of pinned memory that are waited for", _pinned, 0.01, is_special=True),
     Rule("R15", "values that are read from the GPU", _values, 0.01),
     Rule("R16", "explicit synchronization", _synchronizes, 0.01),
 )
