@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("this torch has no CUDA", allow_module_level=True)
 
-from faults import Fault, faults, recorded  # noqa: E402 - it needs torch
+from faults import Fault, amount_of, faults, recorded  # noqa: E402 - it needs torch
 from tuned import TUNED, Step  # noqa: E402
 
 if TYPE_CHECKING:
@@ -30,9 +30,22 @@ def named(found: Diagnosis) -> list[str]:
     return [linecache.getline(place.file, place.line) for place in places if place.file and place.line]
 
 
+@pytest.mark.parametrize("share", [0.4, 0.1, 0.03])
+@pytest.mark.parametrize(
+    ("step_ms", "begin"),
+    [(lambda ms: max(10.0, 0.9 * ms + 0.8), 100.0), (lambda ms: 10 + 0.05 * ms, 1.0)],
+    ids=["hidden up to some amount", "from the first on"],
+)
+def test_the_amount_of_a_fault_is_that_of_its_share(
+    step_ms: Callable[[float], float], begin: float, share: float
+) -> None:
+    amount = amount_of(share, lambda amount: 1 - 10 / step_ms(amount), begin, {})
+    assert 1 - 10 / step_ms(amount) == pytest.approx(share, rel=0.1)
+
+
 @pytest.mark.parametrize("fault", faults(), ids=lambda fault: fault.name)
 def test_a_planted_fault_is_the_first_finding(fault: Fault) -> None:
-    found = recorded(fault.faulty(SHARE)).diagnose()
+    found = recorded(fault.faulty(SHARE), fault.steps).diagnose()
     assert found.findings, found
     first = found.findings[0]
     assert fault.rule in [each.id for each in (first, *first.parts)], found
@@ -42,7 +55,7 @@ def test_a_planted_fault_is_the_first_finding(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", faults(), ids=lambda fault: fault.name)
 def test_the_mended_program_has_it_no_more(fault: Fault) -> None:
-    found = recorded(fault.clean(SHARE)).diagnose()
+    found = recorded(fault.clean(SHARE), fault.steps).diagnose()
     assert fault.rule not in [finding.id for finding in found.findings], found
 
 

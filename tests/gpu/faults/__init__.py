@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs with one fault each, and the same programs without it: what a diagnosis should find, and what not.
 
-Each step computes for about `COMPUTE_MS` on the GPU, and the fault adds so much that it is the given share of a step. A
-program and its mended one do the same: what is calibrated is so once, and what computes multiplies zeros, so that the
-GPU draws little power and its clock is the same whether it is idle in between or not.
+Each step computes for about `COMPUTE_MS` on the GPU, and the fault adds as much as it takes to be the given share of a
+step. How much that is depends on the machine, on what the GPU hides and on what launching takes beside it, so that it
+is found by measuring the step with the fault and without. What computes reads memory, which takes the same time at any
+clock of the multiprocessors: a GPU that has a rest while it waits for the host, or that a fault warms up, would else do
+the rest faster or slower.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
 import pkgutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import torch
 
@@ -20,6 +24,9 @@ import gpuscope as gs
 
 STEPS, WARM_UP = 12, 4
 COMPUTE_MS = 10.0
+COLUMNS, ROWS = 2048, 32768  # of float32: far more than a cache holds
+NEAR, ROUNDS, STEEPEST = 0.1, 8, 8.0  # of a search: how near is enough, its measurements, its longest stride
+CALLS = 6
 Step = Callable[[], object]
 
 
@@ -29,99 +36,180 @@ class Fault:
 
     Attributes:
         rule: the finding that it must be, as R09.
-        faulty: makes a step of which the fault is that share of the time.
-        clean: makes the same step as the finding's advice has it.
+        slow: makes a step with so much of the fault.
+        fast: makes the same step as the finding's advice has it.
         line: what the line holds that is to be named; "" where there is none.
+        begin: the amount with which the search for that of a share begins.
+        steps: how many of them are recorded.
+        calls: how many of them are timed; all that differ in turn.
     """
 
     rule: str
-    faulty: Callable[[float], Step]
-    clean: Callable[[float], Step]
+    slow: Callable[[float], Step]
+    fast: Callable[[float], Step]
     line: str = ""
+    begin: float = 1.0
+    steps: int = STEPS
+    calls: int = CALLS
+    _known: dict[float, float] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def name(self) -> str:
         """Rule and function."""
-        return f"{self.rule} {self.faulty.__name__}"
+        return f"{self.rule} {self.slow.__name__}"
+
+    def faulty(self, share: float) -> Step:
+        """A step of which the fault is that share of the time."""
+        return self.slow(self.amount(share))
+
+    def clean(self, share: float) -> Step:
+        """The step that is left once that fault is mended."""
+        return self.fast(self.amount(share))
+
+    def amount(self, share: float) -> float:
+        """Of the fault, for it to be that share of a step."""
+        return amount_of(
+            share, lambda amount: self.share(self.slow(amount), self.fast(amount)), self.begin, self._known
+        )
+
+    def share(self, slow: Step, fast: Step) -> float:
+        """What the mended step saves of the other."""
+        return 1 - timed_ms(fast, self.calls) / timed_ms(slow, self.calls)
 
 
 def faults() -> list[Fault]:
     """Those of all modules of this package, by rule."""
     modules = [importlib.import_module(f"{__name__}.{each.name}") for each in pkgutil.iter_modules(__path__)]
-    return sorted((fault for module in modules for fault in module.FAULTS), key=lambda fault: fault.rule)
+    return sorted(
+        (fault for module in modules for fault in getattr(module, "FAULTS", ())), key=lambda fault: fault.rule
+    )
 
 
-def milliseconds(share: float) -> float:
-    """What a fault takes that is this share of a step."""
-    return COMPUTE_MS * share / (1 - share)
+def amount_of(share: float, measure: Callable[[float], float], begin: float, known: dict[float, float]) -> float:
+    """The amount of a fault that comes nearest to this share of a step, within a tenth of it as a rule.
+
+    What a fault adds to a step is a line above some amount, and nothing below it where something hides the fault.
+
+    Args:
+        share: what is asked for.
+        measure: of an amount, which share of its step it is.
+        begin: the amount that is tried first.
+        known: what was measured, which is kept for the next share.
+    """
+    wanted = share / (1 - share)  # of the step without the fault
+
+    def distance(amount: float) -> float:
+        return abs(known[amount] - share)
+
+    for _ in range(ROUNDS):
+        if known and distance(best := min(known, key=distance)) <= NEAR * share:
+            return best
+        amount = _next(wanted, {each: found / (1 - found) for each, found in known.items()}) if known else begin
+        if amount in known:
+            break
+        known[amount] = measure(amount)
+    return min(known, key=distance)
 
 
-def outlasting(share: float) -> float:
-    """The milliseconds of the host in a step without which the GPU, which it keeps waiting, would save this share."""
-    return COMPUTE_MS + milliseconds(share)
+def _next(wanted: float, added: dict[float, float]) -> float:
+    """The amount to try next, from what was added by others."""
+    above = sorted(amount for amount, each in added.items() if each >= wanted)
+    below = max((amount for amount, each in added.items() if each < wanted), default=0.0)
+    if not above:
+        return below * min(max(wanted / max(added[below], wanted / STEEPEST), 1.3), STEEPEST)
+    least = above[0]
+    if below >= least:  # it was measured badly, and is once more
+        return least * 1.01
+    if len(above) > 1 and added[above[1]] > added[least]:
+        guess = least - (added[least] - wanted) * (above[1] - least) / (added[above[1]] - added[least])
+    elif below:
+        guess = least - (added[least] - wanted) * (least - below) / (added[least] - added[below])
+    else:
+        guess = least * (1 + wanted) / (1 + added[least])  # as if the rest of the step were hidden behind the fault
+    margin = (least - below) / 10
+    return min(max(guess, below + margin), least - margin)
 
 
 class Compute:
-    """Products of matrices that keep the GPU busy for so long; they are queued at once."""
+    """Sums of large matrices that keep the GPU busy for so long; they are queued at once.
 
-    def __init__(self, ms: float = COMPUTE_MS) -> None:
-        self.a = torch.zeros(4096, 4096, device="cuda", dtype=torch.bfloat16)
-        self.out = torch.empty_like(self.a)
-        self.count = scaled("compute", self._some, ms)
+    Those of fewer rows are more and shorter.
+    """
 
-    def _some(self, count: int) -> Step:
-        def products() -> None:
-            for _ in range(count):
-                torch.mm(self.a, self.a, out=self.out)
+    def __init__(self, ms: float = COMPUTE_MS, rows: int = ROWS) -> None:
+        self.numbers, self.out = _matrix(rows)
+        self.count = 0 if _beside else max(1, round(ms / _sum_ms(rows)))
 
-        return products
+    def one(self) -> None:
+        torch.sum(self.numbers, dim=1, out=self.out)
 
     def __call__(self) -> torch.Tensor:
-        self._some(self.count)()
+        for _ in range(self.count):
+            self.one()
         return self.out
 
 
-def recorded(step: Step) -> gs.profile:
+_beside: list[None] = []  # not empty while steps are made that compute nothing themselves
+
+
+@contextlib.contextmanager
+def beside_another() -> Iterator[None]:
+    """Steps that are made here only have their fault: another one computes."""
+    _beside.append(None)
+    try:
+        yield
+    finally:
+        _beside.pop()
+
+
+@functools.cache
+def _matrix(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.zeros(rows, COLUMNS, device="cuda"), torch.zeros(rows, device="cuda")
+
+
+@functools.cache
+def _sum_ms(rows: int) -> float:
+    numbers, out = _matrix(rows)
+    return timed_ms(lambda: torch.sum(numbers, dim=1, out=out), calls=400)
+
+
+def recorded(step: Step, steps: int = STEPS) -> gs.profile:
     """A recording of some steps, as `gpuscope diagnose` makes it."""
     for _ in range(WARM_UP):
         step()
     torch.cuda.synchronize()
     with gs.profile(with_stack="operators", record_shapes=True, python_samples=True) as prof:
-        for _ in range(STEPS):
+        for _ in range(steps):
             step()
             prof.step()
         torch.cuda.synchronize()
     return prof
 
 
-def timed_ms(step: Step, calls: int = 10) -> float:
-    """Of a call, with the work that it launches."""
-    for _ in range(3):
-        step()
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(calls):
-        step()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - began) / calls * 1e3
+def timed_ms(step: Step, calls: int = CALLS) -> float:
+    """Of a call, with the work that it launches, of many one after the other.
 
-
-_counts: dict[tuple[str, float], int] = {}
-
-
-def scaled(what: str, slow: Callable[[int], Step], ms: float, fast: Callable[[int], Step] | None = None) -> int:
-    """The count for which a call of ``slow(count)`` takes so long, or so much longer than ``fast(count)``.
-
-    It is found once for each `what`, from calls of a hundred, and then of about so many.
+    Before the first the GPU has nothing to do, and nothing is launched any more while it does the last: calls of which
+    there are more are compared with a few.
     """
-    if (what, ms) not in _counts:
-        count = 100
-        for _ in range(2):
-            taken = timed_ms(slow(count), calls=5) - (timed_ms(fast(count), calls=5) if fast is not None else 0.0)
-            assert taken > 0, f"{what}: what is to be slower is not"
-            count = min(max(1, round(count * ms / taken)), 100 * count)
-        _counts[what, ms] = count
-    return _counts[what, ms]
+    few = 2
+
+    def lasted(count: int) -> float:
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(count):
+            step()
+        torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    lasted(1)
+    before = lasted(few)
+    return (lasted(few + calls) - before) / calls * 1e3
+
+
+def whole(amount: float) -> int:
+    """That many, and one at least."""
+    return max(1, round(amount))
 
 
 def wait(ms: float) -> None:

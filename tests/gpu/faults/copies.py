@@ -5,19 +5,43 @@ from __future__ import annotations
 
 import torch
 
-from . import Compute, Fault, Step, milliseconds, outlasting, scaled, wait
+from . import Compute, Fault, Step, wait, whole
 
-PAGEABLE_BYTES_PER_MS = 10e6  # about what the driver stages
-PINNED_BYTES_PER_MS = 50e6
-
-
-def _bytes(share: float, bytes_per_ms: float, pinned: bool) -> torch.Tensor:
-    """Memory that a copy of takes that share; it was written, as pages that were not are all the same one."""
-    return torch.ones(int(milliseconds(share) * bytes_per_ms), dtype=torch.uint8, pin_memory=pinned)
+LABELS_BYTES = 1 << 20
 
 
-def _copied(data: torch.Tensor) -> Step:
-    compute = Compute()
+def _bytes(mb: float) -> torch.Tensor:
+    """Pinned memory that was written, as pages that were not are all the same one."""
+    return torch.ones(whole(mb * 1e6), dtype=torch.uint8, pin_memory=True)
+
+
+def _labels(ms: float, *, pinned: bool, non_blocking: bool) -> Step:
+    """The program goes on to do something on the CPU."""
+    data, compute = torch.ones(LABELS_BYTES, dtype=torch.uint8, pin_memory=pinned), Compute()
+
+    def step() -> object:
+        compute()
+        batch = data.to("cuda", non_blocking=non_blocking)
+        wait(ms)
+        return batch
+
+    return step
+
+
+def pageable_copy(ms: float) -> Step:
+    return _labels(ms, pinned=False, non_blocking=True)
+
+
+def blocking_copy(ms: float) -> Step:
+    return _labels(ms, pinned=True, non_blocking=False)
+
+
+def copy_that_is_not_waited_for(ms: float) -> Step:
+    return _labels(ms, pinned=True, non_blocking=True)
+
+
+def copy_before_computing(mb: float) -> Step:
+    data, compute = _bytes(mb), Compute()
 
     def step() -> object:
         batch = data.to("cuda", non_blocking=True)
@@ -26,42 +50,8 @@ def _copied(data: torch.Tensor) -> Step:
     return step
 
 
-def pageable_copy(share: float) -> Step:
-    return _copied(_bytes(share, PAGEABLE_BYTES_PER_MS, pinned=False))
-
-
-def pinned_copy(share: float) -> Step:
-    return _copied(_bytes(share, PAGEABLE_BYTES_PER_MS, pinned=True))
-
-
-def _labels(share: float, non_blocking: bool) -> Step:
-    """The program goes on to do something on the CPU."""
-    data, compute = torch.ones(1 << 20, dtype=torch.uint8, pin_memory=True), Compute()
-
-    def step() -> object:
-        compute()
-        batch = data.to("cuda", non_blocking=non_blocking)
-        wait(milliseconds(share))
-        return batch
-
-    return step
-
-
-def blocking_copy(share: float) -> Step:
-    return _labels(share, non_blocking=False)
-
-
-def copy_that_is_not_waited_for(share: float) -> Step:
-    return _labels(share, non_blocking=True)
-
-
-def copy_before_computing(share: float) -> Step:
-    return _copied(_bytes(share, PINNED_BYTES_PER_MS, pinned=True))
-
-
-def prefetched_copy(share: float) -> Step:
-    data = _bytes(share, PINNED_BYTES_PER_MS, pinned=True)
-    compute, stream = Compute(), torch.cuda.Stream()
+def prefetched_copy(mb: float) -> Step:
+    data, compute, stream = _bytes(mb), Compute(), torch.cuda.Stream()
 
     def step() -> object:
         with torch.cuda.stream(stream):
@@ -73,26 +63,22 @@ def prefetched_copy(share: float) -> Step:
     return step
 
 
-def small_copies(share: float) -> Step:
-    numbers = torch.arange(100_000, dtype=torch.float32).pin_memory()
-    compute = Compute()
-
-    def copies(count: int) -> Step:
-        return lambda: [numbers[at].to("cuda", non_blocking=True) for at in range(count)]
-
-    every = copies(scaled("small copies", copies, outlasting(share)))
-    return lambda: (every(), compute())
+def _numbers() -> torch.Tensor:
+    return torch.arange(100_000, dtype=torch.float32).pin_memory()
 
 
-def one_copy(share: float) -> Step:
-    numbers = torch.arange(100_000, dtype=torch.float32).pin_memory()
-    compute = Compute()
+def small_copies(count: float) -> Step:
+    numbers, compute = _numbers(), Compute()
+    return lambda: ([numbers[at].to("cuda", non_blocking=True) for at in range(whole(count))], compute())
 
+
+def one_copy(count: float) -> Step:
+    numbers, compute = _numbers(), Compute()
     return lambda: (numbers.to("cuda", non_blocking=True), compute())
 
 
-def made_on_the_cpu(share: float) -> Step:
-    count, compute = int(milliseconds(share) * 1e6), Compute()
+def made_on_the_cpu(millions: float) -> Step:
+    count, compute = whole(millions * 1e6), Compute()
 
     def step() -> object:
         mask = torch.zeros(count).to("cuda")
@@ -101,8 +87,8 @@ def made_on_the_cpu(share: float) -> Step:
     return step
 
 
-def made_on_the_gpu(share: float) -> Step:
-    count, compute = int(milliseconds(share) * 1e6), Compute()
+def made_on_the_gpu(millions: float) -> Step:
+    count, compute = whole(millions * 1e6), Compute()
 
     def step() -> object:
         mask = torch.zeros(count, device="cuda")
@@ -112,9 +98,9 @@ def made_on_the_gpu(share: float) -> Step:
 
 
 FAULTS = (
-    Fault("R09", pageable_copy, pinned_copy, "batch = data.to("),
+    Fault("R09", pageable_copy, copy_that_is_not_waited_for, "batch = data.to("),
     Fault("R10", blocking_copy, copy_that_is_not_waited_for, "batch = data.to("),
-    Fault("R11", small_copies, one_copy, "numbers[at].to("),
-    Fault("R12", copy_before_computing, prefetched_copy, "batch = data.to("),
-    Fault("R14", made_on_the_cpu, made_on_the_gpu, "mask = torch.zeros("),
+    Fault("R11", small_copies, one_copy, "numbers[at].to(", begin=2000),
+    Fault("R12", copy_before_computing, prefetched_copy, "batch = data.to(", begin=100),
+    Fault("R14", made_on_the_cpu, made_on_the_gpu, "mask = torch.zeros(", begin=2),
 )

@@ -3,27 +3,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
 import numpy as np
 import torch
 
-from . import Compute, Fault, Step, outlasting, wait
+from . import COMPUTE_MS, Compute, Fault, Step, wait
+
+BATCH, SAMPLES = 8, 1 << 20
+SHORT_MS, EPOCH = 2.0, 250  # of a step, and steps of an epoch, where it is epochs that begin slowly
 
 
 class Samples(torch.utils.data.Dataset):
     """Of which each takes so long to make."""
 
-    def __init__(self, ms: float) -> None:
-        self.ms = ms
+    def __init__(self, ms: float, count: int = SAMPLES) -> None:
+        self.ms, self.count = ms, count
 
     def __len__(self) -> int:
-        return 1 << 20
+        return self.count
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        wait(self.ms)
+        if self.ms:
+            wait(self.ms)
         return torch.from_numpy(np.full((3, 32, 32), index % 7, np.float32))
-
-
-BATCH = 8
 
 
 def _training(ms: float, workers: int) -> Step:
@@ -39,19 +43,69 @@ def _training(ms: float, workers: int) -> Step:
     return step
 
 
-def loader_in_the_training_thread(share: float) -> Step:
-    return _training(outlasting(share), workers=0)
+def loader_in_the_training_thread(ms: float) -> Step:
+    return _training(ms, workers=0)
 
 
-def loader_with_workers(share: float) -> Step:
-    return _training(outlasting(share), workers=6)
+def loader_with_workers(ms: float) -> Step:
+    return _training(ms, workers=4)
 
 
-def too_few_workers(share: float) -> Step:
-    return _training(outlasting(share), workers=1)
+def too_few_workers(ms: float) -> Step:
+    return _training(ms, workers=1)
+
+
+def _begin(ms: float, worker: int) -> None:
+    wait(ms)
+
+
+def _epochs(ms: float, *, persistent: bool) -> Step:
+    """Workers take so long to begin."""
+    loader = torch.utils.data.DataLoader(
+        Samples(0, EPOCH * BATCH),
+        BATCH,
+        num_workers=2,
+        persistent_workers=persistent,
+        worker_init_fn=partial(_begin, ms),
+    )
+
+    def every() -> Iterator[torch.Tensor]:
+        while True:
+            yield from loader
+
+    batches, compute = every(), Compute(SHORT_MS)
+
+    def step() -> object:
+        batch = next(batches)
+        return batch, compute()
+
+    return step
+
+
+def new_workers_each_epoch(ms: float) -> Step:
+    return _epochs(ms, persistent=False)
+
+
+def workers_that_stay(ms: float) -> Step:
+    return _epochs(ms, persistent=True)
 
 
 FAULTS = (
-    Fault("R02", loader_in_the_training_thread, loader_with_workers, "batch = next(batches)"),
-    Fault("R03", too_few_workers, loader_with_workers, "batch = next(batches)"),
+    Fault(
+        "R02",
+        loader_in_the_training_thread,
+        loader_with_workers,
+        "batch = next(batches)",
+        begin=COMPUTE_MS,
+    ),
+    Fault("R03", too_few_workers, loader_with_workers, "batch = next(batches)", begin=2 * COMPUTE_MS),
+    Fault(
+        "R05",
+        new_workers_each_epoch,
+        workers_that_stay,
+        "batch = next(batches)",
+        begin=50,
+        steps=2 * EPOCH + 20,
+        calls=EPOCH,
+    ),
 )

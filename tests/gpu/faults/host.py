@@ -10,7 +10,7 @@ import threading
 
 import torch
 
-from . import Compute, Fault, Step, outlasting, scaled, wait
+from . import COMPUTE_MS, Compute, Fault, Step, wait, whole
 
 
 def _beside(host: Step) -> Step:
@@ -19,54 +19,43 @@ def _beside(host: Step) -> Step:
     return lambda: (host(), compute())
 
 
-def _numbers(count: int) -> Step:
-    def make() -> object:
-        return sum([number * 2 for number in range(count * 100)])
-
-    return make
-
-
-def python_in_the_loop(share: float) -> Step:
-    return _beside(_numbers(scaled("numbers", _numbers, outlasting(share))))
-
-
-def no_python_in_the_loop(share: float) -> Step:
+def nothing_beside(amount: float) -> Step:
     return _beside(lambda: None)
 
 
-def _cycles(count: int) -> Step:
-    gc.freeze()  # what is there already takes as long as a fault is to be
-    kept = []
-    for _ in range(count * 100):
-        cycle: list[object] = []
-        cycle.append(cycle)
-        kept.append(cycle)
+def python_in_the_loop(thousands: float) -> Step:
+    count = whole(thousands * 1e3)
 
-    def collect(kept: object = kept) -> object:
-        return gc.collect()
+    def make() -> object:
+        return sum([number * 2 for number in range(count)])
 
-    return collect
+    return _beside(make)
 
 
-def collector_each_step(share: float) -> Step:
-    return _beside(_cycles(scaled("cycles", _cycles, outlasting(share))))
+def collector_each_step(thousands: float) -> Step:
+    kept: list[object] = []
+    step = _beside(lambda: _collect(kept))
+    gc.freeze()  # what is there already takes no time of a collection
+    kept += [[] for _ in range(whole(thousands * 1e3))]
+    return step
 
 
-def _saved(count: int) -> Step:
-    weights = torch.zeros(count * 10_000)
+def _collect(kept: object) -> object:
+    return gc.collect()
+
+
+def checkpoint_each_step(thousands: float) -> Step:
+    weights, file = torch.zeros(whole(thousands * 1e3)), io.BytesIO()
 
     def save() -> object:
-        return torch.save(weights, io.BytesIO())
+        file.seek(0)  # the memory of the first time is written again
+        return torch.save(weights, file)
 
-    return save
-
-
-def checkpoint_each_step(share: float) -> Step:
-    return _beside(_saved(scaled("saved", _saved, outlasting(share))))
+    return _beside(save)
 
 
-def thread_beside(share: float) -> Step:
-    return _beside(_Handed(outlasting(share)))
+def thread_beside(ms: float) -> Step:
+    return _beside(_Handed(ms))
 
 
 class _Handed:
@@ -89,8 +78,8 @@ class _Handed:
 
 
 FAULTS = (
-    Fault("R24", python_in_the_loop, no_python_in_the_loop, "number * 2 for number"),
-    Fault("R23", collector_each_step, no_python_in_the_loop, "gc.collect()"),
-    Fault("R26", checkpoint_each_step, no_python_in_the_loop, "torch.save("),
-    Fault("R25", thread_beside, no_python_in_the_loop, "self.done.get()"),
+    Fault("R24", python_in_the_loop, nothing_beside, "number * 2 for number", begin=300),
+    Fault("R23", collector_each_step, nothing_beside, "gc.collect()", begin=1000),
+    Fault("R26", checkpoint_each_step, nothing_beside, "torch.save(", begin=5000),
+    Fault("R25", thread_beside, nothing_beside, "self.done.get()", begin=2 * COMPUTE_MS),
 )

@@ -3,90 +3,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
-from . import COMPUTE_MS, Compute, Fault, Step, milliseconds, scaled
+from . import Compute, Fault, Step, whole
 
-WAIT_MS = 0.025  # until the GPU has work again after the host waited for it
-FLOPS_PER_MS = 600e9  # of products in bfloat16, about
-
-
-class Layers:
-    """Products one after the other, so large that a wait after each takes that share of the time."""
-
-    def __init__(self, share: float) -> None:
-        kernel_ms = WAIT_MS * (1 - share) / share
-        size = round((kernel_ms * FLOPS_PER_MS / 2) ** (1 / 3) / 128) * 128
-        self.a = torch.zeros(size, size, device="cuda", dtype=torch.bfloat16)
-        self.count = max(4, round(COMPUTE_MS / kernel_ms))
-
-    def item(self) -> object:
-        x = self.a
-        for _ in range(self.count):
-            x = x @ self.a
-            if x[0, 0].item() > 1e30:
-                break
-        return x
-
-    def synchronize(self) -> object:
-        x = self.a
-        for _ in range(self.count):
-            x = x @ self.a
-            torch.cuda.synchronize()
-        return x
-
-    def neither(self) -> object:
-        x = self.a
-        for _ in range(self.count):
-            x = x @ self.a
-        return x
+SHORT_ROWS = 16384  # of what is computed between the waits
+BLOCK_BYTES = 12 << 20  # PyTorch asks the driver for each block of more than 10 MiB
 
 
-def value_read_each_layer(share: float) -> Step:
-    return Layers(share).item
+def _waits(count: float) -> tuple[Compute, list[int]]:
+    """What computes, and after which of its parts there are how many waits."""
+    compute = Compute(rows=SHORT_ROWS)
+    parts, count = max(compute.count, 1), whole(count)
+    return compute, [(at + 1) * count // parts - at * count // parts for at in range(parts)]
 
 
-def synchronize_each_layer(share: float) -> Step:
-    return Layers(share).synchronize
+def value_read_each_layer(count: float) -> Step:
+    compute, waits = _waits(count)
+
+    def step() -> object:
+        for each in waits:
+            compute.one()
+            for _ in range(each):
+                if compute.out[0].item() > 1e30:
+                    break
+        return compute.out
+
+    return step
 
 
-def no_wait(share: float) -> Step:
-    return Layers(share).neither
+def synchronize_each_layer(count: float) -> Step:
+    compute, waits = _waits(count)
+
+    def step() -> object:
+        for each in waits:
+            compute.one()
+            for _ in range(each):
+                torch.cuda.synchronize()
+        return compute.out
+
+    return step
 
 
-def _blocks(empties: bool) -> Callable[[int], Step]:
-    def of(count: int) -> Step:
-        def step() -> object:
-            kept = [torch.empty(32 << 20, dtype=torch.uint8, device="cuda") for _ in range(count)]
-            del kept
-            if empties:
-                torch.cuda.empty_cache()
-            return None
+def no_wait(count: float) -> Step:
+    compute, waits = _waits(count)
 
-        return step
+    def step() -> object:
+        for _ in waits:
+            compute.one()
+        return compute.out
 
-    return of
+    return step
 
 
-def _allocating(share: float, empties: bool) -> Step:
-    # Memory is taken while the GPU still works; giving it back, about half of the time, waits for it.
-    count = scaled("blocks", _blocks(empties=True), 2 * milliseconds(share))
-    blocks, compute = _blocks(empties)(count), Compute()
-    return lambda: (blocks(), compute())
+def _allocating(count: float, *, empties: bool) -> Step:
+    compute = Compute()
+
+    def step() -> object:
+        # Memory is taken while the GPU still works; giving it back waits for it.
+        kept = [torch.empty(BLOCK_BYTES, dtype=torch.uint8, device="cuda") for _ in range(whole(count))]
+        del kept
+        if empties:
+            torch.cuda.empty_cache()
+        return compute()
+
+    return step
 
 
-def cache_emptied_each_step(share: float) -> Step:
-    return _allocating(share, empties=True)
+def cache_emptied_each_step(count: float) -> Step:
+    return _allocating(count, empties=True)
 
 
-def cache_kept(share: float) -> Step:
-    return _allocating(share, empties=False)
+def cache_kept(count: float) -> Step:
+    return _allocating(count, empties=False)
 
 
 FAULTS = (
-    Fault("R15", value_read_each_layer, no_wait, ".item() > 1e30"),
-    Fault("R16", synchronize_each_layer, no_wait, "torch.cuda.synchronize()"),
-    Fault("R17", cache_emptied_each_step, cache_kept, "torch.cuda.empty_cache()"),
+    Fault("R15", value_read_each_layer, no_wait, ".item() > 1e30", begin=50),
+    Fault("R16", synchronize_each_layer, no_wait, "torch.cuda.synchronize()", begin=50),
+    Fault("R17", cache_emptied_each_step, cache_kept, "torch.cuda.empty_cache()", begin=8),
 )
