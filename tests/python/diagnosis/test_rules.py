@@ -565,6 +565,26 @@ def diagnosis_of(step, make=Loop, count=14):
     return diagnose(loop.trace())
 
 
+@pytest.mark.parametrize(
+    ("rule", "what"),
+    [
+        ("R29", {"grid_x": 1}),
+        ("R33", {"name": "ampere_sgemm_128x64_tn"}),
+        ("R35", {"name": "dgemm_128x64_tn"}),
+        ("R36", {"name": NHWC}),
+    ],
+)
+def test_what_takes_3_percent_is_found_and_what_takes_1_percent_is_not(rule, what):
+    def step(loop, share):
+        compute(loop, count=10, gpu=100)
+        loop.launch(gpu=1000 * share / (1 - share), **what)
+
+    (found,) = diagnosis_of(lambda loop: step(loop, 0.035)).findings
+    assert found.id == rule
+    assert found.saving == pytest.approx(0.033, abs=0.005)
+    assert not diagnosis_of(lambda loop: step(loop, 0.01)).findings
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_comes_first_with_its_place_and_share(fault):
     found = diagnosis_of(fault.fault, fault.make)
