@@ -339,12 +339,15 @@ with gs.GPUMonitor("gpu.jsonl", interval=0.02) as monitor:
     code = os.waitpid(child, 0)[1]
     before = monitor.cost.rounds
     time.sleep(0.3)
-    sys.exit(code or (monitor.cost.rounds <= before))
+    code = code or monitor.cost.rounds <= before
+print(monitor.cost.rounds)
+sys.exit(code)
 """
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **library}, timeout=300)
-    assert done.returncode == 0
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **library}, timeout=300, capture_output=True)
+    assert done.returncode == 0, done.stderr
     times = [sample.time_ns for sample in read_log("gpu.jsonl").samples]
-    assert times == sorted({*times})  # the child wrote none of the parent's again
+    assert times == sorted(times)
+    assert len(times) == int(done.stdout)  # the child wrote none of the parent's again
 
 
 def test_64_gpus(monitor):
