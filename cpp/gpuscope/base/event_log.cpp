@@ -91,12 +91,18 @@ void EventLog::drop(Op op) noexcept {
 }
 
 bool EventLog::make_names() noexcept {
-  names_.reset(new (std::nothrow) NameCache);
+  try {
+    names_ = std::make_unique<NameCache>();
+  } catch (const std::bad_alloc&) {
+  }
   return names_ != nullptr;
 }
 
 bool EventLog::make_ids() noexcept {
-  ids_.reset(new (std::nothrow) IdCache);
+  try {
+    ids_ = std::make_unique<IdCache>();
+  } catch (const std::bad_alloc&) {
+  }
   return ids_ != nullptr;
 }
 

@@ -252,33 +252,64 @@ void Names::forget() {
 }
 
 uint32_t NameCache::id_of(std::string_view text) noexcept {
-  Entry& entry = entries_[hash(text) % entries_.size()];
+  const Entry& entry = entries_[hash(text) & (entries_.size() - 1)];
   const uint32_t period = Names::period();
-  if (entry.period != period || entry.text != text) [[unlikely]] {
-    try {
-      const uint32_t id = Names::process().intern_for_period(text);
-      entry.period = 0;
-      entry.text = text;
-      entry.id = id;
-      entry.period = period;
-    } catch (...) {  // out of memory
-      entry.period = 0;
-      return 0;
-    }
+  if (entry.period == period && entry.text == text) [[likely]] {
+    return entry.id;
   }
-  return entry.id;
+  uint32_t id = 0;
+  try {
+    id = Names::process().intern_for_period(text);
+    keep(text, id, period);
+  } catch (...) {  // out of memory: it is asked for again
+  }
+  return id;
+}
+
+void NameCache::keep(std::string_view text, uint32_t id, uint32_t period) {
+  const uint64_t its_hash = hash(text);
+  if (entries_[its_hash & (entries_.size() - 1)].period == period && size_.grows(entries_.size())) {
+    std::vector<Entry> larger(entries_.size() * 2);
+    for (Entry& entry : entries_) {
+      if (entry.period == period) {
+        larger[hash(entry.text) & (larger.size() - 1)] = std::move(entry);  // no two of one size share one of twice it
+      }
+    }
+    entries_ = std::move(larger);
+  }
+  Entry& entry = entries_[its_hash & (entries_.size() - 1)];
+  entry.period = 0;
+  entry.text = text;
+  entry.id = id;
+  entry.period = period;
 }
 
 void IdCache::keep(std::size_t place, std::string_view key, const Ids& ids, uint32_t period) noexcept {
-  std::swap(entries_[place], entries_[place ^ 1]);
-  Entry& entry = entries_[place];
   try {
+    const Entry& older = entries_[place ^ 1];
+    if (older.period == period && !older.key.empty() && !key.empty() && size_.grows(entries_.size())) {
+      grow(period);
+      place = hash(key) & (entries_.size() - 1);
+    }
+    std::swap(entries_[place], entries_[place ^ 1]);
+    Entry& entry = entries_[place];
+    entry.period = 0;
     entry.key = key;
     entry.ids = ids;
     entry.period = period;
   } catch (...) {  // out of memory: they are made again
-    entry.key.clear();
   }
+}
+
+void IdCache::grow(uint32_t period) {
+  std::vector<Entry> larger(entries_.size() * 2);
+  for (Entry& entry : entries_) {
+    if (entry.period == period && !entry.key.empty()) {
+      const std::size_t place = hash(entry.key) & (larger.size() - 1);
+      larger[larger[place].key.empty() ? place : place ^ 1] = std::move(entry);
+    }
+  }
+  entries_ = std::move(larger);
 }
 
 void append_utf8(std::string& text, uint32_t code_point) {

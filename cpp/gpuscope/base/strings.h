@@ -112,6 +112,25 @@ class Names {
   bool woken_ = false;  // the reader, in this period
 };
 
+/// How large what a thread keeps for itself may become: it doubles while what is asked for again and again does not
+/// fit. Compiled models have thousands of texts and shapes a step, and in a cache of half of that, asked in turns,
+/// little is found.
+class CacheSize {
+ public:
+  static constexpr std::size_t kMost = 16384;
+  /// Whether it is time to double, now that something that was in use had to go.
+  bool grows(std::size_t size) noexcept {
+    if (size >= kMost || ++lost_ < size / 4) {
+      return false;
+    }
+    lost_ = 0;
+    return true;
+  }
+
+ private:
+  std::size_t lost_ = 0;
+};
+
 /// The Names ids of the texts that a thread uses, found without a lock. One thread at a time.
 class NameCache {
  public:
@@ -124,7 +143,10 @@ class NameCache {
     uint32_t id = 0;  // of the empty text
     uint32_t period = 0;
   };
-  std::array<Entry, 1024> entries_{};
+  void keep(std::string_view text, uint32_t id, uint32_t period);
+
+  std::vector<Entry> entries_ = std::vector<Entry>(1024);  // a power of two
+  CacheSize size_;
 };
 
 /// The Names ids of texts that a thread makes from the same words again and again, found by these words, its key. One
@@ -137,7 +159,7 @@ class IdCache {
   template <class F>
   Ids ids_of(std::string_view key, F&& make) noexcept {
     // Two places a key, the one of the newer in front.
-    const std::size_t place = hash(key) % entries_.size();
+    const std::size_t place = hash(key) & (entries_.size() - 1);
     const uint32_t period = Names::period();
     for (const std::size_t at : {place, place ^ 1}) {
       if (entries_[at].period == period && entries_[at].key == key && !key.empty()) [[likely]] {
@@ -156,8 +178,10 @@ class IdCache {
     uint32_t period = 0;
   };
   void keep(std::size_t place, std::string_view key, const Ids& ids, uint32_t period) noexcept;
+  void grow(uint32_t period);
 
-  std::array<Entry, 2048> entries_{};
+  std::vector<Entry> entries_ = std::vector<Entry>(2048);  // a power of two
+  CacheSize size_;
 };
 
 /// Appends a code point; U+FFFD for surrogates and for what lies above U+10FFFF.

@@ -134,6 +134,24 @@ TEST(NameCache, AsksForNewIdsInAnotherPeriod) {
   EXPECT_EQ(names.text(cache.id_of("aten::add")), "aten::add");
 }
 
+TEST(NameCache, GivesEachOfThousandsOfTextsThatComeInTurnsItsId) {
+  Names& names = Names::process();
+  NameCache cache;
+  std::vector<std::string> texts;
+  for (int index = 0; index < 5'000; ++index) {
+    texts.push_back("text " + std::to_string(index));
+  }
+  std::vector<uint32_t> first;
+  for (int turn = 0; turn < 20; ++turn) {
+    for (const std::string& text : texts) {
+      first.push_back(cache.id_of(text));
+    }
+  }
+  for (std::size_t index = 0; index < first.size(); ++index) {
+    ASSERT_EQ(names.text(first[index]), texts[index % texts.size()]);
+  }
+}
+
 TEST(StringTable, ReadsUnknownIdsAsEmpty) {
   const StringTable table;
   EXPECT_EQ(table[1], "");
@@ -162,6 +180,31 @@ TEST(IdCache, GivesEachKeyItsIdsBeyondWhatItHolds) {
   for (int turn = 0; turn < 3; ++turn) {
     for (uint32_t key = 0; key < 10'000; ++key) {
       EXPECT_EQ(cache->ids_of(std::to_string(key), [&] { return IdCache::Ids{key}; })[0], key);
+    }
+  }
+}
+
+TEST(IdCache, MakesTheIdsOfThousandsOfKeysThatComeInTurnsOnce) {
+  const auto cache = std::make_unique<IdCache>();
+  uint32_t made = 0;
+  const auto take_turn = [&] {
+    for (uint32_t key = 0; key < 5'000; ++key) {
+      EXPECT_EQ(cache->ids_of("key " + std::to_string(key), [&] { return IdCache::Ids{key, ++made}; })[0], key);
+    }
+  };
+  for (int turn = 0; turn < 20; ++turn) {
+    take_turn();
+  }
+  made = 0;
+  take_turn();
+  EXPECT_LT(made, 2'500U);  // keys that share two places go on taking turns
+}
+
+TEST(IdCache, WithMoreKeysThanItMayHoldItGivesEachItsIds) {
+  const auto cache = std::make_unique<IdCache>();
+  for (int turn = 0; turn < 3; ++turn) {
+    for (uint32_t key = 0; key < 3 * CacheSize::kMost; ++key) {
+      ASSERT_EQ(cache->ids_of(std::to_string(key), [&] { return IdCache::Ids{key}; })[0], key);
     }
   }
 }
