@@ -112,19 +112,35 @@ class Stacks {
 // What one room asks of another that it does not know: one function each, set by whoever can answer, and callable on
 // any thread at any moment, with or without the GIL.
 
-/// Where the calling thread is in the program, as a Stacks id; 0 for nowhere. Set while stacks are wanted.
-using StackSource = uint32_t (*)() noexcept;
+/// Where the calling thread is in the program, as a Stacks id; 0 for nowhere. Set while stacks are wanted. `call`: as
+/// for append_stack.
+using StackSource = uint32_t (*)(const void* call) noexcept;
 inline std::atomic<StackSource> stack_source{nullptr};
 
-inline uint32_t current_stack() noexcept {
+inline uint32_t current_stack(const void* call = nullptr) noexcept {
   const StackSource source = stack_source.load(std::memory_order_acquire);
-  return source != nullptr ? source() : 0;
+  return source != nullptr ? source(call) : 0;
 }
 
 /// Says of the event that comes next where in the program it happened. For the hot paths, when kListenStacks is set.
-inline void append_stack(EventLog& log) noexcept {
-  if (const uint32_t stack = current_stack(); stack != 0) {
+///
+/// `call`: an object that lives as long as the call of C++ that the event begins, on whose end leave_call is told of
+/// it: what happens inside needs no look of its own, if the functions of the program stand still so long.
+inline void append_stack(EventLog& log, const void* call = nullptr) noexcept {
+  if (const uint32_t stack = current_stack(call); stack != 0) {
     log.add_argument(Argument::Stack, stack);
+  }
+}
+
+/// The call, if any, inside of which the stack source knows where the calling thread is.
+#if defined(__x86_64__) || defined(__aarch64__)
+[[gnu::tls_model("initial-exec")]]
+#endif
+inline constinit thread_local const void* known_call = nullptr;
+
+inline void leave_call(const void* call) noexcept {
+  if (known_call == call) {
+    known_call = nullptr;
   }
 }
 

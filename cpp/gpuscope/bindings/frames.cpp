@@ -38,9 +38,13 @@ uint64_t ends_of(PyObject* bytes) noexcept {
   uint64_t first = 0;
   uint64_t last = 0;
   const auto size = static_cast<std::size_t>(PyBytes_GET_SIZE(bytes));
-  const std::size_t part = size < sizeof(first) ? size : sizeof(first);
-  std::memcpy(&first, PyBytes_AS_STRING(bytes), part);
-  std::memcpy(&last, PyBytes_AS_STRING(bytes) + size - part, part);
+  if (size >= sizeof(first)) [[likely]] {  // of a size that is known: one load each
+    std::memcpy(&first, PyBytes_AS_STRING(bytes), sizeof(first));
+    std::memcpy(&last, PyBytes_AS_STRING(bytes) + size - sizeof(last), sizeof(last));
+  } else {
+    std::memcpy(&first, PyBytes_AS_STRING(bytes), size);
+    last = first;
+  }
   return first ^ std::rotl(last, 29) ^ std::rotl(static_cast<uint64_t>(size), 53);
 }
 
@@ -192,12 +196,26 @@ uint32_t stack_of(const InterpreterFrame* frame, uint64_t hash) noexcept {
   }
 }
 
-uint32_t current_stack() noexcept {
-  const PyThreadState* thread = this_thread();
-  const InterpreterFrame* frame = thread != nullptr ? python_frame(innermost_frame(thread)) : nullptr;
-  if (frame == nullptr) {
-    return 0;
-  }
+/// Where the thread was when the call began that base::known_call is.
+struct KnownPlace {
+  const InterpreterFrame* frame = nullptr;
+  uint32_t stack = 0;
+};
+GPUSCOPE_INITIAL_EXEC constinit thread_local KnownPlace known_place;
+
+/// Whether the functions that a thread is in stand still until such a call ends.
+///
+/// They do while C code that gave the GIL up is under way: what it calls back into are other frames, which come and go
+/// meanwhile. That the call is such code, and no object of Python's that is closed whenever it likes, is seen by the
+/// GIL and by where it lies: further up in the stack of C.
+bool stands_still_in(const void* call, const PyThreadState* thread) noexcept {
+  constexpr uintptr_t kMostStack = uintptr_t{1} << 20;
+  const auto here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  return call != nullptr && reinterpret_cast<uintptr_t>(call) - here < kMostStack &&
+         _PyThreadState_UncheckedGet() != thread;
+}
+
+uint32_t stack_at(const InterpreterFrame* frame) noexcept {
   CalledFrames* functions = CalledFrames::existing();
   CalledFrames::Called* called = functions != nullptr && !functions->is_outdated() ? functions->find(frame) : nullptr;
   if (called == nullptr) {
@@ -213,6 +231,23 @@ uint32_t current_stack() noexcept {
     called->stack = stack_of(frame, add_place(called->callers, frame));
   }
   return called->stack;
+}
+
+uint32_t current_stack(const void* call) noexcept {
+  const PyThreadState* thread = this_thread();
+  const InterpreterFrame* frame = thread != nullptr ? python_frame(innermost_frame(thread)) : nullptr;
+  if (frame == nullptr) {
+    return 0;
+  }
+  if (base::known_call != nullptr && known_place.frame == frame) {
+    return known_place.stack;
+  }
+  const uint32_t stack = stack_at(frame);
+  if (base::known_call == nullptr && stands_still_in(call, thread)) {
+    known_place = {frame, stack};
+    base::known_call = call;
+  }
+  return stack;
 }
 
 }  // namespace

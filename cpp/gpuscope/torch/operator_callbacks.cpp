@@ -193,10 +193,12 @@ std::unique_ptr<TorchCallback::Context> start(const void* function) {
   if (sequence >= 0 || shapes != 0) {
     log->add_argument(Argument::Operator, std::bit_cast<uint64_t>(sequence), shapes);
   }
+  const bool knows_scope = layout.scope != Layout::kUnknown;
+  const bool user = knows_scope && is_user(function);
   if ((listening & base::kListenStacks) != 0) [[unlikely]] {
-    base::append_stack(*log);
+    base::append_stack(*log, knows_scope && !user ? function : nullptr);  // a user's range may outlive what opened it
   }
-  const bool is_op = layout.scope != Layout::kUnknown ? !is_user(function) : names_op(name, sequence);
+  const bool is_op = knows_scope ? !user : names_op(name, sequence);
   const uint32_t id = log->id_of(name);
   log->append(base::ticks(), id, Op::Enter,
               EnterDetail::make(is_op ? RegionKind::Op : RegionKind::Range, EnterDetail::kTorchRange));
@@ -205,6 +207,7 @@ std::unique_ptr<TorchCallback::Context> start(const void* function) {
 
 template <bool kResults>
 void end(const void* function, TorchCallback::Context*) {
+  base::leave_call(function);
   EventLog* log = log_to_write(base::listening.load(std::memory_order_relaxed));
   if (log == nullptr || stands_in(function)) {
     return;

@@ -68,7 +68,7 @@ TEST(Stacks, ThreadsAgreeOnTheIds) {
   EXPECT_EQ(ids[0], ids[3]);
 }
 
-uint32_t always_seven() noexcept { return 7; }
+uint32_t always_seven(const void*) noexcept { return 7; }
 
 TEST(Stacks, AStackIsSaidOfTheEventThatComesNext) {
   EventLog log;
@@ -83,6 +83,16 @@ TEST(Stacks, AStackIsSaidOfTheEventThatComesNext) {
   EXPECT_EQ(events[0].word, 7U);
   EXPECT_EQ(events[0].op, static_cast<uint32_t>(Op::Argument));
   EXPECT_EQ(events[0].detail, static_cast<uint32_t>(Argument::Stack));
+}
+
+TEST(Stacks, ACallIsLeftByItsOwnEndAlone) {
+  const int outer = 0;
+  const int inner = 0;
+  known_call = &outer;
+  leave_call(&inner);
+  EXPECT_EQ(known_call, &outer);
+  leave_call(&outer);
+  EXPECT_EQ(known_call, nullptr);
 }
 
 }  // namespace

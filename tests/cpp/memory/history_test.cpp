@@ -143,7 +143,7 @@ TEST_P(HistoryRestartTest, BeginsAnewWithAnyCapacity) {
 INSTANTIATE_TEST_SUITE_P(Capacities, HistoryRestartTest, testing::Values(1, 3, 4, 5, 100'000));
 
 TEST(HistoryTest, AsksForStacksOnlyWhenTheyAreWanted) {
-  base::stack_source = []() noexcept -> uint32_t { return 17; };
+  base::stack_source = [](const void*) noexcept -> uint32_t { return 17; };
   History history;
   history.start(4, false);
   history.record(report(1));

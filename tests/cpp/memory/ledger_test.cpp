@@ -149,7 +149,7 @@ TEST_F(Ledgers, WantOpenRegionsUntilTheyForget) {
 }
 
 TEST_F(Ledgers, AskForStacksOnlyWhenTheyAreWanted) {
-  base::stack_source = []() noexcept -> uint32_t { return 77; };
+  base::stack_source = [](const void*) noexcept -> uint32_t { return 77; };
   ledger_.begin(false);
   take(4096, 100);
   EXPECT_EQ(ledger_.live().at(0).caller.stack, 0U);

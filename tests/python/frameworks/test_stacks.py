@@ -377,6 +377,110 @@ def test_operators_of_torch_carry_the_frames_that_called_them():
     assert recorded["r"] == expected
 
 
+def lines_of_operators(work):
+    """The functions around each operator, innermost first, and its own line, by its name in the order of calls."""
+    with gs.profile(activities=[gs.ProfilerActivity.CPU], with_stack="operators") as prof:
+        work()
+    found = {}
+    for name, stacks in Recorded(prof.trace.store).items():
+        found[name] = [(functions(stack), stack[0].rpartition(":")[0] if stack else "") for stack in stacks]
+    return found
+
+
+def test_operators_inside_of_operators_are_where_the_outermost_is():
+    torch = pytest.importorskip("torch")
+    weight, images = torch.ones(2, 1, 3, 3), torch.ones(1, 1, 8, 8)
+
+    def twice():
+        torch.conv2d(images, weight)
+        torch.conv2d(images, weight)
+
+    found = lines_of_operators(lambda: (twice(), twice()))
+    outer = found["aten::conv2d"]
+    assert found["aten::_convolution"] == found["aten::convolution"] == outer
+    assert outer[0] != outer[1]
+    assert outer == [*outer[:2], *outer[:2]]
+    assert all(names[:2] == ["twice", "<lambda>"] for names, _ in outer)
+
+
+def test_python_that_an_operator_calls_is_seen():
+    torch = pytest.importorskip("torch")
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.mul(2)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return helper(gradient)
+
+    def helper(x):
+        x.neg()
+        return x.neg()
+
+    def work():
+        x = torch.ones(3, requires_grad=True)
+        Twice.apply(x).sum().backward()
+        x.detach().neg()
+
+    with torch.library._scoped_library("gpuscope_test", "DEF") as library:
+        library.define("call(Tensor x) -> Tensor")
+        library.impl("call", helper, "CPU")
+        found = lines_of_operators(lambda: (work(), torch.ops.gpuscope_test.call(torch.ones(3))))
+    names = [names[0] for names, _ in found["aten::neg"]]
+    assert names == ["helper", "helper", "work", "helper", "helper"]
+    lines = [line for _, line in found["aten::neg"]]
+    assert lines[0] == lines[3] != lines[1] == lines[4]
+    assert [names[0] for names, _ in found["aten::mul"]] == ["forward"]
+
+
+def test_a_range_that_outlives_the_function_that_opened_it_hides_no_line():
+    torch = pytest.importorskip("torch")
+    x, ranges = torch.ones(3), []
+
+    def begin(make):
+        ranges.append(make("a::range"))
+        ranges[-1].__enter__()
+        x.add(1)
+
+    def first(make):
+        begin(make)
+        x.neg()
+
+    def second(make):
+        begin(make)
+        x.neg()
+
+    for make in (torch._C._profiler._RecordFunctionFast, torch.autograd.profiler.record_function):
+
+        def work(make=make):
+            first(make)
+            second(make)
+            while ranges:
+                ranges.pop().__exit__(None, None, None)
+
+        found = lines_of_operators(work)
+        assert [names[:2] for names, _ in found["aten::add"]] == [["begin", "first"], ["begin", "second"]]
+        assert [names[0] for names, _ in found["aten::neg"]] == ["first", "second"]
+
+
+def test_an_operator_that_fails_leaves_nothing_behind():
+    torch = pytest.importorskip("torch")
+    x = torch.ones(2, 3)
+
+    def fail():
+        with contextlib.suppress(RuntimeError):
+            torch.mm(x, x)
+
+    def work():
+        fail()
+        torch.mm(x, x.t())
+
+    found = lines_of_operators(lambda: (work(), work()))
+    assert [names[0] for names, _ in found["aten::mm"]] == ["fail", "work"] * 2
+
+
 def test_operators_on_many_threads_while_stacks_are_new_do_no_harm():
     torch = pytest.importorskip("torch")
     names = {"torch": torch, "x": torch.ones(4)}
