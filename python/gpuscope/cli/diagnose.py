@@ -30,7 +30,7 @@ _RECORDED = {
     "activities": None,
     "ring_seconds": None,
     "sync": False,
-    "record_shapes": True,
+    "record_shapes": "operators",
     "with_stack": "operators",  # samples say where the program is
     "with_modules": False,
     "with_flops": False,

@@ -110,7 +110,9 @@ class _Profiler:
     def start(self) -> None:
         """Begins, when torch has been imported."""
         options = self._options
-        presence = torch_profiler.Need(shapes=options.record_shapes)  # then libraries hand their arguments to torch
+        # Where torch's profiler asks for shapes, libraries hand it the arguments of their ranges, which torch converts.
+        shapes = options.record_shapes and (options.range_arguments or self._operators)
+        presence = torch_profiler.Need(shapes=shapes)
         need = replace(presence, ranges=self._operators, memory=options.profile_memory)
         if need != presence:
             why = torch_profiler.why_unavailable()

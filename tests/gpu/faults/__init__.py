@@ -178,7 +178,7 @@ def recorded(step: Step, steps: int = STEPS) -> gs.profile:
     for _ in range(WARM_UP):
         step()
     torch.cuda.synchronize()
-    with gs.profile(with_stack="operators", record_shapes=True, python_samples=True) as prof:
+    with gs.profile(with_stack="operators", record_shapes="operators", python_samples=True) as prof:
         for _ in range(steps):
             step()
             prof.step()
