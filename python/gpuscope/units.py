@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Sequence
 
 from gpuscope.errors import InvalidArgument
@@ -21,6 +22,7 @@ _PARSED_BYTES = {"": 1, "B": 1} | {
     for power, prefix in enumerate("KMGT")
     for suffix, base in (("B", 1000), ("IB", 1024))
 }
+_YEAR_2000_NS = 946_684_800 * 10**9
 _AMOUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -52,6 +54,15 @@ def format_seconds(seconds: float | None, digits: int = 3) -> str:
     rounded = 1 - 0.5 * 10**-digits
     size, unit = next((pair for pair in _SECONDS if abs(seconds) >= rounded * pair[0]), _SECONDS[-1])
     return f"{_rounded(seconds / size, digits)} {unit}"
+
+
+def format_date(time_ns: int) -> str:
+    """A time since 1970 as "2026-11-24 01:56:06"; empty for one before 2000, which is on a clock that began elsewhere.
+
+    Args:
+        time_ns: ns.
+    """
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ns / 1e9)) if time_ns >= _YEAR_2000_NS else ""
 
 
 def format_time(time_us: float, unit: str | None = None) -> str:

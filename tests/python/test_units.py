@@ -107,3 +107,8 @@ def test_anything_else_is_no_time(text):
 def test_anything_else_is_no_share(text):
     with pytest.raises(InvalidArgument, match="is not a share above 0 and below 1"):
         units.parse_share(text)
+
+
+def test_a_date_is_of_the_time_of_day_alone():
+    assert units.format_date(1_790_000_000 * 10**9).startswith("2026-09-2")
+    assert [units.format_date(time_ns) for time_ns in (0, 53_398, 4_628_340_881_851_731)] == ["", "", ""]

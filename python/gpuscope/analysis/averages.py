@@ -380,7 +380,7 @@ def _uncovered_ns(trace: Trace) -> int:
     starts, reached = starts[order], np.maximum.accumulate(ends[order])
     before = np.concatenate([[first], reached[:-1]])
     covered_ns = int(np.maximum(0, reached - np.maximum(starts, before)).sum())
-    return max(0, recorded_ns - covered_ns)
+    return max(0, recorded_ns - covered_ns) if covered_ns else 0  # regions without times tell nothing of the rest
 
 
 def _function_averages(trace: Trace, use_device: str | None) -> Iterator[FunctionEventAvg]:

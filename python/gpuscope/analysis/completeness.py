@@ -158,12 +158,16 @@ class Audit(Result):
     def brief(self) -> str:
         """The verdict in one short line; whole where something is missing, or is of another kind than one expects."""
         overhead = f"overhead {self.overhead_percent:.1f} %"
+        if self.overhead_source.startswith(_NOT_RECORDED):
+            overhead = f"overhead {self.overhead_source}"
         notes = f", {_count(len(self.remarks), 'note')}" if self.remarks else ""
         if not self.complete:
             return self.verdict
         if self.tier_reason.startswith(_NO_DRIVER):
             return f"audit: complete on the CPU, {overhead}{notes}"
         if self.tier == "events" or not self.gpu_traced:
+            return self.verdict + notes
+        if self.launches == 0 and self.kernels and self.overhead_source.startswith(_NOT_RECORDED):
             return self.verdict + notes
         if self.launches == 0 and self.graph_launches == 0:
             return f"audit: complete, no kernel was launched, {overhead}{notes}"

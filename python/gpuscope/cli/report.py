@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from gpuscope.cli.export import add_recording, exit_code, open_pages, open_recor
 from gpuscope.cli.options import PAGE_SUFFIXES, positive, writable_paths
 from gpuscope.errors import NotAvailable
 from gpuscope.trace import NONE, number_of
+from gpuscope.units import format_date
 
 if TYPE_CHECKING:
     from gpuscope.analysis import Audit, Averages
@@ -60,7 +60,7 @@ def show_origin(results: Analyses, out: Console) -> None:
     """What ran, when, for how long, where, and how it was recorded."""
     info = results.trace.info
     start_ns, stop_ns = (number_of(info, f"session.{end}_ns") for end in ("start", "stop"))
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(start_ns / 1e9)) if start_ns else "unknown"
+    when = format_date(start_ns) or "unknown"
     versions = [
         f"{name} {version}"
         for name, version in (

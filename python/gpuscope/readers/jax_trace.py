@@ -13,9 +13,9 @@ from gpuscope import _core
 from gpuscope._core import CopyKind, FunctionKind, RegionKind
 from gpuscope.readers.chrome import Batch, EventMapper, Meanings, names_of_threads
 from gpuscope.readers.tables import (
+    ABSENT_OF_TRACES,
     MOST_NS,
     NONE,
-    OVERHEAD,
     Column,
     Strings,
     absent,
@@ -39,18 +39,7 @@ _COPY_KINDS = {
     "P2P": CopyKind.PEER_TO_PEER,
 }
 _MEMORY = {"host": "pageable", "managed": "managed", "pinned": "pinned", "device": "device", "pageable": "pageable"}
-_ABSENT = (
-    "shapes",
-    "waits of streams",
-    "allocations",
-    "samples",
-    "lines",
-    "hardware counters",
-    "power and clocks",
-    "the time of day",
-    "what was lost",
-    OVERHEAD,
-)
+_ABSENT = ("shapes", "waits of streams", *ABSENT_OF_TRACES)
 
 
 class JaxEvents(EventMapper):

@@ -15,16 +15,17 @@ from gpuscope import _core
 from gpuscope._core import RegionKind, Work
 from gpuscope.errors import CorruptTrace
 from gpuscope.paths import open_file
-from gpuscope.readers.chrome import Batch, EventMapper, names_of_threads, read_parts
+from gpuscope.readers.chrome import Batch, EventMapper, Meanings, names_of_threads, read_parts
 from gpuscope.readers.tables import (
+    ABSENT_OF_TRACES,
     MOST_NS,
     NONE,
     NOT_GIVEN,
-    OVERHEAD,
     Column,
     Rows,
     Strings,
     absent,
+    json_of,
     kept,
     not_recorded,
 )
@@ -32,6 +33,7 @@ from gpuscope.text import brief
 
 _STREAM = re.compile(r"(?:.*?(?:Device|GPU):? ?(\d+).*?)?Stream:? ?(\d+)")
 _SCOPES = ("scope", "metric")
+_MOST_DEEP = 500
 # Lanes of graphs and GPUs are numbered from here on, with a GPU's number in front of its streams'.
 _GRAPH_LANES, _GPU_LANES, _GPU_STRIDE = 100_000, 200_000, 1_000_000
 _ABSENT = (
@@ -40,15 +42,9 @@ _ABSENT = (
     "launch dimensions",
     "waits",
     "operators and shapes",
-    "allocations",
-    "samples",
-    "lines",
-    "hardware counters",
-    "power and clocks",
-    "the time of day",
-    "what was lost",
-    OVERHEAD,
+    *ABSENT_OF_TRACES,
 )
+_NOTE = "scopes are those of the kernels' call stacks: each stands once, at its first kernel, without times"
 _ABSENT_OF_TREES = ("single kernels and regions", "shortest and longest durations (the mean stands for them)")
 
 
@@ -61,6 +57,9 @@ class ProtonEvents(EventMapper):
     def __init__(self, events: _core.TraceEvents) -> None:
         super().__init__(events)
         self._scopes, self._kernels = Rows(), Rows()
+        self._stacks = Meanings(events, self._innermost)
+        self._nested: dict[tuple[int, int], int] = {}  # scopes of stacks, by the scope around and the name
+        self._within = Rows()  # the kernels' scopes by their stacks, while no scope has come
         self._arrows = {"s": Rows(), "f": Rows()}  # their begins, and ends
 
     @staticmethod
@@ -82,10 +81,23 @@ class ProtonEvents(EventMapper):
             rows = kept(batch, spans & which)
             if len(rows):
                 into.add({name: batch[name][rows] for name in names})
+            if self._scopes.count:
+                self._within = Rows()
+            elif len(rows):
+                self._within.add({"region": self._stacks(batch["args.call_stack"][rows])[0].astype(np.uint32)})
         for phase, arrows in self._arrows.items():
             rows = kept(batch, (batch["phase"] == ord(phase)) & (batch["id"] != NOT_GIVEN))
             if len(rows):
                 arrows.add({name: batch[name][rows] for name in ("start_ns", "place", "id")})
+
+    def _innermost(self, stack: str) -> tuple[int]:
+        """The number of the scope that a kernel was launched in, of ``["ROOT", "step", "forward", "the kernel"]``."""
+        listed = json_of(stack)
+        names = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
+        within = NONE
+        for name in names[names[:1] == ["ROOT"] : -1][:_MOST_DEEP]:
+            within = self._nested.setdefault((within, self.events.intern(name)), len(self._nested))
+        return (within,)
 
     def _lanes(self) -> tuple[Column, Column]:
         """By place: the number of the GPU and the stream, and whether it is a thread's."""
@@ -103,6 +115,8 @@ class ProtonEvents(EventMapper):
     def finish(self, strings: Strings, facts: dict[str, str], document: Mapping[str, Any]) -> _core.Store:
         """The recording."""
         streams, is_thread = self._lanes()
+        others: dict[str, dict[str, Column]] = {}
+        notes = ""
         if self._scopes.count:
             scopes = self._scopes.take()
             # Of scopes that begin together the innermost launched, which is the shortest, and is added first.
@@ -117,14 +131,47 @@ class ProtonEvents(EventMapper):
         if self._kernels.count:
             kernels = self._kernels.take()
             key = _ids_of(kernels, self._arrows["f"].take())
+            if self._nested and self._within.count:
+                kernels |= self._within.take()
+                others = self._scopes_of_stacks(kernels["start_ns"], kernels["region"])
+                notes = f"{_NOTE}\n"
             of_kernels = streams[kernels.pop("place")]
             none = np.zeros(len(of_kernels), np.int64)
             kernels["track"] = self.tables.track(of_kernels[:, 0], none, of_kernels[:, 1])
             kernels["variant"] = self.tables.variant(kernels.pop("name").astype(np.int64))
             self.tables.add_work("kernel", {**kernels, "correlation": none.astype(np.uint32)}, key)
             del kernels, key, none, of_kernels
-        own = {"session.notes": absent(self.tool, _ABSENT), "audit.overhead_source": not_recorded(self.tool)}
-        return self.tables.store(strings, names_of_threads(self, strings), {**own, **facts})
+        own = {"session.notes": notes + absent(self.tool, _ABSENT), "audit.overhead_source": not_recorded(self.tool)}
+        threads = names_of_threads(self, strings)
+        if others:
+            threads = {"system_id": [0], "name": [strings("scopes of the kernels")]}
+        return self.tables.store(strings, threads, {**own, **facts}, others)
+
+    def _scopes_of_stacks(self, start_ns: Column, within: Column) -> dict[str, dict[str, Column]]:
+        """Regions and their paths, a region a path, where kernels' stacks are all that tells of scopes.
+
+        When a scope was entered and left is not known: it stands at its first kernel, without a duration.
+        """
+        parent, name = np.array(list(self._nested), np.int64).T
+        first_ns = np.full(len(parent), MOST_NS, np.int64)
+        has_scope = within != NONE
+        np.minimum.at(first_ns, within[has_scope], start_ns[has_scope])
+        depth = np.zeros_like(parent)
+        for scope, around in enumerate(parent.tolist()):  # those around have smaller numbers
+            depth[scope] = depth[around] + 1 if around != NONE else 0
+        for scope, around in reversed(list(enumerate(parent.tolist()))):
+            if around != NONE:
+                first_ns[around] = min(first_ns[around], first_ns[scope])
+        numbers, zeros = np.arange(len(parent)), np.zeros_like(parent)
+        return {
+            "region": {"start_ns": first_ns, "duration_ns": zeros, "parent": parent, "path": numbers, "thread": zeros},
+            "path": {
+                "parent": parent,
+                "name": name,
+                "depth": depth,
+                "kind": np.full(len(parent), int(RegionKind.REGION)),
+            },
+        }
 
     @property
     def found(self) -> bool:
@@ -151,7 +198,6 @@ def _ids_of(rows: Mapping[str, Column], arrows: Mapping[str, Column]) -> Column:
 
 
 # -- trees -----------------------------------------------------------------------------------------------------------
-_MOST_DEEP = 500
 
 
 def is_tree(head: bytes) -> bool:

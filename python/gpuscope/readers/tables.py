@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -47,6 +48,17 @@ def absent(tool: str, what: Sequence[str]) -> str:
 
 
 OVERHEAD = "what the recording cost"
+ABSENT_OF_TRACES = (
+    "allocations",
+    "samples",
+    "lines",
+    "hardware counters",
+    "power and clocks",
+    "the time of day",
+    "what was lost",
+    OVERHEAD,
+)
+"""What neither JAX's traces have nor Proton's."""
 
 
 def not_recorded(tool: str) -> str:
@@ -288,7 +300,7 @@ class Tables:
                 continue
             rows = self._rows.pop(table)
             columns = rows.take()
-            region = np.full(rows.count, NONE, np.uint32)
+            region = columns.pop("region") if "region" in columns else np.full(rows.count, NONE, np.uint32)
             launched = np.zeros(rows.count, bool)
             if of_calls is not None:
                 region, launched = of_calls.find(columns["correlation"])
@@ -342,6 +354,14 @@ class _Lookup:
 
 def _kind_of_call(name: str) -> int:
     return int(next((kind for pattern, kind in _KINDS_OF_CALLS if pattern.match(name)), CallKind.OTHER))
+
+
+def json_of(text: str) -> Any:
+    """What a text is in JSON; None where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def memory_kind(name: str) -> int:

@@ -22,6 +22,7 @@ from gpuscope.readers.tables import (
     Strings,
     absent,
     bounded,
+    json_of,
     kept,
     memory_kind,
     not_recorded,
@@ -45,9 +46,10 @@ _SYNCS = {
     "Context Sync": SyncKind.CONTEXT,
 }
 _NOTE = (
-    "read from a trace of torch.profiler, which does not say what it lost; allocations, samples and lines are not in it"
+    "read from a trace of torch.profiler, which does not say what it lost; samples and lines are not in it, and its "
+    "events of memory are not read"
 )
-_ABSENT = ("allocations", "samples", "lines", "hardware counters", "power and clocks", "what was lost", OVERHEAD)
+_ABSENT = ("samples", "lines", "hardware counters", "power and clocks", "what was lost", OVERHEAD)
 
 
 class TorchEvents(EventMapper):
@@ -68,7 +70,7 @@ class TorchEvents(EventMapper):
 
     def _list(self, text: str, write: Callable[[Any], str]) -> tuple[int]:
         """The id of a list as our own recordings write it."""
-        value = _json(text)
+        value = json_of(text)
         return (self.events.intern(write(value)) if isinstance(value, list) else NONE,)
 
     @staticmethod
@@ -235,15 +237,8 @@ def _integer(value: Any, default: int = 0, most: int = NONE) -> int:
     return number if 0 <= number < most else default
 
 
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _three(text: str) -> tuple[int, ...]:
-    sizes = _json(text)
+    sizes = json_of(text)
     given = sizes if isinstance(sizes, list) else []
     return tuple(_integer(each, 1) for each in [*given, 1, 1, 1][:3])
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from gpuscope.exporters.page.report_names import COLORS, brief_name
 from gpuscope.page.markup import facts_list, share_text, shown, table, time_text
 from gpuscope.page.planes import Array
 from gpuscope.trace import Trace, number_of
-from gpuscope.units import format_bytes, format_digits, format_rate
+from gpuscope.units import format_bytes, format_date, format_digits, format_rate
 
 if TYPE_CHECKING:
     from gpuscope.analysis import Audit, Samples
@@ -69,7 +68,7 @@ def header_facts(trace: Trace, breakdown: StepBreakdown | None) -> str:
         {
             "GPU": gpus or "none recorded",
             "recorded": time_text(stop_ns - start_ns) if stop_ns > start_ns else "",
-            "began": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(start_ns / 1e9)) if start_ns else "",
+            "began": format_date(start_ns),
             "steps": f"{len(breakdown.steps):,}" if breakdown else "",
             "host": info.get("process.host", ""),
             "rank": f"{rank} of {world}" if rank and world else "",
