@@ -83,7 +83,7 @@ TABLES = {
     "find_leaks": (lambda: LeakReport((), 9, 3, 100), 0, []),
     "find_max_batch_size": (lambda: MaxBatchSize(3), 0, []),
     "gpu_snapshot": (gs.gpu_snapshot, None, []),
-    "exploration": (exploration, 1, ["cpu", "gpu", "seconds"]),
+    "exploration": (exploration, 42, ["operation", "n", "side", "wall.value", "wall.low", "rate", "speedup.value"]),
     "sweep": (lambda: gs.sweep(lambda n: None, n=[1, 2], budget=0.2), 2, ["n", "seconds"]),
     "latency": (lambda: gs.measure_latency(lambda x: None, 1, 5, 1), 1, []),
     "compare": (lambda: gs.compare(lambda: sum(range(99)), lambda: sum(range(98)), budget=0.5), 1, ["verdict"]),

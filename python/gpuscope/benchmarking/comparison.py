@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 
 from gpuscope import stats
 from gpuscope.arguments import check_budget, check_count, check_fraction, check_function
+from gpuscope.benchmarking.charts import view_of_calls
 from gpuscope.benchmarking.engine import Engine, function_name
 from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.samples import Quantity, Samples, check_quantity, joined
 from gpuscope.benchmarking.stopping import Budget
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.figures import Distribution, format_estimate, format_rows
+from gpuscope.page.chart import Chart
 from gpuscope.results import Result, kept_on_error, plain_fields, plain_values
 from gpuscope.stats import Ratio
 from gpuscope.stats.location import COARSE, TRIMMED, is_coarse, on_ticks
@@ -137,6 +139,10 @@ class Comparison(Result):
         samples = {"a": self.a.samples.tolist(), "b": self.b.samples.tolist()}
         others = plain_fields(self, without=("a", "b"))
         return {"schema": SCHEMA, "version": VERSION, **others, **samples, "culprit": plain_values(self.culprit)}
+
+    def plot(self) -> Chart:
+        """The calls of both functions in their order and how often each time came, as a page and in notebooks."""
+        return Chart(str(self), [view_of_calls(self.names, (self.a, self.b), self.quantity, str(self))])
 
     def __bool__(self) -> bool:
         raise TypeError("a Comparison is neither true nor false; read its verdict")

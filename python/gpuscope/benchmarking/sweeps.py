@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from gpuscope import stats
 from gpuscope.benchmarking import visits
+from gpuscope.benchmarking.charts import view_of_points
 from gpuscope.benchmarking.rounds import FIGURES, Rounds, Series, SweepPoint
 from gpuscope.benchmarking.samples import Quantity, check_quantity
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.figures import format_half_width
+from gpuscope.page.chart import Chart
 from gpuscope.results import Result, import_pandas, kept_on_error, plain_fields, plain_values
 from gpuscope.text import brief
 from gpuscope.units import align_columns, format_seconds
@@ -203,6 +205,15 @@ class Sweep(Result):
     def to_pandas(self) -> pd.DataFrame:
         """One row a point: its axes, seconds, low, high, figures of its calls, and what else is known; needs pandas."""
         return import_pandas().DataFrame([point.row() for point in self.points])
+
+    def plot(self) -> Chart:
+        """Time over the numeric axis of most values, a line for each choice of the others, with 95 % intervals.
+
+        It is a page, which notebooks show. Both axes are logarithmic where their values differ by 8 times or more, so
+        that the longest time does not flatten the rest; points that failed are left out.
+        """
+        text = "; ".join([*self._fastest_line(), self._verdict(), *self.warnings])
+        return Chart(f"Sweep of {', '.join(self.axes)}", [view_of_points(self.axes, self.points, text)])
 
 
 def sweep(

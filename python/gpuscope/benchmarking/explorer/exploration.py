@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Literal
@@ -146,6 +146,10 @@ class Exploration(Result):
             **plain_fields(self),
             "operations": [{key: getattr(each, key) for key in ("name", "title", "unit")} for each in self.operations],
         }
+
+    def _frame_rows(self) -> list[Mapping[str, Any]]:
+        """A row a point; times in seconds, rates in the unit of the operation."""
+        return [plain_fields(point) for point in self.points]
 
     def __str__(self) -> str:
         return self.table()
