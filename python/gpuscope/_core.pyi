@@ -1082,9 +1082,9 @@ def live_allocations() -> dict:
     """
     Columns, a row for each piece of memory that lives, and the names that the columns library and region count; the first is '', one that is not known. Device -1 is the host, -2 one that is not known.
     """
-def make_store(tables: dict[str, dict[str, numpy.ndarray[typing.Any, typing.Any]]], strings: collections.abc.Sequence[str], facts: collections.abc.Sequence[tuple[str, str]]) -> Store:
+def make_store(tables: dict[str, dict[str, numpy.ndarray[typing.Any, typing.Any]]], strings: collections.abc.Sequence[str], facts: collections.abc.Sequence[tuple[str, str]], consume: bool = False) -> Store:
     """
-    A Store of arrays by table and column, with row numbers as in a recording; ids of strings are places in `strings`, which are distinct, the first empty; `facts`: pairs of the info.
+    A Store of arrays by table and column, with row numbers as in a recording; ids of strings are places in `strings`, which are distinct, the first empty; `facts`: pairs of the info; `consume`: give the arrays up one by one.
     """
 def mark(name: str) -> None:
     """

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/store/store.h"
 
+#include <malloc.h>
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
@@ -160,10 +161,12 @@ StorePointer merge(const std::vector<StorePointer>& stores) {
   return all;
 }
 
+constexpr std::size_t kWorthTrimming = 1 << 19;  // bytes of a column
+
 /// A recording that others made. What it lacks reads as in a file that lacks it.
 StorePointer make_store(const py::typing::Dict<py::str, py::typing::Dict<py::str, py::array>>& tables,
                         const std::vector<std::string>& strings,
-                        const std::vector<std::pair<std::string, std::string>>& facts) {
+                        const std::vector<std::pair<std::string, std::string>>& facts, bool consume) {
   auto made = std::make_shared<store::Store>();
   for (std::size_t id = 0; id < strings.size(); ++id) {
     if (made->strings.intern(strings[id]) != id) {
@@ -191,13 +194,20 @@ StorePointer make_store(const py::typing::Dict<py::str, py::typing::Dict<py::str
         return;
       }
       ++taken;
-      const auto values = py::array_t<T, py::array::c_style | py::array::forcecast>::ensure(given[column_name]);
+      auto values = py::array_t<T, py::array::c_style | py::array::forcecast>::ensure(given[column_name]);
       if (!values || values.ndim() != 1 || static_cast<std::size_t>(values.size()) != rows) {
         PyErr_Clear();
         throw base::InvalidArgument("column " + std::string(info.name) + " of table " + std::string(table.kInfo.name) +
                                     " is no array of " + std::to_string(rows) + " numbers of its type");
       }
       column.append({values.data(), rows});
+      if (consume) {  // so that the columns are not in memory twice
+        given[column_name] = py::none();
+        values = {};
+        if (rows * sizeof(T) >= kWorthTrimming) {
+          malloc_trim(0);  // malloc would keep it, and the next column is not malloc's
+        }
+      }
     });
     if (taken != given.size()) {
       throw base::InvalidArgument("table " + std::string(table.kInfo.name) + " has a column that it does not know");
@@ -340,9 +350,11 @@ void bind_store(py::module_& module) {
            "The same columns as a capsule of the Arrow C stream interface, which keeps the store alive.");
   module.def("merge", &merge, py::arg("stores"), py::call_guard<py::gil_scoped_release>(),
              "One new Store with all that these hold, in their order; they are of one process.");
-  module.def("make_store", &make_store, py::arg("tables"), py::arg("strings"), py::arg("facts"),
-             "A Store of arrays by table and column, with row numbers as in a recording; ids of strings are places in "
-             "`strings`, which are distinct, the first empty; `facts`: pairs of the info.");
+  module.def(
+      "make_store", &make_store, py::arg("tables"), py::arg("strings"), py::arg("facts"), py::arg("consume") = false,
+      "A Store of arrays by table and column, with row numbers as in a recording; ids of strings are places in "
+      "`strings`, which are distinct, the first empty; `facts`: pairs of the info; `consume`: give the arrays up "
+      "one by one.");
   using release = py::call_guard<py::gil_scoped_release>;
   module.def("write_gscope", &write_chunks<&store::write_gscope>, py::arg("store"), py::arg("write"),
              "Hand a store to `write` as a .gscope file, in blocks.");

@@ -34,6 +34,7 @@ from gpuscope.text import brief
 _STREAM = re.compile(r"(?:.*?(?:Device|GPU):? ?(\d+).*?)?Stream:? ?(\d+)")
 _SCOPES = ("scope", "metric")
 _MOST_DEEP = 500
+_ROWS_AT_ONCE = 1 << 16
 # Lanes of graphs and GPUs are numbered from here on, with a GPU's number in front of its streams'.
 _GRAPH_LANES, _GPU_LANES, _GPU_STRIDE = 100_000, 200_000, 1_000_000
 _ABSENT = (
@@ -185,15 +186,19 @@ def _ids_of(rows: Mapping[str, Column], arrows: Mapping[str, Column]) -> Column:
         return np.full(len(rows["start_ns"]), -1, np.int64)
     order = np.lexsort((arrows["start_ns"], arrows["place"]))
     place, start, ids = (arrows[name][order] for name in ("place", "start_ns", "id"))
+    del order
     found = np.full(len(rows["start_ns"]), -1, np.int64)
-    for lane in np.unique(place).tolist():
-        first, last = np.searchsorted(place, [lane, lane + 1])
-        of_lane = np.flatnonzero(rows["place"] == lane)
-        at = np.searchsorted(start[first:last], rows["start_ns"][of_lane]) + first
-        inside = at < last
-        at, of_lane = at[inside], of_lane[inside]
-        same = start[at] == rows["start_ns"][of_lane]
-        found[of_lane[same]] = ids[at[same]]
+    for begin in range(0, len(found), _ROWS_AT_ONCE):
+        part = slice(begin, begin + _ROWS_AT_ONCE)
+        row_place, row_start = rows["place"][part], rows["start_ns"][part]
+        for lane in np.unique(row_place).tolist():
+            first, last = np.searchsorted(place, np.array([lane, lane + 1], place.dtype))
+            of_lane = np.flatnonzero(row_place == lane)
+            at = np.searchsorted(start[first:last], row_start[of_lane]) + first
+            inside = at < last
+            at, of_lane = at[inside], of_lane[inside]
+            same = start[at] == row_start[of_lane]
+            found[begin + of_lane[same]] = ids[at[same]]
     return found
 
 

@@ -199,6 +199,10 @@ class Tables:
 
     def variant(self, name: Column, **sizes: Column) -> Column:
         """Numbers of kernels with their launch configurations; what is not given is 0, sizes of grid and block 1."""
+        if not sizes:  # names alone are few: a column of each size for all rows would be most of the memory
+            distinct, rows = np.unique(name, return_inverse=True)
+            if len(distinct) < len(name):
+                return self.variant(distinct)[rows]
         blank = {axis: np.full(len(name), int(axis[:4] in ("grid", "bloc")), np.int64) for axis in _VARIANT[1:]}
         given = {"name": name, **blank, **sizes}
         return self._variants.number([given[column] for column in _VARIANT])
@@ -244,7 +248,7 @@ class Tables:
             tables[table] = {name: column[:_MOST_NARROW] for name, column in tables[table].items()}
         tables = {name: columns for name, columns in tables.items() if len(next(iter(columns.values())))}
         info = {**self._facts(tables, (first_ns + base_ns, last_ns + base_ns)), **facts}
-        return _core.make_store(tables, list(strings.ids), list(info.items()))
+        return _core.make_store(tables, list(strings.ids), list(info.items()), consume=True)
 
     def _span(self) -> tuple[int, int]:
         """From the first begin to the last end."""
