@@ -26,6 +26,7 @@ html_title = "gpuscope"
 html_static_path = ["pictures"]
 html_css_files = ["gallery.css"]
 html_copy_source = False
+html_show_copyright = False
 html_theme_options = {"source_repository": "", "navigation_with_keys": True}
 
 myst_enable_extensions = ["colon_fence", "deflist"]
@@ -33,6 +34,7 @@ myst_heading_anchors = 3
 myst_links_external_new_tab = False
 
 default_role = "code"  # docstrings set names in single backticks
+autodoc_mock_imports = ["lightning", "transformers"]  # bases of the callbacks; the pages need neither
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"

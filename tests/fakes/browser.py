@@ -82,3 +82,19 @@ def opened(browser, path, choice="", *, width=1280, height=860, complete=True, *
     assert said == []
     assert [url for url in asked if not url.startswith(("file:", "blob:"))] == []
     assert len({url.partition("#")[0] for url in asked if url.startswith("file:")}) == 1
+
+
+def opener(browser, path, write):
+    """Opens the page of what it is called with, in a browser; the other arguments are those of `opened`.
+
+    Args:
+        browser: that `chromium` runs.
+        path: of the page.
+        write: makes the page, of a result and a path.
+    """
+
+    def open_page(made, choice="", **options):
+        write(made, path)
+        return opened(browser, path, choice, **options)
+
+    return open_page

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fakes.browser import opened
+from fakes.browser import opener
 from fakes.explorations import SIZES, exploration
 
 HOSTILE = (
@@ -84,13 +84,7 @@ def test_what_a_reader_must_know_stands_above_the_chart(changes, words):
 @pytest.fixture
 def show(browser, tmp_path):
     """Opens the page of an exploration."""
-
-    def opener(found, choice="", **options):
-        path = tmp_path / "page.html"
-        found.write_html(path)
-        return opened(browser, path, choice, **options)
-
-    return opener
+    return opener(browser, tmp_path / "page.html", lambda found, path: found.write_html(path))
 
 
 def curves(page):

@@ -8,7 +8,7 @@ import re
 import pytest
 
 import gpuscope as gs
-from fakes.browser import opened
+from fakes.browser import opener
 from fakes.versions import version
 from gpuscope.errors import InvalidArgument
 
@@ -28,13 +28,7 @@ def found():
 @pytest.fixture
 def show(browser, tmp_path):
     """Opens the page of a difference."""
-
-    def opener(diff, choice="", **options):
-        path = tmp_path / "diff.html"
-        diff.to_html(path)
-        return opened(browser, path, choice, **options)
-
-    return opener
+    return opener(browser, tmp_path / "diff.html", lambda diff, path: diff.to_html(path))
 
 
 ROWS = """() => [...document.querySelectorAll("[role=row][data-row]")].map((row) => {

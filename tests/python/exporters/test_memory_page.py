@@ -338,6 +338,20 @@ def test_keys_move_through_the_history(look):
     assert 'aria-valuetext="In use, 4 µs: 2.00 KiB, 8.00 KiB held from the driver"' in document
 
 
+def test_a_question_mark_lists_the_keys(browser, tmp_path):
+    path = tmp_path / "page.html"
+    export_memory_page(history(), path)
+    with opened(browser, path, complete=False) as page:
+        page.wait_for_selector("#chart[data-shown]")
+        assert not page.is_visible("#help")
+        page.keyboard.press("?")
+        assert "the peak" in page.inner_text("#help")
+        page.keyboard.press("Escape")
+        page.wait_for_selector("#help", state="hidden")
+        page.click("#keys")
+        assert page.is_visible("#help")
+
+
 def test_zooming_and_coming_back(look):
     script = KEYS + 'press("+"); press("+"); document.body.dataset.zoomed = chart.dataset.shown; press("0");'
     document, _ = look(history(), script=script)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gpuscope
-from fakes.browser import opened
+from fakes.browser import opener
 from fakes.gscope import NONE
 from fakes.loops import Loop
 from fakes.recordings import aggregate, cpu_only, make_trace, training
@@ -34,13 +34,7 @@ SECTIONS = re.compile(r'<section id="(\w+)"')
 @pytest.fixture
 def show(browser, tmp_path):
     """Opens the page of a trace."""
-
-    def opener(trace, choice="", **options):
-        path = tmp_path / "report.html"
-        export_report(trace, path)
-        return opened(browser, path, choice, **options)
-
-    return opener
+    return opener(browser, tmp_path / "report.html", export_report)
 
 
 def loop(steps=8, launches=6):

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from fakes.browser import opened
+from fakes.browser import opener
 from gpuscope.errors import InvalidArgument
 from gpuscope.page.chart import Axis, Chart, Line, Mark, View
 
@@ -51,12 +51,7 @@ def chart(name="kernel", outlier=1e-2):
 
 @pytest.fixture
 def show(browser, tmp_path):
-    def opener(made, choice="", **options):
-        path = tmp_path / "chart.html"
-        made.write_html(path)
-        return opened(browser, path, choice, **options)
-
-    return opener
+    return opener(browser, tmp_path / "chart.html", lambda made, path: made.write_html(path))
 
 
 def span(page):

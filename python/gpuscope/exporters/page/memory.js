@@ -3,6 +3,12 @@
 import { sizeText } from "./units.js";
 import { colors, makeToggle, whenThemeChanges } from "./theme.js";
 import { zoomOf } from "./pen.js";
+import { listenToKeys, makeHelp } from "./keys.js";
+
+const MEMORY_KEYS = [
+  ["?", "this list"], ["t", "light or dark"], ["← →", "the moment before, after; with Shift by ten"], ["PageUp PageDown", "by a hundred"],
+  ["Home End", "the first moment, the last"], ["p", "the peak"], ["+ −", "zoom"], ["0", "the whole time"],
+];
 
 (() => {
   const data = JSON.parse(document.getElementById("memory").textContent);
@@ -335,6 +341,7 @@ import { zoomOf } from "./pen.js";
   at("controls").addEventListener("submit", (event) => event.preventDefault());
   addEventListener("hashchange", recall);
   makeToggle(at("theme"));
+  listenToKeys({ help: makeHelp(MEMORY_KEYS) });
   whenThemeChanges(() => update({}));
   new ResizeObserver(() => update({}, false)).observe(chart);
   recall();

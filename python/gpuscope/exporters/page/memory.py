@@ -22,7 +22,7 @@ from gpuscope.page.markup import island, page_of
 from gpuscope.paths import check_writable, replacing
 from gpuscope.units import format_bytes
 
-SCRIPTS = ("units.js", "theme.js", "pen.js", "memory.js")
+SCRIPTS = ("units.js", "theme.js", "pen.js", "keys.js", "memory.js")
 """The modules of the page, each after those that it imports from."""
 
 STEPS = 2000  # more cannot be distinguished on a screen
