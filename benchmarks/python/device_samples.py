@@ -1,0 +1,646 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What reading NVML ten times a second costs a program, and whether what is read is true.
+
+Parts, each on its own with ``--only cost,launches``. ``cost``: a launch-bound loop alone, with the samples of a
+recording, and with `GPUMonitor`, which reads performance counters and processes too. ``launches``: how long each single
+launch of such a loop takes. ``cpu``: what the sampling threads take of a core. ``agreement``: figures beside those of
+nvidia-smi and pynvml of the same moment. ``sm_active``, ``tensor``, ``dram`` and ``pcie``: performance counters beside
+kernels and copies of known duty. ``energy``: joules of regions beside the counter's growth. ``throttled``: for how much
+of the time clocks were held back, beside the counter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import functools
+import gc
+import json
+import math
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import measure
+import numpy as np
+from known_loads import MS, SECOND, Load, Loads, NotHere, Nvml, Played, Watched
+from workload import Workload, workloads
+
+INTERVAL_S = 0.1
+ROUND_S = 1.05  # with one reading of what is read once a second
+ROUNDS, QUICK_ROUNDS = 10, 3
+LATENCY_ROUNDS, QUICK_LATENCY_ROUNDS = 5, 2
+CHUNK = 500  # launches, less than the driver queues
+LATE_NS = 100_000
+DUTIES = (0.25, 0.5, 0.75, 1.0)
+PLAY_S = 2.0
+WARM_S = 0.3
+PAIR_NS = 50 * MS
+TENSOR_FLOPS = {"9.0": 4096, "8.0": 2048}  # bfloat16 a cycle and multiprocessor, by the architectures' white papers
+COPY_BYTES = 1 << 29
+LINK_BYTES = 1 << 26
+NO_REGION = 0xFFFFFFFF
+PAIRS: dict[str, tuple[str, float, float]] = {
+    # of nvidia-smi's query: our figure, its unit in ours, what may differ in its unit (power: a share)
+    "utilization.gpu": ("busy_ratio", 0.01, 1),
+    "memory.used": ("memory_used_bytes", 1 << 20, 1),
+    "power.draw": ("power_w", 1, 0.02),
+    "clocks.sm": ("sm_hz", 1e6, 0),
+    "clocks.mem": ("memory_hz", 1e6, 0),
+    "temperature.gpu": ("temperature_c", 1, 1),
+    "power.limit": ("power_limit_w", 1, 0.0),
+}
+
+Rows = dict[str, measure.Row]
+
+
+PARTS: dict[str, tuple[str, ...]] = {
+    "cost": ("samples_cost", "monitor_cost"),
+    "launches": ("launch_delay",),
+    "cpu": ("samples_cpu", "monitor_cpu"),
+    "agreement": ("agreement",),
+    "sm_active": ("gpm_sm_active",),
+    "tensor": ("gpm_tensor",),
+    "dram": ("gpm_dram",),
+    "pcie": ("gpm_pcie",),
+    "energy": ("energy_second", "energy_short"),
+    "throttled": ("throttled",),
+}
+
+
+@functools.cache
+def loads() -> Loads:
+    return Loads()
+
+
+def of_first_gpu(samples: list[Any]) -> list[Any]:
+    """Those of the GPU that CUDA calls the first."""
+    return [sample for sample in samples if sample.gpu is not None and sample.gpu.uuid == loads().uuid]
+
+
+# -- what it costs ---------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def sampled() -> Iterator[None]:
+    """The samples of a recording, and nothing else of it."""
+    from gpuscope import _core
+
+    session = _core.Session(cuda=False, device_interval_ns=round(INTERVAL_S * SECOND))
+    session.open()
+    store = None
+    try:
+        yield
+    finally:
+        store = session.stop()
+    if not len(store.columns("device_samples")["start_ns"]):
+        raise RuntimeError("the recording has no sample of a GPU")
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[None]:
+    import gpuscope as gs
+
+    with gs.GPUMonitor(None, interval=INTERVAL_S) as monitor:
+        yield
+    if not of_first_gpu(monitor.take()):
+        raise RuntimeError("GPUMonitor took no sample of the GPU")
+
+
+MODES: dict[str, Callable[[], Any]] = {"nothing": contextlib.nullcontext, "samples": sampled, "monitor": watched}
+
+
+def in_turns(rounds: int, measure_once: Callable[[], Any]) -> dict[str, list[Any]]:
+    """What it gives under each mode, round by round; each round begins with another mode, the first is not kept."""
+    names = list(MODES)
+    found: dict[str, list[Any]] = {name: [] for name in names}
+    for number in range(rounds + 1):
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
+            with MODES[name]():
+                value = measure_once()
+            if number > 0:
+                found[name].append(value)
+        progress(f"round {number}")
+    return found
+
+
+def loop_ns(workload: Workload) -> float:
+    """Of a launch, on the mean of a round."""
+    launches, began = 0, time.perf_counter_ns()
+    while time.perf_counter_ns() - began < ROUND_S * SECOND:
+        workload.run(10 * CHUNK)
+        launches += 10 * CHUNK
+    return (time.perf_counter_ns() - began) / launches
+
+
+def cost(quick: bool) -> Rows:
+    workload = workloads()[0]
+    loads()
+    spent = in_turns(QUICK_ROUNDS if quick else ROUNDS, lambda: loop_ns(workload))
+    rows: Rows = {}
+    for mode in ("samples", "monitor"):
+        ratios = np.array(spent[mode]) / np.array(spent["nothing"])
+        drawn = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
+        low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5]) - 1
+        detail = {
+            "95 % interval": [round(float(low), 5), round(float(high), 5)],
+            "ns per launch": measure.medians({name: spent[name] for name in ("nothing", mode)}),
+            "rounds": [round(float(ratio) - 1, 5) for ratio in ratios],
+            "workload": workload.name,
+        }
+        rows[f"{mode}_cost"] = {"value": round(float(np.median(ratios)) - 1, 5), "detail": detail}
+    return rows
+
+
+def single_launches() -> Any:
+    """ns of each launch of a round, without those behind which the host waits for the device."""
+    kernels = loads().kernels
+    launch, clock = kernels.saxpy, time.perf_counter_ns
+    chunks, until = [], clock() + ROUND_S * SECOND
+    while clock() < until:
+        moments = [clock()]
+        for _ in range(CHUNK):
+            launch(16)
+            moments.append(clock())
+        chunks.append(moments)
+        kernels.synchronize()
+    return np.diff(np.array(chunks), axis=1).reshape(-1)
+
+
+def launches(quick: bool) -> Rows:
+    gc.disable()
+    try:
+        found = in_turns(QUICK_LATENCY_ROUNDS if quick else LATENCY_ROUNDS, single_launches)
+    finally:
+        gc.enable()
+    taken = {name: np.concatenate(rounds) for name, rounds in found.items()}
+    usual = float(np.median(taken["nothing"]))
+    detail = {
+        name: {
+            "launches": len(values),
+            "us at 50, 99, 99.99 %": [round(float(q) / 1e3, 2) for q in np.percentile(values, [50, 99, 99.99])],
+            "longest us": round(float(values.max()) / 1e3, 1),
+            "later by 100 us, of a million": round(1e6 * float((values > usual + LATE_NS).mean()), 2),
+        }
+        for name, values in taken.items()
+    }
+    late = {name: float(np.percentile(values, 99.99)) for name, values in taken.items()}
+    worst = max(late[mode] - late["nothing"] for mode in ("samples", "monitor"))
+    return {"launch_delay": {"value": round(worst / 1e3, 2), "detail": detail}}
+
+
+def cpu(quick: bool) -> Rows:
+    """With a GPU that works, so that its counters go on."""
+    import gpuscope as gs
+
+    fma = loads().fma()
+    with gs.profile(activities=[gs.ProfilerActivity.CUDA], device_samples=INTERVAL_S) as prof:
+        loads().play(fma, 4 if quick else 9)
+    info = prof.trace.info
+    seconds = (int(info["session.stop_ns"]) - int(info["session.start_ns"])) / SECOND
+    share = int(info["audit.device_samples_cpu_ns"]) / SECOND / seconds
+    longest = int(info["audit.device_samples_longest_ns"]) / MS
+    with gs.GPUMonitor(None, interval=INTERVAL_S) as monitor:
+        loads().play(fma, 3 if quick else 5)
+    told = monitor.cost
+    detail = {
+        "rounds": told.rounds,
+        "skipped": told.skipped,
+        "mean, p99 ms": [round(1e3 * told.mean_s, 3), round(1e3 * told.p99_s, 3)],
+        "once a second, mean, p99 ms": [round(1e3 * told.slow_mean_s, 3), round(1e3 * told.slow_p99_s, 3)],
+        "limited": dict(told.limited),
+    }
+    return {
+        "samples_cpu": {"value": round(share, 5), "detail": {"seconds": round(seconds, 1), "longest ms": longest}},
+        "monitor_cpu": {"value": round(told.cpu_ratio, 5), "detail": detail},
+    }
+
+
+# -- agreement with other tools --------------------------------------------------------------------------------------
+
+
+Reading = tuple[int, dict[str, float]]  # ns since the epoch, and figures as nvidia-smi names them
+
+
+def of_nvidia_smi(seconds: float) -> list[Reading]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        raise NotHere("nvidia-smi is not installed")
+    query = f"--query-gpu=timestamp,{','.join(PAIRS)}"
+    command = [program, "-i", loads().uuid, query, "--format=csv,noheader,nounits"]
+    tool = subprocess.Popen([*command, "-lms", "100"], stdout=subprocess.PIPE, text=True)
+    time.sleep(seconds)
+    tool.terminate()
+    text, _ = tool.communicate(timeout=20)
+    until = time.monotonic() + seconds
+    while text.count("\n") < 3 and time.monotonic() < until:  # it may keep its lines to itself until it ends
+        text += subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = []
+    for line in text.splitlines():
+        when, *cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != len(PAIRS):
+            continue  # it was ended within a line
+        moment = datetime.datetime.strptime(when, "%Y/%m/%d %H:%M:%S.%f").astimezone()
+        values = {name: float(cell) for name, cell in zip(PAIRS, cells, strict=True) if is_number(cell)}
+        found.append((round(moment.timestamp() * 1e3) * MS, values))
+    return found
+
+
+def is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def of_pynvml(seconds: float) -> list[Reading]:
+    import pynvml  # type: ignore[import-not-found]
+
+    pynvml.nvmlInit()
+    gpu = pynvml.nvmlDeviceGetHandleByUUID(loads().uuid)
+    found, until = [], time.monotonic() + seconds
+    while time.monotonic() < until:
+        began = time.time_ns()
+        values = {
+            "utilization.gpu": pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
+            "memory.used": pynvml.nvmlDeviceGetMemoryInfo(gpu, version=pynvml.nvmlMemory_v2).used / (1 << 20),
+            "power.draw": pynvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,
+            "clocks.sm": pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
+            "clocks.mem": pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
+            "temperature.gpu": pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
+            "power.limit": pynvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3,
+        }
+        found.append(((began + time.time_ns()) // 2, values))
+        time.sleep(0.08)
+    return found
+
+
+def compared(samples: list[Any], readings: list[Reading]) -> dict[str, Any]:
+    """By figure: of how many pairs of the same 50 ms how many agree, and the worst difference."""
+    moments = np.array([sample.time_ns for sample in samples])
+    differences: dict[str, list[float]] = {}
+    for when, values in readings:
+        near = int(np.argmin(np.abs(moments - when)))
+        if abs(int(moments[near]) - when) > PAIR_NS:
+            continue
+        for name, theirs in values.items():
+            figure, unit, allowed = PAIRS[name]
+            ours = getattr(samples[near].gpu, figure)
+            if ours is not None:
+                off = abs(ours / unit - theirs)
+                differences.setdefault(name, []).append(off / theirs if 0 < allowed < 1 else off)
+    return {
+        name: {
+            "pairs": len(values),
+            "agree": sum(value <= PAIRS[name][2] + 1e-6 for value in values),
+            "worst": round(max(values), 4),
+            "allowed": PAIRS[name][2],
+        }
+        for name, values in differences.items()
+    }
+
+
+def agreement(quick: bool) -> Rows:
+    """On a GPU that works evenly; ours is read each 50 ms, so that pairs are less than that apart."""
+    import gpuscope as gs
+
+    seconds = 3.0 if quick else 9.0
+    tools = {"nvidia-smi": of_nvidia_smi, "pynvml": of_pynvml}
+    readings: dict[str, list[Reading]] = {}
+    why: dict[str, str] = {}
+
+    def read(tool: str) -> None:
+        try:
+            readings[tool] = tools[tool](seconds)
+        except Exception as error:  # the other tool's figures stay
+            why[tool] = f"{type(error).__name__}: {error}"
+
+    fma = loads().fma()
+    loads().play(fma, 1.5)  # utilization is a mean of up to a second
+    threads = [threading.Thread(target=read, args=(tool,)) for tool in tools]
+    with gs.GPUMonitor(None, interval=INTERVAL_S / 2) as monitor:
+        for thread in threads:
+            thread.start()
+        loads().play(fma, seconds + 0.3)
+        while any(thread.is_alive() for thread in threads):
+            loads().play(fma, 0.1)
+        samples = of_first_gpu(monitor.take())
+        why["of ours"] = f"read less often: {monitor.cost.stated.limited}" if monitor.cost.limited else "all read"
+    by_tool = {tool: compared(samples, found) for tool, found in readings.items()}
+    shares = [
+        1 - row["agree"] / row["pairs"] for figures in by_tool.values() for row in figures.values() if row["pairs"]
+    ]
+    if not shares:
+        return {"agreement": {"skipped": f"no reading lies near one of ours: {why}"}}
+    return {"agreement": {"value": round(max(shares), 4), "detail": {**by_tool, "remarks": why}}}
+
+
+# -- performance counters --------------------------------------------------------------------------------------------
+
+
+def inside(samples: list[Any], played: Played, figure: str) -> list[float]:
+    """The figure of samples whose time lies within the load's."""
+    settled_ns = played.begin_ns + 0.25 * SECOND
+    chosen = [sample.gpu for sample in of_first_gpu(samples) if settled_ns <= sample.time_ns <= played.end_ns]
+    values = [getattr(gpu, figure) for gpu in chosen]
+    known = [value for value in values if value is not None]
+    if not known:
+        raise NotHere(chosen[-1].why.get(figure, "no sample") if chosen else "no sample lies within the load")
+    return known
+
+
+def counted(
+    name: str,
+    load: Load,
+    figure: str,
+    expect: Callable[[Played, list[Any]], float],
+    quick: bool,
+) -> Rows:
+    """The worst difference, in points, over loads of several duties. `expect`: what the figure ought to be."""
+    import gpuscope as gs
+
+    detail: dict[str, Any] = {}
+    with gs.GPUMonitor(None, interval=INTERVAL_S) as monitor:
+        for duty in DUTIES:
+            loads().play(load, WARM_S, duty)
+            monitor.take()
+            played = loads().play(load, PLAY_S / 2 if quick else PLAY_S, duty)
+            time.sleep(0.02)
+            samples = monitor.take()
+            values = inside(samples, played, figure)
+            found, known = statistics.mean(values), expect(played, of_first_gpu(samples))
+            detail[f"duty {duty:.0%}"] = {
+                "known": round(known, 4),
+                "found": round(found, 4),
+                "points": round(100 * (found - known), 2),
+                "relative": round(found / known - 1, 4),
+                "samples": len(values),
+                "of them": [round(min(values), 4), round(max(values), 4)],
+                "clock MHz": clocks_mhz(of_first_gpu(samples)),
+            }
+            progress(f"{name} {duty:.0%}: {detail[f'duty {duty:.0%}']}")
+    worst = max(abs(entry["points"]) for entry in detail.values())
+    return {name: {"value": worst, "detail": detail}}
+
+
+def clocks_mhz(samples: list[Any]) -> list[float]:
+    """Lowest, mean and highest."""
+    clocks = [sample.gpu.sm_hz / 1e6 for sample in samples if sample.gpu.sm_hz]
+    return [min(clocks), round(statistics.mean(clocks), 1), max(clocks)] if clocks else []
+
+
+def sm_active(quick: bool) -> Rows:
+    """Every multiprocessor works, or one of them: that of the thread which spins meanwhile."""
+    alone = 1 / loads().limits["multiprocessors"]
+
+    def expect(played: Played, _: list[Any]) -> float:
+        return float(played.duty + (1 - played.duty) * alone)
+
+    return counted("gpm_sm_active", loads().fma(), "sm_active_ratio", expect, quick)
+
+
+def tensor(quick: bool) -> Rows:
+    """Operations made, of those that the tensor cores could make in the time at the clock that they had."""
+    size = 4096
+    capability = loads().limits["capability"]
+    if capability not in TENSOR_FLOPS:
+        raise NotHere(f"what the tensor cores of {capability} can do in a cycle is not written down here")
+    per_cycle = TENSOR_FLOPS[capability] * loads().limits["multiprocessors"]
+
+    def expect(played: Played, samples: list[Any]) -> float:
+        clock_hz = statistics.mean(sample.gpu.sm_hz for sample in samples)
+        return float(played.calls * 2 * size**3 / (played.ns / SECOND * clock_hz * per_cycle))
+
+    return counted("gpm_tensor", loads().product(size, zeros=True), "tensor_active_ratio", expect, quick)
+
+
+def dram(quick: bool) -> Rows:
+    """Bytes read and written, of those that width and clock of the memory allow."""
+    peak = loads().limits["memory_bandwidth"]
+
+    def expect(played: Played, _: list[Any]) -> float:
+        return float(played.calls * 2 * COPY_BYTES / (played.ns / SECOND * peak))
+
+    return counted("gpm_dram", loads().copy(COPY_BYTES), "dram_bandwidth_ratio", expect, quick)
+
+
+def pcie(quick: bool) -> Rows:
+    """Bytes a second each way beside those copied, as performance counters have them and as NVML's counters do."""
+    import gpuscope as gs
+
+    detail: dict[str, Any] = {}
+    ways = {
+        "to the GPU": (True, "pcie_received_bytes_per_s", "pcie_received_bytes"),
+        "to the host": (False, "pcie_sent_bytes_per_s", "pcie_sent_bytes"),
+    }
+    for way, (to_gpu, rate, counter) in ways.items():
+        load = loads().link(LINK_BYTES, to_gpu=to_gpu)
+        with gs.GPUMonitor(None, interval=0.05) as monitor:  # 32 bits wrap sooner than in 0.1 s
+            for duty in (0.5, 1.0):
+                loads().play(load, WARM_S, duty)
+                monitor.take()
+                played = loads().play(load, PLAY_S / 2 if quick else PLAY_S, duty)
+                time.sleep(0.12)
+                samples = of_first_gpu(monitor.take())
+                known = played.calls * LINK_BYTES / (played.ns / SECOND)
+                found = statistics.mean(inside(samples, played, rate))
+                begin_ns, end_ns = played.begin_ns + SECOND // 5, played.end_ns - SECOND // 10
+                grown = gs.monitor.growth(samples, begin_ns, end_ns)
+                growth = getattr(grown, counter)
+                row = {
+                    "known GB/s": round(known / 1e9, 3),
+                    "found GB/s": round(found / 1e9, 3),
+                    "relative": round(found / known - 1, 4),
+                    "by NVML's counter": round(growth.per_second / known - 1, 4) if growth else grown.why.get(counter),
+                }
+                detail[f"{way}, duty {duty:.0%}"] = row
+                progress(f"pcie {way} {duty:.0%}: {row}")
+    worst = max(abs(entry["relative"]) for entry in detail.values())
+    return {"gpm_pcie": {"value": worst, "detail": detail}}
+
+
+# -- counters of energy and of throttled time ------------------------------------------------------------------------
+
+
+def kernel_spans(trace: Any) -> dict[str, tuple[int, int, int]]:
+    """By region: when its first kernel began, when its last one ended, and how long they ran together."""
+    kernels = trace.kernels
+    names = [trace.string(int(name)) for name in trace.paths.name]
+    path = np.append(trace.regions.path.astype(np.int64), -1)
+    of_kernel = path[np.minimum(np.where(kernels.region == NO_REGION, len(path) - 1, kernels.region), len(path) - 1)]
+    start, length = kernels.start_ns, kernels.duration_ns
+    return {
+        names[number]: (
+            int(start[of_kernel == number].min()),
+            int((start + length)[of_kernel == number].max()),
+            int(length[of_kernel == number].sum()),
+        )
+        for number in np.unique(of_kernel[of_kernel >= 0]).tolist()
+    }
+
+
+def short_series(region: str, load: Load, repeats: int) -> None:
+    """Regions of 5 ms, and pauses of many lengths between them: the host runs ahead."""
+    import gpuscope as gs
+
+    drawn = random.Random(0)
+    calls = max(1, round(5 * MS / load.ns))
+    for _ in range(repeats):
+        with gs.record_function(region):
+            for _ in range(calls):
+                load.call()
+        loads().pause(drawn.randrange(2 * MS, 20 * MS))
+    loads().kernels.synchronize()
+
+
+def energy(quick: bool) -> Rows:
+    """The same work runs before and after each region of a second, so that the counter grows evenly at its edges."""
+    import gpuscope as gs
+
+    made = {"copy": loads().copy(COPY_BYTES), "fma": loads().fma()}
+    with contextlib.suppress(ImportError, NotHere):
+        made["product"] = loads().product(4096, zeros=False)
+    short = {f"{name}, 5 ms": load for name, load in made.items() if name != "fma"}
+    with (
+        Watched(Nvml(loads().uuid).energy_j) as counter,
+        gs.profile(activities=[gs.ProfilerActivity.CUDA], device_samples=INTERVAL_S) as prof,
+    ):
+        time.sleep(0.7)
+        with gs.record_function("pause"):
+            for _ in range(30):
+                loads().pause(50 * MS)
+            loads().kernels.synchronize()
+        for name, load in made.items():
+            loads().play(load, 0.4)
+            with gs.record_function(name):
+                loads().play(load, 1.0)
+            loads().play(load, 0.3)
+        for region, load in short.items():
+            short_series(region, load, 100 if quick else 200)
+        time.sleep(0.4)
+    found = prof.energy()[0]
+    if found.total is None:
+        raise NotHere(found.why["energy"])
+    spans = kernel_spans(prof.trace)
+    begin, end, _ = spans["pause"]
+    pause_w = counter.grown(begin, end) / (end - begin) * SECOND
+    seconds: dict[str, Any] = {}
+    for name in made:
+        begin, end, ran = spans[name]
+        row = beside(found[name], counter.grown(begin, end))
+        span_s = (end - begin) / SECOND
+        seconds[name] = row | {"W": round(row["known J"] / span_s, 1), "GPU busy": round(ran / (end - begin), 4)}
+    shorts: dict[str, Any] = {}
+    for region in short:
+        begin, end, ran = spans[region]
+        known = counter.grown(begin, end) - pause_w * (end - begin - ran) / SECOND
+        row = beside(found[region], known)
+        steady_w = seconds[region.partition(",")[0]]["W"]
+        shorts[region] = row | {"W": round(known / ran * SECOND, 1), "W of the region of a second": steady_w}
+    return {
+        "energy_second": {"value": max(abs(row["relative"]) for row in seconds.values()), "detail": seconds},
+        "energy_short": {
+            "value": max(abs(row["relative"]) for row in shorts.values()),
+            "detail": {**shorts, "pause W": round(pause_w, 1), "idle W": found.idle_power_w},
+        },
+    }
+
+
+def beside(row: Any, known: float) -> dict[str, Any]:
+    found = row.energy
+    return {
+        "known J": round(known, 2),
+        "found J": round(found.joules, 2),
+        "interval J": [round(found.low, 2), round(found.high, 2)],
+        "relative": round(found.joules / known - 1, 4),
+        "repeats": row.count,
+    }
+
+
+def throttled(quick: bool) -> Rows:
+    """Products of random numbers, which draw all the power that the GPU may."""
+    import gpuscope as gs
+
+    reason = "sw_power_cap"
+    load = loads().product(8192, zeros=False)
+    with (
+        Watched(Nvml(loads().uuid).throttled_s) as counter,
+        gs.GPUMonitor(None, interval=INTERVAL_S) as monitor,
+        gs.profile(activities=[gs.ProfilerActivity.CUDA], device_samples=INTERVAL_S) as prof,
+    ):
+        time.sleep(0.3)
+        with gs.record_function("products"):
+            played = loads().play(load, 3.5 if quick else 8.0)
+        time.sleep(0.3)
+        samples = of_first_gpu(monitor.take())
+    begin, end, _ = kernel_spans(prof.trace)["products"]
+    ours = prof.energy()[0]["products"].throttled[reason]
+    if ours is None:
+        raise NotHere(f"{reason} is not known: {prof.energy()[0].why.get(reason)}")
+    theirs = counter.grown(begin, end) / (end - begin) * SECOND
+    readings = sorted({s.slow_time_ns for s in samples if played.begin_ns <= s.slow_time_ns <= played.end_ns})
+    first, last = readings[0], readings[-1]
+    grown = gs.monitor.growth(samples, first, last).throttled_s[reason]
+    of_monitor = {
+        "found": grown.value / grown.seconds,
+        "at least": grown.low / grown.seconds,
+        "known": counter.grown(first, last) / (last - first) * SECOND,
+    }
+    of_region = {"found": ours, "known": theirs}
+    worst = max(abs(row["found"] - row["known"]) for row in (of_region, of_monitor))
+    detail = {"a region's": of_region, "GPUMonitor's": of_monitor, "reason": reason, "was limited": theirs > 0.01}
+    return {"throttled": {"value": round(worst, 4), "detail": detail}}
+
+
+# -- all of it -------------------------------------------------------------------------------------------------------
+
+
+def progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas")
+    options = parser.parse_args()
+    chosen = options.only.split(",")
+    if unknown := set(chosen) - set(PARTS):
+        parser.error(f"--only {', '.join(sorted(unknown))}: no such part; there are {', '.join(PARTS)}")
+    reason = measure.why_not_available(gpu=True)
+    run: dict[str, Callable[[bool], Rows]] = {
+        "cost": cost,
+        "launches": launches,
+        "cpu": cpu,
+        "agreement": agreement,
+        "sm_active": sm_active,
+        "tensor": tensor,
+        "dram": dram,
+        "pcie": pcie,
+        "energy": energy,
+        "throttled": throttled,
+    }
+    rows: Rows = {}
+    for part in chosen:
+        began = time.monotonic()
+        try:
+            found = {name: {"skipped": reason} for name in PARTS[part]} if reason else run[part](options.quick)
+        except (ImportError, NotHere) as missing:
+            found = {name: {"skipped": str(missing)} for name in PARTS[part]}
+        except Exception as error:  # one part that fails ends no other
+            found = {name: {"error": f"{type(error).__name__}: {error}"} for name in PARTS[part]}
+        rows |= found
+        progress(f"{part}, {time.monotonic() - began:.1f} s: {json.dumps(found)}")
+    measure.answer({"rows": rows})
+
+
+if __name__ == "__main__":
+    main()

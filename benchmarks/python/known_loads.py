@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPU work of known size and duty, and NVML's counters read by themselves: what figures of ours are held against."""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+BATCH_NS = 60 * MS  # of work between two waits for the device, whose gaps of some 30 us are 0.05 %
+PIECE_NS = 2 * MS  # of work between two pauses: many of both in each 0.1 s that counters are read over
+TRIES = 20
+PERIOD_NS = 99.5 * MS  # of NVML's counters of energy and of throttled time, as measured on an H100
+
+FIELD_SW_POWER_CAP = 74  # NVML_FI_DEV_PERF_POLICY_POWER: ns for which the power limit held clocks back
+
+
+class NotHere(Exception):  # noqa: N818 - nothing went wrong
+    """What this machine cannot be asked, and why."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Work that can be launched over and over: what one call takes on the GPU, alone and without a pause."""
+
+    call: Callable[[], Any]
+    ns: float
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a load really was: calls between two moments of the Unix clock, and ns of pauses by the GPU's own clock."""
+
+    begin_ns: int
+    end_ns: int
+    calls: int
+    pause_ns: int
+
+    @property
+    def ns(self) -> int:
+        return self.end_ns - self.begin_ns
+
+    @property
+    def duty(self) -> float:
+        return 1 - self.pause_ns / self.ns
+
+
+class Loads:
+    """Loads for the first GPU: FMAs on every multiprocessor, copies, and products where torch is."""
+
+    def __init__(self) -> None:
+        from gpuscope import _core
+
+        self.kernels: Any = _core.Kernels()
+        self.limits = _core.device_limits(0)
+        self.uuid = _core.environment()["devices"][0]["uuid"]
+
+    def load(self, call: Callable[[], Any]) -> Load:
+        """Finds out what a call takes, warm."""
+        for _ in range(2):
+            began = time.perf_counter_ns()
+            for _ in range(TRIES):
+                call()
+            self.kernels.synchronize()
+            took = (time.perf_counter_ns() - began) / TRIES
+        return Load(call, took)
+
+    def fma(self) -> Load:
+        rounds = 1000
+        once = self.load(lambda: self.kernels.fma(rounds))
+        rounds = max(1, round(rounds * PIECE_NS / once.ns))
+        return self.load(lambda: self.kernels.fma(rounds))
+
+    def copy(self, size: int) -> Load:
+        return self.load(lambda: self.kernels.copy(size))
+
+    def product(self, size: int, *, zeros: bool) -> Load:
+        """A product of torch's in bfloat16; of zeros it draws little power, so that clocks stay."""
+        import torch
+
+        if not torch.cuda.is_available():
+            raise NotHere("torch finds no GPU")
+        make = torch.zeros if zeros else torch.randn
+        a = make(size, size, device="cuda", dtype=torch.bfloat16)
+        out = torch.empty_like(a)
+        return self.load(lambda: torch.mm(a, a, out=out))
+
+    def link(self, size: int, *, to_gpu: bool) -> Load:
+        """Bytes over the link to the host: of pinned memory where torch is."""
+        try:
+            import torch
+
+            host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+            device = torch.empty(size, dtype=torch.uint8, device="cuda")
+        except (ImportError, RuntimeError, AssertionError):
+            call = self.kernels.copy_in if to_gpu else self.kernels.copy_out
+            return self.load(lambda: call(size))
+        to, source = (device, host) if to_gpu else (host, device)
+        return self.load(lambda: to.copy_(source, non_blocking=True))
+
+    def play(self, load: Load, seconds: float, duty: float = 1.0) -> Played:
+        """Keeps the GPU at the load; between its pieces one thread spins, so that the host's pace does not matter."""
+        piece = max(1, round(PIECE_NS / load.ns))
+        pause_ns = round(piece * load.ns * (1 - duty) / duty)
+        pieces = max(1, round(BATCH_NS / (piece * load.ns + pause_ns)))
+        self.kernels.spun()
+        begin_ns, calls = time.time_ns(), 0
+        while time.time_ns() - begin_ns < seconds * SECOND:
+            for _ in range(pieces):
+                for _ in range(piece):
+                    load.call()
+                if pause_ns:
+                    self.kernels.spin(pause_ns)
+            self.kernels.synchronize()
+            calls += pieces * piece
+        end_ns = time.time_ns()
+        return Played(begin_ns, end_ns, calls, self.kernels.spun()[1])
+
+    def pause(self, ns: int) -> None:
+        """One thread spins for so long."""
+        self.kernels.spin(ns)
+
+
+class _FieldValue(ctypes.Structure):
+    """nvmlFieldValue_t of nvml.h."""
+
+    _fields_ = (
+        ("field", ctypes.c_uint),
+        ("scope", ctypes.c_uint),
+        ("time_us", ctypes.c_longlong),
+        ("latency_us", ctypes.c_longlong),
+        ("kind", ctypes.c_uint),
+        ("code", ctypes.c_uint),
+        ("value", ctypes.c_ulonglong),
+    )
+
+
+class Nvml:
+    """Two counters of a GPU, asked of libnvidia-ml itself. Raises OSError where it does not tell."""
+
+    def __init__(self, uuid: str) -> None:
+        self._library = ctypes.CDLL("libnvidia-ml.so.1")
+        self._device = ctypes.c_void_p()
+        self._check(self._library.nvmlInit_v2())
+        self._check(self._library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(self._device)))
+
+    @staticmethod
+    def _check(code: int) -> None:
+        if code != 0:
+            raise OSError(f"NVML answered {code}")
+
+    def energy_j(self) -> float:
+        value = ctypes.c_ulonglong()
+        self._check(self._library.nvmlDeviceGetTotalEnergyConsumption(self._device, ctypes.byref(value)))
+        return float(value.value) / 1e3
+
+    def throttled_s(self) -> float:
+        """Seconds for which the power limit held clocks back."""
+        value = _FieldValue(field=FIELD_SW_POWER_CAP)
+        self._check(self._library.nvmlDeviceGetFieldValues(self._device, 1, ctypes.byref(value)))
+        self._check(value.code)
+        return float(value.value) / 1e9
+
+
+class Watched:
+    """A counter read each 5 ms on a thread of its own, so that the moments are known at which it went on."""
+
+    def __init__(self, read: Callable[[], float]) -> None:
+        self._read = read
+        self._times: list[float] = []  # at which it took a value
+        self._values: list[float] = []
+        self._ends = threading.Event()
+        self._why = ""
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Watched:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        before_ns = time.time_ns()
+        while not self._ends.wait(0.005):
+            begin_ns = time.time_ns()
+            try:
+                value = self._read()
+            except OSError as error:
+                self._why = str(error)
+                return
+            if not self._values or value != self._values[-1]:
+                self._times.append((before_ns + time.time_ns()) / 2)
+                self._values.append(value)
+            before_ns = begin_ns
+
+    def at(self, moment_ns: float) -> float:
+        """What it had: what a tick adds was added evenly since the tick before, or where that is long ago, 0.1 s."""
+        if self._why or not self._values:
+            raise OSError(self._why or "the counter was not read")
+        right = bisect.bisect_right(self._times, moment_ns)
+        if right == 0:
+            raise OSError("the counter was not read before")
+        if right == len(self._times):
+            return self._values[-1]
+        low, high, end_ns = self._values[right - 1], self._values[right], self._times[right]
+        begin_ns = max(self._times[right - 1], end_ns - 1.2 * PERIOD_NS)
+        return low + (high - low) * max(0.0, moment_ns - begin_ns) / (end_ns - begin_ns)
+
+    def grown(self, begin_ns: float, end_ns: float) -> float:
+        return self.at(end_ns) - self.at(begin_ns)
