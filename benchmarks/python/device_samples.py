@@ -100,7 +100,7 @@ def sampled() -> Iterator[None]:
         yield
     finally:
         store = session.stop()
-    if not len(store.columns("device_samples")["start_ns"]):
+    if not len(store.columns("device_sample")["start_ns"]):
         raise RuntimeError("the recording has no sample of a GPU")
 
 

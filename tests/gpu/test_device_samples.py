@@ -48,9 +48,9 @@ def recorded(busy):
     with gs.profile(device_samples=True) as prof:
         time.sleep(1)
         with gs.record_function("busy"):
-            snapshots.append(gs.gpu_snapshot()[0])
+            snapshots.append(gs.gpu_snapshot())
             busy(SECONDS)
-            snapshots.append(gs.gpu_snapshot()[0])
+            snapshots.append(gs.gpu_snapshot())
         time.sleep(1)
         with gs.record_function("short"):
             for _ in range(200):
@@ -115,7 +115,7 @@ def test_the_energy_of_a_region_of_seconds_is_the_counters_difference(recorded):
     prof, (before, after) = recorded
     found = counted(prof)
     busy = found["busy"]
-    difference = after.energy_total_j - before.energy_total_j
+    difference = after[0].energy_total_j - before[0].energy_total_j
     # The region's energy is that of the time in which its work ran; the counter has that of the pauses between, too,
     # which are long where the host has no time: what the GPU drew then is what it draws idle at least, and at most the
     # most that it ever drew, as others may have used it.
