@@ -26,6 +26,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import measure
@@ -43,9 +45,14 @@ DUTIES = (0.25, 0.5, 0.75, 1.0)
 PLAY_S = 2.0
 WARM_S = 0.3
 PAIR_NS = 50 * MS
+WINDOW_NS = 100 * MS  # that performance counters are a mean over
 TENSOR_FLOPS = {"9.0": 4096, "8.0": 2048}  # bfloat16 a cycle and multiprocessor, by the architectures' white papers
 COPY_BYTES = 1 << 29
 LINK_BYTES = 1 << 26
+# Bytes around the data of a packet, by the PCI Express Base Specification: framing and sequence number 4, LCRC 4, and a
+# header of 12 where the host completes a read of the GPU's, of 16 where the GPU writes to an address of 64 bits.
+TO_GPU_BYTES, TO_HOST_BYTES = 20, 24
+USUAL_PAYLOAD = 256
 NO_REGION = 0xFFFFFFFF
 PAIRS: dict[str, tuple[str, float, float]] = {
     # of nvidia-smi's query: our figure, its unit in ours, what may differ in its unit (power: a share)
@@ -346,15 +353,33 @@ def agreement(quick: bool) -> Rows:
 # -- performance counters --------------------------------------------------------------------------------------------
 
 
-def inside(samples: list[Any], played: Played, figure: str) -> list[float]:
-    """The figure of samples whose time lies within the load's."""
-    settled_ns = played.begin_ns + 0.25 * SECOND
-    chosen = [sample.gpu for sample in of_first_gpu(samples) if settled_ns <= sample.time_ns <= played.end_ns]
-    values = [getattr(gpu, figure) for gpu in chosen]
-    known = [value for value in values if value is not None]
-    if not known:
-        raise NotHere(chosen[-1].why.get(figure, "no sample") if chosen else "no sample lies within the load")
-    return known
+@dataclass(frozen=True)
+class Windows:
+    """A figure over windows of `WINDOW_NS` that lie within a load, and the load in the time that these cover."""
+
+    time_ns: list[int]  # of their ends
+    values: list[float]
+    played: Played
+
+    @property
+    def mean(self) -> float:
+        return statistics.mean(self.values)
+
+    def far(self, known: float, by: float) -> list[list[float]]:
+        """Those that differ by more: seconds since the load began, and the figure."""
+        pairs = zip(self.time_ns, self.values, strict=True)
+        begin_ns = self.played.begin_ns
+        return [[round((at - begin_ns) / SECOND, 3), round(value, 4)] for at, value in pairs if abs(value - known) > by]
+
+
+def inside(samples: list[Any], played: Played, figure: str) -> Windows:
+    settled_ns = played.begin_ns + SECOND // 4
+    chosen = [sample for sample in of_first_gpu(samples) if settled_ns <= sample.time_ns <= played.end_ns]
+    told = [sample for sample in chosen if getattr(sample.gpu, figure) is not None]
+    if not told:
+        raise NotHere(chosen[-1].gpu.why.get(figure, "no sample") if chosen else "no sample lies within the load")
+    covered = played.within(told[0].time_ns - WINDOW_NS, told[-1].time_ns)
+    return Windows([sample.time_ns for sample in told], [getattr(sample.gpu, figure) for sample in told], covered)
 
 
 def counted(
@@ -375,15 +400,17 @@ def counted(
             played = loads().play(load, PLAY_S / 2 if quick else PLAY_S, duty)
             time.sleep(0.02)
             samples = monitor.take()
-            values = inside(samples, played, figure)
-            found, known = statistics.mean(values), expect(played, of_first_gpu(samples))
+            windows = inside(samples, played, figure)
+            found, known = windows.mean, expect(windows.played, of_first_gpu(samples))
             detail[f"duty {duty:.0%}"] = {
                 "known": round(known, 4),
                 "found": round(found, 4),
                 "points": round(100 * (found - known), 2),
                 "relative": round(found / known - 1, 4),
-                "samples": len(values),
-                "of them": [round(min(values), 4), round(max(values), 4)],
+                "samples": len(windows.values),
+                "of them": [round(min(windows.values), 4), round(max(windows.values), 4)],
+                "far ones: s, figure": windows.far(known, 0.03),
+                "of the whole load": round(expect(played, of_first_gpu(samples)), 4),
                 "clock MHz": clocks_mhz(of_first_gpu(samples)),
             }
             progress(f"{name} {duty:.0%}: {detail[f'duty {duty:.0%}']}")
@@ -432,17 +459,43 @@ def dram(quick: bool) -> Rows:
     return counted("gpm_dram", loads().copy(COPY_BYTES), "dram_bandwidth_ratio", expect, quick)
 
 
-def pcie(quick: bool) -> Rows:
-    """Bytes a second each way beside those copied, as performance counters have them and as NVML's counters do."""
+def payload_limit() -> tuple[int, str]:
+    """The most bytes of data in a packet of the GPU's link, and who says so."""
     import gpuscope as gs
 
+    gpu = next(gpu for gpu in gs.gpu_snapshot() if gpu.uuid == loads().uuid)
+    address = gpu.pci_address[-12:].lower()  # NVML spells the domain with eight digits, the kernel with four
+    try:
+        limit = written_payload(Path(f"/sys/bus/pci/devices/{address}/config").read_bytes())
+    except OSError:
+        limit = None
+    return (limit, "/sys") if limit else (USUAL_PAYLOAD, "assumed: /sys does not tell, which it does root alone")
+
+
+def written_payload(config: bytes) -> int | None:
+    """Max_Payload_Size of a PCI configuration space; None where it is not in what may be read of it."""
+    place, express = config[0x34] & 0xFC if len(config) > 0x34 else 0, 0x10  # the list of capabilities
+    for _ in range(48):  # as many fit
+        if place < 0x40 or place + 10 > len(config):
+            return None
+        if config[place] == express:
+            return 128 << (config[place + 8] >> 5)  # Device Control, bits 7 to 5
+        place = config[place + 1] & 0xFC
+    return None
+
+
+def pcie(quick: bool) -> Rows:
+    """Bytes a second beside those copied and their packets' headers, by performance counters and NVML's own."""
+    import gpuscope as gs
+
+    payload, by_whom = payload_limit()
     detail: dict[str, Any] = {}
     ways = {
-        "to the GPU": (True, "pcie_received_bytes_per_s", "pcie_received_bytes"),
-        "to the host": (False, "pcie_sent_bytes_per_s", "pcie_sent_bytes"),
+        "to the GPU": (TO_GPU_BYTES, "pcie_received_bytes_per_s", "pcie_received_bytes"),
+        "to the host": (TO_HOST_BYTES, "pcie_sent_bytes_per_s", "pcie_sent_bytes"),
     }
-    for way, (to_gpu, rate, counter) in ways.items():
-        load = loads().link(LINK_BYTES, to_gpu=to_gpu)
+    for way, (around, rate, counter) in ways.items():
+        load = loads().link(LINK_BYTES, to_gpu=around == TO_GPU_BYTES)
         with gs.GPUMonitor(None, interval=0.05) as monitor:  # 32 bits wrap sooner than in 0.1 s
             for duty in (0.5, 1.0):
                 loads().play(load, WARM_S, duty)
@@ -450,21 +503,25 @@ def pcie(quick: bool) -> Rows:
                 played = loads().play(load, PLAY_S / 2 if quick else PLAY_S, duty)
                 time.sleep(0.12)
                 samples = of_first_gpu(monitor.take())
-                known = played.calls * LINK_BYTES / (played.ns / SECOND)
-                found = statistics.mean(inside(samples, played, rate))
+                windows = inside(samples, played, rate)
+                copied = windows.played.calls * LINK_BYTES / (windows.played.ns / SECOND)
+                known, found = copied * (1 + around / payload), windows.mean
                 begin_ns, end_ns = played.begin_ns + SECOND // 5, played.end_ns - SECOND // 10
                 grown = gs.monitor.growth(samples, begin_ns, end_ns)
                 growth = getattr(grown, counter)
                 row = {
+                    "copied GB/s": round(copied / 1e9, 3),
                     "known GB/s": round(known / 1e9, 3),
                     "found GB/s": round(found / 1e9, 3),
                     "relative": round(found / known - 1, 4),
+                    "relative to copied": round(found / copied - 1, 4),
                     "by NVML's counter": round(growth.per_second / known - 1, 4) if growth else grown.why.get(counter),
                 }
                 detail[f"{way}, duty {duty:.0%}"] = row
                 progress(f"pcie {way} {duty:.0%}: {row}")
     worst = max(abs(entry["relative"]) for entry in detail.values())
-    return {"gpm_pcie": {"value": worst, "detail": detail}}
+    packets = {"most bytes of data": payload, "by": by_whom, "bytes around them": [TO_GPU_BYTES, TO_HOST_BYTES]}
+    return {"gpm_pcie": {"value": worst, "detail": {**detail, "packets": packets}}}
 
 
 # -- counters of energy and of throttled time ------------------------------------------------------------------------

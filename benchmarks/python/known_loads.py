@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -35,12 +36,16 @@ class Load:
 
 @dataclass(frozen=True)
 class Played:
-    """What a load really was: calls between two moments of the Unix clock, and ns of pauses by the GPU's own clock."""
+    """What a load really was: calls between two moments of the Unix clock, and ns of pauses by the GPU's own clock.
+
+    `batches`: the same of the parts between two waits for the device, in order.
+    """
 
     begin_ns: int
     end_ns: int
     calls: int
     pause_ns: int
+    batches: tuple[Played, ...] = ()
 
     @property
     def ns(self) -> int:
@@ -49,6 +54,19 @@ class Played:
     @property
     def duty(self) -> float:
         return 1 - self.pause_ns / self.ns
+
+    def within(self, begin_ns: int, end_ns: int) -> Played:
+        """What it was between two moments, to a batch: that at an edge counts where most of it lies inside."""
+        inside = [each for each in self.batches if begin_ns <= (each.begin_ns + each.end_ns) // 2 <= end_ns]
+        if not inside:
+            raise ValueError("no batch of the load lies between these moments")
+        return joined(inside)
+
+
+def joined(batches: list[Played]) -> Played:
+    """Those batches, one after the other, as one load."""
+    calls, pause_ns = sum(each.calls for each in batches), sum(each.pause_ns for each in batches)
+    return Played(batches[0].begin_ns, batches[-1].end_ns, calls, pause_ns, tuple(batches))
 
 
 class Loads:
@@ -110,17 +128,18 @@ class Loads:
         pause_ns = round(piece * load.ns * (1 - duty) / duty)
         pieces = max(1, round(BATCH_NS / (piece * load.ns + pause_ns)))
         self.kernels.spun()
-        begin_ns, calls = time.time_ns(), 0
-        while time.time_ns() - begin_ns < seconds * SECOND:
+        begin_ns = time.time_ns()
+        edges = [begin_ns]
+        while edges[-1] - begin_ns < seconds * SECOND:
             for _ in range(pieces):
                 for _ in range(piece):
                     load.call()
                 if pause_ns:
                     self.kernels.spin(pause_ns)
             self.kernels.synchronize()
-            calls += pieces * piece
-        end_ns = time.time_ns()
-        return Played(begin_ns, end_ns, calls, self.kernels.spun()[1])
+            edges.append(time.time_ns())
+        each_ns = self.kernels.spun()[1] // max(1, len(edges) - 1)  # every batch has as many pauses
+        return joined([Played(*span, pieces * piece, each_ns) for span in itertools.pairwise(edges)])
 
     def pause(self, ns: int) -> None:
         """One thread spins for so long."""
