@@ -27,12 +27,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import measure
 import numpy as np
-from known_loads import MS, SECOND, Load, Loads, NotHere, Nvml, Played, Watched
+from known_loads import MS, SECOND, Load, Loads, NotHere, Nvml, Played, Watched, payload_limit
 from workload import Workload, workloads
 
 INTERVAL_S = 0.1
@@ -52,7 +51,6 @@ LINK_BYTES = 1 << 26
 # Bytes around the data of a packet, by the PCI Express Base Specification: framing and sequence number 4, LCRC 4, and a
 # header of 12 where the host completes a read of the GPU's, of 16 where the GPU writes to an address of 64 bits.
 TO_GPU_BYTES, TO_HOST_BYTES = 20, 24
-USUAL_PAYLOAD = 256
 NO_REGION = 0xFFFFFFFF
 PAIRS: dict[str, tuple[str, float, float]] = {
     # of nvidia-smi's query: our figure, its unit in ours, what may differ in its unit (power: a share)
@@ -459,36 +457,11 @@ def dram(quick: bool) -> Rows:
     return counted("gpm_dram", loads().copy(COPY_BYTES), "dram_bandwidth_ratio", expect, quick)
 
 
-def payload_limit() -> tuple[int, str]:
-    """The most bytes of data in a packet of the GPU's link, and who says so."""
-    import gpuscope as gs
-
-    gpu = next(gpu for gpu in gs.gpu_snapshot() if gpu.uuid == loads().uuid)
-    address = gpu.pci_address[-12:].lower()  # NVML spells the domain with eight digits, the kernel with four
-    try:
-        limit = written_payload(Path(f"/sys/bus/pci/devices/{address}/config").read_bytes())
-    except OSError:
-        limit = None
-    return (limit, "/sys") if limit else (USUAL_PAYLOAD, "assumed: /sys does not tell, which it does root alone")
-
-
-def written_payload(config: bytes) -> int | None:
-    """Max_Payload_Size of a PCI configuration space; None where it is not in what may be read of it."""
-    place, express = config[0x34] & 0xFC if len(config) > 0x34 else 0, 0x10  # the list of capabilities
-    for _ in range(48):  # as many fit
-        if place < 0x40 or place + 10 > len(config):
-            return None
-        if config[place] == express:
-            return 128 << (config[place + 8] >> 5)  # Device Control, bits 7 to 5
-        place = config[place + 1] & 0xFC
-    return None
-
-
 def pcie(quick: bool) -> Rows:
     """Bytes a second beside those copied and their packets' headers, by performance counters and NVML's own."""
     import gpuscope as gs
 
-    payload, by_whom = payload_limit()
+    payload, by_whom = payload_limit(loads().uuid)
     detail: dict[str, Any] = {}
     ways = {
         "to the GPU": (TO_GPU_BYTES, "pcie_received_bytes_per_s", "pcie_received_bytes"),
@@ -592,9 +565,10 @@ def energy(quick: bool) -> Rows:
     seconds: dict[str, Any] = {}
     for name in made:
         begin, end, ran = spans[name]
-        row = beside(found[name], counter.grown(begin, end))
-        span_s = (end - begin) / SECOND
-        seconds[name] = row | {"W": round(row["known J"] / span_s, 1), "GPU busy": round(ran / (end - begin), 4)}
+        grown = counter.grown(begin, end)
+        row = beside(found[name], grown - pause_w * (end - begin - ran) / SECOND)  # ours is of the time that work ran
+        mean_w = round(grown / (end - begin) * SECOND, 1)
+        seconds[name] = row | {"with pauses J": round(grown, 2), "W": mean_w, "GPU busy": round(ran / (end - begin), 4)}
     shorts: dict[str, Any] = {}
     for region in short:
         begin, end, ran = spans[region]
@@ -603,12 +577,44 @@ def energy(quick: bool) -> Rows:
         steady_w = seconds[region.partition(",")[0]]["W"]
         shorts[region] = row | {"W": round(known / ran * SECOND, 1), "W of the region of a second": steady_w}
     return {
-        "energy_second": {"value": max(abs(row["relative"]) for row in seconds.values()), "detail": seconds},
+        "energy_second": {
+            "value": max(abs(row["relative"]) for row in seconds.values()),
+            "detail": {**seconds, "ticks": ticks_beside(prof.trace, counter)},
+        },
         "energy_short": {
             "value": max(abs(row["relative"]) for row in shorts.values()),
             "detail": {**shorts, "pause W": round(pause_w, 1), "idle W": found.idle_power_w},
         },
     }
+
+
+def ticks_beside(trace: Any, counter: Watched) -> dict[str, Any]:
+    """When the counter went on, as the recording has it and as it was seen when it was read each 5 ms."""
+    from gpuscope.analysis.device_samples import DeviceReadings
+
+    ours, why = DeviceReadings(trace, 0).energy
+    if ours is None:
+        return {"why": why}
+    seen = counter.ticks
+    pairs = zip(ours.time_ns.tolist(), ours.joules.tolist(), strict=True)
+    both = [(at, seen[value]) for at, value in pairs if value in seen]
+    late_ms = np.array([(at - when) / MS for at, when in both])
+    steps_ms = np.diff(list(seen.values())) / MS
+    return {
+        "ours, seen": [len(ours), len(seen)],
+        "ours may be off by, ms": quantiles(ours.error_ns / MS),
+        "ours are later by, ms": quantiles(late_ms),
+        "between those seen, ms": quantiles(steps_ms),
+        "s, later by ms": [
+            [round((when - both[0][1]) / SECOND, 3), round(late, 1)]
+            for (_, when), late in zip(both, late_ms.tolist(), strict=True)
+        ],
+    }
+
+
+def quantiles(values: Any) -> list[float]:
+    """At 0, 5, 50, 95 and 100 %."""
+    return [round(float(value), 1) for value in np.percentile(values, [0, 5, 50, 95, 100])] if len(values) else []
 
 
 def beside(row: Any, known: float) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU work of known size and duty, and NVML's counters read by themselves: what figures of ours are held against."""
+"""GPU work of known size and duty, its link, and NVML's counters read by themselves: what ours are held against."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 MS = 1_000_000
@@ -19,6 +20,7 @@ PIECE_NS = 2 * MS  # of work between two pauses: many of both in each 0.1 s that
 TRIES = 20
 PERIOD_NS = 99.5 * MS  # of NVML's counters of energy and of throttled time, as measured on an H100
 
+USUAL_PAYLOAD = 256  # bytes of data in a packet of PCIe
 FIELD_SW_POWER_CAP = 74  # NVML_FI_DEV_PERF_POLICY_POWER: ns for which the power limit held clocks back
 
 
@@ -146,6 +148,31 @@ class Loads:
         self.kernels.spin(ns)
 
 
+def payload_limit(uuid: str) -> tuple[int, str]:
+    """The most bytes of data in a packet of the GPU's link, and who says so."""
+    import gpuscope as gs
+
+    gpu = next(gpu for gpu in gs.gpu_snapshot() if gpu.uuid == uuid)
+    address = gpu.pci_address[-12:].lower()  # NVML spells the domain with eight digits, the kernel with four
+    try:
+        limit = written_payload(Path(f"/sys/bus/pci/devices/{address}/config").read_bytes())
+    except OSError:
+        limit = None
+    return (limit, "/sys") if limit else (USUAL_PAYLOAD, "assumed: /sys does not tell, which it does root alone")
+
+
+def written_payload(config: bytes) -> int | None:
+    """Max_Payload_Size of a PCI configuration space; None where it is not in what may be read of it."""
+    place, express = config[0x34] & 0xFC if len(config) > 0x34 else 0, 0x10  # the list of capabilities
+    for _ in range(48):  # as many fit
+        if place < 0x40 or place + 10 > len(config):
+            return None
+        if config[place] == express:
+            return 128 << (config[place + 8] >> 5)  # Device Control, bits 7 to 5
+        place = config[place + 1] & 0xFC
+    return None
+
+
 class _FieldValue(ctypes.Structure):
     """nvmlFieldValue_t of nvml.h."""
 
@@ -219,6 +246,11 @@ class Watched:
                 self._times.append((before_ns + time.time_ns()) / 2)
                 self._values.append(value)
             before_ns = begin_ns
+
+    @property
+    def ticks(self) -> dict[float, float]:
+        """When it took each value, within some ms."""
+        return dict(zip(self._values, self._times, strict=True))
 
     def at(self, moment_ns: float) -> float:
         """What it had: what a tick adds was added evenly since the tick before, or where that is long ago, 0.1 s."""
