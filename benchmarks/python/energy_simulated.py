@@ -48,16 +48,32 @@ def training(gpu: PoweredGpu) -> None:
         gpu.idle(int(gpu.random.integers(1, 6)) * MS)
 
 
+def bursts(gpu: PoweredGpu) -> None:
+    """200 regions of 5 ms of a product that has more power in turns than where it runs on and on, at the limit."""
+    gpu.idle(700 * MS)
+    for _ in range(30):
+        gpu.run("pause", 50 * MS, 126)
+    for _ in range(850):
+        gpu.run("gemm", 2 * MS, 700, "steady")
+    for _ in range(200):
+        gpu.run("gemm", 5 * MS, 990, "burst")
+        gpu.run("pause", int(gpu.random.integers(2, 20)) * MS, 126)
+    gpu.idle(400 * MS)
+
+
 PROGRAMS: dict[str, Callable[[PoweredGpu], None]] = {
     "1 s regions": long_regions,
     "200 x 5 ms regions": short_regions,
     "1000 equal steps": training,
+    "bursts": bursts,
 }
 MACHINES: dict[str, dict[str, float]] = {
     "each tick": {},
     "each fifth tick": {"every": 5},
     "powers vary by 10 %": {"varies": 0.1},
     "ticks known to 20 ms": {"tick_error_ns": 20 * MS},
+    "ticks off by 20 ms": {"jitter_ns": 20 * MS},
+    "counter 25 ms behind": {"lag_ns": 25 * MS},
 }
 
 

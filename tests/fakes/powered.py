@@ -29,6 +29,9 @@ class PoweredGpu:
         varies: by how much the power of each kernel differs from that of its name, as a part of it.
         tick_error_ns: how well it is known when a tick was.
         every: how many ticks lie between those that are read.
+        lag_ns: how far the counter's value at a tick is behind.
+        jitter_ns: by how much each tick seems to be earlier or later than it was, the root of the mean square; what
+            the recording says of its ticks' errors knows nothing of that.
     """
 
     def __init__(
@@ -39,10 +42,12 @@ class PoweredGpu:
         varies: float = 0.02,
         tick_error_ns: int = 5 * MS,
         every: int = 1,
+        lag_ns: int = 0,
+        jitter_ns: int = 0,
     ) -> None:
         self.random = np.random.default_rng(seed)
         self.tick_ns, self.tick_error_ns, self.every = tick_ns, tick_error_ns, every
-        self.varies = varies
+        self.varies, self.lag_ns, self.jitter_ns = varies, lag_ns, jitter_ns
         self.now = 0
         self.paths: list[tuple[str, int]] = []
         self._rows: list[tuple[int, int, int, int, float]] = []  # name, start, end, path, watts
@@ -95,12 +100,15 @@ class PoweredGpu:
         every_tick = np.arange(phase - self.tick_ns, self.now, self.tick_ns)
         ticks = np.unique(np.concatenate([every_tick[:: self.every], every_tick[-1:]]))  # the last is read at the end
         bias = int(self.random.integers(-self.tick_error_ns, self.tick_error_ns + 1))
-        before = 1e6 + self.until(ticks.astype(np.float64))
+        before = 1e6 + self.until((ticks - self.lag_ns).astype(np.float64))
+        seeming = ticks + bias
+        if self.jitter_ns:
+            seeming = np.sort(seeming + np.round(self.jitter_ns * self.random.standard_normal(len(ticks))).astype(int))
         read = np.minimum(np.maximum(ticks + 8 * MS, 0), self.now - 1)
         return {
             "start_ns": (START + read).tolist(),
             "energy_mj": np.round(before * 1000).astype(np.int64).tolist(),
-            "tick_ns": (START + ticks + bias).tolist(),
+            "tick_ns": (START + seeming).tolist(),
             "tick_error_ns": [self.tick_error_ns] * len(ticks),
             **dict.fromkeys(THROTTLED, [-1] * len(ticks)),
         }
