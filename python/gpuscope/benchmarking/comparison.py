@@ -142,7 +142,8 @@ class Comparison(Result):
 
     def plot(self) -> Chart:
         """The calls of both functions in their order and how often each time came, as a page and in notebooks."""
-        return Chart(str(self), [view_of_calls(self.names, (self.a, self.b), self.quantity, str(self))])
+        title = f"{self.names[1]} against {self.names[0]}"
+        return Chart(title, [view_of_calls(self.names, (self.a, self.b), self.quantity, str(self))])
 
     def __bool__(self) -> bool:
         raise TypeError("a Comparison is neither true nor false; read its verdict")

@@ -230,7 +230,7 @@ class Diff(Differences, Result):
             InvalidArgument: the path has another suffix than .html.
             GpuscopeError: the file cannot be written.
         """
-        text = render(self, self.head()[1])
+        text = render(self, self.head()[1].removesuffix(f": {self.verdict}"))  # which stands before it
         if path is not None:
             write_text(path, text, (".html", ".htm"))
         return text
