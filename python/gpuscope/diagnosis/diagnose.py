@@ -353,7 +353,7 @@ def _summary(context: Context, findings: Sequence[Finding], verdict: str) -> str
         return "the GPU did nothing in these steps"
     largest = max(parts, key=lambda part: part.exclusive_ns)
     words = (
-        f"the GPU works {percent(1 - idle)} of the time, and no cause takes {percent(SMALL)} of it; the limit is "
+        f"the GPU works {percent(1 - idle)} of the time, and no cause takes {100 * SMALL:g} % of it; the limit is "
         f"{largest.name} ({percent(largest.exclusive_ns / wall)})"
     )
     return words if verdict == FINE else f"{words}, as far as this recording tells"

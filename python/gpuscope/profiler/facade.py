@@ -602,10 +602,10 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         self._started_at_step = self.step_num
         self._windows.shortfalls = []
         try:
+            status_page.open(_words(self.current_action))  # first: the files that it opens are not the program's
             self._windows.begin(self.current_action, self.custom_trace_id_callback)
             self._running = True
             lifecycle.watch(self)
-            status_page.open(_words(self.current_action))
             self._begin_step()
         except BaseException:
             self._undo_start()
@@ -613,6 +613,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
 
     def _undo_start(self) -> None:
         """After a start that an exception ended: nothing runs, and nothing was recorded."""
+        status_page.say("not recording")
         with self._lock:
             self._running = False
             lifecycle.forget(self)
