@@ -174,6 +174,8 @@ class Sweep(Result):
             return [f"fastest: {names}"]
         if not isfinite(within):
             return [f"fastest cannot be told, as some were visited once: {names}"]
+        if within > 1:
+            return [f"fastest cannot be told, as times differ too much from visit to visit: {names}"]
         return [f"fastest within {100 * within:.2g} %, not told apart: {names}"]
 
     def _verdict(self) -> str:

@@ -378,7 +378,7 @@ export class Chart {
     }
     pen.fillStyle = colors.faint;
     pen.textAlign = "left";
-    pen.fillText(`how often, up to ${countText(most)}`, left, y.low + 11, room);
+    pen.fillText(`how often, up to ${countText(most)}`, left, y.low + 28, room); // below the last number of the axis beside it
   }
 
   drawChosen(pen) {

@@ -205,6 +205,12 @@ def test_points_visited_once_are_not_told_apart(engines):
     assert "fastest cannot be told, as some were visited once: n=1; n=2" in str(found)
 
 
+def test_points_whose_visits_differ_many_times_over_are_not_told_apart(engines):
+    found = sweep(lambda n: visited(1e-3, 5.0), n=[1, 2], budget=0.5)
+    assert found.fastest_within > 1
+    assert "fastest cannot be told, as times differ too much from visit to visit: n=" in str(found)
+
+
 def test_many_tied_points_are_named_in_part(engines):
     found = sweep(lambda n: visited(1e-3, 0.01), n=range(12), budget=1e-9)
     assert "; and 4 more" in str(found)
