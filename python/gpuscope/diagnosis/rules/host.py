@@ -59,6 +59,8 @@ def _garbage(context: Context) -> Iterator[Cause]:
     rows = _functions_of(context, IdleCause.GARBAGE, pieces)
     if len(rows) == 0 or len(pieces) == 0:
         return
+    if len(rows) == 1 and len(context.steps.end_ns) == 1:  # one of the start, as likely as not
+        return
     longest = int(context.trace.python_functions.duration_ns[rows].max())
     yield Cause(
         "Python collects garbage",
