@@ -822,16 +822,18 @@ def test_without_samples_a_library_s_function_has_the_place_of_the_one_of_the_pr
     assert found["R23"] == ["loop.py:7"]
 
 
-@pytest.mark.parametrize(("steps", "is_found"), [(1, False), (2, True)])
-def test_a_single_collection_in_a_single_step_is_no_finding(steps, is_found):
+@pytest.mark.parametrize(("collections", "is_found"), [(1, False), (2, True)])
+def test_a_single_collection_in_a_single_step_is_no_finding(collections, is_found):
     loop = Loop()
-    for number in loop.steps(steps):
-        compute(loop)
-        loop.wait()
-        if number == 0:
+    with loop.region("all"):
+        loop.work(3000)
+        for _ in range(collections):
             with loop.function("Python GC", FunctionKind.GARBAGE):
                 loop.work(1000)
-    assert ("R23" in [each.id for each in diagnose(loop.trace()).findings]) == is_found
+            loop.work(1000)
+    found = diagnose(loop.trace())
+    assert len(found.breakdown.steps) == 1
+    assert ("R23" in [each.id for each in found.findings]) == is_found
 
 
 def test_what_comes_in_each_step_has_a_saving_that_is_no_bound():
