@@ -146,7 +146,8 @@ def test_each_public_name_is_in_the_reference():
 
     pages = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "docs/reference/api").glob("*.md"))
     listed = {name.rsplit(".", 1)[-1] for name in re.findall(r"auto(?:function|class):: (\S+)", pages)}
-    rooms = re.findall(r"automodule:: (\S+)", pages)
+    # Callbacks import their trainer, which may not be here; gpuscope itself has no name of them.
+    rooms = re.findall(r"automodule:: (?!gpuscope\.integrations\.)(\S+)", pages)
     for room in rooms:
         module = importlib.import_module(room)
         names = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
