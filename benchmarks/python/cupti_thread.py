@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What CUPTI's own thread takes for a launch as a process gets older, under gpuscope and with bare kernel records.
+"""What CUPTI's own thread takes for a launch as a recording gets older, under gpuscope and with bare kernel records.
 
-Threads launch as fast as they can, in two windows with a rest between. CUPTI 13.0's thread takes longer for each launch
-the older its process is; where it takes a whole core, records come late, and a recording grows by what waits for them.
+Threads launch as fast as they can, in one window, or in windows that end and begin while they go on. CUPTI 13.0's
+thread takes longer for each launch the longer ago its first window began, and much longer after each flush that was
+forced while kernels ran; where it takes a whole core, records come late, and a recording grows by what waits for them.
 Ways run side by side, each in a process with cores of its own. ``--way`` is for those processes.
 """
 
@@ -21,13 +22,13 @@ import measure
 
 THREADS = 3  # that launch; with CUPTI's, a way keeps four cores busy
 CHUNK = 200  # launches of one call, without the GIL
-LOOK_S = 5.0
-# Of each way: seconds of launching, of rest, of launching once more. All begin their second window equally old.
+LOOK_S, LOOKS = 5.0, 12
+# Whether kernel records are all that is taken, and whether a window lasts for one look alone.
 WAYS = {
-    "gpuscope": (60.0, 0.0, 15.0),
-    "gpuscope, no first window": (0.0, 60.0, 15.0),
-    "gpuscope, a rest between": (15.0, 45.0, 15.0),
-    "bare": (60.0, 0.0, 15.0),
+    "gpuscope": (False, False),
+    "gpuscope, windows of one look": (False, True),
+    "bare": (True, False),
+    "bare, windows of one look": (True, True),
 }
 
 
@@ -57,37 +58,41 @@ def recording(bare: bool) -> Iterator[None]:
             yield
 
 
-def window(gpu: Any, bare: bool, seconds: float) -> list[int]:
-    """ns that the busiest thread of all that do not launch takes for a launch, every LOOK_S."""
+def looks(gpu: Any, bare: bool, short: bool) -> list[list[float]]:
+    """Of each look: ns that the busiest thread of all that do not launch takes for a launch, and resident MB."""
     counts = [0] * THREADS
     launching = {threading.get_native_id()}
-    until = time.monotonic() + seconds
-    found: list[int] = []
+    done = threading.Event()
+    found: list[list[float]] = []
 
     def launch(number: int) -> None:
         launching.add(threading.get_native_id())
-        while time.monotonic() < until:
+        while not done.is_set():
             gpu.launch(number, CHUNK)
             counts[number] += CHUNK
 
-    with recording(bare):
-        threads = [threading.Thread(target=launch, args=(number,)) for number in range(THREADS)]
-        for thread in threads:
-            thread.start()
-        before, launched = thread_cpu_s(), 0
-        while time.monotonic() + LOOK_S < until:
-            time.sleep(LOOK_S)
-            now, made = thread_cpu_s(), sum(counts)
-            spent = [cpu - before.get(thread, 0.0) for thread, cpu in now.items() if thread not in launching]
-            found.append(round(max(spent, default=0.0) / max(made - launched, 1) * 1e9))
-            before, launched = now, made
-        for thread in threads:
-            thread.join()
-        gpu.kernels.synchronize()
+    def look() -> None:
+        before, launched = thread_cpu_s(), sum(counts)
+        time.sleep(LOOK_S)
+        now, made = thread_cpu_s(), sum(counts) - launched
+        spent = [cpu - before.get(thread, 0.0) for thread, cpu in now.items() if thread not in launching]
+        found.append([round(max(spent, default=0.0) / max(made, 1) * 1e9), round(measure.resident_bytes() / 1e6)])
+
+    threads = [threading.Thread(target=launch, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for _ in range(LOOKS if short else 1):
+        with recording(bare):
+            for _ in range(1 if short else LOOKS):
+                look()
+    done.set()
+    for thread in threads:
+        thread.join()
+    gpu.kernels.synchronize()
     return found
 
 
-def run(way: str) -> dict[str, list[int]]:
+def run(way: str) -> list[list[float]]:
     """In a process of its own, on its share of the cores."""
     cores = sorted(os.sched_getaffinity(0))
     each = max(1, len(cores) // len(WAYS))
@@ -95,19 +100,16 @@ def run(way: str) -> dict[str, list[int]]:
     os.sched_setaffinity(0, cores[number * each : (number + 1) * each] or cores)
     import load
 
-    first, rest, second = WAYS[way]
     gpu = load.Gpu()
     gpu.launch(0, 1000)
     gpu.kernels.synchronize()
-    found = {"first window": window(gpu, way == "bare", first) if first else []}
-    time.sleep(rest)
-    return found | {"second window": window(gpu, way == "bare", second)}
+    return looks(gpu, *WAYS[way])
 
 
 def main() -> None:
     options = measure.arguments(__doc__, way="")
     if options.way:
-        measure.answer(run(options.way))
+        measure.answer({"looks": run(options.way)})
         return
     if why := measure.why_not_available(gpu=True):
         measure.answer({"rows": {"cupti_thread": {"skipped": why}}})
@@ -116,10 +118,10 @@ def main() -> None:
         found = dict(
             zip(WAYS, pool.map(lambda way: measure.child(Path(__file__).name, "--way", way), WAYS), strict=True)
         )
-    detail = {f"{way}, ns a launch every {LOOK_S:.0f} s": each for way, each in found.items()}
-    first = found["gpuscope"].get("first window", [])
+    detail = {f"{way}: ns a launch and resident MB, every {LOOK_S:.0f} s": each for way, each in found.items()}
+    seen = found["gpuscope"].get("looks", [])
     row = (
-        {"value": round(first[-1] / first[0], 3)} if first else {"error": found["gpuscope"].get("error", "no launches")}
+        {"value": round(seen[-1][0] / seen[0][0], 3)} if seen else {"error": found["gpuscope"].get("error", "no look")}
     )
     measure.answer({"rows": {"cupti_thread": row | {"detail": detail}}})
 

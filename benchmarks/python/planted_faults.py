@@ -13,6 +13,7 @@ Each program has a line on stderr, and so have those that could not be made.
 
 from __future__ import annotations
 
+import faulthandler
 import statistics
 import sys
 import time
@@ -27,6 +28,7 @@ SHARES = (0.4, 0.1, 0.03)
 ROUNDS = 3
 ROWS, PAIRS = ("faults_named", "fault_savings", "false_alarms", "idle_unexplained"), "fault_pairs"
 NEAR = 0.2  # of the realised saving
+STUCK_S = 90.0  # after which a program's stacks are printed, for whoever waits
 EQUAL = 0.1  # of the larger: what two faults save is one as much as the other
 
 Line = dict[str, Any]
@@ -146,12 +148,15 @@ class Run:
             self.left_out.append(name)
             return None
         began = time.monotonic()
+        faulthandler.dump_traceback_later(STUCK_S)
         try:
             line = judge()
         except Exception as error:
             self.failed.append(f"{name}: {type(error).__name__}: {error}")
             say(f"{name}: NOT MADE: {type(error).__name__}: {error}")
             return None
+        finally:
+            faulthandler.cancel_dump_traceback_later()
         say(f"{name} [{time.monotonic() - began:.1f} s]: {line}")
         return line
 

@@ -43,6 +43,18 @@ def test_the_amount_of_a_fault_is_that_of_its_share(
     assert 1 - 10 / step_ms(amount) == pytest.approx(share, rel=0.1)
 
 
+@pytest.mark.parametrize("most", [0.3, 0.0])
+def test_a_share_that_no_amount_has_is_not_looked_for_among_ever_longer_steps(most: float) -> None:
+    tried: list[float] = []
+
+    def measure(amount: float) -> float:
+        tried.append(amount)
+        return most
+
+    amount_of(0.4, measure, 1.0, {})
+    assert max(tried) <= 8**3
+
+
 @pytest.mark.parametrize("fault", faults(), ids=lambda fault: fault.name)
 def test_a_planted_fault_is_the_first_finding(fault: Fault) -> None:
     found = recorded(fault.faulty(SHARE), fault.steps).diagnose()

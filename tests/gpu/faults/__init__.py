@@ -26,6 +26,7 @@ STEPS, WARM_UP = 12, 4
 COMPUTE_MS = 10.0
 COLUMNS, ROWS = 2048, 32768  # of float32: far more than a cache holds
 NEAR, ROUNDS, STEEPEST = 0.1, 8, 8.0  # of a search: how near is enough, its measurements, its longest stride
+IN_VAIN = 3  # strides that bring no more, after which longer ones are not tried: they would take hours
 CALLS = 6
 Step = Callable[[], object]
 
@@ -105,10 +106,21 @@ def amount_of(share: float, measure: Callable[[float], float], begin: float, kno
         if known and distance(best := min(known, key=distance)) <= NEAR * share:
             return best
         amount = _next(wanted, {each: found / (1 - found) for each, found in known.items()}) if known else begin
-        if amount in known:
+        if amount in known or _in_vain(amount, known, NEAR * share):
             break
         known[amount] = measure(amount)
     return min(known, key=distance)
+
+
+def _in_vain(amount: float, known: dict[float, float], near: float) -> bool:
+    """Whether the amount is above all others, of which the largest few added nothing to what smaller ones had."""
+    amounts = sorted(known)
+    last, before = amounts[-IN_VAIN:], amounts[:-IN_VAIN]
+    return (
+        bool(before)
+        and amount > amounts[-1]
+        and max(known[each] for each in last) <= max(known[each] for each in before) + near
+    )
 
 
 def _next(wanted: float, added: dict[float, float]) -> float:
