@@ -113,6 +113,34 @@ def test_parts_of_a_step_add_up_to_it():
     assert "<b>100.0 %</b>" in text
 
 
+def heights_of_steps(text):
+    """Of each step's bar, all of its parts together."""
+    bars = re.findall(r"<a .*?</a>", text.partition('<figure class="steps">')[2].partition("</svg>")[0])
+    return [sum(map(float, re.findall(r'<rect class="(?!cut|hit)[^>]* height="([\d.]+)"', bar))) for bar in bars]
+
+
+def of_lengths(lengths):
+    made = Loop()
+    for step in made.steps(len(lengths)):
+        for _ in range(lengths[step]):
+            made.launch(gpu=30)
+        made.wait()
+    return render(made.trace())
+
+
+def test_a_step_far_longer_than_the_others_does_not_flatten_their_bars():
+    text = of_lengths([200, *[10] * 9])
+    assert min(heights_of_steps(text)) > 100
+    assert text.count("longer than is drawn") == 2  # the title of one bar, and its name
+    assert ", 1 longer one is cut;" in text
+
+
+def test_no_step_is_cut_that_is_but_a_little_longer():
+    text = of_lengths([14, *[10] * 9])
+    assert "longer than is drawn" not in text
+    assert max(heights_of_steps(text)[1:]) < 100
+
+
 def test_findings_come_first():
     trace = loop()
     found = Recording(trace.store).diagnose()

@@ -17,6 +17,7 @@ from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.exporters.page.report_names import COLORS, brief_name
 from gpuscope.page.markup import facts_list, share_text, shown, table, time_text
 from gpuscope.page.planes import Array
+from gpuscope.plots import robust_limits
 from gpuscope.trace import Trace, number_of
 from gpuscope.units import format_bytes, format_date, format_digits, format_rate
 
@@ -31,6 +32,8 @@ _MOST_DRAINS = 5
 _MOST_FUNCTIONS = 25
 _VISIBLE = 0.005  # of the time of the steps: smaller parts have no row of their own
 _BAR_HEIGHT, _BAR_WIDTH = 120, 10
+_FAR = 2.0  # times what most steps take at most: a longer one would flatten them, and is cut
+_CUT_AT, _CUT_HEIGHT = 12, 4  # the gap in its bar
 _SLOTS = {
     KernelClass.TENSOR_PRODUCT.label: 7,
     KernelClass.PRODUCT.label: 5,
@@ -176,25 +179,29 @@ def _device(device: DeviceBreakdown, breakdown: StepBreakdown, lanes: Lanes) -> 
 
 
 def _bars(device: DeviceBreakdown, breakdown: StepBreakdown, lanes: Lanes) -> str:
-    """The steps as columns, each a link to its place on the timeline."""
+    """The steps as columns, each a link to its place on the timeline; one that is far longer than most is cut."""
     lasted = breakdown.steps.durations_ns
     if len(lasted) < 2:
         return ""
     edges = np.unique(np.linspace(0, len(lasted), min(len(lasted), _BARS) + 1).astype(int))
     slowest = [first + int(lasted[first:last].argmax()) for first, last in itertools.pairwise(edges.tolist())]
-    most = float(lasted[slowest].max()) or 1.0
+    drawn = lasted[slowest]
+    most = float(drawn[drawn <= _FAR * robust_limits(drawn)[1]].max(initial=0)) or 1.0
     columns = []
     for place, step in enumerate(slowest):
+        is_cut = lasted[step] > most
         top = float(_BAR_HEIGHT)
         boxes = []
         for part in device.parts:
-            height = float(part.per_step_ns[step]) / most * (_BAR_HEIGHT - 4)
+            height = float(part.per_step_ns[step]) / max(most, lasted[step]) * (_BAR_HEIGHT - 4)
             if height < 0.15:
                 continue
             top -= height
             look = f"{'idle ' if part.kind == IDLE else ''}f{color_slot(part)}"
             boxes.append(f'<rect class="{look}" y="{top:.1f}" width="{_BAR_WIDTH - 2}" height="{height:.1f}"/>')
-        words = f"step {step + 1:,}: {time_text(float(lasted[step]))}"
+        if is_cut:
+            boxes.append(f'<rect class="cut" y="{_CUT_AT}" width="{_BAR_WIDTH - 2}" height="{_CUT_HEIGHT}"/>')
+        words = f"step {step + 1:,}: {time_text(float(lasted[step]))}{', longer than is drawn' if is_cut else ''}"
         start, end = (
             int(lanes.ticks(each[step : step + 1])[0]) for each in (breakdown.steps.start_ns, breakdown.steps.end_ns)
         )
@@ -203,11 +210,12 @@ def _bars(device: DeviceBreakdown, breakdown: StepBreakdown, lanes: Lanes) -> st
             f'<title>{words}</title><rect class="hit" width="{_BAR_WIDTH}" height="{_BAR_HEIGHT}"/>{"".join(boxes)}</a>'
         )
     each = "each step" if len(slowest) == len(lasted) else f"the slowest of each {len(lasted) // len(slowest)} steps"
-    width = len(slowest) * _BAR_WIDTH
+    width, cut = len(slowest) * _BAR_WIDTH, int((drawn > most).sum())
+    longer = f", {cut} longer {'one is' if cut == 1 else 'ones are'} cut" if cut else ""
     return (
         f'<figure class="steps"><svg viewBox="0 0 {width} {_BAR_HEIGHT}" preserveAspectRatio="none" role="group" '
         f'aria-label="Time of {each}">{"".join(columns)}</svg>'
-        f"<figcaption>{each[0].upper()}{each[1:]}, to {time_text(most)}; click for its timeline. "
+        f"<figcaption>{each[0].upper()}{each[1:]}, to {time_text(most)}{longer}; click for its timeline. "
         f"Steps are {shown(breakdown.steps.source)}.</figcaption></figure>"
     )
 
