@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gpuscope import _core
-from gpuscope._core import CopyKind, Flag, RegionKind, SyncKind
+from gpuscope._core import CopyKind, Flag, RegionKind, SyncKind, Work
 from gpuscope.errors import CorruptTrace, GpuscopeError, NotAvailable
 from gpuscope.paths import open_file
 from gpuscope.readers.tables import (
@@ -57,6 +57,7 @@ _OPTIONAL = {
     "TARGET_INFO_SESSION_START_TIME": "the time of day",
 }
 _MIGRATIONS = (CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST, CopyKind.DEVICE_TO_DEVICE)  # of managed memory
+_NODE = ("graphNodeId", "graphId")  # of what ran in a CUDA graph
 _KINDS = len(CopyKind) + len(_MIGRATIONS)
 # Of NVTX_EVENTS.eventType.
 _MARK, _PUSH_POP, _START_END = 34, 59, 60
@@ -287,7 +288,7 @@ class _Reader:
                 *names,
                 *sizes,
                 *resources,
-                "graphNodeId",
+                *_NODE,
             ),
         )
         if columns is None or not len(columns["start"]):
@@ -300,26 +301,38 @@ class _Reader:
         variant = self._tables.variant(
             name, **launched, **{ours: bounded(columns[theirs]) for theirs, ours in resources.items()}
         )
-        flags = np.where(columns["graphNodeId"] != 0, int(Flag.IN_GRAPH), 0).astype(np.uint16)
-        self._tables.add_work("kernel", {**self._work(columns), "variant": variant, "flags": flags})
+        self._add_work(Work.KERNEL, columns, {"variant": variant})
+
+    def _add_work(self, kind: Work, columns: dict[str, Column], rows: dict[str, Column]) -> None:
+        """All work of a kind, and what of it ran as nodes of graphs; where these were captured is not told."""
+        node = columns["graphNodeId"]
+        flags = np.where(node != 0, int(Flag.IN_GRAPH), 0).astype(np.uint16)
+        self._tables.add_work(kind.name.lower(), {**self._work(columns), **rows, "flags": flags})
+        event = np.flatnonzero(node)
+        nodes = {
+            "event": event,
+            "graph": bounded(columns["graphId"][event]),
+            "node": node[event],
+            "flags": flags[event],
+        }
+        fixed = {"path": NONE, "kind": int(kind)}
+        self._tables.add("graph_node", nodes | {name: np.full(len(event), value) for name, value in fixed.items()})
 
     def _add_memory_operations(self) -> None:
         place = ("deviceId", "contextId", "streamId", "correlationId", "globalPid", "bytes")
         copies = self._take(
-            "CUPTI_ACTIVITY_KIND_MEMCPY", ("start", "end"), (*place, "copyKind", "srcKind", "dstKind", "graphNodeId")
+            "CUPTI_ACTIVITY_KIND_MEMCPY", ("start", "end"), (*place, "copyKind", "srcKind", "dstKind", *_NODE)
         )
         if copies is not None and len(copies["start"]):
             rows = {"kind": np.array([*range(len(CopyKind)), *_MIGRATIONS, 0])[bounded(copies["copyKind"], -1, _KINDS)]}
             rows["source"], rows["destination"] = (self._memory(copies[each]) for each in ("srcKind", "dstKind"))
             rows["bytes"] = bounded(copies["bytes"], most=MOST_NS)
             rows["peer"] = np.full(len(copies["start"]), 255, np.uint8)
-            rows["flags"] = np.where(copies["graphNodeId"] != 0, int(Flag.IN_GRAPH), 0).astype(np.uint16)
-            self._tables.add_work("memcpy", {**self._work(copies), **rows})
-        fills = self._take("CUPTI_ACTIVITY_KIND_MEMSET", ("start", "end"), (*place, "value", "graphNodeId"))
+            self._add_work(Work.MEMCPY, copies, rows)
+        fills = self._take("CUPTI_ACTIVITY_KIND_MEMSET", ("start", "end"), (*place, "value", *_NODE))
         if fills is not None and len(fills["start"]):
             rows = {"bytes": bounded(fills["bytes"], most=MOST_NS), "value": bounded(fills["value"])}
-            rows["flags"] = np.where(fills["graphNodeId"] != 0, int(Flag.IN_GRAPH), 0).astype(np.uint16)
-            self._tables.add_work("memset", {**self._work(fills), **rows})
+            self._add_work(Work.MEMSET, fills, rows)
 
     def _memory(self, kinds: Column) -> Column:
         """Kinds of memory, by the names that the export gives its numbers."""

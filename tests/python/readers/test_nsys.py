@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gpuscope as gs
 from fakes import nsys
-from gpuscope._core import CopyKind, MemoryKind, SyncKind
+from gpuscope._core import CopyKind, Flag, MemoryKind, SyncKind, Work
 from gpuscope.errors import CorruptTrace, GpuscopeError, NotAvailable
 from gpuscope.recording import Recording
 
@@ -37,6 +37,25 @@ def refusal(path: Path) -> str:
     except GpuscopeError as error:
         return str(error)
     return ""
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_work_of_graphs_is_in_the_table_of_nodes(tmp_path: Path, form: str) -> None:
+    tables = nsys.training()
+    for table, row in (("KERNEL", 1), ("MEMCPY", 2)):
+        tables[f"CUPTI_ACTIVITY_KIND_{table}"][row]["graphNodeId"] = 40 + row
+    for row in tables["CUPTI_ACTIVITY_KIND_KERNEL"]:
+        row["graphId"] = 3 if row["graphNodeId"] else None
+    recording = load(tables, tmp_path, form)
+    nodes = recording.trace.graph_nodes
+    assert list(
+        zip(nodes.kind.tolist(), nodes.event.tolist(), nodes.graph.tolist(), nodes.node.tolist(), strict=True)
+    ) == [
+        (Work.KERNEL, 1, 3, 41),
+        (Work.MEMCPY, 2, 0, 42),
+    ]
+    assert recording.trace.kernels.flags[1] == Flag.IN_GRAPH
+    assert recording.audit().graph_nodes == 2
 
 
 @pytest.mark.parametrize("form", FORMS)
