@@ -13,11 +13,11 @@ from fakes.explorations import exploration
 from fakes.memory_events import events
 from fakes.monitors import series
 from fakes.recordings import aggregate, cpu_only, training
-from fakes.steps import steps_store
-from gpuscope import _core, diffing, timing
+from fakes.results import POINT, recording, timings
+from gpuscope import _core, diffing
 from gpuscope.counters.measuring import CounterMeasurement
 from gpuscope.diagnosis.energy import DeviceEnergy, EnergyReport, EnergyRow
-from gpuscope.diagnosis.roofline import Roofline, RooflinePoint
+from gpuscope.diagnosis.roofline import Roofline
 from gpuscope.errors import GpuscopeError, NotAvailable
 from gpuscope.memory.batch_size import MaxBatchSize
 from gpuscope.memory.leaks import LeakReport
@@ -28,19 +28,6 @@ from gpuscope.trace import Trace
 
 pd = pytest.importorskip("pandas")
 parquet = pytest.importorskip("pyarrow.parquet")
-
-POINT = RooflinePoint("gemm", "kernel", 3, 0.1, 1e12, "counters", 2e14, "bfloat16", 0.5, 0.4, 0.3, "latency-bound")
-
-
-def recording():
-    return Recording(steps_store())
-
-
-def timings():
-    timing.reset_timings()
-    with timing.timed("part"):
-        pass
-    return timing.timings()
 
 
 def energy():

@@ -12,9 +12,9 @@ import gpuscope as gs
 from fakes.memory_events import events
 from fakes.monitors import series
 from fakes.recordings import training
-from fakes.steps import steps_store
-from gpuscope import plots, timing
-from gpuscope.diagnosis.roofline import Roofline, RooflinePoint
+from fakes.results import POINT, recording, timings
+from gpuscope import plots
+from gpuscope.diagnosis.roofline import Roofline
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.figures import Distribution
 from gpuscope.monitor.frames import frame_of_samples, plot_frame
@@ -29,20 +29,6 @@ pyplot = pytest.importorskip("matplotlib.pyplot")
 def closed():
     yield
     pyplot.close("all")
-
-
-POINT = RooflinePoint("gemm", "kernel", 3, 0.1, 1e12, "counters", 2e14, "bfloat16", 0.5, 0.4, 0.3, "latency-bound")
-
-
-def recording():
-    return Recording(steps_store())
-
-
-def timings():
-    timing.reset_timings()
-    with timing.timed("part"):
-        pass
-    return timing.timings()
 
 
 DRAWN = {
