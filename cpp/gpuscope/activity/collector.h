@@ -124,6 +124,7 @@ class Collector {
   /// Returns why not; `found`: who has the slot, where CUPTI names it.
   std::string subscribe(std::string& found);
   void switch_callbacks(Wanted who, bool on) noexcept;
+  void bring_buffers_home() noexcept;
   void stop_recording() noexcept;
   void set_attributes();
   bool enable_kinds(const Options& options);

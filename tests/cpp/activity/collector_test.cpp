@@ -257,10 +257,35 @@ TEST_F(Collectors, TakeTheirBuffersBackWhenNoMoreAreAskedFor) {
   const auto collector = make();
   collector->start({});
   std::set<int> kinds = {kConcurrentKernel};
-  cupti_.on_flush = [&](bool forced) { kinds = forced ? cupti_.kinds : kinds; };
+  cupti_.on_flush = [&](bool) { kinds = cupti_.kinds; };
   collector->stop();
   EXPECT_TRUE(kinds.empty());
+}
+
+TEST_F(Collectors, ForceNoFlushWhereBuffersComeHome) {
+  const auto collector = make();
+  collector->start({});
+  cupti_.finish(fakes::kernel_record({}));
+  collector->stop();
+  EXPECT_EQ(collector->buffers().lent(), 0U);
+  EXPECT_EQ(cupti_.forced_flushes, 0);
+}
+
+TEST_F(Collectors, ForceAFlushForBuffersOfWorkThatGoesOn) {
+  const auto collector = make();
+  collector->start({});
+  uint8_t* buffer = nullptr;
+  size_t size = 0;
+  size_t most = 0;
+  cupti_.requested(&buffer, &size, &most);
+  cupti_.on_flush = [&](bool forced) {
+    if (forced) {
+      cupti_.completed(nullptr, 0, buffer, size, 0);
+    }
+  };
+  collector->stop();
   EXPECT_EQ(cupti_.forced_flushes, 1);
+  EXPECT_EQ(collector->buffers().lent(), 0U);
 }
 
 TEST_F(Collectors, SwitchOffOnlyWhatTheySwitchedOn) {

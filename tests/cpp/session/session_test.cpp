@@ -437,9 +437,9 @@ TEST_F(Sessions, GoOnRecordingAfterAWindow) {
 TEST_F(Sessions, GoOnRecordingWhileALaunchOfTheWindowIsUnderWay) {
   Session& session = start();
   session.open();
-  std::set<std::size_t> kinds;  // how many were on at each flush
-  const auto on_flush = [&](bool forced) {
-    if (!forced) {
+  std::set<std::size_t> kinds;  // how many were on at each flush of the flusher's thread
+  const auto on_flush = [&, stopping = std::this_thread::get_id()](bool) {
+    if (std::this_thread::get_id() != stopping) {
       kinds.insert(cupti_.kinds.size());
     }
   };
@@ -840,9 +840,9 @@ TEST_F(Sessions, KnowNoRegionFromWhenMemoryRanOut) {
 
 TEST_F(Sessions, LeaveSignalsToTheProgramsThreads) {
   std::atomic<bool> blocked{false};
-  const auto on_flush = [&](bool forced) {
-    if (forced) {
-      return;  // at the stop, by the thread that stops
+  const auto on_flush = [&, stopping = std::this_thread::get_id()](bool) {
+    if (std::this_thread::get_id() == stopping) {
+      return;
     }
     sigset_t mask;
     pthread_sigmask(SIG_SETMASK, nullptr, &mask);
