@@ -11,7 +11,7 @@ namespace gpuscope::activity {
 namespace {
 
 // Ready buffers beyond this are freed: 32 MiB.
-constexpr unsigned kKept = 2048;
+constexpr unsigned kKept = 512;
 
 unsigned place_of(const uint8_t* data) noexcept {
   const uint64_t spread = (reinterpret_cast<uint64_t>(data) >> 4) * 0x9E3779B97F4A7C15ULL;  // 2^64 / golden ratio
