@@ -192,9 +192,9 @@
   X(uint32_t, stack, row(Stacks), "the Python call stack that it was in")                                       \
   X(uint64_t, count, amount, "how many samples found it there")                                                 \
   X(uint16_t, thread, row(Threads), "the thread")
-#define GPUSCOPE_COUNTER_SAMPLE(X)                                 \
-  X(int64_t, start_ns, time, "when it began")                      \
-  X(int64_t, duration_ns, number, "how long the counters counted") \
+#define GPUSCOPE_COUNTER_SAMPLE(X)                                   \
+  X(int64_t, start_ns, time, "when it began")                        \
+  X(int64_t, duration_ns, duration, "how long the counters counted") \
   X(uint32_t, device, number, "CUDA's number of the device")
 #define GPUSCOPE_COUNTER_VALUE(X)                               \
   X(uint32_t, sample, owner(row(CounterSamples)), "its sample") \

@@ -47,6 +47,10 @@ INSTANTIATE_TEST_SUITE_P(
                       Fault{"EndlessDuration", [](Store& s) { s.api.duration_ns[0] = INT64_MAX; }},
                       Fault{"DurationsThatCannotBeAdded",
                             [](Store& s) { s.api.duration_ns[0] = s.kernel.duration_ns[0] = (int64_t{1} << 62) - 1; }},
+                      Fault{"EndlessCounterSample",
+                            [](Store& s) {
+                              s.counter_sample.append({1, INT64_MAX, 0});
+                            }},
                       Fault{"SizeOfACopy", [](Store& s) { s.memcpy.bytes[0] = UINT64_MAX - 4096; }},
                       Fault{"SizeOfAnAllocation", [](Store& s) { s.allocation.bytes[0] = INT64_MIN; }},
                       Fault{"NegativeTotal", [](Store& s) { s.region_total.total_ns[0] = -1; }},
