@@ -348,12 +348,9 @@ bool is_logged(const InterpreterFrame* frame, const PyMethodDef* method, PyObjec
   return name != kOwn && name != kUnwanted;
 }
 
-/// `frame`: the function that calls; `self`: what `function` is called on where it is not bound to that.
-bool enter_built_in(const InterpreterFrame* frame, PyObject* function, PyObject* self) noexcept {
-  const PyMethodDef* method = method_of(function);
-  if (method == nullptr) {
-    return false;
-  }
+/// `frame`: the function that calls; `method`: of `function`; `self`: what that is called on where it is not bound to it.
+bool enter_built_in(const InterpreterFrame* frame, const PyMethodDef* method, PyObject* function,
+                    PyObject* self) noexcept {
   try {
     const auto [log, functions] = recorded_thread(nullptr);
     if (log == nullptr) {
@@ -374,15 +371,12 @@ bool enter_built_in(const InterpreterFrame* frame, PyObject* function, PyObject*
   return true;
 }
 
-bool leave_built_in(const InterpreterFrame* frame, PyObject* function, PyObject* self) noexcept {
-  const PyMethodDef* method = method_of(function);
-  if (method == nullptr) {
-    return true;
-  }
+void leave_built_in(const InterpreterFrame* frame, const PyMethodDef* method, PyObject* function,
+                    PyObject* self) noexcept {
   try {
     const auto [log, functions] = recorded_thread(nullptr);
     if (log == nullptr) {
-      return true;
+      return;
     }
     CalledFrames::Called* called = functions->find(frame);
     if (called != nullptr ? std::exchange(called->in_built_in, false) : is_logged(frame, method, function, self)) {
@@ -390,7 +384,6 @@ bool leave_built_in(const InterpreterFrame* frame, PyObject* function, PyObject*
     }
   } catch (const std::exception&) {
   }
-  return true;
 }
 
 #ifdef GPUSCOPE_MONITORS
@@ -420,8 +413,9 @@ py::object make_callback(const py::object& type, vectorcallfunc call) {
   return py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(made));
 }
 
-/// sys.monitoring.DISABLE where some functions alone are asked for, so that the other places in the program are told of
-/// once; None otherwise: what a line calls may be another function each time.
+PyObject* disable = nullptr;  // sys.monitoring.DISABLE, for ever: a place in the program is told of no more
+/// That where some functions alone are asked for, so that the other places are told of once; None otherwise: what a line
+/// calls may be another function each time.
 PyObject* answer = nullptr;
 
 /// The arguments of an event of a function: its code, where in it. `kMayEnd`: DISABLE is accepted.
@@ -431,12 +425,34 @@ PyObject* on_function(PyObject*, PyObject* const*, std::size_t, PyObject*) noexc
   return Py_NewRef(goes_on || !kMayEnd ? Py_None : answer);
 }
 
-/// Of a call: the code, where in it, what is called, its first argument or sys.monitoring.MISSING.
-template <bool (*kStep)(const InterpreterFrame*, PyObject*, PyObject*) noexcept, bool kMayEnd = true>
+/// Whether a call is that of torch.nn.Module._call_impl, the one line of torch.nn.Module.__call__ that calls: always a
+/// function of Python, which says itself that it was called.
+bool is_call_of_module(PyObject* code, PyObject* function) noexcept {
+  return names->is_module_call(reinterpret_cast<const PyCodeObject*>(code)) && PyMethod_Check(function) &&
+         PyFunction_Check(PyMethod_GET_FUNCTION(function));
+}
+
+// Of a call: the code, where in it, what is called, its first argument or sys.monitoring.MISSING.
+
 PyObject* on_call(PyObject*, PyObject* const* arguments, std::size_t count, PyObject*) noexcept {
-  const bool goes_on = PyVectorcall_NARGS(count) < 4 ||
-                       kStep(innermost_frame(_PyThreadState_UncheckedGet()), arguments[2], arguments[3]);
-  return Py_NewRef(goes_on || !kMayEnd ? Py_None : answer);
+  if (PyVectorcall_NARGS(count) < 4) {
+    return Py_NewRef(Py_None);
+  }
+  PyObject* function = arguments[2];
+  const PyMethodDef* method = method_of(function);
+  if (method == nullptr) {
+    return Py_NewRef(is_call_of_module(arguments[0], function) ? disable : answer);
+  }
+  const InterpreterFrame* frame = innermost_frame(_PyThreadState_UncheckedGet());
+  return Py_NewRef(enter_built_in(frame, method, function, arguments[3]) ? Py_None : answer);
+}
+
+PyObject* on_call_ends(PyObject*, PyObject* const* arguments, std::size_t count, PyObject*) noexcept {
+  const PyMethodDef* method = PyVectorcall_NARGS(count) < 4 ? nullptr : method_of(arguments[2]);
+  if (method != nullptr) {
+    leave_built_in(innermost_frame(_PyThreadState_UncheckedGet()), method, arguments[2], arguments[3]);
+  }
+  return Py_NewRef(Py_None);
 }
 
 struct MonitoredEvent {
@@ -450,9 +466,9 @@ constexpr std::array<MonitoredEvent, 9> kEvents = {{{"PY_START", &on_function<en
                                                     {"PY_RETURN", &on_function<leave_function>},
                                                     {"PY_YIELD", &on_function<leave_function>},
                                                     {"PY_UNWIND", &on_function<leave_function, false>},
-                                                    {"CALL", &on_call<enter_built_in>},
-                                                    {"C_RETURN", &on_call<leave_built_in, false>, false},
-                                                    {"C_RAISE", &on_call<leave_built_in, false>, false}}};
+                                                    {"CALL", &on_call},
+                                                    {"C_RETURN", &on_call_ends, false},
+                                                    {"C_RAISE", &on_call_ends, false}}};
 // Neither of these is set aside for debuggers, coverage, profilers (cProfile) or optimizers, which may come later.
 constexpr std::array<int, 2> kTools = {4, 3};
 int tool = -1;
@@ -469,7 +485,8 @@ bool switch_on() {
   const py::object type = callback_type();
   monitor.attr("use_tool_id")(*free, "gpuscope");
   tool = *free;
-  answer = names->chooses() ? monitor.attr("DISABLE").ptr() : Py_None;  // for ever
+  disable = monitor.attr("DISABLE").ptr();
+  answer = names->chooses() ? disable : Py_None;
   int events = 0;
   for (const auto& [name, callback, chosen] : kEvents) {
     const auto event = monitor.attr("events").attr(name).cast<int>();
@@ -487,9 +504,7 @@ void switch_off() {
     monitor.attr("register_callback")(tool, monitor.attr("events").attr(event.name), py::none());
   }
   monitor.attr("free_tool_id")(std::exchange(tool, -1));
-  if (answer != Py_None) {
-    monitor.attr("restart_events")();  // or these places would tell nobody of the next calls
-  }
+  monitor.attr("restart_events")();  // or places that were disabled would tell nobody of the next calls
 }
 
 void join_thread(const py::object&, const std::string&, const py::object&) {}  // all threads are monitored
@@ -497,6 +512,11 @@ void join_thread(const py::object&, const std::string&, const py::object&) {}  /
 #else
 
 int on_event(PyObject*, PyFrameObject* frame, int what, PyObject* argument) noexcept {
+  const bool is_built_in = what == PyTrace_C_CALL || what == PyTrace_C_RETURN || what == PyTrace_C_EXCEPTION;
+  const PyMethodDef* method = is_built_in ? method_of(argument) : nullptr;
+  if (is_built_in && method == nullptr) {
+    return 0;
+  }
   switch (what) {
     case PyTrace_CALL:
       enter_function(frame_of(frame));
@@ -505,11 +525,11 @@ int on_event(PyObject*, PyFrameObject* frame, int what, PyObject* argument) noex
       leave_function(frame_of(frame));
       break;
     case PyTrace_C_CALL:
-      enter_built_in(frame_of(frame), argument, nullptr);
+      enter_built_in(frame_of(frame), method, argument, nullptr);
       break;
     case PyTrace_C_RETURN:
     case PyTrace_C_EXCEPTION:
-      leave_built_in(frame_of(frame), argument, nullptr);
+      leave_built_in(frame_of(frame), method, argument, nullptr);
       break;
     default:
       break;
