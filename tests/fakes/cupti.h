@@ -39,6 +39,7 @@ struct Cupti {
     state.holder.clear();
     state.refused_kinds.clear();
     state.refused_attributes = false;
+    state.raw_timestamps.clear();
     state.register_code = 0;
     state.subscribed = state.subscriptions = state.unsubscriptions = 0;
     state.flushes = state.forced_flushes = 0;
@@ -84,6 +85,7 @@ struct Cupti {
   std::set<std::pair<int, uint32_t>> callbacks;
   std::map<int, uint8_t> attributes;
   bool names_libraries = false;
+  std::vector<int> raw_timestamps;  // each time they were switched
   // What it works with.
   std::atomic<driver::CuptiCallback> callback{nullptr};
   std::atomic<void*> user_data{nullptr};
@@ -243,6 +245,10 @@ struct Cupti {
       return state.register_code;
     };
     table.register_timestamp = [](driver::CuptiTimestamp) { return 0; };
+    table.enable_raw_timestamps = [](uint8_t on) {
+      instance().raw_timestamps.push_back(on);
+      return 0;
+    };
     table.activity_enable = [](int kind) {
       Cupti& state = instance();
       const std::lock_guard lock(state.mutex);

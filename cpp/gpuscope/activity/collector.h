@@ -63,6 +63,7 @@ class Collector {
     bool overheads = false;        // records of what the driver and CUPTI take for themselves
     bool memory = false;           // records of memory taken from the driver and given back
     bool may_share = false;        // tier Shared is worth trying: the slot's holder is known to be idle
+    bool raw_timestamps = false;   // of GPU work, on the GPU's own clock, where CUPTI can do so and nobody shares it
   };
 
   explicit Collector(driver::Cupti cupti) : cupti_(std::move(cupti)) {}
@@ -103,6 +104,8 @@ class Collector {
   const std::string& memory_why() const noexcept { return memory_why_; }
   /// Memory records name the library that allocated.
   bool names_libraries() const noexcept { return names_libraries_; }
+  /// Records of GPU work have the time of the GPU's own clock.
+  bool is_raw() const noexcept { return is_raw_; }
   /// CUPTI had to end by itself after an error in it or in the program.
   bool broken() const noexcept { return broken_.load(std::memory_order_relaxed); }
   /// Records that CUPTI dropped since start.
@@ -127,6 +130,7 @@ class Collector {
   void bring_buffers_home() noexcept;
   void stop_recording() noexcept;
   void set_attributes();
+  void switch_raw_timestamps();
   bool enable_kinds(const Options& options);
   Tier give_up(const std::string& call, driver::CuptiResult code);
 
@@ -142,6 +146,7 @@ class Collector {
   std::string holder_;
   std::string memory_why_;
   bool names_libraries_ = false;
+  bool is_raw_ = false;
   std::atomic<bool> broken_{false};
   std::atomic<uint64_t> unloads_{0};
   std::atomic<uint64_t> contexts_{0};

@@ -2,8 +2,10 @@
 #include "gpuscope/attribution/gpu_records.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "gpuscope/store/values.h"
+#include "gpuscope/timing/device_clock.h"
 
 namespace gpuscope::attribution {
 namespace {
@@ -94,21 +96,43 @@ GpuRecords::Work GpuRecords::work_of(const Record& record) {
           record.stream, record.correlation, record.graph,  record.graph_node};
 }
 
-GpuRecords::Row GpuRecords::place(const Work& work) {
+// Its launch was not logged.
+bool GpuRecords::is_clock_kernel(const Work& work, const char* kernel) {
+  if (gpu_clocks_ == nullptr || kernel == nullptr || std::string_view(kernel) != timing::DeviceClock::kKernel) {
+    return false;
+  }
+  ++clock_kernels_.seen;
+  clock_kernels_.agree += gpu_clocks_->was_read_between(work.device, work.start, work.end);
+  return true;
+}
+
+GpuRecords::Row GpuRecords::place(const Work& work, const char* kernel) {
   Counters& counters = state_->counters;
-  Row row{ns(work.start), 0, kNone, 0, 0, true};
+  const auto to_ns = [&](uint64_t timestamp) {
+    return gpu_clocks_ != nullptr ? gpu_clocks_->to_ns(work.device, timestamp) : ns(timestamp);
+  };
+  Row row{to_ns(work.start), 0, kNone, 0, 0, true};
+  const bool has_no_clock = gpu_clocks_ != nullptr && !gpu_clocks_->knows(work.device);
   if (work.start == 0 && work.end == 0) {
     row.flags |= store::kZeroTime | (forced_ ? store::kIncomplete : 0);
     row.start_ns = 0;
+  } else if (has_no_clock) {
+    row.flags |= store::kZeroTime;
+    row.start_ns = 0;
+    row.duration_ns = static_cast<int64_t>(std::max(work.end, work.start) - work.start);
   } else if (work.end == 0) {
     row.flags |= store::kIncomplete;
   } else if (work.end < work.start) {
     row.flags |= store::kBackwardTime;
   } else {
-    row.duration_ns = ns(work.end) - row.start_ns;
+    row.duration_ns = to_ns(work.end) - row.start_ns;
   }
   const auto [value, awaited] = state_->correlations.take(work.correlation);
   if (value == Correlations::kOutside) {
+    row.keep = false;
+    return row;
+  }
+  if (value == Correlations::kUnknown && is_clock_kernel(work, kernel)) {
     row.keep = false;
     return row;
   }
@@ -207,7 +231,7 @@ void GpuRecords::kernel(const activity::KernelRecord& record) {
     return;
   }
   const Work work = work_of(record);
-  const Row row = place(work);
+  const Row row = place(work, record.name);
   if (!row.keep) {
     return;
   }

@@ -8,6 +8,7 @@
 
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/attribution/decode_state.h"
+#include "gpuscope/attribution/gpu_clocks.h"
 
 namespace gpuscope::attribution {
 
@@ -26,6 +27,8 @@ class GpuRecords {
 
   /// Empty: the timestamps are on the clock already.
   void set_clock(ToNs to_ns) { to_ns_ = std::move(to_ns); }
+  /// Of where records of GPU work have the time of the GPU's own clock; null where they do not.
+  void set_gpu_clocks(const GpuClocks* clocks) { gpu_clocks_ = clocks; }
   void set_api(OnApi on_api) { on_api_ = std::move(on_api); }
   /// Memory records are as long as CUDA 12.6 and later write them, and name the library that allocated.
   void set_names_libraries(bool names_libraries) { names_libraries_ = names_libraries; }
@@ -46,6 +49,11 @@ class GpuRecords {
   bool has_new_graphs() const noexcept { return new_graphs_ != 0; }
   /// A timestamp of CUPTI's on the process's clock.
   int64_t ns(uint64_t timestamp) const { return to_ns_ ? to_ns_(timestamp) : static_cast<int64_t>(timestamp); }
+  /// Kernels that read a GPU's clock, and those of them within whose records that reading lies, as it must.
+  struct ClockKernels {
+    uint64_t seen = 0, agree = 0;
+  };
+  const ClockKernels& clock_kernels() const noexcept { return clock_kernels_; }
 
  private:
   struct Work {  // what kernels, copies and fills have in common
@@ -72,7 +80,9 @@ class GpuRecords {
 
   template <class Record>
   static Work work_of(const Record& record);
-  Row place(const Work& work);
+  /// `kernel`: its name.
+  Row place(const Work& work, const char* kernel = nullptr);
+  bool is_clock_kernel(const Work& work, const char* kernel);
   Row place_memory(uint64_t timestamp, uint32_t correlation);
   void count_node(const Work& work);
   void copy(const Work& work, const store::Memcpys::Row& like);
@@ -95,6 +105,8 @@ class GpuRecords {
 
   DecodeState* state_;
   ToNs to_ns_;
+  const GpuClocks* gpu_clocks_ = nullptr;
+  ClockKernels clock_kernels_;
   OnApi on_api_;
   bool names_libraries_ = false;
   bool retrying_ = false;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <semaphore>
 #include <string_view>
+#include <utility>
 
 #include "gpuscope/base/strings.h"
 
@@ -327,6 +328,22 @@ class EventLogs {
 
   /// Released by a writer that is far ahead of the reader.
   std::counting_semaphore<>& wake() noexcept { return wake_; }
+
+  /// Nothing that the calling thread does within this scope is logged: what a recording needs for itself.
+  class Silence {
+   public:
+    Silence() noexcept : log_(std::exchange(current_, nullptr)), ended_before_(std::exchange(ended_, true)) {}
+    ~Silence() {
+      current_ = log_;
+      ended_ = ended_before_;
+    }
+    Silence(const Silence&) = delete;
+    Silence& operator=(const Silence&) = delete;
+
+   private:
+    EventLog* log_;
+    bool ended_before_;
+  };
 
  private:
   friend class EventLog;

@@ -225,6 +225,7 @@ inline constexpr CuptiResult kCuptiMultipleSubscribers = 39;
   X("cuptiEnableCallback", enable_callback, CuptiResult(uint32_t, CuptiSubscriber, int, uint32_t))                  \
   X("cuptiActivityRegisterCallbacks", register_callbacks, CuptiResult(CuptiBufferRequested, CuptiBufferCompleted))  \
   X("cuptiActivityRegisterTimestampCallback", register_timestamp, CuptiResult(CuptiTimestamp))                      \
+  X("cuptiActivityEnableRawTimestamps", enable_raw_timestamps, CuptiResult(uint8_t))                                \
   X("cuptiActivityEnable", activity_enable, CuptiResult(int))                                                       \
   X("cuptiActivityDisable", activity_disable, CuptiResult(int))                                                     \
   X("cuptiActivityFlushAll", flush_all, CuptiResult(uint32_t))                                                      \

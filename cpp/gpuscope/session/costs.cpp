@@ -27,7 +27,6 @@ constexpr int kEventsOfABatch = 500;   // all batches fit a chunk of a log
 constexpr int kLaunchesOfABatch = 64;  // a queue takes 1,024; batches of 1,000 come out at half of this (H100)
 constexpr int kWarmUp = 16;
 constexpr auto kQueryInterval = std::chrono::microseconds(50);
-constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING: nothing else waits for it
 constexpr unsigned kNoTiming = 2;     // CU_EVENT_DISABLE_TIMING
 constexpr int kNotReady = 600;
 
@@ -116,7 +115,7 @@ struct LaunchProbe::Work {
     }
     module.emplace(context, kEmpty);
     function = module->function("gpuscope_empty");
-    GPUSCOPE_CUDA(cuda, stream_create, &stream, kNonBlocking);
+    GPUSCOPE_CUDA(cuda, stream_create, &stream, timing::kNonBlocking);
     GPUSCOPE_CUDA(cuda, event_create, &event, kNoTiming);
   }
 

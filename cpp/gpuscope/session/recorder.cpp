@@ -93,6 +93,10 @@ void write_facts(store::Store& store, const Facts& facts, const Costs& costs, co
   const base::Anchor anchor = base::take_anchor();
   store.set_info("clock.anchor", std::to_string(anchor.ticks) + " " + std::to_string(anchor.realtime_ns) + " " +
                                      std::to_string(anchor.monotonic_ns));
+  if (facts.clock_readings.count != 0) {
+    number("clock.gpu_readings", facts.clock_readings.count);
+    number("clock.gpu_widest_ns", facts.clock_readings.widest_ns);
+  }
   number("clock.drift_ns", base::Clock::process().to_ns(anchor.ticks) - anchor.realtime_ns);
 
   number("audit.launches", counters.launches);
@@ -237,7 +241,8 @@ ClockMap ClockMap::detect(const driver::Cupti& cupti) {
           "another CUPTI client stamps records with a clock of its own, read as ns from a shifted epoch"};
 }
 
-Flusher::Flusher(activity::Collector& collector) : collector_(collector), thread_([this] { run(); }) {}
+Flusher::Flusher(activity::Collector& collector, GpuClockReader* clocks, std::chrono::nanoseconds clock_wait)
+    : collector_(collector), clocks_(clocks), clock_wait_(clock_wait), thread_([this] { run(); }) {}
 
 Flusher::~Flusher() {
   ends_thread_.store(true, std::memory_order_relaxed);
@@ -266,6 +271,9 @@ void Flusher::run() noexcept {
     }
     const int64_t cpu_ns = base::thread_cpu_ns();
     const auto began = std::chrono::steady_clock::now();
+    if (clocks_ != nullptr) {
+      clocks_->read(clock_wait_);
+    }
     collector_.flush(false);
     const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - began;
     cpu_ns_.fetch_add(base::thread_cpu_ns() - cpu_ns, std::memory_order_relaxed);
@@ -282,7 +290,23 @@ Recorder::Recorder(Vendor& vendor, const Options& options)
       exhausted_start_(vendor.collector.buffers().exhausted()),
       foreign_start_(vendor.collector.buffers().foreign()) {}
 
+bool Recorder::read_gpu_clocks() {
+  clock_reader_ = std::make_unique<GpuClockReader>(vendor_.cuda);
+  return clock_reader_->read(options_.clock_wait) && clock_reader_->has_clocks();
+}
+
+void Recorder::take_gpu_clocks() {
+  if (clock_reader_ != nullptr) {
+    for (const auto& [device, reading] : clock_reader_->take()) {
+      gpu_clocks_.add(device, reading);
+    }
+  }
+}
+
 void Recorder::begin(bool collecting) {
+  if (!collecting || !vendor_.collector.is_raw()) {
+    clock_reader_.reset();
+  }
   collecting_ = has_collected_ = collecting;
   if (collecting_ || !options_.counters.metrics.empty()) {
     clock_ = ClockMap::detect(vendor_.collector.cupti());
@@ -294,7 +318,7 @@ void Recorder::begin(bool collecting) {
 
 void Recorder::start_flusher() {
   if (collecting_) {
-    flusher_ = std::make_unique<Flusher>(vendor_.collector);
+    flusher_ = std::make_unique<Flusher>(vendor_.collector, clock_reader_.get(), options_.clock_wait / 10);
   }
 }
 
@@ -337,6 +361,8 @@ void Recorder::enter_thread() {
 void Recorder::make_decoder() {
   decoder_ = std::make_unique<attribution::Decoder>(options_.settings, vendor_.collector.cupti(), main_thread_);
   decoder_->gpu_records().set_clock(clock_.to_ns);
+  take_gpu_clocks();
+  decoder_->gpu_records().set_gpu_clocks(clock_reader_ != nullptr ? &gpu_clocks_ : nullptr);
   decoder_->gpu_records().set_names_libraries(vendor_.collector.names_libraries());
 }
 
@@ -389,6 +415,7 @@ void Recorder::poll(bool flush) {
         unloads_ = unloads;
         decoder_->state().dictionaries.forget_pointers();
       }
+      take_gpu_clocks();
       decoder_->decode(collector.buffers());
       read_gpu_spans();
       read_counters();
@@ -568,6 +595,13 @@ Facts Recorder::gather_facts(Facts facts) {
   const std::string& memory_why = vendor_.collector.memory_why();
   if (has_collected_ && !memory_why.empty()) {
     facts.notes += "memory taken from the driver is not recorded, or not all of it: " + memory_why + "\n";
+  }
+  if (clock_reader_ != nullptr) {
+    facts.clock_readings = clock_reader_->total();
+    const auto& kernels = decoder_->gpu_records().clock_kernels();
+    if (kernels.seen != 0 && kernels.agree == 0) {
+      facts.notes += "CUPTI's records are not of the GPU's own clock, as was asked: times of GPU work may be off\n";
+    }
   }
   facts.notes += (failed_ ? "memory ran out while records were decoded: what came after is missing\n" : "");
   facts.counters = decoder_->state().counters;

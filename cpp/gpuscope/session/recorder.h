@@ -20,6 +20,7 @@
 #include "gpuscope/driver/libraries.h"
 #include "gpuscope/nvml/device_sampling.h"
 #include "gpuscope/session/costs.h"
+#include "gpuscope/session/gpu_clock_reader.h"
 #include "gpuscope/store/store.h"
 #include "gpuscope/timing/region_timer.h"
 
@@ -49,6 +50,8 @@ struct Options {
   bool memory = false;  // what libraries allocate from the driver
   bool stacks = false;  // base::stack_source is called for regions and calls
   bool may_share_cupti = false;
+  // How long a recording waits at its start for a GPU to tell its clock; later for a tenth of that, as it tries again.
+  std::chrono::nanoseconds clock_wait = std::chrono::milliseconds(20);
   counters::Request counters;
   std::chrono::nanoseconds device_interval{};  // at which NVML is asked of the GPUs; 0: not at all
   driver::Nvml nvml;                           // where it is asked
@@ -71,6 +74,7 @@ struct Facts {
   nvml::DeviceSampling::Spent device_spent;
   nvml::DeviceSampling::Why device_why;  // what NVML does not tell
   std::string devices_why;               // why nothing was asked of it
+  GpuClockReader::Total clock_readings;
   bool cupti_broke = false;
 };
 
@@ -97,7 +101,9 @@ inline constexpr std::chrono::nanoseconds kGpuWaitLimit = std::chrono::seconds(2
 class Flusher {
  public:
   /// Throws std::system_error where no thread can be started. The thread has the signal mask of this one.
-  explicit Flusher(activity::Collector& collector);
+  /// `clocks`: read before each flush, with `clock_wait` for each; null for none.
+  explicit Flusher(activity::Collector& collector, GpuClockReader* clocks = nullptr,
+                   std::chrono::nanoseconds clock_wait = {});
   /// Waits for the flush that is under way.
   ~Flusher();
   Flusher(const Flusher&) = delete;
@@ -118,6 +124,8 @@ class Flusher {
   void run() noexcept;
 
   activity::Collector& collector_;
+  GpuClockReader* clocks_;
+  std::chrono::nanoseconds clock_wait_;
   bool under_way_ = false;  // for all that the caller knows
   std::counting_semaphore<> begins_{0};
   std::binary_semaphore ended_{0};
@@ -134,6 +142,8 @@ class Recorder {
   /// Called on the thread whose regions others inherit.
   Recorder(Vendor& vendor, const Options& options);
 
+  /// Reads the GPUs' clocks; true where records may have the time of these. Before CUPTI is started.
+  bool read_gpu_clocks();
   /// `collecting`: CUPTI delivers.
   void begin(bool collecting);
   /// Throws std::system_error where no thread can be started.
@@ -149,6 +159,7 @@ class Recorder {
   /// From then on CUPTI may be called by any thread.
   void leave_thread() noexcept {
     flusher_.reset();
+    clock_reader_.reset();
     sampling_.reset();
     device_sampling_.reset();
   }
@@ -167,12 +178,14 @@ class Recorder {
   void abandon() noexcept {
     (void)decoder_.release();
     (void)flusher_.release();
+    (void)clock_reader_.release();
     (void)sampling_.release();
     (void)device_sampling_.release();
   }
 
  private:
   void make_decoder();
+  void take_gpu_clocks();
   void flush_and_decode();
   void wait_for_gpu_work(std::chrono::nanoseconds limit, bool last);
   void wait_for_gpu_records(std::chrono::nanoseconds limit);
@@ -188,6 +201,8 @@ class Recorder {
   Vendor& vendor_;
   const Options& options_;
   std::unique_ptr<attribution::Decoder> decoder_;
+  std::unique_ptr<GpuClockReader> clock_reader_;    // where records have the time of the GPUs' clocks
+  attribution::GpuClocks gpu_clocks_;               // as read
   std::unique_ptr<Flusher> flusher_;                // where CUPTI delivers
   std::unique_ptr<counters::PmSampling> sampling_;  // where counters are sampled
   std::vector<counters::Samples> samples_;

@@ -118,6 +118,15 @@ void Session::start_thread() {
   entered_.acquire();
 }
 
+// CUPTI's own timestamps cost more the longer a process is recorded, which tells where a recording may go on for hours.
+// What has the host's time, or the time of CUPTI's own clock, keeps that.
+bool Session::wants_raw_timestamps() const {
+  const bool may_last = options_.settings.mode != attribution::Mode::Full;
+  const bool has_others =
+      options_.synchronization || options_.overheads || options_.memory || !options_.counters.metrics.empty();
+  return may_last && !has_others && !vendor_.collector.watches_allocations() && has_context(vendor_.cuda);
+}
+
 void Session::choose_tier() {
   tier_ = "cpu";
   const bool is_child = forked() || vendor_.collector.in_forked_child();
@@ -136,7 +145,8 @@ void Session::choose_tier() {
       .synchronization = options_.synchronization,
       .overheads = options_.overheads && keeps_rows,
       .memory = options_.memory && keeps_rows,
-      .may_share = options_.may_share_cupti};
+      .may_share = options_.may_share_cupti,
+      .raw_timestamps = wants_raw_timestamps() && recorder_.read_gpu_clocks()};
   cupti_was_started.store(true);
   const activity::Tier got = vendor_.collector.start(wanted);
   collecting_ = got != activity::Tier::None;

@@ -8,6 +8,9 @@
 
 namespace gpuscope::timing {
 
+inline constexpr unsigned kPortableAndMapped = 0x01 | 0x02;  // CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_DEVICEMAP
+inline constexpr unsigned kNonBlocking = 1;                  // CU_STREAM_NON_BLOCKING: nothing else waits for it
+
 /// Keeps a device's primary context alive and current to whoever pushes it. Any thread.
 class PrimaryContext {
  public:

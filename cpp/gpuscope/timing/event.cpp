@@ -24,7 +24,6 @@ unsigned flags_of(const EventOptions& options) {
          (options.interprocess ? kInterprocess : 0);
 }
 
-constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
 constexpr int kTries = 3;             // the first may find the GPU's front end asleep
 
 int64_t host_now() {

@@ -11,7 +11,6 @@
 namespace gpuscope::timing {
 namespace {
 
-constexpr unsigned kPortableAndMapped = 0x01 | 0x02;  // CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_DEVICEMAP
 // The kernel runs at least this long: the GPU's clock advances in steps, of 32 ns on Hopper and 1 us before.
 constexpr uint64_t kWindowNs = 20'000;
 constexpr uint64_t kShortestNs = 10'000;

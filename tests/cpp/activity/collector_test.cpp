@@ -288,6 +288,43 @@ TEST_F(Collectors, ForceAFlushForBuffersOfWorkThatGoesOn) {
   EXPECT_EQ(collector->buffers().lent(), 0U);
 }
 
+TEST_F(Collectors, HaveRawTimestampsWhileTheyAreWanted) {
+  const auto collector = make();
+  collector->start({.raw_timestamps = true});
+  EXPECT_TRUE(collector->is_raw());
+  EXPECT_EQ(cupti_.raw_timestamps, std::vector<int>{1});
+  collector->stop();
+  EXPECT_FALSE(collector->is_raw());
+  EXPECT_EQ(cupti_.raw_timestamps, (std::vector<int>{1, 0}));
+  collector->start({});
+  EXPECT_EQ(cupti_.raw_timestamps.size(), 2U);
+}
+
+TEST_F(Collectors, GiveBuffersBackBeforeTimestampsAreOfAnotherClock) {
+  const auto collector = make();
+  std::vector<std::size_t> switched;
+  cupti_.on_flush = [&](bool) { switched.push_back(cupti_.raw_timestamps.size()); };
+  collector->start({.raw_timestamps = true});
+  collector->stop();
+  EXPECT_EQ(switched.front(), 0U);
+  EXPECT_EQ(switched.back(), 1U);
+}
+
+TEST_F(Collectors, LeaveTimestampsAsTheyAreWhereAnotherClientHasRecordsToo) {
+  cupti_.subscribe_code = driver::kCuptiMultipleSubscribers;
+  const auto collector = make();
+  EXPECT_EQ(collector->start({.may_share = true, .raw_timestamps = true}), Tier::Shared);
+  EXPECT_FALSE(collector->is_raw());
+  EXPECT_TRUE(cupti_.raw_timestamps.empty());
+}
+
+TEST_F(Collectors, LeaveTimestampsAsTheyAreInAnOlderCupti) {
+  Collector collector(cupti_.table(28));
+  collector.start({.raw_timestamps = true});
+  EXPECT_FALSE(collector.is_raw());
+  EXPECT_TRUE(cupti_.raw_timestamps.empty());
+}
+
 TEST_F(Collectors, SwitchOffOnlyWhatTheySwitchedOn) {
   cupti_.kinds.insert(kSynchronization);  // by another client
   const auto collector = make();

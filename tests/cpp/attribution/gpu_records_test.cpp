@@ -75,6 +75,37 @@ TEST_F(GpuRecord, NamesItsDeviceContextAndStream) {
   EXPECT_EQ(track.stream, 21U);
 }
 
+TEST_F(GpuRecord, OfAGpusOwnClockStandsOnTheProcesses) {
+  GpuClocks clocks;
+  clocks.add(3, {.device_ns = 71'000, .host_ns = 1'100});
+  records_->set_gpu_clocks(&clocks);
+  take(fakes::kernel_record({.correlation = 1, .start = 71'010, .end = 71'060, .device = 3}));
+  EXPECT_EQ(rows().kernel.start_ns[0], 1110);
+  EXPECT_EQ(rows().kernel.duration_ns[0], 50);
+}
+
+TEST_F(GpuRecord, OfAGpuWhoseClockIsNotKnownHasNoTime) {
+  GpuClocks clocks;
+  clocks.add(3, {.device_ns = 71'000, .host_ns = 1'100});
+  records_->set_gpu_clocks(&clocks);
+  take(fakes::kernel_record({.correlation = 1, .start = 71'010, .end = 71'060, .device = 0}));
+  EXPECT_EQ(rows().kernel.start_ns[0], 0);
+  EXPECT_EQ(rows().kernel.duration_ns[0], 50);
+  EXPECT_EQ(counters().zero_time, 1U);
+}
+
+TEST_F(GpuRecord, OfAKernelThatReadAClockIsNoWorkOfTheProgram) {
+  GpuClocks clocks;
+  clocks.add(0, {.device_ns = 71'000, .host_ns = 1'100});
+  records_->set_gpu_clocks(&clocks);
+  take(fakes::kernel_record({.correlation = 70, .start = 70'990, .end = 71'020}, "gpuscope_clock"));
+  take(fakes::kernel_record({.correlation = 71, .start = 72'990, .end = 73'020}, "gpuscope_clock"));
+  EXPECT_EQ(rows().kernel.size(), 0U);
+  EXPECT_EQ(counters().gpu_records + counters().unattributed, 0U);
+  EXPECT_EQ(records_->clock_kernels().seen, 2U);
+  EXPECT_EQ(records_->clock_kernels().agree, 1U);
+}
+
 TEST_F(GpuRecord, OfALaunchOutsideEveryRegionHasNone) {
   take(fakes::kernel_record({.correlation = 3, .start = 1100, .end = 1150}));
   EXPECT_EQ(rows().kernel.region[0], kNone);

@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "fakes/clock_kernel.h"
 #include "fakes/cuda.h"
 #include "fakes/cupti.h"
 #include "gpuscope/base/errors.h"
@@ -128,6 +129,83 @@ TEST_F(Sessions, RecordWhatIsLaunchedInsideTheWindow) {
   }
   EXPECT_EQ(audit(*store, "launches"), 100U);
   EXPECT_EQ(audit(*store, "missing"), 0U);
+}
+
+// -- the GPU's own clock
+
+class ClockedSessions : public Sessions {
+ protected:
+  ClockedSessions() {
+    fakes::GpuWork::reset();
+    cuda_.active_contexts = 1;
+    driver::Cuda table = gpu_.table();
+    table.launch_kernel = [](driver::CuFunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                             driver::CuStream, void** arguments, void**) {
+      Cupti::instance().call(fakes::kLaunchKernel);  // CUPTI sees what we launch, too
+      fakes::ClockKernels::instance().launch(arguments);
+      return 0;
+    };
+    vendor_ = std::make_unique<Vendor>(table, cupti_.table());
+  }
+  ~ClockedSessions() override {
+    session_.reset();
+    gpu_.wait();
+  }
+  Session& start_in(Mode mode, std::chrono::nanoseconds clock_wait = std::chrono::minutes(1)) {
+    Options options;
+    options.settings.mode = mode;
+    options.clock_wait = clock_wait;
+    return start(options);
+  }
+  /// A launch, and its kernel with times of the GPU's clock.
+  void launch() {
+    const uint32_t number = cupti_.call(fakes::kLaunchKernel);
+    const uint64_t now_ns = fakes::ClockKernels::now_ns();
+    cupti_.finish(fakes::kernel_record({.correlation = number, .start = now_ns, .end = now_ns + 500}));
+  }
+
+  fakes::ClockKernels& gpu_ = fakes::ClockKernels::instance();
+};
+
+TEST_F(ClockedSessions, TurnTimesOfTheGpusClockIntoTheirOwnInARing) {
+  Session& session = start_in(Mode::Ring);
+  EXPECT_EQ(cupti_.raw_timestamps, std::vector<int>{1});
+  session.open();
+  const int64_t before_ns = base::Clock::process().now_ns();
+  launch();
+  const int64_t after_ns = base::Clock::process().now_ns();
+  const auto store = session.stop();
+  ASSERT_EQ(store->kernel.size(), 1U);
+  constexpr int64_t kWide = 500'000'000;  // a reading on a busy machine; the GPU's clock is seconds ahead
+  EXPECT_GE(store->kernel.start_ns[0], before_ns - kWide);
+  EXPECT_LE(store->kernel.start_ns[0], after_ns + kWide);
+  EXPECT_NEAR(static_cast<double>(store->kernel.duration_ns[0]), 500, 50);
+  EXPECT_EQ(audit(*store, "zero_time"), 0U);
+  EXPECT_NE(store->find_info("clock.gpu_readings"), "");
+  EXPECT_EQ(cupti_.raw_timestamps, (std::vector<int>{1, 0}));
+}
+
+TEST_F(ClockedSessions, DoNotCountLaunchesOfTheirOwn) {
+  Session& session = start_in(Mode::Aggregate);
+  session.open();
+  while (gpu_.launched() < 3) {  // the clock is read again and again
+    std::this_thread::sleep_for(kShort);
+  }
+  const auto store = session.stop();
+  EXPECT_EQ(audit(*store, "launches"), 0U);
+  EXPECT_EQ(audit(*store, "callbacks"), 0U);
+  EXPECT_GT(std::stoi(std::string(store->find_info("clock.gpu_readings"))), 1);
+}
+
+TEST_F(ClockedSessions, LeaveTimestampsToCuptiWhereEveryRowIsKept) {
+  start_in(Mode::Full);
+  EXPECT_TRUE(cupti_.raw_timestamps.empty());
+}
+
+TEST_F(ClockedSessions, LeaveTimestampsToCuptiWhereTheGpuIsBusy) {
+  gpu_.busy = true;
+  start_in(Mode::Ring, std::chrono::milliseconds(1));
+  EXPECT_TRUE(cupti_.raw_timestamps.empty());
 }
 
 TEST_F(Sessions, RecordOneWindowAfterTheOther) {

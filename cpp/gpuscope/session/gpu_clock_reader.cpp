@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/session/gpu_clock_reader.h"
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+
+#include "gpuscope/base/event_log.h"
+#include "gpuscope/timing/context.h"
+
+namespace gpuscope::session {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::chrono::nanoseconds kLongestInterval = 4s;
+
+}  // namespace
+
+bool GpuClockReader::read(std::chrono::nanoseconds limit) noexcept {
+  const base::EventLogs::Silence silence;  // these launches are none of the program's
+  const timing::RelaxedCapture relaxed(cuda_);
+  int count = 0;
+  if (cuda_.device_get_count == nullptr || cuda_.device_get_count(&count) != 0) {
+    return false;
+  }
+  bool all = true;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    driver::CuDevice device = 0;
+    if (cuda_.device_get(&device, ordinal) != 0 || !driver::has_primary_context(cuda_, device)) {
+      continue;
+    }
+    try {
+      all = read_device(ordinal, limit) && all;
+    } catch (const std::exception&) {  // the driver refuses, or memory ran out
+      all = false;
+    }
+  }
+  return all;
+}
+
+bool GpuClockReader::read_device(int ordinal, std::chrono::nanoseconds limit) {
+  const auto now = std::chrono::steady_clock::now();
+  Clock& clock = clocks_.try_emplace(ordinal, cuda_, ordinal).first->second;
+  if (now < clock.next) {
+    return true;
+  }
+  clock.next = now + clock.interval;
+  const std::optional<timing::DeviceClock::Reading> reading = clock.clock.read(limit);
+  if (!reading) {
+    return false;
+  }
+  clock.interval = std::min(2 * clock.interval, kLongestInterval);
+  const std::lock_guard lock(mutex_);
+  readings_.push_back({static_cast<Device>(ordinal), {reading->device_ns, reading->host_ns}});
+  ++total_.count;
+  total_.widest_ns = std::max(total_.widest_ns, reading->width_ns);
+  return true;
+}
+
+GpuClockReader::Readings GpuClockReader::take() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(readings_, {});
+}
+
+GpuClockReader::Total GpuClockReader::total() const {
+  const std::lock_guard lock(mutex_);
+  return total_;
+}
+
+}  // namespace gpuscope::session

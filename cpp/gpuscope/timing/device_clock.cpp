@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/timing/device_clock.h"
+
+#include <atomic>
+#include <cstddef>
+
+#include "gpuscope/base/clock.h"
+#include "gpuscope/base/errors.h"
+
+namespace gpuscope::timing {
+namespace {
+
+constexpr uint64_t kKernelLimitNs = 2'000'000;  // where the host's thread is taken off its CPU
+
+// An answer waits for a step of the clock, so that the step's width does not count and no two answers are the same.
+constexpr const char* kClockKernel = R"(
+.visible .entry gpuscope_clock(.param .u64 words, .param .u32 questions, .param .u64 limit)
+{
+  .reg .u64 %words, %limit, %start, %now, %before, %passed;
+  .reg .u32 %asked, %number, %questions;
+  .reg .pred %again, %late;
+  ld.param.u64 %words, [words];
+  ld.param.u32 %questions, [questions];
+  ld.param.u64 %limit, [limit];
+  mov.u64 %start, %globaltimer;
+  mov.u32 %number, 1;
+wait:
+  ld.volatile.global.u32 %asked, [%words];
+  mov.u64 %before, %globaltimer;
+  sub.u64 %passed, %before, %start;
+  setp.ge.u64 %late, %passed, %limit;
+  @%late bra leave;
+  setp.lt.u32 %again, %asked, %number;
+  @%again bra wait;
+step:
+  mov.u64 %now, %globaltimer;
+  setp.eq.u64 %again, %now, %before;
+  @%again bra step;
+  st.volatile.global.u64 [%words+8], %now;
+  add.u32 %number, %number, 1;
+  setp.le.u32 %again, %number, %questions;
+  @%again bra wait;
+leave:
+  st.volatile.global.u32 [%words+4], 1;
+  ret;
+}
+)";
+
+static_assert(offsetof(DeviceClock::Words, ended) == 4 && offsetof(DeviceClock::Words, device_ns) == 8);
+
+/// The answer that differs from the last one; 0 when none comes in time.
+uint64_t wait_for_answer(DeviceClock::Words& words, uint64_t last, std::chrono::nanoseconds limit) noexcept {
+  const int64_t until_ns = base::Clock::process().now_ns() + limit.count();
+  do {
+    if (const uint64_t answer = std::atomic_ref(words.device_ns).load(std::memory_order_acquire); answer != last) {
+      return answer;
+    }
+  } while (base::Clock::process().now_ns() < until_ns);
+  return 0;
+}
+
+}  // namespace
+
+DeviceClock::DeviceClock(const driver::Cuda& cuda, int ordinal) : context_(cuda, ordinal) {
+  const PrimaryContext::Current current(context_);
+  module_.emplace(context_, kClockKernel);
+  function_ = module_->function(kKernel);
+  void* words = nullptr;
+  GPUSCOPE_CUDA(cuda, mem_host_alloc, &words, sizeof(Words), kPortableAndMapped);
+  words_ = static_cast<Words*>(words);
+  *words_ = {.asked = 0, .ended = 1, .device_ns = 0};
+  int code = cuda.mem_host_get_device_pointer(&address_, words, 0);
+  code = code == 0 ? cuda.stream_create(&stream_, kNonBlocking) : code;
+  if (code != 0) {
+    cuda.mem_free_host(words);
+    throw base::CudaError("cuMemHostGetDevicePointer or cuStreamCreate", code, cuda.error_name(code));
+  }
+}
+
+DeviceClock::~DeviceClock() {
+  std::atomic_ref(words_->asked).store(kNoMore, std::memory_order_release);
+  if (std::atomic_ref(words_->ended).load(std::memory_order_acquire) == 0) {
+    return;  // a kernel that waits behind work of the program's will read the words: to wait for it could take for ever
+  }
+  context_.release_in([&](const driver::Cuda& cuda) {
+    cuda.stream_destroy(stream_);
+    cuda.mem_free_host(words_);
+  });
+}
+
+std::optional<DeviceClock::Reading> DeviceClock::read(std::chrono::nanoseconds limit) {
+  if (std::atomic_ref(words_->ended).load(std::memory_order_acquire) == 0) {
+    return std::nullopt;  // the kernel of an earlier time has not begun
+  }
+  *words_ = {};
+  uint32_t questions = kQuestions;
+  uint64_t kernel_limit_ns = kKernelLimitNs;
+  void* arguments[] = {&address_, &questions, &kernel_limit_ns};
+  const PrimaryContext::Current current(context_);
+  std::atomic_ref asked(words_->asked);
+  asked.store(1, std::memory_order_release);
+  module_->launch(function_, 1, 1, reinterpret_cast<uint64_t>(stream_), arguments);
+  // The first answer says that the kernel runs.
+  uint64_t last = wait_for_answer(*words_, 0, limit);
+  std::optional<Reading> best;
+  const base::Clock& clock = base::Clock::process();
+  for (uint32_t number = 2; number <= kQuestions && last != 0; ++number) {
+    const int64_t begin_ns = clock.now_ns();
+    asked.store(number, std::memory_order_release);
+    last = wait_for_answer(*words_, last, limit);
+    const int64_t width_ns = clock.now_ns() - begin_ns;
+    if (last != 0 && (!best || width_ns < best->width_ns)) {
+      best = {last, begin_ns + width_ns / 2, width_ns};
+    }
+  }
+  asked.store(kNoMore, std::memory_order_release);
+  return best;
+}
+
+}  // namespace gpuscope::timing
