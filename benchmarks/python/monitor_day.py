@@ -77,6 +77,7 @@ class Sampler:
                         "process_cpu_s": self.rounds * 0.1,
                         "resident_bytes": 1 << 30,
                         "slow_time_ns": self.now_ns,
+                        "rare_time_ns": self.now_ns,
                         "host_time_ns": self.now_ns,
                         "host": dict.fromkeys(_core.HOST_FIGURES, float(self.rounds)) | {"why": {}},
                         "gpu": facts,

@@ -148,6 +148,7 @@ def sample(facts, time_s=1e9, **changed):
         "process_cpu_s": 1.5,
         "resident_bytes": 4096,
         "slow_time_ns": time_ns,
+        "rare_time_ns": changed.get("slow_time_ns", time_ns),
         "host_time_ns": time_ns,
         "host": dict.fromkeys(_core.HOST_FIGURES) | {"why": {}},
         "gpu": facts,

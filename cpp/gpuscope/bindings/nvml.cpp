@@ -170,8 +170,8 @@ py::list take_samples(nvml::GpuSampler& sampler) {
     const bool has_gpu = sample.gpu != nvml::GpuSample::kNoGpu;
     taken.append(py::dict("time_ns"_a = sample.time_ns, "took_ns"_a = sample.took_ns,
                           "process_cpu_s"_a = sample.process_cpu_s, "resident_bytes"_a = sample.resident_bytes,
-                          "slow_time_ns"_a = sample.slow_time_ns, "host_time_ns"_a = sample.host_time_ns,
-                          "host"_a = host_state(sample.host),
+                          "slow_time_ns"_a = sample.slow_time_ns, "rare_time_ns"_a = sample.rare_time_ns,
+                          "host_time_ns"_a = sample.host_time_ns, "host"_a = host_state(sample.host),
                           "gpu"_a = has_gpu ? py::object(gpu_state(sample.state)) : py::none()));
   }
   return taken;
@@ -203,12 +203,17 @@ void bind_nvml(py::module_& module) {
 #undef GPUSCOPE_NAME_FIGURE
   module.attr("GPU_FIGURES") = figures;
   py::typing::List<py::str> counters;
+  py::typing::List<py::str> rare;
   for (const nvml::ThrottleReason& reason : nvml::kThrottleReasons) {
     if (reason.field != 0) {
       counters.append(reason.name);
+      if (reason.takes_long) {
+        rare.append(reason.name);
+      }
     }
   }
   module.attr("THROTTLE_COUNTERS") = counters;
+  module.attr("RARE_COUNTERS") = rare;
   py::typing::List<py::str> host_figures;
 #define GPUSCOPE_NAME_FIGURE(type, figure) host_figures.append(#figure);
   GPUSCOPE_HOST_FIGURES(GPUSCOPE_NAME_FIGURE)
@@ -240,8 +245,8 @@ void bind_nvml(py::module_& module) {
            "Ends the threads after the round that is under way.")
       .def("take", &take_samples,
            "Samples that were not taken before, oldest first: time_ns since the epoch, took_ns, process_cpu_s and "
-           "resident_bytes of this process, slow_time_ns (when energy, throttling and errors were read), "
-           "host_time_ns (when the host was), "
+           "resident_bytes of this process, slow_time_ns (when seconds of throttling were read), "
+           "rare_time_ns (when energy, errors and those of RARE_COUNTERS were), host_time_ns (when the host was), "
            "host as host_state has it, and gpu as gpu_states has it; None without one.")
       .def(
           "cost", &sampling_cost,

@@ -18,6 +18,7 @@
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/errors.h"
 #include "gpuscope/nvml/energy_ticks.h"
+#include "gpuscope/nvml/pace.h"
 #include "gpuscope/nvml/state.h"
 
 namespace gpuscope::nvml {
@@ -30,16 +31,14 @@ using Count = store::DeviceCounters::Row;
 
 using store::kNotRead;
 constexpr int64_t kSlowNs = std::chrono::nanoseconds(1s).count();
+constexpr int64_t kRareNs = 10 * kSlowNs;
+// Of CPU time, for each GPU: what a search for ticks and those of some ten seconds take.
+constexpr int64_t kAtOnceNs = std::chrono::nanoseconds(120ms).count();
 // Of a process without a context, how soon one is seen; and how soon another is, of a process that has some.
 constexpr int64_t kFirstLook = std::chrono::nanoseconds(20ms).count();
 constexpr int64_t kNextLook = std::chrono::nanoseconds(1s).count();
-// How long each tick of the energy counter is read, however long the interval.
-constexpr int64_t kDenseTime = std::chrono::nanoseconds(3s).count();
 constexpr std::size_t kMostRows = std::size_t{1} << 16;  // that wait to be taken: 10 MB
 constexpr auto kEndLimit = 1s;
-
-// NVML's field that counts it is read at the interval: 1.5 us on an H100, where each of the others takes 0.4 ms.
-constexpr std::string_view kCheapReason = "sw_power_cap";
 
 int64_t moment_ns() { return base::Clock::process().now_ns(); }
 
@@ -148,15 +147,23 @@ class SampledDevice {
         interval_ns_(interval_ns),
         reader_(std::move(reader)),
         ticks_(interval_ns),
-        fast_due_ns_(now),
-        slow_due_ns_(now) {
+        allowance_(kSamplingShare, kAtOnceNs, now),
+        fast_due_ns_(now) {
     begin_window(now);
   }
 
   unsigned ordinal() const noexcept { return ordinal_; }
-  void begin_window(int64_t now) noexcept { ticks_.want_all_until(now + kDenseTime); }
+  void begin_window(int64_t now) noexcept {
+    ticks_.begin_window(now);
+    rare_due_ns_ = now;
+  }
+  /// CPU time that reading took, and what goes with it.
+  void spend(int64_t now, int64_t cpu_ns) {
+    allowance_.spend(now, cpu_ns);
+    ticks_.wait_until(allowance_.free_ns());
+  }
 
-  int64_t due_ns(int64_t now) { return std::min({fast_due_ns_, slow_due_ns_, ticks_.next_ns(now)}); }
+  int64_t due_ns(int64_t now) { return std::min({fast_due_ns_, rare_due_ns_, ticks_.next_ns(now)}); }
 
   /// Reads what is due, one group of calls; what is due later, too, where this is the last time.
   void read(int64_t now, bool is_last, Rows& rows) {
@@ -167,9 +174,10 @@ class SampledDevice {
       read_fast(rows);
       fast_due_ns_ += (std::max<int64_t>(now - fast_due_ns_, 0) / interval_ns_ + 1) * interval_ns_;
     }
-    if (is_last || slow_due_ns_ <= now) {
-      read_slow(rows);
-      slow_due_ns_ = now + std::max(kSlowNs, interval_ns_);
+    if (is_last || rare_due_ns_ <= now) {
+      read_rare(rows);
+      rare_read_ns_ = now;
+      rare_due_ns_ = now + std::max(kRareNs, interval_ns_);
     }
   }
 
@@ -188,7 +196,7 @@ class SampledDevice {
   void read_fast(Rows& rows) {
     const int64_t before = moment_ns();
     reader_.read_fast();
-    read_throttled(true);
+    read_throttled(false);
     const int64_t time_ns = before + (moment_ns() - before) / 2;
     Sample row = empty_sample(time_ns, ordinal_);
     const GpuState& state = reader_.state();
@@ -202,19 +210,26 @@ class SampledDevice {
     row.memory_used_bytes = in_units<int64_t>(state.memory_used_bytes, 1);
     row.throttle_reasons = in_units<int64_t>(state.throttle_bits, 1);
     keep(row, rows.samples);
-    keep(throttled(time_ns, true), rows.counters);
+    keep(throttled(time_ns, false), rows.counters);
+    // Their time is read rarely, unless one of them begins or ends to hold clocks back, or goes on to.
+    const uint64_t held = state.throttle_bits.value_or(kRareReasons) & kRareReasons;
+    if (held != std::exchange(held_, held)) {
+      rare_due_ns_ = before;
+    } else if (held != 0) {
+      rare_due_ns_ = std::min(rare_due_ns_, rare_read_ns_ + std::max(kSlowNs, interval_ns_));
+    }
   }
 
-  void read_slow(Rows& rows) {
+  void read_rare(Rows& rows) {
     const int64_t before = moment_ns();
     reader_.read_limits();
-    read_throttled(false);
+    read_throttled(true);
     const int64_t time_ns = before + (moment_ns() - before) / 2;
     Sample row = empty_sample(time_ns, ordinal_);
     row.power_limit_default_mw = in_units<int32_t>(reader_.state().power_limit_default_w, 1e3);
     row.sm_max_mhz = in_units<int32_t>(reader_.state().sm_max_hz, 1e-6);
     keep(row, rows.samples);
-    keep(throttled(time_ns, false), rows.counters);
+    keep(throttled(time_ns, true), rows.counters);
   }
 
   void read_energy(bool is_last, Rows& rows) {
@@ -240,22 +255,22 @@ class SampledDevice {
     }
   }
 
-  static bool is_read(std::size_t reason, bool is_cheap) {
-    return throttled_column(reason) != nullptr && (kThrottleReasons[reason].name == kCheapReason) == is_cheap;
+  static bool is_read(std::size_t reason, bool takes_long) {
+    return throttled_column(reason) != nullptr && kThrottleReasons[reason].takes_long == takes_long;
   }
 
-  void read_throttled(bool is_cheap) {
+  void read_throttled(bool takes_long) {
     for (std::size_t reason = 0; reason < kThrottleReasons.size(); ++reason) {
-      if (is_read(reason, is_cheap)) {
+      if (is_read(reason, takes_long)) {
         reader_.read_throttled(reason);
       }
     }
   }
 
-  Count throttled(int64_t time_ns, bool is_cheap) const {
+  Count throttled(int64_t time_ns, bool takes_long) const {
     Count row = empty_count(time_ns, ordinal_);
     for (std::size_t reason = 0; reason < kThrottleReasons.size(); ++reason) {
-      if (is_read(reason, is_cheap)) {
+      if (is_read(reason, takes_long)) {
         row.*throttled_column(reason) = in_units<int64_t>(reader_.state().throttled_s[reason], 1e9);
       }
     }
@@ -267,8 +282,11 @@ class SampledDevice {
   int64_t interval_ns_;
   GpuReader reader_;
   EnergyTicks ticks_;
+  Allowance allowance_;
   int64_t fast_due_ns_;
-  int64_t slow_due_ns_;
+  int64_t rare_due_ns_ = 0;
+  int64_t rare_read_ns_ = 0;
+  uint64_t held_ = 0;  // of kRareReasons, when it was read last
 };
 
 namespace {
@@ -306,6 +324,7 @@ struct DeviceSampling::State {
   int64_t look_ns = 0;  // for devices
   unsigned gpus = 0;    // of NVML's
   std::string no_gpu_why;
+  int64_t charged_ns = 0;  // of the thread's CPU time, to devices
 
   void run() noexcept;
   std::string find_devices(int64_t now);
@@ -396,7 +415,11 @@ void DeviceSampling::State::run() noexcept {
     try {
       int64_t now = moment_ns();
       if (look_ns <= now) {
+        const std::size_t known = devices.size();
         reason = find_devices(now);
+        if (devices.size() != known) {  // what it takes to find them, NVML's own start with it, comes once
+          charged_ns = base::thread_cpu_ns();
+        }
         look_ns = now + (devices.empty() && cuda.library ? kFirstLook : kNextLook);
       }
       for (SampledDevice& device : devices) {
@@ -407,6 +430,8 @@ void DeviceSampling::State::run() noexcept {
         device.read(now, reads_last, fresh);
         longest_ns = std::max(longest_ns, moment_ns() - now);
         device.explain(explained);
+        const int64_t cpu_ns = base::thread_cpu_ns();
+        device.spend(moment_ns(), cpu_ns - std::exchange(charged_ns, cpu_ns));
       }
       due = due_ns(moment_ns());
     } catch (const std::exception&) {  // no memory

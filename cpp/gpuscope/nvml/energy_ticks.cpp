@@ -15,6 +15,11 @@ constexpr int64_t kStuck = 1000 * kMs;
 // What a tick may be beside its period, and the least that the period is taken to vary by.
 constexpr int64_t kJitter = 1 * kMs;
 constexpr double kPeriodVaries = 5e-4;
+// Ticks that are read lie a quarter of the time apart that has passed in the window: some twenty values of the first
+// three seconds, and thirty of the first ten.
+constexpr int64_t kPartOfWindow = 4;
+constexpr int64_t kLongestStep = 5000 * kMs;
+constexpr int64_t kFirstSeconds = 3000 * kMs;
 // A tick that is known this well needs no reading in between; two calls of 3 ms bound it no better.
 constexpr int64_t kNarrow = 12 * kMs;
 // After so many searches its ticks are taken for irregular, and no reading is aimed any more; unless so many ticks were
@@ -34,12 +39,19 @@ void EnergyTicks::seek() {
   aim_ = Aim::Seek;
   found_ = 0;
   due_ns_ = 0;
+  can_wait_ = true;
 }
 
-/// Every other tick, as a reading before and one after it tell both values; fewer where that is often enough.
+int64_t EnergyTicks::step_ns(int64_t now_ns) const {
+  const int64_t passed_ns = now_ns - began_ns_;
+  const int64_t step_ns = std::min(passed_ns / kPartOfWindow, kLongestStep);
+  return passed_ns < kFirstSeconds ? step_ns : std::max(step_ns, 2 * interval_ns_);
+}
+
+/// Every other tick at most, as a reading before and one after it tell both values.
 void EnergyTicks::aim_at(int64_t from_ns) {
   const int64_t period_ns = (shortest_ns_ + longest_ns_) / 2;
-  const int64_t wanted = from_ns < all_until_ns_ ? 2 : std::max<int64_t>(2, 2 * interval_ns_ / period_ns);
+  const int64_t wanted = std::max<int64_t>(2, step_ns(from_ns) / period_ns);
   const int64_t soonest = (from_ns + call_ns_ + 2 * kJitter - last_.low_ns) / shortest_ns_ + 1;
   for (int64_t count = std::max(wanted, soonest); count >= std::max<int64_t>(soonest, 1); --count) {
     next_ = expect(last_.number + count);
@@ -53,10 +65,11 @@ void EnergyTicks::aim_at(int64_t from_ns) {
 }
 
 int64_t EnergyTicks::next_ns(int64_t now_ns) {
-  if (aim_ == Aim::Before && now_ns > next_.low_ns - call_ns_) {  // it came too late
-    aim_at(now_ns);
+  const bool is_late = now_ns > next_.low_ns - call_ns_;
+  if (aim_ == Aim::Before && (is_late || due_ns_ < free_ns_)) {
+    aim_at(std::max(now_ns, free_ns_));
   }
-  return std::max(now_ns, due_ns_);
+  return std::max({now_ns, due_ns_, can_wait_ ? free_ns_ : 0});
 }
 
 void EnergyTicks::narrow_period() {
@@ -80,9 +93,11 @@ EnergyTicks::Taken EnergyTicks::take_seeking(const Reading& reading) {
   const bool is_first = !before_.has_value();
   before_ = reading;
   due_ns_ = reading.end_ns + kSeekInterval;
+  can_wait_ = false;
   if (!is_first && reading.value == before.value) {
     if (reading.end_ns - unchanged_since_ns_ > kStuck) {
       due_ns_ = reading.end_ns + std::max(interval_ns_, kStuck);
+      can_wait_ = true;
     }
     return {};
   }
@@ -103,6 +118,7 @@ EnergyTicks::Taken EnergyTicks::take_seeking(const Reading& reading) {
   last_ = tick;
   if (longest_ns_ < 2 * kOften || searches_ > kMostSearches) {  // the latest tick is never far, or not to be foreseen
     aim_ = Aim::Often;
+    can_wait_ = true;
     due_ns_ = reading.end_ns + interval_ns_;
     return {.tick = Tick{tick.low_ns, tick.high_ns}, .is_new = true};
   }

@@ -11,8 +11,9 @@ namespace gpuscope::nvml {
 /// Such a counter stands still and goes on at once, each 99.5 ms on an H100: what is read is what it had at its latest
 /// tick, and says as much about a moment as that tick is known to be near it. A reading takes milliseconds, so that
 /// there should be few: at first it is read again and again until it has gone on twice, which gives the period; then
-/// only before and after every other tick, whose bounds each reading narrows. Where a tick is not where it was
-/// expected, it begins anew. Times in ns. One thread.
+/// only before and after some ticks, whose bounds each reading narrows. These lie ever farther apart, up to five
+/// seconds: a part of the time since a window began, so that a recording of any length has some. Where a tick is not
+/// where it was expected, it begins anew. Times in ns. One thread.
 class EnergyTicks {
  public:
   /// The counter went on between these moments.
@@ -30,7 +31,8 @@ class EnergyTicks {
     bool is_new = false;       // it says something that the readings before did not
   };
 
-  /// `interval_ns`: between two values that are wanted; ticks that are nearer to each other are left out.
+  /// `interval_ns`: between two values that are wanted at least, but for the first seconds of a window: in a short
+  /// recording they are all that is told.
   explicit EnergyTicks(int64_t interval_ns) : interval_ns_(interval_ns) {}
 
   /// When to read next, at `now_ns` or later.
@@ -38,8 +40,9 @@ class EnergyTicks {
   Taken take(const Reading& reading);
   /// Of a reading at any other moment, which changes nothing here: when the tick was that its value is of.
   std::optional<Tick> find_tick(const Reading& reading) const;
-  /// Every tick is wanted until then, however long the interval: in a short recording they are all that is told.
-  void want_all_until(int64_t moment_ns) noexcept { all_until_ns_ = moment_ns; }
+  void begin_window(int64_t moment_ns) noexcept { began_ns_ = moment_ns; }
+  /// Reads nothing sooner that could wait: only what a search, or a tick that was read before, still needs.
+  void wait_until(int64_t moment_ns) noexcept { free_ns_ = moment_ns; }
   /// Begins anew then.
   void rest_until(int64_t moment_ns) {
     seek();
@@ -58,17 +61,20 @@ class EnergyTicks {
   };
 
   Expected expect(int64_t number) const;
+  int64_t step_ns(int64_t now_ns) const;
   void aim_at(int64_t from_ns);
   void seek();
   void narrow_period();
   Taken take_seeking(const Reading& reading);
 
   int64_t interval_ns_;
-  int64_t all_until_ns_ = 0;
+  int64_t began_ns_ = 0;
+  int64_t free_ns_ = 0;
   int64_t call_ns_ = 4'000'000;  // how long a reading takes, as the longest of the latest did
   std::optional<Reading> before_;
   Aim aim_ = Aim::Seek;
   int64_t due_ns_ = 0;
+  bool can_wait_ = true;  // the next reading
   int searches_ = 1;
   int found_ = 0;  // ticks, one after the other, while it seeks
   int64_t unchanged_since_ns_ = 0;

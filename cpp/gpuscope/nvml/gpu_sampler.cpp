@@ -18,6 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::chrono::nanoseconds kSlowInterval = 1s;
+constexpr std::chrono::nanoseconds kLongestRareInterval = 30s;
 constexpr std::size_t kMostSamples = 10'000;  // some 15 MB
 
 double process_cpu_s() {
@@ -48,6 +49,18 @@ void take_memory_of_instances(GpuState& state, const std::vector<MigInstance>& i
   state.memory_used_bytes = used;
   state.why.erase("memory_used_bytes");
 }
+
+/// When what takes long was read of a GPU, and what held its clocks back then.
+struct RareReading {
+  int64_t time_ns = 0;
+  uint64_t held = 0;
+
+  /// However much was spent: it was not for long, or `held_now` says that it has changed.
+  bool is_due(int64_t now_ns, std::optional<uint64_t> held_now) {
+    const bool has_changed = held_now && *held_now != std::exchange(held, *held_now);
+    return has_changed || time_ns == 0 || now_ns - time_ns >= std::chrono::nanoseconds(kLongestRareInterval).count();
+  }
+};
 
 /// Takes over what the slow thread read last; what the fast one reads stays. Nothing for a GPU that is lost.
 void merge_slow(GpuState& state, const GpuState& slow) {
@@ -88,6 +101,7 @@ GpuSampler::GpuSampler(const driver::Nvml& nvml, std::chrono::nanoseconds interv
       count_(count_gpus(nvml, why_)),
       process_(getpid()),
       slow_(count_),
+      held_(count_),
       began_ns_(now_ns()) {
   fast_thread_ = std::thread([this] { run_fast(); });
   try {
@@ -164,9 +178,12 @@ bool GpuSampler::sleep_until(std::chrono::steady_clock::time_point moment) {
 void GpuSampler::keep(GpuSample sample) {
   const std::lock_guard lock(mutex_);
   durations_.add(sample.took_ns);
+  const std::optional<uint64_t> held = sample.state.throttle_bits;
   if (sample.gpu != GpuSample::kNoGpu) {
     merge_slow(sample.state, slow_[sample.gpu].state);
     sample.slow_time_ns = slow_[sample.gpu].time_ns;
+    sample.rare_time_ns = slow_[sample.gpu].rare_time_ns;
+    held_[sample.gpu] = held;
   } else {
     sample.slow_time_ns = slow_host_.time_ns;
   }
@@ -182,6 +199,12 @@ void GpuSampler::keep(GpuSample sample) {
 std::optional<bool> GpuSampler::mig_of(unsigned gpu) const {
   const std::lock_guard lock(mutex_);
   return slow_[gpu].state.mig;
+}
+
+std::optional<uint64_t> GpuSampler::held_of(unsigned gpu) const {
+  const std::lock_guard lock(mutex_);
+  const std::optional<uint64_t> bits = held_[gpu];
+  return bits ? std::optional(*bits & kRareReasons) : std::nullopt;
 }
 
 void GpuSampler::read_parts(GpuReader& reader, const Pace& pace) const {
@@ -264,6 +287,10 @@ void GpuSampler::run_slow() {
     readers.emplace_back(nvml_, index);
   }
   int64_t cpu_ns = 0;
+  int64_t charged_ns = 0;
+  unsigned turn = 0;  // whose GPU's turn it is to have read what takes long
+  std::vector<RareReading> rare(count_);
+  std::optional<Allowance> allowance;  // from the first round on: what beginning takes comes once
   auto due = std::chrono::steady_clock::now();
   do {
     SlowState host{.time_ns = now_ns(), .state = {}, .host = host_reader.read()};
@@ -274,14 +301,25 @@ void GpuSampler::run_slow() {
     xids.read(now_ns());
     for (GpuReader& reader : readers) {
       const std::optional<bool> mig = reader.state().mig;
+      const bool was_lost = reader.device() == nullptr;
       const int64_t began_ns = now_ns();
       reader.read_slow();
       if (reader.state().mig != mig) {
         reader.forget_refusals();
       }
       const unsigned gpu = reader.state().index;
+      const int64_t read_ns = now_ns();
+      const bool is_free = gpu == turn && allowance && allowance->free_ns() <= read_ns;
+      if (rare[gpu].is_due(read_ns, held_of(gpu)) || was_lost || is_free) {
+        reader.read_rare();
+        rare[gpu].time_ns = read_ns + (now_ns() - read_ns) / 2;
+        turn = (gpu + 1) % count_;
+      }
       const int64_t took_ns = now_ns() - began_ns;
-      SlowState slow{.time_ns = began_ns + took_ns / 2, .state = reader.state(), .host = {}};
+      SlowState slow{.time_ns = began_ns + (read_ns - began_ns) / 2,
+                     .rare_time_ns = rare[gpu].time_ns,
+                     .state = reader.state(),
+                     .host = {}};
       xids.watch(gpu, reader.device());
       slow.state.xid_errors = xids.counts(gpu);
       if (!slow.state.xid_errors.has_value()) {
@@ -297,6 +335,12 @@ void GpuSampler::run_slow() {
     wake_->notify_all();
     const int64_t before_ns = std::exchange(cpu_ns, base::thread_cpu_ns());
     cost_.cpu_ns += cpu_ns - before_ns;
+    const int64_t spent_ns = cost_.cpu_ns - std::exchange(charged_ns, cost_.cpu_ns);
+    if (allowance) {
+      allowance->spend(now_ns(), spent_ns);
+    } else {
+      allowance.emplace(kSamplingShare * count_, 0, now_ns());
+    }
   } while (sleep_until(due));
 }
 

@@ -29,7 +29,8 @@ struct GpuSample {
   unsigned gpu = kNoGpu;     // NVML's number; kNoGpu where there is none, and then the process alone is known
   double process_cpu_s = 0;  // what all threads of this process have run so far
   uint64_t resident_bytes = 0;
-  int64_t slow_time_ns = 0;  // when what is read once a second was: energy, seconds of throttling, errors
+  int64_t slow_time_ns = 0;  // when what is read once a second was: seconds of throttling
+  int64_t rare_time_ns = 0;  // when what takes long was: energy, errors, and seconds of what `takes_long`
   int64_t host_time_ns = 0;  // when the host was
   GpuState state;
   base::HostState host;
@@ -45,16 +46,18 @@ struct SamplingCost {
   int64_t longest_ns = 0;  // of a round
   int64_t mean_ns = 0;     // of a sample of one GPU
   int64_t p99_ns = 0;
-  int64_t slow_mean_ns = 0;  // of what is read of a GPU once a second
+  int64_t slow_mean_ns = 0;  // of what is read of a GPU once a second, with what is read rarely where that was due
   int64_t slow_p99_ns = 0;
   Divisors divisors{1, 1, 1, 1};  // each how manieth round reads a part
 };
 
-/// Reads all GPUs at an interval on a thread of its own, and what takes long once a second on a second one: neither
-/// takes Python's GIL, and no thread that launches waits for them. Where reading takes too much of the interval, less
-/// is read each time (`Pace`), and `cost` says of what; figures that a round did not read are those of an earlier one,
-/// but for bytes of links, which are absent. Samples are kept until they are taken, the newest
-/// 10,000 at most. Any thread may call; a forked child has neither thread, and samples no more.
+/// Reads all GPUs at an interval on a thread of its own, and what differs seldom once a second on a second one: neither
+/// takes Python's GIL, and no thread that launches waits for them. That one reads what takes long, too, as often as
+/// both threads together keep to 0.2 % of a core for each GPU, but each half minute at least; at once, where what holds
+/// clocks back has changed. Where reading takes too much of the interval, less is read each time (`Pace`), and `cost`
+/// says of what; figures that a round did not read are those of an earlier one, but for bytes of links, which are
+/// absent. Samples are kept until they are taken, the newest 10,000 at most. Any thread may call; a forked child has
+/// neither thread, and samples no more.
 class GpuSampler {
  public:
   /// Throws Error where a thread cannot be made.
@@ -74,6 +77,7 @@ class GpuSampler {
  private:
   struct SlowState {
     int64_t time_ns = 0;
+    int64_t rare_time_ns = 0;
     GpuState state;
     base::HostState host;  // of the machine, in that of no GPU
   };
@@ -86,6 +90,8 @@ class GpuSampler {
   void keep(GpuSample sample);
   /// Whether the GPU is split into instances, as the slow thread read last.
   std::optional<bool> mig_of(unsigned gpu) const;
+  /// What holds clocks back, of that whose seconds take long to read, as the fast thread read last.
+  std::optional<uint64_t> held_of(unsigned gpu) const;
 
   driver::Nvml nvml_;
   std::chrono::nanoseconds interval_;
@@ -99,6 +105,7 @@ class GpuSampler {
   bool has_read_slow_ = false;
   std::deque<GpuSample> samples_;
   std::vector<SlowState> slow_;  // newest, a GPU each
+  std::vector<std::optional<uint64_t>> held_;
   SlowState slow_host_;
   SamplingCost cost_;  // but for what is computed of the durations
   Durations durations_;

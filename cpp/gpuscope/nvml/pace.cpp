@@ -44,6 +44,16 @@ void Pace::slow_down() {
   ++steps_;
 }
 
+void Allowance::spend(int64_t now_ns, int64_t cpu_ns) {
+  const auto earned_ns = static_cast<int64_t>(share_ * static_cast<double>(std::max<int64_t>(now_ns - at_ns_, 0)));
+  left_ns_ = std::min(left_ns_ + earned_ns, most_ns_) - cpu_ns;
+  at_ns_ = std::max(at_ns_, now_ns);
+}
+
+int64_t Allowance::free_ns() const noexcept {
+  return left_ns_ < 0 ? at_ns_ + static_cast<int64_t>(static_cast<double>(-left_ns_) / share_) : at_ns_;
+}
+
 void Durations::add(int64_t ns) {
   ++bins_[std::min<std::size_t>(store::histogram_bin(ns), kBins - 1)];
   ++count_;

@@ -40,6 +40,27 @@ class Pace {
   Divisors divisors_{1, 1, 1, 1};
 };
 
+/// Of a core, for each GPU that is read.
+inline constexpr double kSamplingShare = 0.002;
+
+/// What may be spent of a core: so much at once, and a share of the time in the long run. What takes long waits until
+/// nothing is owed. Times in ns. One thread.
+class Allowance {
+ public:
+  Allowance(double share, int64_t at_once_ns, int64_t now_ns)
+      : share_(share), most_ns_(at_once_ns), left_ns_(at_once_ns), at_ns_(now_ns) {}
+
+  void spend(int64_t now_ns, int64_t cpu_ns);
+  /// When nothing is owed any more.
+  int64_t free_ns() const noexcept;
+
+ private:
+  double share_;
+  int64_t most_ns_;
+  int64_t left_ns_;  // below 0: owed
+  int64_t at_ns_;
+};
+
 /// How long samples took: 16 bins an octave, so that a quantile is within 3.1 %.
 class Durations {
  public:

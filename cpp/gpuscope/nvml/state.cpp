@@ -192,7 +192,6 @@ void GpuReader::read_slow() {
   }
   read_field("power_instant_w", state_.power_instant_w, kWattsPerMilliwatt, kPowerInstant);
   read_limits();
-  read_energy();
   driver::NvmlMarginTemperature margin;
   state_.temperature_margin_c.reset();
   if (ask({"temperature_margin_c"}, nvml_.margin_temperature, &margin)) {
@@ -200,16 +199,18 @@ void GpuReader::read_slow() {
   }
   read_field("memory_temperature_c", state_.memory_temperature_c, 1, kMemoryTemperature);
   read_number("fan_ratio", state_.fan_ratio, kPerPercent, nvml_.fan_speed);
-  for (std::size_t reason = 0; reason < kThrottleReasons.size(); ++reason) {
-    read_throttled(reason);
-  }
-  read_number("pcie_generation", state_.pcie_generation, 1, nvml_.pcie_generation);
-  read_number("pcie_generation_max", state_.pcie_generation_max, 1, nvml_.pcie_generation_max);
-  read_number("pcie_width", state_.pcie_width, 1, nvml_.pcie_width);
-  read_number("pcie_width_max", state_.pcie_width_max, 1, nvml_.pcie_width_max);
-  read_errors();
+  read_throttled_where(false);
   read_processes();
   read_instances();
+}
+
+void GpuReader::read_rare() {
+  read_energy();
+  read_throttled_where(true);
+  read_number("pcie_generation", state_.pcie_generation, 1, nvml_.pcie_generation);
+  read_number("pcie_width", state_.pcie_width, 1, nvml_.pcie_width);
+  read_widest_link();
+  read_errors();
 }
 
 void GpuReader::read_energy() {
@@ -256,8 +257,9 @@ void GpuReader::forget_link_bytes() {
 
 // A link that is not known is taken for the fastest.
 std::optional<double> GpuReader::link_wrap_s() {
-  read_number("pcie_generation_max", state_.pcie_generation_max, 1, nvml_.pcie_generation_max);
-  read_number("pcie_width_max", state_.pcie_width_max, 1, nvml_.pcie_width_max);
+  if (!state_.pcie_generation_max || !state_.pcie_width_max) {  // they do not change while the GPU is there
+    read_widest_link();
+  }
   const double bytes_per_s =
       link_bytes_per_s(state_.pcie_generation_max.value_or(kLaneBytesPerS.size()), state_.pcie_width_max.value_or(16));
   return bytes_per_s > 0 ? std::optional(kBytesUntilWrap / bytes_per_s) : std::nullopt;
@@ -301,6 +303,19 @@ void GpuReader::read_throttled(std::size_t reason) {
     const std::string name = std::string("throttled_s.") + kThrottleReasons[reason].name;
     read_field(name.c_str(), state_.throttled_s[reason], kSecondsPerNs, kThrottleReasons[reason].field);
   }
+}
+
+void GpuReader::read_throttled_where(bool takes_long) {
+  for (std::size_t reason = 0; reason < kThrottleReasons.size(); ++reason) {
+    if (kThrottleReasons[reason].takes_long == takes_long) {
+      read_throttled(reason);
+    }
+  }
+}
+
+void GpuReader::read_widest_link() {
+  read_number("pcie_generation_max", state_.pcie_generation_max, 1, nvml_.pcie_generation_max);
+  read_number("pcie_width_max", state_.pcie_width_max, 1, nvml_.pcie_width_max);
 }
 
 void GpuReader::read_errors() {
@@ -411,6 +426,7 @@ GpuStates read_gpu_states(const driver::Nvml& nvml) {
     GpuReader reader(nvml, index);
     reader.read_fast();
     reader.read_slow();
+    reader.read_rare();
     reader.read_link_bytes(std::chrono::nanoseconds(0));  // one reading, as it is
     states.gpus.push_back(reader.state());
     if (states.gpus.back().why.contains("all")) {

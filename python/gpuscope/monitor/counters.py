@@ -198,14 +198,15 @@ def throttled(
 
 
 def _energy(samples: Sequence[GpuSample], begin_ns: int | None, end_ns: int | None) -> Grown:
-    track = _gpu_track(samples, "energy_total_j", lambda gpu: gpu.energy_total_j)
+    track = _gpu_track(samples, "energy_total_j", lambda gpu: gpu.energy_total_j, is_rare=True)
     if track.values[0] == track.values[-1] and track.times_ns[-1] - track.times_ns[0] > _STUCK_NS:
         raise _Unknown("the counter of energy stands still, which that of a board that works does not")
     return track.grown(begin_ns, end_ns)
 
 
 def _throttled(samples: Sequence[GpuSample], reason: str, begin_ns: int | None, end_ns: int | None) -> Grown:
-    track = _gpu_track(samples, f"throttled_s.{reason}", lambda gpu: gpu.throttled_s.get(reason))
+    is_rare = reason in _core.RARE_COUNTERS
+    track = _gpu_track(samples, f"throttled_s.{reason}", lambda gpu: gpu.throttled_s.get(reason), is_rare=is_rare)
     found = track.grown(begin_ns, end_ns)
     # Clocks were held back no longer than time went by, but for the tick.
     high = found.seconds if found.high is None else min(found.seconds, found.high)
@@ -244,8 +245,13 @@ def _wrap_s(sample: GpuSample) -> float:
     return _WRAP / (_core.link_bytes_per_s(generation, lanes) or _core.link_bytes_per_s(6, 16))
 
 
-def _gpu_track(samples: Sequence[GpuSample], name: str, read: Callable[[GpuState], float | None]) -> _Track:
-    readings = ((sample.slow_time_ns, read(sample.gpu)) for sample in samples if sample.gpu is not None)
+def _gpu_track(
+    samples: Sequence[GpuSample], name: str, read: Callable[[GpuState], float | None], *, is_rare: bool
+) -> _Track:
+    def moment(sample: GpuSample) -> int:
+        return (is_rare and sample.rare_time_ns) or sample.slow_time_ns
+
+    readings = ((moment(sample), read(sample.gpu)) for sample in samples if sample.gpu is not None)
     track = _track(readings, _TICK_NS)
     if not track.times_ns:
         raise _Unknown(_reason(samples, name))

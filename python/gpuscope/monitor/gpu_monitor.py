@@ -46,7 +46,7 @@ class MonitorCost:
         elapsed_s: seconds since sampling began.
         mean_s: what a sample of one GPU took, in the mean.
         p99_s: what 99 % of the samples did not exceed.
-        slow_mean_s: what reading a GPU once a second took, on the second thread.
+        slow_mean_s: what reading a GPU once a second took, on the second thread; what takes long is in it where due.
         slow_p99_s: likewise.
         limited: parts that are read in each so manieth round alone, as reading took more than 2 % of the interval in
             three rounds in a row: performance_counters, link_bytes, memory, use. In between, samples have the figures
@@ -81,9 +81,10 @@ class GPUMonitor:
     """Samples every GPU of the machine in the background and appends to a file.
 
     ``with GPUMonitor("gpu.csv", interval=1.0): train()``, or ``start()`` and ``stop()``. Two threads of the core read
-    NVML without Python's GIL: use, memory, power, clocks and temperature at each interval, and what takes milliseconds
-    (energy, seconds of throttling, links, errors) once a second. A file that exists is appended to. On a machine
-    without a GPU the log has this process alone, and `why` says so.
+    NVML without Python's GIL: use, memory, power, clocks and temperature at each interval, what differs seldom (limits,
+    processes, seconds of throttling) once a second, and what takes long (energy, links, errors) as often as both keep
+    to 0.2 % of a core for each GPU, each half minute at least. A file that exists is appended to. On a machine without
+    a GPU the log has this process alone, and `why` says so.
 
     The first seven columns of a ``.csv`` are those of scripts around nvidia-smi: timestamp (ISO 8601 with zone),
     gpu_idx, util_pct, mem_used_mb, mem_total_mb (MiB), temp_c, power_w; after them every figure of `GpuState` has its
@@ -331,6 +332,7 @@ def _samples(sampler: _core.GpuSampler, cost: SamplingCost | None = None) -> lis
             host=host_state(facts["host"]),
             host_time_ns=facts["host_time_ns"],
             cost=cost,
+            rare_time_ns=facts["rare_time_ns"],
         )
         for facts in sampler.take()
     ]

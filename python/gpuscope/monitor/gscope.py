@@ -36,6 +36,7 @@ _COUNTERS: Mapping[str, tuple[str, float]] = {
     "energy_mj": ("energy_total_j", 1e3),
     **{f"{reason}_ns": (f"throttled_{reason}_s", 1e9) for reason in _core.THROTTLE_COUNTERS},
 }
+_RARE = ("energy_mj", *(f"{reason}_ns" for reason in _core.RARE_COUNTERS))  # of these, what takes long to read
 # Bits of nvmlClocksEventReasons.
 _REASONS = {
     "gpu_idle": 0x1,
@@ -114,15 +115,18 @@ def read_rows(path: Path) -> Iterator[Row]:
             if (value := int(table[column][row])) >= 0:
                 facts[name] = value / unit
         if not is_sample:
-            facts["counted_ns"] = time_ns
+            for column in _COUNTERS:
+                if int(counters[column][row]) >= 0:
+                    facts["rare_ns" if column in _RARE else "counted_ns"] = time_ns
             continue
         bits = int(table["throttle_reasons"][row])
         if bits >= 0:
             facts["throttle_reasons"] = "+".join(name for name, bit in _REASONS.items() if bits & bit)
         if any(int(table[column][row]) >= 0 for column in _SAMPLES if column not in _SELDOM):
-            counted_ns = facts.get("counted_ns", time_ns)
-            age = {"time_ns": time_ns, "slow_age_s": (time_ns - counted_ns) / 1e9}
-            yield {name: value for name, value in facts.items() if name != "counted_ns"} | age
+            counted_ns: int = facts.get("counted_ns") or facts.get("rare_ns") or time_ns
+            ages: dict[str, int] = {"slow_age_s": counted_ns, "rare_age_s": facts.get("rare_ns", counted_ns)}
+            told = {name: value for name, value in facts.items() if name not in ("counted_ns", "rare_ns")}
+            yield told | {"time_ns": time_ns} | {name: (time_ns - moment) / 1e9 for name, moment in ages.items()}
 
 
 _SELDOM = ("power_limit_default_mw", "sm_max_mhz")
@@ -134,7 +138,7 @@ class _Rows:
     def __init__(self, log: _core.Store | None) -> None:
         self._columns: dict[str, dict[str, list[int]]] = {}
         self._devices: dict[int, tuple[str, str, int]] = {}
-        self._counted: dict[int, int] = {}
+        self._counted: dict[int, set[int]] = {}
         for table in (_SAMPLE_TABLE, _COUNTER_TABLE):
             known = log.columns(table) if log is not None else {}
             self._columns[table] = {name: known[name].tolist() if known else [] for name in _NAMES[table]}
@@ -155,11 +159,17 @@ class _Rows:
         if (reasons := row.get("throttle_reasons")) is not None:
             sample["throttle_reasons"] = sum(_REASONS.get(word, 0) for word in str(reasons).split("+"))
         self._append(_SAMPLE_TABLE, sample, time_ns, device)
-        counted_ns = time_ns - round(1e9 * float(row.get("slow_age_s", 0.0)))
         counters = _converted(row, _COUNTERS)
-        if counters and self._counted.get(device) != counted_ns:  # read once a second, told with each sample
-            self._counted[device] = counted_ns
-            self._append(_COUNTER_TABLE, counters, counted_ns, device)
+        slow_age_s = row.get("slow_age_s", 0.0)
+        ages_s = {False: slow_age_s, True: row.get("rare_age_s", slow_age_s)}
+        read: dict[int, dict[str, int]] = {}
+        for name, value in counters.items():
+            counted_ns = time_ns - round(1e9 * float(ages_s[name in _RARE]))
+            read.setdefault(counted_ns, {})[name] = value
+        for counted_ns, values in read.items():
+            if counted_ns not in self._counted.get(device, ()):  # they are read seldom, and told with each sample
+                self._append(_COUNTER_TABLE, values, counted_ns, device)
+        self._counted[device] = {*read}
 
     def _append(self, table: str, values: Mapping[str, int], time_ns: int, device: int) -> None:
         row = {name: values.get(name, _NOT_READ) for name in self._columns[table]}

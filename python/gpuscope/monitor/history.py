@@ -123,7 +123,8 @@ class Moment:
     @cached_property
     def throttled_shares(self) -> dict[str, float] | None:
         """That share by reason, the largest first."""
-        readings = {sample.slow_time_ns: sample for sample in reversed(self.samples)}  # several samples have the same
+        # Several samples have the same readings.
+        readings = {(sample.slow_time_ns, sample.rare_time_ns): sample for sample in reversed(self.samples)}
         shares = {name: grown.per_second for name, grown in throttled([*reversed(readings.values())]).items()}
         return dict(sorted(shares.items(), key=lambda pair: -pair[1])) or None
 

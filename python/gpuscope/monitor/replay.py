@@ -139,6 +139,7 @@ def _sample(row: Mapping[str, Any], told: dict[int, Mapping[str, str]]) -> GpuSa
         host=HostState(**host, why={}),
         host_time_ns=time_ns - round(1e9 * float(row.get("host_age_s", 0.0))),
         cost=_cost(row),
+        rare_time_ns=time_ns - round(1e9 * float(row["rare_age_s"])) if "rare_age_s" in row else 0,
     )
 
 

@@ -39,7 +39,7 @@ _COST = {
     "samples_skipped": "skipped",
     "sampler_limited": "limited",
 }
-_AGES = {"slow_age_s": "slow_time_ns", "host_age_s": "host_time_ns"}
+_AGES = {"slow_age_s": "slow_time_ns", "host_age_s": "host_time_ns", "rare_age_s": "rare_time_ns"}
 COLUMNS = (
     *("timestamp", "gpu_idx"),
     *_OF_NVIDIA_SMI,
@@ -86,10 +86,12 @@ class GpuSample:
         gpu: None on a machine without one.
         process_cpu_s: CPU time of all threads of this process so far.
         process_resident_bytes: the host's memory that this process uses.
-        slow_time_ns: when energy, seconds of throttling, errors and whatever changes seldom were read: once a second.
+        slow_time_ns: when seconds of throttling and whatever changes seldom were read: once a second.
         host: the machine, this process and its container.
         host_time_ns: when that was read.
         cost: what sampling took; None of logs that do not say so.
+        rare_time_ns: when what takes long was read, every few seconds: energy, errors of the memory, the link, and
+            seconds of `sync_boost`, `hw_thermal_slowdown` and `hw_power_brake_slowdown`. 0: with what changes seldom.
     """
 
     time_ns: int
@@ -101,6 +103,7 @@ class GpuSample:
     host: HostState = field(default_factory=HostState)
     host_time_ns: int = 0
     cost: SamplingCost | None = None
+    rare_time_ns: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The columns of a log, without what is not known."""

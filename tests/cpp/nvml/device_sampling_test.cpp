@@ -101,10 +101,11 @@ TEST_F(DeviceSamplings, TellPowerClocksAndCountersInTheirUnits) {
   EXPECT_EQ(fast.sm_max_mhz, kNotRead);  // is read more seldom
   const auto power = *std::ranges::find_if(rows.counters, [](const auto& row) { return row.sw_power_cap_ns >= 0; });
   EXPECT_EQ(power.sw_power_cap_ns, 74'000'000'000'000);  // as it was read
+  EXPECT_EQ(power.sw_thermal_slowdown_ns, 269'000'000'000'000);
+  EXPECT_EQ(power.hw_thermal_slowdown_ns, kNotRead);  // takes longer
   EXPECT_EQ(power.energy_mj, kNotRead);
   const auto heat =
-      *std::ranges::find_if(rows.counters, [](const auto& row) { return row.sw_thermal_slowdown_ns >= 0; });
-  EXPECT_EQ(heat.sw_thermal_slowdown_ns, 269'000'000'000'000);
+      *std::ranges::find_if(rows.counters, [](const auto& row) { return row.hw_thermal_slowdown_ns >= 0; });
   EXPECT_EQ(heat.hw_thermal_slowdown_ns, 270'000'000'000'000);
   EXPECT_EQ(heat.hw_power_brake_slowdown_ns, 271'000'000'000'000);
   EXPECT_EQ(heat.sync_boost_ns, 76'000'000'000'000);
@@ -175,6 +176,56 @@ TEST_F(DeviceSamplings, RestBetweenWindows) {
   EXPECT_EQ(sampling.take().size(), 0U);
   sampling.begin();
   EXPECT_GE(take_until(sampling, samples(2)).samples.size(), 2U);
+}
+
+TEST_F(DeviceSamplings, ReadWhatTakesLongRarelyUnlessWhatHoldsClocksBackHasChanged) {
+  static std::atomic<unsigned long long> reasons;
+  reasons = 0x4;
+  nvml_.clocks_event_reasons = [](driver::NvmlDevice, unsigned long long* bits) {
+    *bits = reasons;
+    return 0;
+  };
+  const auto is_of_heat = [](const auto& row) { return row.hw_thermal_slowdown_ns >= 0; };
+  const auto has_heat = [&](const DeviceSampling::Rows& rows) {
+    return std::ranges::any_of(rows.counters, is_of_heat);
+  };
+  DeviceSampling sampling(nvml_, cuda_, 1ms);
+  sampling.begin();
+  take_until(sampling, has_heat);
+  std::this_thread::sleep_for(1500ms);
+  EXPECT_FALSE(has_heat(sampling.take()));
+  for (const unsigned long long bits : {0x44, 0x4}) {  // it begins, and ends
+    reasons = bits;
+    const auto before = std::chrono::steady_clock::now();
+    take_until(sampling, has_heat);
+    EXPECT_LT(std::chrono::steady_clock::now() - before, 900ms);
+  }
+  reasons = 0x44;
+  take_until(sampling, has_heat);
+  take_until(sampling, has_heat);  // and goes on
+  EXPECT_EQ(sampling.why().count({0, "hw_thermal_slowdown_ns"}), 0U);
+}
+
+TEST_F(DeviceSamplings, SpendNoMoreOfACoreThanTheyMay) {
+  static std::atomic<int> reads;
+  reads = 0;
+  nvml_.energy = [](driver::NvmlDevice, unsigned long long* millijoules) {
+    ++reads;
+    const int64_t until_ns = base::thread_cpu_ns() + 10'000'000;
+    while (base::thread_cpu_ns() < until_ns) {
+    }
+    *millijoules = 1000 + static_cast<unsigned long long>((base::Clock::process().now_ns() - began_ns) / 20'000'000);
+    return 0;
+  };
+  DeviceSampling sampling(nvml_, cuda_, 100ms);
+  sampling.begin();
+  take_until(sampling, samples(1));
+  for (int window = 0; window < 4; ++window) {  // one that begins anew has no more
+    std::this_thread::sleep_for(500ms);
+    sampling.begin();
+  }
+  EXPECT_GE(reads, 10);
+  EXPECT_LE(reads, 16);
 }
 
 TEST_F(DeviceSamplings, EndWithoutACallThatDoesNotReturn) {

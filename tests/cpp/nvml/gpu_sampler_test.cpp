@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fakes/nvml.h"
+#include "gpuscope/base/clock.h"
 
 namespace gpuscope::nvml {
 namespace {
@@ -106,6 +107,38 @@ TEST_F(GpuSamplers, SayWhenWhatIsReadSeldomWasRead) {
     EXPECT_LE(sample.host_time_ns, sample.time_ns);
     EXPECT_GT(sample.host.machine_cpus.value(), 0U);
   }
+}
+
+TEST_F(GpuSamplers, ReadWhatTakesLongAsOftenAsItMayCost) {
+  static std::atomic<int> reads;
+  static std::atomic<unsigned long long> reasons;
+  reads = 0;
+  reasons = 0x4;
+  nvml_.energy = [](driver::NvmlDevice, unsigned long long* millijoules) {
+    const int64_t until_ns = base::thread_cpu_ns() + 20'000'000;
+    while (base::thread_cpu_ns() < until_ns) {
+    }
+    *millijoules = static_cast<unsigned long long>(++reads);
+    return 0;
+  };
+  nvml_.clocks_event_reasons = [](driver::NvmlDevice, unsigned long long* bits) {
+    *bits = reasons;
+    return 0;
+  };
+  GpuSampler sampler(nvml_, 100ms);
+  std::this_thread::sleep_for(3500ms);
+  const GpuSample sample = sampler.take().back();
+  EXPECT_LE(reads, 2);
+  EXPECT_EQ(sample.state.energy_total_j, 1e-3 * reads);
+  EXPECT_GE(sample.slow_time_ns - sample.rare_time_ns, 1'000'000'000);
+  reasons = 0x44;  // the GPU is too hot
+  const int before = reads;
+  for (const auto limit = std::chrono::steady_clock::now() + 60s;
+       reads == before && std::chrono::steady_clock::now() < limit; std::this_thread::sleep_for(1ms)) {
+  }
+  const GpuSample hot = take_at_least(sampler, 12).back();
+  EXPECT_GT(hot.rare_time_ns, sample.rare_time_ns);
+  EXPECT_LT(hot.rare_time_ns - sample.time_ns, 5'000'000'000);
 }
 
 TEST_F(GpuSamplers, AskAnewWhereTheGpuWasSplitOrMadeWhole) {

@@ -69,6 +69,22 @@ TEST(Paces, GoBackAfterAMinuteThatTookLittle) {
   EXPECT_EQ(pace.divisors(), (Divisors{1, 1, 1, 1}));
 }
 
+TEST(Allowances, GiveSoMuchAtOnceAndAShareLater) {
+  constexpr int64_t kMs = 1'000'000;
+  Allowance allowance(0.002, 10 * kMs, 0);
+  EXPECT_EQ(allowance.free_ns(), 0);
+  allowance.spend(1 * kMs, 10 * kMs);
+  EXPECT_LE(allowance.free_ns(), 1 * kMs);
+  allowance.spend(2 * kMs, 4 * kMs);
+  EXPECT_NEAR(static_cast<double>(allowance.free_ns()), 2002e6, 2e6);  // 4 ms are 0.2 % of 2 s
+  allowance.spend(1002 * kMs, 1 * kMs);
+  EXPECT_NEAR(static_cast<double>(allowance.free_ns()), 2502e6, 2e6);
+  allowance.spend(100'000 * kMs, 10 * kMs);  // what nobody spent is kept up to what is given at once
+  EXPECT_LE(allowance.free_ns(), 100'000 * kMs);
+  allowance.spend(100'000 * kMs, 1 * kMs);
+  EXPECT_GT(allowance.free_ns(), 100'400 * kMs);
+}
+
 TEST(DurationsOfSamples, HaveQuantilesWithinThreePercent) {
   Durations durations;
   EXPECT_EQ(durations.quantile_ns(0.99), 0);

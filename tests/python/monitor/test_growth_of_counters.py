@@ -64,6 +64,28 @@ def test_readings_that_are_repeated_count_once():
     assert (grown.value, grown.seconds) == (pytest.approx(400), pytest.approx(4))
 
 
+def test_what_takes_long_to_read_is_of_the_moment_at_which_it_was_read():
+    """Read each five seconds, told with each sample: 100 W, and heat holds clocks back half of the time."""
+    rows = [
+        sample(
+            gpu(
+                energy_total_j=500.0 * (n // 5),
+                throttled_s={"sw_power_cap": 1.0 * n, "hw_thermal_slowdown": 2.5 * (n // 5)},
+            ),
+            BEGIN_S + n,
+            rare_time_ns=at(5 * (n // 5)),
+        )
+        for n in range(41)
+    ]
+    found = growth(taken(*rows), at(7), at(22))
+    assert found.energy_j.low <= 1500 <= found.energy_j.high
+    assert found.energy_j.value == pytest.approx(1500)
+    assert found.energy_j.high - found.energy_j.low <= 1000  # as far as readings lie apart, at both ends
+    heat = found.throttled_s["hw_thermal_slowdown"]
+    assert heat.low <= 7.5 <= heat.high
+    assert found.throttled_s["sw_power_cap"].low >= 14
+
+
 def test_throttled_seconds_are_exact_and_never_more_than_went_by():
     found = growth(series(30, throttled_s=in_ticks(lambda s: 0.25 * s)), at(4), at(24))
     assert found.throttled_s["sw_power_cap"].value == pytest.approx(5, abs=0.1)

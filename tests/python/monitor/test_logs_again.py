@@ -26,7 +26,13 @@ def facts(index=0, **figures):
 
 def samples(count=3):
     rows = [
-        sample(facts(n % 2), BEGIN_S + n + 0.123, host=HOST, slow_time_ns=round((BEGIN_S + n) * 1e9))
+        sample(
+            facts(n % 2),
+            BEGIN_S + n + 0.123,
+            host=HOST,
+            slow_time_ns=round((BEGIN_S + n) * 1e9),
+            rare_time_ns=round((BEGIN_S + n - 3) * 1e9),
+        )
         for n in range(count)
     ]
     return taken(*rows)
@@ -46,7 +52,9 @@ def test_samples_come_back_as_they_were(suffix, tmp_path):
     assert (len(found.samples), found.damaged) == (3, 0)
     for before, after in zip(written, found.samples, strict=True):
         assert abs(before.time_ns - after.time_ns) <= 1_000_000  # logs have ms
-        assert after.time_ns - after.slow_time_ns == pytest.approx(before.time_ns - before.slow_time_ns, abs=1000)
+        for moment in ("slow_time_ns", "rare_time_ns"):
+            age_ns = before.time_ns - getattr(before, moment)
+            assert after.time_ns - getattr(after, moment) == pytest.approx(age_ns, abs=1000), moment
         for name in before.gpu.__dataclass_fields__:
             if name not in NONE_OF_A_LOG:
                 assert getattr(after.gpu, name) == pytest.approx(getattr(before.gpu, name)), name

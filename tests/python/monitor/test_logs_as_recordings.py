@@ -67,6 +67,17 @@ def test_a_counter_that_is_read_seldom_is_one_row_for_all_its_samples(tmp_path):
     assert (len(trace.device_samples), len(trace.device_counters)) == (10, 1)
 
 
+def test_counters_that_are_read_at_two_moments_are_two_rows(tmp_path):
+    facts = gpu(energy_total_j=5.0, throttled_s={"sw_power_cap": 1.5})
+    moments = {"slow_time_ns": round(BEGIN_S * 1e9), "rare_time_ns": round((BEGIN_S - 4) * 1e9)}
+    path = write(tmp_path / "gpu.gscope", taken(*(sample(facts, BEGIN_S + n / 10, **moments) for n in range(3))))
+    table = gs.load(path).trace.device_counters
+    assert table.start_ns.tolist() == [moments["rare_time_ns"], moments["slow_time_ns"]]
+    assert (table.energy_mj.tolist(), table.sw_power_cap_ns.tolist()) == ([5000, -1], [-1, 1_500_000_000])
+    found = read_log(path).samples[-1]
+    assert found.slow_time_ns - found.rare_time_ns == 4_000_000_000
+
+
 def test_lines_that_no_monitor_has_written_are_left_out(tmp_path):
     path = tmp_path / "gpu.gscope"
     log = Log(path)
