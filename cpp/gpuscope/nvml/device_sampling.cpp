@@ -33,7 +33,7 @@ using store::kNotRead;
 constexpr int64_t kSlowNs = std::chrono::nanoseconds(1s).count();
 constexpr int64_t kRareNs = 10 * kSlowNs;
 // Of CPU time, for each GPU: what a search for ticks and those of some ten seconds take.
-constexpr int64_t kAtOnceNs = std::chrono::nanoseconds(120ms).count();
+constexpr int64_t kAtOnceNs = std::chrono::nanoseconds(180ms).count();
 // Of a process without a context, how soon one is seen; and how soon another is, of a process that has some.
 constexpr int64_t kFirstLook = std::chrono::nanoseconds(20ms).count();
 constexpr int64_t kNextLook = std::chrono::nanoseconds(1s).count();

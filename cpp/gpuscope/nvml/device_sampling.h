@@ -18,7 +18,7 @@ namespace gpuscope::nvml {
 /// Reads the GPUs that this process uses beside a recording, on a thread of its own that takes neither Python's GIL
 /// nor, while NVML is called, a lock of ours: power, clocks, temperature, use and what holds clocks back at an
 /// interval, the energy counter about some of its ticks, what takes long or differs seldom every ten seconds, and where
-/// what holds clocks back has changed. Of a core 0.2 % goes into each GPU in the long run, and 0.12 s more at first:
+/// what holds clocks back has changed. Of a core 0.2 % goes into each GPU in the long run, and 0.18 s more at first:
 /// the energy counter, which takes most, waits for that; an interval at which the rest takes more is kept nevertheless.
 ///
 /// A GPU is read from when the process has its primary context; CUDA is not initialised for it. Begun and ended by any

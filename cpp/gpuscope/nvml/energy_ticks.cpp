@@ -15,9 +15,10 @@ constexpr int64_t kStuck = 1000 * kMs;
 // What a tick may be beside its period, and the least that the period is taken to vary by.
 constexpr int64_t kJitter = 1 * kMs;
 constexpr double kPeriodVaries = 5e-4;
-// Ticks that are read lie a quarter of the time apart that has passed in the window: some twenty values of the first
-// three seconds, and thirty of the first ten.
-constexpr int64_t kPartOfWindow = 4;
+// Ticks that are read lie a sixth of the time apart that has passed in the window: some thirty values of the first
+// three seconds, and forty of the first ten. A quarter gives three quarters of these, and regions several times less
+// exact.
+constexpr int64_t kPartOfWindow = 6;
 constexpr int64_t kLongestStep = 5000 * kMs;
 constexpr int64_t kFirstSeconds = 3000 * kMs;
 // A tick that is known this well needs no reading in between; two calls of 3 ms bound it no better.
