@@ -28,10 +28,12 @@ class PoweredGpu:
         tick_ns: from tick to tick of the energy counter.
         varies: by how much the power of each kernel differs from that of its name, as a part of it.
         tick_error_ns: how well it is known when a tick was.
-        every: how many ticks lie between those that are read.
+        every: how many ticks lie between those that are read; 0: those about which a recording reads them, two that
+            follow each other, a sixth of the time apart that has passed, up to 5 s.
         lag_ns: how far the counter's value at a tick is behind.
         jitter_ns: by how much each tick seems to be earlier or later than it was, the root of the mean square; what
             the recording says of its ticks' errors knows nothing of that.
+        uneven_ns: by how much each tick was earlier or later than an even one, which it seems to be, likewise.
     """
 
     def __init__(
@@ -44,10 +46,11 @@ class PoweredGpu:
         every: int = 1,
         lag_ns: int = 0,
         jitter_ns: int = 0,
+        uneven_ns: int = 0,
     ) -> None:
         self.random = np.random.default_rng(seed)
         self.tick_ns, self.tick_error_ns, self.every = tick_ns, tick_error_ns, every
-        self.varies, self.lag_ns, self.jitter_ns = varies, lag_ns, jitter_ns
+        self.varies, self.lag_ns, self.jitter_ns, self.uneven_ns = varies, lag_ns, jitter_ns, uneven_ns
         self.now = 0
         self.paths: list[tuple[str, int]] = []
         self._rows: list[tuple[int, int, int, int, float]] = []  # name, start, end, path, watts
@@ -98,15 +101,17 @@ class PoweredGpu:
         """What the counter of energy had at its ticks, and when those seemed to be."""
         phase = int(self.random.integers(self.tick_ns))
         every_tick = np.arange(phase - self.tick_ns, self.now, self.tick_ns)
-        ticks = np.unique(np.concatenate([every_tick[:: self.every], every_tick[-1:]]))  # the last is read at the end
+        read = every_tick[:: self.every] if self.every else every_tick[_read_by_recordings(every_tick)]
+        ticks = np.unique(np.concatenate([read, every_tick[-1:]]))  # the last is read at the end
         bias = int(self.random.integers(-self.tick_error_ns, self.tick_error_ns + 1))
-        before = 1e6 + self.until((ticks - self.lag_ns).astype(np.float64))
+        moments = np.sort(ticks - self.lag_ns + self.uneven_ns * self.random.standard_normal(len(ticks)))
+        before = 1e6 + self.until(moments)
         seeming = ticks + bias
         if self.jitter_ns:
             seeming = np.sort(seeming + np.round(self.jitter_ns * self.random.standard_normal(len(ticks))).astype(int))
-        read = np.minimum(np.maximum(ticks + 8 * MS, 0), self.now - 1)
+        called = np.minimum(np.maximum(ticks + 8 * MS, 0), self.now - 1)
         return {
-            "start_ns": (START + read).tolist(),
+            "start_ns": (START + called).tolist(),
             "energy_mj": np.round(before * 1000).astype(np.int64).tolist(),
             "tick_ns": (START + seeming).tolist(),
             "tick_error_ns": [self.tick_error_ns] * len(ticks),
@@ -151,6 +156,16 @@ class PoweredGpu:
         info |= {"session.start_ns": str(START), "session.stop_ns": str(START + self.now)}
         made = {name: columns for name, columns in self.tables().items() if all(columns.values())}
         return make_trace({**made, **tables}, info={**info, **self.info})
+
+
+def _read_by_recordings(ticks: Array) -> Array:
+    """Which of them are told."""
+    chosen = [0, 1, 2, 3]
+    while chosen[-1] < len(ticks):
+        after = chosen[-1] + max(2, int(min(ticks[chosen[-1]] / 6, 5 * S) / (ticks[1] - ticks[0])))
+        chosen += [after - 1, after]
+    told: Array = np.unique([number for number in chosen if number < len(ticks)])
+    return told
 
 
 THROTTLED = tuple(f"{reason}_ns" for reason in _core.THROTTLE_COUNTERS)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuscope.analysis.device_samples import REASONS, DeviceReadings, Series, why_not_sampled
-from gpuscope.diagnosis.energy_model import Array, Energy, EnergyModel, Work, kinds_by_time
+from gpuscope.diagnosis.energy_model import Array, Energy, EnergyModel, Work, kinds_of_work
 from gpuscope.diagnosis.steps import as_passed, find_steps
 from gpuscope.errors import NotAvailable
 from gpuscope.results import Result, plain_fields
@@ -221,7 +221,9 @@ def _of_device(trace: Trace, work: _AllWork, device: int) -> DeviceEnergy:
     begin_ns, end_ns = _span(trace, readings)
     here = np.flatnonzero((work.device == device) & (work.start_ns < end_ns) & (work.end_ns > begin_ns))
     start_ns, stop_ns = np.maximum(work.start_ns[here], begin_ns), np.minimum(work.end_ns[here], end_ns)
-    own = Work(start_ns, stop_ns, kinds_by_time(work.names, work.name[here], stop_ns - start_ns))
+    owners = _Owners(trace, work.region[here])
+    kinds = kinds_of_work(work.names, work.name[here], owners.innermost, stop_ns - start_ns)
+    own = Work(start_ns, stop_ns, *kinds)
     why: dict[str, str] = {}
     edges = _steps(trace, begin_ns, end_ns, why)
     ticks, reason = readings.energy
@@ -235,7 +237,6 @@ def _of_device(trace: Trace, work: _AllWork, device: int) -> DeviceEnergy:
             why["energy"] = _TOO_MUCH
     if model is not None and not model.is_solved:
         why["regions"] = _TOO_SHORT
-    owners = _Owners(trace, work.region[here])
     of_regions = model.of_work(owners.piece, owners.owner, owners.count) if model and model.is_solved else None
     throttled, growth = _throttled(readings, begin_ns, end_ns, why)
     if readings.clock is None:
@@ -314,6 +315,7 @@ class _Owners:
     Attributes:
         count: paths, and one more for work outside every region.
         outside: that one.
+        innermost: of each piece of work, the path that it was launched in.
         piece: a piece of work, once for each of its paths.
         owner: the path.
         names: of each path, those around it first.
@@ -325,6 +327,7 @@ class _Owners:
         self.count = len(parents) + 1
         paths = np.append(trace.regions.path.astype(np.int64), self.outside)
         current = paths[np.minimum(np.where(region == NONE, len(paths) - 1, region), len(paths) - 1)]
+        self.innermost = current
         pieces, owners = [np.arange(len(region))], [current]
         above = np.append(np.where(parents == NONE, -1, parents), -1)
         piece = pieces[0]

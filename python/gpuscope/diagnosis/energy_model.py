@@ -2,17 +2,23 @@
 """Where the energy of a GPU went, from a counter that goes on ten times a second.
 
 What it used between two ticks of the counter is known exactly, and spread over what ran in between by a model: a GPU
-draws some power at any time, and each kind of work draws more while it runs. These powers are those that explain the
-energy between all ticks best, none of them negative, by least squares; kinds that the recording does not tell apart are
-expected to be alike, within a half, which the intervals say. Nobody has to wait for the GPU, and a region may be far
-shorter than the time between two ticks, where it comes often enough. What the model says of the time between two ticks
-is scaled to what was measured there, so that all parts add up to it.
+draws some power at any time, and each kind of work draws more while it runs. The same kernel is a kind of its own in
+each region, as it may draw less where it runs on and on than in turns with others. These powers are those that explain
+the energy between all ticks best, none of them negative, by least squares; kinds that the recording does not tell apart
+are expected to be alike, within a half, those of one kernel within a fifth, which the intervals say. Nobody has to wait
+for the GPU, and a region may be far shorter than the time between two ticks, where it comes often enough. What the
+model says of the time between two ticks is scaled to what was measured there, so that all parts add up to it.
+
+A counter may be behind by some tens of ms, and each tick a little early or late. Both show in what the powers leave:
+how far it is behind is the shift of all ticks for which that is least; a tick that was late has left too much before it
+and too little behind it, and that is put back before the scaling.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,11 +31,18 @@ FEWEST_TICKS = 8
 
 _DRAWS = 64
 _SEED = 17
-_SHIFTS = np.linspace(-1, 1, 9)  # of all ticks together, in parts of what they may be wrong by
-_ROUNDS = 4
+_FARTHEST_BEHIND_NS = 1.2e8  # that what the counter has at a tick may be, a period and a bit
+_BEHIND_NS = 5e7  # and the root of the mean square that is expected of it
+_SHIFT_STEPS = 24
+_MOST_UNEVEN = 5_000  # ticks, where they are asked for how uneven they are: more take seconds, and tell less of each
+_UNEVEN_NS = (0.0, 1e5, 3e5, 1e6, 2e6, 4e6, 8e6, 16e6, 32e6)  # of ticks, beside the least noise of intervals
+_MOST_ROUNDS = 50  # until the noise that powers leave is the noise that they were found with
 _MOST_CELLS = 20_000_000
+_MOST_KERNELS = 24  # that have a power of their own
+_MOST_APART = 24  # pairs of a kernel and a region that have
 _LEAST_SPREAD = 0.01  # of the energy between two ticks: a power is no constant
-_ALIKE = 0.5  # how far powers of kinds of work are expected to be from their mean, as a part of it
+_ALIKE = 0.5  # how far powers of kernels are expected to be from their mean, as a part of it
+_SAME = 0.2  # and those of one kernel in several regions from that kernel's, as a part of the same
 _NORMAL = 1.96
 _NS = 1e9
 
@@ -61,11 +74,13 @@ class Work:
         start_ns: when it began.
         end_ns: when it ended.
         kind: which kind of work it is, from 0 on without a gap.
+        kernel: of each kind, whose it is; kinds of one kernel are expected to draw much the same.
     """
 
     start_ns: Array
     end_ns: Array
     kind: Array
+    kernel: Array
 
 
 class _Cells:
@@ -123,13 +138,22 @@ class _Powers:
 
     Attributes:
         watts: the likeliest.
-        draws: others as likely as the data and what is expected of kinds have them.
+        covariance: how sure they are, as the data and what is expected of kinds have it.
         misfit: the mean square of what they leave, in joules.
     """
 
     watts: Array
-    draws: Array
+    covariance: Array
     misfit: float
+
+    @cached_property
+    def draws(self) -> Array:
+        """Others that are as likely."""
+        values, vectors = np.linalg.eigh((self.covariance + self.covariance.T) / 2)
+        random = np.random.default_rng(_SEED).standard_normal((_DRAWS, len(self.watts)))
+        drawn: Array = self.watts + (random * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+        found: Array = np.maximum(drawn, 0.0)
+        return found
 
 
 class _Intervals:
@@ -137,6 +161,8 @@ class _Intervals:
 
     def __init__(self, ticks: EnergyTicks, work: Work, begin_ns: int, end_ns: int) -> None:
         self._ticks, self._begin_ns, self._end_ns = ticks, begin_ns, end_ns
+        self._kernel = work.kernel
+        self._noise: _Noise | None = None
         kinds = int(work.kind.max()) + 1 if len(work.kind) else 0
         self._spans = []
         for kind in range(kinds):
@@ -144,44 +170,130 @@ class _Intervals:
             self._spans.append(Spans(work.start_ns[here], (work.end_ns - work.start_ns)[here]))
         self.energy = np.diff(ticks.joules)
 
-    def solve(self, shift_ns: float) -> _Powers:
-        """The powers, where all ticks were that much later."""
+    def measured(self, shift_ns: float, powers: _Powers) -> Array:
+        """The energy between ticks, of which what a tick that was early or late has moved is put back.
+
+        In all it is what the counter says.
+        """
+        rows, energy = self._rows(shift_ns)
+        if self._noise is None or len(self._noise) != len(rows):
+            return energy
+        modelled = rows @ powers.watts
+        found: Array = np.maximum(modelled + self._noise.of_intervals(energy - modelled), 0.0)
+        found *= float(energy.sum()) / max(float(found.sum()), 1e-12)
+        return found
+
+    def _rows(self, shift_ns: float) -> tuple[Array, Array]:
+        """Seconds of each kind between ticks, and the energy."""
         time_ns = self._ticks.time_ns + round(shift_ns)
         seen = (time_ns[:-1] >= self._begin_ns) & (time_ns[1:] <= self._end_ns)
         columns = [time_ns, *(spans.until(time_ns) for spans in self._spans)]
-        rows = np.column_stack([np.diff(column) for column in columns])[seen] / _NS
-        energy = self.energy[seen]
+        rows: Array = np.column_stack([np.diff(column) for column in columns])[seen] / _NS
+        return rows, self.energy[seen]
+
+    def expect_uneven(self, shift_ns: float) -> float:
+        """Takes ticks from now on for as uneven as explains the energies best; says how much, in ns.
+
+        One that was late has left the interval before it with too much energy and the next one with too little.
+        """
+        rows, energy = self._rows(shift_ns)
+        power = energy / np.maximum(rows[:, 0], 1e-12)
+        at_ticks = np.concatenate([power[:1], (power[1:] + power[:-1]) / 2, power[-1:]])
+        rest = (_LEAST_SPREAD * float(energy.mean())) ** 2 / 4
+        found: list[tuple[float, float, _Noise]] = []
+        for uneven_ns in _UNEVEN_NS:
+            self._noise = _Noise(rest, energy / energy.mean(), uneven_ns / _NS * at_ticks)
+            scale = self.solve(shift_ns).misfit / rest
+            unlikely = self._noise.log_volume + len(energy) / 2 * float(np.log(scale))
+            found.append((unlikely, uneven_ns * scale**0.5, self._noise))
+        _, uneven_ns, self._noise = min(found, key=lambda each: each[0])
+        return uneven_ns
+
+    def solve(self, shift_ns: float) -> _Powers:
+        """The powers, where all ticks were that much later."""
+        rows, energy = self._rows(shift_ns)
         mean = float(energy.sum() / max(float(rows[:, 0].sum()), 1e-12)) if len(rows) else 0.0
         size = rows.shape[1]
         if len(rows) < FEWEST_TICKS or size == 1:
             watts = np.append(mean, np.zeros(size - 1))
             left = energy - rows @ watts
-            return _Powers(watts, np.tile(watts, (_DRAWS, 1)), float(np.mean(left**2)) if len(rows) else 0.0)
-        return _fitted(rows, energy, mean)
+            return _Powers(watts, np.zeros((size, size)), float(np.mean(left**2)) if len(rows) else 0.0)
+        least = (_LEAST_SPREAD * float(energy.mean())) ** 2 / 4
+        if self._noise is not None and len(self._noise) == len(rows):  # or other ticks lie in the recording, so shifted
+            even = self._noise.evened(np.column_stack([rows, energy]))
+            rows, energy = even[:, :-1], even[:, -1]
+        return _fitted(rows, energy, mean, least, self._kernel)
 
 
-def _fitted(rows: Array, energy: Array, mean: float) -> _Powers:
+class _Noise:
+    """What powers leave of the energies between ticks: of each tick, which was early or late, and of each interval.
+
+    Attributes:
+        log_volume: half of the logarithm of the determinant of its covariance.
+    """
+
+    def __init__(self, rest: float, of_interval: Array, at_ticks: Array) -> None:
+        """`rest`: the variance of a mean interval; `of_interval`: in parts of it; `at_ticks`: joules a tick moves."""
+        self._rest, self._of_interval = rest, of_interval
+        moved = at_ticks**2
+        diagonal = rest * of_interval + moved[:-1] + moved[1:]
+        # Neighbours have what a tick moves between them in common: Cholesky's decomposition of a band of two.
+        self._own, self._other = np.zeros(len(diagonal)), np.zeros(len(diagonal))
+        for row, value in enumerate(diagonal.tolist()):
+            self._own[row] = (value - self._other[row] ** 2) ** 0.5
+            if row + 1 < len(diagonal):
+                self._other[row + 1] = -moved[row + 1] / self._own[row]
+        self.log_volume = float(np.log(self._own).sum())
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    def evened(self, rows: Array) -> Array:
+        """Combinations of rows that are independent of each other and have the noise of a mean interval."""
+        found: Array = self._whitened(rows) * self._rest**0.5
+        return found
+
+    def _whitened(self, rows: Array) -> Array:
+        found: Array = rows / self._own[:, None]
+        for row in range(1, len(rows)):
+            found[row] -= self._other[row] / self._own[row] * found[row - 1]
+        return found
+
+    def of_intervals(self, left: Array) -> Array:
+        """Of what powers leave, the part that is no tick's, as far as the two can be told apart."""
+        found = self._whitened(left[:, None])[:, 0]
+        for row in range(len(found) - 1, -1, -1):
+            after = self._other[row + 1] * found[row + 1] if row + 1 < len(found) else 0.0
+            found[row] = (found[row] - after) / self._own[row]
+        part: Array = self._rest * self._of_interval * found
+        return part
+
+
+def _fitted(rows: Array, energy: Array, mean: float, least: float, kernel: Array) -> _Powers:
     """By least squares, with powers expected near what is typical of work, as far as the noise leaves that open."""
     size = rows.shape[1]
     whole = np.column_stack([rows[:, 0], rows[:, 1:].sum(axis=1)])
     alike = solve_nonnegative(whole.T @ whole, whole.T @ energy)
     typical = np.append(0.0, np.full(size - 1, alike[1]))
-    wide = (_ALIKE * max(float(alike[1]), 0.2 * mean)) ** 2
-    least = (_LEAST_SPREAD * float(energy.mean())) ** 2 / 4
+    scale = max(float(alike[1]), 0.2 * mean) ** 2
+    expected = scale * (_ALIKE**2 * (kernel[:, None] == kernel) + _SAME**2 * np.eye(len(kernel)))
+    precision = np.zeros((size, size))
+    precision[1:, 1:] = np.linalg.inv(expected)
     noise = max(float(np.mean((energy - whole @ alike) ** 2)), least)
     gram, products = rows.T @ rows, rows.T @ energy
-    watts, pull = typical, np.zeros(size)
-    for _ in range(_ROUNDS):
-        pull = np.append(1e-9, np.full(size - 1, noise / wide))
-        watts = solve_nonnegative(gram + np.diag(pull), products + pull * typical)
-        told = float(np.trace(np.linalg.solve(gram + np.diag(pull), gram)))  # parameters that the data tells
+    watts, pull = typical, np.zeros((size, size))
+    for _ in range(_MOST_ROUNDS):
+        pull = noise * precision
+        pull[0, 0] = 1e-9
+        watts = np.linalg.solve(gram + pull, products + pull @ typical)
+        if (watts < 0).any():
+            watts = solve_nonnegative(gram + pull, products + pull @ typical)
+        told = float(np.trace(np.linalg.solve(gram + pull, gram)))  # parameters that the data tells
         left = float(((energy - rows @ watts) ** 2).sum())
-        noise = max(left / max(len(energy) - told, 1.0), least)
-    covariance = noise * np.linalg.inv(gram + np.diag(pull))
-    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
-    random = np.random.default_rng(_SEED).standard_normal((_DRAWS, size))
-    draws = watts + (random * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
-    return _Powers(watts, np.maximum(draws, 0.0), noise)
+        before, noise = noise, max(left / max(len(energy) - told, 1.0), least)
+        if abs(noise / before - 1) < 0.01:
+            break
+    return _Powers(watts, noise * np.linalg.inv(gram + pull), noise)
 
 
 class EnergyModel:
@@ -192,6 +304,7 @@ class EnergyModel:
         base_w: what the GPU draws while nothing runs; None where it was idle for too short a time to tell.
         spread: what the model leaves of the energy between two ticks, as a part of that.
         shift_ns: how much later than it seemed the counter goes on, as the work tells.
+        uneven_ns: by how much each tick was earlier or later than that, the root of the mean square.
     """
 
     def __init__(
@@ -208,14 +321,21 @@ class EnergyModel:
         seen = (ticks.time_ns >= begin_ns) & (ticks.time_ns <= end_ns)
         self.is_solved = int(seen.sum()) > FEWEST_TICKS + 1
         self.shift_ns, uncertain_ns, powers = _aligned(intervals, float(np.median(ticks.error_ns)), self.is_solved)
-        self._solution = _Solution(self, self.shift_ns, powers)
+        self.uneven_ns = float(np.median(ticks.error_ns)) / 3
+        if self.is_solved and len(ticks) <= _MOST_UNEVEN:
+            intervals.expect_uneven(self.shift_ns)
+            self.shift_ns, uncertain_ns, _ = _aligned(intervals, float(np.median(ticks.error_ns)), True)
+            self.uneven_ns = max(intervals.expect_uneven(self.shift_ns), self.uneven_ns)
+            powers = intervals.solve(self.shift_ns)
+        self._solution = _Solution(self, intervals, self.shift_ns, powers)
         shifted = (self.shift_ns + side * uncertain_ns for side in (-1, 1))
-        self._shifted = [_Solution(self, shift_ns, intervals.solve(shift_ns)) for shift_ns in shifted]
+        self._shifted = [_Solution(self, intervals, shift_ns, intervals.solve(shift_ns)) for shift_ns in shifted]
         typical = float(np.mean(intervals.energy)) if len(intervals.energy) else 1.0
         self.spread = max(powers.misfit**0.5 / max(typical, 1e-9), _LEAST_SPREAD) if self.is_solved else 0.5
         cells = self._solution.cells
-        idle_s = float((cells.lengths_s - cells.busy_s).sum())
-        tells_idle = idle_s > 0.02 * float(cells.lengths_s.sum())
+        inside = self._solution.is_inside
+        idle_s = float((cells.lengths_s - cells.busy_s)[inside].sum())
+        tells_idle = idle_s > 0.02 * float(cells.lengths_s[inside].sum())
         self.base_w = float(powers.watts[0]) if self.is_solved and tells_idle else None
 
     @property
@@ -250,7 +370,7 @@ class EnergyModel:
         own = self._solution
         parts = split(own)
         value = own.sum_parts(parts, own.powers.watts)
-        variance = own.misfit(parts, self.spread)
+        variance = own.misfit(parts, self.spread) + own.uneven(parts, self.uneven_ns)
         variance += np.stack([own.sum_parts(parts, watts) for watts in own.powers.draws]).var(axis=0)
         early, late = (each.sum_parts(split(each), each.powers.watts) for each in self._shifted)
         variance += ((late - early) / 2) ** 2
@@ -264,17 +384,22 @@ class EnergyModel:
 def _aligned(intervals: _Intervals, error_ns: float, is_solved: bool) -> tuple[float, float, _Powers]:
     """How much later than they seemed ticks were, how sure that is, and the powers then.
 
-    Of what they may be wrong by together, that for which powers explain the energies best.
+    Of what they may be wrong by together, and what the counter may be behind, that for which powers explain the
+    energies best.
     """
-    if not is_solved or error_ns == 0:
+    if not is_solved:
         return 0.0, error_ns / 3**0.5, intervals.solve(0.0)
-    shifts = _SHIFTS * error_ns
-    misfits = np.array([intervals.solve(float(shift)).misfit for shift in shifts])
-    likely = (misfits / misfits.min()) ** (-len(intervals.energy) / 2)
-    likely /= likely.sum()
-    best = float(likely @ shifts)
-    step = error_ns * float(_SHIFTS[1] - _SHIFTS[0])
-    uncertain = max(float(likely @ (shifts - best) ** 2) ** 0.5, step / 2)
+    shifts = np.linspace(-error_ns - _FARTHEST_BEHIND_NS, error_ns, _SHIFT_STEPS)
+    for _ in range(2):
+        misfits = np.array([intervals.solve(float(shift)).misfit for shift in shifts])
+        likely = (misfits / misfits.min()) ** (-len(intervals.energy) / 2) * np.exp(-((shifts / _BEHIND_NS) ** 2) / 2)
+        likely /= likely.sum()
+        best = float(likely @ shifts)
+        step = float(shifts[1] - shifts[0])
+        uncertain = max(float(likely @ (shifts - best) ** 2) ** 0.5, step / 2)
+        if uncertain > 2 * step:
+            break
+        shifts = np.linspace(best - 2 * step, best + 2 * step, _SHIFT_STEPS // 2)
     return best, uncertain, intervals.solve(best)
 
 
@@ -292,7 +417,7 @@ class _Parts:
 class _Solution:
     """The powers for ticks that were a little later than they seemed, and the cells of time that go with them."""
 
-    def __init__(self, model: EnergyModel, shift_ns: float, powers: _Powers) -> None:
+    def __init__(self, model: EnergyModel, intervals: _Intervals, shift_ns: float, powers: _Powers) -> None:
         ticks, begin_ns, end_ns = model._ticks, model._begin_ns, model._end_ns
         self.powers = powers
         time_ns = ticks.time_ns + round(shift_ns)
@@ -307,7 +432,8 @@ class _Solution:
         np.add.at(self.seconds, self.interval, seconds)
         # What ran before the recording, or after it, is not known.
         seen = (time_ns[:-1] >= begin_ns) & (time_ns[1:] <= end_ns)
-        self.energy = np.concatenate([[np.nan], np.where(seen, np.diff(ticks.joules), np.nan), [np.nan]])
+        self.energy = np.full(count, np.nan)
+        self.energy[1:-1][seen] = intervals.measured(shift_ns, powers)
         self.is_inside = (self.cells.edges[:-1] >= begin_ns) & (self.cells.edges[1:] <= end_ns)
 
     def _scale(self, watts: Array) -> Array:
@@ -357,29 +483,65 @@ class _Solution:
         found: Array = np.bincount(parts.owner, self._joules(parts, watts), parts.owners)
         return found
 
-    def misfit(self, parts: _Parts, spread: float) -> Array:
-        """The variance of that, as powers are not as constant as the model has them.
-
-        It is nothing for an owner that all the energy between two ticks is of.
-        """
+    def _shares(self, parts: _Parts) -> tuple[Array, Array, Array, Array, Array]:
+        """By owner and interval: these, the owner's joules, those of the interval, and the part that the former are."""
         intervals, watts = len(self.seconds), self.powers.watts
         key, place = np.unique(parts.owner * intervals + parts.interval, return_inverse=True)
         joules = np.bincount(place.reshape(-1), self._joules(parts, watts), len(key))
         owner, interval = key // intervals, key % intervals
         whole = (self.seconds @ watts * self._scale(watts))[interval]
         share = np.clip(joules / np.where(whole > 0, whole, 1.0), 0.0, 1.0)
+        return owner, interval, joules, whole, share
+
+    def uneven(self, parts: _Parts, uneven_ns: float) -> Array:
+        """The variance of that, as each tick was a little earlier or later on its own.
+
+        What that moves from the interval on one side of a tick to the one on the other is the owner's in the part that
+        it has of each: nothing where it has as much of both, and all where the counter tells of one side alone.
+        """
+        owner, interval, _, whole, share = self._shares(parts)
+        power = whole / np.maximum(self.seconds[interval, 0], 1e-9)
+        is_measured = np.isfinite(self.energy)[interval]
+        owner, interval, moved = owner[is_measured], interval[is_measured], (share * power)[is_measured]
+        ticks = len(self.seconds) + 1
+        at = np.concatenate([owner * ticks + interval, owner * ticks + interval + 1])
+        key, place = np.unique(at, return_inverse=True)
+        joules = np.bincount(place.reshape(-1), np.append(moved, -moved), len(key)) * uneven_ns / _NS
+        found: Array = np.bincount(key // ticks, joules**2, parts.owners)
+        return found
+
+    def misfit(self, parts: _Parts, spread: float) -> Array:
+        """The variance of that, as powers are not as constant as the model has them.
+
+        It is nothing for an owner that all the energy between two ticks is of.
+        """
+        owner, interval, joules, whole, share = self._shares(parts)
         is_measured = np.isfinite(self.energy)[interval]
         error = np.where(is_measured, spread * whole * 2 * share * (1 - share), spread * joules)
         found: Array = np.bincount(owner, error**2, parts.owners)
         return found
 
 
-def kinds_by_time(names: Sequence[str], name: Array, length_ns: Array, most: int = 24) -> Array:
-    """The kind of each piece of work of these names: those that take most time, and one more for the others."""
-    total = np.bincount(name, length_ns, len(names))
-    chosen = np.argsort(-total, kind="stable")[:most]
-    kind = np.full(len(names), len(chosen))
-    kind[chosen] = np.arange(len(chosen))
-    _, place = np.unique(kind[name], return_inverse=True)
-    found: Array = place.reshape(-1)
+def kinds_of_work(names: Sequence[str], name: Array, place: Array, length_ns: Array) -> tuple[Array, Array]:
+    """The kind of each piece of work of these names, launched in these places, and whose kernel each kind is.
+
+    Those names and those pairs of a name and a place that take most time have a kind each; what is of none of such
+    pairs is of its name's, or else of one that all others have.
+    """
+    pairs, pair = np.unique(np.column_stack([name, place]), axis=0, return_inverse=True)
+    pair = pair.reshape(-1)
+    of_name = np.full(len(names), _MOST_KERNELS)
+    chosen = _longest(name, length_ns, len(names), _MOST_KERNELS)
+    of_name[chosen] = np.arange(len(chosen))
+    of_pair = of_name[pairs[:, 0]] if len(pairs) else np.zeros(0, np.int64)
+    kernel = of_pair.copy()
+    apart = [at for at in _longest(pair, length_ns, len(pairs), _MOST_APART) if kernel[at] < _MOST_KERNELS]
+    of_pair[apart] = _MOST_KERNELS + 1 + np.arange(len(apart))
+    _, first, kind = np.unique(of_pair[pair], return_index=True, return_inverse=True)
+    return kind.reshape(-1), kernel[pair[first]]
+
+
+def _longest(key: Array, length_ns: Array, count: int, most: int) -> Array:
+    """The keys that take most time together."""
+    found: Array = np.argsort(-np.bincount(key, length_ns, count), kind="stable")[:most]
     return found

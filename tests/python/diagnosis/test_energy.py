@@ -11,7 +11,7 @@ import pytest
 from fakes.powered import IDLE_W, MS, START, THROTTLED, PoweredGpu, S
 from fakes.recordings import make_trace
 from gpuscope.diagnosis.energy import energy
-from gpuscope.diagnosis.energy_model import Energy
+from gpuscope.diagnosis.energy_model import Energy, kinds_of_work
 from gpuscope.recording import Recording
 
 SW_POWER_CAP = "sw_power_cap"
@@ -69,6 +69,68 @@ def test_a_region_of_5_ms_that_comes_often_is_known_within_10_percent(seed):
     assert found["forward"].power_w == pytest.approx(600, rel=0.1)
     assert found["forward"].count == 200
     assert found["forward"].seconds == pytest.approx(1.0)
+
+
+def bursts(seed=1, **options):
+    """Turns of 5 ms of kernels that draw more in turns than where they run on and on, as a limit of power has it."""
+    gpu = PoweredGpu(seed, **options)
+    gpu.idle(700 * MS)
+    for _ in range(30):
+        gpu.run("pause", 50 * MS, 126)
+    for name, watts in (("copy", 376), ("gemm", 695)):
+        for region, count in (("", 40), (name, 100), ("", 30)):
+            for _ in range(count):
+                gpu.run(name, 10 * MS, watts, region)
+    for name, watts in (("copy", 397), ("gemm", 993)):
+        for _ in range(200):
+            gpu.run(name, 5 * MS, watts, f"{name} in turns")
+            gpu.run("pause", int(gpu.random.integers(2, 20)) * MS, 126)
+    gpu.idle(400 * MS)
+    return gpu
+
+
+BEHIND = {"lag_ns": 100 * MS}
+RECORDED = {"every": 0, "tick_error_ns": 9 * MS}
+OF_BURSTS = {"copy": 0.03, "gemm": 0.03, "copy in turns": 0.1, "gemm in turns": 0.1}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("options", [{}, RECORDED, BEHIND, RECORDED | BEHIND, {"uneven_ns": 5 * MS}])
+def test_a_kernel_that_draws_more_in_turns_is_known_in_both_regions(seed, options):
+    gpu = bursts(seed, **options)
+    found = of(gpu)
+    for name, within in OF_BURSTS.items():
+        assert found[name].energy.joules == pytest.approx(gpu.joules(name), rel=within), name
+
+
+@pytest.mark.parametrize("options", [{}, RECORDED, BEHIND, {"uneven_ns": 20 * MS}, RECORDED | {"uneven_ns": 5 * MS}])
+def test_intervals_hold_the_truth_whatever_the_counter_does(options):
+    inside = []
+    for seed in range(6):
+        gpu = bursts(seed, **options)
+        found = of(gpu)
+        pairs = [(found[name].energy, gpu.joules(name)) for name in OF_BURSTS] + [(found.total, gpu.joules())]
+        inside += [each.low <= truth <= each.high for each, truth in pairs]
+    assert np.mean(inside) > 0.85
+
+
+def test_kinds_of_work_are_few_however_many_kernels_and_regions_there_are():
+    random = np.random.default_rng(1)
+    name, place = random.integers(0, 500, 20_000), random.integers(0, 300, 20_000)
+    name[:9000], place[:9000] = 7, np.arange(9000) % 2
+    kind, kernel = kinds_of_work([str(number) for number in range(500)], name, place, np.full(20_000, 1000))
+    assert len(kernel) == int(kind.max()) + 1 <= 49
+    assert sorted(np.unique(kind).tolist()) == list(range(len(kernel)))
+    first, second = kind[0], kind[1]
+    assert first != second
+    assert kernel[first] == kernel[second]  # the same kernel in two regions
+
+
+def test_work_of_one_kernel_in_one_region_is_one_kind():
+    kind, kernel = kinds_of_work(["a"], np.zeros(5, np.int64), np.full(5, 3), np.ones(5, np.int64))
+    assert (kind.tolist(), kernel.tolist()) == ([0] * 5, [0])
+    kind, kernel = kinds_of_work([], *([np.zeros(0, np.int64)] * 3))
+    assert (len(kind), len(kernel)) == (0, 0)
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say():
