@@ -624,6 +624,7 @@ def ticks_beside(trace: Any, counter: Watched) -> dict[str, Any]:
         "ours may be off by, ms": quantiles(ours.error_ns / MS),
         "ours are later by, ms": quantiles(late_ms),
         "between those seen, ms": quantiles(steps_ms),
+        "those seen are uneven by, ms": round(counter.uneven_ms, 2),
         "s, later by ms": [
             [round((when - both[0][1]) / SECOND, 3), round(late, 1)]
             for (_, when), late in zip(both, late_ms.tolist(), strict=True)

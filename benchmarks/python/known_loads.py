@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 MS = 1_000_000
 SECOND = 1_000_000_000
 BATCH_NS = 60 * MS  # of work between two waits for the device, whose gaps of some 30 us are 0.05 %
 PIECE_NS = 2 * MS  # of work between two pauses: many of both in each 0.1 s that counters are read over
 TRIES = 20
+MOST_UNEVEN_MS = 25.0  # a quarter of a period: beyond, even moments are no better than those that were seen
 PERIOD_NS = 99.5 * MS  # of NVML's counters of energy and of throttled time, as measured on an H100
 
 USUAL_PAYLOAD = 256  # bytes of data in a packet of PCIe
@@ -214,8 +217,24 @@ class Nvml:
         return float(value.value) / 1e9
 
 
+def even(times_ns: list[float]) -> Any:
+    """These moments, some of which may be missing, as those of an even clock that are nearest to them."""
+    times = np.array(times_ns)
+    if len(times) < 3:
+        return times
+    steps = np.diff(times)
+    period = float(np.median(steps[steps < 1.5 * np.median(steps)]))
+    numbers = np.append(0, np.cumsum(np.round(steps / period)))
+    slope, first = np.polyfit(numbers, times - times[0], 1)
+    return times[0] + first + slope * numbers
+
+
 class Watched:
-    """A counter read each 5 ms on a thread of its own, so that the moments are known at which it went on."""
+    """A counter read each 5 ms on a thread of its own, so that the moments are known at which it went on.
+
+    The thread waits for the interpreter, by some ms now and then; the counter goes on evenly, so that all moments
+    together know each better than it was seen. Where it does not go on evenly they stay as they were seen.
+    """
 
     def __init__(self, read: Callable[[], float]) -> None:
         self._read = read
@@ -252,17 +271,23 @@ class Watched:
         """When it took each value, within some ms."""
         return dict(zip(self._values, self._times, strict=True))
 
+    @property
+    def uneven_ms(self) -> float:
+        """How far the moments at which it was seen to go on are from even ones, the root of the mean square."""
+        return float(np.sqrt(np.mean((np.array(self._times) - even(self._times)) ** 2))) / MS
+
     def at(self, moment_ns: float) -> float:
         """What it had: what a tick adds was added evenly since the tick before, or where that is long ago, 0.1 s."""
         if self._why or not self._values:
             raise OSError(self._why or "the counter was not read")
-        right = bisect.bisect_right(self._times, moment_ns)
+        times = even(self._times).tolist() if self.uneven_ms < MOST_UNEVEN_MS else self._times
+        right = bisect.bisect_right(times, moment_ns)
         if right == 0:
             raise OSError("the counter was not read before")
-        if right == len(self._times):
+        if right == len(times):
             return self._values[-1]
-        low, high, end_ns = self._values[right - 1], self._values[right], self._times[right]
-        begin_ns = max(self._times[right - 1], end_ns - 1.2 * PERIOD_NS)
+        low, high, end_ns = self._values[right - 1], self._values[right], times[right]
+        begin_ns = max(times[right - 1], end_ns - 1.2 * PERIOD_NS)
         return low + (high - low) * max(0.0, moment_ns - begin_ns) / (end_ns - begin_ns)
 
     def grown(self, begin_ns: float, end_ns: float) -> float:
