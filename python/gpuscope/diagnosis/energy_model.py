@@ -197,6 +197,8 @@ class _Intervals:
         One that was late has left the interval before it with too much energy and the next one with too little.
         """
         rows, energy = self._rows(shift_ns)
+        if len(rows) < FEWEST_TICKS:
+            return 0.0
         power = energy / np.maximum(rows[:, 0], 1e-12)
         at_ticks = np.concatenate([power[:1], (power[1:] + power[:-1]) / 2, power[-1:]])
         rest = (_LEAST_SPREAD * float(energy.mean())) ** 2 / 4
@@ -239,8 +241,9 @@ class _Noise:
         diagonal = rest * of_interval + moved[:-1] + moved[1:]
         # Neighbours have what a tick moves between them in common: Cholesky's decomposition of a band of two.
         self._own, self._other = np.zeros(len(diagonal)), np.zeros(len(diagonal))
+        least = (rest * of_interval).tolist()
         for row, value in enumerate(diagonal.tolist()):
-            self._own[row] = (value - self._other[row] ** 2) ** 0.5
+            self._own[row] = max(value - self._other[row] ** 2, least[row]) ** 0.5
             if row + 1 < len(diagonal):
                 self._other[row + 1] = -moved[row + 1] / self._own[row]
         self.log_volume = float(np.log(self._own).sum())
@@ -391,7 +394,7 @@ def _aligned(intervals: _Intervals, error_ns: float, is_solved: bool) -> tuple[f
         return 0.0, error_ns / 3**0.5, intervals.solve(0.0)
     shifts = np.linspace(-error_ns - _FARTHEST_BEHIND_NS, error_ns, _SHIFT_STEPS)
     for _ in range(2):
-        misfits = np.array([intervals.solve(float(shift)).misfit for shift in shifts])
+        misfits = np.maximum([intervals.solve(float(shift)).misfit for shift in shifts], 1e-12)
         likely = (misfits / misfits.min()) ** (-len(intervals.energy) / 2) * np.exp(-((shifts / _BEHIND_NS) ** 2) / 2)
         likely /= likely.sum()
         best = float(likely @ shifts)

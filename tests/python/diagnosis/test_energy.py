@@ -291,6 +291,16 @@ def test_a_recording_that_is_too_short_for_regions_has_its_total():
     assert "too seldom" in found.why["regions"]
 
 
+@pytest.mark.parametrize("options", [{}, RECORDED])
+def test_a_gpu_that_only_idles_has_all_its_energy_as_idle(options):
+    gpu = PoweredGpu(**options)
+    gpu.idle(3 * S)
+    gpu.run("gemm", MS, IDLE_W, "forward")
+    found = of(gpu)
+    assert found.total.joules == pytest.approx(3 * IDLE_W, rel=0.01)
+    assert found.idle.joules == pytest.approx(3 * IDLE_W, rel=0.01)
+
+
 def test_a_recording_within_one_tick_has_no_energy_and_not_0():
     gpu = PoweredGpu(tick_ns=10 * S)
     gpu.run("gemm", 10 * MS, 600, "forward")
