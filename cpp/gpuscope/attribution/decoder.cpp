@@ -320,6 +320,19 @@ void Decoder::each_replay(F&& visit) {
   }
 }
 
+std::string_view Decoder::innermost_region() const {
+  std::optional<Replay::Innermost> found = main_ != nullptr ? main_->innermost_region() : std::nullopt;
+  if (!found) {
+    for (const auto& [log, thread] : threads_) {
+      const auto region = thread.replay != nullptr ? thread.replay->innermost_region() : std::nullopt;
+      if (region && (!found || region->start_ns > found->start_ns)) {
+        found = region;
+      }
+    }
+  }
+  return found ? state_.dictionaries.text(found->name) : std::string_view();
+}
+
 bool Decoder::has_open_launches() {
   bool found = false;
   each_replay([&found](const Replay& replay) { found = found || replay.has_open_launches(); });

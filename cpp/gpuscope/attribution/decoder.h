@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -58,6 +59,9 @@ class Decoder {
   bool has_open_launches();
   /// Drops what the logs and the pool hold, and counts it as dropped and unread.
   void discard(activity::BufferPool& pool) noexcept;
+  /// The innermost region that is open on the main thread, or else the one that another thread opened last; "" for
+  /// none. Until events are read again.
+  std::string_view innermost_region() const;
   /// Events that found no room in their thread's log.
   uint64_t log_dropped() const noexcept { return log_dropped_; }
 

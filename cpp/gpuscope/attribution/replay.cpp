@@ -428,6 +428,14 @@ void Replay::select_strand(const base::Event& event) {
   }
 }
 
+std::optional<Replay::Innermost> Replay::innermost_region() const noexcept {
+  const std::vector<OpenRegion>& stack = strands_[current_].stack;
+  const auto found = std::find_if(stack.rbegin(), stack.rend(), [](const OpenRegion& region) {
+    return EnterDetail::kind(region.detail) != base::RegionKind::Op && !region.is_hidden;
+  });
+  return found != stack.rend() ? std::optional(Innermost{found->name, found->start_ns}) : std::nullopt;
+}
+
 Replay::OpenRegion* Replay::innermost(std::size_t strand) {
   return strands_[strand].stack.empty() ? open_outside(strand) : &strands_[strand].stack.back();
 }

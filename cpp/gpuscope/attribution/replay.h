@@ -53,6 +53,12 @@ class Replay {
   /// Where the thread was at `at_ns`; exact for the newest moment, from the timeline for earlier ones.
   Place place_at(int64_t at_ns) const;
   uint16_t thread() const noexcept { return thread_; }
+  /// The innermost open region that is no framework's operator: its name, a string, and when it opened.
+  struct Innermost {
+    uint32_t name;
+    int64_t start_ns;
+  };
+  std::optional<Innermost> innermost_region() const noexcept;
 
  private:
   struct OpenRegion {

@@ -19,6 +19,7 @@
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/driver/libraries.h"
 #include "gpuscope/nvtx/names.h"
+#include "gpuscope/session/shown_region.h"
 #include "gpuscope/torch/operators.h"
 
 namespace py = pybind11;
@@ -135,6 +136,13 @@ std::shared_ptr<store::Store> hand_over(
 
 void bind_session(py::module_& module) {
   using session::Session;
+  module.def(
+      "show_region", [](int file, int64_t offset) { session::ShownRegion::process().begin(file, offset); },
+      py::arg("file"), py::arg("offset"),
+      "Has recordings write into this file, which is duplicated, in which region the program is: 200 bytes from the "
+      "offset on, a checksum (FNV-1a of 32 bits) of the rest and the name. OSError where there is no descriptor left.");
+  module.def(
+      "hide_region", [] { session::ShownRegion::process().end(); }, "Ends what show_region began.");
   module.def("knows_stacks", &knows_stacks, "Whether Python frames can be read in this version of Python.");
   module.def(
       "now_ns", [] { return base::Clock::process().now_ns(); }, "This moment, as recordings have it.");

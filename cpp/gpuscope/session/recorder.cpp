@@ -420,6 +420,9 @@ void Recorder::poll(bool flush) {
       read_gpu_spans();
       read_counters();
       read_device_samples();
+      if (flush) {
+        ShownRegion::process().show(decoder_->innermost_region());
+      }
     }
   } catch (const std::exception&) {
     failed_ = true;

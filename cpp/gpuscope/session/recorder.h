@@ -21,6 +21,7 @@
 #include "gpuscope/nvml/device_sampling.h"
 #include "gpuscope/session/costs.h"
 #include "gpuscope/session/gpu_clock_reader.h"
+#include "gpuscope/session/shown_region.h"
 #include "gpuscope/store/store.h"
 #include "gpuscope/timing/region_timer.h"
 
@@ -158,6 +159,7 @@ class Recorder {
   void enter_thread();
   /// From then on CUPTI may be called by any thread.
   void leave_thread() noexcept {
+    ShownRegion::process().show({});
     flusher_.reset();
     clock_reader_.reset();
     sampling_.reset();

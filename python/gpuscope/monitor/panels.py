@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from gpuscope.monitor.history import Moment
 from gpuscope.monitor.programs import Program
 from gpuscope.monitor.snapshot import GpuState, MigInstance
-from gpuscope.text import one_line
+from gpuscope.text import one_line, shorten
 
 # A part of a line: its text and its style, as rich names them; "alarm" and "dim" are of the page's theme.
 Part = tuple[str, str]
@@ -25,6 +25,7 @@ _LEAST_GRAPH = 8
 _ROW_BEFORE_GRAPH = 62  # columns that text has at least, so that graphs stand under each other
 _LINE_BEFORE_GRAPH = 86  # of a GPU in one line
 _WIDEST_LINE = 200
+_REGION = 24  # columns of the region that a program is in, at most
 _MOST_PROGRAMS = 4
 _WIDE = 100  # columns, where a GPU in one line has room for what matters less
 _BARS = "▁▂▃▄▅▆▇█"
@@ -144,6 +145,8 @@ def program_lines(running: Sequence[Program], width: int) -> list[Line]:
         step = "" if program.step is None else f"  step {program.step}"
         rate = "" if program.steps_per_s is None else f"  {program.steps_per_s:.3g} steps/s"
         line: Line = [(f"{'program':<{_LABEL}}", TITLE), (f"{program.name} {program.pid}{step}{rate}", PLAIN)]
+        if program.region:
+            line.append((f"  in {shorten(program.region, _REGION)}", PLAIN))
         line.append((f"  {program.state}", DIM))
         if program.verdict:
             line.append((f"  verdict: {program.verdict}", PLAIN))

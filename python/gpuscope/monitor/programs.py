@@ -2,7 +2,8 @@
 """What programs that are profiled say of themselves to a monitor: a small page in memory for each, of the same user.
 
 A page is a file of 1,024 bytes that the program writes through a mapping at a step, ten times a second at most, and
-takes away when it ends. Readers copy it, so that a file that is cut while they look harms nobody, and believe it where
+takes away when it ends; in which region it is stands in a part of its own, which the thread that decodes recordings
+writes. Readers copy it, so that a file that is cut while they look harms nobody, and believe it where
 its checksum fits and its process lives. Files are those of the user alone; whatever else lies there is left alone.
 """
 
@@ -23,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuscope import _core
 from gpuscope.text import one_line
 
 OPT_OUT = "GPUSCOPE_NO_STATUS_PAGE"
@@ -37,6 +39,8 @@ _MOST_FILES = 256  # that a reader looks at
 # time, the number of the step (-1: none yet) and the rate, and three texts.
 _HEAD = struct.Struct("<8sII")
 _BODY = struct.Struct("<QQqqd64s192s512s")
+_REGION = struct.Struct("<I196s")  # checksum of what follows, and the name
+_REGION_AT = _BYTES - _REGION.size
 _MARK = b"gpuscop1"
 _NAME = re.compile(r"(\d{1,10})-(\d{1,20})\.status")
 
@@ -53,6 +57,8 @@ class Program:
         steps_per_s: of the last two seconds of it; None before there are two.
         state: what the profiler does.
         verdict: of the latest diagnosis, empty before one.
+        region: the innermost one that its main thread is in, or else the one that another thread entered last, some
+            0.2 s ago; empty where it is in none, or nothing is recorded.
     """
 
     pid: int
@@ -62,13 +68,15 @@ class Program:
     steps_per_s: float | None
     state: str
     verdict: str
+    region: str = ""
 
     def __str__(self) -> str:
         """A line."""
         step = "" if self.step is None else f"  step {self.step}"
         rate = "" if self.steps_per_s is None else f"  {self.steps_per_s:.3g} steps/s"
+        region = f"  in {self.region}" if self.region else ""
         verdict = f"  verdict: {self.verdict}" if self.verdict else ""
-        return f"{self.name} {self.pid}{step}{rate}  {self.state}{verdict}"
+        return f"{self.name} {self.pid}{step}{rate}{region}  {self.state}{verdict}"
 
 
 def folder() -> Path:
@@ -144,6 +152,7 @@ class StatusPage:
         if self._pid != os.getpid() or self._path is None:
             return
         path, self._path = self._path, None
+        _core.hide_region()
         with self._lock:
             kept, self._map = self._map, None
             if kept is not None:
@@ -169,6 +178,7 @@ class StatusPage:
         try:
             os.posix_fallocate(file, 0, _BYTES)  # a full file system is told now, and not by a signal later
             made = mmap.mmap(file, _BYTES)
+            _core.show_region(file, _REGION_AT)
         except BaseException:
             path.unlink()
             raise
@@ -254,4 +264,14 @@ def _parsed(data: bytes, pid: int, started: int) -> Program | None:
         return None
     state, name, verdict = (one_line(text.partition(b"\0")[0].decode(errors="replace")) for text in texts)
     is_rate = math.isfinite(rate) and rate >= 0
-    return Program(pid, name, time_ns, step if step >= 0 else None, rate if is_rate else None, state, verdict)
+    steps_per_s = rate if is_rate else None
+    return Program(pid, name, time_ns, step if step >= 0 else None, steps_per_s, state, verdict, _region(data))
+
+
+def _region(data: bytes) -> str:
+    """Of a page; empty where it was half written."""
+    checksum, text = _REGION.unpack_from(data, _REGION_AT)
+    found = 2166136261
+    for byte in text:
+        found = (found ^ byte) * 16777619 & 0xFFFFFFFF
+    return one_line(text.partition(b"\0")[0].decode(errors="replace")) if found == checksum else ""

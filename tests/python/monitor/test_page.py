@@ -173,6 +173,19 @@ def test_programs_that_are_profiled_say_their_step_and_verdict(monkeypatch):
     assert "program" not in drive(one(), "p", size=(120, 40))  # the past of programs is not kept
 
 
+def test_programs_say_the_region_that_they_are_in_and_a_long_one_leaves_room_for_the_verdict(monkeypatch):
+    told = [
+        Program(1, "train.py", 0, 7, None, "recording", "", "forward"),
+        Program(2, "train.py", 0, 7, None, "recording", "input-bound", "decoder.layers." * 9),
+    ]
+    monkeypatch.setattr(page, "programs", lambda: told)
+    lines = drive(one(), size=(100, 40)).splitlines()
+    assert "program train.py 1  step 7  in forward  recording" in lines
+    (long,) = (line for line in lines if line.startswith("program train.py 2"))
+    assert "  recording  verdict: input-bound" in long
+    assert "  in decoder" in long
+
+
 def test_a_machine_without_a_gpu_shows_its_host_and_says_so():
     rows = [
         sample(None, BEGIN_S + n, host={**HOST, "machine_cpu_s": 4.0 * n, "io_pressure_s": 0.5 * n}) for n in range(4)

@@ -8,12 +8,15 @@ import random
 import stat
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
 import gpuscope as gs
 from gpuscope.monitor import programs as room
 from gpuscope.monitor.programs import OPT_OUT, StatusPage, programs
+from gpuscope.text import one_line
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +51,56 @@ def test_a_page_says_what_runs_and_how_fast(page, clock):
     assert found.steps_per_s == pytest.approx(8)
     page.say(verdict="saves 31 %: the GPU waits for data")
     assert programs()[0].verdict == "saves 31 %: the GPU waits for data"
+
+
+def region_within(seconds, wanted):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        found = programs()
+        if found and found[0].region == wanted:
+            return wanted
+        time.sleep(0.01)
+    return found[0].region
+
+
+def test_a_page_says_in_which_region_the_program_is():
+    with gs.profile(activities=[gs.ProfilerActivity.CPU]):
+        with gs.record_function("train"):
+            assert region_within(20, "train") == "train"
+            with gs.record_function("forward\x1b[31m"):
+                assert region_within(20, one_line("forward\x1b[31m")) == one_line("forward\x1b[31m")
+            assert region_within(20, "train") == "train"
+            assert " in train " in str(programs()[0])
+        assert region_within(20, "") == ""
+        entered, leaves = threading.Event(), threading.Event()
+
+        def work():
+            with gs.record_function("on another thread"):
+                entered.set()
+                leaves.wait(30)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        entered.wait(30)
+        assert region_within(20, "on another thread") == "on another thread"
+        with gs.record_function("main"):
+            assert region_within(20, "main") == "main"
+        leaves.set()
+        thread.join()
+        with gs.record_function("é" * 500):
+            assert region_within(20, "é" * 98) == "é" * 98
+            before = programs()[0].region
+    assert before
+    assert programs()[0].region == ""  # nothing is recorded any more
+
+
+def test_a_region_that_is_half_written_is_not_believed(page, runtime):
+    page.open("recording")
+    data = bytearray(page._path.read_bytes())
+    data[room._REGION_AT + 6 : room._REGION_AT + 9] = b"abc"
+    page._path.write_bytes(data)
+    (found,) = programs()
+    assert (found.region, found.state) == ("", "recording")
 
 
 def test_steps_are_written_ten_times_a_second_at_most(page, clock):
