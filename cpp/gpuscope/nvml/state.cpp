@@ -257,9 +257,7 @@ void GpuReader::forget_link_bytes() {
 
 // A link that is not known is taken for the fastest.
 std::optional<double> GpuReader::link_wrap_s() {
-  if (!state_.pcie_generation_max || !state_.pcie_width_max) {  // they do not change while the GPU is there
-    read_widest_link();
-  }
+  read_widest_link();
   const double bytes_per_s =
       link_bytes_per_s(state_.pcie_generation_max.value_or(kLaneBytesPerS.size()), state_.pcie_width_max.value_or(16));
   return bytes_per_s > 0 ? std::optional(kBytesUntilWrap / bytes_per_s) : std::nullopt;
@@ -313,9 +311,14 @@ void GpuReader::read_throttled_where(bool takes_long) {
   }
 }
 
+// It does not change while the GPU is there.
 void GpuReader::read_widest_link() {
-  read_number("pcie_generation_max", state_.pcie_generation_max, 1, nvml_.pcie_generation_max);
-  read_number("pcie_width_max", state_.pcie_width_max, 1, nvml_.pcie_width_max);
+  if (!state_.pcie_generation_max) {
+    read_number("pcie_generation_max", state_.pcie_generation_max, 1, nvml_.pcie_generation_max);
+  }
+  if (!state_.pcie_width_max) {
+    read_number("pcie_width_max", state_.pcie_width_max, 1, nvml_.pcie_width_max);
+  }
 }
 
 void GpuReader::read_errors() {

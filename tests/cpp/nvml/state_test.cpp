@@ -4,6 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <string_view>
+
 #include "fakes/nvml.h"
 
 namespace gpuscope::nvml {
@@ -170,6 +175,38 @@ TEST_F(GpuStatesOf, BytesOfTheLinkAreReadWhereTheyCannotWrapUnseen) {
   reader.read_link_bytes(std::chrono::milliseconds(100));
   EXPECT_FALSE(reader.state().pcie_sent_bytes.has_value());
   EXPECT_THAT(reader.state().why.at("pcie_sent_bytes"), testing::HasSubstr("may wrap each 68 ms"));
+}
+
+TEST_F(GpuStatesOf, TheWidestLinkIsAskedForOnceHoweverOftenBytesAreRead) {
+  static int asked;
+  asked = 0;
+  nvml_.pcie_generation_max = [](driver::NvmlDevice, unsigned* generation) {
+    ++asked;
+    *generation = 4;
+    return 0;
+  };
+  GpuReader reader(nvml_, 0);
+  for (int round = 0; round < 10; ++round) {
+    reader.read_link_bytes(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(asked, 1);
+  EXPECT_TRUE(reader.state().pcie_sent_bytes.has_value());
+}
+
+TEST_F(GpuStatesOf, WhatTakesLongIsReadByItself) {
+  GpuReader reader(nvml_, 0);
+  reader.read_slow();
+  const auto count = [&reader](const char* name) {
+    const auto found = std::ranges::find(kThrottleReasons, std::string_view(name), &ThrottleReason::name);
+    return reader.state().throttled_s[static_cast<std::size_t>(found - kThrottleReasons.begin())];
+  };
+  EXPECT_EQ(reader.state().energy_total_j, std::nullopt);
+  EXPECT_EQ(count("hw_thermal_slowdown"), std::nullopt);
+  EXPECT_EQ(count("sw_power_cap"), 74'000);
+  reader.read_rare();
+  EXPECT_EQ(reader.state().energy_total_j, 1.5);
+  EXPECT_EQ(count("hw_thermal_slowdown"), 270'000);
+  EXPECT_TRUE(reader.state().ecc_corrected.has_value());
 }
 
 TEST(LinkRates, AreThoseOfTheGenerations) {
