@@ -25,7 +25,7 @@ constexpr int64_t kFirstSeconds = 3000 * kMs;
 constexpr int64_t kNarrow = 12 * kMs;
 // After so many searches its ticks are taken for irregular, and no reading is aimed any more; unless so many ticks were
 // where they were expected in between.
-constexpr int kMostSearches = 4;
+constexpr int kMostSearches = 3;
 constexpr int64_t kRegular = 16;
 
 }  // namespace
@@ -120,7 +120,7 @@ EnergyTicks::Taken EnergyTicks::take_seeking(const Reading& reading) {
   if (longest_ns_ < 2 * kOften || searches_ > kMostSearches) {  // the latest tick is never far, or not to be foreseen
     aim_ = Aim::Often;
     can_wait_ = true;
-    due_ns_ = reading.end_ns + interval_ns_;
+    due_ns_ = reading.end_ns + std::max(interval_ns_, step_ns(reading.end_ns));
     return {.tick = Tick{tick.low_ns, tick.high_ns}, .is_new = true};
   }
   aim_at(reading.end_ns);
@@ -134,7 +134,7 @@ EnergyTicks::Taken EnergyTicks::take(const Reading& reading) {
     return take_seeking(reading);
   }
   if (aim_ == Aim::Often) {
-    due_ns_ = reading.end_ns + interval_ns_;
+    due_ns_ = reading.end_ns + std::max(interval_ns_, step_ns(reading.end_ns));
     return {.tick = Tick{reading.begin_ns - longest_ns_, reading.end_ns}, .is_new = true};
   }
   before_ = reading;

@@ -153,6 +153,21 @@ TEST(EnergyTicks, WaitForWhatReadingThemMayCost) {
   }
 }
 
+TEST(EnergyTicks, ThatComeAnyhowAreToldAsFarAsTheyAreKnown) {
+  for (int64_t seed = 1; seed < 20; ++seed) {
+    const Counter counter(99'500'000, 99 * kWholeSecond, [seed](int64_t number) {
+      return (number * 7919 + seed * 104729) % 61 * kMillisecond;  // two may be 40 ms apart, or 160
+    });
+    Allowance allowance(kSamplingShare, 180 * kMillisecond, kBegin);
+    const Watched run = watch(
+        counter, 60, 100 * kMillisecond, [](int) { return 3 * kMillisecond; }, &allowance);
+    EXPECT_LE(run.wrong, run.told / 4) << seed;
+    EXPECT_GE(run.told, 14) << seed;
+    EXPECT_LE(median(run.widths_ns), 180 * kMillisecond) << seed;
+    EXPECT_LE(run.busy_ns, 120 * kMillisecond + 180 * kMillisecond + 100 * kMillisecond) << seed;
+  }
+}
+
 TEST(EnergyTicks, OfACounterThatStandsStillAreNotLookedForMoreThanTheyMayCost) {
   const Counter counter(1000 * kWholeSecond, 99 * kWholeSecond);
   Allowance allowance(kSamplingShare, 180 * kMillisecond, kBegin);
