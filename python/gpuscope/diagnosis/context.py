@@ -235,12 +235,17 @@ class Context:
         return int(np.median(between)) if len(between) else 0
 
     @cached_property
+    def longest_launch_ns(self) -> int:
+        """What takes longer is something else than a launch: ten of the usual ones, and 100 us."""
+        return max(_LAUNCHES_OF_A_PAUSE * self.launch_interval_ns, _LEAST_PAUSE_NS)
+
+    @cached_property
     def long_pieces(self) -> Array:
-        """Which idle pieces are of gaps that are longer than launching takes: ten launches, and 100 us."""
-        pieces, longest = self.pieces, max(_LAUNCHES_OF_A_PAUSE * self.launch_interval_ns, _LEAST_PAUSE_NS)
+        """Which idle pieces are of gaps that are longer than launching takes."""
+        pieces = self.pieces
         goes_on = (pieces.start_ns[1:] == pieces.end_ns[:-1]) & (pieces.next[1:] == pieces.next[:-1])
         gap = np.cumsum(np.append(True, ~goes_on)[: len(pieces)]) - 1
-        found: Array = np.bincount(gap, pieces.end_ns - pieces.start_ns)[gap] > longest
+        found: Array = np.bincount(gap, pieces.end_ns - pieces.start_ns)[gap] > self.longest_launch_ns
         return found
 
     # -- calls of the driver -------------------------------------------------------------------------------------------

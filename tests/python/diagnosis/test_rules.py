@@ -787,6 +787,66 @@ def test_a_wait_that_is_taken_out_takes_with_it_what_its_call_does_besides(insid
     assert str(finding.where[0]) == "train.py:79"
 
 
+def test_all_calls_that_synchronize_at_a_line_are_taken_out_also_those_that_find_the_gpu_idle():
+    def step(loop, wrong=True):
+        for _ in range(60):
+            with loop.at("train.py", 20):
+                loop.launch(gpu=40, host=8)
+            with loop.at("train.py", 80):
+                for turn in range(4 if wrong else 0):
+                    loop.wait()
+                    if turn:
+                        loop.work(20)
+                        loop._rows["api"][-1]["duration_ns"] += 20_000
+
+    found, mended = diagnosis_of(step), diagnosis_of(lambda loop: step(loop, wrong=False))
+    assert found.findings[0].id == "R16"
+    saved = 1 - mended.breakdown.wall_ns / found.breakdown.wall_ns
+    assert found.findings[0].saving == pytest.approx(saved, rel=0.1)
+
+
+@pytest.mark.parametrize("rule", ["R11", "R19"])
+def test_what_launches_while_the_gpu_works_takes_time_of_a_host_that_is_behind(rule):
+    """The step's computing hides the first of them; those after it are late by what the first ones took too."""
+
+    def step(loop, wrong=True):
+        with loop.at("train.py", 53):
+            for _ in range(600 if wrong else 1):
+                if rule == "R11":
+                    loop.copy(64, 2, pinned=True)
+                else:
+                    loop.launch(gpu=2, host=5)
+                loop.work(12)
+        for _ in range(40):
+            loop.launch("long", gpu=200, host=60)
+
+    loops = Loop(), Loop()
+    for loop, wrong in zip(loops, (True, False), strict=True):
+        for _ in loop.steps(14, waits=False):
+            step(loop, wrong)
+    found, mended = (diagnose(loop.trace()) for loop in loops)
+    saved = 1 - mended.breakdown.wall_ns / found.breakdown.wall_ns
+    gone = 600 * 2 * (rule == "R19") * 1000 * len(found.breakdown.steps) / found.breakdown.wall_ns  # a graph has them
+    first = found.findings[0]
+    assert first.id == rule
+    assert first.saving == pytest.approx(saved - gone, rel=0.1)
+
+
+def test_an_optimizer_s_kernels_are_the_time_of_a_busy_gpu_too():
+    def step(loop, wrong=True):
+        compute(loop, 40, 200)
+        with loop.at("train.py", 90), loop.region("Optimizer.step#Adam.step", RegionKind.RANGE):
+            for _ in range(100 if wrong else 1):
+                loop.launch(ADD, 1.5)
+            loop.launch(ADD, 20)
+
+    found, mended = diagnosis_of(step), diagnosis_of(lambda loop: step(loop, wrong=False))
+    saved = 1 - mended.breakdown.wall_ns / found.breakdown.wall_ns
+    assert [each.id for each in found.findings] == ["R21"]
+    assert found.findings[0].saving == pytest.approx(saved, rel=0.1)
+    assert str(found.findings[0].where[0]) == "train.py:90"
+
+
 def test_a_value_that_is_no_longer_read_needs_no_operator_that_reads_it():
     def step(loop, us=25):
         for _ in range(60):

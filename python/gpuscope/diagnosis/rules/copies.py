@@ -96,7 +96,9 @@ def _many_small(context: Context) -> Iterator[Cause]:
     before = np.flatnonzero(np.isin(context.pieces.next, work))
     exposed = context.exposed_ns(work, context.computing)
     rows = _rows(context, work)
-    edit = Edit(host_spans=host_edit(context, before).host_spans, copies=rows, copy_factors=np.zeros(len(rows)))
+    calls = context.work_launch[work]
+    spans = np.concatenate([host_edit(context, before).host_spans, _in_a_row(context, calls[calls >= 0])])
+    edit = Edit(host_spans=spans, copies=rows, copy_factors=np.zeros(len(rows)))
     yield Cause(
         "many small copies to the GPU",
         "collect them in one array and copy that, or make the values on the GPU",
@@ -105,6 +107,19 @@ def _many_small(context: Context) -> Iterator[Cause]:
         _where(context, work, np.ones(len(work))),
         {"": f"{format_digits(count)} copies of less than 64 KiB a step"},
     )
+
+
+def _in_a_row(context: Context, calls: Array) -> Array:
+    """The host's time from each of these calls to the next, also while the GPU works: a host that is behind has none.
+
+    As `Edit.host_spans`. In a longer time than launches take the program does something else than to copy.
+    """
+    api, before = context.trace.api, context.call_before[calls]
+    follows = (before >= 0) & np.isin(before, calls)
+    ends = api.start_ns + api.duration_ns
+    starts = np.where(follows, ends[before], api.start_ns[calls])
+    starts = np.where(api.start_ns[calls] - starts > context.longest_launch_ns, api.start_ns[calls], starts)
+    return np.stack([api.thread[calls].astype(np.int64), starts, ends[calls]], axis=1)
 
 
 def _exposed(context: Context) -> Iterator[Cause]:

@@ -10,11 +10,10 @@ import numpy as np
 from gpuscope.diagnosis.claims import Claim
 from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.replay import Edit
-from gpuscope.diagnosis.rules.rule import LEAST_OF_KERNELS, Cause, Rule, places
+from gpuscope.diagnosis.rules.rule import LEAST_OF_KERNELS, SHORTEST_KERNEL_NS, Cause, Rule, places
 from gpuscope.diagnosis.steps import Array
 from gpuscope.units import format_digits, format_seconds
 
-_SHORTEST_NS = 2_000  # an empty kernel takes about as long
 _LARGE = 0.05  # of the time: smaller kernels are not looked at one by one
 _TAIL = 0.2  # the least that is worth a change (Nsight Compute's rule)
 _MOST_WAVES = 4
@@ -64,7 +63,7 @@ def _small_grids(context: Context) -> Iterator[Cause]:
         return
     fill = np.minimum(1.0, _product(context, "grid") / context.multiprocessors)[context.kernel_variant]
     duration = context.duration_ns[context.kernels].astype(np.float64)
-    saved = np.clip(np.minimum(duration * (1 - fill), duration - _SHORTEST_NS), 0, None) * _beside_none(context)
+    saved = np.clip(np.minimum(duration * (1 - fill), duration - SHORTEST_KERNEL_NS), 0, None) * _beside_none(context)
     chosen = saved > 0
     if not chosen.any():
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import Edit
-from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, places
+from gpuscope.diagnosis.rules.rule import LEAST, SHORTEST_KERNEL_NS, Cause, Rule, places
 from gpuscope.diagnosis.steps import Array, distinct, is_one_of
 from gpuscope.units import format_digits, format_seconds
 
@@ -22,6 +23,9 @@ LAUNCHING = (IdleCause.FRAMEWORK, IdleCause.HOST_CODE, IdleCause.LAUNCH_CALL, Id
 """What the host does from one launch to the next."""
 
 _KERNELS_OF_AN_INTERVAL = 3  # kernels that last longer than so many launches keep the GPU busy
+# Nodes of a graph that wait for each other follow within 0.4 us on an H100, kernels that were queued within 1.1.
+_BETWEEN_NODES_NS = 400
+_LEAST_FACTOR = 0.01  # of a kernel: with nothing left of it, it would not be there
 _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 _ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
 _MANY_TENSORS = re.compile(r"multi_tensor|fused_|_fused", re.IGNORECASE)
@@ -39,15 +43,25 @@ def _of_launches(context: Context) -> Array:
     return found
 
 
-def _launched_at_once(context: Context, pieces: Array) -> Edit:
-    """The host goes from one launch to the next at once, as one that launches a graph."""
+def _launched_at_once(context: Context, pieces: Array, calls: Array) -> Edit:
+    """The host goes from one launch to the next at once, as one that launches a graph.
+
+    That is before the launches which end these idle pieces, and before these calls also where the GPU had work
+    meanwhile: a host that is behind has no more time for these launches than for the others.
+    """
     api, before = context.trace.api, context.call_before
-    calls = context.pieces.launch[pieces]
-    previous = before[calls]
+    ending = context.pieces.launch[pieces]
+    every = np.append(ending, calls)
+    previous, begins = before[every], api.start_ns[every]
     goes_on = (previous >= 0) & ~is_one_of(context.call_kind[previous], _WAITING)
     ends = api.start_ns + api.duration_ns
-    starts = np.where(goes_on, ends[previous], np.minimum(context.pieces.start_ns[pieces], api.start_ns[calls]))
-    spans = np.stack([api.thread[calls].astype(np.int64), starts, ends[calls]], axis=1)
+    starts = np.where(goes_on, ends[previous], begins)
+    # In a longer time the program does something else than launch.
+    starts = np.where(begins - starts > context.longest_launch_ns, begins, starts)
+    waited = ~goes_on[: len(ending)]
+    idle_ns = context.pieces.start_ns[pieces]
+    starts[: len(ending)] = np.where(waited, np.minimum(idle_ns, begins[: len(ending)]), starts[: len(ending)])
+    spans = np.stack([api.thread[every].astype(np.int64), starts, ends[every]], axis=1)
     return Edit(host_spans=spans[spans[:, 2] > spans[:, 1]])
 
 
@@ -91,7 +105,29 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
             place = context.lines(drains, np.ones(len(drains)))[0][0]
             line = f" ({place})" if place is not None else ""
             advice += f"; first take out the {format_digits(waits)} waits a step{line}: a graph can have none"
-    yield Cause(title, advice, Claim(rows, LAUNCHING, weights), _launched_at_once(context, rows), where, evidence)
+    # Kernels that were queued are nobody's loss, unless a graph is what helps.
+    is_bound = weights.sum() >= LEAST * context.wall_ns
+    short, between = _as_nodes(context, _KERNELS_OF_AN_INTERVAL * interval_ns) if is_bound else (rows[:0], 0.0)
+    queued = np.isin(context.pieces.next[rows], short) * context.pieces.cause_ns[IdleCause.BACK_TO_BACK, rows]
+    claim = Claim(rows, (*LAUNCHING, IdleCause.BACK_TO_BACK), weights + np.minimum(queued, between))
+    duration = np.maximum(context.duration_ns[short], 1)
+    assert context.device is not None
+    edit = replace(
+        _launched_at_once(context, rows, np.flatnonzero(launches)),
+        kernels=context.device.work.rows[short],
+        kernel_factors=np.maximum(1 - between / duration, _LEAST_FACTOR),
+    )
+    yield Cause(title, advice, claim, edit, where, evidence)
+
+
+def _as_nodes(context: Context, longest_ns: float) -> tuple[Array, float]:
+    """Kernels up to a length that are launched one by one, and by how much sooner each begins as a node of a graph."""
+    alone = context.column("kernels", "flags", context.kernels) & int(Flag.IN_GRAPH) == 0
+    short = context.kernels[alone & (context.duration_ns[context.kernels] < longest_ns)]
+    pieces = context.pieces
+    gaps = pieces.cause_ns[IdleCause.BACK_TO_BACK][np.isin(pieces.next, short)]
+    gaps = gaps[gaps > 0]
+    return short, max(float(np.median(gaps)) - _BETWEEN_NODES_NS, 0.0) if len(gaps) else 0.0
 
 
 def _chains(context: Context) -> Iterator[Cause]:
@@ -146,13 +182,19 @@ def _optimizer(context: Context) -> Iterator[Cause]:
     count = len(work) / len(context.steps)
     if count < _FEWEST_OF_AN_OPTIMIZER or 2 * many[inside].sum() > len(work):
         return
+    assert context.device is not None
     before = np.flatnonzero(np.isin(context.pieces.next, work))
-    where = places(*(where for where, _ in context.lines(context.work_launch[work], np.ones(len(work)))[:1]))
+    calls = context.work_launch[work]
+    where = places(*(where for where, _ in context.lines(calls, np.ones(len(work)))[:1]))
+    # One kernel for many tensors does the work of each, and has what every kernel takes once.
+    duration = context.duration_ns[work].astype(np.float64)
+    saved = np.minimum(duration, SHORTEST_KERNEL_NS)
+    at_once = _launched_at_once(context, before[context.pieces.launch[before] >= 0], np.unique(calls[calls >= 0]))
     yield Cause(
         "the optimizer updates one tensor at a time",
         "foreach=True or fused=True in the optimizer",
-        Claim(before, (*HOST, IdleCause.BACK_TO_BACK)),
-        _launched_at_once(context, before[context.pieces.launch[before] >= 0]),
+        Claim(before, (*HOST, IdleCause.BACK_TO_BACK), None, work, saved),
+        replace(at_once, kernels=context.device.work.rows[work], kernel_factors=1 - saved / np.maximum(duration, 1)),
         where,
         {"": f"{format_digits(count)} kernels a step in Optimizer.step"},
     )
@@ -174,7 +216,7 @@ def _graph_breaks(context: Context) -> Iterator[Cause]:
         "kernels are launched one by one between graphs",
         "take what breaks the graph out of it (prints, .item(), data-dependent branches): TORCH_LOGS=graph_breaks",
         Claim(rows, LAUNCHING),
-        _launched_at_once(context, rows),
+        _launched_at_once(context, rows, eager),
         where,
         {"": f"{format_digits(len(eager) / count)} launches and {format_digits(graphs.sum() / count)} graphs a step"},
     )

@@ -16,6 +16,10 @@ LEAST_OF_KERNELS = 0.025
 """That of rules which tell the most that kernels could save, as if nothing but what they say held them up."""
 
 
+SHORTEST_KERNEL_NS = 2_000
+"""An empty kernel takes about as long."""
+
+
 @dataclass(frozen=True, eq=False)
 class Cause:
     """One thing that costs time, as a rule found it.

@@ -112,9 +112,11 @@ def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[
     if len(heads) == 0:
         return
     weights = context.pieces.waited_ns[heads]
+    idle = _on_idle(context, calls) if kind == "SYNCHRONIZE" else calls[:0]
+    at_line = dict(context.lines(idle, np.ones(len(idle))))
     for where, group in context.lines(calls, weights)[:_MOST_LINES]:
         api = context.trace.api
-        waits = distinct(calls[group], len(api))
+        waits = distinct(np.append(calls[group], idle[at_line[where]] if where in at_line else idle[:0]), len(api))
         count = len(waits) / len(context.steps)
         name = context.trace.string(int(context.trace.calls.name[api.call[waits[0]]]))
         mean = float(api.duration_ns[waits].mean()) / 1e9
@@ -128,6 +130,10 @@ def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[
         starts, ends = _calls_around(context, waits)
         beside = np.zeros(len(api), np.int64)
         beside[waits] = np.maximum(ends - starts - api.duration_ns[waits], 0)
+        more = np.isin(waits, idle)
+        first = calls[group][np.argsort(api.start_ns[calls[group]], kind="stable")]
+        after = np.searchsorted(api.start_ns[first], api.start_ns[waits[more]]) - 1
+        np.add.at(beside, first[np.maximum(after, 0)], np.where(after >= 0, ends[more] - starts[more], 0))
         if kind == "PINNED_COPY":  # which is made all the same
             claim, edit = claim_of(context, heads[group]), Edit(unwaited=waits)
         else:
@@ -136,6 +142,14 @@ def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[
                 _edit(context, waits, starts, ends, kind),
             )
         yield Cause(title, advice, claim, edit, places(where), evidence)
+
+
+def _on_idle(context: Context, drains: Array) -> Array:
+    """The calls in the steps that synchronize as well, with nothing left to wait for: they take time all the same."""
+    calls = np.flatnonzero((context.call_kind == int(CallKind.SYNC)) & (context.call_step >= 0))
+    calls = calls[~np.isin(calls, drains)]
+    found: Array = calls[_kinds(context, calls) == _Wait.SYNCHRONIZE.value]
+    return found
 
 
 def _edit(context: Context, waits: Array, starts: Array, ends: Array, kind: str) -> Edit:
