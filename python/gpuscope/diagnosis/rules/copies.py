@@ -214,13 +214,15 @@ def _made_on_host(context: Context) -> Iterator[Cause]:
         for pattern in (_MAKES, _MOVES)
     )
     same = (regions.thread[top[1:]] == regions.thread[top[:-1]]) & (regions.parent[top[1:]] == regions.parent[top[:-1]])
-    movers = top[1:][same & makes[:-1] & moves[1:]]
+    moved = same & makes[:-1] & moves[1:]
+    makers, movers = top[:-1][moved], top[1:][moved]
     work, size, _ = _copies(context, (_HTOD,))
     work = work[size > SMALL_COPY_BYTES]
     calls = context.work_launch[work]
     work, calls = work[calls >= 0], calls[calls >= 0]
     starts = context.trace.api.start_ns[calls]
-    movers = movers[np.argsort(regions.start_ns[movers], kind="stable")]
+    order = np.argsort(regions.start_ns[movers], kind="stable")
+    makers, movers = makers[order], movers[order]
     if len(movers) == 0 or len(work) == 0:
         return
     at = np.maximum(np.searchsorted(regions.start_ns[movers], starts, side="right") - 1, 0)
@@ -229,19 +231,58 @@ def _made_on_host(context: Context) -> Iterator[Cause]:
     inside &= regions.thread[movers[at]] == context.trace.api.thread[calls]
     if inside.any():
         title = "tensors are made on the CPU and then copied"
-        yield _needless(context, work[inside], title, 'make them on the GPU: torch.zeros(..., device="cuda")')
+        made = makers[at[inside]]
+        spans = np.stack([regions.thread[made].astype(np.int64), regions.start_ns[made], starts[inside]], axis=1)
+        advice = 'make them on the GPU: torch.zeros(..., device="cuda")'
+        yield _needless(context, work[inside], title, advice, spans, *_given_back(context, work[inside]))
 
 
-def _needless(context: Context, work: Array, title: str, advice: str) -> Cause:
+def _given_back(context: Context, work: Array) -> tuple[Array, float]:
+    """The idle pieces right after these copies, and how much of them the host is still at the line that copies.
+
+    There it gives back the memory that it copied from: that of large tensors goes back to the system.
+    """
+    pieces, where = context.pieces, _where(context, work, np.ones(len(work)))
+    after = np.flatnonzero(np.isin(pieces.start_ns, context.start_ns[work] + context.duration_ns[work]))
+    total = float((pieces.end_ns - pieces.start_ns)[after].sum())
+    if total == 0 or not where:
+        return after[:0], 0.0
+    seen = context.sampled_places(context.threads_of(after), pieces.start_ns[after], pieces.end_ns[after])
+    here = sum(time for place, time in seen if (place.file, place.line) == (where[0].file, where[0].line))
+    return after, min(here / total, 1.0)
+
+
+def _needless(
+    context: Context,
+    work: Array,
+    title: str,
+    advice: str,
+    made: Array | None = None,
+    after: Array | None = None,
+    share: float = 0.0,
+) -> Cause:
+    """Copies that need not be made, nor what the host does for them before (`Edit.host_spans`), nor that share after."""
+    pieces = context.pieces
     exposed = context.exposed_ns(work, context.computing)
-    before = np.flatnonzero(np.isin(context.pieces.next, work))
+    before = np.flatnonzero(np.isin(pieces.next, work))
     rows = _rows(context, work)
     size = float(context.column("memcpy", "bytes", work).sum())
-    edit = Edit(host_spans=host_edit(context, before).host_spans, copies=rows, copy_factors=np.zeros(len(rows)))
+    claimed, most = before, None
+    spans = [host_edit(context, before).host_spans]
+    if made is not None and after is not None:
+        after = np.setdiff1d(after, before)
+        claimed = np.append(before, after)
+        length = ((pieces.end_ns - pieces.start_ns)[claimed]).astype(np.float64)
+        length[len(before) :] *= share
+        order = np.argsort(claimed)
+        claimed, most = claimed[order], length[order]
+        later = host_edit(context, after).host_spans
+        later[:, 2] = later[:, 1] + ((later[:, 2] - later[:, 1]) * share).astype(np.int64)
+        spans += [made, later]
+    edit = Edit(host_spans=np.concatenate(spans), copies=rows, copy_factors=np.zeros(len(rows)))
     evidence = {"": f"{format_bytes(size / len(context.steps))} a step"}
-    return Cause(
-        title, advice, Claim(before, HOST, None, work, exposed), edit, _where(context, work, exposed + 1.0), evidence
-    )
+    claim = Claim(claimed, HOST, most, work, exposed)
+    return Cause(title, advice, claim, edit, _where(context, work, exposed + 1.0), evidence)
 
 
 def _managed(context: Context) -> Iterator[Cause]:

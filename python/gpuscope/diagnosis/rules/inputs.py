@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuscope.diagnosis.claims import Claim
+from gpuscope.diagnosis.claims import HOST, Claim
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.host_waits import NOT_KNOWN
 from gpuscope.diagnosis.idle import IdleCause, causes_of_paths
@@ -145,10 +145,10 @@ def _new_workers(context: Context) -> Iterator[Cause]:
     np.minimum.at(begun_ns, place.reshape(-1), usages.start_ns[children])
     # Those that were there from the beginning on did not come with a step. Others are seen a moment after they begin.
     begun_ns = np.sort(begun_ns[begun_ns > usages.start_ns.min() + _SEEN_WITHIN_NS])
-    durations = steps.durations_ns
-    since_ns, until_ns = steps.start_ns - durations // 2, steps.end_ns + _SEEN_WITHIN_NS
+    # They begin while the host is in a step, which may be before its work; the first batch of each is late.
+    since_ns, until_ns = context.host_steps.start_ns, context.host_steps.end_ns + _SEEN_WITHIN_NS
     came = np.searchsorted(begun_ns, until_ns, side="right") > np.searchsorted(begun_ns, since_ns, side="left")
-    slow = np.flatnonzero(came & (durations > _STALLS * np.median(durations)))
+    slow = np.flatnonzero(_runs_of(steps.durations_ns > _STALLS * np.median(steps.durations_ns), came))
     regions = trace.regions
     step = context.host_steps.at(regions.start_ns[rows])
     here = rows[np.isin(step, slow)]
@@ -160,9 +160,19 @@ def _new_workers(context: Context) -> Iterator[Cause]:
         "input-bound: each epoch begins with new worker processes",
         "DataLoader(persistent_workers=True) and one loader for all epochs; longer epochs",
     )
+    # The gap in which data is waited for has what beginning them takes as well.
+    gaps = found.claim.pieces[np.isin(context.pieces.step[found.claim.pieces], slow)]
+    found = replace(found, claim=Claim(gaps, (IdleCause.DATA_WAIT, IdleCause.HOST_CODE)))
     waited = float(regions.duration_ns[here].sum()) / len(slow) / 1e9
     evidence = {"slow steps": f"{len(slow)} of {len(steps)}", "each waits": format_seconds(waited)}
     yield replace(found, evidence={**found.evidence, **evidence}, is_rare=True)
+
+
+def _runs_of(marked: Array, begins: Array) -> Array:
+    """Which entries are marked and follow each other from one that also begins."""
+    run = np.cumsum(np.append(True, marked[1:] != marked[:-1]))
+    found: Array = marked & (np.bincount(run, begins & marked)[run] > 0)
+    return found
 
 
 @dataclass(frozen=True)
@@ -289,7 +299,12 @@ def _cause(context: Context, waits: Array, title: str, advice: str) -> Cause:
         "in": trace.string(int(trace.paths.name[trace.regions.path[longest]])),
     }
     where = places(context.where_of_region(longest))
-    return Cause(title, advice, Claim(found, (IdleCause.DATA_WAIT,)), Edit(host_spans=spans), where, evidence)
+    # Without the wait the host would be ahead by all of it, and what it does up to its launch would be hidden.
+    waited = pieces.cause_ns[IdleCause.DATA_WAIT, found]
+    begun = starts[order][np.searchsorted(starts[order], pieces.end_ns[found], side="left") - 1]
+    behind = np.minimum(pieces.cause_ns[list(map(int, HOST))][:, found].sum(axis=0), pieces.start_ns[found] - begun)
+    claim = Claim(found, (IdleCause.DATA_WAIT, *HOST), waited + np.maximum(behind, 0))
+    return Cause(title, advice, claim, Edit(host_spans=spans), where, evidence)
 
 
 RULES = (

@@ -17,6 +17,9 @@ from gpuscope.units import format_digits, format_seconds
 _LARGE = 0.05  # of the time: smaller kernels are not looked at one by one
 _TAIL = 0.2  # the least that is worth a change (Nsight Compute's rule)
 _MOST_WAVES = 4
+# Kernels that stay on the GPU and take one part after the other have as many blocks as find room in clusters, which do
+# not divide all multiprocessors (an H100: 120 of 132).
+_FILLED = 0.9
 _WARP = 32
 _SHORT_NAME = 60
 
@@ -62,6 +65,7 @@ def _small_grids(context: Context) -> Iterator[Cause]:
     if len(context.kernels) == 0 or context.multiprocessors == 0 or len(context.trace.variants) == 0:
         return
     fill = np.minimum(1.0, _product(context, "grid") / context.multiprocessors)[context.kernel_variant]
+    fill[fill >= _FILLED] = 1.0
     duration = context.duration_ns[context.kernels].astype(np.float64)
     saved = np.clip(np.minimum(duration * (1 - fill), duration - SHORTEST_KERNEL_NS), 0, None) * _beside_none(context)
     chosen = saved > 0
