@@ -103,6 +103,26 @@ def running_ns(trace: Trace, rows: Array, starts: Array, ends: Array) -> Array:
     return total
 
 
+def _seen(trace: Trace, rows: Array) -> Spans:
+    """From when to when threads were where these rows of ``trace.python_samples`` have them, as near as can be told.
+
+    A row begins with the last look that found the thread elsewhere: it went from there at some time before the first
+    look of the row, half way between the two at a guess.
+    """
+    samples = trace.python_samples
+    starts, lasted = samples.start_ns[rows], samples.duration_ns[rows]
+    order = np.lexsort((starts, samples.thread[rows]))
+    before, after = order[:-1], order[1:]
+    goes_on = samples.thread[rows][before] == samples.thread[rows][after]
+    goes_on &= (starts + lasted)[before] == starts[after]
+    before, after = before[goes_on], after[goes_on]
+    half = lasted[after] // (2 * np.maximum(samples["count"][rows][after].astype(np.int64), 1))
+    begins, until = starts.copy(), starts + lasted
+    begins[after] += half
+    until[before] += half
+    return begins, until
+
+
 def stacks_in(trace: Trace, threads: Iterable[int], starts: Array, ends: Array, column: str) -> dict[int, float]:
     """What samples of these threads have in these spans, by row of ``trace.stacks``, in ns.
 
@@ -119,8 +139,8 @@ def stacks_in(trace: Trace, threads: Iterable[int], starts: Array, ends: Array, 
         last = np.maximum(at, 0)
         return np.where(at >= 0, before[last] + np.minimum(moments, ends[last]) - starts[last], 0)
 
-    begins, lasted = samples.start_ns[rows], samples.duration_ns[rows]
-    shared = (covered(begins + lasted) - covered(begins)) / lasted * samples[column][rows]
+    begins, until = _seen(trace, rows)
+    shared = (covered(until) - covered(begins)) / samples.duration_ns[rows] * samples[column][rows]
     stacks = samples.stack[rows]
     totals = np.bincount(stacks, shared)
     return {int(stack): float(totals[stack]) for stack in np.flatnonzero(totals > 0)}

@@ -806,6 +806,27 @@ def test_all_calls_that_synchronize_at_a_line_are_taken_out_also_those_that_find
     assert found.findings[0].saving == pytest.approx(saved, rel=0.1)
 
 
+def test_where_a_thread_was_between_two_looks_is_half_way_from_one_place_to_the_next():
+    """A row of samples begins with the last look that found the thread elsewhere."""
+
+    def step(loop):
+        since = loop.now
+        loop.work(2000)
+        with loop.at("train.py", 60):
+            loop.sampled(since, 1.0)
+        since = loop.now
+        loop.work(450)
+        with loop.at("train.py", 20):
+            for _ in range(50):
+                loop.launch(gpu=50)
+            loop.work(300)
+            loop.sampled(since, 1.0)
+        loop.wait()
+
+    found = next(each for each in diagnosis_of(step) if each.id == "R24")
+    assert found.evidence["at train.py:60"] == "2.46 ms", "2 ms of its own and the first half of the millisecond after"
+
+
 @pytest.mark.parametrize("rule", ["R11", "R19"])
 def test_what_launches_while_the_gpu_works_takes_time_of_a_host_that_is_behind(rule):
     """The step's computing hides the first of them; those after it are late by what the first ones took too."""

@@ -261,7 +261,7 @@ def _needless(
     after: Array | None = None,
     share: float = 0.0,
 ) -> Cause:
-    """Copies that need not be made, nor what the host does for them before (`Edit.host_spans`), nor that share after."""
+    """Copies that need not be made, nor what is `made` for them (`Edit.host_spans`), nor that share of what follows."""
     pieces = context.pieces
     exposed = context.exposed_ns(work, context.computing)
     before = np.flatnonzero(np.isin(pieces.next, work))
