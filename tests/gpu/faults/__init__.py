@@ -22,10 +22,11 @@ import torch
 
 import gpuscope as gs
 
-STEPS, WARM_UP = 12, 4
+STEPS, WARM_UP = 28, 4
 COMPUTE_MS = 10.0
+LATE_MS = COMPUTE_MS / 2  # launching what computes takes less
 COLUMNS, ROWS = 2048, 32768  # of float32: far more than a cache holds
-NEAR, ROUNDS, STEEPEST = 0.1, 8, 8.0  # of a search: how near is enough, its measurements, its longest stride
+NEAR, ROUNDS, STEEPEST = 0.1, 12, 8.0  # of a search: how near is enough, its measurements, its longest stride
 IN_VAIN = 3  # strides that bring no more, after which longer ones are not tried: they would take hours
 CALLS = 6
 Step = Callable[[], object]
@@ -72,6 +73,10 @@ class Fault:
         return amount_of(
             share, lambda amount: self.share(self.slow(amount), self.fast(amount)), self.begin, self._known
         )
+
+    def learn(self, amount: float, share: float) -> None:
+        """What was measured better of an amount: another is looked for where it is not the share that is asked for."""
+        self._known[amount] = share
 
     def share(self, slow: Step, fast: Step) -> float:
         """What the mended step saves of the other."""
@@ -219,6 +224,29 @@ def timed_ms(step: Step, calls: int = CALLS) -> float:
     return (lasted(few + calls) - before) / calls * 1e3
 
 
+class Pace:
+    """When the host may go on, so that it does a thing as often as each takes so long.
+
+    What else it does meanwhile counts as well, a recording's own part too, so that it takes the share of a step that is
+    asked for whatever the machine does besides. After a pause it begins anew: a host that caught up would be ahead of
+    the GPU, and nothing would wait for it for many steps.
+
+    Args:
+        ms: how long each takes.
+        late_ms: what is later than that had a pause before it.
+    """
+
+    def __init__(self, ms: float, late_ms: float) -> None:
+        self.seconds, self.late = ms / 1e3, late_ms / 1e3
+        self.due = 0.0
+
+    def next(self) -> float:
+        """When that is, as time.perf_counter() tells it."""
+        now = time.perf_counter()
+        self.due = (self.due if now - self.due <= self.late else now) + self.seconds
+        return self.due
+
+
 def whole(amount: float) -> int:
     """That many, and one at least."""
     return max(1, round(amount))
@@ -226,7 +254,11 @@ def whole(amount: float) -> int:
 
 def wait(ms: float) -> None:
     """Python that runs for so long, without many calls, each of which would be recorded."""
-    until = time.perf_counter() + ms / 1e3
+    wait_until(time.perf_counter() + ms / 1e3)
+
+
+def wait_until(until: float) -> None:
+    """The same, up to a moment of time.perf_counter()."""
     while time.perf_counter() < until:
         for _ in range(500):
             pass

@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import gc
 import io
+import math
 import queue
 import threading
+import time
 
 import torch
 
-from . import COMPUTE_MS, Compute, Fault, Step, wait, whole
+from . import COMPUTE_MS, LATE_MS, Compute, Fault, Pace, Step, wait_until
+
+# Each collection, and each file, takes a part of a millisecond.
+OBJECTS, WEIGHTS = 10_000, 100_000
 
 
 def _beside(host: Step) -> Step:
@@ -23,33 +28,40 @@ def nothing_beside(amount: float) -> Step:
     return _beside(lambda: None)
 
 
-def python_in_the_loop(thousands: float) -> Step:
-    count = whole(thousands * 1e3)
+def python_in_the_loop(ms: float) -> Step:
+    pace = Pace(ms, LATE_MS)
 
-    def make() -> object:
-        return sum([number * 2 for number in range(count)])
+    def make() -> None:
+        until = pace.next()
+        while time.perf_counter() < until:
+            sum([number * 2 for number in range(2000)])
 
     return _beside(make)
 
 
-def collector_each_step(thousands: float) -> Step:
+def collector_each_step(ms: float) -> Step:
     kept: list[object] = []
-    step = _beside(lambda: _collect(kept))
+    pace = Pace(ms, LATE_MS)
+    step = _beside(lambda: _collect(pace, kept))
     gc.freeze()  # what is there already takes no time of a collection
-    kept += [[] for _ in range(whole(thousands * 1e3))]
+    kept += [[] for _ in range(OBJECTS)]
     return step
 
 
-def _collect(kept: object) -> object:
-    return gc.collect()
+def _collect(pace: Pace, kept: object) -> None:
+    until = pace.next()
+    while time.perf_counter() < until:
+        gc.collect()
 
 
-def checkpoint_each_step(thousands: float) -> Step:
-    weights, file = torch.zeros(whole(thousands * 1e3)), io.BytesIO()
+def checkpoint_each_step(ms: float) -> Step:
+    weights, file, pace = torch.zeros(WEIGHTS), io.BytesIO(), Pace(ms, LATE_MS)
 
-    def save() -> object:
-        file.seek(0)  # the memory of the first time is written again
-        return torch.save(weights, file)
+    def save() -> None:
+        until = pace.next()
+        while time.perf_counter() < until:
+            file.seek(0)  # the memory of the first time is written again
+            torch.save(weights, file)
 
     return _beside(save)
 
@@ -62,24 +74,28 @@ class _Handed:
     """Work that is handed to another thread and waited for, as if that made it shorter."""
 
     def __init__(self, ms: float) -> None:
-        self.ms = ms
+        self.pace = Pace(ms, LATE_MS)
         self.asked: queue.SimpleQueue[float] = queue.SimpleQueue()
         self.done: queue.SimpleQueue[None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, daemon=True).start()
+        threading.Thread(target=_work, args=(self.asked, self.done), daemon=True).start()
 
-    def _run(self) -> None:
-        while True:
-            wait(self.asked.get())
-            self.done.put(None)
+    def __del__(self) -> None:
+        self.asked.put(math.inf)  # threads of other programs are none of those that are recorded
 
     def __call__(self) -> object:
-        self.asked.put(self.ms)
+        self.asked.put(self.pace.next())
         return self.done.get()
 
 
+def _work(asked: queue.SimpleQueue[float], done: queue.SimpleQueue[None]) -> None:
+    while (until := asked.get()) < math.inf:
+        wait_until(until)
+        done.put(None)
+
+
 FAULTS = (
-    Fault("R24", python_in_the_loop, nothing_beside, "number * 2 for number", begin=300),
-    Fault("R23", collector_each_step, nothing_beside, "gc.collect()", begin=1000),
-    Fault("R26", checkpoint_each_step, nothing_beside, "torch.save(", begin=5000),
-    Fault("R25", thread_beside, nothing_beside, "self.done.get()", begin=2 * COMPUTE_MS),
+    Fault("R24", python_in_the_loop, nothing_beside, "number * 2 for number", begin=1.2 * COMPUTE_MS),
+    Fault("R23", collector_each_step, nothing_beside, "gc.collect()", begin=1.2 * COMPUTE_MS),
+    Fault("R26", checkpoint_each_step, nothing_beside, "torch.save(", begin=1.2 * COMPUTE_MS),
+    Fault("R25", thread_beside, nothing_beside, "self.done.get()", begin=1.2 * COMPUTE_MS),
 )

@@ -56,8 +56,20 @@ def no_wait(count: float) -> Step:
     return step
 
 
+def _rest_of_segments() -> list[torch.Tensor]:
+    """All that PyTorch could give without asking the driver, as the rest of what else is in use: it cannot go back."""
+    torch.cuda.empty_cache()
+    taken: list[torch.Tensor] = []
+    reserved = torch.cuda.memory_reserved()
+    while torch.cuda.memory_reserved() == reserved:
+        taken.append(torch.empty(BLOCK_BYTES, dtype=torch.uint8, device="cuda"))
+    taken.pop()
+    torch.cuda.empty_cache()
+    return taken
+
+
 def _allocating(count: float, *, empties: bool) -> Step:
-    compute = Compute()
+    compute, rest = Compute(), _rest_of_segments()
 
     def step() -> object:
         # Memory is taken while the GPU still works; giving it back waits for it.
@@ -65,7 +77,7 @@ def _allocating(count: float, *, empties: bool) -> Step:
         del kept
         if empties:
             torch.cuda.empty_cache()
-        return compute()
+        return compute(), rest
 
     return step
 
