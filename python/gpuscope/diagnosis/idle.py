@@ -18,7 +18,7 @@ from gpuscope import _core
 from gpuscope._core import CallKind, FunctionKind, OverheadKind, RegionKind, SyncKind
 from gpuscope.analysis.rows import ANNOTATIONS
 from gpuscope.diagnosis.host_waits import cpu_waits, lock_waits, program_frame
-from gpuscope.diagnosis.steps import Array, Steps, calls_of, count_before, is_one_of
+from gpuscope.diagnosis.steps import Array, Steps, calls_of, count_before, is_one_of, profiler_spans
 from gpuscope.frameworks.python_functions import FILES
 from gpuscope.trace import NONE, Trace
 
@@ -58,7 +58,7 @@ class IdleCause(IntEnum):
 _LABELS = {
     IdleCause.WAKE_UP: "waking up from a wait",
     IdleCause.LOADING: "loading, compiling code in the driver",
-    IdleCause.PROFILER: "taken by CUPTI",
+    IdleCause.PROFILER: "taken by the recording",
     IdleCause.ALLOCATION: "allocating memory",
     IdleCause.COPY_CALL: "in a call that copies",
     IdleCause.DRIVER_CALL: "in another driver call",
@@ -310,6 +310,7 @@ def _explain_host(trace: Trace, calls: _Calls, thread: int, idle_starts: Array, 
         *_functions_of_thread(trace, thread),
         *_waits_of_thread(trace, thread),
         overheads_of_thread(trace, thread),
+        _profiler_of_thread(trace, thread),
     ]
     work_starts, work_ends, causes = (np.concatenate(each) for each in zip(*kinds, strict=True))
     return _divided(starts, ends, work_starts, work_ends, causes)
@@ -336,6 +337,13 @@ def overheads_of_thread(trace: Trace, thread: int) -> Spans:
     rows = np.flatnonzero((causes >= 0) & (overheads_by_thread(trace) == thread))
     starts = overheads.start_ns[rows]
     return starts, starts + overheads.duration_ns[rows], causes[rows]
+
+
+def _profiler_of_thread(trace: Trace, thread: int) -> Spans:
+    """What the profiler took of it between steps."""
+    spans = profiler_spans(trace)
+    spans = spans[spans[:, 0] == thread]
+    return spans[:, 1], spans[:, 2], np.full(len(spans), int(IdleCause.PROFILER))
 
 
 def _divided(starts: Array, ends: Array, begins: Array, until: Array, causes: Array) -> Array:

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from gpuscope import _core
-from gpuscope.diagnosis.steps import Array, Steps, as_passed
+from gpuscope.diagnosis.steps import Array, Steps, as_passed, profiler_spans
 from gpuscope.errors import InvalidArgument
 from gpuscope.stats.distributions import median_rank
 from gpuscope.trace import Table, Trace
@@ -116,6 +116,10 @@ class Replay:
         lasted = recorded_ns > 0
         if lasted.any():
             self.error = float(np.median(np.abs(self._unchanged_ns[lasted] / recorded_ns[lasted] - 1)))
+        # The program itself does not wait for the profiler, with or without its faults.
+        self._own = Edit(host_spans=profiler_spans(trace))
+        if len(self._own.host_spans):
+            self._unchanged_ns = self._replayed(model, self._own)
         if self.reason is None and self.error > ACCEPTED_ERROR:
             found = format_share(self.error) if math.isfinite(self.error) else "without any time"
             self.reason = f"the replayed steps are off by {found}; {format_share(ACCEPTED_ERROR)} are accepted"
@@ -139,7 +143,7 @@ class Replay:
         if self._model is None or self.reason is not None:
             return self._bound(edit)
         lasted = self._unchanged_ns > 0
-        shares = 1 - self._replayed(self._model, edit)[lasted] / self._unchanged_ns[lasted]
+        shares = 1 - self._replayed(self._model, _joined([self._own, edit]))[lasted] / self._unchanged_ns[lasted]
         ordered = np.sort(shares)
         rank = max(median_rank(len(ordered), CONFIDENCE), 1.0)
         low, high = np.interp([rank - 1, len(ordered) - rank], np.arange(len(ordered)), ordered)

@@ -175,18 +175,43 @@ def _marked(trace: Trace) -> Steps | None:
 
 def _noted(trace: Trace) -> Steps | None:
     """Those of a profiler without a schedule, whose steps are no regions."""
-    words = trace.info.get("session.step_edges_ns", "").split()
-    if not all(word.isascii() and word.isdecimal() and len(word) < 20 for word in words):
-        return None
-    edges = list(itertools.accumulate(map(int, words)))
-    if len(edges) < 2 or edges[-1] >= 1 << 63:
-        return None
-    known = np.unique(np.array(edges, np.int64))
-    system_id = number_of(trace.info, "session.step_thread")
+    edges = _noted_moments(trace)
+    known = np.unique(edges)
     if len(known) < 2:
         return None
-    threads = trace.threads.system_id.tolist()
-    return Steps(known[:-1], known[1:], "step()", threads.index(system_id) if system_id in threads else None)
+    return Steps(known[:-1], known[1:], "step()", _noted_thread(trace))
+
+
+def profiler_spans(trace: Trace) -> Array:
+    """The profiler's own time between such steps: thread, start and end in ns, as `Edit.host_spans`."""
+    edges, costs, thread = _noted_moments(trace), _numbers(trace, "session.step_costs_ns"), _noted_thread(trace)
+    if thread is None or len(costs) != len(edges):
+        return np.zeros((0, 3), np.int64)
+    least = np.append(edges[:1], edges[:-1])  # a step is no shorter than that
+    starts = np.maximum(edges - np.minimum(np.array(costs, np.float64), edges).astype(np.int64), least)
+    spans: Array = np.stack([np.full(len(edges), thread), starts, edges], axis=1)[edges > starts]
+    return spans
+
+
+def _noted_moments(trace: Trace) -> Array:
+    """As the recording has them, in order; empty without."""
+    edges = list(itertools.accumulate(_numbers(trace, "session.step_edges_ns")))
+    return np.array([] if len(edges) < 2 or edges[-1] >= 1 << 63 else edges, np.int64)
+
+
+def _numbers(trace: Trace, name: str) -> list[int]:
+    words = trace.info.get(name, "").split()
+    return [int(word) for word in words] if all(map(_is_number, words)) else []
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdecimal() and len(word) < 20
+
+
+def _noted_thread(trace: Trace) -> int | None:
+    system_id = number_of(trace.info, "session.step_thread")
+    threads: list[int] = trace.threads.system_id.tolist()
+    return threads.index(system_id) if system_id in threads else None
 
 
 def _repeated_region(trace: Trace) -> Steps | None:

@@ -75,7 +75,7 @@ class StepCount:
 
     def add(self) -> None:
         """A step has ended."""
-        if (tracker := _step_tracker()) is not None and (os.environ.get(_DAEMON) or not _counts_for_a_daemon()):
+        if (tracker := _step_tracker()) is not None and (not _counts_for_a_daemon() or os.environ.get(_DAEMON)):
             tracker.increment_step(_STEPS)
 
     def end(self) -> None:

@@ -392,6 +392,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         Raises:
             InvalidArgument: the schedule returned something that is no action; the number of the step does not change.
         """
+        self._windows.leave_step()
         with self._lock:
             self._end_step()
             action = self._action_of(self.step_num + 1)

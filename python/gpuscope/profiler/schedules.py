@@ -101,6 +101,8 @@ def schedule(
 
 def check_action(step: int, action: object) -> ProfilerAction:
     """The action that a user's schedule returned, which may be a member of torch's enumeration."""
+    if isinstance(action, ProfilerAction) and action is not ProfilerAction.DEVICE_STOPPED:
+        return action
     accepted = [member for member in ProfilerAction if member is not ProfilerAction.DEVICE_STOPPED]
     for member in accepted:
         if member == action:

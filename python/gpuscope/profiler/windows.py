@@ -307,6 +307,8 @@ class Windows:
         self._observed = False  # the window that is open
         self.undelivered: dict[_core.Store, Callable[[], object]] = {}
         self._step_edges: deque[int] = deque(maxlen=_MOST_STEPS)  # ns
+        self._step_costs: deque[int] = deque(maxlen=_MOST_STEPS)  # of each, how long the profiler has had before it
+        self._step_left = 0
         self._step_thread = 0
 
     @property
@@ -335,15 +337,22 @@ class Windows:
             self._observers.start()  # first: the operators by which they learn of torch are none of the program's
             self.stats.profiler_enable_call_duration_us = (time.perf_counter() - self._opened) * _US_PER_S
             self._step_edges.clear()
+            self._step_costs.clear()
             self._observed = True
             self.observe("start")
             self.trace_id = make_id() if make_id else os.urandom(16).hex()
+
+    def leave_step(self) -> None:
+        """The program has done its step; what comes until `note_step` is the profiler's own time."""
+        self._step_left = _core.now_ns()
 
     def note_step(self) -> None:
         """A step that is no region ends here, and the next begins; the first of a window only begins."""
         if self._observed:
             self._step_thread = threading.get_native_id()
-            self._step_edges.append(_core.now_ns())
+            now = _core.now_ns()
+            self._step_costs.append(now - self._step_left if self._step_edges else 0)
+            self._step_edges.append(now)
 
     def end(self, then: Callable[[], object] | None, *, last: bool, timeout: float | None = None) -> None:
         """Closes the open window and keeps it, `then` to be called; `last` ends the collecting, within `timeout`."""
@@ -393,6 +402,7 @@ class Windows:
         words = [edges[0], *(after - before for before, after in itertools.pairwise(edges))]
         return {
             "session.step_edges_ns": " ".join(map(str, words)),  # the first moment, then differences
+            "session.step_costs_ns": " ".join(map(str, self._step_costs)),  # of the profiler, before each moment
             "session.step_thread": str(self._step_thread),
         }
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 import time
@@ -540,3 +541,23 @@ def test_random_damage_of_references_breaks_nothing():
                 damaged[name]["start_ns"][row] = int(rng.integers(0, 10**8))
         with contextlib.suppress(InvalidArgument):
             assert diagnose(make_trace(damaged, info=info)).page()
+
+
+def test_the_profiler_s_own_time_between_steps_is_no_part_of_what_a_fault_costs():
+    loop, edges = Loop(), []
+    for _ in range(14):
+        compute(loop, 10, 100)
+        loop.wait()
+        loop.work(300 + 100)
+        edges.append(loop.now)
+    words = [edges[0], *(after - before for before, after in itertools.pairwise(edges))]
+    loop.info = {
+        "session.step_edges_ns": " ".join(map(str, words)),
+        "session.step_costs_ns": " ".join(["100000"] * len(words)),
+        "session.step_thread": "1",
+    }
+    found = diagnose(loop.trace())
+    (finding,) = found.findings
+    assert (finding.id, finding.saving) == ("R16", pytest.approx(1 - 1010 / 1317, abs=0.01))
+    own = {part.name: part.exclusive_ns for part in found.breakdown.devices[0].parts}["taken by the recording"]
+    assert own / len(found.breakdown.steps) == pytest.approx(100_000, rel=0.01)

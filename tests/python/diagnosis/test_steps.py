@@ -10,7 +10,7 @@ import gpuscope
 from fakes.recordings import aggregate, make_trace
 from gpuscope._core import Flag, FunctionKind, RegionKind
 from gpuscope.diagnosis import Steps, find_steps
-from gpuscope.diagnosis.steps import as_passed, calls_of, count_before
+from gpuscope.diagnosis.steps import as_passed, calls_of, count_before, profiler_spans
 from gpuscope.errors import NotAvailable
 from gpuscope.trace import NONE
 
@@ -281,3 +281,28 @@ def test_a_kernel_that_runs_all_the_time_moves_no_step():
 def test_without_gpu_work_steps_are_as_they_were():
     steps = steps_of(0, 100, 200)
     assert spans(as_passed(make_trace({}, info=SPAN), steps)) == spans(steps)
+
+
+def test_between_steps_there_is_the_profiler_s_own_time():
+    with gpuscope.profile() as prof:
+        for _ in range(4):
+            prof.step()
+    spans = profiler_spans(prof.trace)
+    steps = find_steps(prof.trace)
+    assert len(spans) == len(steps) == 4
+    assert (spans[:, 2] == steps.end_ns).all()
+    assert (spans[:, 1] >= steps.start_ns).all()
+    assert (spans[:, 0] == steps.thread).all()
+
+
+@pytest.mark.parametrize("costs", ["", "0 10", "0 10 nine", "0 10 -9", "0 10 99999999999999999999999"])
+def test_what_is_no_time_of_the_profiler_for_each_step_is_none(costs):
+    facts = {**SPAN, "session.step_edges_ns": "1000 50 60", "session.step_costs_ns": costs, "session.step_thread": "7"}
+    assert len(profiler_spans(make_trace({"thread": {"system_id": [7]}}, info=facts))) == 0
+
+
+def test_the_profiler_s_time_is_no_longer_than_a_step():
+    costs = "0 10 9999999999999999999"
+    facts = {**SPAN, "session.step_edges_ns": "1000 50 60", "session.step_costs_ns": costs, "session.step_thread": "7"}
+    spans = profiler_spans(make_trace({"thread": {"system_id": [7]}}, info=facts))
+    assert spans.tolist() == [[0, 1040, 1050], [0, 1050, 1110]]
