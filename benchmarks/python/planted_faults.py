@@ -27,7 +27,7 @@ import measure
 ROOT = Path(__file__).resolve().parents[2]
 SHARES = (0.4, 0.1, 0.03)
 ROUNDS = 5
-AS_ASKED, TRIES = 0.25, 4  # of the share that is asked for, how far a program's may be; how often another is made
+AS_ASKED, TRIES = 0.25, 3  # of the share that is asked for, how far a program's may be; how often another is made
 ROWS, PAIRS = ("faults_named", "fault_savings", "false_alarms", "idle_unexplained"), "fault_pairs"
 NEAR = 0.2  # of the realised saving
 STUCK_S = 90.0  # after which a program's stacks are printed, for whoever waits

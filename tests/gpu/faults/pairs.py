@@ -9,7 +9,7 @@ from . import Fault, Step, amount_of, beside_another, faults
 
 FIRST, SECOND = 0.25, 0.12  # of a step
 
-# What the first does is to be waited for, or to keep the GPU busy; the second keeps it busy. Neither keeps the host busy:
+# The first is to be waited for, or keeps the GPU busy; the second keeps it busy. Neither keeps only the host busy:
 # of such a fault and one on the GPU the longer is all that a step takes, and the other costs nothing.
 _RULES = (
     ("R09", "R29"),
@@ -27,7 +27,7 @@ _RULES = (
     ("R16", "R35"),
     ("R16", "R39"),
     ("R17", "R29"),
-    ("R17", "R39"),
+    ("R17", "R33"),
     ("R20", "R33"),
     ("R29", "R20"),
     ("R36", "R29"),
