@@ -106,21 +106,37 @@ def running_ns(trace: Trace, rows: Array, starts: Array, ends: Array) -> Array:
 def _seen(trace: Trace, rows: Array) -> Spans:
     """From when to when threads were where these rows of ``trace.python_samples`` have them, as near as can be told.
 
-    A row begins with the last look that found the thread elsewhere: it went from there at some time before the first
-    look of the row, half way between the two at a guess.
+    A row begins with the last look that found the thread elsewhere, and it went from there before the first look of the
+    row. Where it called the driver in between, and did not before, or after, for most of that time, it went with the
+    first of these calls, or the last. Otherwise half way at a guess.
     """
     samples = trace.python_samples
-    starts, lasted = samples.start_ns[rows], samples.duration_ns[rows]
-    order = np.lexsort((starts, samples.thread[rows]))
+    starts, lasted, threads = samples.start_ns[rows], samples.duration_ns[rows], samples.thread[rows]
+    order = np.lexsort((starts, threads))
     before, after = order[:-1], order[1:]
-    goes_on = samples.thread[rows][before] == samples.thread[rows][after]
-    goes_on &= (starts + lasted)[before] == starts[after]
+    goes_on = (threads[before] == threads[after]) & ((starts + lasted)[before] == starts[after])
     before, after = before[goes_on], after[goes_on]
-    half = lasted[after] // (2 * np.maximum(samples["count"][rows][after].astype(np.int64), 1))
-    begins, until = starts.copy(), starts + lasted
-    begins[after] += half
-    until[before] += half
-    return begins, until
+    window = lasted[after] // np.maximum(samples["count"][rows][after].astype(np.int64), 1)
+    went = window // 2
+    api = trace.api
+    for thread in np.unique(threads[after]).tolist():
+        calls = np.flatnonzero(api.thread == thread)
+        here = np.flatnonzero(threads[after] == thread)
+        if len(calls) == 0:
+            continue
+        begins = np.sort(api.start_ns[calls])
+        ends = np.maximum.accumulate((api.start_ns + api.duration_ns)[calls][np.argsort(api.start_ns[calls])])
+        since, until = starts[after[here]], starts[after[here]] + window[here]
+        first, last = np.searchsorted(begins, since), np.searchsorted(begins, until) - 1
+        called = first <= last
+        head = np.where(called, begins[np.minimum(first, len(begins) - 1)] - since, 0)
+        tail = np.where(called, until - ends[np.maximum(last, 0)], 0)
+        silent = 2 * np.maximum(head, tail) > window[here]
+        went[here] = np.where(silent, np.where(head >= tail, head, window[here] - tail), went[here])
+    begun, left = starts.copy(), starts + lasted
+    begun[after] += went
+    left[before] += went
+    return begun, left
 
 
 def stacks_in(trace: Trace, threads: Iterable[int], starts: Array, ends: Array, column: str) -> dict[int, float]:
