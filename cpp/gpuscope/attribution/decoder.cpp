@@ -321,16 +321,15 @@ void Decoder::each_replay(F&& visit) {
 }
 
 std::string_view Decoder::innermost_region() const {
-  std::optional<Replay::Innermost> found = main_ != nullptr ? main_->innermost_region() : std::nullopt;
-  if (!found) {
-    for (const auto& [log, thread] : threads_) {
-      const auto region = thread.replay != nullptr ? thread.replay->innermost_region() : std::nullopt;
-      if (region && (!found || region->start_ns > found->start_ns)) {
-        found = region;
-      }
+  Replay::Innermost found = main_ != nullptr ? main_->innermost_region() : Replay::Innermost{};
+  const bool is_main = found.is_open;
+  for (const auto& [log, thread] : threads_) {
+    const Replay::Innermost region = thread.replay != nullptr ? thread.replay->innermost_region() : Replay::Innermost{};
+    if (!is_main && region.is_open && (!found.is_open || region.start_ns > found.start_ns)) {
+      found = region;
     }
   }
-  return found ? state_.dictionaries.text(found->name) : std::string_view();
+  return found.is_open ? state_.dictionaries.text(found.name) : std::string_view();
 }
 
 bool Decoder::has_open_launches() {

@@ -428,12 +428,12 @@ void Replay::select_strand(const base::Event& event) {
   }
 }
 
-std::optional<Replay::Innermost> Replay::innermost_region() const noexcept {
+Replay::Innermost Replay::innermost_region() const noexcept {
   const std::vector<OpenRegion>& stack = strands_[current_].stack;
   const auto found = std::find_if(stack.rbegin(), stack.rend(), [](const OpenRegion& region) {
     return EnterDetail::kind(region.detail) != base::RegionKind::Op && !region.is_hidden;
   });
-  return found != stack.rend() ? std::optional(Innermost{found->name, found->start_ns}) : std::nullopt;
+  return found != stack.rend() ? Innermost{true, found->name, found->start_ns} : Innermost{};
 }
 
 Replay::OpenRegion* Replay::innermost(std::size_t strand) {

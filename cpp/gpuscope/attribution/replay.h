@@ -55,10 +55,11 @@ class Replay {
   uint16_t thread() const noexcept { return thread_; }
   /// The innermost open region that is no framework's operator: its name, a string, and when it opened.
   struct Innermost {
-    uint32_t name;
-    int64_t start_ns;
+    bool is_open = false;  // there is one
+    uint32_t name = 0;
+    int64_t start_ns = 0;
   };
-  std::optional<Innermost> innermost_region() const noexcept;
+  Innermost innermost_region() const noexcept;
 
  private:
   struct OpenRegion {
