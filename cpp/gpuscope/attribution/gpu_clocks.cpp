@@ -25,9 +25,8 @@ bool GpuClocks::was_read_between(uint32_t device, uint64_t first, uint64_t last)
   }
   const Clock& clock = clocks_[device];
   const auto kept = clock.readings.begin() + static_cast<std::ptrdiff_t>(std::min(clock.count, kKept));
-  return std::any_of(clock.readings.begin(), kept, [&](const Reading& reading) {
-    return reading.device_ns >= first && reading.device_ns <= last;
-  });
+  return std::any_of(clock.readings.begin(), kept,
+                     [&](const Reading& reading) { return reading.device_ns >= first && reading.device_ns <= last; });
 }
 
 int64_t GpuClocks::to_ns(uint32_t device, uint64_t device_ns) const noexcept {

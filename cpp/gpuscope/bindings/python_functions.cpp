@@ -348,7 +348,8 @@ bool is_logged(const InterpreterFrame* frame, const PyMethodDef* method, PyObjec
   return name != kOwn && name != kUnwanted;
 }
 
-/// `frame`: the function that calls; `method`: of `function`; `self`: what that is called on where it is not bound to it.
+/// `frame`: the function that calls; `method`: of `function`; `self`: what that is called on where it is not bound to
+/// it.
 bool enter_built_in(const InterpreterFrame* frame, const PyMethodDef* method, PyObject* function,
                     PyObject* self) noexcept {
   try {
@@ -414,8 +415,8 @@ py::object make_callback(const py::object& type, vectorcallfunc call) {
 }
 
 PyObject* disable = nullptr;  // sys.monitoring.DISABLE, for ever: a place in the program is told of no more
-/// That where some functions alone are asked for, so that the other places are told of once; None otherwise: what a line
-/// calls may be another function each time.
+/// That where some functions alone are asked for, so that the other places are told of once; None otherwise: what a
+/// line calls may be another function each time.
 PyObject* answer = nullptr;
 
 /// The arguments of an event of a function: its code, where in it. `kMayEnd`: DISABLE is accepted.

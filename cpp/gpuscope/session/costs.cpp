@@ -27,7 +27,7 @@ constexpr int kEventsOfABatch = 500;   // all batches fit a chunk of a log
 constexpr int kLaunchesOfABatch = 64;  // a queue takes 1,024; batches of 1,000 come out at half of this (H100)
 constexpr int kWarmUp = 16;
 constexpr auto kQueryInterval = std::chrono::microseconds(50);
-constexpr unsigned kNoTiming = 2;     // CU_EVENT_DISABLE_TIMING
+constexpr unsigned kNoTiming = 2;  // CU_EVENT_DISABLE_TIMING
 constexpr int kNotReady = 600;
 
 constexpr const char* kEmpty = "\n.visible .entry gpuscope_empty() { ret; }\n";

@@ -24,7 +24,7 @@ unsigned flags_of(const EventOptions& options) {
          (options.interprocess ? kInterprocess : 0);
 }
 
-constexpr int kTries = 3;             // the first may find the GPU's front end asleep
+constexpr int kTries = 3;  // the first may find the GPU's front end asleep
 
 int64_t host_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
