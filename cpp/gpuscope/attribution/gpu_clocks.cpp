@@ -2,6 +2,7 @@
 #include "gpuscope/attribution/gpu_clocks.h"
 
 #include <algorithm>
+#include <span>
 
 namespace gpuscope::attribution {
 
@@ -24,8 +25,8 @@ bool GpuClocks::was_read_between(uint32_t device, uint64_t first, uint64_t last)
     return false;
   }
   const Clock& clock = clocks_[device];
-  const auto kept = clock.readings.begin() + static_cast<std::ptrdiff_t>(std::min(clock.count, kKept));
-  return std::any_of(clock.readings.begin(), kept,
+  const std::span kept{clock.readings.data(), std::min<std::size_t>(clock.count, kKept)};
+  return std::any_of(kept.begin(), kept.end(),
                      [&](const Reading& reading) { return reading.device_ns >= first && reading.device_ns <= last; });
 }
 

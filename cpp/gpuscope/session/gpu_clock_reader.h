@@ -41,7 +41,7 @@ class GpuClockReader {
   struct Clock {
     Clock(const driver::Cuda& cuda, int ordinal) : clock(cuda, ordinal) {}
     timing::DeviceClock clock;
-    std::chrono::steady_clock::time_point next{};
+    std::chrono::steady_clock::time_point next;
     std::chrono::nanoseconds interval = std::chrono::milliseconds(50);
   };
 
