@@ -32,7 +32,7 @@ _PLAIN = ("name", "quantity", "absent", "converged", "stopped", "cold", "bytes",
 _STOPPED = {
     "target": "converged",
     "budget": "NOT converged: the budget ran out",
-    "processes": "NOT converged: the processes differ",
+    "processes": "NOT converged: processes differ by more",
     "interrupted": "NOT converged: interrupted",
     "error": "NOT converged: an error ended it",
 }
@@ -117,8 +117,8 @@ class BenchmarkResult(Figures, Result):
         absent: why a quantity was not measured.
         kernels: what ran, per call.
         converged: the headline's interval is as narrow as was asked for.
-        stopped: "target", "budget", "interrupted" or "error"; "processes" when each of them reached the target, and
-            they differ.
+        stopped: "target", "budget", "interrupted" or "error"; "processes" when the samples of each reached the target,
+            and processes differ by more.
         warnings: what a reader should know, a sentence each.
         cold: the L2 cache was cleared before each call.
         clock_hz: the SM clock at each of the headline's samples; nan where it is not known.
@@ -136,6 +136,8 @@ class BenchmarkResult(Figures, Result):
         calls_per_sample: how many calls each of the headline's samples is the mean of, at most: 1, or more of a call on
             the CPU that takes less than 5 us. `min`, `max`, `std` and the percentiles are then of such means: single
             calls differ more, and the estimate is drawn towards their mean where few are much longer than the others.
+        processes_differ: the standard deviation between fresh processes, a share of the time, that the headline's
+            interval allows for, as usual for GPUs; 0 where it allows for none, or where `processes` shows it.
     """
 
     name: str
@@ -160,6 +162,7 @@ class BenchmarkResult(Figures, Result):
     modes: tuple[stats.Mode, ...] = ()
     processes: Processes | None = None
     calls_per_sample: int = 1
+    processes_differ: float = 0.0
 
     @property
     def headline(self) -> Measured:
@@ -203,13 +206,17 @@ class BenchmarkResult(Figures, Result):
 
     @property
     def scope(self) -> str:
-        """What the interval holds for: "within this process", or "between processes" where several measured.
+        """What the interval holds for: "within this process", "between processes" where several measured, or "with
+        0.25 % between processes" where so much is allowed for.
 
-        What a process keeps for its life, as where its memory lies, is no part of the former: `benchmark` with
+        What a process keeps for its life, as where its memory lies, is no part of the first: `benchmark` with
         ``processes=5`` shows it.
         """
-        several = self.processes is not None and len(self.processes.estimates) > 1
-        return "between processes" if several else "within this process"
+        if self.processes is not None and len(self.processes.estimates) > 1:
+            return "between processes"
+        if self.processes_differ:
+            return f"with {100 * self.processes_differ:.2g} % between processes"
+        return "within this process"
 
     @property
     def n(self) -> int:
@@ -336,6 +343,7 @@ class BenchmarkResult(Figures, Result):
                 modes=tuple(stats.Mode(**row) for row in content.get("modes", ())),
                 processes=_read_processes(content.get("processes")),
                 calls_per_sample=int(content.get("calls_per_sample", 1)),
+                processes_differ=float(content.get("processes_differ", 0.0)),
             )
             rows = len(result.headline.samples)
             for column in ("clock_hz", "throttled", "capped"):

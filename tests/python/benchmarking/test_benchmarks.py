@@ -71,9 +71,26 @@ def test_what_changes_later_is_said_and_not_called_converged(gpu):
 
 
 def test_a_narrower_target_takes_more_samples(gpu):
-    wide, narrow = (benchmark(gpu.launch, target=target) for target in (0.02, 0.001))
+    gpu.noise = 0.1
+    wide, narrow = (benchmark(gpu.launch, target=target, budget=10.0) for target in (0.02, 0.006))
     assert narrow.n > 4 * wide.n
-    assert narrow.estimate.relative_half_width <= 0.001
+    assert narrow.converged
+    assert narrow.estimate.relative_half_width <= 0.006
+
+
+def test_more_samples_are_not_taken_for_what_only_other_processes_show(gpu):
+    result = benchmark(gpu.launch, target=0.001, budget=20.0)
+    assert result.stopped == "processes"
+    assert not result.converged
+    assert result.seconds < 10
+    assert stats.estimate(result.samples).relative_half_width < 0.001
+    assert result.estimate.relative_half_width == pytest.approx(1.96 * result.processes_differ, rel=0.05)
+    assert warned(result, "processes=5 measures it")
+    assert "NOT converged: processes differ by more" in str(result)
+
+
+def test_the_host_time_of_a_call_is_of_this_process(gpu):
+    assert benchmark(lambda: None, budget=0.2).processes_differ == 0
 
 
 def test_the_budget_ends_what_does_not_converge(gpu):

@@ -131,7 +131,7 @@ def test_one_process_says_nothing_of_others():
 def test_processes_that_differ_have_not_converged():
     result = combined([found(1e-3), found(1.05e-3)])
     assert (result.converged, result.stopped) == (False, "processes")
-    assert "the processes differ" in str(result)
+    assert "processes differ by more" in str(result)
 
 
 def test_processes_that_agree_have():

@@ -76,6 +76,12 @@ def test_the_interval_says_whether_it_is_of_one_process_or_of_several():
     assert BenchmarkResult.from_json(result().to_json()).scope == "within this process"
 
 
+def test_the_interval_says_how_much_between_processes_it_allows_for():
+    allowing = result(processes_differ=0.0025)
+    assert "(95 % with 0.25 % between processes, n=59" in str(allowing)
+    assert BenchmarkResult.from_json(allowing.to_json()).processes_differ == 0.0025
+
+
 @pytest.mark.parametrize(
     ("stopped", "words"),
     [("budget", "NOT converged: the budget ran out"), ("interrupted", "NOT converged: interrupted")],

@@ -24,6 +24,20 @@ def test_a_wide_one_is_not():
     assert not judge(samples(100, spread=0.2), 0.0, 0.01).converged
 
 
+def test_what_differs_between_processes_is_added_in_quadrature():
+    alone, allowing = (judge(samples(100), 0.0, 0.01, None, differ).estimate for differ in (0.0, 0.01))
+    assert allowing.value == alone.value
+    for end in ("low", "high"):
+        within, beyond = (abs(getattr(each, end) / each.value - 1) for each in (alone, allowing))
+        assert beyond**2 == pytest.approx(within**2 + 0.0196**2, rel=1e-3)
+
+
+def test_samples_that_are_enough_do_not_make_it_converge():
+    progress = judge(samples(100), 0.0, 0.01, None, 0.01)
+    assert progress.enough
+    assert not progress.converged
+
+
 def test_thirty_samples_are_needed():
     assert not judge(samples(29), 0.0, 0.01).converged
 
