@@ -299,7 +299,7 @@ class Tables:
         if "region_key" in nesting:
             key = nesting["region_key"]
             of_regions = _Lookup(key, np.arange(len(key), dtype=np.uint32), least=0)
-        for table in (*_WORK, "graph_launch", "sync"):
+        for table in (*_WORK, "graph_launch", "sync", "device_memory"):
             if table not in self._rows:
                 continue
             rows = self._rows.pop(table)
@@ -311,7 +311,7 @@ class Tables:
             if "key" in columns and of_regions is not None:
                 by_key, _ = of_regions.find(columns["key"])
                 region = np.where(launched, region, by_key)
-            if table != "sync":
+            if table in (*_WORK, "graph_launch"):
                 flags = columns.get("flags", np.zeros(rows.count, np.uint16))
                 columns["flags"] = flags | np.where(launched, 0, int(Flag.NO_LAUNCH)).astype(np.uint16)
             columns.pop("key", region)
