@@ -488,7 +488,7 @@ class _Reader:
                 "name": name[rows],
             }
             if kind is None:
-                self._tables.add("mark", {**found, "region": np.full(len(rows), NONE, np.uint32)})
+                self._tables.add("mark", found)
             else:
                 kinds = np.full(len(rows), int(kind), np.uint8)
                 self._tables.add_regions({**found, "duration_ns": length[rows], "kind": kinds})

@@ -81,7 +81,7 @@ def test_tables_have_what_the_export_has(tmp_path: Path, form: str) -> None:
     names = {trace.string(int(name)) for name in trace.calls.name}
     assert "cudaLaunchKernel" in names
     assert not any("_v" in name for name in names)
-    assert [trace.string(int(each)) for each in trace.marks.name] == ["here"]
+    assert trace.marks.to_pandas()[["name", "path"]].values.tolist() == [["here", "step"]]
 
 
 @pytest.mark.parametrize("version", nsys.FIRST_TEXTS)
