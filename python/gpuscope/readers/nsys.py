@@ -102,6 +102,7 @@ _BACKTRACE = 67  # of eventClass: a call that another row has too, with the numb
 _MARK, _PUSH_POP, _START_END = 34, 59, 60
 _THREAD_BITS = 24  # of a globalTid: thread, process, and above them the machine
 _THREAD_MASK = (1 << _THREAD_BITS) - 1
+_CONTEXT_BITS = 16
 
 
 class Source(Protocol):
@@ -282,8 +283,14 @@ class _Reader:
         found = self._correlations.number([process >> _THREAD_BITS, correlation]).astype(np.int64) + 1
         return np.where(correlation > 0, found, 0)
 
+    def _context(self, columns: dict[str, Column]) -> Column:
+        """Numbers of contexts, which each process counts anew: those of the second one and later lie higher."""
+        process = self._processes.number([columns["globalPid"] >> _THREAD_BITS]).astype(np.int64)
+        numbers: Column = bounded(columns["contextId"]) + (process << _CONTEXT_BITS)
+        return numbers
+
     def _work(self, columns: dict[str, Column]) -> dict[str, Column]:
-        place = (bounded(columns[each]) for each in ("deviceId", "contextId", "streamId"))
+        place = (bounded(columns["deviceId"]), self._context(columns), bounded(columns["streamId"]))
         return {
             "start_ns": columns["start"],
             "duration_ns": columns["length"],
@@ -428,7 +435,7 @@ class _Reader:
             "bytes": np.where(columns["memoryOperationType"] == _GIVEN_BACK, -size, size),
             "address": bounded(columns["address"], most=MOST_NS),
             "correlation": self._correlation(columns["globalPid"], columns["correlationId"]),
-            "track": self._tables.track(columns["deviceId"], columns["contextId"], np.full(len(size), NONE)),
+            "track": self._tables.track(bounded(columns["deviceId"]), self._context(columns), np.full(len(size), NONE)),
             "kind": self._memory(columns["memKind"]),
         }
         blank = {"pool": 0, "pool_reserved_bytes": 0, "pool_used_bytes": 0, "flags": 0, "library": NONE}

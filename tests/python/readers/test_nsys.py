@@ -271,7 +271,7 @@ def test_launches_without_a_kernel_are_missing(tmp_path: Path) -> None:
     assert (audit.complete, audit.missing) == (False, 1)
 
 
-def test_correlation_ids_of_two_processes_are_told_apart(tmp_path: Path) -> None:
+def test_correlation_ids_and_streams_of_two_processes_are_told_apart(tmp_path: Path) -> None:
     tables = nsys.training()
     other = nsys.MACHINE | 5555 << 24
     for name in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
@@ -285,6 +285,7 @@ def test_correlation_ids_of_two_processes_are_told_apart(tmp_path: Path) -> None
                 row["text"], row["textId"] = "other", None
         tables[name] += copies
     frame = load(tables, tmp_path).trace.kernels.to_pandas()
+    assert frame.groupby("context").size().tolist() == [2 * nsys.STEPS, 2 * nsys.STEPS]
     assert sorted(frame.path.value_counts().items()) == [
         ("other", nsys.STEPS),
         ("other/other", nsys.STEPS),
