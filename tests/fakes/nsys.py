@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports of Nsight Systems, after the schema of its documentation: SQLite, or a folder of Parquet files."""
+"""Exports of Nsight Systems, with the tables and columns that its versions were seen to write: SQLite, or Parquet."""
 
 from __future__ import annotations
 
@@ -17,6 +17,23 @@ US = 1000
 STEPS = 12
 
 Tables = dict[str, list[dict[str, Any]]]
+
+FIRST_TEXTS = {  # the text whose number is 0, by versions of which files were seen; those before 2022 do not say theirs
+    "2021": "[Unknown]",
+    "2022.1.1.61": "QnxKernelTrace",
+    "2022.2.1.31": "[Unknown]",
+    "2022.4.2.1": "[Unknown]",
+    "2023.3.1.92": "[Unknown]",
+    "2023.4.4.54": "[Unknown]",
+    "2024.5.4.34": "GpuMetrics",
+    "2025.5.2.266": "[Unknown]",
+    "2026.2.1.210": "GpuMetrics",
+}
+_UNSIGNED = (  # in Parquet
+    *("globalTid", "globalPid", "contextId", "streamId", "graphNodeId", "bytes"),
+    *("demangledName", "shortName", "mangledName", "nameId"),
+)
+_WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
 
 
 def training(steps: int = STEPS) -> Tables:
@@ -151,6 +168,47 @@ def training(steps: int = STEPS) -> Tables:
     return tables
 
 
+def of_version(version: str, steps: int = STEPS) -> Tables:
+    """What a version of Nsight Systems writes of `training`."""
+    tables = training(steps)
+    number = tuple(int(each) for each in version.split("."))
+    tables["StringIds"].append({"id": 0, "value": FIRST_TEXTS[version]})
+    kernels = tables["CUPTI_ACTIVITY_KIND_KERNEL"]
+    for row in kernels:
+        row["mangledName"] = row["demangledName"]
+        row |= {"localMemoryTotal": 0, "gridId": 1, "sharedMemoryExecuted": 0, "sharedMemoryLimitConfig": None}
+    if number >= (2022, 1):
+        name = "EXPORT_META_DATA" if number < (2023, 3) else "META_DATA_EXPORT"
+        tables[name] = [{"name": "EXPORT_PRODUCT_VERSION", "value": version}]
+    else:
+        for row in kernels:
+            del row["mangledName"]
+        del tables["TARGET_INFO_GPU"], tables["TARGET_INFO_SESSION_START_TIME"], tables["PROCESSES"]
+        tables["TARGET_INFO_CUDA_GPU"] = [
+            {
+                "name": "NVIDIA H100",
+                "globalMemorySize": 80 << 30,
+                "numMultiprocessors": 132,
+                "computeCapabilityMajor": 9,
+                "computeCapabilityMinor": 0,
+                "deviceId": 0,
+                "pid": PID,
+            }
+        ]
+    if number < (2022, 4):
+        del tables["ENUM_CUDA_MEM_KIND"]
+    if number >= (2023, 4):
+        for table in _WORK:
+            for row in tables[table]:
+                row["greenContextId"] = None
+    if number >= (2025, 5):
+        for row in kernels:
+            row |= {"graphId": None, "clusterX": 0, "clusterY": 0, "clusterZ": 0, "maxActiveClusters": None}
+    if number >= (2026, 2):
+        return shuffled(tables)
+    return tables
+
+
 def shuffled(tables: Tables, seed: int = 1) -> Tables:
     """The same rows in another order."""
     order = random.Random(seed)
@@ -184,6 +242,9 @@ def write_parquet(tables: Tables, folder: Path) -> Path:
     folder.mkdir()
     for table, rows in tables.items():
         if rows:
-            columns = {name: [row.get(name) for row in rows] for name in _names(rows)}
+            columns = {
+                name: pyarrow.array([row.get(name) for row in rows], pyarrow.uint64() if name in _UNSIGNED else None)
+                for name in _names(rows)
+            }
             pyarrow.parquet.write_table(pyarrow.table(columns), folder / f"{table}.parquet")
     return folder

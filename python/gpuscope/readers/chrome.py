@@ -36,6 +36,12 @@ _INTEGERS = (
     "correlation_id",
     "device_ordinal",
     "context_id",
+    "Device Type",
+    "Device Id",
+    "Addr",
+    "Bytes",
+    "Total Allocated",
+    "Total Reserved",
 )
 _TEXTS = (
     "name",
@@ -51,7 +57,7 @@ _TEXTS = (
     "memset_details",
     "step_name",
 )
-_PHASES = "XMsf"
+_PHASES = "XMsfi"
 
 
 class EventMapper(ABC):

@@ -2,7 +2,8 @@
 """What ``nsys export`` writes of a report of Nsight Systems: SQLite, or a folder of Parquet files.
 
 Both have the same tables. They are made as there are events for them, columns come and go with versions, and since
-2025.6 rows come in no order: everything is asked for by name, and joined by numbers.
+2025.6 rows come in no order: everything is asked for by name, and joined by numbers. The files that this was tried on
+are of versions before 2022.1, which do not say theirs, up to 2026.2.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gpuscope import _core
-from gpuscope._core import CopyKind, Flag, RegionKind, SyncKind, Work
+from gpuscope._core import CopyKind, Flag, OverheadKind, RegionKind, SyncKind, Work
 from gpuscope.errors import CorruptTrace, GpuscopeError, NotAvailable
 from gpuscope.paths import open_file
 from gpuscope.readers.tables import (
@@ -38,6 +39,9 @@ SQLITE = b"SQLite format 3\0"
 _PARQUET = ".parquet"
 _ROWS = 1 << 16  # that are fetched at once
 _WANTED = "it has none of the tables CUPTI_ACTIVITY_KIND_KERNEL, CUPTI_ACTIVITY_KIND_RUNTIME and NVTX_EVENTS"
+_TRACED = "`nsys profile --trace cuda,nvtx` records what can be read"
+_NO_TEXT = -1
+_TEXTS = frozenset({"nameId", "textId", "mangledName", "demangledName", "shortName"})  # 0 is a text's number too
 _ABSENT = (
     "operators and shapes",
     "allocations of frameworks",
@@ -53,16 +57,52 @@ _OPTIONAL = {
     "CUPTI_ACTIVITY_KIND_MEMSET": "fills",
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "waits",
     "NVTX_EVENTS": "NVTX ranges",
-    "TARGET_INFO_GPU": "GPUs",
     "TARGET_INFO_SESSION_START_TIME": "the time of day",
+}
+_NOT_READ = {
+    "OSRT_API": "calls of the operating system",
+    "SCHED_EVENTS": "when threads ran",
+    "SAMPLING_CALLCHAINS": "samples of threads",
+    "CUDA_CALLCHAINS": "call stacks",
+    "CUDA_UM_CPU_PAGE_FAULT_EVENTS": "page faults",
+    "CUDA_UM_GPU_PAGE_FAULT_EVENTS": "page faults on GPUs",
+    "GPU_METRICS": "hardware counters",
+    "CUBLAS_EVENTS": "calls of cuBLAS",
+    "CUDNN_EVENTS": "calls of cuDNN",
+    "OPENACC_LAUNCH_EVENTS": "OpenACC",
+    "OPENMP_EVENT_KIND_TASK": "OpenMP",
+    "MPI_COLLECTIVES_EVENTS": "collectives of MPI",
+    "MPI_P2P_EVENTS": "messages of MPI",
+}
+# The tables of GPUs, by our columns. The second is of versions before 2022.1, whose first may have names alone.
+_GPUS = {
+    "TARGET_INFO_GPU": {
+        "ordinal": "cuDevice",
+        "multiprocessors": "smCount",
+        "capability_major": "computeMajor",
+        "capability_minor": "computeMinor",
+        "memory_bytes": "totalMemory",
+    },
+    "TARGET_INFO_CUDA_GPU": {
+        "ordinal": "deviceId",
+        "multiprocessors": "numMultiprocessors",
+        "capability_major": "computeCapabilityMajor",
+        "capability_minor": "computeCapabilityMinor",
+        "memory_bytes": "globalMemorySize",
+    },
 }
 _MIGRATIONS = (CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST, CopyKind.DEVICE_TO_DEVICE)  # of managed memory
 _NODE = ("graphNodeId", "graphId")  # of what ran in a CUDA graph
 _KINDS = len(CopyKind) + len(_MIGRATIONS)
+# What ENUM_CUDA_MEM_KIND says, which exports before 2022.4 have not.
+_MEMORY_KINDS = ("PAGEABLE", "PINNED", "DEVICE", "ARRAY", "MANAGED", "DEVICE_STATIC", "MANAGED_STATIC")
+_GIVEN_BACK = 1  # of CUDA_GPU_MEMORY_USAGE_EVENTS.memoryOperationType
+_BACKTRACE = 67  # of eventClass: a call that another row has too, with the number of its call stack
 # Of NVTX_EVENTS.eventType.
 _MARK, _PUSH_POP, _START_END = 34, 59, 60
 _THREAD_BITS = 24  # of a globalTid: thread, process, and above them the machine
 _THREAD_MASK = (1 << _THREAD_BITS) - 1
+_CONTEXT_BITS = 16
 
 
 class Source(Protocol):
@@ -71,11 +111,19 @@ class Source(Protocol):
     def columns(self, table: str) -> set[str]:
         """The names of a table's columns; none where there is no such table."""
 
+    def has_rows(self, table: str) -> bool:
+        """Whether there is such a table with a row."""
+
     def rows(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
         """All rows; the columns are there."""
 
     def numbers(self, table: str, columns: Sequence[str]) -> list[Column]:
-        """Columns of integers; 0 where there is none."""
+        """Columns of integers; where there is none `_absent` tells."""
+
+
+def _absent(column: str) -> int:
+    """What stands for a number that is not given."""
+    return _NO_TEXT if column in _TEXTS else 0
 
 
 class SqliteSource:
@@ -88,6 +136,11 @@ class SqliteSource:
         """The names of a table's columns."""
         return {row[1] for row in self._connection.execute(f'pragma table_info("{table}")')}
 
+    def has_rows(self, table: str) -> bool:
+        """Whether there is such a table with a row."""
+        there = self.columns(table)
+        return bool(there) and self._connection.execute(f'select 1 from "{table}" limit 1').fetchone() is not None
+
     def rows(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
         """All rows."""
         names = ", ".join(f'"{column}"' for column in columns)
@@ -95,7 +148,7 @@ class SqliteSource:
 
     def numbers(self, table: str, columns: Sequence[str]) -> list[Column]:
         """Columns of integers."""
-        names = ", ".join(f'coalesce(cast("{column}" as integer), 0)' for column in columns)
+        names = ", ".join(f'coalesce(cast("{column}" as integer), {_absent(column)})' for column in columns)
         cursor = self._connection.execute(f'select {names} from "{table}"')
         parts = []
         while rows := cursor.fetchmany(_ROWS):
@@ -122,6 +175,11 @@ class ParquetSource:
         path = self._folder / f"{table}{_PARQUET}"
         return set(self._parquet.read_schema(path).names) if path.is_file() else set()
 
+    def has_rows(self, table: str) -> bool:
+        """Whether there is such a table with a row."""
+        path = self._folder / f"{table}{_PARQUET}"
+        return path.is_file() and bool(self._parquet.read_metadata(path).num_rows)
+
     def rows(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
         """All rows."""
         read = self._read(table, columns)
@@ -130,12 +188,9 @@ class ParquetSource:
     def numbers(self, table: str, columns: Sequence[str]) -> list[Column]:
         """Columns of integers."""
         read = self._read(table, columns)
-        found = []
-        for column in columns:
-            values = read.column(column)
-            text = np.array([0 if each is None else int(each) for each in values.to_pylist()], np.int64)
-            found.append(text)
-        return found
+        # Numbers of threads and streams are unsigned there: those from 1 << 63 on have the sign that SQLite gives them.
+        signed = (read.column(column).cast("int64", safe=False).fill_null(_absent(column)) for column in columns)
+        return [values.to_numpy() for values in signed]
 
     def _read(self, table: str, columns: Sequence[str]) -> Any:
         return self._parquet.read_table(self._folder / f"{table}{_PARQUET}", columns=list(columns))
@@ -212,11 +267,13 @@ class _Reader:
         self._missing += [f"{table}.{column}" for column in others if column not in there and column in _TOLD]
         columns = dict(zip(known, self._source.numbers(table, known), strict=True))
         rows = len(columns[needed[0]])
-        columns |= {column: np.zeros(rows, np.int64) for column in others if column not in there}
+        columns |= {column: np.full(rows, _absent(column), np.int64) for column in others if column not in there}
         if "end" not in needed:
             return columns
         length = columns["end"] - columns["start"]
         good = (columns["start"] >= 0) & (columns["start"] < MOST_NS) & (length >= 0) & (length < MOST_NS)
+        if left_out := int(np.count_nonzero(~good)):
+            self._missing.append(f"the times of {left_out:,} rows of {table}, which are left out")
         columns = {column: values[good] for column, values in columns.items()} | {"length": length[good]}
         order = np.argsort(columns["start"], kind="stable")
         return {column: values[order] for column, values in columns.items()}
@@ -226,8 +283,14 @@ class _Reader:
         found = self._correlations.number([process >> _THREAD_BITS, correlation]).astype(np.int64) + 1
         return np.where(correlation > 0, found, 0)
 
+    def _context(self, columns: dict[str, Column]) -> Column:
+        """Numbers of contexts, which each process counts anew: those of the second one and later lie higher."""
+        process = self._processes.number([columns["globalPid"] >> _THREAD_BITS]).astype(np.int64)
+        numbers: Column = bounded(columns["contextId"]) + (process << _CONTEXT_BITS)
+        return numbers
+
     def _work(self, columns: dict[str, Column]) -> dict[str, Column]:
-        place = (bounded(columns[each]) for each in ("deviceId", "contextId", "streamId"))
+        place = (bounded(columns["deviceId"]), self._context(columns), bounded(columns["streamId"]))
         return {
             "start_ns": columns["start"],
             "duration_ns": columns["length"],
@@ -240,20 +303,29 @@ class _Reader:
         self._add_calls()
         self._add_kernels()
         self._add_memory_operations()
+        self._add_device_memory()
         self._add_graphs()
         self._add_waits()
+        self._add_overheads()
         self._add_ranges()
         if not len(self._tables):
+            if self._source.has_rows("StringIds"):
+                raise CorruptTrace(f"{self._path!r} has nothing of CUDA and no NVTX ranges: {_TRACED}", self._path, 0)
             raise CorruptTrace(f"{self._path!r} is no export of Nsight Systems: {_WANTED}", self._path, 0)
         others = {"device": devices} if (devices := self._devices()) else {}
+        if not devices:
+            self._missing.append("GPUs")
         return self._tables.store(self._strings, self._threads(), self._facts(), others, self._base_ns())
 
     def _add_calls(self) -> None:
         columns = self._take(
-            "CUPTI_ACTIVITY_KIND_RUNTIME", ("start", "end", "nameId"), ("globalTid", "correlationId", "returnValue")
+            "CUPTI_ACTIVITY_KIND_RUNTIME",
+            ("start", "end", "nameId"),
+            ("globalTid", "correlationId", "returnValue", "eventClass"),
         )
         if columns is None or not len(columns["start"]):
             return
+        columns = _without_backtraces(columns)
         name = self._text(columns["nameId"])
         texts = list(self._strings.ids)
         # `cudaLaunchKernel_v7000`: the version of the runtime's interface is no part of the function's name.
@@ -335,15 +407,54 @@ class _Reader:
             self._add_work(Work.MEMSET, fills, rows)
 
     def _memory(self, kinds: Column) -> Column:
-        """Kinds of memory, by the names that the export gives its numbers."""
-        if not {"id", "name"} <= self._source.columns("ENUM_CUDA_MEM_KIND"):
-            return np.zeros(len(kinds), np.uint8)
-        named = {
-            number: memory_kind(name.removeprefix("CUDA_MEMOPR_MEMORY_KIND_"))
-            for number, name in self._source.rows("ENUM_CUDA_MEM_KIND", ("id", "name"))
-            if isinstance(name, str)
-        }
+        """Kinds of memory."""
+        names = self._names("ENUM_CUDA_MEM_KIND", "CUDA_MEMOPR_MEMORY_KIND_") or dict(enumerate(_MEMORY_KINDS))
+        named = {number: memory_kind(name) for number, name in names.items()}
         return np.array([named.get(each, 0) for each in kinds.tolist()], np.uint8)
+
+    def _names(self, table: str, prefix: str) -> dict[int, str]:
+        """What the export calls its numbers of something; empty where it does not say."""
+        if not {"id", "name"} <= self._source.columns(table):
+            return {}
+        rows = self._source.rows(table, ("id", "name"))
+        return {number: name.removeprefix(prefix) for number, name in rows if isinstance(name, str)}
+
+    def _add_device_memory(self) -> None:
+        columns = self._take(
+            "CUDA_GPU_MEMORY_USAGE_EVENTS",
+            ("start", "bytes", "memoryOperationType"),
+            ("globalPid", "deviceId", "contextId", "correlationId", "address", "memKind"),
+        )
+        if columns is None:
+            return
+        good = (columns["start"] >= 0) & (columns["start"] < MOST_NS)
+        columns = {name: values[good] for name, values in columns.items()}
+        size = bounded(columns["bytes"], most=MOST_NS)
+        rows = {
+            "start_ns": columns["start"],
+            "bytes": np.where(columns["memoryOperationType"] == _GIVEN_BACK, -size, size),
+            "address": bounded(columns["address"], most=MOST_NS),
+            "correlation": self._correlation(columns["globalPid"], columns["correlationId"]),
+            "track": self._tables.track(bounded(columns["deviceId"]), self._context(columns), np.full(len(size), NONE)),
+            "kind": self._memory(columns["memKind"]),
+        }
+        blank = {"pool": 0, "pool_reserved_bytes": 0, "pool_used_bytes": 0, "flags": 0, "library": NONE}
+        self._tables.add("device_memory", rows | {name: np.full(len(size), value) for name, value in blank.items()})
+
+    def _add_overheads(self) -> None:
+        columns = self._take("CUPTI_ACTIVITY_KIND_OVERHEAD", ("start", "end", "overheadType"), ("globalTid",))
+        if columns is None:
+            return
+        kinds = OverheadKind.__members__
+        names = self._names("ENUM_CUPTI_OVERHEAD_TYPE", "OVERHEAD_")
+        known = {number: int(kinds[name]) for number, name in names.items() if name in kinds}
+        rows = {
+            "start_ns": columns["start"],
+            "duration_ns": columns["length"],
+            "kind": np.array([known.get(each, 0) for each in columns["overheadType"].tolist()], np.uint32),
+            "system_id": columns["globalTid"] & _THREAD_MASK,
+        }
+        self._tables.add("overhead", rows)
 
     def _add_graphs(self) -> None:
         place = ("deviceId", "contextId", "streamId", "correlationId", "globalPid", "graphId")
@@ -384,7 +495,7 @@ class _Reader:
                 "name": name[rows],
             }
             if kind is None:
-                self._tables.add("mark", {**found, "region": np.full(len(rows), NONE, np.uint32)})
+                self._tables.add("mark", found)
             else:
                 kinds = np.full(len(rows), int(kind), np.uint8)
                 self._tables.add_regions({**found, "duration_ns": length[rows], "kind": kinds})
@@ -411,25 +522,20 @@ class _Reader:
         }
 
     def _devices(self) -> dict[str, Column]:
-        columns = self._source.columns("TARGET_INFO_GPU")
-        if not {"id", "name"} <= columns:
+        table = next((each for each in _GPUS if {"name", _GPUS[each]["ordinal"]} <= self._source.columns(each)), None)
+        if table is None:
             return {}
-        numbers = {
-            "ordinal": "cuDevice" if "cuDevice" in columns else "id",
-            "multiprocessors": "smCount",
-            "capability_major": "smMajor",
-            "capability_minor": "smMinor",
-            "memory_bytes": "totalMemory",
-        }
-        if "computeMajor" in columns:
-            numbers |= {"capability_major": "computeMajor", "capability_minor": "computeMinor"}
-        known = [theirs for theirs in numbers.values() if theirs in columns]
-        read = dict(zip(known, self._source.numbers("TARGET_INFO_GPU", known), strict=True))
-        names = [row[0] for row in self._source.rows("TARGET_INFO_GPU", ("name",))]
-        found = {ours: bounded(read[theirs], most=MOST_NS) for ours, theirs in numbers.items() if theirs in read}
-        if not names:
+        columns = self._source.columns(table)
+        numbers = {ours: theirs for ours, theirs in _GPUS[table].items() if theirs in columns}
+        read = dict(zip(numbers, self._source.numbers(table, list(numbers.values())), strict=True))
+        names = [row[0] for row in self._source.rows(table, ("name",))]
+        # The adapters of other vendors are listed too, with the number 0 and nothing that CUDA would know.
+        multiprocessors = read.get("multiprocessors", np.ones(len(names), np.int64))
+        rows = np.flatnonzero(multiprocessors > 0)
+        if not len(rows):
             return {}
-        return found | {"name": self._strings.of(each if isinstance(each, str) else "" for each in names)}
+        found = {ours: bounded(values[rows], most=MOST_NS) for ours, values in read.items()}
+        return found | {"name": self._strings.of(_text_or_none(names[row]) for row in rows)}
 
     def _base_ns(self) -> int:
         if "utcEpochNs" not in self._source.columns("TARGET_INFO_SESSION_START_TIME"):
@@ -438,8 +544,11 @@ class _Reader:
         return int(starts[0]) if len(starts) and 0 <= starts[0] < MOST_NS else 0
 
     def _facts(self) -> dict[str, str]:
+        notes = absent("Nsight Systems", (*self._missing, *_ABSENT))
+        if not_read := [what for table, what in _NOT_READ.items() if self._source.has_rows(table)]:
+            notes += f"\nin the export and not read: {', '.join(not_read)}"
         facts = {
-            "session.notes": absent("Nsight Systems", (*self._missing, *_ABSENT)),
+            "session.notes": notes,
             "audit.overhead_source": not_recorded("Nsight Systems"),
         }
         if {"pid", "name"} <= self._source.columns("PROCESSES"):
@@ -452,6 +561,17 @@ class _Reader:
 
 
 _TOLD = ("correlationId", "globalTid", "streamId", "bytes", "textId")  # without which something cannot be said
+
+
+def _without_backtraces(columns: dict[str, Column]) -> dict[str, Column]:
+    """Calls without the second row that they have where call stacks were collected."""
+    again = columns["eventClass"] == _BACKTRACE
+    again &= np.isin(columns["correlationId"], columns["correlationId"][~again])
+    return {name: values[~again] for name, values in columns.items()}
+
+
+def _text_or_none(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _without_version(name: str) -> str:

@@ -22,6 +22,7 @@ Column = np.ndarray[Any, Any]
 
 _MOST_NARROW = 1 << 16  # rows of a table that two bytes refer to: the last stands for those beyond
 _WORK = ("kernel", "memcpy", "memset")
+_INSTANTS = ("mark", "allocation", "failed_allocation")  # of a thread
 _TYPES = {table.name: {column.name: column.dtype for column in table.columns} for table in _core.schema()}
 _VARIANT = (
     "name",
@@ -267,28 +268,30 @@ class Tables:
         return (min(begins), max(ends)) if begins else (0, 0)
 
     def _nest(self, tables: dict[str, dict[str, Column]]) -> dict[str, Column]:
-        """Regions and calls by the regions around them; what work is attributed by."""
-        regions, calls = (self._rows.pop(name, Rows()) for name in ("region", "api"))
-        both = [rows for rows in (regions, calls) if rows.count]
-        if not both:
+        """Regions, calls and instants by the regions around them; what work is attributed by."""
+        counts = {name: self.count(name) for name in ("region", "api", *_INSTANTS) if name in self._rows}
+        if not counts:
             return {}
-        taken = [rows.take() for rows in both]
-        has_regions = bool(regions.count)
+        taken = {name: self._rows.pop(name).take() for name in counts}
         empty = np.zeros(0, np.uint32)
-        name, kind = (taken[0][column] if has_regions else empty for column in ("name", "kind"))
-        start, duration, thread = (
-            np.concatenate([each[column] for each in taken]) for column in ("start_ns", "duration_ns", "thread")
-        )
-        around, path, *paths = _core.nest_spans(start, duration, thread, name, kind)
+        name, kind = (taken["region"][column] if "region" in taken else empty for column in ("name", "kind"))
+        durations = [
+            columns["duration_ns"] if "duration_ns" in columns else np.zeros(counts[table], np.int64)
+            for table, columns in taken.items()
+        ]
+        start, thread = (np.concatenate([each[column] for each in taken.values()]) for column in ("start_ns", "thread"))
+        around, path, *paths = _core.nest_spans(start, np.concatenate(durations), thread, name, kind)
+        innermost = dict(zip(taken, np.split(around, np.cumsum(list(counts.values()))[:-1]), strict=True))
         found: dict[str, Column] = {}
-        if has_regions:
-            of_regions = taken[0]
+        if "region" in taken:
+            of_regions = taken.pop("region")
             found["region_key"] = of_regions.pop("key")
             del of_regions["name"], of_regions["kind"]
-            tables["region"] = {**of_regions, "parent": around[: regions.count], "path": path}
+            tables["region"] = {**of_regions, "parent": innermost["region"], "path": path}
             tables["path"] = dict(zip(("parent", "name", "kind", "depth"), paths, strict=True))
-        if calls.count:
-            tables["api"] = {**taken[-1], "region": around[regions.count :]}
+        for table, columns in taken.items():
+            tables[table] = {**columns, "region": innermost[table]}
+        if "api" in tables:
             found["correlation"], found["region"] = tables["api"]["correlation"], tables["api"]["region"]
         return found
 
@@ -299,7 +302,7 @@ class Tables:
         if "region_key" in nesting:
             key = nesting["region_key"]
             of_regions = _Lookup(key, np.arange(len(key), dtype=np.uint32), least=0)
-        for table in (*_WORK, "graph_launch", "sync"):
+        for table in (*_WORK, "graph_launch", "sync", "device_memory"):
             if table not in self._rows:
                 continue
             rows = self._rows.pop(table)
@@ -311,7 +314,7 @@ class Tables:
             if "key" in columns and of_regions is not None:
                 by_key, _ = of_regions.find(columns["key"])
                 region = np.where(launched, region, by_key)
-            if table != "sync":
+            if table in (*_WORK, "graph_launch"):
                 flags = columns.get("flags", np.zeros(rows.count, np.uint16))
                 columns["flags"] = flags | np.where(launched, 0, int(Flag.NO_LAUNCH)).astype(np.uint16)
             columns.pop("key", region)

@@ -45,15 +45,15 @@ _SYNCS = {
     "Stream Sync": SyncKind.STREAM,
     "Context Sync": SyncKind.CONTEXT,
 }
-_NOTE = (
-    "read from a trace of torch.profiler, which does not say what it lost; samples and lines are not in it, and its "
-    "events of memory are not read"
-)
+_MEMORY = {"[memory]": "allocation", "[OutOfMemory]": "failed_allocation"}
+_INSTANT, _MARK = "cpu_instant_event", "mark"  # the latter is in our own traces alone
+_HOST = 0  # of "Device Type", c10::DeviceType's numbers; others than CUDA's are read as GPUs
+_NOTE = "read from a trace of torch.profiler, which does not say what it lost; samples and lines are not in it"
 _ABSENT = ("samples", "lines", "hardware counters", "power and clocks", "what was lost", OVERHEAD)
 
 
 class TorchEvents(EventMapper):
-    """Operators, annotations, Python functions, driver calls and GPU work; events of other kinds are left out."""
+    """Operators, annotations, Python functions, driver calls, GPU work and memory; other events are left out."""
 
     tool = "torch.profiler"
     wanted = f"none of its events is one of {', '.join((*_REGIONS, *_CALLS, *_WORK))}"
@@ -96,6 +96,7 @@ class TorchEvents(EventMapper):
                 self.tables.add_calls(columns, batch["name"][rows].astype(np.int64))
         for name, table in _WORK.items():
             self._add_work(batch, rows_of(name), table)
+        self._add_instants(batch, word)
         rows = rows_of("cuda_sync")
         if len(rows):
             columns = self._work(batch, rows)
@@ -133,6 +134,32 @@ class TorchEvents(EventMapper):
         columns = self._span(batch, rows) | {"name": batch["name"][rows]}
         columns["kind"] = np.full(len(rows), int(kind), np.uint8)
         self.tables.add_regions(columns, bounded(_raw(batch, rows, "External id"), -1, MOST_NS))
+
+    def _add_instants(self, batch: Batch, word: Callable[[str], int]) -> None:
+        category = batch["category"]
+        instants = (batch["phase"] == ord("i")) & (batch["name"] != NONE) & (category != NONE)
+        rows = kept(batch, instants & (category == word(_MARK)))
+        if len(rows):
+            self.tables.add("mark", self._instant(batch, rows) | {"name": batch["name"][rows]})
+        size = batch["args.Bytes"]
+        instants &= (category == word(_INSTANT)) & (size > -MOST_NS) & (size < MOST_NS)
+        for name, table in _MEMORY.items():
+            rows = kept(batch, instants & (batch["name"] == word(name)))
+            if not len(rows):
+                continue
+            on_host = _raw(batch, rows, "Device Type") == _HOST
+            totals = {"allocated_bytes": "Total Allocated", "reserved_bytes": "Total Reserved"}
+            columns = {ours: bounded(_raw(batch, rows, theirs), most=MOST_NS) for ours, theirs in totals.items()}
+            columns |= {"bytes": size[rows], "ordinal": np.where(on_host, NONE, _argument(batch, rows, "Device Id"))}
+            if table == "allocation":
+                columns["address"] = bounded(_raw(batch, rows, "Addr"), most=MOST_NS)
+                columns["flags"] = np.zeros(len(rows), np.uint16)
+            self.tables.add(table, self._instant(batch, rows) | columns)
+
+    def _instant(self, batch: Batch, rows: Column) -> dict[str, Column]:
+        columns = self._span(batch, rows)
+        del columns["duration_ns"]
+        return columns
 
     def _work(self, batch: Batch, rows: Column) -> dict[str, Column]:
         track = self.tables.track(*(_argument(batch, rows, each) for each in ("device", "context", "stream")))
@@ -191,8 +218,9 @@ class TorchEvents(EventMapper):
     def _facts(self, document: Mapping[str, Any]) -> dict[str, str]:
         process = min(self.processes, default=None)
         pid = self.events.places()[process][0] if process is not None else 0
+        memory = () if self.tables.count("allocation") else ("allocations, without profile_memory",)
         facts = {
-            "session.notes": f"{_NOTE}\n{absent(self.tool, _ABSENT)}",
+            "session.notes": f"{_NOTE}\n{absent(self.tool, (*memory, *_ABSENT))}",
             "process.id": str(pid if isinstance(pid, int) and pid >= 0 else 0),
             "process.argv": self.processes.get(process, "") if process is not None else "",
         }

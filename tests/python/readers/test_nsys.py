@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gpuscope as gs
 from fakes import nsys
-from gpuscope._core import CopyKind, Flag, MemoryKind, SyncKind, Work
+from gpuscope._core import CopyKind, Flag, MemoryKind, OverheadKind, SyncKind, Work
 from gpuscope.errors import CorruptTrace, GpuscopeError, NotAvailable
 from gpuscope.recording import Recording
 
@@ -81,7 +81,131 @@ def test_tables_have_what_the_export_has(tmp_path: Path, form: str) -> None:
     names = {trace.string(int(name)) for name in trace.calls.name}
     assert "cudaLaunchKernel" in names
     assert not any("_v" in name for name in names)
-    assert [trace.string(int(each)) for each in trace.marks.name] == ["here"]
+    assert trace.marks.to_pandas()[["name", "path"]].values.tolist() == [["here", "step"]]
+
+
+@pytest.mark.parametrize("version", nsys.FIRST_TEXTS)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_version_is_the_same_recording(tmp_path: Path, form: str, version: str) -> None:
+    trace = load(nsys.of_version(version), tmp_path, form).trace
+    frame = trace.kernels.to_pandas()
+    assert sorted(frame.groupby("name").duration_ns.agg(["count", "sum"]).itertuples(name=None)) == [
+        ("void gemm<float>(float*, int)", nsys.STEPS, nsys.STEPS * 400_000),
+        ("void relu<float>(float*, int)", nsys.STEPS, nsys.STEPS * 20_000),
+    ]
+    assert set(frame.path) == {"step", "step/forward"}
+    assert (set(trace.memcpy.source), set(trace.memcpy.destination)) == ({MemoryKind.PINNED}, {MemoryKind.DEVICE})
+    assert trace.devices.to_pandas()[["ordinal", "name", "multiprocessors", "capability_major"]].values.tolist() == [
+        [0, "NVIDIA H100", 132, 9]
+    ]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_range_without_a_text_has_no_name(tmp_path: Path, form: str) -> None:
+    tables = nsys.of_version("2024.5.4.34")
+    for row in tables["NVTX_EVENTS"]:
+        row["text"] = row["textId"] = None
+    tables["NVTX_EVENTS"][0]["textId"] = tables["StringIds"][0]["id"]
+    names = set(load(tables, tmp_path, form).trace.regions.to_pandas().name)
+    assert names == {"", tables["StringIds"][0]["value"]}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_calls_with_a_call_stack_count_once(tmp_path: Path, form: str) -> None:
+    tables = nsys.training()
+    calls = tables["CUPTI_ACTIVITY_KIND_RUNTIME"]
+    launch = max(row["id"] for row in tables["StringIds"]) + 1
+    tables["StringIds"].append({"id": launch, "value": "cudaLaunchKernel"})
+    for row in list(calls):
+        calls.append(row | {"start": row["start"] - 40, "end": row["end"] + 40, "eventClass": 67, "nameId": launch})
+    calls.append(calls[0] | {"correlationId": 999, "eventClass": 67})  # the only row of its call
+    recording = load(tables, tmp_path, form)
+    assert recording.audit().launches == 2 * nsys.STEPS
+    assert len(recording.trace.api) == 5 * nsys.STEPS + 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_memory_of_the_driver_is_a_table(tmp_path: Path, form: str) -> None:
+    tables = nsys.training()
+    allocation = {"globalPid": nsys.GLOBAL_PID, "deviceId": 0, "contextId": 1, "address": 4096, "bytes": 640}
+    tables["CUDA_GPU_MEMORY_USAGE_EVENTS"] = [
+        allocation | {"start": 1_020_000, "memKind": 2, "memoryOperationType": 0, "correlationId": 1},
+        allocation | {"start": 1_090_000, "memKind": 2, "memoryOperationType": 1, "correlationId": 0},
+        allocation | {"start": -5, "memKind": 1, "memoryOperationType": 0, "correlationId": 0},
+    ]
+    trace = load(tables, tmp_path, form).trace
+    frame = trace.device_memory.to_pandas()
+    assert frame[["bytes", "address", "kind", "device"]].values.tolist() == [
+        [640, 4096, MemoryKind.DEVICE, 0],
+        [-640, 4096, MemoryKind.DEVICE, 0],
+    ]
+    assert frame.start_ns.tolist() == [nsys.UTC_EPOCH_NS + 1_020_000, nsys.UTC_EPOCH_NS + 1_090_000]
+    assert (frame.path[0], frame.path.isna().tolist()) == ("step/forward", [False, True])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_the_driver_takes_for_itself_is_a_table(tmp_path: Path, form: str) -> None:
+    tables = nsys.training()
+    tables["ENUM_CUPTI_OVERHEAD_TYPE"] = [
+        {"id": 7, "name": "OVERHEAD_LAZY_FUNCTION_LOADING"},
+        {"id": 8, "name": "OVERHEAD_COMMAND_BUFFER_FULL"},
+        {"id": 9, "name": "OVERHEAD_OF_A_LATER_VERSION"},
+    ]
+    tables["CUPTI_ACTIVITY_KIND_OVERHEAD"] = [
+        {"start": 1_000_000 + kind, "end": 1_000_500, "globalTid": nsys.GLOBAL_TID, "overheadType": kind}
+        for kind in (7, 8, 9)
+    ]
+    found = load(tables, tmp_path, form).trace.overheads
+    assert found.kind.tolist() == [OverheadKind.LAZY_FUNCTION_LOADING, OverheadKind.COMMAND_BUFFER_FULL, 0]
+    assert found.duration_ns.tolist() == [493, 492, 491]
+    assert set(found.system_id.tolist()) == {nsys.THREAD}
+
+
+def test_adapters_that_cuda_does_not_know_are_no_gpus(tmp_path: Path) -> None:
+    tables = nsys.training()
+    other = {"id": 1, "name": "Basic Render Driver", "totalMemory": 0, "smCount": 0, "cuDevice": 0}
+    tables["TARGET_INFO_GPU"].append(other)
+    assert load(tables, tmp_path).trace.devices.to_pandas().name.tolist() == ["NVIDIA H100"]
+
+
+def test_threads_of_a_machine_with_a_high_number_are_the_same_in_both_forms(tmp_path: Path) -> None:
+    tables = nsys.training()
+    for rows in tables.values():
+        for row in rows:
+            for name in ("globalTid", "globalPid"):
+                if row.get(name) is not None:
+                    row[name] |= 0x8F << 56
+    folder = export(tables, tmp_path, "parquet")
+    for rows in tables.values():  # as SQLite has no unsigned numbers
+        for row in rows:
+            for name in ("globalTid", "globalPid"):
+                if row.get(name) is not None:
+                    row[name] -= 1 << 64
+    threads = [gs.load(path).trace.threads for path in (folder, export(tables, tmp_path))]
+    assert threads[0].system_id.tolist() == threads[1].system_id.tolist() == [nsys.THREAD]
+
+
+def test_tables_that_are_not_read_are_named(tmp_path: Path) -> None:
+    tables = nsys.training()
+    tables["OSRT_API"] = [{"start": 1, "end": 2, "globalTid": nsys.GLOBAL_TID, "nameId": 1}]
+    tables["MPI_P2P_EVENTS"] = [{"start": 1, "end": 2, "globalTid": nsys.GLOBAL_TID, "textId": 1}]
+    remarks = load(tables, tmp_path).audit().remarks
+    assert "in the export and not read: calls of the operating system, messages of MPI" in remarks
+
+
+def test_rows_whose_times_make_no_sense_are_counted(tmp_path: Path) -> None:
+    tables = nsys.training()
+    for row in tables["CUPTI_ACTIVITY_KIND_KERNEL"][:2]:
+        row["end"] = row["start"] - 1
+    recording = load(tables, tmp_path)
+    assert len(recording.trace.kernels) == 2 * nsys.STEPS - 2
+    assert any("the times of 2 rows of CUPTI_ACTIVITY_KIND_KERNEL" in each for each in recording.audit().remarks)
+
+
+def test_an_export_without_cuda_and_ranges_says_what_to_trace(tmp_path: Path) -> None:
+    tables = {name: nsys.training()[name] for name in ("StringIds", "ThreadNames", "PROCESSES")}
+    with pytest.raises(CorruptTrace, match="has nothing of CUDA and no NVTX ranges: `nsys profile --trace cuda,nvtx`"):
+        load(tables, tmp_path)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -147,7 +271,7 @@ def test_launches_without_a_kernel_are_missing(tmp_path: Path) -> None:
     assert (audit.complete, audit.missing) == (False, 1)
 
 
-def test_correlation_ids_of_two_processes_are_told_apart(tmp_path: Path) -> None:
+def test_correlation_ids_and_streams_of_two_processes_are_told_apart(tmp_path: Path) -> None:
     tables = nsys.training()
     other = nsys.MACHINE | 5555 << 24
     for name in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
@@ -161,6 +285,7 @@ def test_correlation_ids_of_two_processes_are_told_apart(tmp_path: Path) -> None
                 row["text"], row["textId"] = "other", None
         tables[name] += copies
     frame = load(tables, tmp_path).trace.kernels.to_pandas()
+    assert frame.groupby("context").size().tolist() == [2 * nsys.STEPS, 2 * nsys.STEPS]
     assert sorted(frame.path.value_counts().items()) == [
         ("other", nsys.STEPS),
         ("other/other", nsys.STEPS),

@@ -107,6 +107,20 @@ def test_kernels_of_torch_are_in_the_operators_that_launched_them() -> None:
     assert given[""] == 20  # Triton's kernel, which no operator launches
 
 
+def test_memory_of_torch_is_in_the_operators_that_took_it() -> None:
+    recording = gs.load(TORCH)
+    memory = recording.trace.memory.to_pandas()
+    given = [each["args"] for each in events(TORCH, "cpu_instant_event")]
+    assert len(memory) == len(given) == 360
+    for ours, theirs in {"bytes": "Bytes", "address": "Addr", "allocated_bytes": "Total Allocated"}.items():
+        assert Counter(memory[ours]) == Counter(each[theirs] for each in given)
+    assert set(memory.ordinal) == {0}
+    rows = {row.key: row for row in recording.key_averages()}
+    assert rows["aten::mm"].self_device_memory_usage == 20 << 20
+    assert rows["aten::matmul"].device_memory_usage == 20 << 20
+    assert rows["aten::matmul"].self_device_memory_usage == 0
+
+
 @pytest.mark.parametrize("path", [PROTON, TORCH, TREE], ids=["proton", "torch", "tree"])
 def test_it_can_be_diagnosed_and_reported(path: Path, tmp_path: Path) -> None:
     recording = gs.load(path)

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 import gpuscope as gs
 from fakes.operators import training_step
 from fakes.recordings import training
+from fakes.steps import START, steps_store
 from fakes.versions import version
+from gpuscope._core import NONE
 from gpuscope.errors import CorruptTrace, GpuscopeError
 from gpuscope.recording import Recording
 
@@ -81,6 +83,76 @@ def test_copies_and_graphs_are_in_their_regions(tmp_path: Path) -> None:
         before, "memcpy", "start_ns", "duration_ns", "bytes"
     )
     assert len(after.trace.kernels) == len(before.trace.kernels)
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_memory_and_marks_are_those_of_the_recording(tmp_path: Path, name: str) -> None:
+    failed = {"start_ns": [START + 5000], "bytes": [1 << 40], "allocated_bytes": [4096], "reserved_bytes": [8192]}
+
+    def change(tables: dict[str, Any]) -> None:
+        tables["allocation"].update(ordinal=[0, NONE, 1], bytes=[4096, -64, 1])
+        tables["failed_allocation"] = failed | {"region": [1], "ordinal": [1]}
+        tables["mark"] = {"start_ns": [START + 6000], "name": ["here"], "region": [1]}
+
+    before = Recording(steps_store(change))
+    after = through_json(before, tmp_path, name)
+    figures = ["start_ns", "bytes", "allocated_bytes", "reserved_bytes", "ordinal", "region", "thread"]
+    for table, columns in (
+        ("memory", [*figures, "address"]),
+        ("failed_allocations", figures),
+        ("marks", ["start_ns", "name", "region", "thread"]),
+    ):
+        frames = [getattr(each.trace, table).to_pandas()[columns].astype(object) for each in (before, after)]
+        assert len(frames[0])
+        assert frames[1].equals(frames[0])
+    memory = [
+        {row.key: (row.self_cpu_memory_usage, row.self_device_memory_usage) for row in each.key_averages()}[
+            "aten::addmm"
+        ]
+        for each in (before, after)
+    ]
+    assert memory == [(-64, 4097), (-64, 4097)]
+
+
+def test_memory_of_operators_is_what_torch_says_of_them(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    model, x = torch.nn.Linear(64, 8), torch.randn(16, 64)
+    model(x).sum().backward()
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as theirs:
+        kept = torch.ones(1000)
+        model(x).sum().backward()
+        del kept
+    theirs.export_chrome_trace(str(tmp_path / "theirs.json"))
+    read = gs.load(tmp_path / "theirs.json")
+    given = {row.key: (row.cpu_memory_usage, row.self_cpu_memory_usage) for row in theirs.key_averages()}
+    assert given["aten::ones"] == (4000, 0)
+    assert {row.key: (row.cpu_memory_usage, row.self_cpu_memory_usage) for row in read.key_averages()} == given
+    assert "Self CPU Mem" in read.table()
+    read.export_memory_timeline(tmp_path / "memory.json")
+
+
+def test_a_trace_without_memory_says_that_it_has_none(tmp_path: Path) -> None:
+    recording = through_json(version(KERNELS, steps=5), tmp_path)
+    assert any("allocations, without profile_memory" in each for each in recording.audit().remarks)
+    assert "Mem" not in recording.table()
+
+
+def test_instants_of_other_kinds_are_left_out(tmp_path: Path) -> None:
+    instant = {"ph": "i", "s": "t", "ts": 2.0, "pid": 1, "tid": 1}
+    memory = {"cat": "cpu_instant_event", "name": "[memory]"}
+    document = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 1.5, "dur": 2, "pid": 1, "tid": 1},
+        instant | {"name": "Record Window End"},
+        instant | memory,
+        instant | memory | {"args": {"Bytes": "many", "Device Type": 0}},
+        instant | memory | {"ts": -1, "args": {"Bytes": 8, "Device Type": 0}},
+        instant | memory | {"args": {"Bytes": 16, "Device Type": 0, "Device Id": -1}},
+    ]
+    (tmp_path / "list.json").write_text(json.dumps(document))
+    trace = gs.load(tmp_path / "list.json").trace
+    assert trace.memory.to_pandas()[["bytes", "path", "ordinal"]].values.tolist() == [[16, "aten::add", NONE]]
+    assert len(trace.marks) == 0
 
 
 def test_a_trace_of_torch_profiler_has_its_figures(tmp_path: Path) -> None:
@@ -173,12 +245,16 @@ ANY = st.recursive(
 )
 NUMBERS = st.integers(-5, 50) | st.floats() | ANY
 EVENT = st.fixed_dictionaries(
-    {"ph": st.sampled_from(["X", "X", "X", "M", "i"]), "name": st.text(max_size=6) | ANY},
+    {
+        "ph": st.sampled_from(["X", "X", "X", "M", "i"]),
+        "name": st.text(max_size=6) | st.sampled_from(["[memory]", "[OutOfMemory]"]) | ANY,
+    },
     optional={
         "cat": st.just("python_function")
         | st.sampled_from(
-            ("cpu_op", "user_annotation", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_sync")
-        ),
+            ("cpu_op", "user_annotation", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_sync", "mark")
+        )
+        | st.just("cpu_instant_event"),
         "ts": NUMBERS,
         "dur": NUMBERS,
         "pid": st.integers(0, 2) | ANY,
@@ -191,6 +267,9 @@ EVENT = st.fixed_dictionaries(
                 ("correlation", "External id", "stream", "device", "grid", "block", "bytes", "Input Dims", "name")
             ),
             NUMBERS,
+        )
+        | st.dictionaries(
+            st.sampled_from(("Bytes", "Addr", "Device Type", "Device Id", "Total Allocated", "Total Reserved")), NUMBERS
         )
         | ANY,
     },
