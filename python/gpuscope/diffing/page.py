@@ -79,7 +79,9 @@ def render(found: Differences, sentence: str) -> str:
             f'<script type="text/plain" id="column-{name}">{text}</script>' for name, text in texts.items()
         ),
     }
-    return page_of("diff.html", parts, styles=("parts.css", "diff.css"), scripts=SCRIPTS, package=__package__)
+    return page_of(
+        "diff.html", parts, styles=("parts.css", "diff.css"), scripts=SCRIPTS, data_id="diff", package=__package__
+    )
 
 
 def _section(name: str, text: str) -> str:

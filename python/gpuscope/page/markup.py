@@ -38,26 +38,31 @@ def page_of(
     *,
     styles: Iterable[str],
     scripts: Iterable[str],
+    data_id: str = "data",
     package: str = _CORE,
     is_served: bool = False,
 ) -> str:
-    """A page whose body a template has; all begin alike, with what a page may do.
+    """A page whose body a template has; all begin alike, with what a page may do, and end with keys, data and script.
 
     Args:
         name: of the template.
-        parts: what stands in its places, and the ``title``.
+        parts: what stands in its places, the ``title``, the ``data`` and maybe ``columns``.
         styles: style sheets beside the core's.
         scripts: modules, each after those that it imports from.
+        data_id: of the element with the data.
         package: where the template, and files that the core has not, lie.
         is_served: the page may ask the server that it came from.
     """
     common = {
+        "columns": "",
+        "data_id": data_id,
         "allowed": "; connect-src 'self'" if is_served else "",
         "css": style_of(("core.css", *styles), package),
         "before": script_of(("before.js",)),
         "script": script_of(scripts, package),
     }
-    return filled(file_of_page("head.html") + file_of_page(name, package), {**parts, **common})
+    whole = file_of_page("head.html") + file_of_page(name, package) + file_of_page("foot.html")
+    return filled(whole, {**common, **parts})
 
 
 def script_of(modules: Iterable[str], package: str = _CORE) -> str:

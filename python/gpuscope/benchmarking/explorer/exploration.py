@@ -216,7 +216,7 @@ def _page(found: Exploration) -> str:
         "environment": facts_list(environment),
         "data": island(found.to_dict()),
     }
-    return page_of("explorer.html", parts, styles=STYLES, scripts=SCRIPTS, package=__package__)
+    return page_of("explorer.html", parts, styles=STYLES, scripts=SCRIPTS, data_id="exploration", package=__package__)
 
 
 def _notices(found: Exploration) -> str:

@@ -95,7 +95,7 @@ def render(
         "lines": _lines(steps, data),
         "data": island(data),
     }
-    return page_of("memory.html", parts, styles=("memory.css",), scripts=SCRIPTS, package=__package__)
+    return page_of("memory.html", parts, styles=("memory.css",), scripts=SCRIPTS, data_id="memory", package=__package__)
 
 
 def _device(events: MemoryEvents, device: int | None) -> int:

@@ -160,7 +160,15 @@ def _made(trace: Trace, *, title: str | None, findings: bool, is_served: bool = 
         ),
     }
     styles = ("parts.css", "report.css")
-    text = page_of("report.html", parts, styles=styles, scripts=SCRIPTS, package=__package__, is_served=is_served)
+    text = page_of(
+        "report.html",
+        parts,
+        styles=styles,
+        scripts=SCRIPTS,
+        data_id="report",
+        package=__package__,
+        is_served=is_served,
+    )
     return text, lanes
 
 
