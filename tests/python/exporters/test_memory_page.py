@@ -431,6 +431,7 @@ def test_the_moment_under_the_pointer_is_chosen_at_every_width(browser, tmp_path
         chosen = []
         for share in (0.3, 0.999):  # inside, and behind the last event
             page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+            page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
             chosen.append(int(page.get_attribute("#chart", "data-shown").split()[1]))
         assert chosen[0] < chosen[1]
         assert chosen[1] == 5

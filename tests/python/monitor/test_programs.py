@@ -23,7 +23,9 @@ from gpuscope.text import one_line
 def runtime(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv(OPT_OUT, raising=False)
-    return tmp_path / "gpuscope"
+    room.status_page.close()  # of what was profiled before, which lies elsewhere
+    yield tmp_path / "gpuscope"
+    room.status_page.close()
 
 
 @pytest.fixture
