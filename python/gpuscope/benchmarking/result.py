@@ -206,11 +206,10 @@ class BenchmarkResult(Figures, Result):
 
     @property
     def scope(self) -> str:
-        """What the interval holds for: "within this process", "between processes" where several measured, or "with
-        0.25 % between processes" where so much is allowed for.
+        """What the interval holds for: "within this process" or, where several measured, "between processes".
 
-        What a process keeps for its life, as where its memory lies, is no part of the first: `benchmark` with
-        ``processes=5`` shows it.
+        What a process keeps for its life, as where its memory lies, is no part of the former: `benchmark` with
+        ``processes=5`` shows it. "with 0.25 % between processes" says how much of it is allowed for (on a GPU).
         """
         if self.processes is not None and len(self.processes.estimates) > 1:
             return "between processes"
