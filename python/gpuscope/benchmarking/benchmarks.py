@@ -160,8 +160,9 @@ def _benchmark(
     dtype: object,
     processes: int | None = None,
 ) -> BenchmarkResult:
-    """Measures in this process. In one of `processes` fresh ones the budget begins after the first calls: they set up
-    what stays.
+    """Measures in this process.
+
+    In one of `processes` fresh ones the budget begins after the first calls, which set up what stays.
     """
     whole = Budget(budget)
     environment()  # found once a process, which counts too
