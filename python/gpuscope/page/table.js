@@ -119,6 +119,7 @@ export class Tables {
   addShares(there) {
     const time = there("gpu") ? "gpu" : "cpu", sums = this.rows.totals;
     this.rows.share = this.rows[time].map((value) => value / Math.max(sums[time], 1));
+    this.largest = this.kept.reduce((most, row) => Math.max(most, this.rows.share[row]), 0) || 1; // what bars are drawn against
   }
 
   build() {
@@ -212,7 +213,7 @@ export class Tables {
       cell.dataset.value = value;
       const text = value === 0 && column.key !== "count" ? "-" : column.text(value);
       if (column.share) {
-        cell.style.setProperty("--share", `${(100 * Math.min(value, 1)).toFixed(1)}%`);
+        cell.style.setProperty("--share", `${(100 * Math.min(value / this.largest, 1)).toFixed(1)}%`);
         cell.append(element("span", { textContent: text }));
       } else cell.textContent = text;
       made.append(cell);

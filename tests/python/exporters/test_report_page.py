@@ -572,6 +572,32 @@ def test_tables_sort_filter_and_light_the_timeline(show):
         page.wait_for_selector("#lanes:focus")
 
 
+def test_shares_are_of_the_whole_run_and_their_bars_of_the_largest(show):
+    made = Loop(info={"session.interval_ns": "1000000"})
+    for _ in made.steps(6):
+        since = made.now
+        with made.at("train.py", 20, "compute"):
+            made.work(2_000)
+            made.sampled(since, 1_500)
+    trace = made.trace()
+    with show(trace) as page:
+        page.click("[data-family=regions]")
+        rows = {row["name"]: row["cells"]["share"][0] for row in page.evaluate(ROWS)}
+        whole = key_averages(trace).self_cpu_time_total
+        for row in key_averages(trace):
+            if row.kind in FAMILIES["regions"]:
+                assert rows[row.key] == pytest.approx(row.cpu_time_total / whole, rel=1e-3)
+        bars = "cells => cells.map((cell) => parseFloat(cell.style.getPropertyValue('--share')))"
+        drawn = page.eval_on_selector_all("[role=row][data-row] .share", bars)
+        assert max(drawn) == 100
+        assert drawn == pytest.approx([100 * share / max(rows.values()) for share in rows.values()], abs=0.1)
+
+
+def test_the_audit_has_times_in_their_units():
+    text = render(make_trace({"path": {"name": ["a"]}}, info={"audit.decode_lag_max_ns": "5144132"}))
+    assert re.search(r"<td>decode lag max</td><td[^>]*>5.14 ms</td>", text)
+
+
 def test_rows_are_taken_along(show):
     with show(loop()) as page:
         with page.expect_download() as download:

@@ -152,29 +152,34 @@ def _device(device: DeviceBreakdown, breakdown: StepBreakdown, lanes: Lanes) -> 
         if share >= _VISIBLE:
             beside = f"{time_text(part.overlapped_ns / count)} more beside other work" if part.overlapped_ns else ""
             fill = f"grids fill {share_text(part.fill)} of the GPU" if part.fill is not None else ""
+            remarks = ", ".join(filter(None, (beside, fill)))
             kind = "idle: " if part.kind == IDLE else ""
             rows.append(
                 (
-                    f'<span class="swatch {look}"></span>{kind}{shown(part.name)}',
+                    f'<span class="swatch {look}"></span>{kind}{shown(part.name)}'
+                    + (f"<small>{shown(remarks)}</small>" if remarks else ""),
                     time_text(part.exclusive_ns / count),
                     share_text(share),
-                    shown(", ".join(filter(None, (beside, fill)))),
                 )
             )
     small = [part for part in device.parts if part.exclusive_ns / wall < _VISIBLE]
     if small:
         rest = sum(part.exclusive_ns for part in small)
-        rows.append((f"{len(small)} smaller parts", time_text(rest / count), share_text(rest / wall), ""))
+        rows.append((f"{len(small)} smaller parts", time_text(rest / count), share_text(rest / wall)))
     total = sum(part.exclusive_ns for part in device.parts)
-    rows.append(("<b>a step</b>", f"<b>{time_text(total / count)}</b>", f"<b>{share_text(total / wall)}</b>", ""))
+    rows.append(
+        ("<b>a step, on average</b>", f"<b>{time_text(total / count)}</b>", f"<b>{share_text(total / wall)}</b>")
+    )
     title = f"GPU {device.device} {device.name}".strip()
     return (
         f"<h3>What fills a step of {shown(title)}</h3>"
         f'<div class="bar" role="img" aria-label="{shown(title)}: {share_text(1 - device.idle_ns / wall)} busy" '
         f'data-wall="{breakdown.wall_ns}">{"".join(segments)}</div>'
         '<p class="hint">Solid: the GPU works. Striped: it is idle, and why.</p>'
+        + '<div class="filled">'
         + _bars(device, breakdown, lanes)
-        + table(("part", "a step", "share", ""), rows, caption=f"What fills a step of {title}", numbers=(1, 2))
+        + table(("part", "a step", "share"), rows, caption=f"Parts of a step of {title}", numbers=(1, 2))
+        + "</div>"
     )
 
 
@@ -424,11 +429,17 @@ def _message_bytes(trace: Trace) -> Array:
 # -- audit -------------------------------------------------------------------------------------------------------------
 
 
+def _count_text(name: str, value: float) -> str:
+    if name.endswith("_ns"):
+        return time_text(value)
+    return f"{value:,}" if isinstance(value, int) else format_digits(value)
+
+
 def audit_section(trace: Trace, audit: Audit, reduced: str) -> str:
     """Every count behind the verdict, and where the recording was made."""
     values = audit.to_dict()
     counts = [
-        (shown(name.replace("_", " ")), f"{value:,}" if isinstance(value, int) else format_digits(value))
+        (shown(name.removesuffix("_ns").replace("_", " ")), _count_text(name, value))
         for name, value in values.items()
         if isinstance(value, (int, float)) and not isinstance(value, bool) and value
     ]
@@ -439,7 +450,7 @@ def audit_section(trace: Trace, audit: Audit, reduced: str) -> str:
     return (
         (f"<ul>{''.join(notes)}</ul>" if notes else "")
         + '<div class="columns">'
-        + table(("count", ""), counts, caption="Counts behind the verdict; those that are 0 are left out", numbers=(1,))
+        + table(("count", ""), counts, caption="Counts that are not 0", numbers=(1,))
         + table(("fact", ""), cells, caption="Where and how it was recorded")
         + "</div>"
     )

@@ -57,7 +57,8 @@ def rows_of(trace: Trace, averages: Averages, names: Names) -> dict[str, Any]:
     }
     for name, attribute in _TIMES.items():
         found[name] = [round(getattr(row, attribute) * _NS_PER_US) for row in averages]
-    found["totals"] = {"cpu": trace.summary.cpu_ns, "gpu": trace.summary.device_ns}
+    totals = {"cpu": averages.self_cpu_time_total, "gpu": averages.self_device_time_total}
+    found["totals"] = {name: round(time * _NS_PER_US) for name, time in totals.items()}
     found["memory"] = [row.self_device_memory_usage for row in averages]
     found["family"] = {
         family: [number for number, row in enumerate(averages) if row.kind in kinds]
