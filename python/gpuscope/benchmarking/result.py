@@ -360,7 +360,14 @@ class BenchmarkResult(Figures, Result):
         The page shows most of the samples: those far off are marked at its edge, and counted.
         """
         names = [self.quantity, *(name for name in self.quantities if name != self.quantity)]
-        return Chart(first_line(str(self)), [_view(self, self.quantities[name]) for name in names])
+        facts = {
+            self.quantity: f"{_interval(self.estimate, f' {self.scope}')})",
+            "GPU": str(self.environment.get("gpu") or "") if self.on_gpu else "",
+            "clock": self._clocks() if self.on_gpu else "",
+            "sampling": "converged" if self.converged else _STOPPED[self.stopped],
+            "warnings": "; ".join(self.warnings),
+        }
+        return Chart(first_line(self.name), [_view(self, self.quantities[name]) for name in names], facts)
 
 
 def format_modes(modes: Sequence[stats.Mode]) -> str:

@@ -248,3 +248,10 @@ def test_a_chart_has_a_view_of_every_quantity_and_tagged_samples_apart():
     assert [line.name for line in views[1].lines] == ["samples"]
     (across,) = views[0].marks
     assert across.value == result().estimate.value
+
+
+def test_a_page_has_the_name_above_and_the_figures_below_it():
+    page = result(name="attention").plot().to_html()
+    assert "<h1>attention</h1>" in page
+    assert "<dt>kernel</dt><dd>12.3" in page
+    assert "<dt>sampling</dt><dd>converged</dd>" in page
