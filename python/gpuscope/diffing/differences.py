@@ -425,7 +425,7 @@ def _changes(nodes: Sequence[Node], was: dict[Node, Node], before: Rows, after: 
             node.name,
             one,
             other,
-            (delta - half, delta + half),
+            (max(delta - half, -one), delta + half),  # no more can go than was there
             float(counts[0][column]),
             float(counts[1][column]),
             "inconclusive",

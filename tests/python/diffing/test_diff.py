@@ -171,6 +171,13 @@ def test_other_programs_are_said_to_be_two() -> None:
     assert any("two programs" in doubt for doubt in found.doubts)
 
 
+def test_no_more_can_be_saved_than_there_was() -> None:
+    long, short = {"gemm": 40 * MS}, {"other": 1 * MS}
+    found = gs.diff(version(long, seed=1, steps=4, noise=0.5), version(short, seed=2, steps=4))
+    for change in (found.step, *found.changes):
+        assert change.interval_ns[0] >= -change.before_ns
+
+
 def test_findings_that_are_gone_have_their_promise_beside_them() -> None:
     slow = version({"gemm": 1 * MS}, seed=1, waits_ns=3 * MS)
     found = gs.diff(slow, version({"gemm": 1 * MS}, seed=2))
