@@ -29,7 +29,7 @@ export function sized(canvas, width, height) {
 export function cut(text, room) {
   const letters = Math.floor(room / LETTER);
   if (text.length <= letters) return text;
-  return letters < 3 ? "" : `${text.slice(0, letters - 1)}…`;
+  return letters < 5 ? "" : `${text.slice(0, letters - 1)}…`;
 }
 
 /** A box of a color of the palette with its name, where there is room for some of it. */
