@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
+import textwrap
 import unicodedata
 from collections.abc import Callable
 from typing import ParamSpec
@@ -16,6 +17,7 @@ Arguments = ParamSpec("Arguments")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 LONGEST_INTEGER = 256  # bits; Python refuses to print some thousands of digits
 _LONGEST = 80  # characters of an argument in a message
+_KEPT = "\N{NO-BREAK SPACE}"
 _CONTROL_IN_LINES = re.compile(r"(?![\n\t])" + _CONTROL.pattern)
 
 
@@ -63,6 +65,13 @@ def shorten(text: str, columns: int, ellipsis: str = "…") -> str:
         return ellipsis[: max(0, columns)]
     tail = _taken(text[::-1], room // 2)[::-1]
     return _taken(text, room - columns_of(tail)) + ellipsis + tail
+
+
+def wrapped(text: str, columns: int, indent: int = 0) -> list[str]:
+    """A sentence in lines of at most so many columns, further ones moved in; a number and its "%" stay together."""
+    text = text.replace(" %", _KEPT + "%")
+    lines = textwrap.wrap(text, columns, subsequent_indent=" " * indent, break_on_hyphens=False)
+    return [line.replace(_KEPT, " ") for line in lines]
 
 
 def _taken(text: str, columns: int) -> str:

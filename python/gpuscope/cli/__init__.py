@@ -80,20 +80,20 @@ COMMANDS: tuple[Entry, ...] = (
 
 _EXAMPLES = """\
 examples:
-  gpuscope demo                                   see what it does, with or without a GPU
+  gpuscope demo                                   with or without a GPU
   gpuscope run train.py --epochs 1                profile a script as it is
-  gpuscope diagnose train.py                      what it loses its time to, and what a fix would save
-  gpuscope diff before.gscope after.gscope        what changed, and whether it got slower
+  gpuscope diagnose train.py                      what it loses its time to
+  gpuscope diff before.gscope after.gscope        did it get slower?
   gpuscope report train.gscope --tree             look at the result again
-  gpuscope view train.gscope                      timeline, tables and tree in the browser
-  gpuscope export train.gscope -o train.pftrace   open it at https://ui.perfetto.dev
-  gpuscope sql train.gscope "select * from idle"  the gaps in which a GPU had nothing to do
-  gpuscope bench 'sum(range(1000))'               how long a line of Python takes, on the GPU or the CPU
-  gpuscope bench explore -o explorer.html         CPU against GPU, by kind of work and size
-  gpuscope memory train.py                        where the memory goes, by library, line and stage
-  gpuscope counters 'dram__*'                     what the hardware of this GPU can count
-  gpuscope monitor                                the GPUs now: useful, throttled, full or idle
-  gpuscope doctor                                 what works on this machine, and what would fix the rest
+  gpuscope view train.gscope                      the same in the browser
+  gpuscope export train.gscope -o train.pftrace   for https://ui.perfetto.dev
+  gpuscope sql train.gscope "select * from idle"  when a GPU had nothing to do
+  gpuscope bench 'sum(range(1000))'               how long a line takes
+  gpuscope bench explore -o explorer.html         CPU against GPU, by size
+  gpuscope memory train.py                        who holds the memory
+  gpuscope counters 'dram__*'                     what the hardware can count
+  gpuscope monitor                                the GPUs now
+  gpuscope doctor                                 what works on this machine
 """
 
 _FAILED, _MISUSED = 1, 2
@@ -160,9 +160,28 @@ def _flush_output() -> None:
         sys.stdout.flush()
 
 
-class _Help(argparse.RawDescriptionHelpFormatter):
+class _Help(argparse.HelpFormatter):
+    """Lines that fit the terminal."""
+
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26, width=min(110, shutil.get_terminal_size((110, 24)).columns - 2))
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return _examples(text, width) if text.startswith("examples:") else super()._fill_text(text, width, indent)
+
+
+def _examples(text: str, width: int) -> str:
+    """Commands with what they do beside them; below them, where one of these would be too wide."""
+    lines = text.rstrip().split("\n")
+    if max(map(len, lines)) <= width:
+        return text
+    found = []
+    for line in lines:
+        own, gap, remark = line.lstrip().partition("  ")
+        is_remark = line.startswith(" " * 6) and not line.lstrip().startswith("-")
+        found.append(f"      {own}" if is_remark else line[: len(line) - len(gap + remark)])
+        found += [f"      {remark.lstrip()}"] if remark else []
+    return "\n".join(found)
 
 
 class _Parser(argparse.ArgumentParser):

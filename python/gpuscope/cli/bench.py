@@ -45,13 +45,14 @@ class Bench:
         "enough or the budget is spent; Ctrl-C ends it early and keeps what there is."
     )
     examples = """\
-  gpuscope bench -s 'import torch; a = torch.rand(4096, 4096, device="cuda")' 'a @ a'
-  gpuscope bench -s 'import numpy as np; x = np.random.rand(10**6)' 'np.sort(x)' --json sort.json
+  gpuscope bench -s 'import torch; a = torch.rand(4096, 4096).cuda()' 'a @ a'
+  gpuscope bench -s 'import numpy' 'numpy.zeros(10**6)' --json zeros.json
   gpuscope bench -s 'x = list(range(1000))' 'sum(x)' --compare 'max(x)'
                           which is faster, and is it certain?
-  gpuscope bench -s 'import torch; n = 4096' -s 'a = torch.rand(n, n, device="cuda")' 'a @ a' --flops '2 * n**3'
+  gpuscope bench -s 'n = 4096' -s 'import torch' \\
+      -s 'a = torch.rand(n, n).cuda()' 'a @ a' --flops '2 * n**3'
                           and how near to what the GPU can do?
-  gpuscope bench -s 'x = {str(n) for n in range(10**4)}' 'sorted(x)' --processes 10
+  gpuscope bench -s 'x = set("abcdefgh")' 'sorted(x)' --processes 10
                           and does it hold in other processes?
   gpuscope bench explore  CPU against GPU, by kind of work and size"""
 
@@ -127,8 +128,8 @@ class Explore:
     )
     examples = """\
   gpuscope bench explore -o explorer.html
-  gpuscope bench explore --operations matmul,fft --sizes 64:8192 --budget 2min -o explorer.html
-  gpuscope bench explore --backend torch --dtype float64 --sizes 100,300,1000 --json explorer.json"""
+  gpuscope bench explore --operations matmul,fft --sizes 64:8192 --budget 2min
+  gpuscope bench explore --backend torch --dtype float64 --json explorer.json"""
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""

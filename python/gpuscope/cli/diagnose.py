@@ -60,7 +60,8 @@ class Diagnose:
         """Adds the command's arguments."""
         Program.prepare_parser(parser)
         self._parser = parser
-        parser.usage = f"{parser.prog} [options] (script.py | -m module | -c code | FILE.gscope) [args ...]"
+        of_a_file = f"{parser.prog} [options] FILE.gscope"
+        parser.usage = f"{parser.prog} [options] (script.py | -m module | -c code) [args ...]\n       {of_a_file}"
         parser.add_argument("--json", metavar="FILE", help="write the diagnosis as JSON too, - for standard output")
         parser.add_argument(
             "--fail-on",

@@ -13,7 +13,9 @@ from gpuscope.cli.console import Console
 from gpuscope.monitor.snapshot import GpuProcess, GpuState, gpu_snapshot
 from gpuscope.monitor.xid import KernelXids, describe, kernel_xids
 from gpuscope.system import Check, Environment, environment
-from gpuscope.text import brief
+from gpuscope.text import brief, wrapped
+
+_INDENT = 20  # columns before what was found
 
 # Each step of the ladder: the tiers that mean it, its name, and what it records.
 _STEPS = (
@@ -98,11 +100,23 @@ def _show_check(check: Check, out: Console) -> None:
     _row(out, style, glyph, check.name, check.found, dim=check.ok is None)
     for label, text in (("", check.why), ("fix: ", check.fix)):
         if text and check.ok is not True:
-            out.line(" " * 20, (label, "bold"), (text, "bold" if label and check.ok is False else "dim"))
+            first, *rest = _lines(out, label + text)
+            style = "bold" if label and check.ok is False else "dim"
+            out.line(" " * _INDENT, (label, "bold"), (first.removeprefix(label), style))
+            for line in rest:
+                out.line(" " * _INDENT, (line, style))
 
 
 def _row(out: Console, style: str, glyph: str, name: str, text: str, *, dim: bool = False) -> None:
-    out.line("  ", (glyph, style), f" {name:<16}", (text, "dim" if dim else ""))
+    first, *rest = _lines(out, text)
+    out.line("  ", (glyph, style), f" {name:<16}", (first, "dim" if dim else ""))
+    for line in rest:
+        out.line(" " * _INDENT, (line, "dim" if dim else ""))
+
+
+def _lines(out: Console, text: str) -> list[str]:
+    """What stands beside a name, in lines that fit."""
+    return wrapped(text, max(20, out.width - _INDENT)) if out.width else [text]
 
 
 def _show_ladder(found: Environment, out: Console) -> None:
@@ -110,10 +124,8 @@ def _show_ladder(found: Environment, out: Console) -> None:
         live = found.tier in tiers
         mark = out.glyph("→", ">") if live else " "
         tail = f"  ({found.tier_reason})" if live and found.tier_reason else ""
-        out.line(
-            "  ",
-            (mark, "bold green"),
-            (f" {name:<16}", "bold" if live else "dim"),
-            (sees, "" if live else "dim"),
-            (tail, "dim"),
-        )
+        first, *rest = _lines(out, sees + tail)
+        style = "" if live else "dim"
+        out.line("  ", (mark, "bold green"), (f" {name:<16}", "bold" if live else "dim"), (first, style))
+        for line in rest:
+            out.line(" " * _INDENT, (line, style))

@@ -13,6 +13,7 @@ from gpuscope.cli.console import Console
 from gpuscope.cli.export import add_recording, exit_code, open_pages, open_recording
 from gpuscope.cli.options import PAGE_SUFFIXES, positive, writable_paths
 from gpuscope.errors import NotAvailable
+from gpuscope.text import one_line, wrapped
 from gpuscope.trace import NONE, number_of
 from gpuscope.units import format_date
 
@@ -79,7 +80,10 @@ def show_origin(results: Analyses, out: Console) -> None:
     )
     for name, text in rows:
         if text:
-            out.line((f"{name:<9}", "dim"), text)
+            first, *rest = wrapped(one_line(text), max(20, _width(out) - 9)) or [""]
+            out.line((f"{name:<9}", "dim"), first)
+            for line in rest:
+                out.line(" " * 9, line)
     out.line()
 
 
@@ -120,7 +124,7 @@ def show(results: Analyses, options: argparse.Namespace, out: Console) -> None:
 def show_steps(results: Analyses, out: Console) -> None:
     """What each GPU did in a step; why not, where the recording cannot tell."""
     try:
-        text = results.step_breakdown().table()
+        text = results.step_breakdown().table(out.width and max(40, out.width))
     except NotAvailable as error:
         text = str(error)
     for line in text.split("\n"):

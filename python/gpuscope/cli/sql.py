@@ -24,9 +24,9 @@ class Sql:
     )
     examples = """\
   gpuscope sql --schema                                            views and columns
-  gpuscope sql run.gscope "select name, sum(duration_ns) / 1e6 as ms from kernels group by all order by ms desc limit 5"
-  gpuscope sql run.gscope "select path, count(*) from kernels group by all" --csv > kernels.csv
-  gpuscope sql trace.json.gz "select * from idle where duration_ns > 1000000" --parquet idle.parquet"""
+  gpuscope sql run.gscope "select name, count(*) from kernels group by name"
+  gpuscope sql run.gscope "from regions" --csv > regions.csv
+  gpuscope sql trace.json.gz "from idle" --parquet idle.parquet      of torch.profiler"""
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""

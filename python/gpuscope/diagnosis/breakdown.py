@@ -18,7 +18,7 @@ from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
 from gpuscope.diagnosis.steps import Array, Steps, as_passed, find_steps
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result
-from gpuscope.text import brief
+from gpuscope.text import brief, shorten, wrapped
 from gpuscope.trace import Trace
 from gpuscope.units import align_columns, format_share, format_time
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # Matplotlib is optional
     from matplotlib.axes import Axes
 
 IDLE = "idle"
+_MATTERS = 3  # columns of the table that each terminal gets
 _MOST_DRAINS = 3
 # So many kinds of copies have a part of their own: a damaged file may name more than there are.
 _MOST_COPIES, _OTHER_COPIES = 32, "other copies"
@@ -203,15 +204,23 @@ class StepBreakdown(Result):
         parts = {part.name: (part.per_step_ns / _NS_PER_S, part.kind == IDLE) for part in chosen.parts}
         return plots.stacked(parts, ax=ax, title=f"GPU {chosen.device} {chosen.name}: {self.steps.source}")
 
-    def table(self) -> str:
-        """The parts of each GPU, as text without the verdict."""
+    def table(self, width: int | None = None) -> str:
+        """The parts of each GPU, as text without the verdict.
+
+        Args:
+            width: columns at most: sentences are wrapped, the last columns left out and names cut in the middle.
+        """
+
+        def sentence(text: str, indent: str = "") -> list[str]:
+            return [indent + line for line in wrapped(text, width - len(indent), 2)] if width else [indent + text]
+
         durations_us = self.steps.durations_ns / NS_PER_US
         count = len(self.steps)
-        lines = [
+        lines = sentence(
             f"{count:,} step{'s' * (count != 1)} of {self._a_step(self.wall_ns)} "
             f"(p50 {format_time(float(np.median(durations_us)))}, "
             f"p95 {format_time(float(np.quantile(durations_us, 0.95)))}): {self.steps.source}"
-        ]
+        )
         for device in self.devices:
             busy = [part for part in device.parts if part.kind != IDLE]
             idle = [part for part in device.parts if part.kind == IDLE]
@@ -220,12 +229,13 @@ class StepBreakdown(Result):
             rows += [self._row(f"  {part.name}", part.exclusive_ns, part.overlapped_ns, part.fill) for part in busy]
             rows.append(self._row("  idle", device.idle_ns))
             rows += [self._row(f"    {part.name}", part.exclusive_ns) for part in idle]
-            lines += ["", *align_columns(rows, left=1)]
+            lines += ["", *_fitted(rows, width)]
             for drain in device.drains[:_MOST_DRAINS]:
                 place = f" in {drain.where}" if drain.where else ""
-                lines.append(
-                    f"  {drain.call}{place} left it without work {drain.count:,} time{'s' * (drain.count != 1)}, "
-                    f"for {self._a_step(drain.idle_ns)} a step ({format_share(self._share(drain.idle_ns))})"
+                lines += sentence(
+                    f"{drain.call}{place} left it without work {drain.count:,} time{'s' * (drain.count != 1)}, "
+                    f"for {self._a_step(drain.idle_ns)} a step ({format_share(self._share(drain.idle_ns))})",
+                    "  ",
                 )
         if len(self.devices) > 1:
             idle_ns = int(self.all_idle_ns.sum())
@@ -249,6 +259,20 @@ class StepBreakdown(Result):
 
     def _a_step(self, time_ns: int) -> str:
         return format_time(time_ns / len(self.steps) / NS_PER_US)
+
+
+def _fitted(rows: Sequence[tuple[str, ...]], width: int | None) -> list[str]:
+    """The table, without its last columns where they do not fit."""
+    lines = align_columns(rows, left=1)
+    if width is None:
+        return lines
+    while max(map(len, lines)) > width and len(rows[0]) > _MATTERS:
+        rows = [row[:-1] for row in rows]
+        lines = align_columns(rows, left=1)
+    if (over := max(map(len, lines)) - width) > 0:
+        room = max(1, max(len(row[0]) for row in rows) - over)
+        lines = align_columns([(shorten(row[0], room), *row[1:]) for row in rows], left=1)
+    return lines
 
 
 def break_down(trace: Trace, steps: Steps | None = None) -> StepBreakdown:

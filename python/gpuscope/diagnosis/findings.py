@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from gpuscope.diagnosis.breakdown import IDLE, DeviceBreakdown, StepBreakdown
 from gpuscope.diagnosis.context import Where
 from gpuscope.diagnosis.idle_counters import IdleByCounters
 from gpuscope.results import Result
+from gpuscope.text import wrapped
 from gpuscope.units import format_digits, format_seconds
 
 SMALL, CRITICAL = 0.02, 0.20
@@ -28,8 +28,7 @@ FINDINGS, FINE, UNKNOWN = "findings", "fine", "not enough evidence"
 _MOST_IDLE = 6  # causes in the line of idle time
 _MOST_PARTS = 3
 _NS_PER_S = 1e9
-_KEPT = "\N{NO-BREAK SPACE}"
-_NARROWEST = 60
+_NARROWEST = 40
 _DEEPEST = 6  # columns that further lines of an entry are moved in
 
 
@@ -294,7 +293,4 @@ def _at(finding: Finding) -> str:
 
 
 def _wrapped(head: str, text: str, width: int) -> list[str]:
-    indent = " " * min(len(head), _DEEPEST)
-    text = (head + text).replace(" %", _KEPT + "%")  # a number and its sign stay on one line
-    lines = textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
-    return [line.replace(_KEPT, " ") for line in lines]
+    return wrapped(head + text, width, min(len(head), _DEEPEST))

@@ -35,7 +35,7 @@ from gpuscope.paths import write_text
 from gpuscope.recording import Analyses, load
 from gpuscope.results import Result, import_pandas
 from gpuscope.stats.means import holm, welch
-from gpuscope.text import one_line
+from gpuscope.text import columns_of, one_line, shorten, wrapped
 from gpuscope.trace import Trace
 from gpuscope.units import align_columns, format_digits, format_seconds, format_share
 
@@ -50,6 +50,9 @@ SURE = 0.95
 _WORTH_A_TEST = 5e-4  # of a step, on either side: what is less would cost the others their certainty
 _TICK_NS = 32.0  # of the GPU's clock, which values without any spread lie on
 _MOST_UNCERTAIN = 4
+_BEFORE, _AFTER, _CALLS = 2, 3, 5  # columns of the table
+_GAP, _LEAST_NAME = "  ", 24
+_NARROWEST, _INDENT = 40, 2
 _ROWS, _ROWS_OF_MARKDOWN, _MOST_MARKDOWN = 20, 10, 60_000  # GitHub takes 65,536 characters
 _NS_PER_S = 1e9
 _UNLIKE = (
@@ -153,7 +156,7 @@ class Diff(Differences, Result):
 
         Args:
             row_limit: rows at most.
-            width: columns at most; names are cut in the middle.
+            width: columns at most: names are cut in the middle; calls and times are left out where that is not enough.
         """
         rows = [("a step", "", "before", "after", "", "calls", "what")]
         for change in self.changes[:row_limit]:
@@ -169,12 +172,16 @@ class Diff(Differences, Result):
                     _what(change) + (f" (was {change.was})" if change.was else ""),
                 )
             )
+        numbers, names = [row[:-1] for row in rows], [one_line(row[-1]) for row in rows]
+        aligned = _padded(align_columns(numbers))
         if width is not None:
-            others = max((sum(len(cell) + 2 for cell in row[:-1]) for row in rows), default=0)
-            room = max(24, width - others - 2)
-            rows = [(*row[:-1], _cut(one_line(row[-1]), room)) for row in rows]
-        lines = align_columns([row[:-1] for row in rows], left=0)
-        lines = [f"{line}  {row[-1]}".rstrip() for line, row in zip(_padded(lines), rows, strict=True)]
+            for column in (_CALLS, _AFTER, _BEFORE):
+                if width - len(aligned[0]) - len(_GAP) >= min(_LEAST_NAME, max(map(columns_of, names))):
+                    break
+                numbers = [(*row[:column], *row[column + 1 :]) for row in numbers]
+                aligned = _padded(align_columns(numbers))
+            names = [shorten(name, max(1, width - len(aligned[0]) - len(_GAP))) for name in names]
+        lines = [f"{line}{_GAP}{name}".rstrip() for line, name in zip(aligned, names, strict=True)]
         if len(self.changes) > row_limit:
             lines.append(f"{len(self.changes) - row_limit} more")
         return "\n".join(lines)
@@ -206,15 +213,20 @@ class Diff(Differences, Result):
 
     def page(self, width: int = 100, row_limit: int = _ROWS) -> str:
         """The text, in lines of at most so many columns."""
-        lines = self.head()
+        width = max(width, _NARROWEST)
+
+        def fitted(text: str) -> str:
+            return "\n".join(wrapped(one_line(text), width, _INDENT))
+
+        lines = [fitted(line) for line in self.head()]
         if self.changes:
             lines += ["", self.table(row_limit, width)]
         else:
-            lines += ["", f"no node changed by more than {format_share(self.margin)}, as far as can be told"]
+            lines += ["", fitted(f"no node changed by more than {format_share(self.margin)}, as far as can be told")]
         if self.uncertain:
             listed = (f"{_what(each)} {_signed(each.delta_ns)}" for each in self.uncertain[:_MOST_UNCERTAIN])
-            lines.append(f"not certain: {', '.join(listed)}")
-        lines += [""] + [f"note: {doubt}" for doubt in self.doubts]
+            lines.append(fitted(f"not certain: {', '.join(listed)}"))
+        lines += [""] + [fitted(f"note: {doubt}") for doubt in self.doubts]
         return "\n".join(lines).rstrip()
 
     def __str__(self) -> str:
@@ -503,17 +515,10 @@ def _padded(lines: Sequence[str]) -> list[str]:
     return [line.ljust(width) for line in lines]
 
 
-def _cut(name: str, width: int) -> str:
-    if len(name) <= width:
-        return name
-    first = (width - 3) // 2
-    return f"{name[:first]}...{name[len(name) - (width - 3 - first) :]}"
-
-
 def _rows_of_markdown(changes: Sequence[Change]) -> list[str]:
     lines = ["| a step | | before | after | calls | what |", "|---:|---|---:|---:|---:|---|"]
     for change in changes:
-        name = _cut(one_line("/".join((*change.path, change.name))), 200)
+        name = shorten(one_line("/".join((*change.path, change.name))), 200)
         name = (
             html.escape(name).replace("|", "&#124;").replace("`", "&#96;").replace("*", "&#42;").replace("_", "&#95;")
         )

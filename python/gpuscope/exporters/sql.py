@@ -172,7 +172,8 @@ class SqlResult(Result):
         """The first rows as text.
 
         Args:
-            width: columns of the terminal, for which the longest texts are cut in the middle; None: nothing is cut.
+            width: columns of the terminal, for which the longest texts are cut in the middle, and the last columns are
+                left out where that is not enough; None: nothing is cut.
         """
         shown = [[_text(each) for each in row] for row in self.rows[:_MOST_SHOWN]]
         lines = [list(self.columns), *shown]
@@ -183,16 +184,18 @@ class SqlResult(Result):
         ]
         if width is not None:
             widths = _fitted(widths, numbers, width)
+        hidden = len(self.columns) - len(widths)
         text = [
             "  ".join(
                 f"{cell:>{most}}" if number else _padded(shorten(cell, most), most)
-                for cell, most, number in zip(line, widths, numbers, strict=True)
+                for cell, most, number in zip(line, widths, numbers, strict=False)
             ).rstrip()
             for line in lines
         ]
         text.insert(1, "  ".join("-" * width for width in widths))
         count = len(self.rows)
         more = f", of which {_MOST_SHOWN:,} are shown" if count > _MOST_SHOWN else ""
+        more += f", {hidden} more column{'s' * (hidden > 1)}: select fewer, or take --csv" if hidden else ""
         return "\n".join([*text, f"{count:,} row{'' if count == 1 else 's'}{more}"])
 
 
@@ -201,7 +204,10 @@ def _padded(text: str, width: int) -> str:
 
 
 def _fitted(widths: Sequence[int], numbers: Sequence[bool], width: int) -> list[int]:
-    """The widths with those of the widest texts cut, so that a line fits; numbers are not cut."""
+    """The widths with those of the widest texts cut, so that a line fits; numbers are not cut.
+
+    Where that is not enough, of as many columns as fit.
+    """
     fitted = list(widths)
     over = sum(fitted) + 2 * (len(fitted) - 1) - width
     texts = [column for column, number in enumerate(numbers) if not number]
@@ -211,6 +217,8 @@ def _fitted(widths: Sequence[int], numbers: Sequence[bool], width: int) -> list[
         cut = min(over, fitted[widest] - max(next_widest - 1, _LEAST_SHOWN))
         fitted[widest] -= cut
         over -= cut
+    while over > 0 and len(fitted) > 1:
+        over -= fitted.pop() + 2
     return fitted
 
 

@@ -68,6 +68,19 @@ def test_every_command_explains_itself_with_examples(gpuscope, command):
     assert f"examples:\n  gpuscope {command}" in done.stdout
 
 
+@pytest.mark.parametrize("command", ["", *(command.name for command in cli.COMMANDS)])
+def test_help_fits_eighty_columns(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        cli.main([*command.split(), "--help"])
+    help_ = capsys.readouterr().out
+    assert [line for line in help_.splitlines() if len(line) > 80] == []
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        cli.main([*command.split(), "--help"])
+    assert "".join(help_.split()) == "".join(capsys.readouterr().out.split()), "nothing is left out"
+
+
 def test_without_a_command_help_is_shown(gpuscope):
     done = gpuscope()
     assert (done.returncode, done.stderr) == (0, "")

@@ -13,6 +13,7 @@ import gpuscope as gs
 from fakes.versions import version
 from gpuscope.diffing import Change, Diff
 from gpuscope.errors import CorruptTrace, InvalidArgument, NotAvailable
+from gpuscope.text import columns_of
 
 MS = 1e6
 KERNELS = {"gemm": 4 * MS, "relu": 1 * MS, "norm": 2 * MS, "small*20": 0.05 * MS}
@@ -204,6 +205,18 @@ def test_forms_hold_the_same_figures(tmp_path: Path) -> None:
     assert "gemm" in markdown
     assert found.page(80).count("\n") > 4
     assert all(len(line) <= 80 for line in found.table(width=80).split("\n"))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_the_text_fits_the_terminal(width: int) -> None:
+    names = ["gemm" * 40, "\u884c\u5217" * 30, "short"]
+    found = gs.diff(version(dict.fromkeys(names, 4 * MS)), version(dict.fromkeys(names, 8 * MS)))
+    assert len(found.changes) == len(names)
+    assert [line for line in found.table(width=width).splitlines() if columns_of(line) > width] == []
+    page = found.page(width)
+    assert [line for line in page.splitlines() if columns_of(line) > width] == []
+    assert "slower" in page
+    assert ("before" in found.table(width=width).splitlines()[0]) == (width > 60)
 
 
 def test_names_of_others_harm_neither_terminal_nor_page() -> None:

@@ -165,6 +165,15 @@ def test_a_table_fits_the_terminal_and_keeps_its_numbers(recording: Recording, w
     assert columns_of(recording.sql(query).table().splitlines()[2]) == 120 + 2 + 40 + 2 + 6
 
 
+def test_columns_that_do_not_fit_are_counted(recording: Recording) -> None:
+    query = "select 10000000000 as a, 20000000000 as b, 30000000000 as c, 40000000000 as d"
+    lines = recording.sql(query).table(30).splitlines()
+    assert lines[0].split() == ["a", "b"]
+    assert max(map(len, lines[:-1])) <= 30
+    assert lines[-1] == "1 row, 2 more columns: select fewer, or take --csv"
+    assert "more column" not in recording.sql(query).table(80)
+
+
 def test_the_command_prints_csv_json_and_parquet(
     saved: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
