@@ -64,6 +64,8 @@ def shorten(text: str, columns: int, ellipsis: str = "…") -> str:
     if room <= 0:
         return ellipsis[: max(0, columns)]
     tail = _taken(text[::-1], room // 2)[::-1]
+    while tail and not _columns(tail[0]):  # a mark whose letter is cut off would stand on the ellipsis
+        tail = tail[1:]
     return _taken(text, room - columns_of(tail)) + ellipsis + tail
 
 

@@ -172,7 +172,8 @@ class Diff(Differences, Result):
                     _what(change) + (f" (was {change.was})" if change.was else ""),
                 )
             )
-        numbers, names = [row[:-1] for row in rows], [one_line(row[-1]) for row in rows]
+        numbers: list[tuple[str, ...]] = [row[:-1] for row in rows]
+        names = [one_line(row[-1]) for row in rows]
         aligned = _padded(align_columns(numbers))
         if width is not None:
             for column in (_CALLS, _AFTER, _BEFORE):

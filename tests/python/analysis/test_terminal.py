@@ -145,3 +145,10 @@ def test_shortening_keeps_to_the_columns():
             assert columns_of(shorten(text, columns)) <= columns
     assert shorten("abcdefghij", 7) == "abc…hij"
     assert shorten("abc", 3) == "abc"
+
+
+@pytest.mark.parametrize("columns", range(2, 12))
+def test_a_shortened_name_keeps_marks_on_their_letters(columns):
+    short = shorten("e\u0301" * 20, columns)
+    assert columns_of(short) == columns
+    assert short.replace("e\u0301", "") in ("\u2026", "e\u2026", "\u2026e")
