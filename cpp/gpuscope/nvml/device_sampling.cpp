@@ -32,7 +32,7 @@ using Count = store::DeviceCounters::Row;
 using store::kNotRead;
 constexpr int64_t kSlowNs = std::chrono::nanoseconds(1s).count();
 constexpr int64_t kRareNs = 10 * kSlowNs;
-// Of CPU time, for each GPU: what a search for ticks and those of some ten seconds take.
+// Of CPU time, for each GPU, beside the first search for ticks: those of some ten seconds.
 constexpr int64_t kAtOnceNs = std::chrono::nanoseconds(180ms).count();
 // Of a process without a context, how soon one is seen; and how soon another is, of a process that has some.
 constexpr int64_t kFirstLook = std::chrono::nanoseconds(20ms).count();
@@ -157,9 +157,12 @@ class SampledDevice {
     ticks_.begin_window(now);
     rare_due_ns_ = now;
   }
-  /// CPU time that reading took, and what goes with it.
+  /// CPU time that reading took. What is read at the interval has half of it at most: on a host on which each call
+  /// takes long, as where system calls are intercepted, it would leave the energy counter nothing.
   void spend(int64_t now, int64_t cpu_ns) {
-    allowance_.spend(now, cpu_ns);
+    const auto half_ns = static_cast<int64_t>(kSamplingShare / 2 * static_cast<double>(interval_ns_));
+    const int64_t over_ns = std::max<int64_t>(std::exchange(fast_ns_, 0) - half_ns, 0);
+    allowance_.spend(now, ticks_.charge(std::max<int64_t>(cpu_ns - over_ns, 0)));
     ticks_.wait_until(allowance_.free_ns());
   }
 
@@ -171,7 +174,12 @@ class SampledDevice {
       read_energy(is_last, rows);
     }
     if (is_last || fast_due_ns_ <= now) {
-      read_fast(rows);
+      const int64_t cpu_ns = base::thread_cpu_ns();
+      read_fast(is_last || settled_due_ns_ <= now, rows);
+      fast_ns_ = base::thread_cpu_ns() - cpu_ns;
+      if (settled_due_ns_ <= now) {
+        settled_due_ns_ = now + kSlowNs;
+      }
       fast_due_ns_ += (std::max<int64_t>(now - fast_due_ns_, 0) / interval_ns_ + 1) * interval_ns_;
     }
     if (is_last || rare_due_ns_ <= now) {
@@ -193,18 +201,25 @@ class SampledDevice {
   }
 
  private:
-  void read_fast(Rows& rows) {
+  void read_fast(bool settled, Rows& rows) {
     const int64_t before = moment_ns();
-    reader_.read_fast();
+    if (settled) {
+      reader_.read_use();
+    } else {
+      reader_.read_load();
+    }
+    reader_.read_memory();
     read_throttled(false);
     const int64_t time_ns = before + (moment_ns() - before) / 2;
     Sample row = empty_sample(time_ns, ordinal_);
     const GpuState& state = reader_.state();
     row.power_mw = in_units<int32_t>(state.power_w, 1e3);
-    row.power_limit_mw = in_units<int32_t>(state.power_limit_w, 1e3);
     row.sm_mhz = in_units<int32_t>(state.sm_hz, 1e-6);
-    row.memory_mhz = in_units<int32_t>(state.memory_hz, 1e-6);
-    row.temperature_c = in_units<int32_t>(state.temperature_c, 1);
+    if (settled) {
+      row.power_limit_mw = in_units<int32_t>(state.power_limit_w, 1e3);
+      row.memory_mhz = in_units<int32_t>(state.memory_hz, 1e-6);
+      row.temperature_c = in_units<int32_t>(state.temperature_c, 1);
+    }
     row.busy_percent = in_units<int32_t>(state.busy_ratio, 100);
     row.memory_busy_percent = in_units<int32_t>(state.memory_busy_ratio, 100);
     row.memory_used_bytes = in_units<int64_t>(state.memory_used_bytes, 1);
@@ -284,6 +299,8 @@ class SampledDevice {
   EnergyTicks ticks_;
   Allowance allowance_;
   int64_t fast_due_ns_;
+  int64_t fast_ns_ = 0;  // of CPU time, that it took since the last `spend`
+  int64_t settled_due_ns_ = 0;
   int64_t rare_due_ns_ = 0;
   int64_t rare_read_ns_ = 0;
   uint64_t held_ = 0;  // of kRareReasons, when it was read last

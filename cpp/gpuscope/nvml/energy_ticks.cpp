@@ -27,6 +27,7 @@ constexpr int64_t kNarrow = 12 * kMs;
 // where they were expected in between.
 constexpr int kMostSearches = 3;
 constexpr int64_t kRegular = 16;
+constexpr int kMostFound = 8;  // ticks of one search
 
 }  // namespace
 
@@ -35,12 +36,28 @@ EnergyTicks::Expected EnergyTicks::expect(int64_t number) const {
   return {number, last_.low_ns + count * shortest_ns_ - kJitter, last_.high_ns + count * longest_ns_ + kJitter};
 }
 
-void EnergyTicks::seek() {
+/// A reading before it and one after it are of no other tick.
+bool EnergyTicks::can_aim_at(const Expected& tick) const { return tick.width() < (shortest_ns_ + longest_ns_) / 4; }
+
+/// Anew, from `now_ns` on. A search that must wait for what it may cost would take most of that, at once: then it reads
+/// at any moment, which bounds the latest tick by a period.
+void EnergyTicks::seek(int64_t now_ns) {
   searches_ = last_.number >= kRegular ? 1 : searches_ + 1;
-  aim_ = Aim::Seek;
   found_ = 0;
-  due_ns_ = 0;
   can_wait_ = true;
+  if (longest_ns_ > 0 && free_ns_ > now_ns) {
+    aim_ = Aim::Often;
+    due_ns_ = now_ns + std::max(interval_ns_, step_ns(now_ns));
+    return;
+  }
+  aim_ = Aim::Seek;
+  due_ns_ = 0;
+}
+
+/// When it went on last before a reading, as far as that is known of one at any moment: ticks were seen to come up to a
+/// fifth of a period late.
+EnergyTicks::Tick EnergyTicks::latest(const Reading& reading) const {
+  return {reading.begin_ns - longest_ns_ - longest_ns_ / 4, reading.end_ns};
 }
 
 int64_t EnergyTicks::step_ns(int64_t now_ns) const {
@@ -56,13 +73,13 @@ void EnergyTicks::aim_at(int64_t from_ns) {
   const int64_t soonest = (from_ns + call_ns_ + 2 * kJitter - last_.low_ns) / shortest_ns_ + 1;
   for (int64_t count = std::max(wanted, soonest); count >= std::max<int64_t>(soonest, 1); --count) {
     next_ = expect(last_.number + count);
-    if (next_.width() < period_ns / 2) {
+    if (can_aim_at(next_)) {
       aim_ = Aim::Before;
       due_ns_ = next_.low_ns - kJitter - call_ns_;
       return;
     }
   }
-  seek();
+  seek(from_ns);
 }
 
 int64_t EnergyTicks::next_ns(int64_t now_ns) {
@@ -71,6 +88,12 @@ int64_t EnergyTicks::next_ns(int64_t now_ns) {
     aim_at(std::max(now_ns, free_ns_));
   }
   return std::max({now_ns, due_ns_, can_wait_ ? free_ns_ : 0});
+}
+
+int64_t EnergyTicks::charge(int64_t cpu_ns) noexcept {
+  const int64_t free_ns = std::min(cpu_ns, search_left_ns_);
+  search_left_ns_ = aim_ == Aim::Seek ? search_left_ns_ - free_ns : 0;
+  return cpu_ns - free_ns;
 }
 
 void EnergyTicks::narrow_period() {
@@ -82,7 +105,7 @@ void EnergyTicks::narrow_period() {
   const int64_t shortest_ns = std::max(shortest_ns_, (last_.low_ns - first_.high_ns) / count - varies);
   const int64_t longest_ns = std::min(longest_ns_, (last_.high_ns - first_.low_ns) / count + varies);
   if (shortest_ns > longest_ns) {
-    seek();
+    seek(last_.high_ns);
   } else {
     shortest_ns_ = shortest_ns;
     longest_ns_ = longest_ns;
@@ -114,16 +137,31 @@ EnergyTicks::Taken EnergyTicks::take_seeking(const Reading& reading) {
     first_ = last_ = tick;
     return {.tick = Tick{tick.low_ns, tick.high_ns}, .is_new = true};
   }
-  shortest_ns_ = std::max<int64_t>(tick.low_ns - last_.high_ns, 1);
-  longest_ns_ = tick.high_ns - last_.low_ns;
+  const int64_t shortest_ns = std::max<int64_t>(tick.low_ns - last_.high_ns, 1);
+  const int64_t longest_ns = tick.high_ns - last_.low_ns;
+  if (found_ == 2) {
+    shortest_ns_ = shortest_ns;
+    longest_ns_ = longest_ns;
+  } else {  // of all that were found: each narrows it, as far as they come at one interval
+    shortest_ns_ = std::max({shortest_ns_, shortest_ns, (tick.low_ns - first_.high_ns) / tick.number});
+    longest_ns_ = std::min({longest_ns_, longest_ns, (tick.high_ns - first_.low_ns) / tick.number});
+  }
   last_ = tick;
+  if (shortest_ns_ > longest_ns_) {
+    longest_ns_ = longest_ns;
+    seek(reading.end_ns);
+    return {.tick = Tick{tick.low_ns, tick.high_ns}, .is_new = true};
+  }
   if (longest_ns_ < 2 * kOften || searches_ > kMostSearches) {  // the latest tick is never far, or not to be foreseen
     aim_ = Aim::Often;
     can_wait_ = true;
     due_ns_ = reading.end_ns + std::max(interval_ns_, step_ns(reading.end_ns));
     return {.tick = Tick{tick.low_ns, tick.high_ns}, .is_new = true};
   }
-  aim_at(reading.end_ns);
+  // Where calls take long, two ticks do not tell the period well enough to aim by it: some more in a row do.
+  if (found_ == kMostFound || can_aim_at(expect(last_.number + 1))) {
+    aim_at(reading.end_ns);
+  }
   return {.tick = Tick{tick.low_ns, tick.high_ns}, .is_new = true};
 }
 
@@ -135,7 +173,7 @@ EnergyTicks::Taken EnergyTicks::take(const Reading& reading) {
   }
   if (aim_ == Aim::Often) {
     due_ns_ = reading.end_ns + std::max(interval_ns_, step_ns(reading.end_ns));
-    return {.tick = Tick{reading.begin_ns - longest_ns_, reading.end_ns}, .is_new = true};
+    return {.tick = latest(reading), .is_new = true};
   }
   before_ = reading;
   unchanged_since_ns_ = reading.begin_ns;
@@ -148,8 +186,8 @@ EnergyTicks::Taken EnergyTicks::take(const Reading& reading) {
     // It came so early, or so late, that another tick may have been meanwhile.
     const bool is_sure = reading.begin_ns >= tick.high_ns && reading.end_ns <= next_.low_ns;
     if (!is_sure) {
-      seek();
-      return {};
+      seek(reading.end_ns);
+      return {.tick = latest(reading), .is_new = true};
     }
     return {.tick = Tick{tick.low_ns, tick.high_ns}, .is_new = true};
   }
@@ -162,8 +200,8 @@ EnergyTicks::Taken EnergyTicks::take(const Reading& reading) {
   }
   const bool is_sure = reading.end_ns <= expect(next_.number + 1).low_ns;
   if (!went_on || !is_sure) {
-    seek();
-    return {};
+    seek(reading.end_ns);
+    return {.tick = latest(reading), .is_new = true};
   }
   next_.high_ns = std::max(next_.low_ns, std::min(next_.high_ns, reading.end_ns));
   last_ = next_;
@@ -177,11 +215,8 @@ EnergyTicks::Taken EnergyTicks::take(const Reading& reading) {
 }
 
 std::optional<EnergyTicks::Tick> EnergyTicks::find_tick(const Reading& reading) const {
-  if (aim_ == Aim::Seek) {
-    return {};
-  }
-  if (aim_ == Aim::Often) {
-    return Tick{reading.begin_ns - longest_ns_, reading.end_ns};
+  if (aim_ == Aim::Seek || aim_ == Aim::Often) {
+    return longest_ns_ > 0 ? std::optional(latest(reading)) : std::nullopt;
   }
   Expected tick =
       last_;  // the latest that was surely before the call, and the latest that may have been before its end

@@ -10,10 +10,10 @@ namespace gpuscope::nvml {
 ///
 /// Such a counter stands still and goes on at once, each 99.5 ms on an H100: what is read is what it had at its latest
 /// tick, and says as much about a moment as that tick is known to be near it. A reading takes milliseconds, so that
-/// there should be few: at first it is read again and again until it has gone on twice, which gives the period; then
-/// only before and after some ticks, whose bounds each reading narrows. These lie ever farther apart, up to five
-/// seconds: a part of the time since a window began, so that a recording of any length has some. Where a tick is not
-/// where it was expected, it begins anew. Times in ns. One thread.
+/// there should be few: at first it is read again and again until it has gone on twice or, where reading takes long,
+/// some times more, which gives the period; then only before and after some ticks, whose bounds each reading narrows.
+/// These lie ever farther apart, up to five seconds: a part of the time since a window began, so that a recording of
+/// any length has some. Where a tick is not where it was expected, it begins anew. Times in ns. One thread.
 class EnergyTicks {
  public:
   /// The counter went on between these moments.
@@ -41,11 +41,13 @@ class EnergyTicks {
   /// Of a reading at any other moment, which changes nothing here: when the tick was that its value is of.
   std::optional<Tick> find_tick(const Reading& reading) const;
   void begin_window(int64_t moment_ns) noexcept { began_ns_ = moment_ns; }
+  /// Of CPU time that was spent since the last call, what is not the first search's, which is free up to 0.25 s.
+  int64_t charge(int64_t cpu_ns) noexcept;
   /// Reads nothing sooner that could wait: only what a search, or a tick that was read before, still needs.
   void wait_until(int64_t moment_ns) noexcept { free_ns_ = moment_ns; }
   /// Begins anew then.
   void rest_until(int64_t moment_ns) {
-    seek();
+    seek(moment_ns);
     before_.reset();
     due_ns_ = moment_ns;
   }
@@ -61,9 +63,11 @@ class EnergyTicks {
   };
 
   Expected expect(int64_t number) const;
+  bool can_aim_at(const Expected& tick) const;
   int64_t step_ns(int64_t now_ns) const;
   void aim_at(int64_t from_ns);
-  void seek();
+  void seek(int64_t now_ns);
+  Tick latest(const Reading& reading) const;
   void narrow_period();
   Taken take_seeking(const Reading& reading);
 
@@ -76,7 +80,8 @@ class EnergyTicks {
   int64_t due_ns_ = 0;
   bool can_wait_ = true;  // the next reading
   int searches_ = 1;
-  int found_ = 0;  // ticks, one after the other, while it seeks
+  int64_t search_left_ns_ = 250'000'000;  // of the first one's CPU time
+  int found_ = 0;                         // ticks, one after the other, while it seeks
   int64_t unchanged_since_ns_ = 0;
   Expected first_, last_, next_;
   int64_t shortest_ns_ = 0;  // the period

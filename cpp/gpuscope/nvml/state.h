@@ -118,8 +118,8 @@ struct GpuState {
 
 /// Reads one GPU, again and again. What a driver says it cannot tell is not asked for again, until `forget_refusals`.
 /// A GPU that is lost is looked for again, ever more seldom, up to once a minute; its figures are absent until then,
-/// and `why` has the reason under "all". `read_use` and `read_slow` look for it, the others read what is there. One
-/// thread.
+/// and `why` has the reason under "all". `read_load`, `read_use` and `read_slow` look for it, the others read what is
+/// there. One thread.
 class GpuReader {
  public:
   GpuReader(const driver::Nvml& nvml, unsigned index);
@@ -131,6 +131,8 @@ class GpuReader {
   void read_fast();
   void read_use();
   void read_memory();
+  /// Of `read_use` alone what differs most: use, power, the clock of the processors and what holds it back.
+  void read_load();
   /// What differs seldom.
   void read_slow();
   /// What takes long, milliseconds together: the energy counter, of which it is 2 to 4, what held clocks back, as far

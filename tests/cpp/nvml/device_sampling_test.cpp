@@ -228,6 +228,40 @@ TEST_F(DeviceSamplings, SpendNoMoreOfACoreThanTheyMay) {
   EXPECT_LE(reads, 24);
 }
 
+TEST_F(DeviceSamplings, GoOnReadingTheEnergyWhereAllOtherCallsTakeLong) {
+  nvml_.power_usage = [](driver::NvmlDevice, unsigned* milliwatts) {
+    const int64_t until_ns = base::thread_cpu_ns() + 4'000'000;
+    while (base::thread_cpu_ns() < until_ns) {
+    }
+    *milliwatts = 100'000;
+    return 0;
+  };
+  DeviceSampling sampling(nvml_, cuda_, 5ms);
+  sampling.begin();
+  std::this_thread::sleep_for(1s);  // they would have taken all that is allowed at first, and a minute's besides
+  sampling.take();
+  const auto has_energy = [](const DeviceSampling::Rows& rows) {
+    return std::ranges::any_of(rows.counters, [](const auto& row) { return row.energy_mj >= 0; });
+  };
+  EXPECT_TRUE(has_energy(take_until(sampling, has_energy)));
+}
+
+TEST_F(DeviceSamplings, ReadEachSecondWhatDiffersSlowly) {
+  static std::atomic<int> reads;
+  reads = 0;
+  nvml_.temperature = [](driver::NvmlDevice, int, unsigned* celsius) {
+    ++reads;
+    *celsius = 41;
+    return 0;
+  };
+  DeviceSampling sampling(nvml_, cuda_, 5ms);
+  sampling.begin();
+  const auto rows = take_until(sampling, samples(50));
+  EXPECT_GE(reads, 1);
+  EXPECT_LE(reads, 20);  // of fifty; more than one where this took seconds
+  EXPECT_TRUE(std::ranges::any_of(rows.samples, [](const auto& row) { return row.temperature_c == kNotRead; }));
+}
+
 TEST_F(DeviceSamplings, EndWithoutACallThatDoesNotReturn) {
   // The thread that is left behind may go on while the next test makes the fake anew: it asks for nothing of that.
   nvml_.power_usage = nullptr;
