@@ -59,6 +59,12 @@ def recorded(busy):
     return prof, snapshots
 
 
+def used_uuid() -> str:
+    """Of the GPU that these programs use, which NVML may count elsewhere."""
+    torch = pytest.importorskip("torch")
+    return f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+
+
 def counted(prof):
     """Why the energy is not known, where it is not."""
     report = prof.energy()
@@ -85,7 +91,7 @@ def test_figures_are_those_of_nvidia_smi(busy):
     with gs.profile(device_samples=0.05) as prof:
         busy(1.5)
         query = "power.draw,clocks.mem,temperature.gpu,power.limit,memory.used"
-        command = ["nvidia-smi", "-i", "0", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
+        command = ["nvidia-smi", "-i", used_uuid(), f"--query-gpu={query}", "--format=csv,noheader,nounits"]
         asked_ns = time.time_ns()
         text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         busy(0.5)
@@ -115,7 +121,8 @@ def test_the_energy_of_a_region_of_seconds_is_the_counters_difference(recorded):
     prof, (before, after) = recorded
     found = counted(prof)
     busy = found["busy"]
-    difference = after[0].energy_total_j - before[0].energy_total_j
+    first, last = (next(gpu for gpu in each if gpu.uuid == used_uuid()) for each in (before, after))
+    difference = last.energy_total_j - first.energy_total_j
     # The region's energy is that of the time in which its work ran; the counter has that of the pauses between, too,
     # which are long where the host has no time: what the GPU drew then is what it draws idle at least, and at most the
     # most that it ever drew, as others may have used it.
