@@ -179,6 +179,39 @@ def lanes_of(trace):
     return report_events.Lanes(trace, break_down(trace), Names(trace, key_averages(trace)))
 
 
+def with_threads(names, calls, info, regions=None):
+    """Threads of these names, each of which calls the driver at these times."""
+    rows = [(start, thread) for thread, starts in enumerate(calls) for start in starts]
+    return make_trace(
+        {
+            "path": {"name": ["step"], "parent": [NONE], "kind": [0]},
+            "region": regions or {},
+            "thread": {"system_id": [10 + at for at in range(len(names))], "name": names},
+            "call": {"name": ["cuLaunchKernel"], "kind": [1]},
+            "api": {
+                "start_ns": [start for start, _ in rows],
+                "duration_ns": [5] * len(rows),
+                "thread": [thread for _, thread in rows],
+                "region": [NONE] * len(rows),
+            },
+        },
+        info={"session.start_ns": "0", "session.stop_ns": "10000", **info},
+    )
+
+
+def test_the_main_thread_comes_first_and_autograd_s_after_it():
+    names, calls = ["worker", "pt_autograd_0", "python3"], [range(100, 900, 10), range(100, 500, 10), [200]]
+
+    def titles(trace):
+        return [group.title.removesuffix(": driver calls") for group in lanes_of(trace).groups if group.kind == "calls"]
+
+    assert titles(with_threads(names, calls, {"process.id": "12"})) == ["python3", "pt_autograd_0", "worker"]
+    assert titles(with_threads(names, [[300], [300], [200, 400]], {})) == ["python3", "pt_autograd_0", "worker"]
+    steps = {"start_ns": range(0, 8000, 1000), "duration_ns": [900] * 8, "path": [0] * 8, "parent": [NONE] * 8}
+    by_worker = with_threads(names, calls, {"process.id": "12"}, {**steps, "thread": [0] * 8})
+    assert titles(by_worker) == ["worker", "pt_autograd_0", "python3"]
+
+
 def test_events_of_a_lane_do_not_overlap():
     trace = make_trace(
         {
