@@ -315,7 +315,7 @@ def idle(trace: Trace, breakdown: StepBreakdown, lanes: Lanes) -> str:
                 shown(part.name),
                 time_text(part.exclusive_ns / count),
                 share_text(part.exclusive_ns / wall),
-                f"<code>{_place(_line_of(places, device, part) if part.exclusive_ns >= _VISIBLE * wall else None)}</code>",
+                f"<code>{_place(_line_of(places, device, part))}</code>",
             )
             for part in device.parts
             if part.kind == IDLE
@@ -340,7 +340,9 @@ def idle(trace: Trace, breakdown: StepBreakdown, lanes: Lanes) -> str:
 
 
 def _line_of(places: Context, device: DeviceBreakdown, part: Part) -> Where | None:
-    """The place that launched what ended most of the idle time of a cause."""
+    """The place that launched what ended most of the idle time of a cause; None of a small one."""
+    if part.exclusive_ns < _VISIBLE * places.breakdown.wall_ns:
+        return None
     cause = next((each for each in IdleCause if each.label == part.name), IdleCause.UNSEEN)
     weights = device.pieces.cause_ns[cause]
     rows = np.flatnonzero(weights)
