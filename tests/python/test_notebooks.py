@@ -59,7 +59,7 @@ def test_it_is_static_and_small(make):
 def test_it_has_the_audit_the_figures_the_rows_and_the_median_step():
     html = html_of(steps_store())
     assert "audit: complete" in html
-    assert "step, median" in html
+    assert "step, mean of " in html
     assert "<code>aten::addmm</code>" in html
     assert "the median step, " in html
     assert html.count("<svg") == 1

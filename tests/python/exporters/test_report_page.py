@@ -21,6 +21,7 @@ from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.exporters.page import report_events
 from gpuscope.exporters.page.report import export_report, render
 from gpuscope.exporters.page.report_tables import FAMILIES
+from gpuscope.page.markup import time_text
 from gpuscope.recording import Recording
 from gpuscope.trace import Trace
 
@@ -120,13 +121,17 @@ def heights_of_steps(text):
     return [sum(map(float, re.findall(r'<rect class="(?!cut|hit)[^>]* height="([\d.]+)"', bar))) for bar in bars]
 
 
-def of_lengths(lengths):
+def made_of_lengths(lengths):
     made = Loop()
     for step in made.steps(len(lengths)):
         for _ in range(lengths[step]):
             made.launch(gpu=30)
         made.wait()
-    return render(made.trace())
+    return made.trace()
+
+
+def of_lengths(lengths):
+    return render(made_of_lengths(lengths))
 
 
 def test_a_step_far_longer_than_the_others_does_not_flatten_their_bars():
@@ -140,6 +145,47 @@ def test_no_step_is_cut_that_is_but_a_little_longer():
     text = of_lengths([14, *[10] * 9])
     assert "longer than is drawn" not in text
     assert max(heights_of_steps(text)[1:]) < 100
+
+
+def test_a_step_has_one_length_wherever_it_stands():
+    text = of_lengths([14, *[10] * 3])
+    breakdown = Recording(made_of_lengths([14, *[10] * 3]).store).step_breakdown()
+    mean = time_text(breakdown.wall_ns / 4)
+    assert f"<dt>step, mean of 4</dt><dd><b>{mean}</b>" in text
+    assert f'<b>a step, mean of 4</b></td><td class="number"><b>{mean}</b>' in text
+    assert "no example of the others" not in text
+
+
+def test_findings_say_of_which_steps_they_are():
+    text = render(loop(steps=12))
+    assert "A step here, mean of 8: the first 3 and the last are left out" in text
+    assert "A step here, mean of 5: the last is left out" in render(loop(steps=6))
+
+
+def test_findings_have_the_units_of_the_page():
+    assert re.search(r"\d µs in place of", render(loop()))
+    assert not re.search(r"\d us\b", render(loop()))
+
+
+def test_files_have_their_names_and_over_them_their_paths(show):
+    made = Loop()
+    for _ in made.steps(8):
+        with made.at("/home/user/train.py", 14), made.region("backward"):
+            made.launch(gpu=20)
+            made.wait()
+    with show(made.trace()) as page:
+        for place in ("#overview .where", "#idle"):
+            assert "train.py:14" in page.inner_text(place)
+            assert "/home" not in page.inner_text(place)
+            assert page.locator(f"{place} [title='/home/user/train.py:14']").count()
+        waits = page.get_by_role("region", name="Waits that left GPU 0 without work")
+        assert "train.py:14" in waits.inner_text()
+
+
+def test_totals_alone_have_their_figures_and_no_empty_table():
+    text = render(aggregate())
+    assert "<dt>GPU time</dt><dd><b>500 ns</b>" in text
+    assert "Counts that are not 0" not in text
 
 
 def test_findings_come_first():
@@ -177,6 +223,39 @@ def lanes_of(trace):
     from gpuscope.exporters.page.report_names import Names
 
     return report_events.Lanes(trace, break_down(trace), Names(trace, key_averages(trace)))
+
+
+def with_threads(names, calls, info, regions=None):
+    """Threads of these names, each of which calls the driver at these times."""
+    rows = [(start, thread) for thread, starts in enumerate(calls) for start in starts]
+    return make_trace(
+        {
+            "path": {"name": ["step"], "parent": [NONE], "kind": [0]},
+            "region": regions or {},
+            "thread": {"system_id": [10 + at for at in range(len(names))], "name": names},
+            "call": {"name": ["cuLaunchKernel"], "kind": [1]},
+            "api": {
+                "start_ns": [start for start, _ in rows],
+                "duration_ns": [5] * len(rows),
+                "thread": [thread for _, thread in rows],
+                "region": [NONE] * len(rows),
+            },
+        },
+        info={"session.start_ns": "0", "session.stop_ns": "10000", **info},
+    )
+
+
+def test_the_main_thread_comes_first_and_autograd_s_after_it():
+    names, calls = ["worker", "pt_autograd_0", "python3"], [range(100, 900, 10), range(100, 500, 10), [200]]
+
+    def titles(trace):
+        return [group.title.removesuffix(": driver calls") for group in lanes_of(trace).groups if group.kind == "calls"]
+
+    assert titles(with_threads(names, calls, {"process.id": "12"})) == ["python3", "pt_autograd_0", "worker"]
+    assert titles(with_threads(names, [[300], [300], [200, 400]], {})) == ["python3", "pt_autograd_0", "worker"]
+    steps = {"start_ns": range(0, 8000, 1000), "duration_ns": [900] * 8, "path": [0] * 8, "parent": [NONE] * 8}
+    by_worker = with_threads(names, calls, {"process.id": "12"}, {**steps, "thread": [0] * 8})
+    assert titles(by_worker) == ["worker", "pt_autograd_0", "python3"]
 
 
 def test_events_of_a_lane_do_not_overlap():
@@ -381,7 +460,7 @@ def test_without_javascript_figures_findings_and_rows_are_there(show):
     with show(loop(), complete=False, java_script_enabled=False) as page:
         text = page.inner_text("body")
         assert "The timeline and the interactive tables need JavaScript" in text
-        assert "step, median" in text
+        assert "step, mean of " in text
         assert "vectorized_elementwise_kernel" in text
         assert page.locator("#lanes").is_hidden()
 
@@ -676,12 +755,13 @@ def test_samples_of_python_are_a_tree_and_a_table(show):
     made = Loop(info={"session.interval_ns": "1000000"})
     for _ in made.steps(6):
         since = made.now
-        with made.at("train.py", 20, "compute"):
+        with made.at("/home/user/train.py", 20, "compute"):
             made.work(2_000)
             made.sampled(since, 1_500)
     with show(made.trace()) as page:
         assert "compute" in page.inner_text("#python")
         assert "train.py:20" in page.inner_text("#python")
+        assert "/home" not in page.inner_text("#python")
         page.select_option("#tree-by", "samples")
         page.locator("#icicle").focus()
         page.keyboard.press("ArrowDown")

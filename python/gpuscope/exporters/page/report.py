@@ -205,7 +205,7 @@ def _overview(
     if found is not None and breakdown is not None:
         parts.append(overview.findings(found))
     if breakdown is None:
-        parts.append(f'<p class="hint">{shown(why_not)}.</p>')
+        parts.append(f'<p class="hint">{shown(overview.sentence(why_not))}.</p>')
     elif breakdown.devices:
         parts.append(overview.step_breakdown(breakdown, lanes))
     else:

@@ -20,7 +20,7 @@ from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.steps import calls_of
 from gpuscope.exporters.page.report_names import Names
 from gpuscope.page.planes import STEPS, TIMES, Array, Column
-from gpuscope.trace import NONE, Trace
+from gpuscope.trace import NONE, Trace, number_of
 
 TICK_NS = 32
 MOST_EVENTS = 3_000_000
@@ -33,6 +33,7 @@ _DEEPEST = 512
 _MOST_LEVELS = 40  # lanes of nested functions; deeper ones are merged into the last
 _MOST_BESIDE = 8  # lanes for what overlaps
 _SLOW_TO_SPREAD = 300_000
+_BACKWARD = "autograd"  # PyTorch names its threads pt_autograd_0 and so on
 _EMPTY = np.zeros(0, np.int64)
 
 
@@ -92,7 +93,7 @@ class Lanes:
         self._links: Array = _EMPTY
         self.groups: list[Group] = []
         self.zero_ns, self.span = _limits(trace, breakdown)
-        self._threads()
+        self._threads(breakdown)
         self._devices(breakdown)
         self.total = self._count()
         self.windows: list[tuple[int, int]] = []
@@ -123,7 +124,7 @@ class Lanes:
         start = self.ticks(start_ns)
         self._tables[table] = _Table(start, self.ticks(start_ns + duration_ns), thing)
 
-    def _threads(self) -> None:
+    def _threads(self, breakdown: StepBreakdown | None) -> None:
         trace, names = self._trace, self.names
         regions, calls, functions = trace.regions, trace.api, trace.python_functions
         self._add("regions", regions.start_ns, regions.duration_ns, names.of_paths(regions.path))
@@ -133,8 +134,7 @@ class Lanes:
         level = _depths(functions.parent, functions.thread)
         asynchronous = (regions.flags & Flag.ASYNC) != 0
         samples = self._samples()
-        order = _threads_by_work(trace)
-        for thread in order:
+        for thread in _threads_in_order(trace, breakdown.steps.thread if breakdown else None):
             own = regions.thread == thread
             title = _thread_title(trace, thread)
             self._group(title, "regions", "regions", [*_by_level(own & ~asynchronous, depth), own & asynchronous])
@@ -457,14 +457,22 @@ def _by_level(chosen: Array, depth: Array) -> list[Array]:
     return [rows[levels == each] for each in range(int(levels.max(initial=-1)) + 1)]
 
 
-def _threads_by_work(trace: Trace) -> list[int]:
-    """The threads that did something, the one with most of it first."""
+def _threads_in_order(trace: Trace, leader: int | None) -> list[int]:
+    """The threads that did something: the one that takes the steps, those of autograd, the others, by how much.
+
+    Where none is known to take steps, the first is the main thread, or else the one that called the driver first.
+    """
     counts = np.zeros(max(len(trace.threads), 1), np.int64)
     for table in (trace.regions, trace.api, trace.python_functions, trace.python_samples):
         if len(table):
             counts += np.bincount(np.minimum(table.thread, len(counts) - 1), minlength=len(counts))
+    if leader is None:
+        calls, process = trace.api, number_of(trace.info, "process.id")
+        main = np.flatnonzero((trace.threads.system_id == process) & (counts[: len(trace.threads)] > 0))
+        leader = int(main[0]) if len(main) else int(calls.thread[calls.start_ns.argmin()]) if len(calls) else None
     found: list[int] = np.argsort(-counts, kind="stable").tolist()
-    return [thread for thread in found if counts[thread]]
+    found = [thread for thread in found if counts[thread]]
+    return sorted(found, key=lambda thread: (thread != leader, _BACKWARD not in _thread_title(trace, thread)))
 
 
 def _thread_title(trace: Trace, thread: int) -> str:

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import itertools
+import os
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuscope.diagnosis.breakdown import IDLE, DeviceBreakdown, Part, StepBreakdown
-from gpuscope.diagnosis.context import Context
+from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.findings import Diagnosis, Finding, percent
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.kernel_classes import KernelClass
@@ -46,6 +48,8 @@ _SLOTS = {
 _KIND_SLOTS = {"memcpy": 0, "memset": 2, "graph launch": 6}
 _IDLE_SLOTS = {cause.label: cause.value % COLORS for cause in IdleCause}
 _MARKS = {"critical": "critical", "warn": "warning", "info": "note"}
+_LINE = re.compile(r"(.+):(\d+)")
+_MICROSECONDS = re.compile(r"(?<=\d) us\b")
 
 
 def color_slot(part: Part) -> int:
@@ -105,8 +109,9 @@ def figure_facts(trace: Trace, breakdown: StepBreakdown | None) -> list[tuple[st
     made: list[tuple[str, str, str]] = []
     if breakdown is not None and len(breakdown.steps):
         lasted = breakdown.steps.durations_ns
-        low, middle, high = np.quantile(lasted, (0.05, 0.5, 0.95))
-        made.append(("step, median", time_text(middle), f"p5 {time_text(low)} · p95 {time_text(high)}"))
+        middle, high = np.quantile(lasted, (0.5, 0.95))
+        spread = f"p50 {time_text(middle)} · p95 {time_text(high)}" if len(lasted) > 1 else ""
+        made.append((_mean_of("step", breakdown), time_text(lasted.mean()), spread))
         if breakdown.devices:
             wall = max(breakdown.wall_ns, 1)
             busiest = min(breakdown.devices, key=lambda each: each.idle_ns)
@@ -127,10 +132,17 @@ def figure_facts(trace: Trace, breakdown: StepBreakdown | None) -> list[tuple[st
         made.append(
             ("kernels", f"{len(trace.kernels):,}", f"{time_text(busy_ns / len(trace.kernels))} each on average")
         )
+    if breakdown is None and not len(trace.kernels) and trace.summary.device_ns:
+        made.append(("GPU time", time_text(trace.summary.device_ns), "of kernels and copies, all streams together"))
     if not len(trace.kernels) and trace.summary.cpu_ns:
         counts = f"{len(trace.regions):,} regions" if len(trace.regions) else ""
         made.append(("CPU time in regions and calls", time_text(trace.summary.cpu_ns), counts))
     return made
+
+
+def _mean_of(what: str, breakdown: StepBreakdown) -> str:
+    """All times of a step on the page are means, as parts of a step add up to that."""
+    return f"{what}, mean of {len(breakdown.steps):,}"
 
 
 def step_breakdown(breakdown: StepBreakdown, lanes: Lanes) -> str:
@@ -167,9 +179,8 @@ def _device(device: DeviceBreakdown, breakdown: StepBreakdown, lanes: Lanes) -> 
         rest = sum(part.exclusive_ns for part in small)
         rows.append((f"{len(small)} smaller parts", time_text(rest / count), share_text(rest / wall)))
     total = sum(part.exclusive_ns for part in device.parts)
-    rows.append(
-        ("<b>a step, on average</b>", f"<b>{time_text(total / count)}</b>", f"<b>{share_text(total / wall)}</b>")
-    )
+    whole = _mean_of("a step", breakdown)
+    rows.append((f"<b>{whole}</b>", f"<b>{time_text(total / count)}</b>", f"<b>{share_text(total / wall)}</b>"))
     title = f"GPU {device.device} {device.name}".strip()
     return (
         f"<h3>What fills a step of {shown(title)}</h3>"
@@ -178,7 +189,7 @@ def _device(device: DeviceBreakdown, breakdown: StepBreakdown, lanes: Lanes) -> 
         '<p class="hint">Solid: the GPU works. Striped: it is idle, and why.</p>'
         + '<div class="filled">'
         + _bars(device, breakdown, lanes)
-        + table(("part", "a step", "share"), rows, caption=f"Parts of a step of {title}", numbers=(1, 2))
+        + table(("part", "a step, mean", "share"), rows, caption=f"Parts of a step of {title}", numbers=(1, 2))
         + "</div>"
     )
 
@@ -230,8 +241,14 @@ def findings(found: Diagnosis) -> str:
     heads = {"findings": "What a step loses its time to", "fine": "Nothing stands out"}
     parts = [
         f'<h3>{heads.get(found.verdict, "Not enough evidence")}</h3><p class="verdict" data-verdict="{found.verdict}">'
-        f"{shown(_sentence(found.summary))}.</p>"
+        f"{_said(sentence(found.summary))}.</p>"
     ]
+    if found.left_out and found.breakdown is not None:
+        first = f"the first {found.left_out - 1} and " if found.left_out > 1 else ""
+        parts.append(
+            f'<p class="hint">{_mean_of("A step here", found.breakdown)}: {first}the last '
+            f"{'are' if first else 'is'} left out, as no example of the others.</p>"
+        )
     if found.findings:
         parts.append(f'<ol class="findings">{"".join(map(_finding, found.findings))}</ol>')
     small = "; ".join(f"{each.title} ({percent(each.saving or each.share)})" for each in found.small)
@@ -240,27 +257,44 @@ def findings(found: Diagnosis) -> str:
         "Doubts": "; ".join(found.doubts),
         "Not looked at": "; ".join(found.unseen),
     }
-    parts += [f'<p class="hint"><b>{name}:</b> {shown(text)}</p>' for name, text in notes.items() if text]
+    parts += [f'<p class="hint"><b>{name}:</b> {_said(text)}</p>' for name, text in notes.items() if text]
     return "".join(parts)
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """A text that begins a line."""
     return text[:1].upper() + text[1:]
+
+
+def _said(text: str) -> str:
+    """What the diagnosis says, with the units of the page."""
+    return shown(_MICROSECONDS.sub(" µs", text))
+
+
+def _place(where: Where | str | None) -> str:
+    """A place in the program, a file by its name alone; the whole path comes up over it."""
+    if isinstance(where, Where):
+        text, whole = str(where), f"{where.file}:{where.line}" if where.file is not None else ""
+    else:
+        text = whole = where or ""
+        if is_line := _LINE.fullmatch(text):
+            text = f"{os.path.basename(is_line[1])}:{is_line[2]}"
+    return f'<span title="{shown(whole)}">{shown(text)}</span>' if whole not in ("", text) else shown(text)
 
 
 def _finding(finding: Finding) -> str:
     worth = shown(finding.worth().replace("+-", "±"))
-    where = "; ".join(dict.fromkeys(str(each) for each in finding.where if str(each)))
-    facts = "".join(f"<li>{shown(fact)}</li>" for fact in finding.facts())
+    where = "; ".join(dict.fromkeys(_place(each) for each in finding.where if str(each)))
+    facts = "".join(f"<li>{_said(fact)}</li>" for fact in finding.facts())
     inside = "".join(
-        f"<li>{shown(each.title)}: {percent(each.alone or each.share)}; {shown(each.advice)}</li>"
+        f"<li>{_said(each.title)}: {percent(each.alone or each.share)}; {_said(each.advice)}</li>"
         for each in finding.parts
     )
     return (
         f'<li class="finding {finding.severity}"><p><span class="mark">{_MARKS[finding.severity]}</span>'
-        f"<b>{shown(_sentence(finding.title))}</b> <span class='worth'>{worth}</span></p>"
-        + (f'<p class="where">at {shown(where)}</p>' if where else "")
-        + f"<p>→ {shown(finding.advice)}</p>"
+        f"<b>{_said(sentence(finding.title))}</b> <span class='worth'>{worth}</span></p>"
+        + (f'<p class="where">at {where}</p>' if where else "")
+        + f"<p>→ {_said(finding.advice)}</p>"
         + (f"<details><summary>Evidence</summary><ul>{facts}{inside}</ul>" if facts or inside else "<details hidden>")
         + (f"<p>To see that it helped: {shown(finding.verify)}</p>" if finding.verify else "")
         + "</details></li>"
@@ -281,7 +315,7 @@ def idle(trace: Trace, breakdown: StepBreakdown, lanes: Lanes) -> str:
                 shown(part.name),
                 time_text(part.exclusive_ns / count),
                 share_text(part.exclusive_ns / wall),
-                f"<code>{shown(_line_of(places, device, part) if part.exclusive_ns / wall >= _VISIBLE else '')}</code>",
+                f"<code>{_place(_line_of(places, device, part))}</code>",
             )
             for part in device.parts
             if part.kind == IDLE
@@ -290,14 +324,14 @@ def idle(trace: Trace, breakdown: StepBreakdown, lanes: Lanes) -> str:
             parts.append(f"<p>GPU {device.device} was never idle in the steps.</p>")
             continue
         name = f"GPU {device.device}"
-        header: tuple[str, ...] = ("cause", "a step", "share", "most of it before the launch at")
+        header: tuple[str, ...] = ("cause", "a step, mean", "share", "most of it before the launch at")
         parts.append(table(header, causes, caption=f"Why {name} was idle", numbers=(1, 2)))
         drains = [
-            (shown(each.call), f"<code>{shown(each.where)}</code>", f"{each.count:,}", time_text(each.idle_ns / count))
+            (shown(each.call), f"<code>{_place(each.where)}</code>", f"{each.count:,}", time_text(each.idle_ns / count))
             for each in device.drains[:_MOST_DRAINS]
         ]
         if drains:
-            header = ("call that waited", "at", "times", "idle a step")
+            header = ("call that waited", "at", "times", "idle a step, mean")
             parts.append(table(header, drains, caption=f"Waits that left {name} without work", numbers=(2, 3)))
         header = ("gap", "length", "cause", "work after it", "launched at")
         caption = f"The longest gaps of {name}"
@@ -305,17 +339,18 @@ def idle(trace: Trace, breakdown: StepBreakdown, lanes: Lanes) -> str:
     return "".join(parts)
 
 
-def _line_of(places: Context, device: DeviceBreakdown, part: Part) -> str:
-    """The place that launched what ended most of the idle time of a cause."""
+def _line_of(places: Context, device: DeviceBreakdown, part: Part) -> Where | None:
+    """The place that launched what ended most of the idle time of a cause; None of a small one."""
+    if part.exclusive_ns < _VISIBLE * places.breakdown.wall_ns:
+        return None
     cause = next((each for each in IdleCause if each.label == part.name), IdleCause.UNSEEN)
     weights = device.pieces.cause_ns[cause]
     rows = np.flatnonzero(weights)
     if len(rows) > _MOST_PIECES:
         rows = rows[np.argpartition(weights[rows], -_MOST_PIECES)[-_MOST_PIECES:]]
     if len(rows) == 0:
-        return ""
-    where, _ = places.lines(device.pieces.launch[rows], weights[rows])[0]
-    return str(where or "")
+        return None
+    return places.lines(device.pieces.launch[rows], weights[rows])[0][0]
 
 
 def _gaps(trace: Trace, device: DeviceBreakdown, lanes: Lanes, places: Context) -> Iterator[tuple[str, ...]]:
@@ -337,7 +372,7 @@ def _gaps(trace: Trace, device: DeviceBreakdown, lanes: Lanes, places: Context) 
             time_text(int(lasted[gap])),
             shown(causes[int(pieces.cause_ns[:, gap].argmax())].label),
             f"<code>{shown(after[:120])}</code>",
-            f"<code>{shown(where or '')}</code>",
+            f"<code>{_place(where)}</code>",
         )
 
 
@@ -360,7 +395,7 @@ def python_functions(found: Samples) -> str:
     rows = [
         (
             f"<code>{shown(each.function)}</code>",
-            f"<code>{shown(each.file[-80:])}:{each.line}</code>",
+            f"<code>{_place(f'{each.file}:{each.line}')}</code>",
             time_text(each.self_ns),
             share_text(found.share(each.self_ns) / 100),
             time_text(each.total_ns),
@@ -450,7 +485,7 @@ def audit_section(trace: Trace, audit: Audit, reduced: str) -> str:
     return (
         (f"<ul>{''.join(notes)}</ul>" if notes else "")
         + '<div class="columns">'
-        + table(("count", ""), counts, caption="Counts that are not 0", numbers=(1,))
+        + (table(("count", ""), counts, caption="Counts that are not 0", numbers=(1,)) if counts else "")
         + table(("fact", ""), cells, caption="Where and how it was recorded")
         + "</div>"
     )
