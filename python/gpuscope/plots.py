@@ -30,6 +30,7 @@ _LONGEST_NAME = 48
 _SCALES: Mapping[str, Sequence[tuple[float, str]]] = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
     "B": ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")),
+    "J": ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "uJ")),
 }
 
 
@@ -138,6 +139,7 @@ def bars(
     *,
     quantity: str = "s",
     what: str = "time",
+    intervals: Sequence[tuple[float, float]] = (),
     ax: Axes | None = None,
     title: str = "",
 ) -> Axes:
@@ -146,8 +148,9 @@ def bars(
     Args:
         names: of the bars.
         values: one each, not below 0.
-        quantity: "s" or "B".
+        quantity: "s", "B" or "J".
         what: that they are.
+        intervals: low and high of each, where they have any; a wide one goes over the edge, and flattens no bar.
         ax: where to draw.
         title: above it.
 
@@ -157,12 +160,15 @@ def bars(
     heights = np.asarray(values, np.float64)
     ax = axes(ax, title=title, height=1.2 + 0.26 * max(1, len(names)))
     size, unit = _unit(heights, quantity)
-    ax.barh(np.arange(len(names)), heights / size, color=COLOURS[0], height=0.7)
-    for at, height in enumerate(heights / size):
-        ax.annotate(f"{height:.3g}", (height, at), (3, 0), textcoords="offset points", va="center", fontsize="small")
+    ends = np.asarray(intervals or np.column_stack([heights, heights]), np.float64).reshape(-1, 2) / size
+    reach = np.abs(ends - heights[:, None] / size).T if intervals else None
+    ax.barh(np.arange(len(names)), heights / size, color=COLOURS[0], height=0.7, xerr=reach, ecolor="#444444")
+    right = min(ends[:, 1].max(initial=0.0), 2 * heights.max(initial=0.0) / size)
+    for at, (height, end) in enumerate(zip(heights / size, np.minimum(ends[:, 1], right), strict=True)):
+        ax.annotate(f"{height:.3g}", (end, at), (3, 0), textcoords="offset points", va="center", fontsize="small")
     _names(ax, names)
     ax.set_xlabel(f"{what} ({unit})")
-    ax.margins(x=0.12)
+    ax.set_xlim(0, 1.12 * right or 1.0)
     return ax
 
 
@@ -243,10 +249,20 @@ def curves(
     across: str,
     up: str,
     robust: bool = True,
+    marker: str = "",
     ax: Axes | None = None,
     title: str = "",
 ) -> Axes:
     """A line a series, of x and y; what is not finite is a gap.
+
+    Args:
+        series: x and y by name.
+        across: what x is.
+        up: what y is.
+        robust: let what lies far off flatten nothing.
+        marker: Matplotlib's, at each point, where there are few.
+        ax: where to draw.
+        title: above it.
 
     Raises:
         NotAvailable: Matplotlib is not installed.
@@ -254,10 +270,12 @@ def curves(
     ax = axes(ax, title=title, height=2.4)
     lines = {name: (np.asarray(x, np.float64), np.asarray(y, np.float64)) for name, (x, y) in series.items()}
     for (name, (x, y)), colour in zip(lines.items(), _cycle(len(lines)), strict=True):
-        ax.plot(x, y, color=colour, linewidth=1.2, label=_safe(name))
+        ax.plot(x, y, color=colour, linewidth=1.2, marker=marker, label=_safe(name))
     together = np.concatenate([np.zeros(0), *(y for _, y in lines.values())])
     low, high, outside = robust_limits(together) if robust else (*_ends(together), 0)
     _limit(ax, "y", low, high)
+    for x, y in lines.values():
+        _mark(ax, x, y, low, high)
     ax.set_xlabel(across)
     ax.set_ylabel(up + (f"\n{outside} outside" if outside else ""))
     if len(lines) > 1:

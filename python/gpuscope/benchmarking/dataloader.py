@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuscope import plots
 from gpuscope.arguments import check_count, check_positive
 from gpuscope.benchmarking.workloads import check_batches
 from gpuscope.errors import InvalidArgument
@@ -24,6 +25,7 @@ from gpuscope.text import brief
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 SCHEMA = 1
 MOST_BATCHES, MOST_WORKERS = 100_000_000, 1024
@@ -153,6 +155,26 @@ class DataLoaderWorkers(Result):
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         return {"schema": SCHEMA, **plain_fields(self), "results": [result.to_dict() for result in self]}
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """The time of a batch over the number of workers, mean and 95th percentile, and the recommended number.
+
+        Args:
+            ax: Matplotlib's axes to draw on; None makes a figure.
+
+        Raises:
+            NotAvailable: Matplotlib is not installed.
+        """
+        counts = sorted(self.results)
+        lines = {
+            name: (counts, [self.results[count][figure] for count in counts])
+            for name, figure in (("mean", "avg_batch_time_ms"), ("95th percentile", "p95_batch_ms"))
+        }
+        ax = plots.curves(lines, across="workers", up="time of a batch (ms)", marker=".", ax=ax)
+        ax.axvline(self.recommended, color=plots.FASTER, linewidth=1, label=f"recommended: {self.recommended}")
+        ax.set_xticks(counts)
+        ax.legend(frameon=False, fontsize="small")
+        return ax
 
     def to_pandas(self) -> pd.DataFrame:
         """One row a worker count: workers, and the figures of each result's mapping; needs pandas."""

@@ -3,19 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuscope import plots
 from gpuscope.counters.short_kernels import ShortKernels, solve_short_kernels
 from gpuscope.counters.timelines import Timeline, timelines
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.results import Result
 from gpuscope.trace import NONE, Trace, number_of
 from gpuscope.units import align_columns, format_time
+
+if TYPE_CHECKING:  # Matplotlib is optional
+    from matplotlib.axes import Axes
 
 LEAST_SAMPLES = 5
 """A kernel has values of its own where so many samples lie wholly inside it: two more reach over its edges."""
@@ -207,6 +211,30 @@ class SampledCounters(Result):
         end = timeline.end_ns[-1:] if end_ns is None else np.array([end_ns])
         _, sums, weights = timeline.sums(begin, end)
         return dict(zip(self.metrics, _divided(sums, weights)[0].tolist(), strict=True))
+
+    def plot(self, metrics: Sequence[str] | None = None, device: int | None = None) -> list[Axes]:
+        """Each counter over time, one below the other; what lies far out is marked at the edge and counted.
+
+        Args:
+            metrics: names of `metrics`; None takes all.
+            device: CUDA's number of the GPU; None takes the first that was sampled.
+
+        Raises:
+            NotAvailable: Matplotlib is not installed, or nothing was sampled.
+            InvalidArgument: a metric was not sampled, or the device was not.
+        """
+        if not len(self):
+            raise NotAvailable(str(self))
+        lines = {metric: self.timeline(metric, device) for metric in (self.metrics if metrics is None else metrics)}
+        if not lines:
+            raise InvalidArgument(f"metrics is {metrics!r}; sampled were {', '.join(self.metrics)}")
+        drawn = plots.axes_below_each_other(len(lines))
+        begin = self._trace.counter_samples.start_ns.min()
+        for ax, (metric, (start_ns, values)) in zip(drawn, lines.items(), strict=True):
+            across = "time (s)" if ax is drawn[-1] else ""
+            unit = self.units[self.metrics.index(metric)]
+            plots.curves({"": ((start_ns - begin) / 1e9, values)}, across=across, up=unit, ax=ax, title=metric)
+        return drawn
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""

@@ -5,17 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuscope import plots
 from gpuscope.analysis.device_samples import REASONS, DeviceReadings, Series, why_not_sampled
+from gpuscope.arguments import check_count
 from gpuscope.diagnosis.energy_model import Array, Energy, EnergyModel, Work, kinds_of_work
 from gpuscope.diagnosis.steps import as_passed, find_steps
-from gpuscope.errors import NotAvailable
+from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.results import Result, plain_fields
+from gpuscope.text import brief
 from gpuscope.trace import NONE, Trace, number_of
 from gpuscope.units import align_columns, format_seconds, format_share
+
+if TYPE_CHECKING:  # Matplotlib is optional
+    from matplotlib.axes import Axes
 
 _ROWS = 20
 _NS = 1e9
@@ -98,6 +104,34 @@ class DeviceEnergy(Result):
         """One a region."""
         return [{"device": self.device, **plain_fields(row)} for row in self.regions]
 
+    def plot(self, top: int = 15, ax: Axes | None = None) -> Axes:
+        """A bar a region, what used most first, and one for idle time; with their 95 % intervals.
+
+        Args:
+            top: so many regions at most.
+            ax: Matplotlib's axes to draw on; None makes a figure.
+
+        Raises:
+            NotAvailable: Matplotlib is not installed, or the energy of regions is not known.
+            InvalidArgument: `top` is below 1.
+        """
+        known = [(row.name, row.energy) for row in self.regions if row.energy is not None][: check_count("top", top, 1)]
+        if self.idle is not None:
+            known.append(("(idle)", self.idle))
+        if not known:
+            why = self.why.get("energy") or self.why.get("regions") or "nothing ran on it"
+            raise NotAvailable(f"the energy of regions on GPU {self.device} is not known: {why}")
+        names, energies = zip(*known, strict=True)
+        return plots.bars(
+            names,
+            [each.joules for each in energies],
+            quantity="J",
+            what="energy",
+            intervals=[(each.low, each.high) for each in energies],
+            ax=ax,
+            title=self._title(),
+        )
+
     def __str__(self) -> str:
         lines = [self._title()]
         if self.total is not None and self.idle is not None:
@@ -163,6 +197,26 @@ class EnergyReport(Result):
     def _frame_rows(self) -> list[Mapping[str, Any]]:
         """One a region of each GPU."""
         return [row for device in self.devices for row in device._frame_rows()]
+
+    def plot(self, device: int | None = None, top: int = 15, ax: Axes | None = None) -> Axes:
+        """`DeviceEnergy.plot` of one GPU.
+
+        Args:
+            device: CUDA's number of it; None takes the first.
+            top: so many regions at most.
+            ax: Matplotlib's axes to draw on; None makes a figure.
+
+        Raises:
+            NotAvailable: Matplotlib is not installed, or no energy is known.
+            InvalidArgument: the program did not use that GPU, or `top` is below 1.
+        """
+        if not self.devices:
+            raise NotAvailable(f"no energy is known: {self.why}")
+        chosen = next((each for each in self.devices if device in (None, each.device)), None)
+        if chosen is None:
+            known = ", ".join(str(each.device) for each in self.devices)
+            raise InvalidArgument(f"device is {brief(device)}; accepted are {known}")
+        return chosen.plot(top, ax)
 
     def __str__(self) -> str:
         if not self.devices:

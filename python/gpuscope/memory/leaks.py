@@ -10,11 +10,12 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from gpuscope import _core
+from gpuscope.arguments import check_count
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import torch_memory
 from gpuscope.memory import history
@@ -26,6 +27,9 @@ from gpuscope.memory.holders import Holder, find_holders
 from gpuscope.results import Result
 from gpuscope.text import shown
 from gpuscope.units import format_bytes
+
+if TYPE_CHECKING:  # Matplotlib is optional
+    from matplotlib.axes import Axes
 
 WIDTH = 100
 _MOST_EVENTS = 500_000  # 32 MB
@@ -363,6 +367,24 @@ class LeakReport(Result):
     def _frame_rows(self) -> list[Mapping[str, Any]]:
         """One a leak."""
         return [_leak_dict(leak) for leak in self.leaks]
+
+    def plot(self, top: int = 15, ax: Axes | None = None) -> Axes:
+        """A bar a leak, of the bytes that it grows in a step, by the line that allocated them.
+
+        Args:
+            top: so many leaks at most.
+            ax: Matplotlib's axes to draw on; None makes a figure.
+
+        Raises:
+            NotAvailable: Matplotlib is not installed.
+            InvalidArgument: `top` is below 1.
+        """
+        from gpuscope import plots
+
+        drawn = self.leaks[: check_count("top", top, 1)]
+        names = [line_text(leak.place, NO_PYTHON_STACK) for leak in drawn]
+        sizes = [leak.bytes_per_step for leak in drawn]
+        return plots.bars(names, sizes, quantity="B", what="growth a step", ax=ax, title=_verdict(self))
 
 
 def _leak_dict(leak: Leak) -> dict[str, Any]:

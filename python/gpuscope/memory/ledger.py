@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuscope import _core
 from gpuscope.devices import ordinal_of, why_no_gpu
+from gpuscope.errors import NotAvailable
 from gpuscope.frameworks import torch_memory
 from gpuscope.frameworks.pools import Pool
 from gpuscope.frameworks.torch_memory import DEFAULT, Segment
@@ -25,6 +26,9 @@ from gpuscope.memory.events import SOURCES, MemoryEvents
 from gpuscope.memory.host import HostMemory, host_memory
 from gpuscope.results import Result, import_pandas
 from gpuscope.units import format_bytes
+
+if TYPE_CHECKING:  # Matplotlib is optional
+    from matplotlib.axes import Axes
 
 UNEXPLAINED = "unexplained"
 DRIVER = "driver"
@@ -104,6 +108,23 @@ class MemoryLedger(Result):
             NotAvailable: pandas is not installed.
         """
         return import_pandas().DataFrame([asdict(row) for row in self.rows])
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """A bar a row, in their order.
+
+        Args:
+            ax: Matplotlib's axes to draw on; None makes a figure.
+
+        Raises:
+            NotAvailable: Matplotlib is not installed, or there is no GPU.
+        """
+        from gpuscope import plots
+
+        if self.why:
+            raise NotAvailable(f"there is no memory of a GPU to plot: {self.why}")
+        names = [" ".join(filter(None, (row.library, row.what, row.region))) for row in self.rows]
+        title = f"GPU {self.device}: {_explained(self)}"
+        return plots.bars(names, [row.bytes for row in self.rows], quantity="B", what="memory", ax=ax, title=title)
 
     def __repr__(self) -> str:
         return f"<MemoryLedger of GPU {self.device}: {self.why or _explained(self)}>"

@@ -6,11 +6,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuscope.arguments import check_count
 from gpuscope.devices import HOST, is_cpu, ordinal_of
 from gpuscope.errors import InvalidArgument
 from gpuscope.memory import history
@@ -19,6 +20,9 @@ from gpuscope.memory.categories import WITHOUT_PYTHON, backward_without_stack
 from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of, counted_events
 from gpuscope.results import Result, import_pandas
 from gpuscope.units import align_columns, format_bytes
+
+if TYPE_CHECKING:  # Matplotlib is optional
+    from matplotlib.axes import Axes
 
 _DRIVER = SOURCES.index("driver")
 
@@ -90,6 +94,23 @@ class PeakReport(Result):
 
     def __bool__(self) -> bool:
         return self.bytes > 0
+
+    def plot(self, top: int = 15, ax: Axes | None = None) -> Axes:
+        """A bar a place, of the bytes that lived at the peak, the largest first.
+
+        Args:
+            top: so many places at most.
+            ax: Matplotlib's axes to draw on; None makes a figure.
+
+        Raises:
+            NotAvailable: Matplotlib is not installed.
+            InvalidArgument: `top` is below 1.
+        """
+        from gpuscope import plots
+
+        drawn = self.places[: check_count("top", top, 1)]
+        names, sizes = [_place_text(one) for one in drawn], [one.bytes for one in drawn]
+        return plots.bars(names, sizes, quantity="B", what="at the peak", ax=ax, title=_headline(self))
 
     def to_pandas(self) -> Any:
         """The places as a DataFrame, each with its line as text.
