@@ -105,7 +105,7 @@ FAULTS = (
         "R05",
         new_workers_each_epoch,
         workers_that_stay,
-        "batch = next(batches)",
+        "yield from loader",
         begin=50,
         steps=2 * EPOCH + 20,
         calls=EPOCH,
