@@ -19,7 +19,7 @@ export class Sections {
    * names of sections.
    */
   constructor({ state, restore, places = {} }) {
-    Object.assign(this, { state, restoreState: restore, places, isRestoring: false, waiting: 0 });
+    Object.assign(this, { state, restoreState: restore, places, isRestoring: false, waiting: 0, address: location.hash });
     this.names = [...document.querySelectorAll("main > section")].map((section) => section.id);
     this.links = [...document.querySelectorAll("nav a")];
     this.current = this.names[0];
@@ -32,13 +32,16 @@ export class Sections {
     if (this.isRestoring) return;
     clearTimeout(this.waiting);
     this.waiting = setTimeout(() => {
+      if (location.hash !== this.address) return;  // somebody goes elsewhere: hashchange is on its way
       const text = this.state().toString();
       history.replaceState(null, "", `#/${this.current}${text ? `?${text}` : ""}`);
+      this.address = location.hash;
     }, WAIT);
   }
 
   /** Shows what the address says. */
   restore(goes = true) {
+    this.address = location.hash;
     const [, section, text] = /^#\/(\w*)\??(.*)$/.exec(location.hash) || [];
     if (section === undefined) return;
     this.isRestoring = true;
