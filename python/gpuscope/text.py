@@ -17,7 +17,7 @@ Arguments = ParamSpec("Arguments")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 LONGEST_INTEGER = 256  # bits; Python refuses to print some thousands of digits
 _LONGEST = 80  # characters of an argument in a message
-_KEPT = "\N{NO-BREAK SPACE}"
+KEPT_SPACE = "\N{NO-BREAK SPACE}"  # at which `wrapped` ends no line, and which it makes a space
 _CONTROL_IN_LINES = re.compile(r"(?![\n\t])" + _CONTROL.pattern)
 
 
@@ -69,11 +69,20 @@ def shorten(text: str, columns: int, ellipsis: str = "…") -> str:
     return _taken(text, room - columns_of(tail)) + ellipsis + tail
 
 
-def wrapped(text: str, columns: int, indent: int = 0) -> list[str]:
-    """A sentence in lines of at most so many columns, further ones moved in; a number and its "%" stay together."""
-    text = text.replace(" %", _KEPT + "%")
-    lines = textwrap.wrap(text, columns, subsequent_indent=" " * indent, break_on_hyphens=False)
-    return [line.replace(_KEPT, " ") for line in lines]
+def wrapped(text: str, columns: int, indent: int = 0, *, whole_words: bool = False) -> list[str]:
+    """A sentence in lines of at most so many columns, further ones moved in; a number and its "%" stay together.
+
+    Args:
+        text: without ends of lines.
+        columns: at most, the indent among them.
+        indent: of the lines but the first.
+        whole_words: leave words alone that are wider than a line, as paths and addresses, which are copied.
+    """
+    text = text.replace(" %", KEPT_SPACE + "%")
+    lines = textwrap.wrap(
+        text, columns, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=not whole_words
+    )
+    return [line.replace(KEPT_SPACE, " ") for line in lines]
 
 
 def _taken(text: str, columns: int) -> str:

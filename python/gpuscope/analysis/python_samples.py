@@ -16,7 +16,7 @@ from gpuscope.analysis.completeness import audit
 from gpuscope.arguments import as_float, check_count
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result, import_pandas
-from gpuscope.text import brief, one_line, shorten
+from gpuscope.text import brief, one_line, shorten, wrapped
 from gpuscope.trace import Trace, number_of
 from gpuscope.units import format_time
 
@@ -27,6 +27,8 @@ Array = np.ndarray[Any, Any]
 
 NS_PER_US = 1e3
 GAP = "  "
+_LEAST_WIDTH = 40  # of the tables
+_LEAST_NAME = 24  # columns, for which others are left out
 SORT_KEYS = ("self_ns", "total_ns", "cpu_ns", "count")
 # Frames that stand between an import and what is imported: their time is the importer's.
 _IMPORT_SYSTEM = "<frozen importlib"
@@ -124,18 +126,18 @@ class Samples(Result):
         Args:
             max_depth: how many levels to show; None shows all.
             min_percent: leave out what took a smaller share of the recorded time.
-            width: cut names so that lines have at most this many characters (at least 80).
+            width: of lines at most, at least 40: names are cut, and columns left out where there is no room for them.
 
         Raises:
             InvalidArgument: a value that is not accepted.
         """
         if max_depth is not None:
             check_count("max_depth", max_depth, 1)
-        check_count("width", width, 80)
+        check_count("width", width, _LEAST_WIDTH)
         if not 0 <= as_float(min_percent) <= 100:
             raise InvalidArgument(f"min_percent is {brief(min_percent)}; accepted are numbers from 0 to 100")
         rows = [("Python functions, by samples", _HEADINGS), *self._rows(max_depth, min_percent, width)]
-        return self._heading() + _aligned(rows, width)
+        return self._heading(width) + _aligned(rows, width)
 
     def table(self, sort_by: str = "self_ns", row_limit: int = 25, width: int = 140) -> str:
         """One row a function.
@@ -151,10 +153,10 @@ class Samples(Result):
         if sort_by not in SORT_KEYS:
             raise InvalidArgument(f"sort_by is {brief(sort_by)}; accepted are {', '.join(SORT_KEYS)}")
         check_count("row_limit", row_limit, 1)
-        check_count("width", width, 80)
+        check_count("width", width, _LEAST_WIDTH)
         ordered = sorted(self.functions, key=lambda function: -getattr(function, sort_by))[:row_limit]
         rows = [(_title(function), self._cells(function)) for function in ordered]
-        return self._heading() + _aligned([("Python functions, by samples", _HEADINGS), *rows], width)
+        return self._heading(width) + _aligned([("Python functions, by samples", _HEADINGS), *rows], width)
 
     def to_dict(self) -> dict[str, Any]:
         """The functions, and the calls in printed order, each with the place of its ``parent``; times in ns."""
@@ -179,10 +181,11 @@ class Samples(Result):
     def __str__(self) -> str:
         return self.render()
 
-    def _heading(self) -> str:
+    def _heading(self, width: int) -> str:
         every = f" every {format_time(self.interval_ns / NS_PER_US)}" if self.interval_ns else ""
         recorded = format_time(self.recorded_ns / NS_PER_US)
-        return f"{self.count:,} samples{every}; shares are of the {recorded} that were recorded\n"
+        text = f"{self.count:,} samples{every}; shares are of the {recorded} that were recorded"
+        return "".join(f"{line}\n" for line in wrapped(text, width, 2))
 
     def _cells(self, of: SampledFunction | SampledCall) -> list[str]:
         shares = [f"{self.share(time_ns):.1f} %" for time_ns in (of.total_ns, of.self_ns, of.cpu_ns)]
@@ -222,6 +225,7 @@ class Samples(Result):
 
 
 _HEADINGS = ["Total %", "Total", "Self %", "Self", "On CPU %"]
+_DISPENSABLE = (4, 1, 3)  # of these, on narrow terminals, in that order: shares say as much as times
 _OF_A_CALL = ("function", "file", "line", "count", "self_ns", "total_ns", "cpu_ns")
 
 
@@ -402,13 +406,18 @@ def _short(path: str) -> str:
 
 
 def _aligned(rows: list[tuple[str, list[str]]], width: int) -> str:
-    widths = [max(len(cells[column]) for _, cells in rows if cells) for column in range(len(_HEADINGS))]
-    name_width = min(width - sum(widths) - len(GAP) * len(widths), max(len(name) for name, _ in rows))
+    widths = {column: max(len(cells[column]) for _, cells in rows if cells) for column in range(len(_HEADINGS))}
+    for column in _DISPENSABLE:
+        if width - sum(widths.values()) - len(GAP) * len(widths) < _LEAST_NAME:
+            del widths[column]
+    name_width = min(width - sum(widths.values()) - len(GAP) * len(widths), max(len(name) for name, _ in rows))
     lines = []
     for name, cells in rows:
         shown = shorten(name, name_width)
-        numbers = "".join(f"{GAP}{cell:>{size}}" for cell, size in zip(cells, widths, strict=bool(cells)))
+        numbers = "".join(f"{GAP}{cells[column]:>{size}}" for column, size in widths.items()) if cells else ""
         lines.append(f"{shown:<{name_width}}{numbers}".rstrip())
+    if hidden := len(_HEADINGS) - len(widths):
+        lines.append(f"({hidden} more column{'s' * (hidden > 1)} where lines are wider)")
     return "\n".join(lines) + "\n"
 
 

@@ -7,6 +7,7 @@ import argparse
 import difflib
 import importlib
 import os
+import re
 import shutil
 import signal
 import sys
@@ -17,6 +18,7 @@ from typing import Any, NoReturn, Protocol
 from gpuscope import _core
 from gpuscope.cli import console
 from gpuscope.errors import GpuscopeError, InvalidArgument
+from gpuscope.text import KEPT_SPACE, wrapped
 
 
 class Command(Protocol):
@@ -97,6 +99,8 @@ examples:
 """
 
 _FAILED, _MISUSED = 1, 2
+_IN_BRACKETS = re.compile(r"\[[^\]]*\]")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 # Errors begin with the argument's name in Python; on the command line some have other names.
 _OPTIONS = {
@@ -169,18 +173,33 @@ class _Help(argparse.HelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return _examples(text, width) if text.startswith("examples:") else super()._fill_text(text, width, indent)
 
+    def _format_usage(self, usage: str | None, *args: Any) -> str:
+        text = super()._format_usage(usage, *args)
+        lines = text.rstrip().split("\n") if usage else [" ".join(text.split())]  # those of argparse are one sentence
+        if max(map(len, text.split("\n"))) <= self._width:
+            return text
+        whole = (_IN_BRACKETS.sub(lambda option: option[0].replace(" ", KEPT_SPACE), line) for line in lines)
+        return "\n".join(each for line in whole for each in wrapped(line, self._width, len("usage: ") + 2)) + "\n\n"
+
 
 def _examples(text: str, width: int) -> str:
-    """Commands with what they do beside them; below them, where one of these would be too wide."""
+    """Commands with what they do beside them; below them, where one of these would be too wide.
+
+    A command that is too wide goes on behind a backslash, so that a shell takes it as it stands; quotes stay whole.
+    """
     lines = text.rstrip().split("\n")
     if max(map(len, lines)) <= width:
         return text
     found = []
     for line in lines:
-        own, gap, remark = line.lstrip().partition("  ")
-        is_remark = line.startswith(" " * 6) and not line.lstrip().startswith("-")
-        found.append(f"      {own}" if is_remark else line[: len(line) - len(gap + remark)])
-        found += [f"      {remark.lstrip()}"] if remark else []
+        own, _, remark = line.lstrip().partition("  ")
+        if line.startswith(" " * 6) and not own.startswith("-"):  # of the command above it
+            own, remark = "", own
+        blanks = line[: len(line) - len(line.lstrip())]
+        quoted = _QUOTED.sub(lambda text: text[0].replace(" ", KEPT_SPACE), blanks + own)
+        command = wrapped(quoted, width - 2, 6, whole_words=True) if own else []
+        found += [f"{each} \\" for each in command[:-1]] + command[-1:]
+        found += [f"      {each}" for each in wrapped(remark.lstrip(), width - 6)]
     return "\n".join(found)
 
 

@@ -114,7 +114,7 @@ class Bench:
             out.report(result.report())
         for path in files:
             result.to_json(path)
-            out.line("wrote ", (console.display(path), "bold"))
+            out.sentence("wrote ", (console.display(path), "bold"))
         return _INTERRUPTED if result.stopped == "interrupted" else 0
 
 
@@ -187,7 +187,7 @@ class Explore:
         for path in (*pages, *files):
             try:
                 found.write_html(path) if path in pages else found.to_json(path)
-                (console.errors() if alone else out).line("wrote ", (console.display(path), "bold"))
+                (console.errors() if alone else out).sentence("wrote ", (console.display(path), "bold"))
             except GpuscopeError as error:
                 errors.append(error)
         raise_last(errors)

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
+import re
 import shutil
 import sys
 import threading
@@ -14,13 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from gpuscope.paths import STANDARD_OUTPUT, is_stream, open_descriptor
-from gpuscope.text import one_line, printable
+from gpuscope.text import columns_of, one_line, printable, wrapped
 from gpuscope.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 _PATIENCE_S = 0.3  # work that is over by then shows no progress
+_LEAST_COLUMN = 24  # of a terminal's columns, beside which a text is wrapped
+_GAP = re.compile(r"(?<=\S)  +(?=\S)")
 
 # A part of a line: plain text, or text with a rich style such as "bold" or "green".
 Part = str | tuple[str, str]
@@ -52,6 +56,37 @@ class Console:
             encoding = self._stream.encoding or "utf-8"
             print(text.encode(encoding, "backslashreplace").decode(encoding), file=self._stream)
 
+    def sentence(self, *parts: Part) -> None:
+        """Writes the parts as `line` does; on a terminal in several lines where one would be too wide.
+
+        Further lines begin below the last column of the text, where two blanks set one off that leaves room, else a
+        little further in than the first.
+        """
+        styled = [
+            (character, "" if isinstance(part, str) else part[1])
+            for part in parts
+            for character in printable(part if isinstance(part, str) else part[0]).expandtabs(1)
+        ]
+        text, width = "".join(character for character, _ in styled), self.width
+        if width is None or columns_of(text) <= width or "\n" in text:
+            self.line(*parts)
+            return
+        if not text.strip(" -─"):  # a rule
+            self.line((text[:width], styled[0][1]))
+            return
+        room = min(width - _LEAST_COLUMN, width // 2)
+        indents = [gap.end() for gap in _GAP.finditer(text) if gap.end() <= room]
+        indent = max(indents, default=min(len(text) - len(text.lstrip()) + 2, width // 2))
+        at = 0
+        for number, line in enumerate(wrapped(text, width, indent, whole_words=True)):
+            while number and text[at] == " ":
+                at += 1
+            end = at + len(line) - (indent if number else 0)
+            runs = itertools.groupby(styled[at:end], key=lambda each: each[1])
+            shown = [("".join(character for character, _ in run), style) for style, run in runs]
+            self.line(" " * indent if number else "", *shown)
+            at = end
+
     def _print_coloured(self, parts: Sequence[Part]) -> bool:
         """Whether it could: rich may be missing."""
         try:
@@ -71,20 +106,20 @@ class Console:
             style = "bold" if first else ""
             if words.startswith(("warning:", "--")):
                 style = "yellow" if words.startswith("warning:") else "dim"
-            self.line((line, style))
+            self.sentence((line, style))
             first = not words
 
     def wrote(self, path: Path) -> None:
         """Says that a file was written, and how large it is."""
-        self.line("wrote ", (display(path), "bold"), (size_of(path), "dim"))
+        self.sentence("wrote ", (display(path), "bold"), (size_of(path), "dim"))
 
     def complain(self, sentence: str, style: str = "bold red") -> None:
         """Says what went wrong."""
-        self.line(("gpuscope: ", style), sentence)
+        self.sentence(("gpuscope: ", style), sentence)
 
     def note(self, text: str, style: str = "") -> None:
         """Writes a remark under a result."""
-        self.line(("note: ", "bold"), (text, style))
+        self.sentence(("note: ", "bold"), (text, style))
 
     @contextlib.contextmanager
     def forgiving(self) -> Iterator[None]:

@@ -50,7 +50,7 @@ class Counters:
         for counter in chosen:
             about = f"{counter.kind} of {counter.hardware}" if counter.hardware else counter.kind
             unit = f" [{counter.unit}]" if counter.unit else ""
-            out.line((f"{counter.name:<{width}}", "bold"), f"  {counter.description}{unit}", (f"  {about}", "dim"))
+            out.sentence((f"{counter.name:<{width}}", "bold"), f"  {counter.description}{unit}", (f"  {about}", "dim"))
         return 0
 
 

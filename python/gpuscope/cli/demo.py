@@ -53,7 +53,7 @@ class Demo:
             _train(model, options.steps)
         errors = outputs.write(profiler, console.errors())
 
-        out.line(("gpuscope demo", "bold"), f"  {options.steps} training steps on {model.device}")
+        out.sentence(("gpuscope demo", "bold"), f"  {options.steps} training steps on {model.device}")
         out.line()
         show_table(profiler, out)
         show_tree(profiler, out)
@@ -61,7 +61,7 @@ class Demo:
         raise_last(errors)
         recording, trace = map(console.display, outputs.written)
         out.line()
-        out.line(
+        out.sentence(
             "open ",
             (trace, "bold"),
             " at https://ui.perfetto.dev, or print again: ",

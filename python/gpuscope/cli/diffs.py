@@ -75,7 +75,7 @@ class Diff:
         for path in pages:
             with progress.working(f"writing {console.display(path)}"):
                 found.to_html(path)
-            out.line("wrote ", (console.display(path), "bold"))
+            out.sentence("wrote ", (console.display(path), "bold"))
         if options_.open:
             open_pages(pages)
         if options_.json:

@@ -68,7 +68,7 @@ def _user(process: GpuProcess) -> str:
 
 def _show(found: Environment, gpus: Sequence[GpuState], xids: KernelXids, out: Console) -> None:
     facts = (f"gpuscope {found.gpuscope_version}", f"Python {found.python_version}", found.platform)
-    out.line((facts[0], "bold"), ("   " + "   ".join(facts[1:]), "dim"))
+    out.sentence((facts[0], "bold"), ("   " + "   ".join(facts[1:]), "dim"))
     out.line()
     for device in found.devices:
         memory = f"{device.memory_bytes / 2**30:.0f} GiB"

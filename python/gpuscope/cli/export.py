@@ -195,7 +195,7 @@ class Export:
         errors = outputs.write(recording, progress)
         out = console.output(outputs.written)
         for path in outputs.written:
-            out.line(console.display(path), (console.size_of(path), "dim"))
+            out.sentence(console.display(path), (console.size_of(path), "dim"))
         raise_last(errors)
         code = exit_code(recording)
         if code:

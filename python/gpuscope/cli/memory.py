@@ -185,7 +185,8 @@ class _Findings:
             if part is not None:
                 _show_block(str(part), out)
         if self.events is not None and not len(self.events):
-            out.line("no allocations were recorded: the program used no PyTorch, CuPy or CUDA memory on this thread")
+            why = "the program used no PyTorch, CuPy or CUDA memory on this thread"
+            out.sentence(f"no allocations were recorded: {why}")
         if self.events is not None and self.events.lost:
             out.note(f"{self.events.lost:,} older events are no longer kept: raise --max-entries to see them")
         for note in self.notes:
@@ -220,7 +221,7 @@ class _Findings:
 
 def _show_block(text: str, out: Console) -> None:
     for line in text.rstrip("\n").split("\n"):
-        out.line(line)
+        out.sentence(line)
     out.line()
 
 

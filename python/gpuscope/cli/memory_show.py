@@ -58,7 +58,8 @@ class MemoryShow:
             show_peak(peak_memory(events, device), options.top, out, {})
             _show_lines(events, options.top, out)
         else:
-            out.line("the file has no history of that device: torch.cuda.memory._record_memory_history() records one")
+            advice = "torch.cuda.memory._record_memory_history() records one"
+            out.sentence(f"the file has no history of that device: {advice}")
         if events.lost:
             out.note(f"{events.lost:,} older events were no longer kept when it was written")
         for note in found.notes:
@@ -86,18 +87,18 @@ def _show_end(found: MemoryFile, device: int, out: Console) -> None:
     segments = [segment for segment in found.segments if segment.device == device]
     held, used = (sum(getattr(segment, name) for segment in segments) for name in ("bytes", "allocated_bytes"))
     graphs = sum(segment.bytes for segment in segments if segment.pool != "default")
-    out.line((found.path, "bold"))
+    out.sentence((found.path, "bold"))
     text = f"{device_text(device)} at its end: {format_bytes(used)} in use, {format_bytes(held)} held"
     noun = "segment" if len(segments) == 1 else "segments"
-    out.line(f"{text} in {len(segments):,} {noun}" + (f", {format_bytes(graphs)} of CUDA graphs" if graphs else ""))
+    out.sentence(f"{text} in {len(segments):,} {noun}" + (f", {format_bytes(graphs)} of CUDA graphs" if graphs else ""))
     here = found.events.device == device
     if here.any():
         times = found.events.time_ns[here]
-        out.line(f"{int(here.sum()):,} events in {(int(times[-1]) - int(times[0])) / 1e9:.3f} s")
+        out.sentence(f"{int(here.sum()):,} events in {(int(times[-1]) - int(times[0])) / 1e9:.3f} s")
     if found.refused_bytes:
         count, last = len(found.refused_bytes), format_bytes(found.refused_bytes[-1])
         text = f"an allocation of {last} was" if count == 1 else f"{count:,} allocations, the last of {last}, were"
-        out.line((f"{text} refused", "bold red"))
+        out.sentence((f"{text} refused", "bold red"))
     out.line()
 
 
@@ -111,7 +112,7 @@ def _show_lines(events: MemoryEvents, top: int, out: Console) -> None:
         rows = by_line(events, lifetimes, chosen)
         total = sum(size for size, _, _ in rows)
         if rows:
-            out.line((f"{title}: {format_bytes(total)} of known lines", "bold"))
+            out.sentence((f"{title}: {format_bytes(total)} of known lines", "bold"))
             show_rows(rows, total, top, out)
 
 
@@ -145,10 +146,10 @@ def show_peak(peak: Any, top: int, out: Console, by_category: dict[str, int]) ->
         return
     when = f"{peak.since_begin_ns / 1e9:.3f} s after the first event"
     step = "" if getattr(peak, "step", None) is None else f", in step {peak.step}"
-    out.line((f"peak of {device_text(peak.device)}: {format_bytes(peak.bytes)}", "bold"), f"  {when}{step}")
+    out.sentence((f"peak of {device_text(peak.device)}: {format_bytes(peak.bytes)}", "bold"), f"  {when}{step}")
     if by_category:
         parts = [f"{category_text(name)} {format_bytes(size)}" for name, size in by_category.items()]
-        out.line((", ".join(parts), "dim"))
+        out.sentence((", ".join(parts), "dim"))
     rows = [(one.bytes, one.count, place_text(one.place, backward=one.backward)) for one in peak.places]
     show_rows(rows, peak.bytes, top, out, peak.base_bytes)
 
@@ -166,7 +167,7 @@ def show_rows(rows: Sequence[Row], total: int, top: int, out: Console, before: i
     widths = [max(len(row[column]) for row in [heads, *cells]) for column in range(3)]
     for number, row in enumerate([heads, *cells]):
         text = "  ".join([*(cell.rjust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]])
-        out.line((f"  {text}", "dim" if number == 0 else ""))
+        out.sentence((f"  {text}", "dim" if number == 0 else ""))
     out.line()
 
 

@@ -201,8 +201,9 @@ def _writer(options: argparse.Namespace, out: Console) -> Callable[[Iterable[Gpu
             lines = map(csv_line, samples)
         else:
             lines = rows.lines(samples)
+        show = out.line if options.json or options.csv else out.sentence
         for line in lines:
-            out.line(line.rstrip("\n"))
+            show(line.rstrip("\n"))
 
     return write
 

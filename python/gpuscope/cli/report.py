@@ -92,7 +92,7 @@ def show_summary(results: Analyses, out: Console) -> None:
     info = results.trace.info
     elapsed_ns = number_of(info, "session.stop_ns") - number_of(info, "session.start_ns")
     how = ", ".join(_how(info))
-    out.line(("gpuscope", "bold"), f"  recorded {_duration(elapsed_ns)}", (f"  {how}", "dim"))
+    out.sentence(("gpuscope", "bold"), f"  recorded {_duration(elapsed_ns)}", (f"  {how}", "dim"))
     out.line()
 
 
@@ -128,14 +128,14 @@ def show_steps(results: Analyses, out: Console) -> None:
     except NotAvailable as error:
         text = str(error)
     for line in text.split("\n"):
-        out.line(line)
+        out.sentence(line)
     out.line()
 
 
 def show_counters(results: Analyses, out: Console) -> None:
     """What the hardware counters say of regions and kernels."""
     for line in str(results.counters()).split("\n"):
-        out.line(line)
+        out.sentence(line)
     out.line()
 
 
@@ -156,7 +156,7 @@ def show_table(
     if [event.kind for event in events] == ["outside"]:  # nothing else is known but what the functions say
         return
     if not events:
-        out.line("no region, driver call or GPU work was recorded")
+        out.sentence("no region, driver call or GPU work was recorded")
         out.line()
         return
     if wide:
@@ -170,7 +170,7 @@ def show_table(
     extras = _extras(results)
     for wanted, what, option in ((by_shape, "shapes", "--record-shapes"), (by_frames, "stacks", "--with-stack")):
         if wanted and what not in extras:
-            out.line((f"no {what} were recorded to group by: gpuscope run {option}", "dim"))
+            out.sentence((f"no {what} were recorded to group by: gpuscope run {option}", "dim"))
     out.line()
 
 
@@ -182,7 +182,7 @@ def _show_all_columns(events: Averages, sort_by: str | None, row_limit: int, out
     for line in table.rstrip("\n").split("\n"):
         out.line((line, "dim" if not line.strip("- ") else ""))
     if len(events) > row_limit:
-        out.line((f"{len(events) - row_limit} more rows: --row-limit {len(events)}", "dim"))
+        out.sentence((f"{len(events) - row_limit} more rows: --row-limit {len(events)}", "dim"))
 
 
 def show_tree(results: Analyses, out: Console, *, max_depth: int | None = None) -> None:
@@ -202,9 +202,9 @@ def show_functions(results: Analyses, out: Console, *, max_depth: int | None = N
     samples = results.samples()
     if not samples:
         return
-    text = samples.render(max_depth=max_depth, width=max(80, min(140, out.width or 140)))
+    text = samples.render(max_depth=max_depth, width=max(40, min(140, out.width or 140)))
     for number, line in enumerate(text.rstrip("\n").split("\n")):
-        out.line((line, "dim" if number < 2 else ""))
+        out.sentence((line, "dim" if number < 2 else ""))
     out.line()
 
 
@@ -212,12 +212,12 @@ def show_audit(audit: Audit, out: Console, *, details: bool = False) -> None:
     """Whether the recording is complete: a line, and where more is asked for every note and count behind it."""
     style = "green" if audit.complete else "bold red"
     if not details:
-        out.line((audit.brief, style), (": --audit" if audit.remarks else "", "dim"))
+        out.sentence((audit.brief, style), (": --audit" if audit.remarks else "", "dim"))
         return
     verdict, *lines = str(audit).split("\n")
-    out.line((verdict, style))
+    out.sentence((verdict, style))
     for line in lines:
-        out.line((line, "dim"))
+        out.sentence((line, "dim"))
 
 
 def _width(out: Console) -> int:

@@ -17,7 +17,7 @@ from gpuscope._core import CallKind, RegionKind
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.paths import check_writable, replacing
 from gpuscope.results import Result, import_pandas
-from gpuscope.text import columns_of, shorten
+from gpuscope.text import columns_of, shorten, wrapped
 from gpuscope.trace import Trace
 
 _PARQUET = (".parquet",)
@@ -196,7 +196,8 @@ class SqlResult(Result):
         count = len(self.rows)
         more = f", of which {_MOST_SHOWN:,} are shown" if count > _MOST_SHOWN else ""
         more += f", {hidden} more column{'s' * (hidden > 1)}: select fewer, or take --csv" if hidden else ""
-        return "\n".join([*text, f"{count:,} row{'' if count == 1 else 's'}{more}"])
+        closing = f"{count:,} row{'' if count == 1 else 's'}{more}"
+        return "\n".join([*text, *(wrapped(closing, width, 2) if width else [closing])])
 
 
 def _padded(text: str, width: int) -> str:

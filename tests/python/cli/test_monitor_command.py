@@ -450,5 +450,6 @@ def test_without_textual_one_sentence_says_what_to_install(library, tmp_path):
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     seen, code = on_terminal(library, 120, PYTHONPATH=path)
     assert code == 1
+    seen = " ".join(seen.split())  # it is wrapped
     assert "textual is not installed; pip install 'gpuscope[monitor]', or gpuscope monitor --rows" in seen
     assert "Traceback" not in seen
