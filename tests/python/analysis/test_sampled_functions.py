@@ -124,7 +124,7 @@ def test_the_table_is_ordered_as_asked(run):
         ("table", {"row_limit": 0}, "row_limit is 0; accepted are integers from 1"),
         ("render", {"min_percent": 101}, "min_percent is 101; accepted are numbers from 0 to 100"),
         ("render", {"max_depth": 0}, "max_depth is 0; accepted are integers from 1"),
-        ("render", {"width": 10}, "width is 10; accepted are integers from 80"),
+        ("render", {"width": 10}, "width is 10; accepted are integers from 40"),
     ],
 )
 def test_a_wrong_argument_gets_a_sentence(run, method, arguments, words):
