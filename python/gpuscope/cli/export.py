@@ -104,9 +104,6 @@ def open_recording(options: argparse.Namespace, out: Console) -> Recording:
     from gpuscope.recording import load
 
     path = options.recording
-    if not os.path.isdir(path):
-        with open_file(path):  # which refuses what is no file, before its name is judged
-            pass
     check_recording(path)
     with out.working(f"reading {path}"):
         return load(path, salvage=options.salvage)
@@ -128,6 +125,9 @@ def check_recording(path: str) -> None:
     """Raises InvalidArgument for any other file."""
     from gpuscope.readers.files import ACCEPTED, SUFFIXES, kind_of
 
+    if not os.path.isdir(path):
+        with open_file(path):  # which refuses what is no file, before its name is judged
+            pass
     if find_suffix(Path(path), SUFFIXES) is None and kind_of(Path(path)) == "":
         raise InvalidArgument(f"{path!r} is not a recording; accepted are {ACCEPTED}")
 
