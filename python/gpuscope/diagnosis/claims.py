@@ -105,6 +105,31 @@ def shared_ns(context: Context, one: Claim, other: Claim) -> float:
     return float(idle_ns) + float(context.duration_ns[both].sum())
 
 
+def late_claim(context: Context, cause: IdleCause, pieces: Array, spans: Array) -> Claim:
+    """What these idle pieces have of a cause, and what the host did late because of it.
+
+    A launching thread that had not stood still would be ahead by all the time that it did so, of which some passed
+    before the GPU was idle: what it does until its launch would not keep the GPU waiting as far.
+
+    Args:
+        context: the recording.
+        cause: why the thread stood still.
+        pieces: entries of the context's idle pieces.
+        spans: when it did: rows of a thread, a start and an end in ns; those of a thread in order and apart.
+    """
+    idle = context.pieces
+    threads = np.append(context.trace.api.thread.astype(np.int64), context.main_thread)[idle.launch[pieces]]
+    ahead = np.zeros(len(pieces))
+    for thread in np.unique(threads).tolist():
+        here = np.flatnonzero(threads == thread)
+        own = spans[spans[:, 0] == thread]
+        before = np.append(0, np.cumsum(own[:, 2] - own[:, 1]))
+        first = np.searchsorted(own[:, 2], idle.start_ns[pieces[here]], side="right")
+        last = np.searchsorted(own[:, 1], idle.end_ns[pieces[here]], side="left")
+        ahead[here] = before[np.maximum(last, first)] - before[first]
+    return Claim(pieces, (cause, *HOST), np.maximum(ahead, idle.cause_ns[cause, pieces]))
+
+
 def host_edit(context: Context, pieces: Array) -> Edit:
     """The launching threads no longer spend what lies between the beginning of these idle pieces and their launch."""
     idle, api = context.pieces, context.trace.api

@@ -123,7 +123,7 @@ class _Candidate:
 
     @property
     def is_usual(self) -> bool:
-        """Whether it is in most steps: what a model saves is that of the median step, in which others are not."""
+        """Whether it is in most steps: of long recordings some steps are replayed, in which others may not be."""
         return bool(2 * np.median(self.alone) >= self.alone.mean())
 
     @property

@@ -13,7 +13,7 @@ import numpy as np
 from gpuscope import _core
 from gpuscope.diagnosis.steps import Array, Steps, as_passed, profiler_spans
 from gpuscope.errors import InvalidArgument
-from gpuscope.stats.distributions import median_rank
+from gpuscope.stats.distributions import student_factor
 from gpuscope.trace import Table, Trace
 from gpuscope.units import format_share
 
@@ -21,7 +21,7 @@ ACCEPTED_ERROR = 0.03
 """How far a replayed step may be from the recorded one for the model to be accepted."""
 ACCEPTED_UNLAUNCHED = 0.05
 """Of how much of the work the launch may be missing."""
-LEAST_STEPS = 2
+LEAST_STEPS, FEWEST_FOR_AN_INTERVAL = 2, 5
 MOST_CALLS = 100_000
 """Of how many calls of the driver all steps are replayed; of more, that many calls' share of the steps."""
 RUNS, LEAD_IN, LEAST_REPLAYED = 4, 3, 16
@@ -73,8 +73,8 @@ class Saving:
     """What edits save, as shares of the wall time of the steps.
 
     Attributes:
-        value: the median over the steps; of a bound, the most that can be saved.
-        low: the lower end of the interval of that median.
+        value: of the time of all steps; of a bound, the most that can be saved.
+        low: the lower end of its interval.
         high: the upper end.
         is_bound: no model reproduced the steps: `value` and `high` are the most that can be saved, `low` is 0.
     """
@@ -131,8 +131,10 @@ class Replay:
     def saving(self, edits: Sequence[Edit]) -> Saving:
         """What all these edits save together.
 
-        The median over the steps of 1 - time with the edits / time without, both replayed, and its interval at 95 % by
-        order statistics; with too few steps for one, the least and the most of any step. A negative value is a loss.
+        1 - time with the edits / time without, both replayed, each of all steps together: where a step ends differs
+        from one to the next, and what one is too long the next is too short. Its interval at 95 % is that of a ratio
+        of sums as the steps differ, Student's; with too few steps for one, the least and the most of any step. A
+        negative value is a loss.
 
         Where the model is not accepted, a bound: see `_bound`.
 
@@ -143,11 +145,18 @@ class Replay:
         if self._model is None or self.reason is not None:
             return self._bound(edit)
         lasted = self._unchanged_ns > 0
-        shares = 1 - self._replayed(self._model, _joined([self._own, edit]))[lasted] / self._unchanged_ns[lasted]
-        ordered = np.sort(shares)
-        rank = max(median_rank(len(ordered), CONFIDENCE), 1.0)
-        low, high = np.interp([rank - 1, len(ordered) - rank], np.arange(len(ordered)), ordered)
-        return Saving(float(np.median(ordered)), float(low), float(high), is_bound=False)
+        with_ns = self._replayed(self._model, _joined([self._own, edit]))[lasted].astype(float)
+        without_ns = self._unchanged_ns[lasted].astype(float)
+        count = len(with_ns)
+        remains = float(with_ns.sum() / without_ns.sum())
+        if count < FEWEST_FOR_AN_INTERVAL:
+            shares = 1 - with_ns / without_ns
+            return Saving(1 - remains, float(shares.min()), float(shares.max()), is_bound=False)
+        # Cochran, Sampling Techniques, 6.4: of a ratio of sums, by what the steps are off from it.
+        off_ns = with_ns - remains * without_ns
+        error = math.sqrt(count / (count - 1) * float(np.square(off_ns).sum())) / float(without_ns.sum())
+        reach = student_factor(CONFIDENCE, count - 1) * error
+        return Saving(1 - remains, 1 - remains - reach, min(1 - remains + reach, 1.0), is_bound=False)
 
     def _replayed(self, model: _core.QueueModel, edit: Edit) -> Array:
         """How long each of the steps takes that are replayed, with an edit."""
@@ -239,8 +248,8 @@ class _Run:
 def _runs(steps: int, calls: int) -> list[_Run]:
     """All steps as one, or several runs of some steps, evenly spread, where the calls of all would take too long."""
     affordable = max(LEAST_REPLAYED, steps * MOST_CALLS // max(calls, 1))
-    if affordable >= steps:
-        return [_Run(0, steps, 0)]
+    if affordable >= steps:  # where the first begins, nothing is queued: less of it is hidden than usual
+        return [_Run(0, steps, int(steps > FEWEST_FOR_AN_INTERVAL))]
     count = affordable // RUNS
     lead = min(LEAD_IN, count // 2)
     return [_Run(int(first), count, lead) for first in np.linspace(0, steps - count, RUNS)]

@@ -56,6 +56,18 @@ def test_an_unchanged_program_takes_as_long_as_it_did():
     assert (saving.value, saving.low, saving.high, saving.is_bound) == (0.0, 0.0, 0.0, False)
 
 
+def test_what_is_saved_is_of_all_steps_together_where_they_differ():
+    program, computed = QueueProgram(), []
+    for number in range(30):
+        program.launch(50 * US)
+        program.sync()
+        program.host(20 * US)
+        computed.append(program.host(0 if number % 3 else 200 * US))
+        program.step()
+    change = Changed(hidden=computed)
+    assert predicted(program, change).value == pytest.approx(realised(program, change), rel=0.05)
+
+
 def test_without_its_waits_a_loop_is_as_fast_as_its_kernels():
     program, waits, _ = waiting_loop()
     a_step = LAUNCH + LATENCY + 50 * US + WAKE + 20 * US

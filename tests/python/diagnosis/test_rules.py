@@ -1036,6 +1036,24 @@ def test_what_comes_in_each_step_has_a_saving_that_is_no_bound():
     assert finding.saving == pytest.approx(0.5, abs=0.03)
 
 
+@pytest.mark.parametrize(
+    ("rule", "stands_still"),
+    [
+        ("R23", lambda loop: loop.function("Python GC", FunctionKind.GARBAGE)),
+        ("R26", lambda loop: loop.function("torch/serialization.py(945): save")),
+    ],
+)
+def test_a_pause_that_began_while_the_gpu_had_work_costs_also_what_the_host_is_late_with_after_it(rule, stands_still):
+    def step(loop, number=0):
+        compute(loop)
+        with stands_still(loop):
+            loop.work(970)
+        loop.work(60)
+
+    finding = next(each for each in diagnosis_of(step).findings if each.id == rule)
+    assert finding.share == pytest.approx(0.06, abs=0.01)  # all that the GPU is idle, not what lies within the pause
+
+
 def test_what_launches_cost_is_not_what_the_waits_between_them_cost():
     def step(loop):
         for _ in range(100):

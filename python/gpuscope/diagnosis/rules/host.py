@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuscope._core import CallKind
-from gpuscope.diagnosis.claims import Claim, host_edit
+from gpuscope.diagnosis.claims import Claim, host_edit, late_claim
 from gpuscope.diagnosis.context import Context, Where, joined
 from gpuscope.diagnosis.host_waits import DEEPEST
 from gpuscope.diagnosis.idle import IdleCause, causes_of_paths, function_rows, overheads_of_thread
@@ -62,11 +62,12 @@ def _garbage(context: Context) -> Iterator[Cause]:
     if len(rows) == 1 and len(context.steps.end_ns) == 1:  # one of the start, as likely as not
         return
     longest = int(context.trace.python_functions.duration_ns[rows].max())
+    spans = _spans(context, rows)
     yield Cause(
         "Python collects garbage",
         "gc.freeze() after the set-up, gc.set_threshold(100_000), or gc.collect() where it does not hurt",
-        Claim(pieces, (IdleCause.GARBAGE,)),
-        Edit(host_spans=_spans(context, rows)),
+        late_claim(context, IdleCause.GARBAGE, pieces, spans),
+        Edit(host_spans=spans),
         _callers(context, rows),
         {"": f"{len(rows)} collections", "the longest took": _time(longest)},
         is_rare=True,
@@ -78,6 +79,7 @@ def _files(context: Context) -> Iterator[Cause]:
     if len(pieces) == 0:
         return
     rows = _functions_of(context, IdleCause.FILES, pieces)
+    spans = _spans(context, rows)
     spent = context.pieces.cause_ns[IdleCause.FILES, pieces]
     lines = context.lines(context.pieces.launch[pieces], spent)[:1]
     inside = _functions(context, pieces)
@@ -86,8 +88,8 @@ def _files(context: Context) -> Iterator[Cause]:
     yield Cause(
         "files or sockets are read or written between launches",
         "save and log on another thread, less often, and on one rank alone",
-        Claim(pieces, (IdleCause.FILES,)),
-        Edit(host_spans=_spans(context, rows)),
+        late_claim(context, IdleCause.FILES, pieces, spans),
+        Edit(host_spans=spans),
         where,
         evidence,
         is_rare=True,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuscope.diagnosis.claims import Claim, host_edit
-from gpuscope.diagnosis.context import Context, Where
-from gpuscope.diagnosis.host_waits import NOT_KNOWN
+from gpuscope.diagnosis.claims import host_edit, late_claim
+from gpuscope.diagnosis.context import Context, Where, joined
+from gpuscope.diagnosis.host_waits import NOT_KNOWN, Spans, cpu_waits, lock_waits
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.rules.rule import Cause, Rule, places
 from gpuscope.diagnosis.steps import Array
@@ -102,12 +102,28 @@ def _waiting(
     return Cause(
         title,
         advice,
-        Claim(pieces, (cause,)),
+        late_claim(context, cause, pieces, _spans(context, cause, pieces)),
         host_edit(context, pieces),
         where,
         {"the launching thread waited": waited, **evidence},
         is_rare=True,
     )
+
+
+def _spans(context: Context, cause: IdleCause, pieces: Array) -> Array:
+    """When the threads that launch after these pieces waited so: rows of a thread, a start and an end."""
+
+    def waits(thread: int) -> Spans:
+        if cause == IdleCause.LOCK:
+            return lock_waits(context.trace, thread)
+        limited, others = cpu_waits(context.trace, thread)
+        return limited if cause == IdleCause.CPU_LIMIT else others
+
+    rows = [np.zeros((0, 3), np.int64)]
+    for thread in sorted(context.threads_of(pieces)):
+        starts, ends = joined(*waits(thread))
+        rows.append(np.stack([np.full(len(starts), thread), starts, ends], axis=1))
+    return np.concatenate(rows)
 
 
 def _pieces(context: Context, cause: IdleCause) -> Array:
