@@ -959,7 +959,7 @@ class GpuSampler:
         ...
     def cost(self) -> dict:
         """
-        What sampling took: rounds, skipped (those that were due while another took too long), dropped (samples that nobody took in time), cpu_ns of elapsed_ns, longest_ns of a round, mean_ns and p99_ns of a sample of a GPU, slow_mean_ns and slow_p99_ns of what is read once a second, and limited: each how manieth round reads a part, where reading takes too much of the interval.
+        What sampling took: rounds, skipped (those that were due while another took too long), dropped (samples that nobody took in time), cpu_ns of elapsed_ns, longest_ns of a round, mean_ns and p99_ns of a sample of a GPU, slow_mean_ns and slow_p99_ns of what is read each slow_interval_ns, and limited: each how manieth round reads a part, where reading takes too much of the interval.
         """
     def stop(self) -> None:
         """

@@ -144,10 +144,12 @@ def test_the_energy_of_the_recording_is_the_counters_difference(recorded):
     assert found.idle_power_w < found.power_w < found["busy"].power_w
 
 
-def test_short_regions_draw_no_less_than_an_idle_gpu_and_no_more_than_a_busy_one(recorded):
+def test_short_regions_draw_no_less_than_an_idle_gpu_and_no_more_than_a_busy_one_may_for_a_moment(recorded):
     prof, _ = recorded
     found = counted(prof)
-    assert found.idle_power_w <= found["short"].power_w <= 1.3 * found["busy"].power_w
+    # What is over in milliseconds is not held back by the limit of power: products of 5 ms with pauses between drew
+    # 978 W of an H100, by its counter, whose limit held the same products of a second at 696 W.
+    assert found.idle_power_w <= found["short"].power_w <= 1.6 * found["busy"].power_w
 
 
 def test_shares_of_throttled_time_are_shares_or_have_a_reason(recorded):

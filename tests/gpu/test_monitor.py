@@ -39,11 +39,17 @@ def test_what_stands_still_equals_nvidia_smi(asked):
         assert gpu.temperature_c == pytest.approx(temperature, abs=3)
 
 
+def of_used(gpus):
+    """Of snapshots or samples, those of the GPU that the kernels run on, which NVML may count as another."""
+    uuid = _core.environment()["devices"][0]["uuid"]
+    return [each for each in gpus if getattr(each, "gpu", each).uuid == uuid]
+
+
 def test_a_busy_gpu_is_busy_and_its_energy_grows(kernels):
-    before = gs.gpu_snapshot()[0]
+    (before,) = of_used(gs.gpu_snapshot())
     kernels.spin(20_000_000, count=50)  # a second
     gs.synchronize()
-    after = gs.gpu_snapshot()[0]
+    (after,) = of_used(gs.gpu_snapshot())
     assert after.busy_ratio > 0
     assert after.energy_total_j > before.energy_total_j
     assert after.processes is not None
@@ -66,7 +72,7 @@ def test_a_monitor_samples_a_busy_gpu_at_its_interval(kernels):
     with gs.GPUMonitor(None, interval=0.05) as monitor:
         kernels.spin(20_000_000, count=100)  # two seconds
         gs.synchronize()
-    samples = [sample for sample in monitor.take() if sample.gpu.index == 0]
+    samples = of_used(monitor.take())
     assert len(samples) >= 20
     assert max(sample.gpu.busy_ratio for sample in samples) > 0.5
     assert samples[-1].gpu.energy_total_j > samples[0].gpu.energy_total_j
@@ -85,10 +91,10 @@ def test_samples_lie_on_the_clock_of_recordings(kernels):
 def test_performance_counters_tell_a_busy_gpu_from_an_idle_one(kernels):
     with gs.GPUMonitor(None, interval=0.2) as monitor:
         time.sleep(1.5)
-        idle = [sample for sample in monitor.take() if sample.gpu.index == 0]
+        idle = of_used(monitor.take())
         kernels.spin(20_000_000, count=150)  # three seconds
         gs.synchronize()
-        busy = [sample for sample in monitor.take() if sample.gpu.index == 0]
+        busy = of_used(monitor.take())
     if "Hopper and later" in busy[-1].gpu.why.get("sm_active_ratio", ""):
         pytest.skip("this GPU has no such counters")
     assert not [reason for name, reason in busy[-1].gpu.why.items() if name in _core.GPM_FIGURES]
@@ -102,7 +108,7 @@ def test_energy_between_two_moments_is_the_mean_of_the_power(kernels):
     with gs.GPUMonitor(None, interval=0.1) as monitor:
         kernels.spin(20_000_000, count=250)  # five seconds
         gs.synchronize()
-    samples = [sample for sample in monitor.take() if sample.gpu.index == 0]
+    samples = of_used(monitor.take())
     found = gs.monitor.growth(samples)
     powers = [sample.gpu.power_w for sample in samples[len(samples) // 4 :]]
     assert found.energy_j.low <= found.energy_j.value

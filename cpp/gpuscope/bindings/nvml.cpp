@@ -188,7 +188,8 @@ py::dict sampling_cost(const nvml::GpuSampler& sampler) {
   return py::dict("rounds"_a = cost.rounds, "skipped"_a = cost.skipped, "dropped"_a = cost.dropped,
                   "cpu_ns"_a = cost.cpu_ns, "elapsed_ns"_a = cost.elapsed_ns, "longest_ns"_a = cost.longest_ns,
                   "mean_ns"_a = cost.mean_ns, "p99_ns"_a = cost.p99_ns, "slow_mean_ns"_a = cost.slow_mean_ns,
-                  "slow_p99_ns"_a = cost.slow_p99_ns, "limited"_a = limited);
+                  "slow_p99_ns"_a = cost.slow_p99_ns, "slow_interval_ns"_a = cost.slow_interval_ns,
+                  "limited"_a = limited);
 }
 
 }  // namespace
@@ -252,8 +253,9 @@ void bind_nvml(py::module_& module) {
           "cost", &sampling_cost,
           "What sampling took: rounds, skipped (those that were due while another took too long), dropped (samples "
           "that nobody took in time), cpu_ns of elapsed_ns, longest_ns of a round, mean_ns and p99_ns of a sample of a "
-          "GPU, slow_mean_ns and slow_p99_ns of what is read once a second, and limited: each how manieth round reads "
-          "a part, where reading takes too much of the interval.")
+          "GPU, slow_mean_ns and slow_p99_ns of what is read each slow_interval_ns, and limited: each how manieth "
+          "round "
+          "reads a part, where reading takes too much of the interval.")
       .def_property_readonly("why", &nvml::GpuSampler::why, "Why there is no GPU; empty where there is one.");
   module.def("process_memory", &process_memory, py::arg("device") = 0,
              "A GPU's memory in bytes, as NVML tells it now: process (this process, its context and all), used (by all "

@@ -18,8 +18,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::chrono::nanoseconds kSlowInterval = 1s;
-constexpr std::chrono::nanoseconds kLongestRareInterval = 30s;
-constexpr std::size_t kMostSamples = 10'000;  // some 15 MB
+constexpr std::chrono::nanoseconds kLongestInterval = 30s;  // of what is read seldom or rarely
+constexpr std::size_t kMostSamples = 10'000;                // some 15 MB
 
 double process_cpu_s() {
   timespec spent{};
@@ -58,9 +58,17 @@ struct RareReading {
   /// However much was spent: it was not for long, or `held_now` says that it has changed.
   bool is_due(int64_t now_ns, std::optional<uint64_t> held_now) {
     const bool has_changed = held_now && *held_now != std::exchange(held, *held_now);
-    return has_changed || time_ns == 0 || now_ns - time_ns >= std::chrono::nanoseconds(kLongestRareInterval).count();
+    return has_changed || time_ns == 0 || now_ns - time_ns >= kLongestInterval.count();
   }
 };
+
+/// After how long what is read seldom is read again, where reading it took so much of a core: half of what sampling
+/// may cost is left for the rest.
+std::chrono::nanoseconds slow_interval(int64_t cpu_ns, unsigned gpus, std::chrono::nanoseconds interval) {
+  const double share = kSamplingShare / 2 * std::max(gpus, 1U);
+  const std::chrono::nanoseconds affordable(static_cast<int64_t>(static_cast<double>(cpu_ns) / share));
+  return std::max(interval, std::clamp(affordable, kSlowInterval, kLongestInterval));
+}
 
 /// Takes over what the slow thread read last; what the fast one reads stays. Nothing for a GPU that is lost.
 void merge_slow(GpuState& state, const GpuState& slow) {
@@ -207,11 +215,13 @@ std::optional<uint64_t> GpuSampler::held_of(unsigned gpu) const {
   return bits ? std::optional(*bits & kRareReasons) : std::nullopt;
 }
 
-void GpuSampler::read_parts(GpuReader& reader, const Pace& pace) const {
+void GpuSampler::read_parts(GpuReader& reader, const Pace& pace, bool is_settled_due) const {
   const bool was_lost = reader.device() == nullptr;  // of one that came back nothing is known
   const auto has = [&](Part part) { return was_lost || pace.has(part); };
-  if (has(Part::kUse)) {
+  if (was_lost || is_settled_due) {
     reader.read_use();
+  } else if (has(Part::kUse)) {
+    reader.read_load();
   }
   if (has(Part::kMemory)) {
     reader.read_memory();
@@ -241,8 +251,13 @@ void GpuSampler::run_fast() {
   Pace pace(interval_);
   int64_t cpu_ns = 0;
   auto due = std::chrono::steady_clock::now();
+  auto settled_due = due;  // of limits and temperatures
   do {
     const auto began = std::chrono::steady_clock::now();
+    const bool is_settled_due = settled_due <= due;
+    if (is_settled_due) {
+      settled_due = due + kSlowInterval;
+    }
     GpuSample sample{.process_cpu_s = process_cpu_s(), .resident_bytes = resident_bytes(), .state = {}, .host = {}};
     if (readers.empty()) {
       sample.time_ns = now_ns();
@@ -254,7 +269,7 @@ void GpuSampler::run_fast() {
         reader.forget_refusals();  // what a split GPU does not tell, a whole one does
       }
       const uint64_t before = base::ticks();
-      read_parts(reader, pace);
+      read_parts(reader, pace, is_settled_due);
       const uint64_t after = base::ticks();
       sample.time_ns = base::Clock::process().to_ns(before + (after - before) / 2);
       sample.took_ns = base::Clock::process().to_ns(after) - base::Clock::process().to_ns(before);
@@ -292,6 +307,7 @@ void GpuSampler::run_slow() {
   std::vector<RareReading> rare(count_);
   std::optional<Allowance> allowance;  // from the first round on: what beginning takes comes once
   auto due = std::chrono::steady_clock::now();
+  auto slow_due = due;
   do {
     SlowState host{.time_ns = now_ns(), .state = {}, .host = host_reader.read()};
     {
@@ -299,15 +315,23 @@ void GpuSampler::run_slow() {
       slow_host_ = std::move(host);
     }
     xids.read(now_ns());
+    const bool is_slow_due = slow_due <= std::chrono::steady_clock::now();
+    int64_t slow_cpu_ns = 0;
     for (GpuReader& reader : readers) {
       const std::optional<bool> mig = reader.state().mig;
       const bool was_lost = reader.device() == nullptr;
+      const unsigned gpu = reader.state().index;
       const int64_t began_ns = now_ns();
-      reader.read_slow();
+      if (is_slow_due || was_lost) {
+        const int64_t before_ns = base::thread_cpu_ns();
+        reader.read_slow();
+        slow_cpu_ns += base::thread_cpu_ns() - before_ns;
+      } else {
+        reader.read_throttled_where(false);
+      }
       if (reader.state().mig != mig) {
         reader.forget_refusals();
       }
-      const unsigned gpu = reader.state().index;
       const int64_t read_ns = now_ns();
       const bool is_free = gpu == turn && allowance && allowance->free_ns() <= read_ns;
       if (rare[gpu].is_due(read_ns, held_of(gpu)) || was_lost || is_free) {
@@ -331,6 +355,11 @@ void GpuSampler::run_slow() {
     }
     due = std::max(due + std::max(kSlowInterval, interval_), std::chrono::steady_clock::now());
     const std::lock_guard lock(mutex_);
+    if (is_slow_due) {
+      const std::chrono::nanoseconds interval = slow_interval(allowance ? slow_cpu_ns : 0, count_, interval_);
+      slow_due = std::max(slow_due + interval, std::chrono::steady_clock::now());
+      cost_.slow_interval_ns = interval.count();
+    }
     has_read_slow_ = true;
     wake_->notify_all();
     const int64_t before_ns = std::exchange(cpu_ns, base::thread_cpu_ns());

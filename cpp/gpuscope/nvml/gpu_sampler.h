@@ -46,18 +46,20 @@ struct SamplingCost {
   int64_t longest_ns = 0;  // of a round
   int64_t mean_ns = 0;     // of a sample of one GPU
   int64_t p99_ns = 0;
-  int64_t slow_mean_ns = 0;  // of what is read of a GPU once a second, with what is read rarely where that was due
+  int64_t slow_mean_ns = 0;  // of what is read of a GPU seldom, with what is read rarely where that was due
   int64_t slow_p99_ns = 0;
+  int64_t slow_interval_ns = 0;   // after how long that is read again
   Divisors divisors{1, 1, 1, 1};  // each how manieth round reads a part
 };
 
-/// Reads all GPUs at an interval on a thread of its own, and what differs seldom once a second on a second one: neither
-/// takes Python's GIL, and no thread that launches waits for them. That one reads what takes long, too, as often as
-/// both threads together keep to 0.2 % of a core for each GPU, but each half minute at least; at once, where what holds
-/// clocks back has changed. Where reading takes too much of the interval, less is read each time (`Pace`), and `cost`
-/// says of what; figures that a round did not read are those of an earlier one, but for bytes of links, which are
-/// absent. Samples are kept until they are taken, the newest 10,000 at most. Any thread may call; a forked child has
-/// neither thread, and samples no more.
+/// Reads all GPUs at an interval on a thread of its own, limits and temperatures once a second, and the rest on a
+/// second one: neither takes Python's GIL, and no thread that launches waits for them. That one reads seconds of
+/// throttling once a second; what differs seldom likewise, unless that takes more than 0.1 % of a core for each GPU,
+/// and then as often as it takes no more; and what takes long as often as both threads together keep to 0.2 %. Each is
+/// read each half minute at least, and the last at once where what holds clocks back has changed. Where reading takes
+/// too much of the interval, less is read each time (`Pace`), and `cost` says of what; figures that a round did not
+/// read are those of an earlier one, but for bytes of links, which are absent. Samples are kept until they are taken,
+/// the newest 10,000 at most. Any thread may call; a forked child has neither thread, and samples no more.
 class GpuSampler {
  public:
   /// Throws Error where a thread cannot be made.
@@ -84,7 +86,7 @@ class GpuSampler {
 
   void run_fast();
   void run_slow();
-  void read_parts(GpuReader& reader, const Pace& pace) const;
+  void read_parts(GpuReader& reader, const Pace& pace, bool is_settled_due) const;
   /// Until the moment; false where it ends before.
   bool sleep_until(std::chrono::steady_clock::time_point moment);
   void keep(GpuSample sample);

@@ -228,10 +228,17 @@ void GpuReader::read_energy() {
   }
 }
 
+// They do not change while the GPU is there, and the clocks take 1.2 ms each on some hosts.
 void GpuReader::read_limits() {
-  read_number("power_limit_default_w", state_.power_limit_default_w, kWattsPerMilliwatt, nvml_.power_limit_default);
-  read_number("sm_max_hz", state_.sm_max_hz, kHzPerMhz, nvml_.max_clock_info, kSmClock);
-  read_number("memory_max_hz", state_.memory_max_hz, kHzPerMhz, nvml_.max_clock_info, kMemoryClock);
+  if (!state_.power_limit_default_w) {
+    read_number("power_limit_default_w", state_.power_limit_default_w, kWattsPerMilliwatt, nvml_.power_limit_default);
+  }
+  if (!state_.sm_max_hz) {
+    read_number("sm_max_hz", state_.sm_max_hz, kHzPerMhz, nvml_.max_clock_info, kSmClock);
+  }
+  if (!state_.memory_max_hz) {
+    read_number("memory_max_hz", state_.memory_max_hz, kHzPerMhz, nvml_.max_clock_info, kMemoryClock);
+  }
 }
 
 void GpuReader::read_link_bytes(std::chrono::nanoseconds interval) {

@@ -138,10 +138,11 @@ class GpuReader {
   /// What takes long, milliseconds together: the energy counter, of which it is 2 to 4, what held clocks back, as far
   /// as that `takes_long`, errors of the memory, and the link.
   void read_rare();
-  /// Of the above alone: the energy counter; for how long one of `kThrottleReasons` held clocks back; what clocks and
-  /// power may be at most.
+  /// Of the above alone: the energy counter; for how long one of `kThrottleReasons` held clocks back, or each that
+  /// takes long to read or does not; what clocks and power may be at most.
   void read_energy();
   void read_throttled(std::size_t reason);
+  void read_throttled_where(bool takes_long);
   void read_limits();
   /// Bytes that crossed the link to the host, 32 bits wide: some 80 us each. Read each `interval`; absent where they
   /// would wrap within it, as nobody could tell how often they did.
@@ -166,7 +167,6 @@ class GpuReader {
   template <class T>
   void read_field(const char* name, std::optional<T>& figure, double scale, unsigned field);
   void read_names();
-  void read_throttled_where(bool takes_long);
   void read_widest_link();
   void read_errors();
   void read_processes();

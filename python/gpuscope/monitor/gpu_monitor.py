@@ -46,8 +46,9 @@ class MonitorCost:
         elapsed_s: seconds since sampling began.
         mean_s: what a sample of one GPU took, in the mean.
         p99_s: what 99 % of the samples did not exceed.
-        slow_mean_s: what reading a GPU once a second took, on the second thread; what takes long is in it where due.
+        slow_mean_s: what reading seldom took of a GPU, on the second thread; what takes long is in it where due.
         slow_p99_s: likewise.
+        slow_interval_s: after how long that is read again: 1 s, or as much as keeps it to 0.1 % of a core for each GPU.
         limited: parts that are read in each so manieth round alone, as reading took more than 2 % of the interval in
             three rounds in a row: performance_counters, link_bytes, memory, use. In between, samples have the figures
             of the round before, and no bytes of links.
@@ -63,6 +64,7 @@ class MonitorCost:
     p99_s: float = 0.0
     slow_mean_s: float = 0.0
     slow_p99_s: float = 0.0
+    slow_interval_s: float = 0.0
     limited: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -81,10 +83,10 @@ class GPUMonitor:
     """Samples every GPU of the machine in the background and appends to a file.
 
     ``with GPUMonitor("gpu.csv", interval=1.0): train()``, or ``start()`` and ``stop()``. Two threads of the core read
-    NVML without Python's GIL: use, memory, power, clocks and temperature at each interval, what differs seldom (limits,
-    processes, seconds of throttling) once a second, and what takes long (energy, links, errors) as often as both keep
-    to 0.2 % of a core for each GPU, each half minute at least. A file that exists is appended to. On a machine without
-    a GPU the log has this process alone, and `why` says so.
+    NVML without Python's GIL: use, memory, power and clocks at each interval, temperatures, limits and seconds of
+    throttling once a second, so too what differs seldom (processes) unless that takes more than 0.1 % of a core for
+    each GPU, and what takes long (energy, links, errors) as often as both keep to 0.2 %, each half minute at least. A
+    file that exists is appended to. On a machine without a GPU the log has this process alone, and `why` says so.
 
     The first seven columns of a ``.csv`` are those of scripts around nvidia-smi: timestamp (ISO 8601 with zone),
     gpu_idx, util_pct, mem_used_mb, mem_total_mb (MiB), temp_c, power_w; after them every figure of `GpuState` has its
@@ -181,7 +183,7 @@ class GPUMonitor:
         if self._sampler is None or self._is_parents():
             return self._cost
         facts: dict[str, Any] = self._sampler.cost()
-        names = ("cpu", "longest", "elapsed", "mean", "p99", "slow_mean", "slow_p99")
+        names = ("cpu", "longest", "elapsed", "mean", "p99", "slow_mean", "slow_p99", "slow_interval")
         return MonitorCost(
             rounds=facts["rounds"],
             skipped=facts["skipped"],

@@ -86,7 +86,7 @@ class GpuSample:
         gpu: None on a machine without one.
         process_cpu_s: CPU time of all threads of this process so far.
         process_resident_bytes: the host's memory that this process uses.
-        slow_time_ns: when seconds of throttling and whatever changes seldom were read: once a second.
+        slow_time_ns: when seconds of throttling were read: once a second; what changes seldom, then or before.
         host: the machine, this process and its container.
         host_time_ns: when that was read.
         cost: what sampling took; None of logs that do not say so.

@@ -141,6 +141,53 @@ TEST_F(GpuSamplers, ReadWhatTakesLongAsOftenAsItMayCost) {
   EXPECT_LT(hot.rare_time_ns - sample.time_ns, 5'000'000'000);
 }
 
+TEST_F(GpuSamplers, ReadWhatDiffersSeldomAsOftenAsItMayCost) {
+  static std::atomic<int> reads;
+  reads = 0;
+  nvml_.margin_temperature = [](driver::NvmlDevice, driver::NvmlMarginTemperature*) {
+    ++reads;
+    const int64_t until_ns = base::thread_cpu_ns() + 20'000'000;
+    while (base::thread_cpu_ns() < until_ns) {
+    }
+    return 0;
+  };
+  GpuSampler sampler(nvml_, 100ms);
+  std::this_thread::sleep_for(3500ms);
+  EXPECT_EQ(reads, 2);
+  EXPECT_GE(sampler.cost().slow_interval_ns, 20'000'000'000);
+  const GpuSample sample = sampler.take().back();
+  EXPECT_LT(sample.time_ns - sample.slow_time_ns, 2'000'000'000);  // of seconds of throttling
+}
+
+TEST_F(GpuSamplers, ReadTemperaturesAndLimitsOnceASecond) {
+  static std::atomic<int> reads;
+  reads = 0;
+  nvml_.temperature = [](driver::NvmlDevice, int, unsigned* celsius) {
+    *celsius = static_cast<unsigned>(40 + reads++);
+    return 0;
+  };
+  GpuSampler sampler(nvml_, 50ms);
+  std::this_thread::sleep_for(2500ms);
+  const std::vector<GpuSample> samples = sampler.take();
+  EXPECT_LE(reads, 3);
+  EXPECT_GE(reads, 2);
+  EXPECT_EQ(samples.back().state.temperature_c, 40 + reads - 1);
+}
+
+TEST_F(GpuSamplers, AskOnceForWhatDoesNotChange) {
+  static std::atomic<int> reads;
+  reads = 0;
+  nvml_.max_clock_info = [](driver::NvmlDevice, int, unsigned* mhz) {
+    ++reads;
+    *mhz = 1980;
+    return 0;
+  };
+  GpuSampler sampler(nvml_, 50ms);
+  std::this_thread::sleep_for(1500ms);
+  EXPECT_EQ(reads, 2);  // of the processors and of the memory
+  EXPECT_EQ(sampler.take().back().state.sm_max_hz, 1.98e9);
+}
+
 TEST_F(GpuSamplers, AskAnewWhereTheGpuWasSplitOrMadeWhole) {
   static std::atomic<bool> is_split;
   is_split = true;
