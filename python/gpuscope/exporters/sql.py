@@ -6,8 +6,10 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any
 
 import numpy as np
@@ -260,23 +262,33 @@ class Database:
             InvalidArgument: it is no SQL that DuckDB runs on these views.
         """
         cursor, columns = self._execute(query)
-        return SqlResult(columns, cursor.fetchall())
+        return SqlResult(columns, self._until_interrupted(cursor.fetchall))
 
     def _execute(self, query: str) -> tuple[Any, tuple[str, ...]]:
         if not isinstance(query, str) or not query.strip():
             raise InvalidArgument(f"query is {query!r}; accepted is a statement of SQL, as 'select * from kernels'")
         try:
-            cursor = self._connection.execute(query)
+            cursor = self._until_interrupted(partial(self._connection.execute, query))
         except self._duckdb.Error as error:
             raise InvalidArgument(f"query cannot be run: {_sentence(error)}") from error
         return cursor, tuple(column[0] for column in cursor.description or ())
+
+    def _until_interrupted(self, call: Callable[[], Any]) -> Any:
+        """What a call of DuckDB returns, which Ctrl-C ends: DuckDB itself does not look for signals in long queries."""
+        with ThreadPoolExecutor(1) as beside:
+            made = beside.submit(call)
+            try:
+                return made.result()
+            except KeyboardInterrupt:
+                self._connection.interrupt()
+                raise
 
     def batches(self, query: str) -> tuple[tuple[str, ...], Iterator[list[tuple[Any, ...]]]]:
         """The names of the columns, and the rows in parts, for results that are larger than memory should hold."""
         cursor, columns = self._execute(query)
 
         def parts() -> Iterator[list[tuple[Any, ...]]]:
-            while rows := cursor.fetchmany(_ROWS):
+            while rows := self._until_interrupted(partial(cursor.fetchmany, _ROWS)):
                 yield rows
 
         return columns, parts()

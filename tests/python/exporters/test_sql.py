@@ -6,8 +6,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -243,3 +246,13 @@ def test_sums_are_those_of_numpy() -> None:
     (row,) = read.sql("select sum(duration_ns), min(start_ns), count(distinct name) from kernels").rows
     kernels = read.trace.kernels
     assert row == (int(kernels.duration_ns.sum()), int(kernels.start_ns.min()), 20)
+
+
+def test_ctrl_c_ends_a_query_and_the_database_answers_the_next() -> None:
+    database = empty_database()
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        database.run("select count(*) from range(10000000) a, range(100000) b where a.range * b.range = 7")
+    timer.join()
+    assert database.run("select 1").rows == [(1,)]
