@@ -20,10 +20,11 @@ from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.findings import CRITICAL, FINDINGS, FINE, SMALL, UNKNOWN, Diagnosis, Finding, percent
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.idle_counters import idle_by_counters
-from gpuscope.diagnosis.replay import Edit, Replay, Saving, make_replay
+from gpuscope.diagnosis.replay import CONFIDENCE, Edit, Replay, Saving, make_replay
 from gpuscope.diagnosis.rules import RULES, Cause, Rule
 from gpuscope.diagnosis.steps import LEAST_LEFT, START_UP, Array, as_passed, find_steps, steady_steps
 from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.stats.distributions import median_rank
 from gpuscope.trace import Trace, number_of
 from gpuscope.units import format_seconds
 
@@ -246,9 +247,18 @@ def _priced(
 
 
 def _lower(context: Context, candidate: _Candidate) -> float:
-    """The share that a cause surely has: two standard errors below that of the steps; of rare ones that of the run."""
+    """The share that a cause surely has; of rare ones that of the run.
+
+    That is two standard errors below the share in the time of all steps, or what most steps have at least, by the lower
+    end of the interval of the median: single steps that were held up make the former uncertain, and not the latter.
+    """
     share, error = _share(context, candidate.alone)
-    return share if candidate.cause.is_rare else share - 2 * error
+    if candidate.cause.is_rare:
+        return share
+    count, durations = len(candidate.alone), context.steps.durations_ns
+    rank = median_rank(count, CONFIDENCE)
+    usual_ns = np.interp(rank - 1, np.arange(count), np.sort(candidate.alone)) if rank >= 1 else 0.0
+    return max(share - 2 * error, float(usual_ns / max(np.median(durations), 1.0)))
 
 
 def _share(context: Context, per_step: Array) -> tuple[float, float]:

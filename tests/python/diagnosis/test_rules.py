@@ -1054,6 +1054,16 @@ def test_a_pause_that_began_while_the_gpu_had_work_costs_also_what_the_host_is_l
     assert finding.share == pytest.approx(0.06, abs=0.01)  # all that the GPU is idle, not what lies within the pause
 
 
+def test_a_cause_of_each_step_is_found_where_single_steps_were_held_up_by_much_of_it():
+    def step(loop):
+        with loop.at("train.py", 48), loop.region("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"):
+            loop.work(8000 if loop.turn in (5, 9) else 60)
+        compute(loop)
+        loop.wait()
+
+    assert ids(diagnosis_of(step))[:1] == ["R02"]
+
+
 def test_what_launches_cost_is_not_what_the_waits_between_them_cost():
     def step(loop):
         for _ in range(100):
