@@ -18,6 +18,7 @@ export function sized(canvas, width, height) {
   canvas.style.height = `${height * zoomOf()}px`;
   const pen = canvas.getContext("2d");
   pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  pen.ratio = ratio; // pixels of the device in one of the drawing
   pen.clearRect(0, 0, width, height);
   pen.font = FONT;
   pen.textBaseline = "middle";
@@ -39,12 +40,14 @@ export function box(pen, x, y, width, height, slot, name, edge = 0, isPale = fal
 
 /** A box of any color. */
 export function boxIn(pen, x, y, width, height, { fill, ink }, name, edge = 0, isPale = false) {
-  const left = Math.max(x, -2), right = Math.min(x + width, edge || x + width);
+  // Whole pixels of the device: two boxes that share one would be paler than others, in bands that nothing happened in.
+  const pixel = 1 / pen.ratio, snapped = (value) => Math.round(value * pen.ratio) * pixel;
+  const left = snapped(Math.max(x, -2)), right = snapped(Math.min(x + width, edge || x + width));
   const shown = right - left;
   pen.fillStyle = fill;
   const alpha = pen.globalAlpha;
   if (isPale) pen.globalAlpha = alpha * PALE;
-  pen.fillRect(left, y, Math.max(shown - (shown > 3 ? 0.7 : 0), 0.7), height);
+  pen.fillRect(left, y, Math.max(shown - (shown > 3 ? pixel : 0), pixel), height);
   pen.globalAlpha = alpha;
   if (shown < 26 || height < 11) return;
   const text = cut(name, shown - 7);

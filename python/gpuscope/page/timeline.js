@@ -36,7 +36,7 @@ export class Timeline {
     };
     this.layout();
     this.listen();
-    whenThemeChanges(() => this.update());
+    whenThemeChanges(() => this.draw());
     new ResizeObserver(() => { this.layout(); this.update(); }).observe(this.place);
     this.describe();
   }

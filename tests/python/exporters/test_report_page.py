@@ -474,6 +474,23 @@ def test_print_has_the_tables_and_not_the_controls(show):
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
+def test_print_has_the_lanes_of_the_timeline_on_light_paper(show):
+    with show(loop(), color_scheme="dark", width=720) as page:
+        page.emulate_media(media="print")
+        lanes = page.locator("#lanes canvas")
+        assert lanes.is_visible()
+        assert page.locator("#find").is_hidden()
+        corner = "canvas => [...canvas.getContext('2d').getImageData(1, canvas.height - 2, 1, 1).data]"
+        red, green, blue, alpha = lanes.evaluate(corner)
+        assert alpha == 0 or min(red, green, blue) > 200
+
+
+def test_print_is_no_wider_than_its_paper(show):
+    with show(Trace(steps_store()), width=720) as page:  # A4 without its margins has 718 pixels
+        page.emulate_media(media="print")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
 @pytest.mark.parametrize("width", [360, 700, 1280, 3840])
 def test_the_page_never_scrolls_sideways(show, width):
     with show(Trace(steps_store()), width=width) as page:
