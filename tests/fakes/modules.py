@@ -36,6 +36,8 @@ def _is_imported(name: str, module: object) -> bool:
     """Whether it is a module that an import finds now, or one that a foreign package which is such a module made."""
     if not isinstance(module, ModuleType):
         return False
+    if name == "__mp_main__":  # as multiprocessing calls it, too, once it is imported
+        return module is sys.modules["__main__"]
     package = name.partition(".")[0]
     if getattr(module.__spec__, "loader", None) is not None:
         file = getattr(module, "__file__", None)
