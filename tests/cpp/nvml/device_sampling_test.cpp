@@ -225,7 +225,7 @@ TEST_F(DeviceSamplings, SpendNoMoreOfACoreThanTheyMay) {
     sampling.begin();
   }
   EXPECT_GE(reads, 10);
-  EXPECT_LE(reads, 24);
+  EXPECT_LE(reads, 45);  // 0.25 s of the first search, 0.18 s at once, and a share of the time; else some 200
 }
 
 TEST_F(DeviceSamplings, GoOnReadingTheEnergyWhereAllOtherCallsTakeLong) {
