@@ -254,8 +254,7 @@ void bind_nvml(py::module_& module) {
           "What sampling took: rounds, skipped (those that were due while another took too long), dropped (samples "
           "that nobody took in time), cpu_ns of elapsed_ns, longest_ns of a round, mean_ns and p99_ns of a sample of a "
           "GPU, slow_mean_ns and slow_p99_ns of what is read each slow_interval_ns, and limited: each how manieth "
-          "round "
-          "reads a part, where reading takes too much of the interval.")
+          "round reads a part, where reading takes too much of the interval.")
       .def_property_readonly("why", &nvml::GpuSampler::why, "Why there is no GPU; empty where there is one.");
   module.def("process_memory", &process_memory, py::arg("device") = 0,
              "A GPU's memory in bytes, as NVML tells it now: process (this process, its context and all), used (by all "
