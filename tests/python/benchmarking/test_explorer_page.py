@@ -282,6 +282,7 @@ def test_paper_has_the_chart_and_the_tables_in_light_colors(show):
         page.emulate_media(media="print")
         assert page.locator("#figures table").first.is_visible()
         assert page.locator("#chart").is_visible()
+        assert page.locator("#legend").is_visible()
         assert page.locator("#metric").is_hidden()
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert len(page.pdf()) > 10_000
