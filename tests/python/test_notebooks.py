@@ -136,6 +136,7 @@ def test_without_ipython_it_is_a_sentence(monkeypatch):
 def shell(monkeypatch, tmp_path):
     """A notebook's shell with the extension, and what it displayed."""
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # of another environment IPython warns
     interactive = pytest.importorskip("IPython.core.interactiveshell")
     capture = pytest.importorskip("IPython.utils.capture")
     interactive.InteractiveShell.clear_instance()
