@@ -80,13 +80,13 @@ def test_a_signal_ends_a_program_whose_main_thread_is_inside_a_call(start, tmp_p
 
 
 def test_a_signal_sent_twice_at_once_is_one(start, tmp_path):
-    """As timeout(1) and systemd do."""
+    """As timeout(1) and systemd do. Of those that wait together Linux delivers the one of the lowest number first."""
     process = start(WAITS)
     process.terminate()
     process.send_signal(signal.SIGHUP)
     process.terminate()
     process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGTERM
+    assert process.returncode in (-signal.SIGTERM, -signal.SIGHUP)
     assert "work" in names(tmp_path)
 
 
