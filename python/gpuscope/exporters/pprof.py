@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from gpuscope.analysis.call_tree import STACK_METRICS, Node, tree
 from gpuscope.exporters.protobuf import message, number, packed
 from gpuscope.paths import check_writable, replacing
-from gpuscope.trace import Trace, number_of
+from gpuscope.trace import Trace, number_of, program_of
 
 SUFFIXES = (".pb.gz", ".pprof")
-_SAMPLE_TYPE, _SAMPLE, _LOCATION, _FUNCTION, _STRING = 1, 2, 4, 5, 6
+_SAMPLE_TYPE, _SAMPLE, _MAPPING, _LOCATION, _FUNCTION, _STRING = 1, 2, 3, 4, 5, 6
 _TIME, _DURATION, _COMMENT, _DEFAULT = 9, 10, 13, 14
 _TYPES = (("count", "count"), ("cpu", "nanoseconds"), ("gpu", "nanoseconds"))
 
@@ -56,9 +56,12 @@ def _profile(trace: Trace) -> Iterator[bytes]:
         if any(values):
             yield message(_SAMPLE, packed(1, stack) + packed(2, values))
         waiting += [(child, stack) for child in reversed(node.children)]
+    # Of a binary that pprof need not look for (has_functions), whose name it shows: the program's.
+    yield message(_MAPPING, number(1, 1) + number(5, text(program_of(trace.info))) + number(7, 1))
     for name, frame in frames.items():
-        yield message(_LOCATION, number(1, frame) + message(4, number(1, frame)))
-        yield message(_FUNCTION, number(1, frame) + number(2, text(name)) + number(3, text(name)))
+        yield message(_LOCATION, number(1, frame) + number(2, 1) + message(4, number(1, frame)))
+        # No system_name: pprof would cut the template arguments off, which tell kernels apart, where both are the same.
+        yield message(_FUNCTION, number(1, frame) + number(2, text(name)))
     yield number(_TIME, number_of(trace.info, "session.start_ns"))
     yield number(
         _DURATION, max(number_of(trace.info, "session.stop_ns") - number_of(trace.info, "session.start_ns"), 0)

@@ -75,7 +75,7 @@ def export_speedscope(trace: Trace, path: str | os.PathLike[str], most_bytes: in
             left_out += len(start) - kept
             file.write(b",\n" if number else b"\n")
             cut += _write_lane(file, name, start[:kept] - begin_ns, duration[:kept], frame[:kept])
-        title = trace.info.get("process.argv", "") or "recording"
+        title = trace.info.get("process.argv", "").strip() or "recording"
         notes = [f"the first {share:.0%} of the events, as more cannot be read"] if left_out else []
         notes += [f"{cut:,} spans cut where they overlap"] if cut else []
         title = f"{title} ({'; '.join(notes)})" if notes else title

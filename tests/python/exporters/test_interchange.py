@@ -18,6 +18,7 @@ from fakes.versions import version
 from gpuscope.errors import InvalidArgument
 from gpuscope.exporters.speedscope import export_speedscope
 from gpuscope.recording import Recording
+from gpuscope.trace import program_of
 
 KERNELS = {"void gemm<float>(int)": 2e6, "relu": 1e6}
 
@@ -120,11 +121,13 @@ def pprof_message() -> Any:
         "ValueType": [("type", 1, "int64", False), ("unit", 2, "int64", False)],
         "Sample": [("location_id", 1, "uint64", True), ("value", 2, "int64", True)],
         "Line": [("function_id", 1, "uint64", False), ("line", 2, "int64", False)],
+        "Mapping": [("id", 1, "uint64", False), ("filename", 5, "int64", False), ("has_functions", 7, "uint64", False)],
         "Location": [("id", 1, "uint64", False), ("mapping_id", 2, "uint64", False), ("line", 4, "Line", True)],
         "Function": [("id", 1, "uint64", False), ("name", 2, "int64", False), ("system_name", 3, "int64", False)],
         "Profile": [
             ("sample_type", 1, "ValueType", True),
             ("sample", 2, "Sample", True),
+            ("mapping", 3, "Mapping", True),
             ("location", 4, "Location", True),
             ("function", 5, "Function", True),
             ("string_table", 6, "string", True),
@@ -176,6 +179,18 @@ def test_pprof_has_the_call_tree(tmp_path: Path, name: str) -> None:
     assert any(stack.startswith("ProfilerStep") and stack.endswith("relu") for stack in stacks)
     total_cpu = sum(sample.value[1] for sample in profile.sample)
     assert total_cpu == sum(node.self_cpu_ns for node in recording.tree().root if node.kind != "recording")
+
+
+def test_pprof_leaves_names_whole_and_looks_for_no_binary(tmp_path: Path) -> None:
+    """Its `demangle` shortens what has one name twice; what has functions is not symbolized."""
+    recording = version(KERNELS, steps=2)
+    recording.export_pprof(tmp_path / "run.pb.gz")
+    profile = pprof_message()
+    profile.ParseFromString(gzip.decompress((tmp_path / "run.pb.gz").read_bytes()))
+    assert not any(function.system_name for function in profile.function)
+    assert [(each.id, each.has_functions) for each in profile.mapping] == [(1, 1)]
+    assert profile.string_table[profile.mapping[0].filename] == program_of(recording.trace.info)
+    assert {place.mapping_id for place in profile.location} == {1}
 
 
 def test_totals_alone_make_a_profile_of_pprof(tmp_path: Path) -> None:
