@@ -14,6 +14,11 @@
 
 namespace gpuscope::store {
 
+Store::Store() = default;
+Store::Store(Store&& other) noexcept = default;
+Store& Store::operator=(Store&& other) noexcept = default;
+Store::~Store() = default;
+
 void Store::set_info(std::string_view key, std::string_view value) {
   const uint32_t key_id = strings.intern(key);
   const uint32_t value_id = strings.intern(value);

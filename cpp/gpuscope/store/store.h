@@ -12,6 +12,12 @@ namespace gpuscope::store {
 
 /// One recording: every table, and the strings their ids name. Written by one thread, then only read.
 struct Store {
+  // Not inline: they are of a hundred tables, and whoever has a store would compile them again.
+  Store();
+  Store(Store&& other) noexcept;
+  Store& operator=(Store&& other) noexcept;
+  ~Store();
+
 #define GPUSCOPE_MEMBER(Type, table, ...) Type table;
   GPUSCOPE_TABLES(GPUSCOPE_MEMBER)
 #undef GPUSCOPE_MEMBER
