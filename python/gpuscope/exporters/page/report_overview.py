@@ -214,16 +214,16 @@ def _bars(device: DeviceBreakdown, breakdown: StepBreakdown, lanes: Lanes) -> st
                 continue
             top -= height
             look = f"{'idle ' if part.kind == IDLE else ''}f{color_slot(part)}"
-            boxes.append(f'<rect class="{look}" y="{top:.1f}" width="{_BAR_WIDTH - 2}" height="{height:.1f}"/>')
+            boxes.append(_box(look, top, _BAR_WIDTH - 2, height))
         if is_cut:
-            boxes.append(f'<rect class="cut" y="{_CUT_AT}" width="{_BAR_WIDTH - 2}" height="{_CUT_HEIGHT}"/>')
+            boxes.append(_box("cut", _CUT_AT, _BAR_WIDTH - 2, _CUT_HEIGHT))
         words = f"step {step + 1:,}: {time_text(float(lasted[step]))}{', longer than is drawn' if is_cut else ''}"
         start, end = (
             int(lanes.ticks(each[step : step + 1])[0]) for each in (breakdown.steps.start_ns, breakdown.steps.end_ns)
         )
         columns.append(
-            f'<a href="#/timeline?t={start}-{end}" transform="translate({place * _BAR_WIDTH})" aria-label="{words}">'
-            f'<title>{words}</title><rect class="hit" width="{_BAR_WIDTH}" height="{_BAR_HEIGHT}"/>{"".join(boxes)}</a>'
+            f'<a href="#/timeline?t={start}-{end}" transform="translate({place * _BAR_WIDTH})"><title>{words}</title>'
+            f"{_box('hit', 0, _BAR_WIDTH, _BAR_HEIGHT)}{''.join(boxes)}</a>"
         )
     each = "each step" if len(slowest) == len(lasted) else f"the slowest of each {len(lasted) // len(slowest)} steps"
     width, cut = len(slowest) * _BAR_WIDTH, int((drawn > most).sum())
@@ -234,6 +234,11 @@ def _bars(device: DeviceBreakdown, breakdown: StepBreakdown, lanes: Lanes) -> st
         f"<figcaption>{each[0].upper()}{each[1:]}, to {time_text(most)}{longer}; click for its timeline. "
         f"Steps are {shown(breakdown.steps.source)}.</figcaption></figure>"
     )
+
+
+def _box(look: str, top: float, width: float, height: float) -> str:
+    """As a path, which is a quarter shorter than a rectangle."""
+    return f'<path class="{look}" d="M0 {top:.4g}h{width:g}v{height:.3g}H0z"/>'
 
 
 def findings(found: Diagnosis) -> str:
