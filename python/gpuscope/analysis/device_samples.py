@@ -18,7 +18,7 @@ NOT_READ = -1
 REASONS: tuple[str, ...] = tuple(_core.THROTTLE_COUNTERS)
 """Why clocks are held back, as far as NVML counts for how long: the column of each has ``_ns`` behind it."""
 
-NOT_RECORDED = "NVML was not asked: profile(device_samples=True)"
+NOT_RECORDED = "NVML was not asked: device_samples=True, --device-samples 100ms"
 
 _STUCK_NS = 2_000_000_000  # a board draws some watts at any time: its energy grows
 _FARTHEST_NS = 10_000_000_000  # that a tick may lie from its reading: a file may hold anything

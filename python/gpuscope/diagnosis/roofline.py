@@ -372,7 +372,7 @@ class _Work:
         if not self.has_shapes:
             found.append("operations: record_shapes=True, --record-shapes")
         if np.isnan(self.sampled_bandwidth).all():
-            why = self.trace.info.get("counters.why") or "profile(counters='why'), --counters why"
+            why = self.trace.info.get("counters.why") or "counters='why', --counters why"
             found.append(f"bytes by counters: {why}")
         return tuple(found)
 

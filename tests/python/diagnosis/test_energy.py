@@ -277,7 +277,7 @@ def test_a_counter_that_cannot_be_right_is_not_believed(values, why):
 def test_a_recording_without_samples_says_how_to_get_them():
     report = energy(make_trace({}, info={"session.mode": "full"}))
     assert report.devices == ()
-    assert "profile(device_samples=True)" in str(report)
+    assert "device_samples=True, --device-samples" in str(report)
 
 
 def test_a_recording_that_is_too_short_for_regions_has_its_total():

@@ -1178,7 +1178,7 @@ def test_what_holds_clocks_back_while_nothing_runs_costs_nothing():
 @pytest.mark.parametrize(
     ("info", "said"),
     [
-        ({}, "clocks that are held back: NVML was not asked: profile(device_samples=True)"),
+        ({}, "clocks that are held back: NVML was not asked: device_samples=True, --device-samples 100ms"),
         (
             {"audit.device_samples": "9", "device_samples.0.sw_thermal_slowdown_ns": "Not Supported"},
             "clocks that are held back: Not Supported",
@@ -1229,7 +1229,7 @@ def test_a_pause_is_at_the_line_that_samples_saw():
 @pytest.mark.parametrize(
     ("info", "said"),
     [
-        ({}, "waits for CPUs, locks and worker processes: python_samples=True"),
+        ({}, "waits for CPUs, locks and worker processes: python_samples=True, --python-samples 1ms"),
         (
             {"host.thread_waits": "this kernel does not count", "host.process_usages": "recorded"},
             "waits for a CPU: this kernel does not count",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ HOSTILE = (
 )
 RIGHT_TO_LEFT = "\u202egnorts\u202c עברית"
 NS_PER_US = 1e3
+RECORDINGS = Path(__file__).resolve().parents[3] / "docs" / "recordings"
 SECTIONS = re.compile(r'<section id="(\w+)"')
 
 
@@ -405,38 +407,90 @@ def unlike(tables):
         tables[name]["duration_ns"] = [length - 97 * place for place, length in enumerate(lengths)]
 
 
+FIGURES = {
+    "count": lambda row: row.count,
+    "gpu": lambda row: round(row.device_time_total * NS_PER_US),
+    "self_gpu": lambda row: round(row.self_device_time_total * NS_PER_US),
+    "cpu": lambda row: round(row.cpu_time_total * NS_PER_US),
+    "self_cpu": lambda row: round(row.self_cpu_time_total * NS_PER_US),
+    "p50": lambda row: round(row.p50 * NS_PER_US),
+    "p95": lambda row: round(row.p95 * NS_PER_US),
+    "max": lambda row: round(row.max * NS_PER_US),
+    "bytes": lambda row: row.bytes,
+}
+
+
+def compared_rows(page, averages):
+    """The rows that the tables show, by family, and how many figures in them are those of the averages."""
+    names, compared = {}, 0
+    for tab in page.locator("[data-family]").all():
+        tab.click()
+        family = tab.get_attribute("data-family")
+        by_name = {row.key: row for row in averages if row.kind in FAMILIES[family]}
+        shown = page.evaluate(ROWS)
+        names[family] = {row["name"] for row in shown}
+        for row in shown:
+            for key, value in FIGURES.items():
+                if key in row["cells"]:
+                    number, text = row["cells"][key]
+                    assert number == value(by_name[row["name"]]), (row["name"], key)
+                    if key not in ("count", "bytes") and number:
+                        assert text == units.format_seconds(number / 1e9).replace(" us", " µs")
+                    compared += 1
+    return names, compared
+
+
 def test_figures_are_those_of_key_averages(show):
     trace = Trace(steps_store(unlike))
     averages = key_averages(trace)
-    fields = {
-        "count": lambda row: row.count,
-        "gpu": lambda row: round(row.device_time_total * NS_PER_US),
-        "self_gpu": lambda row: round(row.self_device_time_total * NS_PER_US),
-        "cpu": lambda row: round(row.cpu_time_total * NS_PER_US),
-        "self_cpu": lambda row: round(row.self_cpu_time_total * NS_PER_US),
-        "p50": lambda row: round(row.p50 * NS_PER_US),
-        "p95": lambda row: round(row.p95 * NS_PER_US),
-        "max": lambda row: round(row.max * NS_PER_US),
-        "bytes": lambda row: row.bytes,
-    }
-    compared = 0
     with show(trace) as page:
-        for tab in page.locator("[data-family]").all():
-            tab.click()
-            family = tab.get_attribute("data-family")
-            rows = [row for row in averages if row.kind in FAMILIES[family]]
-            shown = page.evaluate(ROWS)
-            assert sorted(row["name"] for row in shown) == sorted(row.key for row in rows)
-            by_name = {row.key: row for row in rows}
-            for row in shown:
-                for key, value in fields.items():
-                    if key in row["cells"]:
-                        number, text = row["cells"][key]
-                        assert number == value(by_name[row["name"]]), (row["name"], key)
-                        if key not in ("count", "bytes") and number:
-                            assert text == units.format_seconds(number / 1e9).replace(" us", " µs")
-                        compared += 1
+        names, compared = compared_rows(page, averages)
+    for family, shown in names.items():
+        assert shown == {row.key for row in averages if row.kind in FAMILIES[family]}
     assert compared > 50
+
+
+def test_a_training_run_of_an_h100_has_its_sections_and_figures(show):
+    recording = gpuscope.load(RECORDINGS / "resnet.gscope")
+    with show(recording.trace) as page:
+        named = page.locator("nav a").all_inner_texts()
+        assert named == ["Overview", "Timeline", "Tables", "Tree", "Idle", "Audit"]
+        for link in page.locator("nav a").all():
+            link.click()
+        _, compared = compared_rows(page, recording.key_averages())
+        assert compared > 200
+        said = page.locator("#overview").inner_text().lower()
+        found = recording.diagnose().findings
+        assert found
+        assert [each.title for each in found if each.title.lower() not in said] == []
+
+
+def test_a_million_events_are_there_and_are_found(show):
+    launches = 500_000
+    rows = np.arange(launches)
+    begins = 1_000 + 2_000 * rows
+    trace = make_trace(
+        {
+            "thread": {"system_id": [1], "name": ["python3"]},
+            "device": {"ordinal": [0], "name": ["NVIDIA H100"]},
+            "track": {"device": [0], "context": [1], "stream": [7]},
+            "variant": {"name": ["first", "second"], "grid_x": [1, 1], "block_x": [32, 32]},
+            "call": {"name": ["cuLaunchKernel"], "kind": [1]},
+            "api": {"start_ns": begins, "duration_ns": 400 + rows % 7, "correlation": rows + 1},
+            "kernel": {"start_ns": begins + 600, "duration_ns": 900 + rows % 11, "variant": rows % 5 > 0,
+                       "correlation": rows + 1},
+        },
+        info={"session.start_ns": "1", "session.stop_ns": str(2_000 * launches + 2_000)},
+    )  # fmt: skip
+    with show(trace) as page:
+        compared_rows(page, key_averages(trace))
+        for text, found in (
+            ("first", "100,000 found"),
+            ("second", "400,000 found"),
+            ("cuLaunchKernel", "500,000 found"),
+        ):
+            page.locator("#find").fill(text)
+            page.wait_for_function("text => document.getElementById('found').textContent === text", arg=found)
 
 
 def test_totals_are_of_all_events_also_where_the_page_has_not_all(show, monkeypatch):

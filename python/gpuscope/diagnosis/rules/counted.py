@@ -144,7 +144,7 @@ def _shared_gpu(context: Context) -> Iterator[Cause]:
 def _lacks_counters(context: Context) -> str | None:
     if context.device is None or len(context.trace.counter_samples):
         return None
-    return "what kernels are bound by, and other processes on the GPU: counters='why'"
+    return "what kernels are bound by, and other processes on the GPU: counters='why', --counters why"
 
 
 RULES = (

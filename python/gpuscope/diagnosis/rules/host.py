@@ -279,7 +279,7 @@ def _time(time_ns: float) -> str:
 def _lacks_stacks(context: Context) -> str | None:
     if len(context.trace.python_functions) or "metadata.with_stack" in context.trace.info:
         return None
-    return "lines, functions and garbage collections of Python: --with-stack"
+    return "lines, functions and garbage collections of Python: with_stack=True, --with-stack"
 
 
 RULES = (

@@ -83,7 +83,9 @@ def _full_memory(context: Context) -> Iterator[Cause]:
 
 
 def _lacks_memory(context: Context) -> str | None:
-    return None if len(context.trace.memory) or context.device is None else "memory and batch size: --profile-memory"
+    if len(context.trace.memory) or context.device is None:
+        return None
+    return "memory and batch size: profile_memory=True, --profile-memory"
 
 
 def _communication(context: Context) -> Iterator[Cause]:

@@ -297,7 +297,7 @@ def _lacks_shapes(context: Context) -> str | None:
     details = context.trace.details
     if len(details) == 0 or (details.shapes != NONE).any():
         return None
-    return "shapes and types of operators: --record-shapes"
+    return "shapes and types of operators: record_shapes=True, --record-shapes"
 
 
 RULES = (

@@ -143,7 +143,7 @@ def lacks(context: Context, *sources: str) -> str | None:
     for source in sources:
         said = context.trace.info.get(f"host.{source}")
         if said is None:
-            return "waits for CPUs, locks and worker processes: python_samples=True"
+            return "waits for CPUs, locks and worker processes: python_samples=True, --python-samples 1ms"
         if said != _RECORDED:
             return f"{_MEANING[source]}: {said}"
     return None
