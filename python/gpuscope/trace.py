@@ -35,7 +35,7 @@ def number_of(info: Mapping[str, str], key: str) -> int:
     return value if value < 2**63 else 0
 
 
-def program_of(info: Mapping[str, str]) -> str:
+def program_name(info: Mapping[str, str]) -> str:
     """The script that ran, as its command line names it; all of that where it has none."""
     words = info.get("process.argv", "").split()
     return next((word for word in words if word.endswith(".py")), " ".join(words))

@@ -25,7 +25,7 @@ from gpuscope.diagnosis.rules import RULES, Cause, Rule
 from gpuscope.diagnosis.steps import LEAST_LEFT, START_UP, Array, as_passed, find_steps, steady_steps
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.stats.distributions import median_rank
-from gpuscope.trace import Trace, number_of, program_of
+from gpuscope.trace import Trace, number_of, program_name
 from gpuscope.units import format_seconds
 
 SEVERITIES = ("critical", "warn", "info")
@@ -69,7 +69,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     whose time lies in another's is listed under that. Left out are the first three steps and the last, where at least
     five others remain. Where a recording cannot tell, the verdict is "not enough evidence", and says what would.
     """
-    program = program_of(trace.info)
+    program = program_name(trace.info)
     try:
         steps = find_steps(trace)
     except NotAvailable as error:

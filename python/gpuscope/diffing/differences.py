@@ -36,7 +36,7 @@ from gpuscope.recording import Analyses, load
 from gpuscope.results import Result, import_pandas
 from gpuscope.stats.means import holm, welch
 from gpuscope.text import columns_of, one_line, shorten, wrapped
-from gpuscope.trace import Trace, program_of
+from gpuscope.trace import Trace, program_name
 from gpuscope.units import align_columns, format_digits, format_seconds, format_share
 
 if TYPE_CHECKING:
@@ -349,7 +349,7 @@ def _findings(traces: Sequence[Trace]) -> Sequence[tuple[str, str, float | None]
 def _side(traces: Sequence[Trace], costs: Sequence[Costs]) -> Side:
     incomplete = dict.fromkeys(reason for trace in traces for reason in audit(trace).reasons)
     return Side(
-        program_of(traces[0].info),
+        program_name(traces[0].info),
         len(traces),
         sum(len(each.steps) for each in costs),
         sum(each.left_out for each in costs),

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from gpuscope.analysis.call_tree import STACK_METRICS, Node, tree
 from gpuscope.exporters.protobuf import message, number, packed
 from gpuscope.paths import check_writable, replacing
-from gpuscope.trace import Trace, number_of, program_of
+from gpuscope.trace import Trace, number_of, program_name
 
 SUFFIXES = (".pb.gz", ".pprof")
 _SAMPLE_TYPE, _SAMPLE, _MAPPING, _LOCATION, _FUNCTION, _STRING = 1, 2, 3, 4, 5, 6
@@ -57,7 +57,7 @@ def _profile(trace: Trace) -> Iterator[bytes]:
             yield message(_SAMPLE, packed(1, stack) + packed(2, values))
         waiting += [(child, stack) for child in reversed(node.children)]
     # Of a binary that pprof need not look for (has_functions), whose name it shows: the program's.
-    yield message(_MAPPING, number(1, 1) + number(5, text(program_of(trace.info))) + number(7, 1))
+    yield message(_MAPPING, number(1, 1) + number(5, text(program_name(trace.info))) + number(7, 1))
     for name, frame in frames.items():
         yield message(_LOCATION, number(1, frame) + number(2, 1) + message(4, number(1, frame)))
         # No system_name: pprof would cut the template arguments off, which tell kernels apart, where both are the same.

@@ -18,7 +18,7 @@ from fakes.versions import version
 from gpuscope.errors import InvalidArgument
 from gpuscope.exporters.speedscope import export_speedscope
 from gpuscope.recording import Recording
-from gpuscope.trace import program_of
+from gpuscope.trace import program_name
 
 KERNELS = {"void gemm<float>(int)": 2e6, "relu": 1e6}
 
@@ -189,7 +189,7 @@ def test_pprof_leaves_names_whole_and_looks_for_no_binary(tmp_path: Path) -> Non
     profile.ParseFromString(gzip.decompress((tmp_path / "run.pb.gz").read_bytes()))
     assert not any(function.system_name for function in profile.function)
     assert [(each.id, each.has_functions) for each in profile.mapping] == [(1, 1)]
-    assert profile.string_table[profile.mapping[0].filename] == program_of(recording.trace.info)
+    assert profile.string_table[profile.mapping[0].filename] == program_name(recording.trace.info)
     assert {place.mapping_id for place in profile.location} == {1}
 
 

@@ -20,6 +20,7 @@ from gpuscope.exporters.page.report_names import COLORS, brief_name
 from gpuscope.page.markup import facts_list, share_text, shown, table, time_text
 from gpuscope.page.planes import Array
 from gpuscope.plots import robust_limits
+from gpuscope.text import shorten
 from gpuscope.trace import Trace, number_of
 from gpuscope.units import format_bytes, format_date, format_digits, format_rate
 
@@ -376,7 +377,7 @@ def _gaps(trace: Trace, device: DeviceBreakdown, lanes: Lanes, places: Context) 
             f'<a href="#/timeline?t={max(start - around, 0)}-{end + around}">at {time_text(start * 32)}</a>',
             time_text(int(lasted[gap])),
             shown(causes[int(pieces.cause_ns[:, gap].argmax())].label),
-            f"<code>{shown(after[:120])}</code>",
+            f"<code>{shown(shorten(after, 120))}</code>",
             f"<code>{_place(where)}</code>",
         )
 
