@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import re
 import sys
 from html.parser import HTMLParser
@@ -153,6 +154,7 @@ def shell(monkeypatch, tmp_path):
     made.run = run
     yield made
     made.atexit_operations()
+    atexit.unregister(made.atexit_operations)  # a second time it finds nothing of what it takes away
     interactive.InteractiveShell.clear_instance()
 
 
