@@ -35,9 +35,14 @@ def number_of(info: Mapping[str, str], key: str) -> int:
     return value if value < 2**63 else 0
 
 
+def command_line(info: Mapping[str, str]) -> str:
+    """What was started, with its arguments; empty where that is not known."""
+    return info.get("process.argv", "").strip()
+
+
 def program_name(info: Mapping[str, str]) -> str:
     """The script that ran, as its command line names it; all of that where it has none."""
-    words = info.get("process.argv", "").split()
+    words = command_line(info).split()
     return next((word for word in words if word.endswith(".py")), " ".join(words))
 
 

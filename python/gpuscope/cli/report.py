@@ -14,7 +14,7 @@ from gpuscope.cli.export import add_recording, exit_code, open_pages, open_recor
 from gpuscope.cli.options import PAGE_SUFFIXES, positive, writable_paths
 from gpuscope.errors import NotAvailable
 from gpuscope.text import one_line, wrapped
-from gpuscope.trace import NONE, number_of
+from gpuscope.trace import NONE, command_line, number_of
 from gpuscope.units import format_date
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def show_origin(results: Analyses, out: Console) -> None:
         if version
     ]
     rows = (
-        ("program", info.get("process.argv", "unknown").strip()),
+        ("program", command_line(info) or "unknown"),
         ("when", f"{when}, for {_duration(stop_ns - start_ns)}"),
         ("where", ", ".join(filter(None, (info.get("process.host"), *_devices(results))))),
         ("how", ", ".join(filter(None, (*_how(info), *versions)))),

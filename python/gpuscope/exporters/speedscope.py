@@ -17,7 +17,7 @@ import numpy as np
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
 from gpuscope.paths import check_writable, replacing
-from gpuscope.trace import NONE, Trace
+from gpuscope.trace import NONE, Trace, command_line
 
 SUFFIXES = (".json",)
 MOST_BYTES = 450_000_000
@@ -75,7 +75,7 @@ def export_speedscope(trace: Trace, path: str | os.PathLike[str], most_bytes: in
             left_out += len(start) - kept
             file.write(b",\n" if number else b"\n")
             cut += _write_lane(file, name, start[:kept] - begin_ns, duration[:kept], frame[:kept])
-        title = trace.info.get("process.argv", "").strip() or "recording"
+        title = command_line(trace.info) or "recording"
         notes = [f"the first {share:.0%} of the events, as more cannot be read"] if left_out else []
         notes += [f"{cut:,} spans cut where they overlap"] if cut else []
         title = f"{title} ({'; '.join(notes)})" if notes else title

@@ -18,7 +18,7 @@ from gpuscope.diagnosis.breakdown import StepBreakdown
 from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
 from gpuscope.errors import NotAvailable
 from gpuscope.exporters.page.report import render
-from gpuscope.exporters.page.report_overview import figure_facts, program_of
+from gpuscope.exporters.page.report_overview import figure_facts, title_of
 from gpuscope.page.markup import share_text, shown, time_text
 from gpuscope.page.planes import Array
 from gpuscope.plots import COLOURS, GREY
@@ -53,7 +53,7 @@ def notebook_html(trace: Trace) -> str:
     breakdown = _breakdown(trace)
     averages = key_averages(trace)
     parts = [
-        f"<p><b>{shown(shorten(program_of(trace), 100))}</b><br>{shown(shorten(audit(trace).brief, 300))}</p>",
+        f"<p><b>{shown(shorten(title_of(trace), 100))}</b><br>{shown(shorten(audit(trace).brief, 300))}</p>",
         _figures(trace, breakdown),
         _findings(trace),
         _table(trace, averages),

@@ -145,7 +145,7 @@ def _made(trace: Trace, *, title: str | None, findings: bool, is_served: bool = 
         "has_gpu": bool(averages.has_device),
         "events": "events" if is_served and lanes.windows else None,
     }
-    heading = title or overview.program_of(trace)
+    heading = title or overview.title_of(trace)
     parts = {
         "title": shown(heading[:300]),
         "facts": overview.header_facts(trace, breakdown),

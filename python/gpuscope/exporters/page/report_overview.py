@@ -21,7 +21,7 @@ from gpuscope.page.markup import facts_list, share_text, shown, table, time_text
 from gpuscope.page.planes import Array
 from gpuscope.plots import robust_limits
 from gpuscope.text import shorten
-from gpuscope.trace import Trace, number_of
+from gpuscope.trace import Trace, command_line, number_of
 from gpuscope.units import format_bytes, format_date, format_digits, format_rate
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ def header_facts(trace: Trace, breakdown: StepBreakdown | None) -> str:
     )
 
 
-def program_of(trace: Trace) -> str:
-    """The program's command line."""
-    return trace.info.get("process.argv", "").strip() or "Recording"
+def title_of(trace: Trace) -> str:
+    """The program's command line, where it is known."""
+    return command_line(trace.info) or "Recording"
 
 
 # -- overview ----------------------------------------------------------------------------------------------------------
