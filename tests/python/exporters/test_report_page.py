@@ -99,6 +99,17 @@ def test_the_page_asks_for_nothing(tmp_path):
     assert not re.search(r"""(src|href)=["'](?!#|data:)""", text.partition('<script type="application/json"')[0])
 
 
+def test_the_page_of_a_small_recording_is_small():
+    """Of 450 launches in 50 steps, as `gpuscope demo` has them."""
+    made = Loop()
+    for _ in made.steps(50):
+        for name in ("load", "forward", "backward"):
+            with made.region(name):
+                for _ in range(3):
+                    made.launch(gpu=20)
+    assert len(render(made.trace()).encode()) <= 150_000
+
+
 def test_parts_of_a_step_add_up_to_it():
     made = Loop()
     for _ in made.steps(8):
