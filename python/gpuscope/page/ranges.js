@@ -17,10 +17,10 @@ export class Ranges {
   follow() {
     clearTimeout(this.waiting);
     const { axis } = this.timeline, isIn = (windows) => windows.some(([from, to]) => axis.from >= from && axis.to <= to);
-    if (isIn(this.base.windows)) this.use(this.base);
-    else if (this.guest && isIn(this.guest.windows)) this.use(this.guest);
+    if (isIn(this.base.windows)) this.use(this.base, "kept");
+    else if (this.guest && isIn(this.guest.windows)) this.use(this.guest, "fetched");
     else {
-      this.use(this.base);
+      this.use(this.base, "asked");
       this.waiting = setTimeout(() => this.fetch(), QUIET);
     }
   }
@@ -41,14 +41,15 @@ export class Ranges {
     const { axis } = this.timeline, beside = axis.span * AROUND;
     const stretches = [[axis.from - beside, axis.to + beside], [axis.from, axis.to]].map(([from, to]) => [Math.max(0, Math.floor(from)), Math.min(this.base.span, Math.ceil(to))]);
     const stretch = stretches.find(([from, to]) => this.count(from, to) <= MOST_FETCHED);
-    if (!stretch) return;
+    if (!stretch) { this.rest(); return; }
     const turn = (this.asked += 1);
     let found = null;
     try {
       const answer = await fetch(`${this.data.events}?from=${stretch[0]}&to=${stretch[1]}`);
       if (answer.ok) found = await answer.json();
-    } catch { /* the server has ended: what is here stays */ }
-    if (!found || turn !== this.asked) return;
+    } catch { /* the server has ended */ }
+    if (turn !== this.asked) return;
+    if (!found) { this.rest(); return; }
     const guest = new Model({ ...this.data, ...found, windows: [...this.base.windows, stretch] });
     guest.mapped = this.base.mapped;
     await guest.read(found, () => {}, (name) => found.texts[name]);
@@ -56,9 +57,19 @@ export class Ranges {
     this.follow();
   }
 
-  /** Lets the timeline show a model, with the same groups closed and the same event chosen as far as it is there. */
-  use(model) {
+  /** No others come: what is here stays. */
+  rest() {
+    const { dataset } = this.timeline.place;
+    if (dataset.events === "asked") dataset.events = "kept";
+  }
+
+  /**
+   * Lets the timeline show a model, with the same groups closed and the same event chosen as far as it is there. `state`
+   * says whose events they are: "kept" by the page, "fetched", or kept while others are "asked" for.
+   */
+  use(model, state) {
     const { timeline } = this, before = timeline.model, { chosen } = timeline;
+    timeline.place.dataset.events = state;
     if (before === model) return;
     timeline.model = model;
     timeline.closed = new Set(model.groups.filter((_, at) => timeline.closed.has(before.groups[at])));
@@ -69,6 +80,5 @@ export class Ranges {
     }
     timeline.layout();
     timeline.update();
-    timeline.place.dataset.events = model === this.base ? "kept" : "fetched";
   }
 }

@@ -163,6 +163,11 @@ def viewed(trace):
     assert all(url.startswith(server.url) for url in wanted)
 
 
+def settled(page):
+    """Whose events the timeline shows, once it waits for no others."""
+    return page.wait_for_selector("#lanes:not([data-events=asked])", state="attached").get_attribute("data-events")
+
+
 def test_events_that_the_page_has_not_are_asked_for_where_the_view_is_near(long_recording):
     with viewed(long_recording) as (page, wanted):
         assert "The others are asked for" in page.inner_text("body")
@@ -173,8 +178,7 @@ def test_events_that_the_page_has_not_are_asked_for_where_the_view_is_near(long_
             first, last = map(int, page.get_attribute("#lanes", "data-view").split("-"))
             kernels = long_recording.kernels
             page.fill("#find", "last")
-            page.wait_for_timeout(350)
-            state = page.get_attribute("#lanes", "data-events")
+            state = settled(page)
             fetched += state == "fetched"
             kept += state != "fetched"
             page.focus("#lanes")
@@ -195,16 +199,22 @@ def test_events_that_the_page_has_not_are_asked_for_where_the_view_is_near(long_
 
 def test_a_chosen_event_stays_chosen_when_more_are_there(long_recording):
     with viewed(long_recording) as (page, _):
+        held = []
+        page.route("**/events?*", lambda route: held.append(route))  # asked for, and not answered yet
         page.fill("#find", "forward")
         page.focus("#lanes")
-        for _ in range(12):
-            page.keyboard.press("s")
-        page.wait_for_timeout(500)
-        assert page.get_attribute("#lanes", "data-events") == "fetched"
-        page.keyboard.press("Enter")
+        with page.expect_request("**/events?*"):
+            for _ in range(12):
+                page.keyboard.press("s")
+        page.keyboard.press("n")
         chosen = page.inner_text("#details")
-        page.keyboard.press("+")
-        page.wait_for_timeout(500)
+        assert "forward" in chosen
+        assert page.get_attribute("#lanes", "data-events") == "asked"
+        held[-1].continue_()
+        assert settled(page) == "fetched"
+        page.keyboard.press("]")  # to the next of its name, and back
+        assert page.inner_text("#details") != chosen
+        page.keyboard.press("[")
         assert page.inner_text("#details") == chosen
 
 
