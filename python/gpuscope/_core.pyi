@@ -823,6 +823,11 @@ class TorchCallbacks:
         Whether torch has arrows drawn to backward operators, as its own switch says.
         """
     @staticmethod
+    def measure(forward: collections.abc.Callable, backward: collections.abc.Callable, *, shapes: bool = False, results: bool = False, numbers: bool = False) -> tuple[int, int]:
+        """
+        Measures what torch takes to call callbacks with these options, in ns an operator and a call of autograd's engine, by what `forward` and `backward` call; the audit counts it.
+        """
+    @staticmethod
     def records_syncs() -> bool:
         """
         Whether torch has waits for the GPU recorded, as its own switch says.
@@ -899,6 +904,11 @@ class PythonFunctions:
     def join_thread(frame: typing.Any, event: str, argument: typing.Any) -> None:
         """
         For threading.setprofile.
+        """
+    @staticmethod
+    def measure(work: collections.abc.Callable, calls: int) -> None:
+        """
+        Measures what CPython takes to tell of a call, which the audit counts: once, by `work`, which calls so many functions that do nothing.
         """
     @staticmethod
     def on_garbage(phase: str, info: typing.Any) -> None:

@@ -139,6 +139,7 @@ struct Counters {
   uint64_t calls = 0;
   uint64_t region_events = 0;
   uint64_t function_events = 0;  // calls and returns of Python functions
+  uint64_t work_ns = 0;          // of our callbacks for their events, besides appending them
   uint64_t samples = 0;          // of Python
   uint64_t samples_dropped = 0;  // that found no room on their way
   uint64_t counter_samples = 0;

@@ -52,6 +52,7 @@ void Decoder::discard_logs() {
   EventLogs::process().each([](EventLog& log) {
     log.skip_all();
     log.take_dropped();
+    log.take_work();
     EventLogs::release_if_done(log);
   });
 }
@@ -150,6 +151,7 @@ void Decoder::drain_logs() {
     });
     being_read_.pop_back();
     log_dropped_ += log->take_dropped();
+    state_.counters.work_ns += log->take_work();
     if (is_main && state_.window.open_ns.load(std::memory_order_relaxed) <= state_.clock.now_ns()) {
       replay.open_window();
     }

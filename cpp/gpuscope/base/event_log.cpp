@@ -90,6 +90,33 @@ void EventLog::drop(Op op) noexcept {
   dropped_.fetch_add(counts ? 1 : 0, std::memory_order_relaxed);
 }
 
+namespace {
+
+constexpr uint32_t kAllTimed = 64;       // works of a thread that are all timed: they find nothing in its caches
+constexpr uint32_t kTimedOneOf = 32;     // of the others, on average
+constexpr int64_t kLongestNs = 100'000;  // longer is the scheduler's
+
+}  // namespace
+
+uint32_t EventLog::next_timed() noexcept {
+  if (timed_ < kAllTimed) {
+    ++timed_;
+    until_timed_ = 1;
+    return 1;
+  }
+  random_ = random_ * 1664525 + 1013904223;  // Numerical Recipes
+  until_timed_ = 1 + (random_ >> 8) % (2 * kTimedOneOf - 1);
+  return kTimedOneOf;
+}
+
+void EventLog::add_work(uint64_t began_ticks, uint64_t ended_ticks, uint32_t more_ns, uint32_t times) noexcept {
+  const Clock& clock = Clock::process();
+  const int64_t ns = clock.to_ns(ended_ticks) - clock.to_ns(began_ticks);
+  if (ns >= 0 && ns < kLongestNs) {
+    work_ns_.fetch_add((static_cast<uint64_t>(ns) + more_ns) * times, std::memory_order_relaxed);
+  }
+}
+
 bool EventLog::make_names() noexcept {
   try {
     names_ = std::make_unique<NameCache>();
@@ -174,6 +201,8 @@ EventLog* EventLogs::adopt() noexcept {
   log->thread_name = {};
   pthread_getname_np(pthread_self(), log->thread_name.data(), log->thread_name.size());
   log->strand = 0;
+  log->timed_ = 0;
+  log->until_timed_ = 1;
   log->order = threads_.fetch_add(1, std::memory_order_relaxed);
   log->generation.fetch_add(1, std::memory_order_release);
   if (fresh) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "gpuscope/base/clock.h"
 #include "gpuscope/base/strings.h"
 
 namespace gpuscope::base {
@@ -260,6 +261,8 @@ class EventLog {
 
   /// Regions, calls and the like of which the beginning or the end found no room since the last call.
   uint64_t take_dropped() noexcept { return dropped_.exchange(0, std::memory_order_relaxed); }
+  /// How long the writer has worked for its events since the last call, besides appending them, in ns: see WorkTimer.
+  uint64_t take_work() noexcept { return work_ns_.exchange(0, std::memory_order_relaxed); }
 
   // Who writes here. Set before the log is published, or while the reader alone holds it.
   std::atomic<uint32_t> generation{0};  // counts the threads that have used this log
@@ -279,28 +282,65 @@ class EventLog {
 
  private:
   friend class EventLogs;
+  friend class WorkTimer;
   enum class Owner : uint32_t { Thread, Gone, Nobody };
 
   EventChunk* grow() noexcept;
   void drop(Op op) noexcept;
+  uint32_t next_timed() noexcept;
+  void add_work(uint64_t began_ticks, uint64_t ended_ticks, uint32_t more_ns, uint32_t times) noexcept;
   bool make_names() noexcept;
   bool make_ids() noexcept;
   void recycle(EventChunk* chunk) noexcept;
 
   std::unique_ptr<NameCache> names_;
   std::unique_ptr<IdCache> ids_;
-  EventChunk* tail_;       // the writer's
-  uint32_t filled_ = 0;    // the writer's: events in tail_
-  uint32_t grown_ = 0;     // the writer's: chunks begun
-  uint32_t unopened_ = 0;  // the writer's: dropped beginnings whose ends have not come, since there was room last
+  EventChunk* tail_;          // the writer's
+  uint32_t filled_ = 0;       // the writer's: events in tail_
+  uint32_t grown_ = 0;        // the writer's: chunks begun
+  uint32_t unopened_ = 0;     // the writer's: dropped beginnings whose ends have not come, since there was room last
+  uint32_t until_timed_ = 1;  // the writer's: works until the next one that is timed
+  uint32_t timed_ = 0;        // the writer's: works that were timed
+  uint32_t random_ = 1;       // the writer's
   std::atomic<const EventChunk*> published_tail_;
   std::atomic<uint64_t> dropped_{0};
+  std::atomic<uint64_t> work_ns_{0};
   std::atomic<uint32_t> chunks_{1};
   EventChunk* head_;   // the reader's
   uint32_t read_ = 0;  // the reader's: events of head_ taken
   std::atomic<EventChunk*> spare_{nullptr};
   std::atomic<Owner> owner_{Owner::Thread};
   EventLog* next_ = nullptr;
+};
+
+/// Times what a callback of ours does for the event that it is about to append: the first works of a thread, then one
+/// of 32, at random, so that no loop of the program keeps step with them, which stands for as many.
+///
+/// One thread, of which the log is; one at a time.
+class WorkTimer {
+ public:
+  explicit WorkTimer(EventLog& log) noexcept : log_(log) {
+    if (--log.until_timed_ == 0) [[unlikely]] {
+      times_ = log.next_timed();
+      began_ = ticks();
+    }
+  }
+  ~WorkTimer() { stop(); }
+  WorkTimer(const WorkTimer&) = delete;
+  WorkTimer& operator=(const WorkTimer&) = delete;
+
+  bool is_on() const noexcept { return times_ != 0; }
+  /// `more_ns`: what it takes besides, as to call the callback.
+  void stop(uint32_t more_ns = 0) noexcept {
+    if (is_on()) [[unlikely]] {
+      log_.add_work(began_, ticks(), more_ns, std::exchange(times_, 0));
+    }
+  }
+
+ private:
+  EventLog& log_;
+  uint64_t began_ = 0;
+  uint32_t times_ = 0;  // how many works this one stands for; 0: it is not timed
 };
 
 /// Every thread's log in the process. The list only grows; logs of ended threads are handed to new ones.

@@ -126,10 +126,16 @@ inline uint32_t current_stack(const void* call = nullptr) noexcept {
 ///
 /// `call`: an object that lives as long as the call of C++ that the event begins, on whose end leave_call is told of
 /// it: what happens inside needs no look of its own, if the functions of the program stand still so long.
-inline void append_stack(EventLog& log, const void* call = nullptr) noexcept {
+inline void add_stack(EventLog& log, const void* call = nullptr) noexcept {
   if (const uint32_t stack = current_stack(call); stack != 0) {
     log.add_argument(Argument::Stack, stack);
   }
+}
+
+/// Likewise, timed: where nothing else is gathered for the event.
+inline void append_stack(EventLog& log) noexcept {
+  const WorkTimer timer(log);
+  add_stack(log);
 }
 
 /// The call, if any, inside of which the stack source knows where the calling thread is.

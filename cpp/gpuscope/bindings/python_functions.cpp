@@ -218,6 +218,8 @@ class FunctionNames {
 
 constinit FunctionNames* names = nullptr;  // leaked: threads may call functions while the process is torn down
 bool is_on = false;
+uint32_t call_ns = 0;  // what CPython takes to tell of a call or a return, as measured
+bool knows_call = false;
 
 uint32_t detail_of(const InterpreterFrame* frame, FunctionKind kind = FunctionKind::Python,
                    uint32_t flags = 0) noexcept {
@@ -270,7 +272,7 @@ struct Thread {
 Thread recorded_thread(const InterpreterFrame* called) {
   CalledFrames* functions = CalledFrames::current();
   EventLog* log = base::EventLogs::current();
-  if (functions == nullptr || log == nullptr) [[unlikely]] {
+  if (functions == nullptr || log == nullptr || !is_on) [[unlikely]] {
     return {};
   }
   if ((base::listening.load(std::memory_order_relaxed) & base::kListenStacks) == 0) [[unlikely]] {
@@ -301,6 +303,7 @@ bool enter_function(const InterpreterFrame* frame) noexcept {
     if (log == nullptr) {
       return true;
     }
+    base::WorkTimer timer(*log);
     uint32_t name = names->of_code(code_of(frame));
     if (names->chooses()) {  // what the others call is not told, so that there is no stack of them
       if (name == kOwn || name == kUnwanted) {
@@ -313,7 +316,9 @@ bool enter_function(const InterpreterFrame* frame) noexcept {
       name = log_module(*log, frame, names->module_call());
     }
     if (name != kOwn) {
-      log->append(base::ticks(), name, Op::FunctionEnter, detail_of(frame));
+      const uint32_t detail = detail_of(frame);
+      timer.stop(call_ns);
+      log->append(base::ticks(), name, Op::FunctionEnter, detail);
     }
   } catch (const std::exception&) {  // no memory: this call is missing
   }
@@ -326,6 +331,7 @@ bool leave_function(const InterpreterFrame* frame) noexcept {
     if (log == nullptr) {
       return true;
     }
+    base::WorkTimer timer(*log);
     const CalledFrames::Called* called = functions->find(frame);
     const bool is_left_out = called != nullptr ? called->is_own : is_unlogged(frame);
     if (called != nullptr) {
@@ -334,7 +340,9 @@ bool leave_function(const InterpreterFrame* frame) noexcept {
       functions->clear();
     }
     if (!is_left_out) {
-      log->append(base::ticks(), 0, Op::FunctionExit, detail_of(frame));
+      const uint32_t detail = detail_of(frame);
+      timer.stop(call_ns);
+      log->append(base::ticks(), 0, Op::FunctionExit, detail);
     }
     return !is_left_out;
   } catch (const std::exception&) {
@@ -357,6 +365,7 @@ bool enter_built_in(const InterpreterFrame* frame, const PyMethodDef* method, Py
     if (log == nullptr) {
       return true;
     }
+    base::WorkTimer timer(*log);
     CalledFrames::Called* called = functions->find(frame);
     const bool is_left_out = called != nullptr ? called->is_own : is_own(frame);
     const uint32_t name = is_left_out ? kOwn : names->of_built_in(method, function, self);
@@ -366,7 +375,9 @@ bool enter_built_in(const InterpreterFrame* frame, const PyMethodDef* method, Py
     if (called != nullptr) {
       called->in_built_in = true;
     }
-    log->append(base::ticks(), name, Op::FunctionEnter, detail_of(frame, FunctionKind::BuiltIn));
+    const uint32_t detail = detail_of(frame, FunctionKind::BuiltIn);
+    timer.stop(call_ns);
+    log->append(base::ticks(), name, Op::FunctionEnter, detail);
   } catch (const std::exception&) {
   }
   return true;
@@ -379,9 +390,12 @@ void leave_built_in(const InterpreterFrame* frame, const PyMethodDef* method, Py
     if (log == nullptr) {
       return;
     }
+    base::WorkTimer timer(*log);
     CalledFrames::Called* called = functions->find(frame);
     if (called != nullptr ? std::exchange(called->in_built_in, false) : is_logged(frame, method, function, self)) {
-      log->append(base::ticks(), 0, Op::FunctionExit, detail_of(frame, FunctionKind::BuiltIn));
+      const uint32_t detail = detail_of(frame, FunctionKind::BuiltIn);
+      timer.stop(call_ns);
+      log->append(base::ticks(), 0, Op::FunctionExit, detail);
     }
   } catch (const std::exception&) {
   }
@@ -575,13 +589,53 @@ void join_thread(const py::object& frame, const std::string& event, const py::ob
 
 #endif
 
+void make_names() {
+  if (names == nullptr) {
+    names = new FunctionNames;
+  }
+}
+
+/// The least time of a few, of one of the calls that `work` makes, in ns.
+double time_of_call(const py::function& work, int calls) {
+  constexpr int kRounds = 5;
+  int64_t least = INT64_MAX;
+  for (int round = 0; round < kRounds; ++round) {
+    const int64_t began = base::thread_cpu_ns();
+    work();
+    least = std::min(least, base::thread_cpu_ns() - began);
+  }
+  return static_cast<double>(least) / calls;
+}
+
+void measure(const py::function& work, int calls) {
+  if (is_on || knows_call) {
+    return;
+  }
+  make_names();
+  names->start({}, py::none(), py::none());
+  const double alone = time_of_call(work, calls);
+  if (switch_on()) {
+    double told = 0;
+    try {
+      told = time_of_call(work, calls);
+    } catch (const py::error_already_set&) {  // Ctrl-C
+      switch_off();
+      names->stop();
+      throw;
+    }
+    switch_off();
+    constexpr int kEvents = 2;  // its call and its return
+    call_ns = static_cast<uint32_t>(std::max(told - alone, 0.0) / kEvents);
+    knows_call = true;
+  }
+  names->stop();
+}
+
 bool start(std::vector<std::string> prefixes, py::object module_call, py::object is_wanted) {
   if (is_on) {
     return false;
   }
-  if (names == nullptr) {
-    names = new FunctionNames;
-  }
+  make_names();
   names->start(std::move(prefixes), std::move(module_call), std::move(is_wanted));
   CalledFrames::forget_all();
   is_on = switch_on();
@@ -607,6 +661,7 @@ void on_garbage(const std::string& phase, const py::object& /*info*/) {
 
 #else
 
+void measure(const py::function&, int) {}
 bool start(const std::vector<std::string>&, const py::object&, const py::object&) { return false; }
 void stop() {}
 void join_thread(const py::object&, const std::string&, const py::object&) {}
@@ -620,6 +675,10 @@ struct PythonFunctions {};
 
 void bind_python_functions(py::module_& module) {
   py::class_<PythonFunctions>(module, "PythonFunctions", "Calls of Python functions, of every thread.")
+      .def_static(
+          "measure", &measure, py::arg("work"), py::arg("calls"),
+          "Measures what CPython takes to tell of a call, which the audit counts: once, by `work`, which calls so "
+          "many functions that do nothing.")
       .def_static(
           "start", &start, py::arg("prefixes"), py::arg("module_call"), py::arg("is_wanted") = py::none(),
           "Has calls logged; False where other tools leave no place, or frames are not known. `prefixes`: "

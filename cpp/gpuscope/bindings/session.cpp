@@ -252,6 +252,17 @@ void bind_callbacks(py::module_& module) {
           py::arg("user_name"), py::arg("work"),
           "Learns where things lie in torch's objects; returns why that failed, empty when it did not.")
       .def_static(
+          "measure",
+          [](const py::function& forward, const py::function& backward, bool shapes, bool results, bool numbers) {
+            const OperatorCallbacks::CallCost cost = OperatorCallbacks::process().measure(
+                libtorch(), {shapes, results, numbers, false}, [&] { forward(); }, [&] { backward(); });
+            return std::pair(cost.operator_ns, cost.backward_ns);
+          },
+          py::arg("forward"), py::arg("backward"), py::kw_only(), py::arg("shapes") = false, py::arg("results") = false,
+          py::arg("numbers") = false,
+          "Measures what torch takes to call callbacks with these options, in ns an operator and a call of "
+          "autograd's engine, by what `forward` and `backward` call; the audit counts it.")
+      .def_static(
           "start",
           [](bool shapes, bool results, bool numbers, bool overloads) {
             OperatorCallbacks::process().start(libtorch(), {shapes, results, numbers, overloads});

@@ -18,8 +18,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// An event of a Python function comes with what CPython does to tell us, which is taken for as much again.
-constexpr int64_t kEventsOfAFunction = 2;
 constexpr int64_t kEventsOfACall = 2;  // its beginning and its end
 
 constexpr int kBatches = 7;
@@ -69,9 +67,9 @@ int device_in_use(const driver::Cuda& cuda) {
 Overhead overhead_of(const attribution::Counters& counters, const Costs& costs) noexcept {
   const auto count = [](uint64_t value) { return static_cast<double>(value); };
   const uint64_t others = counters.calls > counters.launches ? counters.calls - counters.launches : 0;
-  const double events = count(counters.calls) * kEventsOfACall + count(counters.region_events) +
-                        count(counters.function_events) * kEventsOfAFunction;
-  return {.own_ns = static_cast<int64_t>(events * costs.event_ns),
+  const double events =
+      count(counters.calls) * kEventsOfACall + count(counters.region_events) + count(counters.function_events);
+  return {.own_ns = static_cast<int64_t>(events * costs.event_ns) + static_cast<int64_t>(counters.work_ns),
           .cupti_ns = static_cast<int64_t>(count(counters.launches) * costs.launch_ns + count(others) * costs.call_ns)};
 }
 

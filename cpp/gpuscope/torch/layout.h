@@ -51,7 +51,9 @@ struct Layout {
   std::size_t dtype = kUnknown;  // c10::ScalarType, uint16
 };
 
-inline constexpr uint8_t kUserScope = 7;  // at::RecordScope
+// at::RecordScope
+inline constexpr uint8_t kBackwardScope = 1;
+inline constexpr uint8_t kUserScope = 7;
 inline constexpr std::size_t kValueBytes = 16;
 inline constexpr uint64_t kInlineDimensions = 5;
 inline constexpr std::size_t kListTypeWord = 3;  // behind the begin of a list's values

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -32,6 +33,9 @@ struct Reading {
   decltype(driver::Torch::overload_name) overload = nullptr;
 };
 Reading reading;
+// What torch takes to call them: OperatorCallbacks::CallCost.
+std::atomic<uint32_t> operator_ns{0};
+std::atomic<uint32_t> backward_ns{0};
 
 // -- studying ---------------------------------------------------------------------------------------------------------
 struct Study {
@@ -160,6 +164,13 @@ void log_inputs(EventLog& log, const void* function, uint32_t& shapes) noexcept 
 
 bool is_user(const void* function) noexcept { return load<uint8_t>(function, reading.layout.scope) == kUserScope; }
 
+/// Whether autograd's engine calls it: the derivative of an operator, or what is around that.
+bool is_of_engine(const void* function, std::string_view name) noexcept {
+  return (reading.layout.scope != Layout::kUnknown &&
+          load<uint8_t>(function, reading.layout.scope) == kBackwardScope) ||
+         name.starts_with("autograd::engine::");
+}
+
 /// Whether it stands for a region that is logged by itself.
 bool stands_in(const void* function) noexcept {
   return (reading.layout.scope == Layout::kUnknown || is_user(function)) && OperatorCallbacks::StandIn::here();
@@ -172,6 +183,7 @@ std::unique_ptr<TorchCallback::Context> start(const void* function) {
   if (log == nullptr) {
     return nullptr;
   }
+  base::WorkTimer timer(*log);
   const Layout& layout = reading.layout;
   if constexpr ((kWhat & kNumbers) != 0) {
     if (layout.number != Layout::kUnknown) {
@@ -196,10 +208,13 @@ std::unique_ptr<TorchCallback::Context> start(const void* function) {
   const bool knows_scope = layout.scope != Layout::kUnknown;
   const bool user = knows_scope && is_user(function);
   if ((listening & base::kListenStacks) != 0) [[unlikely]] {
-    base::append_stack(*log, knows_scope && !user ? function : nullptr);  // a user's range may outlive what opened it
+    base::add_stack(*log, knows_scope && !user ? function : nullptr);  // a user's range may outlive what opened it
   }
   const bool is_op = knows_scope ? !user : names_op(name, sequence);
   const uint32_t id = log->id_of(name);
+  if (timer.is_on()) [[unlikely]] {
+    timer.stop((is_of_engine(function, name) ? backward_ns : operator_ns).load(std::memory_order_relaxed));
+  }
   log->append(base::ticks(), id, Op::Enter,
               EnterDetail::make(is_op ? RegionKind::Op : RegionKind::Range, EnterDetail::kTorchRange));
   return nullptr;
@@ -213,6 +228,7 @@ void end(const void* function, TorchCallback::Context*) {
     return;
   }
   if constexpr (kResults) {
+    const base::WorkTimer timer(*log);
     const auto* first = load<const char*>(function, reading.layout.outputs);
     const auto* last = load<const char*>(function, reading.layout.outputs + sizeof(uint64_t));
     ShortText text;
@@ -233,6 +249,19 @@ constexpr auto kStarts = []<uint32_t... kWhat>(std::integer_sequence<uint32_t, k
 TorchCallback every_scope(TorchCallback callback) {
   callback.scopes.fill(true);
   return callback;
+}
+
+TorchCallback callback_of(const OperatorCallbacks::Options& options, decltype(TorchCallback::start) start,
+                          decltype(TorchCallback::end) end) {
+  return every_scope({.start = start,
+                      .end = end,
+                      .needs_inputs = options.shapes,
+                      .needs_outputs = options.results,
+                      .needs_ids = options.numbers});
+}
+
+std::size_t needs_of(const OperatorCallbacks::Options& options) noexcept {
+  return (options.shapes ? 1U : 0U) | (options.results ? 2U : 0U) | (options.numbers ? 4U : 0U);
 }
 
 }  // namespace
@@ -283,24 +312,86 @@ std::string OperatorCallbacks::study(const driver::Torch& torch, const std::stri
   return missing;
 }
 
-void OperatorCallbacks::start(const driver::Torch& torch, const Options& options) {
-  stop(torch);
-  const bool shapes = options.shapes && layout_.inputs != Layout::kUnknown && layout_.sizes != Layout::kUnknown;
-  const bool results = options.results && layout_.outputs != Layout::kUnknown && layout_.sizes != Layout::kUnknown;
-  const bool concrete = shapes && layout_.list != Layout::kUnknown &&
-                        (torch.records_concrete_inputs == nullptr || torch.records_concrete_inputs());
-  const bool overloads = options.overloads && torch.overload_name != nullptr;
+void OperatorCallbacks::set_reading(const driver::Torch& torch) noexcept {
   if (reading.name == nullptr) {
     reading = {layout_, torch.undefined_tensor, torch.function_name, torch.overload_name};
   }
-  logs_inputs_.store(shapes, std::memory_order_relaxed);
-  const uint32_t what = (shapes ? kShapes : 0) | (options.numbers ? kNumbers : 0) | (concrete ? kConcrete : 0) |
+}
+
+OperatorCallbacks::Options OperatorCallbacks::known(const Options& options) const noexcept {
+  const bool has_sizes = layout_.sizes != Layout::kUnknown;
+  return {.shapes = options.shapes && has_sizes && layout_.inputs != Layout::kUnknown,
+          .results = options.results && has_sizes && layout_.outputs != Layout::kUnknown,
+          .numbers = options.numbers,
+          .overloads = options.overloads};
+}
+
+OperatorCallbacks::CallCost OperatorCallbacks::measure(const driver::Torch& torch, const Options& options,
+                                                       const std::function<void()>& forward,
+                                                       const std::function<void()>& backward) {
+  const Options wanted = known(options);
+  set_reading(torch);
+  static std::atomic<uint64_t> operators;
+  static std::atomic<uint64_t> of_engine;
+  const TorchCallback counting = callback_of(
+      wanted,
+      [](const void* function) -> std::unique_ptr<TorchCallback::Context> {
+        (is_of_engine(function, reading.name(function)) ? of_engine : operators)
+            .fetch_add(1, std::memory_order_relaxed);
+        return nullptr;
+      },
+      [](const void*, TorchCallback::Context*) {});
+  const auto time = [](const std::function<void()>& work) {
+    work();  // torch looks anew for the callbacks that there are
+    operators = of_engine = 0;
+    const int64_t began = base::thread_cpu_ns();
+    work();
+    return static_cast<double>(base::thread_cpu_ns() - began);
+  };
+  // What the callbacks add to `work`: the median of some rounds.
+  const auto added = [&](const std::function<void()>& work) {
+    constexpr std::size_t kRounds = 7;
+    std::array<double, kRounds> times{};
+    for (double& each : times) {
+      const double alone = time(work);
+      const uint64_t handle = torch.add_callback(counting);
+      try {
+        each = time(work) - alone;
+      } catch (...) {
+        torch.remove_callback(handle);
+        throw;
+      }
+      torch.remove_callback(handle);
+    }
+    std::ranges::nth_element(times, times.begin() + kRounds / 2);
+    return times[kRounds / 2];
+  };
+  const auto each_of = [](double time, uint64_t count) {
+    constexpr double kMost = 100'000;
+    return count != 0 ? static_cast<uint32_t>(std::clamp(time / static_cast<double>(count), 0.0, kMost)) : 0;
+  };
+  CallCost cost;
+  const double by_operators = added(forward);
+  cost.operator_ns = each_of(by_operators, operators);
+  const double by_engine = added(backward);
+  cost.backward_ns = each_of(by_engine - static_cast<double>(operators) * cost.operator_ns, of_engine);
+  return call_costs_[needs_of(wanted)] = cost;
+}
+
+void OperatorCallbacks::start(const driver::Torch& torch, const Options& options) {
+  stop(torch);
+  const Options wanted = known(options);
+  const bool concrete = wanted.shapes && layout_.list != Layout::kUnknown &&
+                        (torch.records_concrete_inputs == nullptr || torch.records_concrete_inputs());
+  const bool overloads = wanted.overloads && torch.overload_name != nullptr;
+  set_reading(torch);
+  logs_inputs_.store(wanted.shapes, std::memory_order_relaxed);
+  const CallCost& cost = call_costs_[needs_of(wanted)];
+  operator_ns.store(cost.operator_ns, std::memory_order_relaxed);
+  backward_ns.store(cost.backward_ns, std::memory_order_relaxed);
+  const uint32_t what = (wanted.shapes ? kShapes : 0) | (wanted.numbers ? kNumbers : 0) | (concrete ? kConcrete : 0) |
                         (overloads ? kOverloads : 0);
-  handle_ = torch.add_callback(every_scope({.start = kStarts[what],
-                                            .end = results ? &end<true> : &end<false>,
-                                            .needs_inputs = shapes,
-                                            .needs_outputs = results,
-                                            .needs_ids = options.numbers}));
+  handle_ = torch.add_callback(callback_of(wanted, kStarts[what], wanted.results ? &end<true> : &end<false>));
 }
 
 void OperatorCallbacks::stop(const driver::Torch& torch) {

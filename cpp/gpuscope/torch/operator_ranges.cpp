@@ -164,6 +164,7 @@ void log_push(const char* text, uint32_t what) noexcept {
   if (log == nullptr) {
     return;
   }
+  base::WorkTimer timer(*log);
   const RangeText range = parse_range(text);
   const bool is_op = names_op(range.name, range.sequence);
   if (range.sequence >= 0 || !range.shapes.empty()) {
@@ -174,9 +175,10 @@ void log_push(const char* text, uint32_t what) noexcept {
     log->add_argument(Argument::Operands, range.op, range.producer);
   }
   if ((listening & base::kListenStacks) != 0) [[unlikely]] {
-    base::append_stack(*log);
+    base::add_stack(*log);
   }
   const uint32_t id = log->id_of(range.name);
+  timer.stop();
   log->append(base::ticks(), id, Op::Enter,
               EnterDetail::make(is_op ? RegionKind::Op : RegionKind::Range, EnterDetail::kTorchRange));
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -108,6 +109,18 @@ class OperatorCallbacks {
   std::string study(const driver::Torch& torch, const std::string& user_name, const std::function<Work()>& work);
   const Layout& layout() const noexcept { return layout_; }
 
+  /// What torch takes to call callbacks, in ns; much more for what autograd's engine calls, whose name it makes each
+  /// time from that of a C++ type.
+  struct CallCost {
+    uint32_t operator_ns = 0;
+    uint32_t backward_ns = 0;
+  };
+  /// Measures that for callbacks with these options, by the operators that `forward` calls on this thread and by what
+  /// `backward` has the engine call: start() has it counted among what recording costs. Only after a study that
+  /// succeeded.
+  CallCost measure(const driver::Torch& torch, const Options& options, const std::function<void()>& forward,
+                   const std::function<void()>& backward);
+
   /// Logs every operator from now on. Only after a study that succeeded.
   void start(const driver::Torch& torch, const Options& options);
   void stop(const driver::Torch& torch);
@@ -129,7 +142,12 @@ class OperatorCallbacks {
   };
 
  private:
+  /// Options as far as they are known how to be met, of which torch is asked for what lies in its objects.
+  Options known(const Options& options) const noexcept;
+  void set_reading(const driver::Torch& torch) noexcept;
+
   Layout layout_;
+  std::array<CallCost, 8> call_costs_;  // by what torch is asked for
   uint64_t handle_ = 0;
   std::atomic<bool> logs_inputs_{false};
 };

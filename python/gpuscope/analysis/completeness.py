@@ -61,7 +61,7 @@ class Audit(Result):
         flush_max_ns: the longest flush.
         callbacks: driver calls observed.
         overhead_ns: time added to the program's threads, by us and by CUPTI.
-        overhead_own_ns: our part of it.
+        overhead_own_ns: our part of it, with what torch and CPython take to call us.
         overhead_cupti_ns: CUPTI's: two callbacks a call, and the record of each kernel.
         overhead_source: "measured" on this machine, or "estimated" with the reason: from what it was on others; "not
             recorded by" the tool whose file was read.

@@ -23,6 +23,7 @@ FILES = re.compile(
 # What waits for the GPU beside its call of the driver.
 _WAITS = re.compile(r"\b(synchronize|block_until_ready)\b")
 _MONITORS = sys.version_info >= (3, 12)  # calls come from sys.monitoring, which has every thread's
+_MEASURED_CALLS = 100
 _TAKEN = "with_stack: Python functions are not recorded: {}; the stacks of operators are"
 _WHO = (
     "other tools have the places 3 and 4 of sys.monitoring"
@@ -48,7 +49,10 @@ class _PythonFunctions:
             threading.setprofile(PythonFunctions.join_thread)
         if self._garbage:
             gc.callbacks.append(PythonFunctions.on_garbage)
-        if (not _MONITORS and sys.getprofile() is not None) or not PythonFunctions.start(*calls):
+        is_taken = not _MONITORS and sys.getprofile() is not None
+        if not is_taken:
+            PythonFunctions.measure(_call_nothing, _MEASURED_CALLS)
+        if is_taken or not PythonFunctions.start(*calls):
             self._note(_TAKEN.format(_WHO))
             self.stop()
 
@@ -64,6 +68,15 @@ class _PythonFunctions:
             threading.setprofile(None)
         if PythonFunctions.on_garbage in gc.callbacks:
             gc.callbacks.remove(PythonFunctions.on_garbage)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _call_nothing() -> None:
+    for _ in range(_MEASURED_CALLS):
+        _nothing()
 
 
 def _prefixes() -> list[str]:

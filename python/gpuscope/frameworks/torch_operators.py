@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import sys
 from dataclasses import replace
@@ -20,6 +21,8 @@ _OF_ONE_THREAD = (
     "profile_all_threads is False"
 )
 _OF_ALL_THREADS = "regions and operators are those of all threads: torch's profiler, which tells them apart, is not on"
+_MEASURED_CALLS = 30
+_measured: set[tuple[bool, ...]] = set()  # what was asked of torch when the cost of its calls was measured
 _studied = False  # where things lie in torch's objects has been learned
 
 
@@ -85,6 +88,7 @@ class _TorchOperatorsObserver:
             if options.overload_names and not known["overloads"]:
                 self._note("overloads are not recorded: this version of torch does not name them")
             self._by_callbacks = True
+            _measure(options)
             TorchCallbacks.start(
                 shapes=options.record_shapes,
                 results=options.with_flops,
@@ -183,6 +187,37 @@ def _study() -> str:
         return torch_profiler.call_apart(lambda: TorchCallbacks.study(_USER_NAME, _call_operators))
     except Exception as error:
         return repr(error)
+
+
+def _measure(options: Options) -> None:
+    """Has it known what torch takes to call callbacks that ask for the same, once."""
+    import torch
+
+    wanted = {"shapes": options.record_shapes, "results": options.with_flops, "numbers": options.execution_trace}
+    key = tuple(wanted.values())
+    if key in _measured:
+        return
+
+    def measure() -> None:
+        a, b = torch.zeros(8, device="cpu"), torch.ones(8, device="cpu", requires_grad=True)
+        with torch.enable_grad():
+            chain = b
+            for _ in range(_MEASURED_CALLS):
+                chain = chain * b
+            loss = chain.sum()
+
+        def forward() -> None:
+            for _ in range(_MEASURED_CALLS):
+                a.add_(1)  # several operators, with few arguments and with many
+
+        def backward() -> None:
+            torch.autograd.grad(loss, b, retain_graph=True)
+
+        TorchCallbacks.measure(forward, backward, **wanted)
+
+    with contextlib.suppress(Exception):  # what is not known is not counted
+        torch_profiler.call_apart(measure)
+        _measured.add(key)
 
 
 def _call_operators() -> tuple[list[Any], list[Any], list[Any], list[Any]]:

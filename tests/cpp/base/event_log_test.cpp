@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace gpuscope::base {
@@ -174,6 +177,67 @@ TEST(EventLog, CountsEveryEventAsReadOrDroppedUnderASlowReader) {
   done = true;
   reader.join();
   EXPECT_EQ(seen + dropped + log.take_dropped(), kEvents);
+}
+
+void spin(std::chrono::nanoseconds time) {
+  for (const auto began = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - began < time;) {
+  }
+}
+
+TEST(WorkTimer, TimesTheFirstWorksOneByOne) {
+  EventLog log;
+  for (int work = 0; work < 10; ++work) {
+    WorkTimer(log).stop(1'000'000);
+  }
+  const uint64_t told = log.take_work();
+  EXPECT_GE(told, 10'000'000U);
+  EXPECT_LT(told, 11'000'000U);
+  EXPECT_EQ(log.take_work(), 0U);
+}
+
+TEST(WorkTimer, StandsForWorksThatAreNotTimed) {
+  constexpr uint64_t kWorks = 50'000;
+  EventLog log;
+  uint64_t timed = 0;
+  for (uint64_t work = 0; work < kWorks; ++work) {
+    WorkTimer timer(log);
+    timed += timer.is_on() ? 1 : 0;
+    timer.stop(1'000'000);
+  }
+  EXPECT_LT(timed, kWorks / 25);
+  const double told = static_cast<double>(log.take_work()) / (kWorks * 1e6);
+  EXPECT_GT(told, 0.9);
+  EXPECT_LT(told, 1.1);
+}
+
+TEST(WorkTimer, HasNoFixedStep) {
+  EventLog log;
+  std::vector<int> steps;
+  for (int work = 0, last = 0; work < 5'000; ++work) {
+    if (WorkTimer(log).is_on()) {
+      steps.push_back(work - std::exchange(last, work));
+    }
+  }
+  std::ranges::sort(steps);
+  EXPECT_GT(std::ranges::unique(steps).begin() - steps.begin(), 20);
+}
+
+TEST(WorkTimer, CountsWhatIsDoneUntilItsEnd) {
+  EventLog log;
+  {
+    const WorkTimer timer(log);
+    spin(std::chrono::microseconds(20));
+  }
+  EXPECT_GE(log.take_work(), 20'000U);
+}
+
+TEST(WorkTimer, LeavesOutWhatTheSchedulerTook) {
+  EventLog log;
+  {
+    const WorkTimer timer(log);
+    spin(std::chrono::microseconds(200));
+  }
+  EXPECT_EQ(log.take_work(), 0U);
 }
 
 TEST(EventLogs, GiveAThreadOneLog) {

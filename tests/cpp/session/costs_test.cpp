@@ -86,12 +86,13 @@ TEST(Costs, AddUpByWhatWasCounted) {
   counters.calls = 15;
   counters.region_events = 4;
   counters.function_events = 3;
+  counters.work_ns = 7;
   Costs costs;
   costs.event_ns = 20;
   costs.launch_ns = 500;
   costs.call_ns = 100;
   const Overhead overhead = overhead_of(counters, costs);
-  EXPECT_EQ(overhead.own_ns, 20 * (2 * 15 + 4 + 2 * 3));
+  EXPECT_EQ(overhead.own_ns, 20 * (2 * 15 + 4 + 3) + 7);
   EXPECT_EQ(overhead.cupti_ns, 10 * 500 + 5 * 100);
 }
 
@@ -197,6 +198,32 @@ TEST_F(MeasuredSessions, SayWhyTheyCouldNot) {
   const auto store = record(2'000);
   EXPECT_NE(info(*store, "overhead_source").find("the GPU was busy"), std::string::npos);
   EXPECT_EQ(store->kernel.size(), 2'000U);
+}
+
+uint32_t slow_stack(const void*) noexcept {
+  for (const auto began = std::chrono::steady_clock::now();
+       std::chrono::steady_clock::now() - began < std::chrono::microseconds(10);) {
+  }
+  return 0;
+}
+
+TEST_F(MeasuredSessions, CountWhatIsGatheredForTheirEvents) {
+  base::stack_source = &slow_stack;
+  Session session(vendor_, {.stacks = true});
+  session.open();
+  for (int count = 0; count < 2'000; ++count) {
+    cupti_.launch("theirs");
+  }
+  const auto store = session.stop();
+  base::stack_source = nullptr;
+  EXPECT_GT(std::stoll(info(*store, "overhead_own_ns")), 2'000 * 8'000);
+}
+
+TEST_F(MeasuredSessions, CountNothingThatWasBeforeThem) {
+  for (int count = 0; count < 100; ++count) {
+    base::WorkTimer(*base::EventLogs::current()).stop(1'000);
+  }
+  EXPECT_EQ(info(*record(0), "overhead_own_ns"), "0");
 }
 
 TEST_F(MeasuredSessions, WithoutLaunchesAreMeasured) {

@@ -7,6 +7,7 @@ import gc
 import json
 import random
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -635,3 +636,37 @@ def test_garbage_collections_are_torchs(tmp_path):
         return [(e["cat"], sorted(e["args"]), e["dur"] > 0) for e in events if e["name"] == "Python GC"]
 
     assert collected(gs) == collected(torch_profiler, experimental_config=config)
+
+
+def test_a_measurement_of_what_calls_cost_that_ctrl_c_ends_leaves_no_hook():
+    code = """
+import sys
+from gpuscope._core import PythonFunctions
+
+def work():
+    calls.append(0)
+    if len(calls) == ends_at:
+        raise KeyboardInterrupt
+
+def hooks():
+    return [sys.monitoring.get_tool(id) for id in (3, 4)] if sys.version_info >= (3, 12) else [sys.getprofile()]
+
+before = hooks()
+for ends_at in range(1, 11):  # as many calls as it makes
+    calls = []
+    try:
+        PythonFunctions.measure(work, 1)
+    except KeyboardInterrupt:
+        pass
+    else:
+        raise SystemExit(f"{ends_at}: {len(calls)} calls")
+    assert hooks() == before, ends_at
+calls, ends_at = [], 0
+PythonFunctions.measure(work, 1)
+assert len(calls) == 10
+assert hooks() == before
+PythonFunctions.measure(work, 1)
+assert len(calls) == 10  # it is known
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

@@ -12,7 +12,8 @@ from collections import Counter
 import pytest
 
 import gpuscope as gs
-from gpuscope._core import TorchRanges
+from gpuscope._core import TorchCallbacks, TorchRanges
+from gpuscope.frameworks import torch_operators
 from gpuscope.trace import NONE
 
 torch = pytest.importorskip("torch")
@@ -29,6 +30,12 @@ def names(prof, kind=None):
         for path in trace.regions.path.tolist()
         if kind is None or paths.kind[path] == kind
     ]
+
+
+def run_alone(code):
+    """Runs a program in a process of its own, where nothing was recorded before."""
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
 
 
 def small_model():
@@ -374,8 +381,7 @@ def test_torch_imported_inside_the_window_is_recorded_from_there_on():
         assert {finder for finder in sys.meta_path if type(finder).__name__ == "WhenImported"} <= before
         assert type(torch.__spec__.loader).__name__ != "_Loader"
     """
-    result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
+    run_alone(code)
 
 
 def fast_row(name):
@@ -540,3 +546,43 @@ def test_a_torch_without_profilers_that_cost_nothing_is_recorded_and_the_audit_s
         torch.ones(2) * 2
     assert "aten::mul" in names(prof, OP)
     assert any("rows of compiled code" in remark for remark in prof.audit().remarks)
+
+
+def test_what_torch_takes_to_call_callbacks_is_measured_once_for_what_is_asked_of_it(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch_operators, "_measured", set())
+    monkeypatch.setattr(TorchCallbacks, "measure", lambda *work, **options: asked.append(options))
+    for options in ({}, {"record_shapes": True}) * 2:
+        with gs.profile(**options):
+            torch.ones(2)
+    assert [each["shapes"] for each in asked] == [False, True]
+
+
+def test_a_measurement_that_fails_is_made_again():
+    run_alone(
+        """
+        import torch
+        import gpuscope as gs
+        from gpuscope._core import TorchCallbacks
+
+        with gs.profile():
+            torch.ones(2)
+        calls = []
+
+        def fails():
+            calls.append(torch.ones(2))
+            if len(calls) > 5:
+                raise KeyboardInterrupt
+
+        for _ in range(2):
+            calls.clear()
+            try:
+                TorchCallbacks.measure(fails, fails, numbers=True)
+            except KeyboardInterrupt:
+                pass
+            assert len(calls) == 6
+        with gs.profile() as prof:
+            torch.ones(2)
+        assert {row.key for row in prof.key_averages()} == {"aten::ones", "aten::empty", "aten::fill_"}
+        """
+    )
