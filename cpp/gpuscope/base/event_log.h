@@ -319,19 +319,20 @@ class EventLog {
 /// One thread, of which the log is; one at a time.
 class WorkTimer {
  public:
-  explicit WorkTimer(EventLog& log) noexcept : log_(log) {
+  /// `more_ns`: what it takes besides, as to call the callback.
+  explicit WorkTimer(EventLog& log, uint32_t more_ns = 0) noexcept : log_(log), more_ns_(more_ns) {
     if (--log.until_timed_ == 0) [[unlikely]] {
       times_ = log.next_timed();
       began_ = ticks();
     }
   }
-  ~WorkTimer() { stop(); }
+  ~WorkTimer() { stop(more_ns_); }
   WorkTimer(const WorkTimer&) = delete;
   WorkTimer& operator=(const WorkTimer&) = delete;
 
   bool is_on() const noexcept { return times_ != 0; }
-  /// `more_ns`: what it takes besides, as to call the callback.
-  void stop(uint32_t more_ns = 0) noexcept {
+  void stop() noexcept { stop(more_ns_); }
+  void stop(uint32_t more_ns) noexcept {
     if (is_on()) [[unlikely]] {
       log_.add_work(began_, ticks(), more_ns, std::exchange(times_, 0));
     }
@@ -340,6 +341,7 @@ class WorkTimer {
  private:
   EventLog& log_;
   uint64_t began_ = 0;
+  uint32_t more_ns_;
   uint32_t times_ = 0;  // how many works this one stands for; 0: it is not timed
 };
 

@@ -303,7 +303,7 @@ bool enter_function(const InterpreterFrame* frame) noexcept {
     if (log == nullptr) {
       return true;
     }
-    base::WorkTimer timer(*log);
+    base::WorkTimer timer(*log, call_ns);
     uint32_t name = names->of_code(code_of(frame));
     if (names->chooses()) {  // what the others call is not told, so that there is no stack of them
       if (name == kOwn || name == kUnwanted) {
@@ -317,7 +317,7 @@ bool enter_function(const InterpreterFrame* frame) noexcept {
     }
     if (name != kOwn) {
       const uint32_t detail = detail_of(frame);
-      timer.stop(call_ns);
+      timer.stop();
       log->append(base::ticks(), name, Op::FunctionEnter, detail);
     }
   } catch (const std::exception&) {  // no memory: this call is missing
@@ -331,7 +331,7 @@ bool leave_function(const InterpreterFrame* frame) noexcept {
     if (log == nullptr) {
       return true;
     }
-    base::WorkTimer timer(*log);
+    base::WorkTimer timer(*log, call_ns);
     const CalledFrames::Called* called = functions->find(frame);
     const bool is_left_out = called != nullptr ? called->is_own : is_unlogged(frame);
     if (called != nullptr) {
@@ -341,7 +341,7 @@ bool leave_function(const InterpreterFrame* frame) noexcept {
     }
     if (!is_left_out) {
       const uint32_t detail = detail_of(frame);
-      timer.stop(call_ns);
+      timer.stop();
       log->append(base::ticks(), 0, Op::FunctionExit, detail);
     }
     return !is_left_out;
@@ -365,7 +365,7 @@ bool enter_built_in(const InterpreterFrame* frame, const PyMethodDef* method, Py
     if (log == nullptr) {
       return true;
     }
-    base::WorkTimer timer(*log);
+    base::WorkTimer timer(*log, call_ns);
     CalledFrames::Called* called = functions->find(frame);
     const bool is_left_out = called != nullptr ? called->is_own : is_own(frame);
     const uint32_t name = is_left_out ? kOwn : names->of_built_in(method, function, self);
@@ -376,7 +376,7 @@ bool enter_built_in(const InterpreterFrame* frame, const PyMethodDef* method, Py
       called->in_built_in = true;
     }
     const uint32_t detail = detail_of(frame, FunctionKind::BuiltIn);
-    timer.stop(call_ns);
+    timer.stop();
     log->append(base::ticks(), name, Op::FunctionEnter, detail);
   } catch (const std::exception&) {
   }
@@ -390,11 +390,11 @@ void leave_built_in(const InterpreterFrame* frame, const PyMethodDef* method, Py
     if (log == nullptr) {
       return;
     }
-    base::WorkTimer timer(*log);
+    base::WorkTimer timer(*log, call_ns);
     CalledFrames::Called* called = functions->find(frame);
     if (called != nullptr ? std::exchange(called->in_built_in, false) : is_logged(frame, method, function, self)) {
       const uint32_t detail = detail_of(frame, FunctionKind::BuiltIn);
-      timer.stop(call_ns);
+      timer.stop();
       log->append(base::ticks(), 0, Op::FunctionExit, detail);
     }
   } catch (const std::exception&) {
