@@ -19,6 +19,7 @@ from workload import WARM_UP, Workload, torch_wait, torch_workload
 OPERATORS = 2000  # a round
 ROUNDS = 60
 QUICK_ROUNDS = 12
+FLOOR_OPERATORS = 100
 ROWS = ("operator", "operator_shapes", "python_functions", "nvtx")
 
 
@@ -103,6 +104,19 @@ def compare(workload: Workload, operator: str, modes: dict[str, Mode], rounds: i
     return {"workload": workload.name, "ns": measure.medians(spent), "cost_ns": costs(spent)}
 
 
+def floors(workload: Workload) -> dict[str, int]:
+    """What torch takes to call callbacks that do nothing, in ns an operator: no less is to be had."""
+    from gpuscope._core import TorchCallbacks
+
+    def forward() -> None:
+        workload.run(FLOOR_OPERATORS)
+
+    return {
+        name: TorchCallbacks.measure(forward, forward, shapes=shapes)[0]
+        for name, shapes in (("plain", False), ("record_shapes", True))
+    }
+
+
 def operators(device: str, rounds: int) -> dict[str, measure.Row]:
     ways: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         "gpuscope, record_shapes": under_gpuscope([], record_shapes=True),
@@ -142,6 +156,7 @@ def operators(device: str, rounds: int) -> dict[str, measure.Row]:
                 "device": device,
                 "options, us an operator": options_us,
                 "plain": plain,
+                "torch's part, ns each": floors(torch_workload(device)),
                 "modules": modules,
                 "allocations": allocations,
             },
