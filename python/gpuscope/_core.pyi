@@ -823,7 +823,7 @@ class TorchCallbacks:
         Whether torch has arrows drawn to backward operators, as its own switch says.
         """
     @staticmethod
-    def measure(forward: collections.abc.Callable, backward: collections.abc.Callable, *, shapes: bool = False, results: bool = False, numbers: bool = False) -> tuple[int, int]:
+    def measure(forward: collections.abc.Callable, backward: collections.abc.Callable | None = None, *, shapes: bool = False, results: bool = False, numbers: bool = False) -> tuple[int, int]:
         """
         Measures what torch takes to call callbacks with these options, in ns an operator and a call of autograd's engine, by what `forward` and `backward` call; the audit counts it.
         """

@@ -253,13 +253,15 @@ void bind_callbacks(py::module_& module) {
           "Learns where things lie in torch's objects; returns why that failed, empty when it did not.")
       .def_static(
           "measure",
-          [](const py::function& forward, const py::function& backward, bool shapes, bool results, bool numbers) {
+          [](const py::function& forward, const std::optional<py::function>& backward, bool shapes, bool results,
+             bool numbers) {
+            const auto of_engine = backward ? std::function<void()>([&] { (*backward)(); }) : nullptr;
             const OperatorCallbacks::CallCost cost = OperatorCallbacks::process().measure(
-                libtorch(), {shapes, results, numbers, false}, [&] { forward(); }, [&] { backward(); });
+                libtorch(), {shapes, results, numbers, false}, [&] { forward(); }, of_engine);
             return std::pair(cost.operator_ns, cost.backward_ns);
           },
-          py::arg("forward"), py::arg("backward"), py::kw_only(), py::arg("shapes") = false, py::arg("results") = false,
-          py::arg("numbers") = false,
+          py::arg("forward"), py::arg("backward") = py::none(), py::kw_only(), py::arg("shapes") = false,
+          py::arg("results") = false, py::arg("numbers") = false,
           "Measures what torch takes to call callbacks with these options, in ns an operator and a call of "
           "autograd's engine, by what `forward` and `backward` call; the audit counts it.")
       .def_static(

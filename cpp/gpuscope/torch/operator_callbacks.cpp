@@ -373,8 +373,11 @@ OperatorCallbacks::CallCost OperatorCallbacks::measure(const driver::Torch& torc
   CallCost cost;
   const double by_operators = added(forward);
   cost.operator_ns = each_of(by_operators, operators);
-  const double by_engine = added(backward);
-  cost.backward_ns = each_of(by_engine - static_cast<double>(operators) * cost.operator_ns, of_engine);
+  cost.backward_ns = cost.operator_ns;
+  if (backward) {
+    const double by_engine = added(backward);
+    cost.backward_ns = each_of(by_engine - static_cast<double>(operators) * cost.operator_ns, of_engine);
+  }
   return call_costs_[needs_of(wanted)] = cost;
 }
 

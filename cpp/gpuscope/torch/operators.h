@@ -109,15 +109,15 @@ class OperatorCallbacks {
   std::string study(const driver::Torch& torch, const std::string& user_name, const std::function<Work()>& work);
   const Layout& layout() const noexcept { return layout_; }
 
-  /// What torch takes to call callbacks, in ns; much more for what autograd's engine calls, whose name it makes each
-  /// time from that of a C++ type.
+  /// What torch takes to call callbacks, in ns; much more for what autograd's engine calls, whose text it makes each
+  /// time.
   struct CallCost {
     uint32_t operator_ns = 0;
     uint32_t backward_ns = 0;
   };
   /// Measures that for callbacks with these options, by the operators that `forward` calls on this thread and by what
-  /// `backward` has the engine call: start() has it counted among what recording costs. Only after a study that
-  /// succeeded.
+  /// `backward`, where there is one, has the engine call: start() has it counted among what recording costs. Only after
+  /// a study that succeeded.
   CallCost measure(const driver::Torch& torch, const Options& options, const std::function<void()>& forward,
                    const std::function<void()>& backward);
 

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import struct
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -190,34 +192,58 @@ def _study() -> str:
 
 
 def _measure(options: Options) -> None:
-    """Has it known what torch takes to call callbacks that ask for the same, once."""
-    import torch
-
+    """Has it known what torch takes to call callbacks that ask for the same, once, and once more with its engine."""
     wanted = {"shapes": options.record_shapes, "results": options.with_flops, "numbers": options.execution_trace}
-    key = tuple(wanted.values())
+    has_engine = _runs_engine()
+    key = (*wanted.values(), has_engine)
     if key in _measured:
         return
 
     def measure() -> None:
-        a, b = torch.zeros(8, device="cpu"), torch.ones(8, device="cpu", requires_grad=True)
-        with torch.enable_grad():
-            chain = b
-            for _ in range(_MEASURED_CALLS):
-                chain = chain * b
-            loss = chain.sum()
-
-        def forward() -> None:
-            for _ in range(_MEASURED_CALLS):
-                a.add_(1)  # several operators, with few arguments and with many
-
-        def backward() -> None:
-            torch.autograd.grad(loss, b, retain_graph=True)
-
+        forward, backward = _calls(has_engine)
         TorchCallbacks.measure(forward, backward, **wanted)
 
     with contextlib.suppress(Exception):  # what is not known is not counted
         torch_profiler.call_apart(measure)
         _measured.add(key)
+
+
+def _runs_engine() -> bool:
+    """Whether a backward pass of ours changes nothing for the program.
+
+    The first one that finds a GPU begins threads, after which no forked child can have one: only where there are such
+    threads already, or where this torch knows no GPU.
+    """
+    import torch
+
+    another = getattr(torch._C, "_get_privateuse1_backend_name", str)() not in ("", "privateuseone")
+    if not another and not any(getattr(torch.version, platform, None) for platform in ("cuda", "hip", "xpu")):
+        return True
+    for name in glob.iglob("/proc/self/task/*/comm"):
+        with contextlib.suppress(OSError), open(name, encoding="utf-8", errors="replace") as comm:
+            if comm.read().startswith("pt_autograd"):
+                return True
+    return False
+
+
+def _calls(has_engine: bool) -> tuple[Callable[[], object], Callable[[], object] | None]:
+    """What calls operators, with few arguments and with many, and what has the engine call."""
+    import torch
+
+    a, b = torch.zeros(8, device="cpu"), torch.ones(8, device="cpu", requires_grad=True)
+
+    def forward() -> None:
+        for _ in range(_MEASURED_CALLS):
+            a.add_(1)
+
+    if not has_engine:
+        return forward, None
+    with torch.enable_grad():
+        chain = b
+        for _ in range(_MEASURED_CALLS):
+            chain = chain * b
+        loss = chain.sum()
+    return forward, lambda: torch.autograd.grad(loss, b, retain_graph=True)
 
 
 def _call_operators() -> tuple[list[Any], list[Any], list[Any], list[Any]]:

@@ -551,11 +551,54 @@ def test_a_torch_without_profilers_that_cost_nothing_is_recorded_and_the_audit_s
 def test_what_torch_takes_to_call_callbacks_is_measured_once_for_what_is_asked_of_it(monkeypatch):
     asked = []
     monkeypatch.setattr(torch_operators, "_measured", set())
-    monkeypatch.setattr(TorchCallbacks, "measure", lambda *work, **options: asked.append(options))
+    monkeypatch.setattr(TorchCallbacks, "measure", lambda *_, **options: asked.append(options))
     for options in ({}, {"record_shapes": True}) * 2:
         with gs.profile(**options):
             torch.ones(2)
     assert [each["shapes"] for each in asked] == [False, True]
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """What the measurements are given that windows make."""
+    given = []
+    monkeypatch.setattr(torch_operators, "_measured", set())
+    monkeypatch.setattr(TorchCallbacks, "measure", lambda *work, **options: given.append(work))
+    return given
+
+
+def window():
+    with gs.profile():
+        torch.ones(2)
+
+
+def test_autograds_engine_is_not_begun_where_it_would_make_threads_for_gpus(measured, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    window()
+    assert [backward for _, backward in measured] == [None]
+
+
+def test_autograds_engine_is_measured_once_the_program_has_begun_it(measured, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    window()
+    begun, ends = threading.Event(), threading.Event()
+
+    def engine():
+        with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w", encoding="utf-8") as name:
+            name.write("pt_autograd_0")
+        begun.set()
+        ends.wait()
+
+    thread = threading.Thread(target=engine)
+    thread.start()
+    begun.wait()
+    try:
+        window()
+        window()
+    finally:
+        ends.set()
+        thread.join()
+    assert [backward is not None for _, backward in measured] == [False, True]
 
 
 def test_a_measurement_that_fails_is_made_again():
