@@ -310,7 +310,11 @@ def _doubts(context: Context) -> tuple[str, ...]:
     # A host that is ahead of the GPU all the same is no slower for it.
     felt = min(cost, context.device.idle_ns / max(context.wall_ns, 1)) if context.device is not None else cost
     if felt > _OWN_COST:
-        found.append(f"recording took {percent(cost)} of the time itself; record with fewer options")
+        less = len(trace.details) or len(trace.call_stacks)
+        found.append(
+            f"recording took {percent(cost)} of the time itself, by which the host was slower"
+            + ("; without with_stack and record_shapes it takes less, and fewer lines can be named" if less else "")
+        )
     count = len(context.steps)
     if context.steps.source.startswith("windows"):
         found.append("no steps were found: call gpuscope.step() at the end of each, or put them into a region")
