@@ -331,13 +331,12 @@ OperatorCallbacks::CallCost OperatorCallbacks::measure(const driver::Torch& torc
                                                        const std::function<void()>& backward) {
   const Options wanted = known(options);
   set_reading(torch);
-  static std::atomic<uint64_t> operators;
-  static std::atomic<uint64_t> of_engine;
+  thread_local uint64_t operators = 0;  // other threads may call some meanwhile
+  thread_local uint64_t of_engine = 0;
   const TorchCallback counting = callback_of(
       wanted,
       [](const void* function) -> std::unique_ptr<TorchCallback::Context> {
-        (is_of_engine(function, reading.name(function)) ? of_engine : operators)
-            .fetch_add(1, std::memory_order_relaxed);
+        ++(is_of_engine(function, reading.name(function)) ? of_engine : operators);
         return nullptr;
       },
       [](const void*, TorchCallback::Context*) {});
