@@ -301,9 +301,12 @@ def slow():
 def fast():
     spend(0.02)
 
-for _ in range(6):
-    slow()
-    fast()
+spent = {slow: 0.0, fast: 0.0}
+for called in (slow, fast) * 6:
+    began = time.perf_counter()
+    called()
+    spent[called] += time.perf_counter() - began
+print(spent[slow] / sum(spent.values()))
 """
 
 
@@ -321,7 +324,7 @@ def test_an_unmodified_script_gets_a_tree_of_its_functions(gpuscope, script, tmp
     samples = gs.load(tmp_path / "script.gscope").samples()
     (root,) = [root for root in samples.roots if root.file.endswith("script.py")]
     share = {child.function: child.total_ns / root.total_ns for child in root.children}
-    assert share["slow"] == pytest.approx(0.75, abs=0.12)
+    assert share["slow"] == pytest.approx(float(ran.stdout), abs=0.12)  # about 0.75 where the machine is not busy
 
 
 @knows_stacks
