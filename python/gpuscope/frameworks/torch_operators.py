@@ -212,10 +212,12 @@ def _runs_engine() -> bool:
     """Whether a backward pass of ours changes nothing for the program.
 
     The first one that finds a GPU begins threads, after which no forked child can have one: only where there are such
-    threads already, or where this torch knows no GPU.
+    threads already, or where this torch knows no GPU. Nor must it be compiled, as where the program has all of them.
     """
     import torch
 
+    if getattr(sys.modules.get("torch._dynamo.compiled_autograd"), "compiled_autograd_enabled", False):
+        return False
     another = getattr(torch._C, "_get_privateuse1_backend_name", str)() not in ("", "privateuseone")
     if not another and not any(getattr(torch.version, platform, None) for platform in ("cuda", "hip", "xpu")):
         return True

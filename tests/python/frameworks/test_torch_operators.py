@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import types
 from collections import Counter
 
 import pytest
@@ -576,6 +577,15 @@ def test_autograds_engine_is_not_begun_where_it_would_make_threads_for_gpus(meas
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     window()
     assert [backward for _, backward in measured] == [None]
+
+
+def test_autograds_engine_is_left_alone_where_backward_passes_are_compiled(measured, monkeypatch):
+    compiled = types.SimpleNamespace(compiled_autograd_enabled=True)
+    monkeypatch.setitem(sys.modules, "torch._dynamo.compiled_autograd", compiled)
+    window()
+    compiled.compiled_autograd_enabled = False
+    window()
+    assert [backward is not None for _, backward in measured] == [False, True]
 
 
 def test_autograds_engine_is_measured_once_the_program_has_begun_it(measured, monkeypatch):
