@@ -225,8 +225,11 @@ def test_each_is_a_fresh_process(capfd):
 
 
 def test_their_start_is_not_in_the_budget():
+    began = time.perf_counter()
     result = benchmark(work, processes=2, target=1e-6, **QUICK)
-    assert result.seconds < 0.3 < sum(result.processes.start_seconds)
+    took = time.perf_counter() - began
+    assert min(result.processes.start_seconds) > 0.05
+    assert result.seconds + sum(result.processes.start_seconds) <= took
 
 
 def test_what_a_function_raises_comes_through_with_its_traceback():

@@ -19,7 +19,7 @@ PROGRAM = """\
 import sys, time, gpuscope
 for _ in range(8):
     with gpuscope.record_function("load"):
-        time.sleep(0.004)
+        time.sleep(0.03)
     with gpuscope.record_function("train"):
         time.sleep(0.002)
     gpuscope.step()
