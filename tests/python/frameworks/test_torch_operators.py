@@ -549,34 +549,30 @@ def test_a_torch_without_profilers_that_cost_nothing_is_recorded_and_the_audit_s
     assert any("rows of compiled code" in remark for remark in prof.audit().remarks)
 
 
-def test_what_torch_takes_to_call_callbacks_is_measured_once_for_what_is_asked_of_it(monkeypatch):
-    asked = []
-    monkeypatch.setattr(torch_operators, "_measured", set())
-    monkeypatch.setattr(TorchCallbacks, "measure", lambda *_, **options: asked.append(options))
-    for options in ({}, {"record_shapes": True}) * 2:
-        with gs.profile(**options):
-            torch.ones(2)
-    assert [each["shapes"] for each in asked] == [False, True]
-
-
 @pytest.fixture
 def measured(monkeypatch):
-    """What the measurements are given that windows make."""
+    """What the measurements are given that windows make: the work, and what is asked of torch."""
     given = []
     monkeypatch.setattr(torch_operators, "_measured", set())
-    monkeypatch.setattr(TorchCallbacks, "measure", lambda *work, **options: given.append(work))
+    monkeypatch.setattr(TorchCallbacks, "measure", lambda *work, **options: given.append((*work, options)))
     return given
 
 
-def window():
-    with gs.profile():
+def window(**options):
+    with gs.profile(**options):
         torch.ones(2)
+
+
+def test_what_torch_takes_to_call_callbacks_is_measured_once_for_what_is_asked_of_it(measured):
+    for options in ({}, {"record_shapes": True}) * 2:
+        window(**options)
+    assert [asked["shapes"] for *_, asked in measured] == [False, True]
 
 
 def test_autograds_engine_is_not_begun_where_it_would_make_threads_for_gpus(measured, monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     window()
-    assert [backward for _, backward in measured] == [None]
+    assert [backward for _, backward, _ in measured] == [None]
 
 
 def test_autograds_engine_is_left_alone_where_backward_passes_are_compiled(measured, monkeypatch):
@@ -585,7 +581,7 @@ def test_autograds_engine_is_left_alone_where_backward_passes_are_compiled(measu
     window()
     compiled.compiled_autograd_enabled = False
     window()
-    assert [backward is not None for _, backward in measured] == [False, True]
+    assert [backward is not None for _, backward, _ in measured] == [False, True]
 
 
 def test_autograds_engine_is_measured_once_the_program_has_begun_it(measured, monkeypatch):
@@ -608,7 +604,7 @@ def test_autograds_engine_is_measured_once_the_program_has_begun_it(measured, mo
     finally:
         ends.set()
         thread.join()
-    assert [backward is not None for _, backward in measured] == [False, True]
+    assert [backward is not None for _, backward, _ in measured] == [False, True]
 
 
 def test_a_measurement_that_fails_is_made_again():
