@@ -140,6 +140,7 @@ struct Profilers {
   }
 };
 
+// Sizes are those of CUDA 12.8, whichever headers this is compiled with: a libcupti refuses larger ones than its own.
 #define GPUSCOPE_FAKE(member, Params, size, ...)                                            \
   table.member = [](void* given) {                                                          \
     return with<Params>(#member, given, size, [](Profilers& state, Params& params) -> int { \
@@ -149,7 +150,6 @@ struct Profilers {
       return 0;                                                                             \
     });                                                                                     \
   };
-#define GPUSCOPE_FAKE_SIZED(member, Params, ...) GPUSCOPE_FAKE(member, Params, Params##_STRUCT_SIZE, __VA_ARGS__)
 
 inline driver::Cupti Profilers::table() {
   driver::Cupti table;
@@ -162,67 +162,67 @@ inline driver::Cupti Profilers::table() {
     *text = code == CUPTI_ERROR_INSUFFICIENT_PRIVILEGES ? "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES" : "CUPTI_ERROR_FAKE";
     return 0;
   };
-  GPUSCOPE_FAKE_SIZED(profiler_initialize, CUpti_Profiler_Initialize_Params)
-  GPUSCOPE_FAKE_SIZED(chip_name, CUpti_Device_GetChipName_Params, params.pChipName = state.chip.c_str();)
+  GPUSCOPE_FAKE(profiler_initialize, CUpti_Profiler_Initialize_Params, 16)
+  GPUSCOPE_FAKE(chip_name, CUpti_Device_GetChipName_Params, 32, params.pChipName = state.chip.c_str();)
   GPUSCOPE_FAKE(
       host_initialize, CUpti_Profiler_Host_Initialize_Params, 48,
       if (params.pChipName != state.chip) { return CUPTI_ERROR_INVALID_CHIP_NAME; } ++state.hosts;
       params.pHostObject = reinterpret_cast<CUpti_Profiler_Host_Object*>(new HostObject);)
-  GPUSCOPE_FAKE_SIZED(host_deinitialize, CUpti_Profiler_Host_Deinitialize_Params, --state.hosts;
-                      delete reinterpret_cast<HostObject*>(params.pHostObject);)
-  GPUSCOPE_FAKE_SIZED(host_supported_chips, CUpti_Profiler_Host_GetSupportedChips_Params,
-                      static const char* const kChips[] = {"FAKE100", "OLD75"};
-                      params.numChips = 2; params.ppChipNames = kChips;)
-  GPUSCOPE_FAKE_SIZED(host_base_metrics, CUpti_Profiler_Host_GetBaseMetrics_Params,
-                      static const char* kNames[] = {"dram__bytes", "sm__cycles"};
-                      params.ppMetricNames = kNames;
-                      params.numMetrics = params.metricType == CUPTI_METRIC_TYPE_COUNTER ? 2 : 0;)
-  GPUSCOPE_FAKE_SIZED(host_sub_metrics, CUpti_Profiler_Host_GetSubMetrics_Params,
-                      static const char* kEndings[] = {".sum", ".avg"};
-                      params.ppSubMetrics = kEndings; params.numOfSubmetrics = 2;)
+  GPUSCOPE_FAKE(host_deinitialize, CUpti_Profiler_Host_Deinitialize_Params, 24, --state.hosts;
+                delete reinterpret_cast<HostObject*>(params.pHostObject);)
+  GPUSCOPE_FAKE(host_supported_chips, CUpti_Profiler_Host_GetSupportedChips_Params, 32,
+                static const char* const kChips[] = {"FAKE100", "OLD75"};
+                params.numChips = 2; params.ppChipNames = kChips;)
+  GPUSCOPE_FAKE(host_base_metrics, CUpti_Profiler_Host_GetBaseMetrics_Params, 48,
+                static const char* kNames[] = {"dram__bytes", "sm__cycles"};
+                params.ppMetricNames = kNames;
+                params.numMetrics = params.metricType == CUPTI_METRIC_TYPE_COUNTER ? 2 : 0;)
+  GPUSCOPE_FAKE(host_sub_metrics, CUpti_Profiler_Host_GetSubMetrics_Params, 56,
+                static const char* kEndings[] = {".sum", ".avg"};
+                params.ppSubMetrics = kEndings; params.numOfSubmetrics = 2;)
   GPUSCOPE_FAKE(
       host_metric_properties, CUpti_Profiler_Host_GetMetricProperties_Params, 60,
       if (std::strstr(params.pMetricName, "__") == nullptr) {
         return CUPTI_ERROR_INVALID_METRIC_NAME;
       } params.pDescription = "what it counts";
       params.pHwUnit = "dram"; params.pDimUnit = nullptr;)
-  GPUSCOPE_FAKE_SIZED(
-      host_add_metrics, CUpti_Profiler_Host_ConfigAddMetrics_Params,
+  GPUSCOPE_FAKE(
+      host_add_metrics, CUpti_Profiler_Host_ConfigAddMetrics_Params, 40,
       auto* host = reinterpret_cast<HostObject*>(params.pHostObject);
       for (std::size_t index = 0; index < params.numMetrics && !host->spoilt; ++index) {
         host->spoilt = state.counters.count(params.ppMetricNames[index]) == 0;
         host->metrics.emplace_back(params.ppMetricNames[index]);
       } if (host->spoilt) { return CUPTI_ERROR_INVALID_PARAMETER; })
-  GPUSCOPE_FAKE_SIZED(host_config_image_size, CUpti_Profiler_Host_GetConfigImageSize_Params,
-                      params.configImageSize = sizeof(std::size_t);)
-  GPUSCOPE_FAKE_SIZED(
-      host_config_image, CUpti_Profiler_Host_GetConfigImage_Params,
-      const std::size_t passes = state.passes(reinterpret_cast<HostObject*>(params.pHostObject)->metrics);
-      std::memcpy(params.pConfigImage, &passes, sizeof(passes));)
-  GPUSCOPE_FAKE_SIZED(host_passes, CUpti_Profiler_Host_GetNumOfPasses_Params,
-                      std::memcpy(&params.numOfPasses, params.pConfigImage, sizeof(std::size_t));)
-  GPUSCOPE_FAKE_SIZED(
-      host_evaluate, CUpti_Profiler_Host_EvaluateToGpuValues_Params,
+  GPUSCOPE_FAKE(host_config_image_size, CUpti_Profiler_Host_GetConfigImageSize_Params, 32,
+                params.configImageSize = sizeof(std::size_t);)
+  GPUSCOPE_FAKE(host_config_image, CUpti_Profiler_Host_GetConfigImage_Params, 40,
+                const std::size_t passes = state.passes(reinterpret_cast<HostObject*>(params.pHostObject)->metrics);
+                std::memcpy(params.pConfigImage, &passes, sizeof(passes));)
+  GPUSCOPE_FAKE(host_passes, CUpti_Profiler_Host_GetNumOfPasses_Params, 40,
+                std::memcpy(&params.numOfPasses, params.pConfigImage, sizeof(std::size_t));)
+  GPUSCOPE_FAKE(
+      host_evaluate, CUpti_Profiler_Host_EvaluateToGpuValues_Params, 72,
       const auto* image = reinterpret_cast<const Image*>(params.pCounterDataImage);
       for (std::size_t index = 0; index < params.numMetrics; ++index) {
         params.pMetricValues[index] =
             state.counters.at(params.ppMetricNames[index]).base + image->sample[params.rangeIndex].number;
       })
 
-  GPUSCOPE_FAKE_SIZED(pm_availability, CUpti_PmSampling_GetCounterAvailability_Params,
-                      params.counterAvailabilityImageSize = 16;)
-  GPUSCOPE_FAKE_SIZED(pm_enable, CUpti_PmSampling_Enable_Params, ++state.enabled;
-                      params.pPmSamplingObject = reinterpret_cast<CUpti_PmSampling_Object*>(&state);)
-  GPUSCOPE_FAKE_SIZED(pm_disable, CUpti_PmSampling_Disable_Params, --state.enabled;)
-  GPUSCOPE_FAKE_SIZED(pm_set_config, CUpti_PmSampling_SetConfig_Params, state.trigger = params.triggerMode;
-                      state.interval_ns = params.samplingInterval; state.append_mode = params.hwBufferAppendMode;)
-  GPUSCOPE_FAKE_SIZED(pm_start, CUpti_PmSampling_Start_Params, ++state.started;)
-  GPUSCOPE_FAKE_SIZED(pm_stop, CUpti_PmSampling_Stop_Params, --state.started;)
-  GPUSCOPE_FAKE_SIZED(pm_data_size, CUpti_PmSampling_GetCounterDataSize_Params, params.counterDataSize = sizeof(Image);)
-  GPUSCOPE_FAKE_SIZED(pm_data_initialize, CUpti_PmSampling_CounterDataImage_Initialize_Params,
-                      std::memset(params.pCounterData, 0, params.counterDataSize);)
-  GPUSCOPE_FAKE_SIZED(
-      pm_decode, CUpti_PmSampling_DecodeData_Params, auto* image = reinterpret_cast<Image*>(params.pCounterDataImage);
+  GPUSCOPE_FAKE(pm_availability, CUpti_PmSampling_GetCounterAvailability_Params, 40,
+                params.counterAvailabilityImageSize = 16;)
+  GPUSCOPE_FAKE(pm_enable, CUpti_PmSampling_Enable_Params, 32, ++state.enabled;
+                params.pPmSamplingObject = reinterpret_cast<CUpti_PmSampling_Object*>(&state);)
+  GPUSCOPE_FAKE(pm_disable, CUpti_PmSampling_Disable_Params, 24, --state.enabled;)
+  GPUSCOPE_FAKE(pm_set_config, CUpti_PmSampling_SetConfig_Params, 64, state.trigger = params.triggerMode;
+                state.interval_ns = params.samplingInterval; state.append_mode = params.hwBufferAppendMode;)
+  GPUSCOPE_FAKE(pm_start, CUpti_PmSampling_Start_Params, 24, ++state.started;)
+  GPUSCOPE_FAKE(pm_stop, CUpti_PmSampling_Stop_Params, 24, --state.started;)
+  GPUSCOPE_FAKE(pm_data_size, CUpti_PmSampling_GetCounterDataSize_Params, 56, params.counterDataSize = sizeof(Image);)
+  GPUSCOPE_FAKE(pm_data_initialize, CUpti_PmSampling_CounterDataImage_Initialize_Params, 40,
+                std::memset(params.pCounterData, 0, params.counterDataSize);)
+  GPUSCOPE_FAKE(
+      pm_decode, CUpti_PmSampling_DecodeData_Params, 45,
+      auto* image = reinterpret_cast<Image*>(params.pCounterDataImage);
       while (image->samples < state.image_samples && !state.pending.empty()) {
         image->sample[image->samples++] = state.pending.front();
         state.pending.erase(state.pending.begin());
@@ -230,37 +230,35 @@ inline driver::Cupti Profilers::table() {
                                       ? CUPTI_PM_SAMPLING_DECODE_STOP_REASON_COUNTER_DATA_FULL
                                       : CUPTI_PM_SAMPLING_DECODE_STOP_REASON_END_OF_RECORDS;
       params.overflow = state.overflows > 0 ? 1 : 0; state.overflows = std::max(0, state.overflows - 1);)
-  GPUSCOPE_FAKE_SIZED(pm_data_info, CUpti_PmSampling_GetCounterDataInfo_Params,
-                      params.numCompletedSamples = reinterpret_cast<const Image*>(params.pCounterDataImage)->samples;)
-  GPUSCOPE_FAKE_SIZED(
-      pm_sample_info, CUpti_PmSampling_CounterData_GetSampleInfo_Params,
+  GPUSCOPE_FAKE(pm_data_info, CUpti_PmSampling_GetCounterDataInfo_Params, 56,
+                params.numCompletedSamples = reinterpret_cast<const Image*>(params.pCounterDataImage)->samples;)
+  GPUSCOPE_FAKE(
+      pm_sample_info, CUpti_PmSampling_CounterData_GetSampleInfo_Params, 64,
       const Sample& sample = reinterpret_cast<const Image*>(params.pCounterDataImage)->sample[params.sampleIndex];
       params.startTimestamp = sample.start; params.endTimestamp = sample.end;)
 
-  GPUSCOPE_FAKE_SIZED(range_availability, CUpti_Profiler_GetCounterAvailability_Params,
-                      params.counterAvailabilityImageSize = 16;)
+  GPUSCOPE_FAKE(range_availability, CUpti_Profiler_GetCounterAvailability_Params, 40,
+                params.counterAvailabilityImageSize = 16;)
   GPUSCOPE_FAKE(range_enable, CUpti_RangeProfiler_Enable_Params, 32, ++state.enabled;
                 params.pRangeProfilerObject = reinterpret_cast<CUpti_RangeProfiler_Object*>(&state);)
-  GPUSCOPE_FAKE_SIZED(range_disable, CUpti_RangeProfiler_Disable_Params, --state.enabled;)
-  GPUSCOPE_FAKE_SIZED(range_set_config, CUpti_RangeProfiler_SetConfig_Params, std::size_t passes = 0;
-                      std::memcpy(&passes, params.pConfig, sizeof(passes));
-                      state.passes_left = static_cast<int>(passes);)
-  GPUSCOPE_FAKE_SIZED(range_start, CUpti_RangeProfiler_Start_Params, ++state.started;)
-  GPUSCOPE_FAKE_SIZED(range_stop, CUpti_RangeProfiler_Stop_Params, --state.started;
-                      params.isAllPassSubmitted = --state.passes_left <= 0 ? 1 : 0;)
-  GPUSCOPE_FAKE_SIZED(range_push, CUpti_RangeProfiler_PushRange_Params)
-  GPUSCOPE_FAKE_SIZED(range_pop, CUpti_RangeProfiler_PopRange_Params)
-  GPUSCOPE_FAKE_SIZED(range_decode, CUpti_RangeProfiler_DecodeData_Params)
-  GPUSCOPE_FAKE_SIZED(range_data_size, CUpti_RangeProfiler_GetCounterDataSize_Params,
-                      params.counterDataSize = sizeof(Image);)
-  GPUSCOPE_FAKE_SIZED(range_data_initialize, CUpti_RangeProfiler_CounterDataImage_Initialize_Params,
-                      std::memset(params.pCounterData, 0, params.counterDataSize);)
-  GPUSCOPE_FAKE_SIZED(range_data_info, CUpti_RangeProfiler_GetCounterDataInfo_Params,
-                      params.numTotalRanges = state.ranges;)
+  GPUSCOPE_FAKE(range_disable, CUpti_RangeProfiler_Disable_Params, 24, --state.enabled;)
+  GPUSCOPE_FAKE(range_set_config, CUpti_RangeProfiler_SetConfig_Params, 90, std::size_t passes = 0;
+                std::memcpy(&passes, params.pConfig, sizeof(passes)); state.passes_left = static_cast<int>(passes);)
+  GPUSCOPE_FAKE(range_start, CUpti_RangeProfiler_Start_Params, 24, ++state.started;)
+  GPUSCOPE_FAKE(range_stop, CUpti_RangeProfiler_Stop_Params, 41, --state.started;
+                params.isAllPassSubmitted = --state.passes_left <= 0 ? 1 : 0;)
+  GPUSCOPE_FAKE(range_push, CUpti_RangeProfiler_PushRange_Params, 32)
+  GPUSCOPE_FAKE(range_pop, CUpti_RangeProfiler_PopRange_Params, 24)
+  GPUSCOPE_FAKE(range_decode, CUpti_RangeProfiler_DecodeData_Params, 32)
+  GPUSCOPE_FAKE(range_data_size, CUpti_RangeProfiler_GetCounterDataSize_Params, 64,
+                params.counterDataSize = sizeof(Image);)
+  GPUSCOPE_FAKE(range_data_initialize, CUpti_RangeProfiler_CounterDataImage_Initialize_Params, 40,
+                std::memset(params.pCounterData, 0, params.counterDataSize);)
+  GPUSCOPE_FAKE(range_data_info, CUpti_RangeProfiler_GetCounterDataInfo_Params, 40,
+                params.numTotalRanges = state.ranges;)
   return table;
 }
 
 #undef GPUSCOPE_FAKE
-#undef GPUSCOPE_FAKE_SIZED
 
 }  // namespace gpuscope::fakes

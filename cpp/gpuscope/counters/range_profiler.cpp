@@ -10,7 +10,9 @@
 namespace gpuscope::counters {
 namespace {
 
-// As CUDA 12.6 has it: earlier versions refuse what was added since.
+// As CUDA 12.6 has them: earlier versions refuse what was added since.
+constexpr std::size_t kAvailabilitySize =
+    offsetof(CUpti_Profiler_GetCounterAvailability_Params, pCounterAvailabilityImage) + sizeof(uint8_t*);
 constexpr std::size_t kRangeEnableSize =
     offsetof(CUpti_RangeProfiler_Enable_Params, pRangeProfilerObject) + sizeof(CUpti_RangeProfiler_Object*);
 
@@ -27,7 +29,7 @@ Params sized_for(std::size_t size, void* object) {
 
 Bytes read_range_availability(const driver::Cupti& cupti, driver::CuContext context) {
   CUpti_Profiler_GetCounterAvailability_Params params{};
-  params.structSize = CUpti_Profiler_GetCounterAvailability_Params_STRUCT_SIZE;
+  params.structSize = kAvailabilitySize;
   params.ctx = context;
   GPUSCOPE_PROFILER(cupti, range_availability, params);
   Bytes image(params.counterAvailabilityImageSize);

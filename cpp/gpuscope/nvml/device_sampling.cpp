@@ -163,7 +163,7 @@ class SampledDevice {
     const auto half_ns = static_cast<int64_t>(kSamplingShare / 2 * static_cast<double>(interval_ns_));
     const int64_t over_ns = std::max<int64_t>(std::exchange(fast_ns_, 0) - half_ns, 0);
     allowance_.spend(now, ticks_.charge(std::max<int64_t>(cpu_ns - over_ns, 0)));
-    ticks_.wait_until(allowance_.free_ns());
+    ticks_.allow(allowance_.left_ns(), allowance_.free_ns());
   }
 
   int64_t due_ns(int64_t now) { return std::min({fast_due_ns_, rare_due_ns_, ticks_.next_ns(now)}); }

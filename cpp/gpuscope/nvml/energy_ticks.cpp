@@ -2,6 +2,7 @@
 #include "gpuscope/nvml/energy_ticks.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace gpuscope::nvml {
 namespace {
@@ -19,6 +20,11 @@ constexpr double kPeriodVaries = 5e-4;
 // three seconds, and forty of the first ten. A quarter gives three quarters of these, and regions several times less
 // exact.
 constexpr int64_t kPartOfWindow = 6;
+// What may be spent at once lasts so long.
+constexpr double kAtOnceLastsNs = 1e10;
+// What a search that is not the first may owe, and how many periods one takes.
+constexpr int64_t kMostOwed = 100 * kMs;
+constexpr int64_t kPeriodsOfSearch = 3;
 constexpr int64_t kLongestStep = 5000 * kMs;
 constexpr int64_t kFirstSeconds = 3000 * kMs;
 // A tick that is known this well needs no reading in between; two calls of 3 ms bound it no better.
@@ -39,19 +45,25 @@ EnergyTicks::Expected EnergyTicks::expect(int64_t number) const {
 /// A reading before it and one after it are of no other tick.
 bool EnergyTicks::can_aim_at(const Expected& tick) const { return tick.width() < (shortest_ns_ + longest_ns_) / 4; }
 
-/// Anew, from `now_ns` on. A search that must wait for what it may cost would take most of that, at once: then it reads
+/// Anew, from `now_ns` on. A search that may not be paid for would take all of what later readings may: then it reads
 /// at any moment, which bounds the latest tick by a period.
 void EnergyTicks::seek(int64_t now_ns) {
   searches_ = last_.number >= kRegular ? 1 : searches_ + 1;
   found_ = 0;
   can_wait_ = true;
-  if (longest_ns_ > 0 && free_ns_ > now_ns) {
-    aim_ = Aim::Often;
-    due_ns_ = now_ns + std::max(interval_ns_, step_ns(now_ns));
+  const int64_t search_ns = kPeriodsOfSearch * longest_ns_ / (call_ns_ + kSeekInterval) * call_ns_;
+  if (longest_ns_ > 0 && (free_ns_ > now_ns || left_ns_ < search_ns - kMostOwed)) {
+    read_at_any_moment(now_ns);
     return;
   }
   aim_ = Aim::Seek;
   due_ns_ = 0;
+}
+
+void EnergyTicks::read_at_any_moment(int64_t now_ns) {
+  aim_ = Aim::Often;
+  can_wait_ = true;
+  due_ns_ = now_ns + std::max(interval_ns_, step_ns(now_ns));
 }
 
 /// When it went on last before a reading, as far as that is known of one at any moment: ticks were seen to come up to a
@@ -60,9 +72,22 @@ EnergyTicks::Tick EnergyTicks::latest(const Reading& reading) const {
   return {reading.begin_ns - longest_ns_ - longest_ns_ / 4, reading.end_ns};
 }
 
+/// A tick is read that part of the time that has passed after the one before it: a greater part where what may be spent
+/// does not pay for so many until it should.
+double EnergyTicks::parts_of_window(int64_t passed_ns) const {
+  const auto parts = static_cast<double>(kPartOfWindow);
+  const auto at_ns = static_cast<double>(std::max(passed_ns, kMs));
+  if (at_ns >= kAtOnceLastsNs) {
+    return parts;
+  }
+  const auto ticks = static_cast<double>(left_ns_ / (aim_ == Aim::Often ? call_ns_ : 2 * call_ns_));
+  return std::clamp(ticks / std::log(kAtOnceLastsNs / at_ns), 1.0, parts);
+}
+
 int64_t EnergyTicks::step_ns(int64_t now_ns) const {
   const int64_t passed_ns = now_ns - began_ns_;
-  const int64_t step_ns = std::min(passed_ns / kPartOfWindow, kLongestStep);
+  const auto part_ns = static_cast<int64_t>(static_cast<double>(passed_ns) / parts_of_window(passed_ns));
+  const int64_t step_ns = std::min(part_ns, kLongestStep);
   return passed_ns < kFirstSeconds ? step_ns : std::max(step_ns, 2 * interval_ns_);
 }
 
@@ -74,6 +99,11 @@ void EnergyTicks::aim_at(int64_t from_ns) {
   for (int64_t count = std::max(wanted, soonest); count >= std::max<int64_t>(soonest, 1); --count) {
     next_ = expect(last_.number + count);
     if (can_aim_at(next_)) {
+      // Ticks nearby would tell the period better, at what the farther ones that are wanted may take.
+      if (2 * count < wanted && parts_of_window(from_ns - began_ns_) < kPartOfWindow) {
+        read_at_any_moment(from_ns);
+        return;
+      }
       aim_ = Aim::Before;
       due_ns_ = next_.low_ns - kJitter - call_ns_;
       return;
@@ -152,10 +182,10 @@ EnergyTicks::Taken EnergyTicks::take_seeking(const Reading& reading) {
     seek(reading.end_ns);
     return {.tick = Tick{tick.low_ns, tick.high_ns}, .is_new = true};
   }
-  if (longest_ns_ < 2 * kOften || searches_ > kMostSearches) {  // the latest tick is never far, or not to be foreseen
-    aim_ = Aim::Often;
-    can_wait_ = true;
-    due_ns_ = reading.end_ns + std::max(interval_ns_, step_ns(reading.end_ns));
+  // The latest tick is never far, or not to be foreseen, or to search on takes what later readings may.
+  const bool takes_too_long = search_left_ns_ <= 0 && parts_of_window(reading.end_ns - began_ns_) < kPartOfWindow;
+  if (longest_ns_ < 2 * kOften || searches_ > kMostSearches || takes_too_long) {
+    read_at_any_moment(reading.end_ns);
     return {.tick = Tick{tick.low_ns, tick.high_ns}, .is_new = true};
   }
   // Where calls take long, two ticks do not tell the period well enough to aim by it: some more in a row do.
@@ -172,7 +202,7 @@ EnergyTicks::Taken EnergyTicks::take(const Reading& reading) {
     return take_seeking(reading);
   }
   if (aim_ == Aim::Often) {
-    due_ns_ = reading.end_ns + std::max(interval_ns_, step_ns(reading.end_ns));
+    read_at_any_moment(reading.end_ns);
     return {.tick = latest(reading), .is_new = true};
   }
   before_ = reading;

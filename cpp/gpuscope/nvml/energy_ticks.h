@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 
 namespace gpuscope::nvml {
@@ -13,7 +14,9 @@ namespace gpuscope::nvml {
 /// there should be few: at first it is read again and again until it has gone on twice or, where reading takes long,
 /// some times more, which gives the period; then only before and after some ticks, whose bounds each reading narrows.
 /// These lie ever farther apart, up to five seconds: a part of the time since a window began, so that a recording of
-/// any length has some. Where a tick is not where it was expected, it begins anew. Times in ns. One thread.
+/// any length has some; a greater part where readings take so long that what they may take would else be spent within
+/// seconds, and nothing be told of those after. Where a tick is not where it was expected, it begins anew. Times in
+/// ns. One thread.
 class EnergyTicks {
  public:
   /// The counter went on between these moments.
@@ -43,8 +46,12 @@ class EnergyTicks {
   void begin_window(int64_t moment_ns) noexcept { began_ns_ = moment_ns; }
   /// Of CPU time that was spent since the last call, what is not the first search's, which is free up to 0.25 s.
   int64_t charge(int64_t cpu_ns) noexcept;
-  /// Reads nothing sooner that could wait: only what a search, or a tick that was read before, still needs.
-  void wait_until(int64_t moment_ns) noexcept { free_ns_ = moment_ns; }
+  /// So much CPU time may be spent at once, below 0 where some is owed, which it is no more at `free_ns`: until then it
+  /// reads nothing that could wait, only what a search, or a tick that was read before, still needs.
+  void allow(int64_t left_ns, int64_t free_ns) noexcept {
+    left_ns_ = left_ns;
+    free_ns_ = free_ns;
+  }
   /// Begins anew then.
   void rest_until(int64_t moment_ns) {
     seek(moment_ns);
@@ -64,15 +71,18 @@ class EnergyTicks {
 
   Expected expect(int64_t number) const;
   bool can_aim_at(const Expected& tick) const;
+  double parts_of_window(int64_t passed_ns) const;
   int64_t step_ns(int64_t now_ns) const;
   void aim_at(int64_t from_ns);
   void seek(int64_t now_ns);
+  void read_at_any_moment(int64_t now_ns);
   Tick latest(const Reading& reading) const;
   void narrow_period();
   Taken take_seeking(const Reading& reading);
 
   int64_t interval_ns_;
   int64_t began_ns_ = 0;
+  int64_t left_ns_ = std::numeric_limits<int64_t>::max();
   int64_t free_ns_ = 0;
   int64_t call_ns_ = 4'000'000;  // how long a reading takes, as the longest of the latest did
   std::optional<Reading> before_;

@@ -51,6 +51,8 @@ class Allowance {
       : share_(share), most_ns_(at_once_ns), left_ns_(at_once_ns), at_ns_(now_ns) {}
 
   void spend(int64_t now_ns, int64_t cpu_ns);
+  /// At once, from now on; below 0: owed.
+  int64_t left_ns() const noexcept { return left_ns_; }
   /// When nothing is owed any more.
   int64_t free_ns() const noexcept;
 

@@ -70,7 +70,7 @@ Watched watch(const Counter& counter, int64_t seconds, int64_t interval_ns, std:
     run.busy_ns += took;
     if (allowance != nullptr) {
       allowance->spend(now + took, ticks.charge(took));
-      ticks.wait_until(allowance->free_ns());
+      ticks.allow(allowance->left_ns(), allowance->free_ns());
     }
     run.rows += taken.is_new ? 1 : 0;
     if (taken.tick) {
@@ -135,6 +135,22 @@ TEST(EnergyTicks, AreFoundByOneSearchWhereCallsTakeLong) {
   }
 }
 
+TEST(EnergyTicks, AreSomeInEachOfTheFirstSecondsWhereCallsTakeLong) {
+  for (const int64_t took : {5, 8, 12, 20}) {
+    const Counter counter(99'500'000, 99 * kWholeSecond);
+    Allowance allowance(kSamplingShare, 180 * kMillisecond, kBegin);
+    const Watched run = watch(
+        counter, 10, 100 * kMillisecond, [took](int) { return took * kMillisecond; }, &allowance);
+    EXPECT_EQ(run.wrong, 0) << took;
+    int64_t before = kBegin;
+    for (const int64_t tick : run.ticks_ns) {
+      EXPECT_LE(tick - before, 400 * kMillisecond + 3 * (before - kBegin) / 4) << took << " at " << before - kBegin;
+      before = tick;
+    }
+    EXPECT_GE(before, kBegin + 6 * kWholeSecond) << took;
+  }
+}
+
 TEST(EnergyTicks, ThatAreUnevenBoundAReadingAtAnyMomentOnceAPeriodIsKnown) {
   const Counter counter(99'500'000, 99 * kWholeSecond, [](int64_t number) {
     return number * 7919 % 17 * kMillisecond;  // two are 83 to 116 ms apart
@@ -146,7 +162,7 @@ TEST(EnergyTicks, ThatAreUnevenBoundAReadingAtAnyMomentOnceAPeriodIsKnown) {
   for (int64_t now = kBegin; (now = ticks.next_ns(now)) < kBegin + 120 * kWholeSecond; now += 6 * kMillisecond) {
     ticks.take(read(now));
     allowance.spend(now + 5 * kMillisecond, ticks.charge(5 * kMillisecond));
-    ticks.wait_until(allowance.free_ns());
+    ticks.allow(allowance.left_ns(), allowance.free_ns());
     if (now > kBegin + kWholeSecond) {
       const EnergyTicks::Reading later = read(now + 300 * kMillisecond);
       const auto tick = ticks.find_tick(later);
