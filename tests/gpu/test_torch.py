@@ -211,7 +211,7 @@ def test_run_agrees_with_torch_profiler_on_a_real_training_script(tmp_path):
         counts.add(int(inside.sum()))
         ours.append(busy_ns(trace.kernels.start_ns[inside], trace.kernels.duration_ns[inside]) / 1e3)
     assert len(counts) == 1, counts
-    # In some processes all kernels take 1 % longer than in others, whoever watches: 112.4 to 112.7 ms, or 113.1 to 113.8
+    # In some processes all kernels take 1 % longer than in others, whoever watches: 112.4 to 112.7 or 113.1 to 113.8 ms
     # in twelve on an H100.
     assert np.median(ours) == pytest.approx(np.median(theirs), rel=0.02)
 
