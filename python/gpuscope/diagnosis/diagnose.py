@@ -307,8 +307,9 @@ def _doubts(context: Context) -> tuple[str, ...]:
         found.append(checked.verdict)
     begun_ns, ended_ns = (number_of(trace.info, f"session.{end}_ns") for end in ("start", "stop"))
     cost = number_of(trace.info, "audit.overhead_ns") / max(ended_ns - begun_ns, 1)
-    # A host that is ahead of the GPU all the same is no slower for it.
-    felt = min(cost, context.device.idle_ns / max(context.wall_ns, 1)) if context.device is not None else cost
+    # Where the host is ahead of the GPU all the same, nothing is slower for it.
+    awaited_ns = int(context.pieces.cause_ns[: IdleCause.BACK_TO_BACK].sum())
+    felt = min(cost, awaited_ns / max(context.wall_ns, 1)) if context.device is not None else cost
     if felt > _OWN_COST:
         less = len(trace.details) or len(trace.call_stacks)
         found.append(

@@ -324,6 +324,12 @@ def test_a_recording_that_took_long_of_a_host_that_is_ahead_is_evidence():
     assert (found.verdict, found.doubts) == ("fine", ())
 
 
+def test_a_recording_that_took_long_while_kernels_were_queued_is_evidence():
+    found = diagnosed(lambda loop, number: compute(loop, 100, gpu=15.0, host=3.0), change=slow)
+    assert found.breakdown.devices[0].idle_ns > 0.02 * found.breakdown.wall_ns
+    assert not any(doubt.startswith("recording took ") for doubt in found.doubts), found
+
+
 @pytest.mark.parametrize(("count", "said"), [(1, "one step cannot tell"), (2, "2 steps cannot tell")])
 def test_few_steps_are_not_enough_evidence(count, said):
     found = diagnosed(lambda loop, number: compute(loop), count)
