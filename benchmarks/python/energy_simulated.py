@@ -13,12 +13,13 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
-from fakes.powered import MS, PoweredGpu
+from fakes.powered import MS, PoweredGpu, S
 from gpuscope.diagnosis.energy import energy
 
 
@@ -68,7 +69,8 @@ PROGRAMS: dict[str, Callable[[PoweredGpu], None]] = {
     "1000 equal steps": training,
     "bursts": bursts,
 }
-MACHINES: dict[str, dict[str, float]] = {
+UNREAD: dict[str, Any] = {"every": 0, "tick_error_ns": 9 * MS, "unread_ns": (2 * S, 7 * S)}
+MACHINES: dict[str, dict[str, Any]] = {
     "each tick": {},
     "each fifth tick": {"every": 5},
     "powers vary by 10 %": {"varies": 0.1},
@@ -79,6 +81,8 @@ MACHINES: dict[str, dict[str, float]] = {
     "counter 100 ms behind": {"lag_ns": 100 * MS},
     "ticks of a recording": {"every": 0, "tick_error_ns": 9 * MS},
     "and uneven by 5 ms": {"every": 0, "tick_error_ns": 9 * MS, "uneven_ns": 5 * MS},
+    "none from 2 to 7 s": UNREAD,
+    "and means of power": {**UNREAD, "means_ns": 100 * MS},
 }
 
 
@@ -96,7 +100,7 @@ def main() -> None:
                 continue
             errors: dict[str, list[tuple[float, bool, float]]] = {}
             for seed in range(options.runs):
-                gpu = PoweredGpu(seed, **values)  # type: ignore[arg-type]
+                gpu = PoweredGpu(seed, **values)
                 play(gpu)
                 found = energy(gpu.trace())[0]
                 known = {row.name: (row.energy, gpu.joules(row.name)) for row in found.regions}

@@ -34,6 +34,9 @@ class PoweredGpu:
         jitter_ns: by how much each tick seems to be earlier or later than it was, the root of the mean square; what
             the recording says of its ticks' errors knows nothing of that.
         uneven_ns: by how much each tick was earlier or later than an even one, which it seems to be, likewise.
+        unread_ns: between which moments the counter was not read.
+        means_ns: how often power is read, the mean over a second, which goes on each 0.1 s; 0: never.
+        capability: of the GPU.
     """
 
     def __init__(
@@ -47,10 +50,14 @@ class PoweredGpu:
         lag_ns: int = 0,
         jitter_ns: int = 0,
         uneven_ns: int = 0,
+        unread_ns: tuple[int, int] = (0, 0),
+        means_ns: int = 0,
+        capability: tuple[int, int] = (9, 0),
     ) -> None:
         self.random = np.random.default_rng(seed)
         self.tick_ns, self.tick_error_ns, self.every = tick_ns, tick_error_ns, every
         self.varies, self.lag_ns, self.jitter_ns, self.uneven_ns = varies, lag_ns, jitter_ns, uneven_ns
+        self.unread_ns, self.means_ns, self.capability = unread_ns, means_ns, capability
         self.now = 0
         self.paths: list[tuple[str, int]] = []
         self._rows: list[tuple[int, int, int, int, float]] = []  # name, start, end, path, watts
@@ -91,7 +98,7 @@ class PoweredGpu:
         """Joules from the beginning to each moment, which may lie before it or after the end."""
         starts, ends = (np.array([row[column] for row in self._rows], np.float64) for column in (1, 2))
         extra = np.array([row[4] for row in self._rows]) - IDLE_W
-        knots = np.concatenate([[-S], np.ravel(np.column_stack([starts, ends])), [self.now + S]])
+        knots = np.concatenate([[-2 * S], np.ravel(np.column_stack([starts, ends])), [self.now + S]])
         power = np.concatenate([[IDLE_W], np.ravel(np.column_stack([extra + IDLE_W, np.full(len(extra), IDLE_W)]))])
         total = np.append(0.0, np.cumsum(np.diff(knots) * power)) / S
         found: Array = np.interp(moments, knots, total) - np.interp(0.0, knots, total)
@@ -102,6 +109,7 @@ class PoweredGpu:
         phase = int(self.random.integers(self.tick_ns))
         every_tick = np.arange(phase - self.tick_ns, self.now, self.tick_ns)
         read = every_tick[:: self.every] if self.every else every_tick[_read_by_recordings(every_tick)]
+        read = read[(read <= self.unread_ns[0]) | (read >= self.unread_ns[1])]
         ticks = np.unique(np.concatenate([read, every_tick[-1:]]))  # the last is read at the end
         bias = int(self.random.integers(-self.tick_error_ns, self.tick_error_ns + 1))
         moments = np.sort(ticks - self.lag_ns + self.uneven_ns * self.random.standard_normal(len(ticks)))
@@ -118,6 +126,14 @@ class PoweredGpu:
             **dict.fromkeys(THROTTLED, [-1] * len(ticks)),
         }
 
+    def means(self) -> dict[str, list[Any]]:
+        """What was read of the power."""
+        times = np.arange(0, self.now, self.means_ns)
+        until = times // (100 * MS) * (100 * MS) - 37 * MS
+        power = (self.until(until) - self.until(until - S)) * 1000
+        unread = dict.fromkeys(("sm_mhz", "sm_max_mhz"), [-1] * len(times))
+        return {"start_ns": (START + times).tolist(), "power_mw": np.round(power).astype(int).tolist(), **unread}
+
     def tables(self) -> dict[str, dict[str, list[Any]]]:
         """What was recorded."""
         rows = self._rows
@@ -127,7 +143,13 @@ class PoweredGpu:
         spans = {path: [row for row in rows if row[3] == path] for path in dict.fromkeys(known)}
         numbers = {path: number for number, path in enumerate(spans)}
         return {
-            "device": {"ordinal": [0], "name": ["NVIDIA H100"], "multiprocessors": [132]},
+            "device": {
+                "ordinal": [0],
+                "name": ["NVIDIA H100"],
+                "multiprocessors": [132],
+                "capability_major": [self.capability[0]],
+                "capability_minor": [self.capability[1]],
+            },
             "thread": {"system_id": [1]},
             "track": {"device": [0], "context": [1], "stream": [7]},
             "path": {"name": [name for name, _ in self.paths], "parent": [parent for _, parent in self.paths]},
@@ -148,6 +170,7 @@ class PoweredGpu:
                 "track": [0] * len(rows),
             },
             "device_counter": self.readings(),
+            **({"device_sample": self.means()} if self.means_ns else {}),
         }
 
     def trace(self, **tables: dict[str, list[Any]]) -> Trace:

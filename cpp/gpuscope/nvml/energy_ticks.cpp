@@ -80,7 +80,8 @@ double EnergyTicks::parts_of_window(int64_t passed_ns) const {
   if (at_ns >= kAtOnceLastsNs) {
     return parts;
   }
-  const auto ticks = static_cast<double>(left_ns_ / (aim_ == Aim::Often ? call_ns_ : 2 * call_ns_));
+  const auto of_tick_ns = static_cast<double>(aim_ == Aim::Often ? call_ns_ : 2 * call_ns_);
+  const double ticks = static_cast<double>(left_ns_) / of_tick_ns;
   return std::clamp(ticks / std::log(kAtOnceLastsNs / at_ns), 1.0, parts);
 }
 

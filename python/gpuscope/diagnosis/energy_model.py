@@ -11,7 +11,8 @@ model says of the time between two ticks is scaled to what was measured there, s
 
 A counter may be behind by some tens of ms, and each tick a little early or late. Both show in what the powers leave:
 how far it is behind is the shift of all ticks for which that is least; a tick that was late has left too much before it
-and too little behind it, and that is put back before the scaling.
+and too little behind it, and that is put back before the scaling. Where it was read seldom, means of power have told
+what it had in between: see `DeviceReadings`.
 """
 
 from __future__ import annotations
@@ -328,7 +329,7 @@ class EnergyModel:
         if self.is_solved and len(ticks) <= _MOST_UNEVEN:
             intervals.expect_uneven(self.shift_ns)
             self.shift_ns, uncertain_ns, _ = _aligned(intervals, float(np.median(ticks.error_ns)), True)
-            self.uneven_ns = max(intervals.expect_uneven(self.shift_ns), self.uneven_ns)
+            self.uneven_ns = max(intervals.expect_uneven(self.shift_ns), self.uneven_ns, ticks.uneven_ns)
             powers = intervals.solve(self.shift_ns)
         self._solution = _Solution(self, intervals, self.shift_ns, powers)
         shifted = (self.shift_ns + side * uncertain_ns for side in (-1, 1))

@@ -200,6 +200,46 @@ def test_a_counter_that_is_read_seldom_tells_regions_of_seconds():
     assert found["big"].energy.joules == pytest.approx(gpu.joules("big"), rel=0.05)
 
 
+def unread_in_the_middle(seed=1, means_ns=100 * MS, **options):
+    """A kernel that runs on, and then turns of it that draw more, most of which the counter was not read of."""
+    gpu = PoweredGpu(seed, unread_ns=(2 * S, 6_400 * MS), means_ns=means_ns, **options)
+    gpu.idle(1000 * MS)
+    for _ in range(80):
+        gpu.run("gemm", 10 * MS, 800, "steady")
+    for _ in range(120):
+        gpu.run("gemm", 10 * MS, 650, "steady")
+    gpu.idle(1000 * MS)
+    for _ in range(200):
+        gpu.run("gemm", 5 * MS, 980, "bursts")
+        gpu.idle(7 * MS)
+    return gpu
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_means_of_power_tell_what_was_used_while_the_counter_was_not_read(seed):
+    gpu = unread_in_the_middle(seed)
+    found = of(gpu)
+    assert found["steady"].energy.joules == pytest.approx(gpu.joules("steady"), rel=0.03)
+    assert found["bursts"].energy.joules == pytest.approx(gpu.joules("bursts"), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"means_ns": 0}, {"capability": (8, 0)}, {"capability": (7, 5)}, {"means_ns": 1000 * MS}],
+    ids=["not read", "of an A100", "of a T4", "read seldom"],
+)
+def test_power_that_is_no_mean_or_not_known_in_between_tells_nothing_of_energy(options):
+    gpu = unread_in_the_middle(**options)
+    assert abs(of(gpu)["steady"].energy.joules / gpu.joules("steady") - 1) > 0.04
+
+
+def test_means_of_power_that_the_counter_contradicts_are_not_believed():
+    gpu = unread_in_the_middle()
+    wrong = gpu.means()
+    wrong["power_mw"] = [value * 3 // 2 for value in wrong["power_mw"]]
+    assert abs(of(gpu, device_sample=wrong)["steady"].energy.joules / gpu.joules("steady") - 1) > 0.04
+
+
 def test_throttled_time_is_a_share_of_a_region_by_reason():
     gpu = regions_of_a_second()
     found = of(gpu, **counters(gpu, sw_power_cap_ns=0.25, sw_thermal_slowdown_ns=0.0))
