@@ -31,6 +31,7 @@ _FIRST_AVERAGES = (8, 6)  # compute capability; GA100 is 8.0
 _NEAR_NS = 150_000_000  # a mean is of a moment where it was read this near, before it and after it
 _WIDE_NS = 1_500_000_000  # between two ticks, that a mean cuts
 _LEAST_PIECE_NS = 250_000_000
+_LONGEST_NS = 10_000 * _SECOND_NS  # of a recording that is cut: ticks 5 s apart tell enough of longer ones
 # How much later a mean is read than the counter has it, as was seen on H100s: 30 to 140 ms.
 _LATER_NS = range(-100_000_000, 200_000_001, 5_000_000)
 _USUALLY_LATER_NS = 80_000_000, 40_000_000  # and the spread of that
@@ -99,7 +100,9 @@ class Series:
 
     def nearest(self, moment_ns: int) -> int:
         """When it was read that is nearest to a moment."""
-        return int(self.time_ns[np.argmin(np.abs(self.time_ns - moment_ns))])
+        after = int(np.searchsorted(self.time_ns, moment_ns))
+        around = self.time_ns[max(after - 1, 0) : after + 1].tolist()
+        return int(min(around, key=lambda time_ns: abs(time_ns - moment_ns)))
 
     def is_near(self, moments_ns: Array, distance_ns: int) -> Array:
         """Whether it was read no farther from each moment than this, before it and after it, but at the ends."""
@@ -205,7 +208,8 @@ class DeviceReadings:
         others of that program the counter grew by 1,393 to 1,450.
         """
         means = self.series("power_mw") if self._has_means() else None
-        wide = np.flatnonzero(np.diff(ticks.time_ns) > _WIDE_NS)
+        is_long = int(ticks.time_ns[-1]) - int(ticks.time_ns[0]) > _LONGEST_NS
+        wide = np.flatnonzero((np.diff(ticks.time_ns) > _WIDE_NS) & (not is_long))
         later_ns = _later_ns(ticks, means) if means is not None and len(wide) else None
         if means is None or later_ns is None:
             return ticks

@@ -371,12 +371,19 @@ def test_the_first_value_is_of_the_tick_before_the_first_that_was_seen():
 @pytest.mark.parametrize("column", ["energy_mj", "tick_ns", "tick_error_ns", *THROTTLED])
 @pytest.mark.parametrize("value", [-(2**63), 2**63 - 1, -2, 0])
 def test_no_value_of_a_file_breaks_it(column, value):
-    gpu = PoweredGpu()
-    for _ in range(20):
-        gpu.run("gemm", 100 * MS, 600, "forward")
+    gpu = unread_in_the_middle()
     readings = gpu.readings()
     readings[column][5] = value
     str(energy(gpu.trace(device_counter=readings)))
+
+
+@pytest.mark.parametrize(("column", "value"), [("start_ns", 2**61), ("start_ns", 0), ("power_mw", 2**31 - 1)])
+@pytest.mark.parametrize("row", [0, 20, -1])
+def test_no_reading_of_power_in_a_file_breaks_it(column, value, row):
+    gpu = unread_in_the_middle()
+    means = gpu.means()
+    means[column][row] = value
+    str(energy(gpu.trace(device_sample=means)))
 
 
 # -- as a result -------------------------------------------------------------------------------------------------------
