@@ -53,7 +53,7 @@ class Ledger:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._has = [bool(each.any()) for each in context.pieces.cause_ns]
+        self._has = context.pieces.present
         self._idle: dict[IdleCause, Array] = {}  # what is left of a cause, once something of it was taken
         self._work: Array | None = None
 

@@ -8,8 +8,10 @@ the host's, and is told by what the thread did that launched the work, from the 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -162,6 +164,19 @@ class IdlePieces:
 
     def __len__(self) -> int:
         return len(self.step)
+
+    @cached_property
+    def present(self) -> tuple[bool, ...]:
+        """Whether any piece has each cause."""
+        return tuple(bool(each.any()) for each in self.cause_ns)
+
+    def sum_of(self, causes: Iterable[IdleCause], rows: Array) -> Array:
+        """What these pieces have of the causes together."""
+        total = np.zeros(len(rows), np.int64)
+        for cause in causes:
+            if self.present[cause]:
+                total += self.cause_ns[cause][rows]
+        return total
 
 
 @dataclass(frozen=True, eq=False)

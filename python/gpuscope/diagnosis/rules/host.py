@@ -152,11 +152,13 @@ def _python(context: Context) -> Iterator[Cause]:
     if context.device is None:
         return
     causes = (IdleCause.HOST_CODE, IdleCause.FRAMEWORK)
-    spent = context.pieces.cause_ns[list(map(int, causes))].sum(axis=0)
-    pieces = np.flatnonzero(context.long_pieces & (2 * spent > context.pieces.end_ns - context.pieces.start_ns))
+    pieces = np.flatnonzero(context.long_pieces)
+    spent = context.pieces.sum_of(causes, pieces)
+    most = 2 * spent > context.pieces.end_ns[pieces] - context.pieces.start_ns[pieces]
+    pieces, spent = pieces[most], spent[most]
     if len(pieces) == 0:
         return
-    for where, group in context.lines(context.pieces.launch[pieces], spent[pieces])[:_MOST_LINES]:
+    for where, group in context.lines(context.pieces.launch[pieces], spent)[:_MOST_LINES]:
         rows = pieces[group]
         inside = _functions(context, rows)
         spans = context.pieces.start_ns[rows], context.pieces.end_ns[rows]

@@ -302,7 +302,7 @@ def _cause(context: Context, waits: Array, title: str, advice: str) -> Cause:
     # Without the wait the host would be ahead by all of it, and what it does up to its launch would be hidden.
     waited = pieces.cause_ns[IdleCause.DATA_WAIT, found]
     begun = starts[order][np.searchsorted(starts[order], pieces.end_ns[found], side="left") - 1]
-    behind = np.minimum(pieces.cause_ns[list(map(int, HOST))][:, found].sum(axis=0), pieces.start_ns[found] - begun)
+    behind = np.minimum(pieces.sum_of(HOST, found), pieces.start_ns[found] - begun)
     claim = Claim(found, (IdleCause.DATA_WAIT, *HOST), waited + np.maximum(behind, 0))
     return Cause(title, advice, claim, Edit(host_spans=spans), where, evidence)
 

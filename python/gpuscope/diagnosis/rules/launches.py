@@ -86,7 +86,7 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
         return
     rows = _of_launches(context)
     # What a wait costs is no matter of launches: without it the host would have been ahead.
-    spent = context.pieces.cause_ns[list(map(int, LAUNCHING))][:, rows].sum(axis=0)
+    spent = context.pieces.sum_of(LAUNCHING, rows)
     weights = np.maximum(spent - _waited(context, rows), 0)
     where = places(*(where for where, _ in context.lines(context.pieces.launch[rows], weights)[:2]))
     evidence = {

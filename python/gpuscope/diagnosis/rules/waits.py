@@ -82,19 +82,24 @@ def _draining(context: Context) -> tuple[Array, Array, Array]:
     return pieces, calls, _kinds(context, calls) if len(calls) else calls
 
 
+def _segments(context: Context) -> Array:
+    """How many idle pieces that begin with a wait there were until each piece, with it."""
+    found: Array = np.cumsum(context.pieces.drain >= 0)
+    return found
+
+
 def claim_of(context: Context, heads: Array, beside_ns: Array | None = None) -> Claim:
     """What is idle after these waits until the next wait, as far as the host would be ahead without them.
 
     It would be by as long as it waits, and by what each takes beside the waiting.
     """
-    pieces = context.pieces
-    segment = np.cumsum(pieces.drain >= 0)  # 0 before the first wait
+    pieces, segment = context.pieces, context.once(_segments)
     chosen = np.zeros(int(segment[-1]) + 1 if len(segment) else 1, bool)
     chosen[segment[heads]] = True
     rows = np.flatnonzero(chosen[segment])
     if len(rows) == 0:
         return Claim()
-    there = pieces.cause_ns[list(map(int, HOST))][:, rows].sum(axis=0)
+    there = pieces.sum_of(HOST, rows)
     ahead = np.zeros(len(chosen))
     ahead[segment[heads]] = pieces.waited_ns[heads] + pieces.cause_ns[IdleCause.WAKE_UP, heads]
     if beside_ns is not None:
@@ -128,17 +133,18 @@ def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[
         if len(copies) and kind != "SYNCHRONIZE":
             evidence["for"] = format_bytes(float(np.median(context.column("memcpy", "bytes", copies))))
         starts, ends = _calls_around(context, waits)
-        beside = np.zeros(len(api), np.int64)
-        beside[waits] = np.maximum(ends - starts - api.duration_ns[waits], 0)
-        more = np.isin(waits, idle)
-        first = calls[group][np.argsort(api.start_ns[calls[group]], kind="stable")]
-        after = np.searchsorted(api.start_ns[first], api.start_ns[waits[more]]) - 1
-        np.add.at(beside, first[np.maximum(after, 0)], np.where(after >= 0, ends[more] - starts[more], 0))
+        beside = np.maximum(ends - starts - api.duration_ns[waits], 0)
+        heading = np.searchsorted(waits, calls[group])  # among the waits, which are in order
+        more = np.isin(waits, idle) if len(idle) else np.zeros(len(waits), bool)
+        if more.any():
+            first = heading[np.argsort(api.start_ns[calls[group]], kind="stable")]
+            after = np.searchsorted(api.start_ns[waits[first]], api.start_ns[waits[more]]) - 1
+            np.add.at(beside, first[np.maximum(after, 0)], np.where(after >= 0, ends[more] - starts[more], 0))
         if kind == "PINNED_COPY":  # which is made all the same
             claim, edit = claim_of(context, heads[group]), Edit(unwaited=waits)
         else:
             claim, edit = (
-                claim_of(context, heads[group], beside[calls[group]]),
+                claim_of(context, heads[group], beside[heading]),
                 _edit(context, waits, starts, ends, kind),
             )
         yield Cause(title, advice, claim, edit, places(where), evidence)
