@@ -27,16 +27,20 @@ if TYPE_CHECKING:
     from gpuscope.counters import SampledCounters
 
 MS = 1_000_000
+# Of this machine; for any other reason the tests fail.
+NOT_HERE = ("lets administrators alone", "does not permit it", "another tool", "was not found", " has no ")
 SM_ACTIVE = "sm__cycles_active.avg.pct_of_peak_sustained_elapsed"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _permitted() -> None:
-    """Counters can be read, or the tests are skipped with the reason that users get."""
+    """Counters can be read, or the tests are skipped where this machine does not let them, with the reason."""
     _core.Kernels().spin(1000)
     try:
         gs.measure_counters(lambda: None, ["gpu__time_duration.sum"])
     except NotAvailable as error:
+        if not any(reason in str(error) for reason in NOT_HERE):
+            raise
         pytest.skip(str(error))
 
 
