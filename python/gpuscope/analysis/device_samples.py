@@ -36,7 +36,8 @@ _LONGEST_NS = 10_000 * _SECOND_NS  # of a recording that is cut: ticks 5 s apart
 _LATER_NS = range(-100_000_000, 200_000_001, 5_000_000)
 _USUALLY_LATER_NS = 80_000_000, 40_000_000  # and the spread of that
 _UNEVEN_MEANS_NS = 12e6  # so that intervals hold the truth as often as they say: benchmarks/python/energy_simulated.py
-_FEWEST_CHECKED, _MOST_OFF = 3, 0.08  # ticks that means are checked by, and how far these may be off in the mean square
+_FEWEST_CHECKED = 3  # ticks that means are checked by
+_LEAST_OFF, _MOST_OFF = 0.005, 0.08  # the root of the mean square, as a part of what was used in a second
 
 Array = np.ndarray[Any, Any]
 
@@ -259,8 +260,7 @@ def _later_ns(ticks: EnergyTicks, means: Series) -> int | None:
     told = [means.at(ticks.time_ns[checked] + later) / 1e3 for later in _LATER_NS]
     off = np.array([float(np.mean((each - grown) ** 2)) ** 0.5 / float(grown.mean()) for each in told])
     # Where power was much the same all the time, ticks tell little of it.
-    seen = np.maximum(off, 0.005) ** -len(checked)
-    expected = np.exp(-(((np.array(_LATER_NS) - _USUALLY_LATER_NS[0]) / _USUALLY_LATER_NS[1]) ** 2) / 2)
-    best = int(np.argmax(seen * expected))
+    unusual = (np.array(_LATER_NS) - _USUALLY_LATER_NS[0]) / _USUALLY_LATER_NS[1]
+    best = int(np.argmin(len(checked) * np.log(np.maximum(off, _LEAST_OFF)) + unusual**2 / 2))
     factor = float(grown @ told[best]) / max(float(told[best] @ told[best]), 1e-9)
     return _LATER_NS[best] if off[best] <= _MOST_OFF and abs(factor - 1) <= _MOST_OFF / 2 else None
