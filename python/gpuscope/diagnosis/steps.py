@@ -278,10 +278,10 @@ def _repeated_kernels(trace: Trace) -> Steps | None:
     starts, threads = _launched(trace, firsts)
     ended_ns = int((kernels.start_ns[rows] + kernels.duration_ns[rows]).max())
     starts = np.unique(starts)
-    each = "kernel" if period == 1 else f"{period:,} kernels"
+    source = "every kernel that repeats" if period == 1 else f"every {period:,} kernels that repeat"
     known = np.unique(threads[threads >= 0])
     thread = int(known[0]) if len(known) == 1 else None
-    return Steps(starts, np.append(starts[1:], max(ended_ns, int(starts[-1]))), f"every {each} that repeat", thread)
+    return Steps(starts, np.append(starts[1:], max(ended_ns, int(starts[-1]))), source, thread)
 
 
 def _launched(trace: Trace, kernels: Array) -> tuple[Array, Array]:

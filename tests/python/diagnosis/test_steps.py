@@ -172,6 +172,10 @@ def test_without_regions_the_period_of_the_kernels_gives_the_steps_from_launch_t
     assert steps.thread == 0
 
 
+def test_one_kernel_that_repeats_is_a_step():
+    assert find_steps(kernels(["load", *["a"] * 9])).source == "every kernel that repeats"
+
+
 def test_kernels_without_a_launch_begin_where_they_ran():
     steps = find_steps(kernels(["a", "b"] * 6, launched=False))
     assert spans(steps)[0] == (1000, 1200)
