@@ -72,8 +72,9 @@ def sampled_ns(prof: gs.Recording, system_id: int) -> int:
 @pytest.mark.parametrize("mode", ["full", "ring", "aggregate"])
 def test_functions_have_the_shares_of_their_time(mode):
     found = shares(sampled(in_turns, mode=mode))
-    assert found["long_part"] == pytest.approx(0.7, abs=0.12)
-    assert found["short_part"] == pytest.approx(0.3, abs=0.12)
+    # Of what calls them, as the ends of a recording take long on a busy machine.
+    assert found["long_part"] / found["in_turns"] == pytest.approx(0.7, abs=0.12)
+    assert found["short_part"] / found["in_turns"] == pytest.approx(0.3, abs=0.12)
 
 
 def test_the_samples_add_up_to_the_recorded_time():
@@ -93,12 +94,16 @@ def test_a_sample_has_the_line_that_ran():
 def test_the_time_of_a_function_in_c_that_keeps_the_gil_is_its_callers():
     numbers = np.random.default_rng(0).normal(size=400_000).tolist()
 
-    def sort():
-        for _ in range(12):  # a second, beside which the ends of a recording are short also on a busy machine
-            sorted(numbers)
+    took_ns = []
 
-    found = shares(sampled(sort))
-    assert max(share for name, share in found.items() if name.endswith("sort")) > 0.8
+    def sort():
+        began_ns = time.perf_counter_ns()
+        for _ in range(4):
+            sorted(numbers)
+        took_ns.append(time.perf_counter_ns() - began_ns)
+
+    functions = sampled(sort).samples().functions
+    assert max(each.total_ns for each in functions if each.function.endswith("sort")) > 0.8 * took_ns[0]
 
 
 def test_waiting_counts_and_is_told_from_running():
@@ -148,7 +153,7 @@ def test_deep_recursion_keeps_the_innermost_frames():
     assert {stack[-1] for stack in stack_texts(prof.trace) if len(stack) == 257} == {"(0): (more frames)"}
     spent = samples.find("spend")
     assert spent is not None
-    assert spent.total_ns > 0.7 * samples.recorded_ns
+    assert spent.total_ns > 0.14e9
     recursive = next(function for function in samples.functions if function.function.endswith("deep"))
     assert recursive.total_ns <= samples.recorded_ns * 1.05  # counted once
 
