@@ -141,6 +141,18 @@ def test_generators_and_coroutines_are_under_those_who_run_them():
     assert any(stack[:3] == ["spend", "inner", "outer"] for stack in own)
 
 
+def test_a_generator_that_goes_on_each_moment_is_under_its_caller():
+    def total():
+        until = time.perf_counter() + 0.5
+        while time.perf_counter() < until:
+            sum(number for number in range(20_000))
+
+    samples = sampled(total).samples()
+    alone = sum(root.total_ns for root in samples.roots if root.function.endswith("<genexpr>"))
+    inside = sum(each.total_ns for each in samples.functions if each.function.endswith("<genexpr>"))
+    assert 0 <= alone < 0.05 * inside
+
+
 def test_deep_recursion_keeps_the_innermost_frames():
     def deep(levels):
         if levels:

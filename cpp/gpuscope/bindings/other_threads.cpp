@@ -67,6 +67,7 @@ constexpr std::size_t kCurrent = offsetof(PyThreadState, frame);
 struct Frame {
   uintptr_t code, previous, instruction;
   bool is_python;
+  bool is_generator;
 };
 
 #if PY_VERSION_HEX >= 0x030D0000
@@ -75,7 +76,8 @@ Frame frame_in(const std::byte* data) noexcept {
   return {load<uintptr_t>(data, offsetof(InterpreterFrame, f_executable)),
           load<uintptr_t>(data, offsetof(InterpreterFrame, previous)),
           load<uintptr_t>(data, offsetof(InterpreterFrame, instr_ptr)),
-          load<char>(data, offsetof(InterpreterFrame, owner)) != FRAME_OWNED_BY_CSTACK};
+          load<char>(data, offsetof(InterpreterFrame, owner)) != FRAME_OWNED_BY_CSTACK,
+          load<char>(data, offsetof(InterpreterFrame, owner)) == FRAME_OWNED_BY_GENERATOR};
 }
 #elif PY_VERSION_HEX >= 0x030B0000
 constexpr std::size_t kFrameBytes = GPUSCOPE_END_OF(InterpreterFrame, owner);
@@ -87,14 +89,16 @@ Frame frame_in(const std::byte* data) noexcept {
 #endif
   return {load<uintptr_t>(data, offsetof(InterpreterFrame, f_code)),
           load<uintptr_t>(data, offsetof(InterpreterFrame, previous)),
-          load<uintptr_t>(data, offsetof(InterpreterFrame, prev_instr)), is_python};
+          load<uintptr_t>(data, offsetof(InterpreterFrame, prev_instr)), is_python,
+          load<char>(data, offsetof(InterpreterFrame, owner)) == FRAME_OWNED_BY_GENERATOR};
 }
 #else
 constexpr std::size_t kFrameBytes = GPUSCOPE_END_OF(PyFrameObject, f_lasti);
 Frame frame_in(const std::byte* data) noexcept {
   return {load<uintptr_t>(data, offsetof(PyFrameObject, f_code)),
           load<uintptr_t>(data, offsetof(PyFrameObject, f_back)),
-          static_cast<uintptr_t>(load<int>(data, offsetof(PyFrameObject, f_lasti))), true};
+          static_cast<uintptr_t>(load<int>(data, offsetof(PyFrameObject, f_lasti))), true,
+          load<uintptr_t>(data, offsetof(PyFrameObject, f_gen)) != 0};
 }
 #endif
 
@@ -369,6 +373,7 @@ StackReader::Found StackReader::walk(const KnownThread& thread, FramePieces& pie
   }
   address = load<uintptr_t>(cframe, kCurrentInCFrame);
 #endif
+  bool is_generator = false;  // the outermost frame
   for (std::size_t seen = 0; address != 0; ++seen) {
     if (places_.size() == kMaxFrames) {
       is_deeper_ = true;
@@ -385,10 +390,14 @@ StackReader::Found StackReader::walk(const KnownThread& thread, FramePieces& pie
         return Found::Torn;
       }
       places_.push_back({frame.code, frame.instruction});
+      is_generator = frame.is_generator;
     }
     address = frame.previous;
   }
-  return places_.empty() ? Found::Nothing : Found::Frames;
+  if (places_.empty()) {
+    return Found::Nothing;
+  }
+  return is_generator && !is_deeper_ ? Found::Uncalled : Found::Frames;
 }
 
 uint64_t StackReader::Code::identity(uintptr_t address) const noexcept {
@@ -538,7 +547,9 @@ std::optional<uint32_t> StackReader::stack_of(const KnownThread& thread, FramePi
     if (found == Found::Nothing) {
       return 0;
     }
-    if (found == Found::Torn || !read_codes()) {
+    // A generator without a caller has just given back to it, unless it is called from C.
+    const bool is_cut = found == Found::Uncalled && tries + 1 < kTries;
+    if (found == Found::Torn || is_cut || !read_codes()) {
       continue;
     }
     uint64_t hash = is_deeper_ ? kOdd : 1;

@@ -105,7 +105,7 @@ class StackReader {
     std::size_t bytes, at;
   };
 
-  enum class Found { Nothing, Frames, Torn };
+  enum class Found { Nothing, Frames, Torn, Uncalled };
   Found walk(const KnownThread& thread, FramePieces& pieces);
   void copy_pieces(const FramePieces& pieces);
   const std::byte* find(uintptr_t address, std::size_t bytes);
