@@ -63,11 +63,31 @@ def bursts(gpu: PoweredGpu) -> None:
     gpu.idle(400 * MS)
 
 
+def turns(gpu: PoweredGpu) -> None:
+    """Some kernels on and on, then two of them in turns with a kernel that waits, which draws nothing.
+
+    The product is held back by the limit of power where it runs on and on.
+    """
+    gpu.idle(700 * MS)
+    for _ in range(30):
+        gpu.run("pause", 50 * MS, 126, "pause")
+    for name, watts, ns in (("copy", 385, 360_000), ("fma", 260, 2 * MS), ("product", 718, 100_000)):
+        for region, ms in (("", 400), (name, 1000), ("", 300)):
+            for _ in range(ms * MS // ns):
+                gpu.run(name, ns, watts, region)
+    for name, watts in (("copy", 387), ("product", 960)):
+        for _ in range(200):
+            gpu.run(name, 5 * MS, watts, f"{name}, 5 ms")
+            gpu.run("pause", int(gpu.random.integers(2, 20)) * MS, 126)
+    gpu.idle(400 * MS)
+
+
 PROGRAMS: dict[str, Callable[[PoweredGpu], None]] = {
     "1 s regions": long_regions,
     "200 x 5 ms regions": short_regions,
     "1000 equal steps": training,
     "bursts": bursts,
+    "turns": turns,
 }
 UNREAD: dict[str, Any] = {"every": 0, "tick_error_ns": 9 * MS, "unread_ns": (2 * S, 7 * S)}
 MACHINES: dict[str, dict[str, Any]] = {
@@ -81,6 +101,7 @@ MACHINES: dict[str, dict[str, Any]] = {
     "counter 100 ms behind": {"lag_ns": 100 * MS},
     "ticks of a recording": {"every": 0, "tick_error_ns": 9 * MS},
     "and uneven by 5 ms": {"every": 0, "tick_error_ns": 9 * MS, "uneven_ns": 5 * MS},
+    "known to 65 ms": {"every": 0, "tick_error_ns": 65 * MS, "jitter_ns": 25 * MS},
     "none from 2 to 7 s": UNREAD,
     "and means of power": {**UNREAD, "means_ns": 100 * MS},
 }

@@ -5,7 +5,7 @@ What it used between two ticks of the counter is known exactly, and spread over 
 draws some power at any time, and each kind of work draws more while it runs. The same kernel is a kind of its own in
 each region, as it may draw less where it runs on and on than in turns with others. These powers are those that explain
 the energy between all ticks best, none of them negative, by least squares; kinds that the recording does not tell apart
-are expected to be alike, within a half, those of one kernel within a fifth, which the intervals say. Nobody has to wait
+are expected to be alike, within a half, those of one kernel within a tenth, which the intervals say. Nobody has to wait
 for the GPU, and a region may be far shorter than the time between two ticks, where it comes often enough. What the
 model says of the time between two ticks is scaled to what was measured there, so that all parts add up to it.
 
@@ -43,7 +43,8 @@ _MOST_KERNELS = 24  # that have a power of their own
 _MOST_APART = 24  # pairs of a kernel and a region that have
 _LEAST_SPREAD = 0.01  # of the energy between two ticks: a power is no constant
 _ALIKE = 0.5  # how far powers of kernels are expected to be from their mean, as a part of it
-_SAME = 0.2  # and those of one kernel in several regions from that kernel's, as a part of the same
+_SAME = 0.1  # and those of one kernel in several regions from that kernel's, as a part of that
+_LEAST_SAME = 0.1  # of what is typical: what draws next to nothing, as waiting does, is near that everywhere
 _NORMAL = 1.96
 _NS = 1e9
 
@@ -279,25 +280,41 @@ def _fitted(rows: Array, energy: Array, mean: float, least: float, kernel: Array
     whole = np.column_stack([rows[:, 0], rows[:, 1:].sum(axis=1)])
     alike = solve_nonnegative(whole.T @ whole, whole.T @ energy)
     typical = np.append(0.0, np.full(size - 1, alike[1]))
-    scale = max(float(alike[1]), 0.2 * mean) ** 2
-    expected = scale * (_ALIKE**2 * (kernel[:, None] == kernel) + _SAME**2 * np.eye(len(kernel)))
-    precision = np.zeros((size, size))
-    precision[1:, 1:] = np.linalg.inv(expected)
+    scale = max(float(alike[1]), 0.2 * mean)
     noise = max(float(np.mean((energy - whole @ alike) ** 2)), least)
     gram, products = rows.T @ rows, rows.T @ energy
     watts, pull = typical, np.zeros((size, size))
     for _ in range(_MOST_ROUNDS):
+        precision = _expected(kernel, _of_kernels(kernel, rows, watts), scale)
         pull = noise * precision
         pull[0, 0] = 1e-9
+        before = watts, noise
         watts = np.linalg.solve(gram + pull, products + pull @ typical)
         if (watts < 0).any():
             watts = solve_nonnegative(gram + pull, products + pull @ typical)
         told = float(np.trace(np.linalg.solve(gram + pull, gram)))  # parameters that the data tells
         left = float(((energy - rows @ watts) ** 2).sum())
-        before, noise = noise, max(left / max(len(energy) - told, 1.0), least)
-        if abs(noise / before - 1) < 0.01:
+        noise = max(left / max(len(energy) - told, 1.0), least)
+        if abs(noise / before[1] - 1) < 0.01 and np.abs(watts - before[0]).max() < 0.01 * scale:
             break
     return _Powers(watts, noise * np.linalg.inv(gram + pull), noise)
+
+
+def _of_kernels(kernel: Array, rows: Array, watts: Array) -> Array:
+    """Of each kind of work, the mean power of its kernel."""
+    seconds = rows[:, 1:].sum(axis=0)
+    count = int(kernel.max()) + 1
+    joules = np.bincount(kernel, seconds * watts[1:], count)
+    mean: Array = joules / np.maximum(np.bincount(kernel, seconds, count), 1e-12)
+    return mean[kernel]
+
+
+def _expected(kernel: Array, of_kernel: Array, scale: float) -> Array:
+    """The precision of powers before anything is known of them: none of what is drawn at any time."""
+    own = _SAME * np.maximum(of_kernel, _LEAST_SAME * scale)
+    precision = np.zeros((len(kernel) + 1, len(kernel) + 1))
+    precision[1:, 1:] = np.linalg.inv((scale * _ALIKE) ** 2 * (kernel[:, None] == kernel) + np.diag(own**2))
+    return precision
 
 
 class EnergyModel:

@@ -76,7 +76,7 @@ def bursts(seed=1, **options):
     gpu = PoweredGpu(seed, **options)
     gpu.idle(700 * MS)
     for _ in range(30):
-        gpu.run("pause", 50 * MS, 126)
+        gpu.run("pause", 50 * MS, 126, "waiting")
     for name, watts in (("copy", 376), ("gemm", 695)):
         for region, count in (("", 40), (name, 100), ("", 30)):
             for _ in range(count):
@@ -101,6 +101,15 @@ def test_a_kernel_that_draws_more_in_turns_is_known_in_both_regions(seed, option
     found = of(gpu)
     for name, within in OF_BURSTS.items():
         assert found[name].energy.joules == pytest.approx(gpu.joules(name), rel=within), name
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_waiting_draws_no_more_in_turns_where_ticks_are_hardly_known(seed):
+    """Turns are far shorter than ticks are apart: only what is expected of a kernel that waits tells the two apart."""
+    gpu = bursts(seed, every=0, tick_error_ns=65 * MS, jitter_ns=25 * MS)
+    found = of(gpu)
+    for name in ("copy in turns", "gemm in turns"):
+        assert found[name].energy.joules == pytest.approx(gpu.joules(name), rel=0.1), name
 
 
 @pytest.mark.parametrize("options", [{}, RECORDED, BEHIND, {"uneven_ns": 20 * MS}, RECORDED | {"uneven_ns": 5 * MS}])
