@@ -90,6 +90,7 @@ PROGRAMS: dict[str, Callable[[PoweredGpu], None]] = {
     "turns": turns,
 }
 UNREAD: dict[str, Any] = {"every": 0, "tick_error_ns": 9 * MS, "unread_ns": (2 * S, 7 * S)}
+VAGUE: dict[str, Any] = {"every": 0, "tick_error_ns": 65 * MS, "jitter_ns": 25 * MS}
 MACHINES: dict[str, dict[str, Any]] = {
     "each tick": {},
     "each fifth tick": {"every": 5},
@@ -101,7 +102,9 @@ MACHINES: dict[str, dict[str, Any]] = {
     "counter 100 ms behind": {"lag_ns": 100 * MS},
     "ticks of a recording": {"every": 0, "tick_error_ns": 9 * MS},
     "and uneven by 5 ms": {"every": 0, "tick_error_ns": 9 * MS, "uneven_ns": 5 * MS},
-    "known to 65 ms": {"every": 0, "tick_error_ns": 65 * MS, "jitter_ns": 25 * MS},
+    "recording with means": {"every": 0, "tick_error_ns": 9 * MS, "means_ns": 100 * MS},
+    "known to 65 ms": VAGUE,
+    "65 ms, and means": {**VAGUE, "means_ns": 100 * MS},
     "none from 2 to 7 s": UNREAD,
     "and means of power": {**UNREAD, "means_ns": 100 * MS},
 }

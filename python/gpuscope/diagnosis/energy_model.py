@@ -11,8 +11,9 @@ model says of the time between two ticks is scaled to what was measured there, s
 
 A counter may be behind by some tens of ms, and each tick a little early or late. Both show in what the powers leave:
 how far it is behind is the shift of all ticks for which that is least; a tick that was late has left too much before it
-and too little behind it, and that is put back before the scaling. Where it was read seldom, means of power have told
-what it had in between: see `DeviceReadings`.
+and too little behind it, and that is put back before the scaling. Where it was read seldom, means of power tell what
+was used in between (see `DeviceReadings`): those tenths of a second are what is scaled to, and powers are still those
+that the ticks tell, as what is wrong with such moments is much the same for long.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ class _Intervals:
     """What ran between the ticks, for ticks that are all a little earlier or later than they seemed to be."""
 
     def __init__(self, ticks: EnergyTicks, work: Work, begin_ns: int, end_ns: int) -> None:
-        self._ticks, self._begin_ns, self._end_ns = ticks, begin_ns, end_ns
+        self.ticks, self._begin_ns, self._end_ns = ticks, begin_ns, end_ns
         self._kernel = work.kernel
         self._noise: _Noise | None = None
         kinds = int(work.kind.max()) + 1 if len(work.kind) else 0
@@ -172,7 +173,7 @@ class _Intervals:
             self._spans.append(Spans(work.start_ns[here], (work.end_ns - work.start_ns)[here]))
         self.energy = np.diff(ticks.joules)
 
-    def measured(self, shift_ns: float, powers: _Powers) -> Array:
+    def measured(self, shift_ns: float) -> Array:
         """The energy between ticks, of which what a tick that was early or late has moved is put back.
 
         In all it is what the counter says.
@@ -180,14 +181,14 @@ class _Intervals:
         rows, energy = self._rows(shift_ns)
         if self._noise is None or len(self._noise) != len(rows):
             return energy
-        modelled = rows @ powers.watts
+        modelled = rows @ self.solve(shift_ns).watts
         found: Array = np.maximum(modelled + self._noise.of_intervals(energy - modelled), 0.0)
         found *= float(energy.sum()) / max(float(found.sum()), 1e-12)
         return found
 
     def _rows(self, shift_ns: float) -> tuple[Array, Array]:
         """Seconds of each kind between ticks, and the energy."""
-        time_ns = self._ticks.time_ns + round(shift_ns)
+        time_ns = self.ticks.time_ns + round(shift_ns)
         seen = (time_ns[:-1] >= self._begin_ns) & (time_ns[1:] <= self._end_ns)
         columns = [time_ns, *(spans.until(time_ns) for spans in self._spans)]
         rows: Array = np.column_stack([np.diff(column) for column in columns])[seen] / _NS
@@ -348,9 +349,18 @@ class EnergyModel:
             self.shift_ns, uncertain_ns, _ = _aligned(intervals, float(np.median(ticks.error_ns)), True)
             self.uneven_ns = max(intervals.expect_uneven(self.shift_ns), self.uneven_ns, ticks.uneven_ns)
             powers = intervals.solve(self.shift_ns)
+        shifted = [intervals.solve(self.shift_ns + side * uncertain_ns) for side in (-1, 1)]
+        if self.is_solved and ticks.moments is not None:
+            # These tell better when energy was used, but are of each other: powers are those that the ticks tell.
+            intervals = _Intervals(ticks.moments, work, begin_ns, end_ns)
+            self.shift_ns, uncertain_ns, _ = _aligned(intervals, float(np.median(ticks.error_ns)), True)
+            if len(ticks.moments) <= _MOST_UNEVEN:
+                intervals.expect_uneven(self.shift_ns)
         self._solution = _Solution(self, intervals, self.shift_ns, powers)
-        shifted = (self.shift_ns + side * uncertain_ns for side in (-1, 1))
-        self._shifted = [_Solution(self, intervals, shift_ns, intervals.solve(shift_ns)) for shift_ns in shifted]
+        self._shifted = [
+            _Solution(self, intervals, self.shift_ns + side * uncertain_ns, each)
+            for side, each in zip((-1, 1), shifted, strict=True)
+        ]
         typical = float(np.mean(intervals.energy)) if len(intervals.energy) else 1.0
         self.spread = max(powers.misfit**0.5 / max(typical, 1e-9), _LEAST_SPREAD) if self.is_solved else 0.5
         cells = self._solution.cells
@@ -439,7 +449,7 @@ class _Solution:
     """The powers for ticks that were a little later than they seemed, and the cells of time that go with them."""
 
     def __init__(self, model: EnergyModel, intervals: _Intervals, shift_ns: float, powers: _Powers) -> None:
-        ticks, begin_ns, end_ns = model._ticks, model._begin_ns, model._end_ns
+        ticks, begin_ns, end_ns = intervals.ticks, model._begin_ns, model._end_ns
         self.powers = powers
         time_ns = ticks.time_ns + round(shift_ns)
         edges = np.concatenate([time_ns, model._cuts_ns, [begin_ns, end_ns]])
@@ -454,7 +464,7 @@ class _Solution:
         # What ran before the recording, or after it, is not known.
         seen = (time_ns[:-1] >= begin_ns) & (time_ns[1:] <= end_ns)
         self.energy = np.full(count, np.nan)
-        self.energy[1:-1][seen] = intervals.measured(shift_ns, powers)
+        self.energy[1:-1][seen] = intervals.measured(shift_ns)
         self.is_inside = (self.cells.edges[:-1] >= begin_ns) & (self.cells.edges[1:] <= end_ns)
 
     def _scale(self, watts: Array) -> Array:

@@ -10,6 +10,7 @@ import pytest
 
 from fakes.powered import IDLE_W, MS, START, THROTTLED, PoweredGpu, S
 from fakes.recordings import make_trace
+from gpuscope.analysis.device_samples import DeviceReadings
 from gpuscope.diagnosis.energy import energy
 from gpuscope.diagnosis.energy_model import Energy, kinds_of_work
 from gpuscope.recording import Recording
@@ -103,10 +104,13 @@ def test_a_kernel_that_draws_more_in_turns_is_known_in_both_regions(seed, option
         assert found[name].energy.joules == pytest.approx(gpu.joules(name), rel=within), name
 
 
+VAGUE = {"every": 0, "tick_error_ns": 65 * MS, "jitter_ns": 25 * MS}
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_waiting_draws_no_more_in_turns_where_ticks_are_hardly_known(seed):
     """Turns are far shorter than ticks are apart: only what is expected of a kernel that waits tells the two apart."""
-    gpu = bursts(seed, every=0, tick_error_ns=65 * MS, jitter_ns=25 * MS)
+    gpu = bursts(seed, **VAGUE)
     found = of(gpu)
     for name in ("copy in turns", "gemm in turns"):
         assert found[name].energy.joules == pytest.approx(gpu.joules(name), rel=0.1), name
@@ -230,6 +234,28 @@ def test_means_of_power_tell_what_was_used_while_the_counter_was_not_read(seed):
     found = of(gpu)
     assert found["steady"].energy.joules == pytest.approx(gpu.joules("steady"), rel=0.03)
     assert found["bursts"].energy.joules == pytest.approx(gpu.joules("bursts"), rel=0.1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_means_of_power_tell_regions_of_a_second_where_ticks_are_hardly_known(seed):
+    gpu = bursts(seed, means_ns=100 * MS, **VAGUE)
+    found = of(gpu)
+    for name, within in {"copy": 0.02, "gemm": 0.02, "copy in turns": 0.05, "gemm in turns": 0.05}.items():
+        assert found[name].energy.joules == pytest.approx(gpu.joules(name), rel=within), name
+        assert found[name].energy.low <= gpu.joules(name) <= found[name].energy.high, name
+
+
+def test_a_recording_too_long_for_ten_moments_a_second_has_one_a_second():
+    gpu = PoweredGpu(2, means_ns=100 * MS, **VAGUE)
+    for _ in range(30):
+        gpu.idle(700 * MS)
+        for name, watts, count in (("other", 300, 1300), ("one", 620, 130)):
+            for _ in range(count):
+                gpu.run(name, 10 * MS, watts, name)
+    ticks, _ = DeviceReadings(gpu.trace(), 0).energy
+    assert gpu.now > 400 * S
+    assert len(ticks.moments) == pytest.approx(gpu.now / S, rel=0.02)
+    assert of(gpu)["one"].energy.joules == pytest.approx(gpu.joules("one"), rel=0.03)
 
 
 @pytest.mark.parametrize(
