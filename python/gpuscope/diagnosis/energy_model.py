@@ -354,6 +354,7 @@ class EnergyModel:
             # These tell better when energy was used, but are of each other: powers are those that the ticks tell.
             intervals = _Intervals(ticks.moments, work, begin_ns, end_ns)
             self.shift_ns, uncertain_ns, _ = _aligned(intervals, float(np.median(ticks.error_ns)), True)
+            self.uneven_ns = max(self.uneven_ns, ticks.moments.uneven_ns)
             if len(ticks.moments) <= _MOST_UNEVEN:
                 intervals.expect_uneven(self.shift_ns)
         self._solution = _Solution(self, intervals, self.shift_ns, powers)
