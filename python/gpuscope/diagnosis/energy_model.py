@@ -289,14 +289,15 @@ def _fitted(rows: Array, energy: Array, mean: float, least: float, kernel: Array
         precision = _expected(kernel, _of_kernels(kernel, rows, watts), scale)
         pull = noise * precision
         pull[0, 0] = 1e-9
-        before = watts, noise
+        watts_before, noise_before = watts, noise
         watts = np.linalg.solve(gram + pull, products + pull @ typical)
         if (watts < 0).any():
             watts = solve_nonnegative(gram + pull, products + pull @ typical)
         told = float(np.trace(np.linalg.solve(gram + pull, gram)))  # parameters that the data tells
         left = float(((energy - rows @ watts) ** 2).sum())
         noise = max(left / max(len(energy) - told, 1.0), least)
-        if abs(noise / before[1] - 1) < 0.01 and np.abs(watts - before[0]).max() < 0.01 * scale:
+        is_settled = np.abs(watts - watts_before).max() < 0.01 * scale
+        if is_settled and abs(noise / noise_before - 1) < 0.01:
             break
     return _Powers(watts, noise * np.linalg.inv(gram + pull), noise)
 
@@ -333,7 +334,7 @@ class EnergyModel:
         self, ticks: EnergyTicks, work: Work, begin_ns: int, end_ns: int, cuts_ns: Array | None = None
     ) -> None:
         """`cuts_ns`: other moments between which energy is asked for. Raises ValueError where work is too much."""
-        self._ticks, self._work = ticks, work
+        self._work = work
         self._begin_ns, self._end_ns = begin_ns, max(end_ns, begin_ns + 1)
         self._cuts_ns = np.zeros(0, np.int64) if cuts_ns is None else cuts_ns
         self._kinds = int(work.kind.max()) + 1 if len(work.kind) else 0
