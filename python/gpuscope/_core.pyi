@@ -1028,9 +1028,9 @@ def devices_in_use() -> list[int]:
     """
     Ordinals of the GPUs on which this process has a primary context. Makes none; raises NotAvailable without a GPU.
     """
-def divide_time(window_starts: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], window_ends: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], starts: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], ends: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], classes: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8], count: int, covered: bool = False) -> tuple:
+def divide_time(window_starts: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], window_ends: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], work: collections.abc.Sequence[tuple[typing.Annotated[numpy.typing.ArrayLike, numpy.int64], typing.Annotated[numpy.typing.ArrayLike, numpy.int64], typing.Annotated[numpy.typing.ArrayLike, numpy.uint8]]], count: int, covered: bool = False) -> tuple:
     """
-    What fills each window, in ns, from work that has a class each: an array with a row a class and a column a window, each moment of which counts for the lowest class that fills it, with a last row for what none does; and one with all moments that each class fills, without rows where it is not asked for.
+    What fills each window, in ns, from lists of work, each of starts, ends and classes: an array with a row a class and a column a window, each moment of which counts for the lowest class that fills it, with a last row for what none does; and one with all moments that each class fills, without rows where it is not asked for.
     """
 def environment() -> dict:
     """

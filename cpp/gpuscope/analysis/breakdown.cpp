@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <numeric>
 #include <utility>
 
 #include "gpuscope/base/errors.h"
@@ -18,10 +19,78 @@ struct Span {
   uint8_t of;
 };
 
-using Spans = std::vector<Span, base::ScratchAllocator<Span>>;
+using Order = std::vector<std::size_t, base::ScratchAllocator<std::size_t>>;
 
 // So many parts that are in order by themselves are merged; more are sorted.
 constexpr std::size_t kMostParts = 64;
+
+// Rows by their starts. Tables of a recording are in order, or nearly: what consists of several needs to be merged
+// alone. Empty: they are in order as they are.
+Order by_start(std::span<const int64_t> starts) {
+  std::vector<std::size_t> parts = {0};
+  for (std::size_t at = 1; at < starts.size() && parts.size() <= kMostParts; ++at) {
+    if (starts[at] < starts[at - 1]) {
+      parts.push_back(at);
+    }
+  }
+  Order order;
+  if (parts.size() == 1) {
+    return order;
+  }
+  order.resize(starts.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto earlier = [starts](std::size_t a, std::size_t b) { return starts[a] < starts[b]; };
+  if (parts.size() > kMostParts) {
+    std::sort(order.begin(), order.end(), earlier);
+    return order;
+  }
+  const auto place = [&](std::size_t at) { return order.begin() + static_cast<std::ptrdiff_t>(at); };
+  parts.push_back(order.size());
+  while (parts.size() > 2) {
+    std::vector<std::size_t> merged;
+    for (std::size_t at = 0; at < parts.size(); at += 2) {
+      merged.push_back(parts[at]);
+      if (at + 2 < parts.size()) {
+        std::inplace_merge(place(parts[at]), place(parts[at + 1]), place(parts[at + 2]), earlier);
+      }
+    }
+    if (merged.back() != order.size()) {
+      merged.push_back(order.size());
+    }
+    parts = std::move(merged);
+  }
+  return order;
+}
+
+/// The spans of one list that fill something, by their starts.
+class Source {
+ public:
+  explicit Source(const ClassifiedIntervals& from) : from_(from), order_(by_start(from.work.start_ns)) { find(); }
+
+  bool is_done() const { return at_ == from_.work.size(); }
+  /// Unless it is done.
+  const Span& next() const { return next_; }
+  void pass() {
+    ++at_;
+    find();
+  }
+
+ private:
+  void find() {
+    for (; at_ < from_.work.size(); ++at_) {
+      const std::size_t row = order_.empty() ? at_ : order_[at_];
+      next_ = {from_.work.start_ns[row], from_.work.end_ns[row], from_.classes[row]};
+      if (next_.end_ns > next_.start_ns) {
+        return;
+      }
+    }
+  }
+
+  ClassifiedIntervals from_;
+  Order order_;
+  std::size_t at_ = 0;
+  Span next_{};
+};
 
 /// Walks time from edge to edge, with the classes that fill it as bits.
 class Sweep {
@@ -34,6 +103,9 @@ class Sweep {
     // Where one begins as another ends, the beginning comes first: no class is left and entered again.
     end_before(span.start_ns);
     advance(span.start_ns);
+    if (window_ == windows_.size() || span.end_ns <= windows_.start_ns[window_]) {
+      return;  // it lies between windows
+    }
     if (open_[span.of]++ == 0) {
       filled_ |= uint64_t{1} << span.of;
     }
@@ -99,19 +171,24 @@ class Sweep {
   std::vector<End> ends_;  // of what is open, as a heap
 };
 
-void check(const Intervals& windows, const Intervals& work, std::span<const uint8_t> classes, std::size_t count,
+void check(const Intervals& windows, std::span<const ClassifiedIntervals> work, std::size_t count,
            const Division& into) {
   if (count > kMaxClasses) {
     throw base::InvalidArgument("divide_time: more than 64 classes; accepted are 64");
   }
-  if (windows.end_ns.size() != windows.size() || work.end_ns.size() != work.size()) {
+  if (windows.end_ns.size() != windows.size()) {
     throw base::InvalidArgument("divide_time: as many ends as there are starts are needed");
   }
-  if (work.size() != classes.size()) {
-    throw base::InvalidArgument("divide_time: as many classes as there is work are needed");
-  }
-  if (std::any_of(classes.begin(), classes.end(), [count](uint8_t each) { return each >= count; })) {
-    throw base::InvalidArgument("divide_time: a class is not below their count");
+  for (const auto& [spans, classes] : work) {
+    if (spans.end_ns.size() != spans.size()) {
+      throw base::InvalidArgument("divide_time: as many ends as there are starts are needed");
+    }
+    if (spans.size() != classes.size()) {
+      throw base::InvalidArgument("divide_time: as many classes as there is work are needed");
+    }
+    if (std::any_of(classes.begin(), classes.end(), [count](uint8_t each) { return each >= count; })) {
+      throw base::InvalidArgument("divide_time: a class is not below their count");
+    }
   }
   for (std::size_t at = 0; at < windows.size(); ++at) {
     if (windows.end_ns[at] < windows.start_ns[at] || (at > 0 && windows.start_ns[at] < windows.end_ns[at - 1])) {
@@ -124,52 +201,23 @@ void check(const Intervals& windows, const Intervals& work, std::span<const uint
   }
 }
 
-// Tables of a recording are in order, or nearly: what consists of several needs to be merged alone.
-void sort_by_start(Spans& spans) {
-  const auto earlier = [](const Span& a, const Span& b) { return a.start_ns < b.start_ns; };
-  const auto place = [&](std::size_t at) { return spans.begin() + static_cast<std::ptrdiff_t>(at); };
-  std::vector<std::size_t> parts = {0};
-  for (std::size_t at = 1; at < spans.size(); ++at) {
-    if (earlier(spans[at], spans[at - 1])) {
-      parts.push_back(at);
-      if (parts.size() > kMostParts) {
-        std::sort(spans.begin(), spans.end(), earlier);
-        return;
-      }
-    }
-  }
-  parts.push_back(spans.size());
-  while (parts.size() > 2) {
-    std::vector<std::size_t> merged;
-    for (std::size_t at = 0; at < parts.size(); at += 2) {
-      merged.push_back(parts[at]);
-      if (at + 2 < parts.size()) {
-        std::inplace_merge(place(parts[at]), place(parts[at + 1]), place(parts[at + 2]), earlier);
-      }
-    }
-    if (merged.back() != spans.size()) {
-      merged.push_back(spans.size());
-    }
-    parts = std::move(merged);
-  }
-}
-
 }  // namespace
 
-void divide_time(const Intervals& windows, const Intervals& work, std::span<const uint8_t> classes, std::size_t count,
+void divide_time(const Intervals& windows, std::span<const ClassifiedIntervals> work, std::size_t count,
                  const Division& into) {
-  check(windows, work, classes, count, into);
-  Spans spans;
-  spans.reserve(work.size());
-  for (std::size_t at = 0; at < work.size(); ++at) {
-    if (work.end_ns[at] > work.start_ns[at]) {
-      spans.push_back({work.start_ns[at], work.end_ns[at], classes[at]});
-    }
-  }
-  sort_by_start(spans);
+  check(windows, work, count, into);
+  std::vector<Source> sources(work.begin(), work.end());
+  std::erase_if(sources, [](const Source& each) { return each.is_done(); });
   Sweep sweep(windows, count, into);
-  for (const Span& span : spans) {
-    sweep.add(span);
+  while (!sources.empty()) {
+    const auto first = std::min_element(sources.begin(), sources.end(), [](const Source& a, const Source& b) {
+      return a.next().start_ns < b.next().start_ns;
+    });
+    sweep.add(first->next());
+    first->pass();
+    if (first->is_done()) {
+      sources.erase(first);
+    }
   }
   sweep.finish();
 }

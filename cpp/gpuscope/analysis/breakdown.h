@@ -16,6 +16,12 @@ struct Intervals {
   std::size_t size() const noexcept { return start_ns.size(); }
 };
 
+/// Work in any order, with the class of each; what ends before it starts fills nothing. Quickest where it is in order.
+struct ClassifiedIntervals {
+  Intervals work;
+  std::span<const uint8_t> classes;
+};
+
 /// What fills each of several windows, in ns: a row a class, one after the other, of an entry a window. All zero
 /// before.
 struct Division {
@@ -28,9 +34,9 @@ struct Division {
 
 inline constexpr std::size_t kMaxClasses = 64;
 
-/// `windows` in order, none into the next; `work` in any order, with the class of each in `classes`, below `count`.
-/// Work that ends before it starts fills nothing. Throws InvalidArgument for what is not so.
-void divide_time(const Intervals& windows, const Intervals& work, std::span<const uint8_t> classes, std::size_t count,
+/// `windows` in order, none into the next; the classes of all `work` below `count`. Throws InvalidArgument for what is
+/// not so.
+void divide_time(const Intervals& windows, std::span<const ClassifiedIntervals> work, std::size_t count,
                  const Division& into);
 
 /// Where a sequence begins to repeat, and after how many entries: its longest end that consists of at least so many

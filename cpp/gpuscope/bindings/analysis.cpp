@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -54,10 +55,13 @@ py::array_t<int64_t> zeros(std::size_t rows, std::size_t columns) {  // pages th
   return py::module_::import("numpy").attr("zeros")(py::make_tuple(rows, columns), "int64");
 }
 
-py::tuple divide_time(const Times& window_starts, const Times& window_ends, const Times& starts, const Times& ends,
-                      const Classes& classes, std::size_t count, bool covered) {
+py::tuple divide_time(const Times& window_starts, const Times& window_ends,
+                      const std::vector<std::tuple<Times, Times, Classes>>& work, std::size_t count, bool covered) {
   const analysis::Intervals windows{entries(window_starts), entries(window_ends)};
-  const analysis::Intervals work{entries(starts), entries(ends)};
+  std::vector<analysis::ClassifiedIntervals> lists;
+  for (const auto& [starts, ends, classes] : work) {
+    lists.push_back({{entries(starts), entries(ends)}, entries(classes)});
+  }
   py::array_t<int64_t> exclusive_ns = zeros(count + 1, windows.size());
   py::array_t<int64_t> covered_ns = zeros(covered ? count : 0, windows.size());
   const auto all = [](py::array_t<int64_t>& array) {
@@ -66,7 +70,7 @@ py::tuple divide_time(const Times& window_starts, const Times& window_ends, cons
   const analysis::Division into{all(exclusive_ns), all(covered_ns)};
   {
     const py::gil_scoped_release released;
-    analysis::divide_time(windows, work, entries(classes), count, into);
+    analysis::divide_time(windows, lists, count, into);
   }
   return py::make_tuple(exclusive_ns, covered_ns);
 }
@@ -231,9 +235,9 @@ void bind_analysis(py::module_& module) {
   module.def("nest_functions", &analysis::nest_functions, py::arg("store"), py::call_guard<py::gil_scoped_release>(),
              "How Python functions, regions and driver calls lie in each other, by their times.");
   module.def(
-      "divide_time", &divide_time, py::arg("window_starts"), py::arg("window_ends"), py::arg("starts"), py::arg("ends"),
-      py::arg("classes"), py::arg("count"), py::arg("covered") = false,
-      "What fills each window, in ns, from work that has a class each: an array with a row a class and a column a "
+      "divide_time", &divide_time, py::arg("window_starts"), py::arg("window_ends"), py::arg("work"), py::arg("count"),
+      py::arg("covered") = false,
+      "What fills each window, in ns, from lists of work, each of starts, ends and classes: an array with a row a class and a column a "
       "window, each moment of which counts for the lowest class that fills it, with a last row for what none does; and "
       "one with all moments that each class fills, without rows where it is not asked for.");
   module.def(

@@ -307,7 +307,7 @@ def _all_idle_ns(steps: Steps, work: _Work, devices: Sequence[DeviceBreakdown]) 
         )
         return idle
     classes = np.zeros(len(work.start_ns), np.uint8)
-    busy, _ = _core.divide_time(steps.start_ns, steps.end_ns, work.start_ns, work.end_ns, classes, 1)
+    busy, _ = _core.divide_time(steps.start_ns, steps.end_ns, [(work.start_ns, work.end_ns, classes)], 1)
     none: Array = busy[-1]
     return none
 
@@ -369,8 +369,8 @@ def _device(trace: Trace, steps: Steps, work: _Work, number: int) -> DeviceBreak
         work.tables[chosen],
         work.rows[chosen],
     )
-    times, classes = (on_device.start_ns, on_device.end_ns), on_device.classes
-    alone, covered = _core.divide_time(steps.start_ns, steps.end_ns, *times, classes, len(work.kinds), covered=True)
+    spans = (on_device.start_ns, on_device.end_ns, on_device.classes)
+    alone, covered = _core.divide_time(steps.start_ns, steps.end_ns, [spans], len(work.kinds), covered=True)
     known = np.flatnonzero(trace.devices.ordinal == number)
     product = trace.string(int(trace.devices.name[known[0]])) if len(known) else ""
     fills = _fills(trace, work, here, int(trace.devices.multiprocessors[known[0]]) if len(known) else 0)

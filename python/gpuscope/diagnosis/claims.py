@@ -67,8 +67,7 @@ class Ledger:
 
     def _of(self, claim: Claim, *, take: bool) -> Array:
         context, count = self._context, len(self._context.steps)
-        per_step = np.zeros(count)
-        steps = context.pieces.step[claim.pieces]
+        idle_ns = np.zeros(len(claim.pieces))
         most = None if claim.most_ns is None else claim.most_ns.astype(np.float64)
         for cause in claim.causes:
             if not self._has[cause]:
@@ -78,11 +77,13 @@ class Ledger:
             if most is not None:
                 there = np.minimum(there, most)
                 most = most - there
-            per_step += np.bincount(steps, there, count)
+            idle_ns += there
             if take:
                 if cause not in self._idle:
                     self._idle[cause] = left.astype(np.float64)
                 self._idle[cause][claim.pieces] -= there
+        # Of no entries, it counts in integers.
+        per_step = np.bincount(context.pieces.step[claim.pieces], idle_ns, count).astype(np.float64, copy=False)
         if len(claim.work):
             work = context.duration_ns if self._work is None else self._work
             there = np.minimum(work[claim.work], claim.work_ns)
@@ -130,10 +131,17 @@ def late_claim(context: Context, cause: IdleCause, pieces: Array, spans: Array) 
     return Claim(pieces, (cause, *HOST), np.maximum(ahead, idle.cause_ns[cause, pieces]))
 
 
+def kernel_edit(context: Context, work: Array, factors: Array) -> Edit:
+    """Of each of these kernels so much remains."""
+    assert context.device is not None
+    chosen = context.in_replay(context.work_launch[work])
+    return Edit(kernels=context.device.work.rows[work[chosen]], kernel_factors=factors[chosen])
+
+
 def host_edit(context: Context, pieces: Array) -> Edit:
     """The launching threads no longer spend what lies between the beginning of these idle pieces and their launch."""
     idle, api = context.pieces, context.trace.api
-    known = pieces[idle.launch[pieces] >= 0]
+    known = pieces[(idle.launch[pieces] >= 0) & context.in_replay(idle.launch[pieces])]
     calls = idle.launch[known]
     until = np.minimum(idle.end_ns[known], api.start_ns[calls] + api.duration_ns[calls])
     spans = np.stack([api.thread[calls].astype(np.int64), idle.start_ns[known], until], axis=1)

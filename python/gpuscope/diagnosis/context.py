@@ -18,6 +18,7 @@ from gpuscope.diagnosis.breakdown import WORK_TABLES, DeviceBreakdown, StepBreak
 from gpuscope.diagnosis.host_waits import DEEPEST, program_frame, stacks_in
 from gpuscope.diagnosis.idle import IdlePieces, explain_steps
 from gpuscope.diagnosis.kernel_classes import KernelClass
+from gpuscope.diagnosis.replay import is_replayed
 from gpuscope.diagnosis.steps import Array, Steps, calls_of, is_one_of
 from gpuscope.memory.call_stacks import is_program
 from gpuscope.trace import NONE, Trace
@@ -243,9 +244,12 @@ class Context:
     def long_pieces(self) -> Array:
         """Which idle pieces are of gaps that are longer than launching takes."""
         pieces = self.pieces
+        lasted = pieces.end_ns - pieces.start_ns
         goes_on = (pieces.start_ns[1:] == pieces.end_ns[:-1]) & (pieces.next[1:] == pieces.next[:-1])
-        gap = np.cumsum(np.append(True, ~goes_on)[: len(pieces)]) - 1
-        found: Array = np.bincount(gap, pieces.end_ns - pieces.start_ns)[gap] > self.longest_launch_ns
+        if goes_on.any():
+            gap = np.cumsum(np.append(True, ~goes_on)[: len(pieces)]) - 1
+            lasted = np.bincount(gap, lasted)[gap]
+        found: Array = lasted > self.longest_launch_ns
         return found
 
     # -- calls of the driver -------------------------------------------------------------------------------------------
@@ -272,6 +276,17 @@ class Context:
     def call_step(self) -> Array:
         """The step that the host is in when each row of ``trace.api`` begins; -1 outside."""
         return self.host_steps.at(self.trace.api.start_ns)
+
+    @cached_property
+    def _is_replayed(self) -> Array:
+        steps = is_replayed(self.trace, self.host_steps)
+        found: Array = np.append(steps[self.call_step], True)
+        return found
+
+    def in_replay(self, calls: Array) -> Array:
+        """Whether an edit of each of these rows of ``trace.api``, or -1, matters: of a long recording, to few."""
+        found: Array = self._is_replayed[calls]
+        return found
 
     @cached_property
     def call_before(self) -> Array:
@@ -306,11 +321,26 @@ class Context:
             inside[path] = (parent < path and inside[parent]) or bool(is_meant(name))
         return inside
 
+    @cached_property
+    def _path_of_region(self) -> Array:
+        """The path of each row of ``trace.regions``, and one more for none, which is one more than the last."""
+        found: Array = np.minimum(np.append(self.trace.regions.path, NONE), len(self.path_names))
+        return found
+
     def path_of_regions(self, regions: Array) -> Array:
         """The path of each of these rows of ``trace.regions``; one more than the last for `NONE`."""
-        paths = np.append(self.trace.regions.path, NONE)
-        found: Array = np.minimum(paths[np.minimum(regions, len(paths) - 1)], len(self.path_names))
+        found: Array = self._path_of_region[np.minimum(regions, len(self.trace.regions))]
         return found
+
+    @cached_property
+    def region_of_call(self) -> Array:
+        """The row of ``trace.regions`` that each row of ``trace.api``, and one more for -1, was called in."""
+        return np.append(self.trace.api.region, NONE)
+
+    @cached_property
+    def path_of_call(self) -> Array:
+        """The path of that, as of `path_of_regions`."""
+        return self.path_of_regions(self.region_of_call)
 
     def work_inside(self, is_meant: Callable[[str], Any], work: Array) -> Array:
         """Whether each of these pieces of work was launched inside a region of such a name."""
@@ -318,8 +348,10 @@ class Context:
 
     def calls_inside(self, is_meant: Callable[[str], Any], calls: Array) -> Array:
         """Whether each of these rows of ``trace.api``, or -1, lies inside a region of such a name."""
-        regions = np.append(self.trace.api.region, NONE)[calls]
-        found: Array = self.paths_inside(is_meant)[self.path_of_regions(regions)] & (calls >= 0)
+        inside = self.paths_inside(is_meant)
+        if not inside.any():
+            return np.zeros(len(calls), bool)
+        found: Array = inside[self.path_of_call[calls]]
         return found
 
     def outermost_regions(self, is_meant: Callable[[str], Any], calls: Array) -> Array:
@@ -327,6 +359,8 @@ class Context:
         table, count = self.trace.regions, len(self.trace.regions)
         meant = np.array([bool(is_meant(name)) for name in self.path_names] + [False])
         found, current = np.full(len(calls), -1), self.trace.api.region[calls].astype(np.int64)
+        if not meant.any():
+            return found
         for _ in range(DEEPEST):
             inside = np.flatnonzero(current < count)
             if len(inside) == 0:
@@ -365,8 +399,7 @@ class Context:
         found = self._own_stacks[calls]
         without = np.flatnonzero(found == NONE)
         if len(without):
-            regions = np.append(self.trace.api.region, NONE)[calls[without]]
-            found[without] = self.stacks_of_regions(regions)
+            found[without] = self.stacks_of_regions(self.region_of_call[calls[without]])
         return found
 
     @cached_property
@@ -441,9 +474,8 @@ class Context:
         Returns for each place the entries of `calls` that were made there.
         """
         stacks = self.stacks_of_calls(calls)
-        regions = self.path_of_regions(np.append(self.trace.api.region, NONE)[calls])
         frames = len(self.trace.stacks)
-        keys = np.where(stacks < frames, stacks, frames + regions)
+        keys = np.where(stacks < frames, stacks, frames + self.path_of_call[calls])
         known: dict[Where | None, int] = {}
         group_of = np.zeros(frames + len(self.path_names) + 1, int)
         for key in np.flatnonzero(np.bincount(keys, minlength=1)).tolist():

@@ -140,7 +140,8 @@ def _rank(
     waiting.sort(key=lambda each: -each.weight)
     while waiting:
         first = waiting.pop(0)
-        first.after = ledger.left(first.cause.claim)
+        if taken:
+            first.after = ledger.left(first.cause.claim)
         if waiting and first.weight < waiting[0].weight:
             at = next((i for i, each in enumerate(waiting) if each.weight <= first.weight), len(waiting))
             waiting.insert(at, first)

@@ -86,12 +86,9 @@ _LABELS = {
 _BLOCKING = (CallKind.SYNC, CallKind.MEMCPY)
 # Freeing memory waits for the whole GPU too.
 _DRAINING = (*_BLOCKING, CallKind.FREE)
-_CALL_CAUSES = {
-    int(CallKind.ALLOC): IdleCause.ALLOCATION,
-    int(CallKind.FREE): IdleCause.ALLOCATION,
-    int(CallKind.MEMCPY): IdleCause.COPY_CALL,
-    int(CallKind.MEMSET): IdleCause.COPY_CALL,
-}
+_CAUSE_OF_CALL = np.full(256, IdleCause.DRIVER_CALL, np.uint8)
+_CAUSE_OF_CALL[[int(CallKind.ALLOC), int(CallKind.FREE)]] = IdleCause.ALLOCATION
+_CAUSE_OF_CALL[[int(CallKind.MEMCPY), int(CallKind.MEMSET)]] = IdleCause.COPY_CALL
 # torch's data loader, tf.data and DALI; and, of regions that the program names itself, whole names for a wait for data.
 _LOADER = re.compile(r"data_?loader|tf_?data|nvidia\.dali", re.IGNORECASE)
 _DATA = re.compile(
@@ -113,6 +110,7 @@ _OVERHEADS = {
     int(OverheadKind.ACTIVITY_BUFFER_REQUEST): IdleCause.PROFILER,
     int(OverheadKind.UVM_ACTIVITY_INIT): IdleCause.PROFILER,
 }
+_MANY = 8  # times as many
 _HOST_CAUSES = len(range(IdleCause.HOST_CODE))  # the last row of a division is what none of them fills
 
 # Work that follows other work at once starts within some microseconds, and so does work on an idle GPU after its
@@ -247,7 +245,7 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array) 
     in_calls = np.maximum(starts, of_pieces(host_end)), np.minimum(ends, of_pieces(call_end))
     for thread in np.unique(overheads_by_thread(trace)).tolist():
         rows = np.flatnonzero(of_pieces(late & (calls.thread[launch] == thread)) & (in_calls[1] > in_calls[0]))
-        divided = _divided(in_calls[0][rows], in_calls[1][rows], *overheads_of_thread(trace, thread))
+        divided = _divided(in_calls[0][rows], in_calls[1][rows], [overheads_of_thread(trace, thread)])
         for cause in np.flatnonzero(divided[:-1].any(axis=1)).tolist():
             cause_ns[cause, rows] += divided[cause]
             cause_ns[IdleCause.LAUNCH_CALL, rows] -= divided[cause]
@@ -257,7 +255,8 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array) 
     per_step = _per_step(steps, pieces)
     per_step[:, IdleCause.NO_WORK_AFTER] += idle_ns - per_step.sum(axis=1)
     drained = np.flatnonzero(drain >= 0)
-    return Idle(per_step, _grouped(trace, drain[drained], (host_end - calls.end_ns[drain])[drained]), pieces)
+    by_call = drain[drained]
+    return Idle(per_step, _grouped(trace, by_call, host_end[drained] - calls.end_ns[by_call]), pieces)
 
 
 def explain_steps(trace: Trace, steps: Steps, thread: int) -> IdlePieces:
@@ -274,9 +273,8 @@ def explain_steps(trace: Trace, steps: Steps, thread: int) -> IdlePieces:
 def _per_step(steps: Steps, pieces: IdlePieces) -> Array:
     """Their causes by step. Sums of float64 are exact below 2**53 ns, which are 104 days."""
     per_step = np.zeros((len(steps), len(IdleCause)), np.int64)
-    for cause, each in enumerate(pieces.cause_ns):
-        if each.any():
-            per_step[:, cause] = np.bincount(pieces.step, each, len(steps))
+    for cause in np.flatnonzero(pieces.present).tolist():
+        per_step[:, cause] = np.bincount(pieces.step, pieces.cause_ns[cause], len(steps))
     return per_step
 
 
@@ -327,8 +325,7 @@ def _explain_host(trace: Trace, calls: _Calls, thread: int, idle_starts: Array, 
         overheads_of_thread(trace, thread),
         _profiler_of_thread(trace, thread),
     ]
-    work_starts, work_ends, causes = (np.concatenate(each) for each in zip(*kinds, strict=True))
-    return _divided(starts, ends, work_starts, work_ends, causes)
+    return _divided(starts, ends, kinds)
 
 
 def overheads_by_thread(trace: Trace) -> Array:
@@ -361,10 +358,11 @@ def _profiler_of_thread(trace: Trace, thread: int) -> Spans:
     return spans[:, 1], spans[:, 2], np.full(len(spans), int(IdleCause.PROFILER))
 
 
-def _divided(starts: Array, ends: Array, begins: Array, until: Array, causes: Array) -> Array:
+def _divided(starts: Array, ends: Array, kinds: Iterable[Spans]) -> Array:
     """What of these spans, which are in order, has which cause: a row a cause and one for none, a column a span."""
+    lists = [(begins, until, causes.astype(np.uint8, copy=False)) for begins, until, causes in kinds if len(begins)]
     divided: Array
-    divided, _ = _core.divide_time(starts, ends, begins, until, causes.astype(np.uint8), _HOST_CAUSES)
+    divided, _ = _core.divide_time(starts, ends, lists, _HOST_CAUSES)
     return divided
 
 
@@ -409,39 +407,45 @@ Spans = tuple[Array, Array, Array]
 
 
 class _Calls:
-    """The driver calls of the recording."""
+    """The driver calls of the recording; an empty one of no kind where there are none, so that -1 can be looked up."""
 
     def __init__(self, trace: Trace) -> None:
-        api = trace.api
-        kinds = np.append(trace.calls.kind, int(CallKind.OTHER))
-        self.kind = kinds[np.minimum(api.call, len(kinds) - 1)]
-        # One more, so that -1 can be looked up.
-        self.start_ns = np.append(api.start_ns, 0)
-        self.end_ns = np.append(api.start_ns + api.duration_ns, 0)
-        self.thread = np.append(api.thread.astype(np.int64), -1)
+        api, kinds = trace.api, np.append(trace.calls.kind, int(CallKind.OTHER))
+        self.kind = _or_zero(kinds[np.minimum(api.call, len(kinds) - 1)], int(CallKind.OTHER))
+        self.start_ns = _or_zero(api.start_ns)
+        self.end_ns = _or_zero(api.start_ns + api.duration_ns)
+        self.thread = _or_zero(api.thread)
+        self._rows: dict[int, Array | slice] = {}
 
-    def _rows(self, thread: int) -> Array:
-        rows = np.flatnonzero(self.thread[:-1] == thread)
-        ordered: Array = rows[np.argsort(self.start_ns[rows], kind="stable")]
-        return ordered
+    def _of(self, thread: int) -> Array | slice:
+        """The rows of a thread in order."""
+        if thread not in self._rows:
+            here = self.thread == thread
+            rows: Array | slice = slice(None) if here.all() else np.flatnonzero(here)
+            starts = self.start_ns[rows]
+            if (starts[1:] < starts[:-1]).any():
+                order = np.argsort(starts, kind="stable")
+                rows = order if isinstance(rows, slice) else rows[order]
+            self._rows[thread] = rows
+        return self._rows[thread]
 
     def of_thread(self, thread: int, idle_starts: Array) -> Spans:
         """What its calls mean while the GPU is idle, from these moments on."""
-        rows = self._rows(thread)
+        rows = self._of(thread)
         kind, starts, ends = self.kind[rows], self.start_ns[rows], self.end_ns[rows]
-        causes = np.full(len(rows), int(IdleCause.DRIVER_CALL))
-        for number, cause in _CALL_CAUSES.items():
-            causes[kind == number] = cause
+        causes = _CAUSE_OF_CALL[kind]
         # One that waited for the work before: the GPU was busy when it began, and idle when it ended.
-        at = np.searchsorted(idle_starts, ends, side="right") - 1
-        waited = is_one_of(kind, _BLOCKING) & (at >= 0) & (starts < idle_starts[np.maximum(at, 0)])
-        causes[waited] = IdleCause.WAKE_UP
+        waits = np.flatnonzero(is_one_of(kind, _BLOCKING))
+        at = np.searchsorted(idle_starts, ends[waits], side="right") - 1
+        waited = (at >= 0) & (starts[waits] < idle_starts[np.maximum(at, 0)])
+        causes[waits[waited]] = IdleCause.WAKE_UP
         return starts, ends, causes
 
     def draining(self, thread: int, idle_starts: Array, idle_ends: Array) -> Array:
         """For each gap, the row of the call of the thread that waited for the GPU and ended in it; -1 without."""
-        rows = self._rows(thread)
-        rows = rows[is_one_of(self.kind[rows], _DRAINING)]
+        rows = self._of(thread)
+        drains = np.flatnonzero(is_one_of(self.kind[rows], _DRAINING))
+        rows = drains if isinstance(rows, slice) else rows[drains]
         if len(rows) == 0:
             return np.full(len(idle_starts), -1)
         at = np.searchsorted(self.start_ns[rows], idle_starts, side="left") - 1
@@ -449,6 +453,10 @@ class _Calls:
         waited = (at >= 0) & (self.end_ns[call] >= idle_starts) & (self.end_ns[call] <= idle_ends)
         found: Array = np.where(waited, call, -1)
         return found
+
+
+def _or_zero(values: Array, zero: int = 0) -> Array:
+    return values if len(values) else np.full(1, zero, values.dtype)
 
 
 def causes_of_paths(trace: Trace) -> Array:
@@ -509,10 +517,13 @@ def _waits_of_thread(trace: Trace, thread: int) -> list[Spans]:
 def _grouped(trace: Trace, rows: Array, idle_ns: Array) -> tuple[Drain, ...]:
     """The draining calls by function and place."""
     keys = _places_of(trace, rows) * (len(trace.calls) + 1) + np.minimum(trace.api.call[rows], len(trace.calls))
-    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
-    counts, sums = np.bincount(group), np.bincount(group, idle_ns)
+    if len(keys) and int(keys.max()) > _MANY * len(keys):  # too large to count by
+        keys = np.unique(keys, return_inverse=True)[1].reshape(-1)
+    counts, sums = np.bincount(keys), np.bincount(keys, idle_ns)
+    first = np.full(len(counts), len(keys))
+    first[keys[::-1]] = np.arange(len(keys))[::-1]
     totals: dict[tuple[str, str], tuple[int, int]] = {}
-    for each in np.argsort(first).tolist():  # a line may have several stacks
+    for each in np.argsort(first)[: np.count_nonzero(counts)].tolist():  # a line may have several stacks
         row = int(rows[first[each]])
         call = int(trace.api.call[row])
         name = trace.string(int(trace.calls.name[call])) if call < len(trace.calls) else ""

@@ -108,7 +108,7 @@ class Replay:
             return
         self._model = model = _core.QueueModel(trace.store)
         self.reason = _unlaunched(model)
-        self._runs = _runs(len(steps), model.calls)
+        self._runs = _runs(trace, steps)
         recorded_ns = np.concatenate(
             [run.durations(model.recorded(run.moments(steps), steps.thread)) for run in self._runs]
         )
@@ -198,7 +198,7 @@ class Replay:
             known = (rows >= 0) & (rows < len(table))
             add(table, rows[known], 1 - np.clip(np.nan_to_num(factors[known], nan=1.0), 0, 1))
         durations = np.maximum(steps.durations_ns, 1)
-        shares = (np.minimum(host_ns, self._idle_ns()) + device_ns) / durations
+        shares = ((np.minimum(host_ns, self._idle_ns()) + device_ns) / durations)[_in_runs(_runs(trace, self._steps))]
         value = float(np.median(np.minimum(shares, 1.0))) if len(shares) else 0.0
         return Saving(value, 0.0, value, is_bound=True)
 
@@ -220,7 +220,7 @@ class Replay:
             here = tracks == np.argmax(np.bincount(tracks, lengths))
             starts, lengths = starts[here], lengths[here]
         one = np.zeros(len(starts), np.uint8)
-        alone, _ = _core.divide_time(steps.start_ns, steps.end_ns, starts, starts + lengths, one, 1)
+        alone, _ = _core.divide_time(steps.start_ns, steps.end_ns, [(starts, starts + lengths, one)], 1)
         idle: Array = alone[-1]
         return idle
 
@@ -245,14 +245,33 @@ class _Run:
         return durations
 
 
-def _runs(steps: int, calls: int) -> list[_Run]:
+def _runs(trace: Trace, steps: Steps) -> list[_Run]:
     """All steps as one, or several runs of some steps, evenly spread, where the calls of all would take too long."""
-    affordable = max(LEAST_REPLAYED, steps * MOST_CALLS // max(calls, 1))
-    if affordable >= steps:  # where the first begins, nothing is queued: less of it is hidden than usual
-        return [_Run(0, steps, int(steps > FEWEST_FOR_AN_INTERVAL))]
+    every = len(steps)
+    affordable = max(LEAST_REPLAYED, every * MOST_CALLS // max(len(trace.api), 1))
+    if affordable >= every:  # where the first begins, nothing is queued: less of it is hidden than usual
+        return [_Run(0, every, int(every > FEWEST_FOR_AN_INTERVAL))]
     count = affordable // RUNS
     lead = min(LEAD_IN, count // 2)
-    return [_Run(int(first), count, lead) for first in np.linspace(0, steps - count, RUNS)]
+    return [_Run(int(first), count, lead) for first in np.linspace(0, every - count, RUNS)]
+
+
+def _in_runs(runs: Sequence[_Run]) -> Array:
+    """The steps that are replayed, each once."""
+    return np.unique(np.concatenate([np.arange(run.first, run.first + run.count) for run in runs]))
+
+
+def is_replayed(trace: Trace, steps: Steps) -> Array:
+    """Whether an edit of each step matters to a replay: of a long recording, those that run again and their neighbours.
+
+    With an entry more, which is true, for what lies outside the steps.
+    """
+    chosen = _in_runs(_runs(trace, steps))
+    found = np.zeros(len(steps) + 1, bool)
+    for beside in (-1, 0, 1):
+        found[np.clip(chosen + beside, 0, len(steps))] = True
+    found[-1] = True
+    return found
 
 
 def make_replay(trace: Trace, steps: Steps) -> Replay:

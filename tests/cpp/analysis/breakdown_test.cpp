@@ -26,8 +26,9 @@ struct Divided {
   Values covered_ns;
 };
 
+// The work goes to the lists in turns.
 Divided divided(const std::vector<Interval>& windows, const std::vector<Interval>& work,
-                const std::vector<uint8_t>& classes, std::size_t count) {
+                const std::vector<uint8_t>& classes, std::size_t count, std::size_t lists = 1) {
   const auto column = [](const std::vector<Interval>& of, int64_t Interval::*which) {
     Values values;
     std::transform(of.begin(), of.end(), std::back_inserter(values), [=](const Interval& each) { return each.*which; });
@@ -35,10 +36,25 @@ Divided divided(const std::vector<Interval>& windows, const std::vector<Interval
   };
   const Values window_starts = column(windows, &Interval::start_ns);
   const Values window_ends = column(windows, &Interval::end_ns);
-  const Values starts = column(work, &Interval::start_ns);
-  const Values ends = column(work, &Interval::end_ns);
+  std::vector<std::vector<Interval>> spans(lists);
+  std::vector<std::vector<uint8_t>> classes_of(lists);
+  for (std::size_t at = 0; at < work.size(); ++at) {
+    spans[at % lists].push_back(work[at]);
+  }
+  for (std::size_t at = 0; at < classes.size(); ++at) {
+    classes_of[at % lists].push_back(classes[at]);
+  }
+  std::vector<Values> columns;
+  for (const std::vector<Interval>& each : spans) {
+    columns.push_back(column(each, &Interval::start_ns));
+    columns.push_back(column(each, &Interval::end_ns));
+  }
+  std::vector<ClassifiedIntervals> classified;
+  for (std::size_t list = 0; list < lists; ++list) {
+    classified.push_back({{columns[2 * list], columns[2 * list + 1]}, classes_of[list]});
+  }
   Divided into{Values(windows.size() * (count + 1)), Values(windows.size() * count)};
-  divide_time({window_starts, window_ends}, {starts, ends}, classes, count, {into.exclusive_ns, into.covered_ns});
+  divide_time({window_starts, window_ends}, classified, count, {into.exclusive_ns, into.covered_ns});
   return into;
 }
 
@@ -106,7 +122,7 @@ TEST(DivideTime, EqualsLookingAtEveryMoment) {
         }
       }
     }
-    const Divided got = divided(windows, work, classes, count);
+    const Divided got = divided(windows, work, classes, count, static_cast<std::size_t>(1 + round % 3));
     ASSERT_EQ(got.exclusive_ns, exclusive) << "round " << round;
     ASSERT_EQ(got.covered_ns, covered) << "round " << round;
   }
@@ -145,8 +161,8 @@ TEST(DivideTime, RefusesWhatCannotBeDivided) {
   EXPECT_THROW(divided({{10, 20}, {15, 30}}, {{0, 1}}, {0}, 1), base::InvalidArgument);
   EXPECT_THROW(divided({{20, 10}}, {{0, 1}}, {0}, 1), base::InvalidArgument);
   const Values one = {0};
-  EXPECT_THROW(divide_time({one, {}}, {}, {}, 1, {}), base::InvalidArgument);
-  EXPECT_THROW(divide_time({one, one}, {}, {}, 1, {}), base::InvalidArgument);  // nowhere to put it
+  EXPECT_THROW(divide_time({one, {}}, {}, 1, {}), base::InvalidArgument);
+  EXPECT_THROW(divide_time({one, one}, {}, 1, {}), base::InvalidArgument);  // nowhere to put it
 }
 
 std::vector<uint32_t> repeated(const std::vector<uint32_t>& before, const std::vector<uint32_t>& part, int times) {

@@ -183,6 +183,45 @@ def test_names_alone_are_no_finding():
     assert ids(diagnosed(step)) == []
 
 
+def launches_and_reads(loop, number):
+    for _ in range(20):
+        with loop.at("train.py", 20), loop.region("aten::add"):
+            loop.launch(gpu=2, host=8)
+            loop.work(2)
+    with loop.at("train.py", 30), loop.region("aten::item"):
+        loop.copy(4, 2, to_gpu=False)
+        loop.wait()
+    with loop.at("train.py", 40):
+        loop.launch(ADD, gpu=300 + 10 * (number % 7), grid_x=SMS // 4)
+        loop.wait()
+
+
+def test_of_a_long_recording_savings_are_those_of_edits_of_all_its_steps(monkeypatch):
+    monkeypatch.setattr("gpuscope.diagnosis.replay.MOST_CALLS", 500)
+    monkeypatch.setattr("gpuscope.diagnosis.replay.LEAST_REPLAYED", 12)
+    found = diagnosed(launches_and_reads, 100)
+    monkeypatch.setattr("gpuscope.diagnosis.context.is_replayed", lambda trace, steps: np.ones(len(steps) + 1, bool))
+    assert {"R15", "R16", "R29"} <= {each.id for each in (*found.findings, *found.small)}
+    assert str(found) == str(diagnosed(launches_and_reads, 100))
+
+
+def test_of_a_long_recording_only_the_steps_that_are_replayed_are_edited(monkeypatch):
+    def edited():
+        loop = Loop()
+        for number in loop.steps(100):
+            launches_and_reads(loop, number)
+        trace = loop.trace()
+        steps = find_steps(trace)
+        context = Context(trace, steps, break_down(trace, as_passed(trace, steps)))
+        edits = [cause.edit for rule in RULES for cause in rule.find(context)]
+        return sum(len(each.unwaited) + len(each.host_spans) + len(each.kernels) for each in edits)
+
+    every = edited()
+    monkeypatch.setattr("gpuscope.diagnosis.replay.MOST_CALLS", 500)
+    monkeypatch.setattr("gpuscope.diagnosis.replay.LEAST_REPLAYED", 12)
+    assert 0 < edited() < every / 3
+
+
 def test_what_came_once_is_no_finding_of_each_step():
     def step(loop, number):
         compute(loop)

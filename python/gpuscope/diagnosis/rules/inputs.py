@@ -32,7 +32,7 @@ _STALLS, _SEEN_WITHIN_NS, _FEWEST_STEPS = 3, 200_000_000, 5
 
 
 def _in_own_thread(context: Context) -> Iterator[Cause]:
-    rows = _waits(context)
+    rows = context.once(_waits)
     inside = context.paths_inside(lambda name: "_SingleProcessDataLoader" in name)
     here = inside[context.path_of_regions(rows)]
     if not here.any():
@@ -245,7 +245,7 @@ def _of_workers(context: Context, waits: Array, workers: _Workers, title: str, a
 
 
 def _waits_for_workers(context: Context) -> Array:
-    rows = _waits(context)
+    rows = context.once(_waits)
     inside = context.paths_inside(lambda name: "_SingleProcessDataLoader" in name)
     found: Array = rows[~inside[context.path_of_regions(rows)]]
     return found

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuscope.diagnosis.claims import Claim
+from gpuscope.diagnosis.claims import Claim, kernel_edit
 from gpuscope.diagnosis.context import Context, Where
-from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import LEAST_OF_KERNELS, SHORTEST_KERNEL_NS, Cause, Rule, places
 from gpuscope.diagnosis.steps import Array
 from gpuscope.units import format_digits, format_seconds
@@ -64,8 +63,11 @@ def _beside_none(context: Context) -> Array:
 def _small_grids(context: Context) -> Iterator[Cause]:
     if len(context.kernels) == 0 or context.multiprocessors == 0 or len(context.trace.variants) == 0:
         return
-    fill = np.minimum(1.0, _product(context, "grid") / context.multiprocessors)[context.kernel_variant]
-    fill[fill >= _FILLED] = 1.0
+    fills = np.minimum(1.0, _product(context, "grid") / context.multiprocessors)
+    fills[fills >= _FILLED] = 1.0
+    if (fills == 1).all():
+        return
+    fill = fills[context.kernel_variant]
     duration = context.duration_ns[context.kernels].astype(np.float64)
     saved = np.clip(np.minimum(duration * (1 - fill), duration - SHORTEST_KERNEL_NS), 0, None) * _beside_none(context)
     chosen = saved > 0
@@ -79,7 +81,7 @@ def _small_grids(context: Context) -> Iterator[Cause]:
         "grids are smaller than the GPU",
         "more work at once: a larger batch, more streams, split-K, several requests together",
         Claim(work=work, work_ns=saved),
-        _edit(context, work, 1 - saved / duration[chosen]),
+        kernel_edit(context, work, 1 - saved / duration[chosen]),
         (*_line(context, work, saved), *(Where(kernel=name) for _, name in names)),
         {
             "kernels fill": f"{100 * mean_fill:.0f} % of {context.multiprocessors} multiprocessors",
@@ -114,7 +116,7 @@ def _tails(context: Context) -> Iterator[Cause]:
             "the last blocks of a kernel run alone",
             "tiles or a batch that make the blocks a multiple of what the GPU runs at once, or a persistent kernel",
             Claim(work=rows, work_ns=saved),
-            _edit(context, rows, np.full(len(rows), 1 - lost[variant])),
+            kernel_edit(context, rows, np.full(len(rows), 1 - lost[variant])),
             _places(context, variant, rows),
             {"waves": format_digits(float(waves[variant]))},
         )
@@ -131,7 +133,7 @@ def _odd_blocks(context: Context) -> Iterator[Cause]:
             "the threads of a block are no multiple of 32",
             "blocks of 128 or 256 threads",
             Claim(work=rows, work_ns=context.duration_ns[rows] * lost[variant]),
-            _edit(context, rows, np.full(len(rows), 1 - lost[variant])),
+            kernel_edit(context, rows, np.full(len(rows), 1 - lost[variant])),
             _places(context, variant, rows),
             {"threads": f"{block[variant]:.0f}"},
         )
@@ -181,11 +183,6 @@ def _line(context: Context, work: Array, weights: Array) -> tuple[Where, ...]:
 def _short(context: Context, variant: int) -> str:
     name = context.trace.kernel_names(short=True)[variant]
     return name if len(name) <= _SHORT_NAME else f"{name[: _SHORT_NAME - 3]}..."
-
-
-def _edit(context: Context, work: Array, factors: Array) -> Edit:
-    assert context.device is not None
-    return Edit(kernels=context.device.work.rows[work], kernel_factors=factors)
 
 
 RULES = (

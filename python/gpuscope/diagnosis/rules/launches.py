@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuscope._core import CallKind, Flag
-from gpuscope.diagnosis.claims import HOST, Claim
+from gpuscope.diagnosis.claims import HOST, Claim, kernel_edit
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.kernel_classes import KernelClass
@@ -43,26 +43,27 @@ def _of_launches(context: Context) -> Array:
     return found
 
 
-def _launched_at_once(context: Context, pieces: Array, calls: Array) -> Edit:
-    """The host goes from one launch to the next at once, as one that launches a graph.
+def _launched_at_once(context: Context, pieces: Array, calls: Array) -> Array:
+    """The time that is gone, as `Edit.host_spans`, when the host goes on from launch to launch as in that of a graph.
 
     That is before the launches which end these idle pieces, and before these calls also where the GPU had work
     meanwhile: a host that is behind has no more time for these launches than for the others.
     """
-    api, before = context.trace.api, context.call_before
+    api = context.trace.api
+    pieces = pieces[context.in_replay(context.pieces.launch[pieces])]
     ending = context.pieces.launch[pieces]
-    every = np.append(ending, calls)
-    previous, begins = before[every], api.start_ns[every]
+    every = np.append(ending, calls[context.in_replay(calls)])
+    previous, begins = context.call_before[every], api.start_ns[every]
     goes_on = (previous >= 0) & ~is_one_of(context.call_kind[previous], _WAITING)
-    ends = api.start_ns + api.duration_ns
-    starts = np.where(goes_on, ends[previous], begins)
+    starts = np.where(goes_on, api.start_ns[previous] + api.duration_ns[previous], begins)
     # In a longer time the program does something else than launch.
     starts = np.where(begins - starts > context.longest_launch_ns, begins, starts)
     waited = ~goes_on[: len(ending)]
     idle_ns = context.pieces.start_ns[pieces]
     starts[: len(ending)] = np.where(waited, np.minimum(idle_ns, begins[: len(ending)]), starts[: len(ending)])
-    spans = np.stack([api.thread[every].astype(np.int64), starts, ends[every]], axis=1)
-    return Edit(host_spans=spans[spans[:, 2] > spans[:, 1]])
+    spans = np.stack([api.thread[every].astype(np.int64), starts, begins + api.duration_ns[every]], axis=1)
+    found: Array = spans[spans[:, 2] > spans[:, 1]]
+    return found
 
 
 def _waited(context: Context, pieces: Array) -> Array:
@@ -110,13 +111,10 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
     short, between = _as_nodes(context, _KERNELS_OF_AN_INTERVAL * interval_ns) if is_bound else (rows[:0], 0.0)
     queued = np.isin(context.pieces.next[rows], short) * context.pieces.cause_ns[IdleCause.BACK_TO_BACK, rows]
     claim = Claim(rows, (*LAUNCHING, IdleCause.BACK_TO_BACK), weights + np.minimum(queued, between))
-    duration = np.maximum(context.duration_ns[short], 1)
-    assert context.device is not None
-    edit = replace(
-        _launched_at_once(context, rows, np.flatnonzero(launches)),
-        kernels=context.device.work.rows[short],
-        kernel_factors=np.maximum(1 - between / duration, _LEAST_FACTOR),
+    sooner = kernel_edit(
+        context, short, np.maximum(1 - between / np.maximum(context.duration_ns[short], 1), _LEAST_FACTOR)
     )
+    edit = replace(sooner, host_spans=_launched_at_once(context, rows, np.flatnonzero(launches)))
     yield Cause(title, advice, claim, edit, where, evidence)
 
 
@@ -166,7 +164,7 @@ def _chains(context: Context) -> Iterator[Cause]:
         "chains of small elementwise kernels",
         "fuse them: torch.compile, jax.jit, cupy.fuse, or operators that do it in one",
         Claim(between, (IdleCause.BACK_TO_BACK,), None, work, saved),
-        Edit(kernels=context.device.work.rows[work], kernel_factors=1 / length[chosen]),
+        kernel_edit(context, work, 1 / length[chosen]),
         where,
         evidence,
     )
@@ -194,7 +192,7 @@ def _optimizer(context: Context) -> Iterator[Cause]:
         "the optimizer updates one tensor at a time",
         "foreach=True or fused=True in the optimizer",
         Claim(before, (*HOST, IdleCause.BACK_TO_BACK), None, work, saved),
-        replace(at_once, kernels=context.device.work.rows[work], kernel_factors=1 - saved / np.maximum(duration, 1)),
+        replace(kernel_edit(context, work, 1 - saved / np.maximum(duration, 1)), host_spans=at_once),
         where,
         {"": f"{format_digits(count)} kernels a step in Optimizer.step"},
     )
@@ -216,7 +214,7 @@ def _graph_breaks(context: Context) -> Iterator[Cause]:
         "kernels are launched one by one between graphs",
         "take what breaks the graph out of it (prints, .item(), data-dependent branches): TORCH_LOGS=graph_breaks",
         Claim(rows, LAUNCHING),
-        _launched_at_once(context, rows, eager),
+        Edit(host_spans=_launched_at_once(context, rows, eager)),
         where,
         {"": f"{format_digits(len(eager) / count)} launches and {format_digits(graphs.sum() / count)} graphs a step"},
     )
@@ -236,7 +234,7 @@ def _gradients_filled(context: Context) -> Iterator[Cause]:
         "gradients are filled with zeros",
         "zero_grad(set_to_none=True), PyTorch's default",
         Claim(before, LAUNCHING, None, work, context.duration_ns[work]),
-        Edit(removed_calls=distinct(calls[calls >= 0], len(context.trace.api))),
+        Edit(removed_calls=distinct(calls[(calls >= 0) & context.in_replay(calls)], len(context.trace.api))),
         where,
         {"": f"{format_digits(len(work) / len(context.steps))} fills a step"},
     )

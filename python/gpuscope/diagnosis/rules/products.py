@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuscope.diagnosis.claims import Claim
+from gpuscope.diagnosis.claims import Claim, kernel_edit
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.kernel_classes import KernelClass
-from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import LEAST, LEAST_OF_KERNELS, Cause, Rule, places
 from gpuscope.diagnosis.steps import Array
 from gpuscope.trace import NONE
@@ -71,7 +70,7 @@ def _cause(
     duration = context.duration_ns[work]
     where = places(*(where for where, _ in context.lines(context.work_launch[work], duration)[:2]))
     factors = np.broadcast_to(np.asarray(factor, np.float64), len(work))
-    edit = Edit(kernels=context.device.work.rows[work], kernel_factors=factors)
+    edit = kernel_edit(context, work, factors)
     evidence = {"": _of_busy(context, work), **evidence}
     return Cause(title, advice, Claim(work=work, work_ns=duration * (1 - factors)), edit, where, evidence)
 
@@ -142,7 +141,7 @@ def _is_one(name: str) -> bool:
 
 def _odd_sizes(context: Context, work: Array) -> list[int]:
     """Sizes of the operators that launched this work which are no multiples of 8, the most frequent first."""
-    regions = np.append(context.trace.api.region, NONE)[context.work_launch[work]]
+    regions = context.region_of_call[context.work_launch[work]]
     details = context.trace.details
     counts: dict[int, int] = {}
     for region in np.unique(regions[regions < len(context.trace.regions)])[:64].tolist():
@@ -187,7 +186,7 @@ def _double_operators(context: Context, work: Array) -> tuple[Array, Array]:
     """
     if not (context.trace.details.types != NONE).any():
         return np.zeros(len(work), bool), np.zeros(len(work), bool)
-    regions = np.append(context.trace.api.region, NONE)[context.work_launch[work]]
+    regions = context.region_of_call[context.work_launch[work]]
     rows = np.append(context.detail_of_region, -1)[np.minimum(regions, len(context.trace.regions))]
     types, shapes = (
         np.where(rows >= 0, np.append(context.trace.details[name], NONE)[rows], NONE).astype(np.uint64)
@@ -242,8 +241,7 @@ def _casts(context: Context) -> Iterator[Cause]:
 def _inside_innermost(context: Context, pattern: re.Pattern[str], work: Array) -> Array:
     """Whether the innermost region that each was launched in has such a name."""
     meant = np.array([bool(pattern.search(name)) for name in context.path_names] + [False])
-    regions = np.append(context.trace.api.region, NONE)[context.work_launch[work]]
-    found: Array = meant[context.path_of_regions(regions)] & (context.work_launch[work] >= 0)
+    found: Array = meant[context.path_of_call[context.work_launch[work]]]
     return found
 
 
@@ -285,7 +283,7 @@ def _without_scores(context: Context, between: Array, products: Array) -> Array:
     memory needs to take them in, or to give them. Larger scores, of which one kernel does a part, have several kernels.
     """
     launches = context.work_launch[between]
-    regions = np.append(context.trace.api.region, NONE)[launches]
+    regions = context.region_of_call[launches]
     _, operator = np.unique(np.where(regions == NONE, NONE + 1 + np.arange(len(regions)), regions), return_inverse=True)
     once_ns = float(np.bincount(operator.reshape(-1), context.duration_ns[between]).min()) / 2
     left = 1 - once_ns / np.maximum(context.duration_ns[products], 1)

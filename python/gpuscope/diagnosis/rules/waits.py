@@ -140,12 +140,13 @@ def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[
             first = heading[np.argsort(api.start_ns[calls[group]], kind="stable")]
             after = np.searchsorted(api.start_ns[waits[first]], api.start_ns[waits[more]]) - 1
             np.add.at(beside, first[np.maximum(after, 0)], np.where(after >= 0, ends[more] - starts[more], 0))
+        asked = context.in_replay(waits)
         if kind == "PINNED_COPY":  # which is made all the same
-            claim, edit = claim_of(context, heads[group]), Edit(unwaited=waits)
+            claim, edit = claim_of(context, heads[group]), Edit(unwaited=waits[asked])
         else:
             claim, edit = (
                 claim_of(context, heads[group], beside[heading]),
-                _edit(context, waits, starts, ends, kind),
+                _edit(context, waits[asked], starts[asked], ends[asked], kind),
             )
         yield Cause(title, advice, claim, edit, places(where), evidence)
 
