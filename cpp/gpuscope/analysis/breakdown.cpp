@@ -222,6 +222,28 @@ void divide_time(const Intervals& windows, std::span<const ClassifiedIntervals> 
   sweep.finish();
 }
 
+void count_before(std::span<const int64_t> edges, std::span<const int64_t> moments, bool equal,
+                  std::span<int64_t> counts) noexcept {
+  std::size_t known = 0;  // of the moment before
+  for (std::size_t each = 0; each < moments.size(); ++each) {
+    const int64_t moment = moments[each];
+    const auto is_before = [moment, equal](int64_t edge) { return edge < moment || (equal && edge == moment); };
+    std::size_t first = known;
+    std::size_t last = known;
+    if (known > 0 && !is_before(edges[known - 1])) {
+      first = 0;
+    } else {  // ever further ahead
+      for (std::size_t step = 1; last < edges.size() && is_before(edges[last]); step *= 2) {
+        first = last + 1;
+        last = std::min(last + step, edges.size());
+      }
+    }
+    const std::span<const int64_t> between = edges.subspan(first, last - first);
+    known = first + static_cast<std::size_t>(std::ranges::partition_point(between, is_before) - between.begin());
+    counts[each] = static_cast<int64_t>(known);
+  }
+}
+
 // The prefix function of Knuth, Morris and Pratt over the reversed sequence: its first n entries repeat after
 // n - border(n) of them.
 Repetition find_repetition(std::span<const uint32_t> sequence, std::size_t times) {

@@ -39,6 +39,11 @@ inline constexpr std::size_t kMaxClasses = 64;
 void divide_time(const Intervals& windows, std::span<const ClassifiedIntervals> work, std::size_t count,
                  const Division& into);
 
+/// How many of the edges, which are in order, are before each moment; with `equal` also those at it. Quickest for
+/// moments in order. As many counts as moments.
+void count_before(std::span<const int64_t> edges, std::span<const int64_t> moments, bool equal,
+                  std::span<int64_t> counts) noexcept;
+
 /// Where a sequence begins to repeat, and after how many entries: its longest end that consists of at least so many
 /// equal parts. A period of 0: there is none.
 struct Repetition {

@@ -75,6 +75,16 @@ py::tuple divide_time(const Times& window_starts, const Times& window_ends,
   return py::make_tuple(exclusive_ns, covered_ns);
 }
 
+py::array_t<int64_t> count_before(const Times& edges, const Times& moments, bool equal) {
+  py::array_t<int64_t> counts(moments.size());
+  const std::span<int64_t> all(counts.mutable_data(), static_cast<std::size_t>(counts.size()));
+  {
+    const py::gil_scoped_release released;
+    analysis::count_before(entries(edges), entries(moments), equal, all);
+  }
+  return counts;
+}
+
 /// One column of a C++ object as a read-only array on its memory, which it keeps alive.
 template <class Owner, auto Column>
 py::array column(const py::object& owner) {
@@ -237,9 +247,12 @@ void bind_analysis(py::module_& module) {
   module.def(
       "divide_time", &divide_time, py::arg("window_starts"), py::arg("window_ends"), py::arg("work"), py::arg("count"),
       py::arg("covered") = false,
-      "What fills each window, in ns, from lists of work, each of starts, ends and classes: an array with a row a class and a column a "
+      "What fills each window, in ns, from lists of work, each of starts, ends and classes: an array with a row a "
+      "class and a column a "
       "window, each moment of which counts for the lowest class that fills it, with a last row for what none does; and "
       "one with all moments that each class fills, without rows where it is not asked for.");
+  module.def("count_before", &count_before, py::arg("edges"), py::arg("moments"), py::arg("equal"),
+             "How many of the edges, which are in order, are before each moment; with `equal` also those at it.");
   module.def(
       "find_repetition",
       [](const py::array_t<uint32_t, py::array::c_style | py::array::forcecast>& sequence, std::size_t times) {

@@ -15,7 +15,7 @@ from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.rows import NS_PER_US, Kind
 from gpuscope.diagnosis.idle import Drain, IdleCause, IdlePieces, Work, explain_idle
 from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
-from gpuscope.diagnosis.steps import Array, Steps, as_passed, find_steps
+from gpuscope.diagnosis.steps import Array, Steps, as_passed, calls_of, find_steps
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result
 from gpuscope.text import brief, shorten, wrapped
@@ -327,7 +327,7 @@ class _Work:
         self.rows = np.concatenate([np.arange(len(table)) for table in tables])
         self.start_ns = np.concatenate([table.start_ns for table in tables])
         self.end_ns = self.start_ns + np.concatenate([table.duration_ns for table in tables])
-        self.correlation = np.concatenate([table.correlation for table in tables])
+        self.launch = calls_of(trace, np.concatenate([table.correlation for table in tables]))
         devices = np.append(trace.tracks.device, 0).astype(np.int64)
         self.track = np.concatenate([table.track for table in tables])
         self.device = devices[np.minimum(self.track, len(devices) - 1)]
@@ -362,7 +362,7 @@ def _device(trace: Trace, steps: Steps, work: _Work, number: int) -> DeviceBreak
     on_device = DeviceWork(
         work.start_ns[chosen],
         work.end_ns[chosen],
-        work.correlation[chosen],
+        work.launch[chosen],
         work.track[chosen],
         tuple(work.kinds),
         work.classes[chosen],

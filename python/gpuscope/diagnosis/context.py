@@ -19,7 +19,7 @@ from gpuscope.diagnosis.host_waits import DEEPEST, program_frame, stacks_in
 from gpuscope.diagnosis.idle import IdlePieces, explain_steps
 from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import is_replayed
-from gpuscope.diagnosis.steps import Array, Steps, calls_of, is_one_of
+from gpuscope.diagnosis.steps import Array, Steps, count_before, is_one_of
 from gpuscope.memory.call_stacks import is_program
 from gpuscope.trace import NONE, Trace
 
@@ -133,7 +133,7 @@ class Context:
     @cached_property
     def work_launch(self) -> Array:
         """The row of ``trace.api`` of the call that asked for it; -1 where that was not recorded."""
-        return calls_of(self.trace, self.device.work.correlation) if self.device else np.zeros(0, np.int64)
+        return self.device.work.launch if self.device else np.zeros(0, np.int64)
 
     def work_of(self, table: int) -> Array:
         """Which work of the device in the steps is of this table of `WORK_TABLES`."""
@@ -204,7 +204,7 @@ class Context:
         before = np.append(0, np.cumsum(ends - begins))
 
         def covered(moments: Array) -> Array:
-            at = np.searchsorted(begins, moments, side="right") - 1
+            at = count_before(begins, moments, equal=True) - 1
             last = np.maximum(at, 0)
             return np.where(at >= 0, before[last] + np.minimum(moments, ends[last]) - begins[last], 0)
 
@@ -483,7 +483,10 @@ class Context:
             group_of[key] = known.setdefault(where, len(known))
         group, found = group_of[keys], list(known)
         totals = np.bincount(group, weights, len(found))
-        return [(found[at], np.flatnonzero(group == at)) for at in np.argsort(-totals, kind="stable").tolist()]
+        if len(found) <= 1 << 16:
+            group = group.astype(np.uint16)  # which are sorted by their digits
+        entries = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group, minlength=len(found)))[:-1])
+        return [(found[at], entries[at]) for at in np.argsort(-totals, kind="stable").tolist()]
 
 
 def _file_of(function: str) -> str:

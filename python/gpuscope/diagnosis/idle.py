@@ -20,7 +20,7 @@ from gpuscope import _core
 from gpuscope._core import CallKind, FunctionKind, OverheadKind, RegionKind, SyncKind
 from gpuscope.analysis.rows import ANNOTATIONS
 from gpuscope.diagnosis.host_waits import cpu_waits, lock_waits, program_frame
-from gpuscope.diagnosis.steps import Array, Steps, calls_of, count_before, is_one_of, profiler_spans
+from gpuscope.diagnosis.steps import Array, Steps, count_before, is_one_of, profiler_spans
 from gpuscope.frameworks.python_functions import FILES
 from gpuscope.trace import NONE, Trace
 
@@ -196,7 +196,7 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array) 
     """The causes of the idle time of the GPU that the work is of; in each step they add up to `idle_ns`."""
     gaps = _gaps(steps, device_work)
     calls = _Calls(trace)
-    launch = calls_of(trace, device_work.correlation[gaps.next])
+    launch = device_work.launch[gaps.next]
     seen = launch >= 0
     began = np.where(seen, calls.start_ns[launch], gaps.start_ns)
     ended = np.where(seen, calls.end_ns[launch], gaps.start_ns)
@@ -285,11 +285,11 @@ def _overlap(starts: Array, ends: Array, other_starts: Array, other_ends: Array)
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What ran on one GPU, in any order."""
+    """What ran on one GPU, in any order; `launch`: the row of ``trace.api`` of the call that asked for it, or -1."""
 
     start_ns: Array
     end_ns: Array
-    correlation: Array
+    launch: Array
     track: Array
 
 
@@ -375,16 +375,15 @@ def _waits_for_event(trace: Trace, work: Work, chosen: Array, launched: Array) -
     rows = np.flatnonzero(waits.kind == int(SyncKind.STREAM_WAIT_EVENT))
     if len(rows) == 0:
         return np.zeros(len(chosen), bool)
-    calls = calls_of(trace, work.correlation)
-    begun = np.where(calls >= 0, np.append(trace.api.start_ns, 0)[calls], work.start_ns)
+    begun = np.where(work.launch >= 0, np.append(trace.api.start_ns, 0)[work.launch], work.start_ns)
     found = np.zeros(len(chosen), bool)
     for track in np.unique(waits.track[rows]).tolist():
         asked = np.sort(waits.start_ns[rows[waits.track[rows] == track]])
         launches = np.sort(begun[work.track == track])
         here = np.flatnonzero(work.track[chosen] == track)
-        before = np.searchsorted(launches, launched[here], side="left") - 1
+        before = count_before(launches, launched[here], equal=False) - 1
         last = np.where(before >= 0, launches[np.maximum(before, 0)], np.iinfo(np.int64).min)
-        latest = np.searchsorted(asked, launched[here], side="left") - 1
+        latest = count_before(asked, launched[here], equal=False) - 1
         found[here] = (latest >= 0) & (asked[np.maximum(latest, 0)] > last)
     return found
 
@@ -436,7 +435,7 @@ class _Calls:
         causes = _CAUSE_OF_CALL[kind]
         # One that waited for the work before: the GPU was busy when it began, and idle when it ended.
         waits = np.flatnonzero(is_one_of(kind, _BLOCKING))
-        at = np.searchsorted(idle_starts, ends[waits], side="right") - 1
+        at = count_before(idle_starts, ends[waits], equal=True) - 1
         waited = (at >= 0) & (starts[waits] < idle_starts[np.maximum(at, 0)])
         causes[waits[waited]] = IdleCause.WAKE_UP
         return starts, ends, causes
@@ -448,7 +447,7 @@ class _Calls:
         rows = drains if isinstance(rows, slice) else rows[drains]
         if len(rows) == 0:
             return np.full(len(idle_starts), -1)
-        at = np.searchsorted(self.start_ns[rows], idle_starts, side="left") - 1
+        at = count_before(self.start_ns[rows], idle_starts, equal=False) - 1
         call = rows[np.maximum(at, 0)]
         waited = (at >= 0) & (self.end_ns[call] >= idle_starts) & (self.end_ns[call] <= idle_ends)
         found: Array = np.where(waited, call, -1)
@@ -540,7 +539,7 @@ def _places_of(trace: Trace, calls: Array) -> Array:
     path = np.append(trace.regions.path, NONE)[np.minimum(trace.api.region[calls], len(trace.regions))]
     places: Array = frames + np.minimum(path, paths).astype(np.int64)
     if len(known):
-        at = np.minimum(np.searchsorted(known.api, calls.astype(known.api.dtype)), len(known) - 1)
+        at = np.minimum(count_before(known.api, calls, equal=False), len(known) - 1)
         has_stack = (known.api[at] == calls) & (known.stack[at] < frames)
         places[has_stack] = known.stack[at[has_stack]]
     return places

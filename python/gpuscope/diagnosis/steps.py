@@ -25,7 +25,7 @@ START_UP = 3
 """So many steps at the beginning are no example of the others, and neither is the last, which may be cut."""
 LEAST_LEFT = 5
 
-_MANY = 8  # times as many: a table, or a walk along what is in order, takes less than looking each up
+_MANY = 8  # times as many: a table takes less than looking each up
 
 Array = np.ndarray[Any, Any]
 
@@ -78,12 +78,7 @@ def is_one_of(kinds: Array, wanted: Iterable[int]) -> Array:
 
 def count_before(edges: Array, moments: Array, *, equal: bool) -> Array:
     """How many of the edges, which are in order, are before each moment; with `equal` also those at it."""
-    count = len(moments)
-    if len(edges) > count // _MANY or (moments[1:] < moments[:-1]).any():
-        return np.searchsorted(edges, moments, side="right" if equal else "left")
-    # Of moments in order, each edge counts from one of them on.
-    first = np.searchsorted(moments, edges, side="left" if equal else "right")
-    return np.cumsum(np.bincount(first, minlength=count)[:count])
+    return _core.count_before(edges, moments, equal)
 
 
 def calls_of(trace: Trace, correlation: Array) -> Array:

@@ -165,6 +165,31 @@ TEST(DivideTime, RefusesWhatCannotBeDivided) {
   EXPECT_THROW(divide_time({one, one}, {}, 1, {}), base::InvalidArgument);  // nowhere to put it
 }
 
+TEST(CountBefore, EqualsCountingEachMomentByItself) {
+  std::mt19937 random(2);
+  const auto below = [&](int64_t limit) { return std::uniform_int_distribution<int64_t>(0, limit - 1)(random); };
+  for (int round = 0; round < 300; ++round) {
+    Values edges(static_cast<std::size_t>(below(60)));
+    Values moments(static_cast<std::size_t>(below(60)));
+    std::generate(edges.begin(), edges.end(), [&] { return below(100); });
+    std::generate(moments.begin(), moments.end(), [&] { return below(120) - 10; });
+    std::sort(edges.begin(), edges.end());
+    if (round % 2 == 0) {
+      std::sort(moments.begin(), moments.end());
+    }
+    for (const bool equal : {false, true}) {
+      Values expected;
+      std::transform(moments.begin(), moments.end(), std::back_inserter(expected), [&](int64_t moment) {
+        return std::count_if(edges.begin(), edges.end(),
+                             [&](int64_t edge) { return edge < moment || (equal && edge == moment); });
+      });
+      Values counts(moments.size());
+      count_before(edges, moments, equal, counts);
+      ASSERT_EQ(counts, expected) << "round " << round;
+    }
+  }
+}
+
 std::vector<uint32_t> repeated(const std::vector<uint32_t>& before, const std::vector<uint32_t>& part, int times) {
   std::vector<uint32_t> all = before;
   for (int round = 0; round < times; ++round) {

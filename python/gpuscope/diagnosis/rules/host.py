@@ -16,7 +16,7 @@ from gpuscope.diagnosis.idle import IdleCause, causes_of_paths, function_rows, o
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, places
 from gpuscope.diagnosis.rules.waits import claim_of, drained
-from gpuscope.diagnosis.steps import Array
+from gpuscope.diagnosis.steps import Array, count_before
 from gpuscope.memory.call_stacks import is_program
 from gpuscope.units import format_digits, format_seconds
 
@@ -192,7 +192,7 @@ def _functions(context: Context, pieces: Array) -> list[tuple[Where | None, str,
         rows = np.flatnonzero(functions.thread == thread)
 
         def covered(moments: Array, starts: Array = starts, ends: Array = ends, before: Array = before) -> Array:
-            at = np.searchsorted(starts, moments, side="right") - 1
+            at = count_before(starts, moments, equal=True) - 1
             last = np.maximum(at, 0)
             return np.where(at >= 0, before[last] + np.minimum(moments, ends[last]) - starts[last], 0)
 

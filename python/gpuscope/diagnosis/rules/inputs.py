@@ -16,7 +16,7 @@ from gpuscope.diagnosis.idle import IdleCause, causes_of_paths
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, places
 from gpuscope.diagnosis.rules.scheduling import lacks
-from gpuscope.diagnosis.steps import Array
+from gpuscope.diagnosis.steps import Array, count_before
 from gpuscope.trace import number_of
 from gpuscope.units import format_bytes, format_seconds, format_share
 
@@ -288,7 +288,7 @@ def _cause(context: Context, waits: Array, title: str, advice: str) -> Cause:
     # Of pieces in which data is waited for, those that overlap one of these waits.
     order = np.argsort(starts, kind="stable")
     until = np.maximum.accumulate(ends[order])
-    at = np.searchsorted(starts[order], pieces.end_ns, side="left") - 1
+    at = count_before(starts[order], pieces.end_ns, equal=False) - 1
     hit = (at >= 0) & (until[np.maximum(at, 0)] > pieces.start_ns)
     found = np.flatnonzero(hit & (pieces.cause_ns[IdleCause.DATA_WAIT] > 0))
     spans = np.stack([trace.regions.thread[waits].astype(np.int64), starts, ends], axis=1)
@@ -301,7 +301,7 @@ def _cause(context: Context, waits: Array, title: str, advice: str) -> Cause:
     where = places(context.where_of_region(longest))
     # Without the wait the host would be ahead by all of it, and what it does up to its launch would be hidden.
     waited = pieces.cause_ns[IdleCause.DATA_WAIT, found]
-    begun = starts[order][np.searchsorted(starts[order], pieces.end_ns[found], side="left") - 1]
+    begun = starts[order][at[found]]
     behind = np.minimum(pieces.sum_of(HOST, found), pieces.start_ns[found] - begun)
     claim = Claim(found, (IdleCause.DATA_WAIT, *HOST), waited + np.maximum(behind, 0))
     return Cause(title, advice, claim, Edit(host_spans=spans), where, evidence)

@@ -134,6 +134,8 @@ def _chains(context: Context) -> Iterator[Cause]:
     if len(rows) < _CHAIN or len(context.trace.variants) == 0:
         return
     assert context.device is not None
+    if np.count_nonzero(context.device.work.classes[rows] == int(KernelClass.ELEMENTWISE)) < _CHAIN:
+        return
     tracks = context.column("kernels", "track", rows)
     order = np.lexsort((context.start_ns[rows], tracks))
     rows, tracks = rows[order], tracks[order]

@@ -248,7 +248,7 @@ def _inside_innermost(context: Context, pattern: re.Pattern[str], work: Array) -
 def _attention(context: Context) -> Iterator[Cause]:
     """What lies between two batched products with a softmax in between."""
     rows = context.kernels
-    if len(rows) < 3 or len(context.trace.regions) == 0:
+    if len(rows) < 3 or not any(map(_SOFTMAX.search, context.path_names)):
         return
     rows = rows[np.lexsort((context.start_ns[rows], context.column("kernels", "track", rows)))]
     assert context.device is not None

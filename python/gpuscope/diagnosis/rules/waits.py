@@ -20,7 +20,7 @@ from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import Cause, Rule, places
-from gpuscope.diagnosis.steps import Array, distinct
+from gpuscope.diagnosis.steps import Array, count_before, distinct
 from gpuscope.units import format_bytes, format_digits, format_seconds
 
 SMALL_COPY_BYTES = 64 << 10
@@ -134,7 +134,7 @@ def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[
             evidence["for"] = format_bytes(float(np.median(context.column("memcpy", "bytes", copies))))
         starts, ends = _calls_around(context, waits)
         beside = np.maximum(ends - starts - api.duration_ns[waits], 0)
-        heading = np.searchsorted(waits, calls[group])  # among the waits, which are in order
+        heading = count_before(waits, calls[group], equal=False)  # among the waits, which are in order
         more = np.isin(waits, idle) if len(idle) else np.zeros(len(waits), bool)
         if more.any():
             first = heading[np.argsort(api.start_ns[calls[group]], kind="stable")]
@@ -176,7 +176,8 @@ def _calls_around(context: Context, waits: Array) -> tuple[Array, Array]:
     That is one of Python, as ``torch.cuda.synchronize()``, or the operator that reads a value; without either the wait.
     """
     api = context.trace.api
-    starts, ends = api.start_ns[waits].copy(), (api.start_ns + api.duration_ns)[waits]
+    starts = api.start_ns[waits]
+    ends = starts + api.duration_ns[waits]
     threads = api.thread[waits].astype(np.int64)
     every = np.flatnonzero(np.bincount(threads, minlength=1)).tolist()
 
@@ -184,7 +185,7 @@ def _calls_around(context: Context, waits: Array) -> tuple[Array, Array]:
         for thread in every:
             launches = context.launches_of(thread)
             here = np.flatnonzero(known & (threads == thread))
-            none = np.searchsorted(launches, begins[here]) == np.searchsorted(launches, until[here])
+            none = count_before(launches, begins[here], equal=False) == count_before(launches, until[here], equal=False)
             here = here[none]
             starts[here], ends[here] = np.minimum(starts[here], begins[here]), np.maximum(ends[here], until[here])
 
@@ -201,7 +202,7 @@ def _calls_around(context: Context, waits: Array) -> tuple[Array, Array]:
             continue
         own = own[np.argsort(functions.start_ns[own], kind="stable")]
         begins = functions.start_ns[own]
-        at = np.maximum(np.searchsorted(begins, api.start_ns[waits], side="right") - 1, 0)
+        at = np.maximum(count_before(begins, api.start_ns[waits], equal=True) - 1, 0)
         until = (begins + functions.duration_ns[own])[at]
         inside = (threads == thread) & (begins[at] <= api.start_ns[waits])
         inside &= until >= api.start_ns[waits] + api.duration_ns[waits]
