@@ -15,7 +15,7 @@ from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.rows import NS_PER_US, Kind
 from gpuscope.diagnosis.idle import Drain, IdleCause, IdlePieces, Work, explain_idle
 from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
-from gpuscope.diagnosis.steps import Array, Steps, as_passed, calls_of, find_steps
+from gpuscope.diagnosis.steps import Array, Steps, as_passed, calls_of, distinct, find_steps
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result
 from gpuscope.text import brief, shorten, wrapped
@@ -292,8 +292,7 @@ def break_down(trace: Trace, steps: Steps | None = None) -> StepBreakdown:
     """
     steps = as_passed(trace, find_steps(trace)) if steps is None else steps
     work = _Work(trace)
-    numbers = sorted(set(work.device.tolist()))
-    devices = tuple(_device(trace, steps, work, number) for number in numbers)
+    devices = tuple(_device(trace, steps, work, number) for number in work.numbers)
     found = audit(trace)
     reason = "" if found.gpu_traced else found.tier_reason
     return StepBreakdown(steps, devices, _all_idle_ns(steps, work, devices), found.verdict, reason)
@@ -330,7 +329,9 @@ class _Work:
         self.launch = calls_of(trace, np.concatenate([table.correlation for table in tables]))
         devices = np.append(trace.tracks.device, 0).astype(np.int64)
         self.track = np.concatenate([table.track for table in tables])
-        self.device = devices[np.minimum(self.track, len(devices) - 1)]
+        known = np.minimum(self.track, len(devices) - 1)
+        self.device = devices[known]
+        self.numbers: list[int] = np.unique(devices[distinct(known, len(devices))]).tolist()
 
     def _add_kind(self, name: str, kind: Kind, count: int) -> Array:
         self.kinds.append((name, kind.label))

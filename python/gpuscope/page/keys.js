@@ -26,7 +26,7 @@ const SEARCHES = { timeline: "find", tables: "filter", tree: "tree-find" };
 export function listenToKeys({ help, sections = [], timelineKey = () => {}, nowIn = () => "" }) {
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey || event.defaultPrevented) return;
-    if (event.target.closest("input, select, textarea, dialog, [role=grid], #rows, #icicle")) return;
+    if (event.target.closest("input, select, textarea, dialog[open], [role=grid], #rows, #icicle")) return;
     if (event.key === "?") { event.preventDefault(); help(); return; }
     if (event.key === "t") { document.getElementById("theme").click(); return; }
     if (event.key === "/") {
