@@ -28,7 +28,7 @@ class Cause:
         title: what is wrong.
         advice: what to change.
         claim: the time that would be saved at most.
-        edit: what of the program would change.
+        edit: what of the program would change, at least in the steps that are replayed (`Context.in_replay`).
         where: the places in the program.
         evidence: figures by name; "" for one that says itself what it is.
         share: the time that it is about where that is not what would be saved; then no saving is told.
