@@ -248,9 +248,8 @@ void bind_analysis(py::module_& module) {
       "divide_time", &divide_time, py::arg("window_starts"), py::arg("window_ends"), py::arg("work"), py::arg("count"),
       py::arg("covered") = false,
       "What fills each window, in ns, from lists of work, each of starts, ends and classes: an array with a row a "
-      "class and a column a "
-      "window, each moment of which counts for the lowest class that fills it, with a last row for what none does; and "
-      "one with all moments that each class fills, without rows where it is not asked for.");
+      "class and a column a window, each moment of which counts for the lowest class that fills it, with a last row "
+      "for what none does; and one with all moments that each class fills, without rows where it is not asked for.");
   module.def("count_before", &count_before, py::arg("edges"), py::arg("moments"), py::arg("equal"),
              "How many of the edges, which are in order, are before each moment; with `equal` also those at it.");
   module.def(

@@ -19,7 +19,7 @@ from gpuscope.diagnosis.host_waits import DEEPEST, program_frame, stacks_in
 from gpuscope.diagnosis.idle import IdlePieces, explain_steps
 from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import is_replayed
-from gpuscope.diagnosis.steps import Array, Steps, count_before, is_one_of
+from gpuscope.diagnosis.steps import Array, Steps, covered_ns, is_one_of
 from gpuscope.memory.call_stacks import is_program
 from gpuscope.trace import NONE, Trace
 
@@ -197,18 +197,9 @@ class Context:
 
     def exposed_ns(self, work: Array, beside: Array) -> Array:
         """How long each piece of `work` ran with none of the work `beside` running too."""
-        begins, ends = joined(self.start_ns[beside], self.start_ns[beside] + self.duration_ns[beside])
-        starts = self.start_ns[work]
-        if len(begins) == 0:
-            return self.duration_ns[work]
-        before = np.append(0, np.cumsum(ends - begins))
-
-        def covered(moments: Array) -> Array:
-            at = count_before(begins, moments, equal=True) - 1
-            last = np.maximum(at, 0)
-            return np.where(at >= 0, before[last] + np.minimum(moments, ends[last]) - begins[last], 0)
-
-        found: Array = self.duration_ns[work] - (covered(starts + self.duration_ns[work]) - covered(starts))
+        spans = joined(self.start_ns[beside], self.start_ns[beside] + self.duration_ns[beside])
+        starts, lasted = self.start_ns[work], self.duration_ns[work]
+        found: Array = lasted - covered_ns(*spans, starts, starts + lasted)
         return found
 
     @cached_property

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gpuscope.diagnosis.steps import Array
+from gpuscope.diagnosis.steps import Array, covered_ns
 from gpuscope.memory.call_stacks import is_program
 from gpuscope.trace import Trace
 
@@ -148,15 +148,7 @@ def stacks_in(trace: Trace, threads: Iterable[int], starts: Array, ends: Array, 
     rows = np.flatnonzero(np.isin(samples.thread, list(threads)) & (samples.duration_ns > 0))
     if len(rows) == 0 or len(starts) == 0:
         return {}
-    before = np.append(0, np.cumsum(ends - starts))
-
-    def covered(moments: Array) -> Array:
-        at = np.searchsorted(starts, moments, side="right") - 1
-        last = np.maximum(at, 0)
-        return np.where(at >= 0, before[last] + np.minimum(moments, ends[last]) - starts[last], 0)
-
-    begins, until = _seen(trace, rows)
-    shared = (covered(until) - covered(begins)) / samples.duration_ns[rows] * samples[column][rows]
+    shared = covered_ns(starts, ends, *_seen(trace, rows)) / samples.duration_ns[rows] * samples[column][rows]
     stacks = samples.stack[rows]
     totals = np.bincount(stacks, shared)
     return {int(stack): float(totals[stack]) for stack in np.flatnonzero(totals > 0)}

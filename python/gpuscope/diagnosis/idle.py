@@ -20,7 +20,7 @@ from gpuscope import _core
 from gpuscope._core import CallKind, FunctionKind, OverheadKind, RegionKind, SyncKind
 from gpuscope.analysis.rows import ANNOTATIONS
 from gpuscope.diagnosis.host_waits import cpu_waits, lock_waits, program_frame
-from gpuscope.diagnosis.steps import Array, Steps, count_before, is_one_of, profiler_spans
+from gpuscope.diagnosis.steps import MANY, Array, Steps, count_before, is_one_of, profiler_spans
 from gpuscope.frameworks.python_functions import FILES
 from gpuscope.trace import NONE, Trace
 
@@ -98,7 +98,6 @@ _DATA = re.compile(
 )
 # Of torch.compile ("_compile.compile_inner (dynamo_timed)"), Triton and XLA; not the code that was compiled.
 _COMPILING = re.compile(r"dynamo_timed|(^|[^a-z])compil(e|es|ing|ation)([^a-z]|$)|XlaCompile", re.IGNORECASE)
-# Functions as torch.profiler names them: what is written in C by its name, Python's by file and name.
 # What the driver and CUPTI take of a thread for themselves; a full command buffer means work for the GPU.
 _OVERHEADS = {
     int(OverheadKind.DRIVER_COMPILER): IdleCause.LOADING,
@@ -110,7 +109,6 @@ _OVERHEADS = {
     int(OverheadKind.ACTIVITY_BUFFER_REQUEST): IdleCause.PROFILER,
     int(OverheadKind.UVM_ACTIVITY_INIT): IdleCause.PROFILER,
 }
-_MANY = 8  # times as many
 _HOST_CAUSES = len(range(IdleCause.HOST_CODE))  # the last row of a division is what none of them fills
 
 # Work that follows other work at once starts within some microseconds, and so does work on an idle GPU after its
@@ -517,7 +515,7 @@ def _waits_of_thread(trace: Trace, thread: int) -> list[Spans]:
 def _grouped(trace: Trace, rows: Array, idle_ns: Array) -> tuple[Drain, ...]:
     """The draining calls by function and place."""
     keys = _places_of(trace, rows) * (len(trace.calls) + 1) + np.minimum(trace.api.call[rows], len(trace.calls))
-    if len(keys) and int(keys.max()) > _MANY * len(keys):  # too large to count by
+    if len(keys) and int(keys.max()) > MANY * len(keys):  # too large to count by
         keys = np.unique(keys, return_inverse=True)[1].reshape(-1)
     counts, sums = np.bincount(keys), np.bincount(keys, idle_ns)
     first = np.full(len(counts), len(keys))

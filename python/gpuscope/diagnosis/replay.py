@@ -100,7 +100,7 @@ class Replay:
     def __init__(self, trace: Trace, steps: Steps) -> None:
         self._trace, self._steps = trace, steps
         self._model: _core.QueueModel | None = None
-        self._runs: list[_Run] = []
+        self._runs = _runs(trace, steps)
         self._unchanged_ns = np.zeros(0)
         self.error = math.inf
         self.reason: str | None = _missing(trace, steps)
@@ -108,7 +108,6 @@ class Replay:
             return
         self._model = model = _core.QueueModel(trace.store)
         self.reason = _unlaunched(model)
-        self._runs = _runs(trace, steps)
         recorded_ns = np.concatenate(
             [run.durations(model.recorded(run.moments(steps), steps.thread)) for run in self._runs]
         )
@@ -198,7 +197,7 @@ class Replay:
             known = (rows >= 0) & (rows < len(table))
             add(table, rows[known], 1 - np.clip(np.nan_to_num(factors[known], nan=1.0), 0, 1))
         durations = np.maximum(steps.durations_ns, 1)
-        shares = ((np.minimum(host_ns, self._idle_ns()) + device_ns) / durations)[_in_runs(_runs(trace, self._steps))]
+        shares = ((np.minimum(host_ns, self._idle_ns()) + device_ns) / durations)[_in_runs(self._runs)]
         value = float(np.median(np.minimum(shares, 1.0))) if len(shares) else 0.0
         return Saving(value, 0.0, value, is_bound=True)
 

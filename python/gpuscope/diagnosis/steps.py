@@ -25,7 +25,8 @@ START_UP = 3
 """So many steps at the beginning are no example of the others, and neither is the last, which may be cut."""
 LEAST_LEFT = 5
 
-_MANY = 8  # times as many: a table takes less than looking each up
+MANY = 8
+"""A table of so many times as many entries takes less than looking each up."""
 
 Array = np.ndarray[Any, Any]
 
@@ -81,13 +82,28 @@ def count_before(edges: Array, moments: Array, *, equal: bool) -> Array:
     return _core.count_before(edges, moments, equal)
 
 
+def covered_ns(starts: Array, ends: Array, begins: Array, until: Array) -> Array:
+    """How much of the time from each of `begins` to that of `until` these spans fill, which are in order and apart."""
+    if len(starts) == 0:
+        return np.zeros(len(begins), np.int64)
+    before = np.append(0, np.cumsum(ends - starts))
+
+    def covered_by(moments: Array) -> Array:
+        at = count_before(starts, moments, equal=True) - 1
+        last = np.maximum(at, 0)
+        return np.where(at >= 0, before[last] + np.minimum(moments, ends[last]) - starts[last], 0)
+
+    found: Array = covered_by(until) - covered_by(begins)
+    return found
+
+
 def calls_of(trace: Trace, correlation: Array) -> Array:
     """The row of ``trace.api`` of the call with each of these numbers, the first if there are several; -1 without."""
     known: Array = trace.api.correlation
     if len(known) == 0:
         return np.full(len(correlation), -1, np.int64)
     least, most = int(known.min()), int(known.max())
-    if most - least > _MANY * len(known):
+    if most - least > MANY * len(known):
         order = np.argsort(known, kind="stable")
         at = np.minimum(np.searchsorted(known[order], correlation), len(order) - 1)
         found: Array = np.where(known[order[at]] == correlation, order[at], -1)

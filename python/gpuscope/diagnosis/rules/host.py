@@ -16,7 +16,7 @@ from gpuscope.diagnosis.idle import IdleCause, causes_of_paths, function_rows, o
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, places
 from gpuscope.diagnosis.rules.waits import claim_of, drained
-from gpuscope.diagnosis.steps import Array, count_before
+from gpuscope.diagnosis.steps import Array, covered_ns
 from gpuscope.memory.call_stacks import is_program
 from gpuscope.units import format_digits, format_seconds
 
@@ -188,16 +188,9 @@ def _functions(context: Context, pieces: Array) -> list[tuple[Where | None, str,
     for thread in np.unique(threads).tolist():
         spans = pieces[threads == thread]
         starts, ends = idle.start_ns[spans], idle.end_ns[spans]
-        before = np.append(0, np.cumsum(ends - starts))
         rows = np.flatnonzero(functions.thread == thread)
-
-        def covered(moments: Array, starts: Array = starts, ends: Array = ends, before: Array = before) -> Array:
-            at = count_before(starts, moments, equal=True) - 1
-            last = np.maximum(at, 0)
-            return np.where(at >= 0, before[last] + np.minimum(moments, ends[last]) - starts[last], 0)
-
         begins = functions.start_ns[rows]
-        totals[rows] = covered(begins + functions.duration_ns[rows]) - covered(begins)
+        totals[rows] = covered_ns(starts, ends, begins, begins + functions.duration_ns[rows])
     known = functions.parent < len(functions)
     alone = totals.copy()
     np.subtract.at(alone, functions.parent[known], totals[known])
