@@ -49,9 +49,9 @@ struct Profilers {
     state.interval_ns = 0;
     state.append_mode = -1;
     state.enabled = state.started = 0;
-    state.pending.clear();
+    state.pending.fill({});
     state.next_sample = 0;
-    state.image_samples = 4;
+    state.image_samples = 64;
     state.overflows = 0;
     state.passes_left = 0;
     state.ranges = 1;
@@ -77,17 +77,17 @@ struct Profilers {
     uint64_t start, end;
     int number;
   };
-  std::vector<Sample> pending;  // in the hardware's buffer
+  std::array<std::vector<Sample>, 2> pending;  // in the hardware's buffer, of each device
   int next_sample = 0;
-  std::size_t image_samples = 4;  // that an image has room for
-  int overflows = 0;              // decodings that say so
+  std::size_t image_samples = 64;  // that an image has room for, however many were asked for
+  int overflows = 0;               // decodings that say so
   int passes_left = 0;
   std::size_t ranges = 1;
 
   /// The GPU writes a sample.
-  void write(uint64_t start, uint64_t end) {
+  void write(uint64_t start, uint64_t end, std::size_t device = 0) {
     const std::lock_guard lock(mutex);
-    pending.push_back({start, end, next_sample++});
+    pending.at(device).push_back({start, end, next_sample++});
   }
   int calls_of(const std::string& name) {
     const std::lock_guard lock(mutex);
@@ -210,8 +210,9 @@ inline driver::Cupti Profilers::table() {
 
   GPUSCOPE_FAKE(pm_availability, CUpti_PmSampling_GetCounterAvailability_Params, 40,
                 params.counterAvailabilityImageSize = 16;)
-  GPUSCOPE_FAKE(pm_enable, CUpti_PmSampling_Enable_Params, 32, ++state.enabled;
-                params.pPmSamplingObject = reinterpret_cast<CUpti_PmSampling_Object*>(&state);)
+  GPUSCOPE_FAKE(
+      pm_enable, CUpti_PmSampling_Enable_Params, 32, ++state.enabled;
+      params.pPmSamplingObject = reinterpret_cast<CUpti_PmSampling_Object*>(&state.pending.at(params.deviceIndex));)
   GPUSCOPE_FAKE(pm_disable, CUpti_PmSampling_Disable_Params, 24, --state.enabled;)
   GPUSCOPE_FAKE(pm_set_config, CUpti_PmSampling_SetConfig_Params, 64, state.trigger = params.triggerMode;
                 state.interval_ns = params.samplingInterval; state.append_mode = params.hwBufferAppendMode;)
@@ -223,9 +224,10 @@ inline driver::Cupti Profilers::table() {
   GPUSCOPE_FAKE(
       pm_decode, CUpti_PmSampling_DecodeData_Params, 45,
       auto* image = reinterpret_cast<Image*>(params.pCounterDataImage);
-      while (image->samples < state.image_samples && !state.pending.empty()) {
-        image->sample[image->samples++] = state.pending.front();
-        state.pending.erase(state.pending.begin());
+      auto& pending = *reinterpret_cast<std::vector<Sample>*>(params.pPmSamplingObject);
+      while (image->samples < state.image_samples && !pending.empty()) {
+        image->sample[image->samples++] = pending.front();
+        pending.erase(pending.begin());
       } params.decodeStopReason = image->samples == state.image_samples
                                       ? CUPTI_PM_SAMPLING_DECODE_STOP_REASON_COUNTER_DATA_FULL
                                       : CUPTI_PM_SAMPLING_DECODE_STOP_REASON_END_OF_RECORDS;

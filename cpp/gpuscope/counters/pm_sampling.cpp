@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include "gpuscope/base/clock.h"
@@ -18,15 +19,16 @@ namespace {
 using namespace std::chrono_literals;
 
 // How long samples may lie before they are read. Reading costs a call of CUPTI even where there are few, so that the
-// thread rests for nine times what it took: a tenth of a core, unless the GPU's buffer was seen to fill up meanwhile.
+// thread rests for nine times what it took: a tenth of a core, unless so many samples come meanwhile.
 constexpr std::chrono::nanoseconds kLeastRest = 5ms;
 constexpr std::chrono::nanoseconds kMostRest = 100ms;
-// And no longer than so many samples take: a call that had 500 to read took so long that samples were lost meanwhile
-// (H100, 24 metrics every 100 us: 0.59 of the time was sampled, and all of it with 50).
 constexpr int kSamplesOfARead = 50;
 constexpr int kRestPerRead = 9;
 constexpr std::size_t kHardwareBufferBytes = std::size_t{64} << 20;
+// 51 KB each (H100, 24 metrics), and 7 to 14 us to clear. Where the thread is held up for less than 50 ms they are
+// enough for what has come meanwhile and comes while that is decoded.
 constexpr uint32_t kSamplesOfImage = 1024;
+constexpr std::size_t kMostImages = 3;
 // What is decoded and not taken: some seconds at 10 us.
 constexpr std::size_t kMostWaiting = std::size_t{1} << 19;
 
@@ -129,8 +131,7 @@ void PmSampler::enable() {
     size.numMetrics = names_.size();
     size.maxSamples = kSamplesOfImage;
     GPUSCOPE_PROFILER(cupti_, pm_data_size, size);
-    data_.assign(size.counterDataSize, 0);
-    initialize_data();
+    image_bytes_ = size.counterDataSize;
   } catch (...) {
     disable();
     throw;
@@ -159,16 +160,13 @@ void PmSampler::set_config() {
   GPUSCOPE_PROFILER(cupti_, pm_set_config, params);
 }
 
-void PmSampler::initialize_data() {
-  auto params = GPUSCOPE_PM_PARAMS(CounterDataImage_Initialize);
-  params.counterDataSize = data_.size();
-  params.pCounterData = data_.data();
-  GPUSCOPE_PROFILER(cupti_, pm_data_initialize, params);
-}
-
 void PmSampler::start() {
   if (running_) {
     return;
+  }
+  if (std::exchange(has_lost_, false)) {  // or what is in the buffer would be read again
+    disable();
+    enable();
   }
   try {
     start_once();
@@ -178,6 +176,7 @@ void PmSampler::start() {
     start_once();
   }
   running_ = skips_ = true;
+  last_end_ = 0;
 }
 
 void PmSampler::start_once() {
@@ -192,66 +191,74 @@ void PmSampler::stop() {
   }
 }
 
-bool PmSampler::decode(Samples& into) {
-  bool complete = true;
-  for (bool more = true; more;) {
-    auto decode = GPUSCOPE_PM_PARAMS(DecodeData);
-    decode.pCounterDataImage = data_.data();
-    decode.counterDataImageSize = data_.size();
-    if (cupti_.pm_decode == nullptr) {
-      throw_missing(cupti_, "pm_decode");
+bool PmSampler::follows(uint64_t start) const noexcept {
+  const auto most = static_cast<uint64_t>(interval_ns_ / 2);
+  return start + most >= last_end_ && start <= last_end_ + most;
+}
+
+bool PmSampler::decode(Decoded& into) {
+  into.starts.clear();
+  into.ends.clear();
+  into.image.resize(image_bytes_);
+  auto clear = GPUSCOPE_PM_PARAMS(CounterDataImage_Initialize);
+  clear.counterDataSize = into.image.size();
+  clear.pCounterData = into.image.data();
+  GPUSCOPE_PROFILER(cupti_, pm_data_initialize, clear);
+  auto decode = GPUSCOPE_PM_PARAMS(DecodeData);
+  decode.pCounterDataImage = into.image.data();
+  decode.counterDataImageSize = into.image.size();
+  if (cupti_.pm_decode == nullptr) {
+    throw_missing(cupti_, "pm_decode");
+  }
+  const int code = cupti_.pm_decode(&decode);
+  if (code == CUPTI_ERROR_OUT_OF_MEMORY) {
+    has_lost_ = true;
+    return false;
+  }
+  if (code != 0) {
+    throw Refused(cupti_, "pm_decode", code);
+  }
+  has_lost_ = has_lost_ || decode.overflow != 0 ||
+              decode.decodeStopReason == CUPTI_PM_SAMPLING_DECODE_STOP_REASON_COUNTER_DATA_FULL;
+  auto info = CUpti_PmSampling_GetCounterDataInfo_Params{};
+  info.structSize = CUpti_PmSampling_GetCounterDataInfo_Params_STRUCT_SIZE;
+  info.pCounterDataImage = into.image.data();
+  info.counterDataImageSize = into.image.size();
+  GPUSCOPE_PROFILER(cupti_, pm_data_info, info);
+  const bool skips = info.numCompletedSamples != 0 && std::exchange(skips_, false);
+  into.first = skips ? 1 : 0;
+  for (std::size_t index = 0; index < info.numCompletedSamples; ++index) {
+    auto sample = GPUSCOPE_PM_PARAMS(CounterData_GetSampleInfo);
+    sample.pCounterDataImage = into.image.data();
+    sample.counterDataImageSize = into.image.size();
+    sample.sampleIndex = index;
+    GPUSCOPE_PROFILER(cupti_, pm_sample_info, sample);
+    if (last_end_ != 0 && !follows(sample.startTimestamp)) {
+      has_lost_ = true;
+      break;
     }
-    const int code = cupti_.pm_decode(&decode);
-    if (code == CUPTI_ERROR_OUT_OF_MEMORY) {
-      return false;
-    }
-    if (code != 0) {
-      throw Refused(cupti_, "pm_decode", code);
-    }
-    complete = complete && decode.overflow == 0;
-    auto info = CUpti_PmSampling_GetCounterDataInfo_Params{};
-    info.structSize = CUpti_PmSampling_GetCounterDataInfo_Params_STRUCT_SIZE;
-    info.pCounterDataImage = data_.data();
-    info.counterDataImageSize = data_.size();
-    GPUSCOPE_PROFILER(cupti_, pm_data_info, info);
-    for (std::size_t index = 0; index < info.numCompletedSamples; ++index) {
-      auto sample = GPUSCOPE_PM_PARAMS(CounterData_GetSampleInfo);
-      sample.pCounterDataImage = data_.data();
-      sample.counterDataImageSize = data_.size();
-      sample.sampleIndex = index;
-      GPUSCOPE_PROFILER(cupti_, pm_sample_info, sample);
-      if (std::exchange(skips_, false)) {
-        continue;
-      }
-      host_->evaluate(data_, index, names_, row_);
+    last_end_ = sample.endTimestamp;
+    if (index >= into.first) {
       into.starts.push_back(sample.startTimestamp);
       into.ends.push_back(sample.endTimestamp);
-      into.values.insert(into.values.end(), row_.begin(), row_.end());
     }
-    initialize_data();
-    more = info.numCompletedSamples != 0 &&
-           decode.decodeStopReason == CUPTI_PM_SAMPLING_DECODE_STOP_REASON_COUNTER_DATA_FULL;
   }
-  return complete;
+  return !has_lost_;
 }
 
-PmSampling::PmSampling(const driver::Cupti& cupti, const Request& request) {
-  const auto began = std::chrono::steady_clock::now();
-  for (const int device : request.devices) {
-    samplers_.push_back(std::make_unique<PmSampler>(cupti, request, device));
+void PmSampler::evaluate(const Decoded& decoded, Samples& into) {
+  for (std::size_t index = 0; index < decoded.starts.size(); ++index) {
+    host_->evaluate(decoded.image, decoded.first + index, names_, row_);
+    into.starts.push_back(decoded.starts[index]);
+    into.ends.push_back(decoded.ends[index]);
+    into.values.insert(into.values.end(), row_.begin(), row_.end());
   }
-  most_rest_ = std::max<std::chrono::nanoseconds>(
-      kLeastRest, std::min<std::chrono::nanoseconds>(kMostRest, request.interval_ns * 1ns * kSamplesOfARead));
-  fresh_.resize(samplers_.size());
-  decoded_.resize(samplers_.size());
-  for (const auto& sampler : samplers_) {
-    sampler->start();
-  }
-  times_.start_ns = ns_since(began);
-  thread_ = std::thread([this] { run(); });
 }
 
-PmSampling::~PmSampling() {
+PmReader::PmReader(std::unique_ptr<PmSampler> sampler, std::chrono::nanoseconds interval)
+    : sampler_(std::move(sampler)), interval_(interval), thread_([this] { run(); }) {}
+
+PmReader::~PmReader() {
   {
     const std::lock_guard lock(mutex_);
     ends_ = true;
@@ -260,64 +267,122 @@ PmSampling::~PmSampling() {
   thread_.join();
 }
 
-void PmSampling::take(std::vector<Samples>& into) {
-  for (Samples& samples : into) {
-    samples.clear();
-  }
-  into.resize(samplers_.size());
+void PmReader::take(Samples& into) {
+  into.clear();
   const std::lock_guard lock(mutex_);
-  decoded_.swap(into);
+  std::swap(samples_, into);
 }
 
-void PmSampling::finish_samples(bool last) {
-  std::unique_lock lock(mutex_);
-  if (is_over_) {
-    return;
+void PmReader::begin_finish(bool last) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_over_) {
+      return;
+    }
+    finish_ = last ? Finish::End : Finish::GoOn;
   }
-  finish_ = last ? Finish::End : Finish::GoOn;
   changed_.notify_all();
-  changed_.wait(lock, [this] { return finish_ == Finish::No; });
 }
 
-PmSampling::Times PmSampling::times() {
+void PmReader::wait_finished() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return finish_ == Finish::No && (!is_over_ || (decoded_.empty() && !evaluates_)); });
+}
+
+PmReader::Times PmReader::times() {
   const std::lock_guard lock(mutex_);
   return times_;
 }
 
-std::string PmSampling::why_ended() {
+std::string PmReader::why_ended() {
   const std::lock_guard lock(mutex_);
   return why_ended_;
 }
 
-void PmSampling::decode_all() {
-  for (std::size_t index = 0; index < samplers_.size(); ++index) {
-    if (!samplers_[index]->decode(fresh_[index])) {
-      overflows_.fetch_add(1, std::memory_order_relaxed);
-      most_rest_ = std::max(kLeastRest, most_rest_ / 2);
-      samplers_[index]->stop();  // a buffer that was full takes nothing more
-    }
+Decoded PmReader::take_image() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !free_.empty() || images_ < kMostImages; });
+  if (free_.empty()) {
+    free_.reserve(kMostImages);  // so that giving one back never fails
+    ++images_;
+    return {};
+  }
+  Decoded image = std::move(free_.back());
+  free_.pop_back();
+  return image;
+}
+
+void PmReader::decode() {
+  Decoded image = take_image();
+  bool complete = true;
+  try {
+    complete = sampler_->decode(image);
+    const std::lock_guard lock(mutex_);
+    decoded_.push_back(std::move(image));
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(image));
+    throw;
+  }
+  changed_.notify_all();
+  if (!complete) {
+    overflows_.fetch_add(1, std::memory_order_relaxed);
+    sampler_->stop();
   }
 }
 
-void PmSampling::hand_over() {
-  const std::lock_guard lock(mutex_);
-  for (std::size_t index = 0; index < samplers_.size(); ++index) {
-    Samples& from = fresh_[index];
-    Samples& to = decoded_[index];
-    if (to.size() + from.size() > kMostWaiting) {
-      overflows_.fetch_add(1, std::memory_order_relaxed);
-    } else {
-      to.starts.insert(to.starts.end(), from.starts.begin(), from.starts.end());
-      to.ends.insert(to.ends.end(), from.ends.begin(), from.ends.end());
-      to.values.insert(to.values.end(), from.values.begin(), from.values.end());
+// Under the lock.
+void PmReader::add(const Samples& samples) {
+  if (samples_.size() + samples.size() > kMostWaiting) {
+    overflows_.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  samples_.starts.insert(samples_.starts.end(), samples.starts.begin(), samples.starts.end());
+  samples_.ends.insert(samples_.ends.end(), samples.ends.begin(), samples.ends.end());
+  samples_.values.insert(samples_.values.end(), samples.values.begin(), samples.values.end());
+}
+
+void PmReader::evaluate() noexcept {
+  pthread_setname_np(pthread_self(), "gpuscope-pm-2");
+  base::prepare_to_throw();
+  Samples fresh;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return !decoded_.empty() || has_decoded_all_; });
+    if (decoded_.empty()) {
+      return;
     }
-    from.clear();
+    Decoded image = std::move(decoded_.front());
+    decoded_.pop_front();
+    evaluates_ = true;
+    lock.unlock();
+    const int64_t cpu_ns = base::thread_cpu_ns();
+    std::string why;
+    try {
+      sampler_->evaluate(image, fresh);
+    } catch (const std::exception& error) {
+      why = error.what();
+    }
+    cpu_ns_.fetch_add(base::thread_cpu_ns() - cpu_ns, std::memory_order_relaxed);
+    lock.lock();
+    evaluates_ = false;
+    try {
+      add(fresh);
+    } catch (const std::exception& error) {
+      why = error.what();
+    }
+    if (!why.empty()) {
+      why_not_evaluated_ = std::move(why);
+    }
+    fresh.clear();
+    free_.push_back(std::move(image));
+    changed_.notify_all();
   }
 }
 
-std::string PmSampling::read(Finish finish) {
+std::string PmReader::read(Finish finish) {
   std::string why;
-  // What one step cannot do keeps the others from nothing: the samples so far are handed over whatever is refused.
+  // What one step cannot do keeps the others from nothing: the samples so far are evaluated whatever is refused.
   const auto timed = [&why](auto&& step) {
     const auto began = std::chrono::steady_clock::now();
     try {
@@ -327,35 +392,45 @@ std::string PmSampling::read(Finish finish) {
     }
     return ns_since(began);
   };
-  const auto each = [this](auto&& step) {
-    for (const auto& sampler : samplers_) {
-      step(*sampler);
-    }
-  };
   Times times;
   if (finish != Finish::No) {
-    times.stop_ns = timed([&] { each([](PmSampler& sampler) { sampler.stop(); }); });
+    times.stop_ns = timed([this] { sampler_->stop(); });
   }
-  times.decode_ns = timed([this] { decode_all(); });
-  timed([this] { hand_over(); });
+  times.decode_ns = timed([this] { decode(); });
+  if (finish != Finish::No) {
+    times.decode_ns += timed([this] {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return decoded_.empty() && !evaluates_; });
+    });
+  }
+  if (why.empty()) {
+    const std::lock_guard lock(mutex_);
+    why = why_not_evaluated_;
+  }
   if (finish == Finish::End) {
-    times.disable_ns = timed([&] { each([](PmSampler& sampler) { sampler.close(); }); });
+    times.disable_ns = timed([this] { sampler_->close(); });
   } else if (why.empty()) {
-    timed([&] { each([](PmSampler& sampler) { sampler.start(); }); });
+    timed([this] { sampler_->start(); });
   }
   if (finish != Finish::No) {
     const std::lock_guard lock(mutex_);
-    times.start_ns = times_.start_ns;
     times_ = times;
   }
   return why;
 }
 
-void PmSampling::run() noexcept {
+void PmReader::run() noexcept {
   pthread_setname_np(pthread_self(), "gpuscope-pm");
   base::prepare_to_throw();
   std::chrono::nanoseconds rest = kLeastRest;
+  std::thread evaluator;
   std::unique_lock lock(mutex_);
+  try {
+    evaluator = std::thread([this] { evaluate(); });
+  } catch (const std::system_error& error) {
+    why_ended_ = error.what();
+    is_over_ = true;
+  }
   while (!ends_) {
     if (is_over_) {
       changed_.wait(lock, [this] { return ends_; });
@@ -372,8 +447,9 @@ void PmSampling::run() noexcept {
     std::string why = read(finish);
     if (finish == Finish::No) {  // `times` has what ending takes
       cpu_ns_.fetch_add(base::thread_cpu_ns() - cpu_ns, std::memory_order_relaxed);
+      const auto most = std::clamp<std::chrono::nanoseconds>(interval_ * kSamplesOfARead, kLeastRest, kMostRest);
       rest = std::clamp<std::chrono::nanoseconds>(kRestPerRead * (std::chrono::steady_clock::now() - began), kLeastRest,
-                                                  most_rest_);
+                                                  most);
     }
     lock.lock();
     is_over_ = finish == Finish::End || !why.empty();
@@ -383,9 +459,82 @@ void PmSampling::run() noexcept {
   }
   is_over_ = true;
   finish_ = Finish::No;
+  has_decoded_all_ = true;
   lock.unlock();
   changed_.notify_all();
-  samplers_.clear();
+  if (evaluator.joinable()) {
+    evaluator.join();
+  }
+  sampler_->close();
+}
+
+PmSampling::PmSampling(const driver::Cupti& cupti, const Request& request) {
+  const auto began = std::chrono::steady_clock::now();
+  std::vector<std::unique_ptr<PmSampler>> samplers;
+  samplers.reserve(request.devices.size());
+  readers_.reserve(request.devices.size());
+  for (const int device : request.devices) {
+    samplers.push_back(std::make_unique<PmSampler>(cupti, request, device));
+  }
+  for (const auto& sampler : samplers) {
+    sampler->start();
+  }
+  for (auto& sampler : samplers) {
+    readers_.push_back(std::make_unique<PmReader>(std::move(sampler), request.interval_ns * 1ns));
+  }
+  start_ns_ = ns_since(began);
+}
+
+void PmSampling::take(std::vector<Samples>& into) {
+  into.resize(readers_.size());
+  for (std::size_t index = 0; index < readers_.size(); ++index) {
+    readers_[index]->take(into[index]);
+  }
+}
+
+void PmSampling::finish_samples(bool last) {
+  for (const auto& reader : readers_) {
+    reader->begin_finish(last);
+  }
+  for (const auto& reader : readers_) {
+    reader->wait_finished();
+  }
+}
+
+PmSampling::Times PmSampling::times() {
+  Times longest{.start_ns = start_ns_};
+  for (const auto& reader : readers_) {
+    const PmReader::Times times = reader->times();
+    longest.stop_ns = std::max(longest.stop_ns, times.stop_ns);
+    longest.decode_ns = std::max(longest.decode_ns, times.decode_ns);
+    longest.disable_ns = std::max(longest.disable_ns, times.disable_ns);
+  }
+  return longest;
+}
+
+uint64_t PmSampling::take_overflows() noexcept {
+  uint64_t overflows = 0;
+  for (const auto& reader : readers_) {
+    overflows += reader->take_overflows();
+  }
+  return overflows;
+}
+
+int64_t PmSampling::take_cpu_time() noexcept {
+  int64_t cpu_ns = 0;
+  for (const auto& reader : readers_) {
+    cpu_ns += reader->take_cpu_time();
+  }
+  return cpu_ns;
+}
+
+std::string PmSampling::why_ended() {
+  for (const auto& reader : readers_) {
+    if (std::string why = reader->why_ended(); !why.empty()) {
+      return why;
+    }
+  }
+  return "";
 }
 
 }  // namespace gpuscope::counters

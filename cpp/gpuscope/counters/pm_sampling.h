@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -45,10 +46,17 @@ struct Samples {
   }
 };
 
+/// What CUPTI has decoded and nobody has evaluated yet: the times of samples, and their counts in an image.
+struct Decoded {
+  Bytes image;
+  std::size_t first = 0;  // of the image, that has the first of these times
+  std::vector<uint64_t> starts, ends;
+};
+
 /// CUPTI's PM sampling of one device: the GPU writes its counters every so often into a buffer, no kernel waits for it.
 /// One a device and process; CUPTI changes the configuration of none, so that another one is made for that.
 ///
-/// One thread at a time.
+/// One thread at a time, and beside it one that evaluates.
 class PmSampler {
  public:
   /// Throws NotAvailable; InvalidArgument for metrics that do not exist or fit, when all are asked for.
@@ -57,15 +65,21 @@ class PmSampler {
   PmSampler(const PmSampler&) = delete;
   PmSampler& operator=(const PmSampler&) = delete;
 
-  /// Starts, or goes on. Where CUPTI refuses, as it once did after a stop (error 999, H100, CUPTI 13.0), the object is
-  /// made anew once.
+  /// Starts, or goes on. The object is made anew after a loss, and once where CUPTI refuses, as it did after a stop
+  /// (error 999, H100, CUPTI 13.0).
   void start();
   void stop();  // or stays so
   /// Stops, and gives the counters back; it cannot be started again.
   void close() noexcept;
-  /// Appends the samples that the GPU has written since the last call, but for the first after a start, which is
-  /// shorter than the others. False when some were lost, as the buffer was full.
-  bool decode(Samples& into);
+  /// Decodes what the GPU has written since the last call, without the first sample after a start, which is shorter
+  /// than the others. False where some was lost: nothing is decoded any more until the next start.
+  ///
+  /// CUPTI decodes what is written meanwhile, too, and where an image is full before it has come to the end it loses
+  /// its place, and hands out samples of the beginning from then on (H100, CUPTI 13.0). A full image is a loss,
+  /// therefore, and so are samples that do not follow upon one another; these are not taken.
+  bool decode(Decoded& into);
+  /// Appends the samples.
+  void evaluate(const Decoded& decoded, Samples& into);
 
   int device() const noexcept { return device_; }
   const std::string& chip() const noexcept { return chip_; }
@@ -77,8 +91,8 @@ class PmSampler {
   void enable();
   void disable() noexcept;
   void set_config();
-  void initialize_data();
   void start_once();
+  bool follows(uint64_t start) const noexcept;
 
   const driver::Cupti& cupti_;
   int device_;
@@ -88,59 +102,68 @@ class PmSampler {
   Choice choice_;
   std::vector<Sampled> sampled_;
   std::vector<const char*> names_;
-  std::vector<double> row_;
-  std::unique_ptr<Host> host_;  // evaluates
+  std::vector<double> row_;     // of whoever evaluates
+  std::unique_ptr<Host> host_;  // likewise
   void* object_ = nullptr;
-  Bytes data_;
+  std::size_t image_bytes_ = 0;
   bool running_ = false;
-  bool skips_ = false;  // the next sample
+  bool has_lost_ = false;  // since the last start
+  bool skips_ = false;     // the next sample
+  uint64_t last_end_ = 0;  // 0: none yet
 };
 
-/// Samples devices on a thread of its own, which alone calls CUPTI for it: CUPTI decodes on one thread at a time.
+/// Reads the samples of one device on two threads of its own. One has CUPTI decode; the other evaluates: each takes 30
+/// to 60 us a sample (H100, 24 metrics), and one thread for both was too slow for 100 us.
 ///
 /// All but why_ended: one thread at a time.
-class PmSampling {
+class PmReader {
  public:
-  /// Throws as PmSampler does, or std::system_error.
-  PmSampling(const driver::Cupti& cupti, const Request& request);
-  /// Ends sampling.
-  ~PmSampling();
-  PmSampling(const PmSampling&) = delete;
-  PmSampling& operator=(const PmSampling&) = delete;
-
-  /// What was decoded since the last call, per device in the order of the request; it takes what `into` had.
-  void take(std::vector<Samples>& into);
-  /// Ends sampling for a moment, so that all that was sampled until now is decoded, and goes on; `last`: ends it.
-  void finish_samples(bool last);
-  /// How long the steps of it took.
+  /// How long the steps of the last finish took.
   struct Times {
-    int64_t start_ns = 0;                                // until all devices were sampled
-    int64_t stop_ns = 0, decode_ns = 0, disable_ns = 0;  // of the last finish_samples
+    int64_t stop_ns = 0, decode_ns = 0, disable_ns = 0;
   };
+
+  /// Takes over a sampler that was started. Throws std::system_error where there can be no thread.
+  PmReader(std::unique_ptr<PmSampler> sampler, std::chrono::nanoseconds interval);
+  /// Ends sampling.
+  ~PmReader();
+  PmReader(const PmReader&) = delete;
+  PmReader& operator=(const PmReader&) = delete;
+
+  /// What was evaluated since the last call; it takes what `into` had.
+  void take(Samples& into);
+  /// As PmSampling::finish_samples, but does not wait for it.
+  void begin_finish(bool last);
+  void wait_finished();
   Times times();
-  /// How often the buffer of a device was full, or the memory that samples wait in, since the last call.
   uint64_t take_overflows() noexcept { return overflows_.exchange(0, std::memory_order_relaxed); }
-  /// CPU time that reading took while all was sampled, since the last call.
   int64_t take_cpu_time() noexcept { return cpu_ns_.exchange(0, std::memory_order_relaxed); }
-  /// Why sampling has ended before its time; "" while it goes on.
   std::string why_ended();
 
-  const std::vector<std::unique_ptr<PmSampler>>& samplers() const noexcept { return samplers_; }
+  const PmSampler& sampler() const noexcept { return *sampler_; }
 
  private:
   enum class Finish { No, GoOn, End };
   void run() noexcept;
   /// Reads what was sampled; why sampling ends, "" where it goes on.
   std::string read(Finish finish);
-  void decode_all();
-  void hand_over();
+  void decode();
+  void evaluate() noexcept;
+  void add(const Samples& samples);
+  /// An image that nobody uses; waits for one where the other thread has them all.
+  Decoded take_image();
 
-  std::vector<std::unique_ptr<PmSampler>> samplers_;
-  std::vector<Samples> fresh_;             // the thread's
-  std::chrono::nanoseconds most_rest_{0};  // the thread's: less where a buffer filled up
-  std::mutex mutex_;                       // guards what follows; never held over a call into CUPTI
+  const std::unique_ptr<PmSampler> sampler_;
+  const std::chrono::nanoseconds interval_;
+  std::mutex mutex_;  // guards what follows; never held over a call into CUPTI
   std::condition_variable changed_;
-  std::vector<Samples> decoded_;
+  std::vector<Decoded> free_;
+  std::deque<Decoded> decoded_;  // to be evaluated
+  std::size_t images_ = 0;       // in all, free or not
+  bool evaluates_ = false;       // one of them right now
+  bool has_decoded_all_ = false;
+  Samples samples_;
+  std::string why_not_evaluated_;
   bool ends_ = false;
   bool is_over_ = false;  // nothing is sampled any more
   Finish finish_ = Finish::No;
@@ -149,6 +172,38 @@ class PmSampling {
   std::atomic<uint64_t> overflows_{0};
   std::atomic<int64_t> cpu_ns_{0};
   std::thread thread_;  // last: it uses what is above
+};
+
+/// Samples devices, each with a `PmReader`.
+///
+/// All but why_ended: one thread at a time.
+class PmSampling {
+ public:
+  /// Throws as PmSampler does, or std::system_error.
+  PmSampling(const driver::Cupti& cupti, const Request& request);
+
+  /// What was decoded since the last call, per device in the order of the request; it takes what `into` had.
+  void take(std::vector<Samples>& into);
+  /// Ends sampling for a moment, so that all that was sampled until now is decoded, and goes on; `last`: ends it.
+  void finish_samples(bool last);
+  /// How long the steps of it took.
+  struct Times {
+    int64_t start_ns = 0;                                // until all devices were sampled
+    int64_t stop_ns = 0, decode_ns = 0, disable_ns = 0;  // of the last finish_samples, the longest of a device
+  };
+  Times times();
+  /// How often samples were lost since the last call: `decode` says so, or the memory that they wait in was full.
+  uint64_t take_overflows() noexcept;
+  /// CPU time that reading took while all was sampled, since the last call.
+  int64_t take_cpu_time() noexcept;
+  /// Why sampling of a device has ended before its time; "" while all go on.
+  std::string why_ended();
+
+  const std::vector<std::unique_ptr<PmReader>>& readers() const noexcept { return readers_; }
+
+ private:
+  std::vector<std::unique_ptr<PmReader>> readers_;
+  int64_t start_ns_ = 0;
 };
 
 }  // namespace gpuscope::counters

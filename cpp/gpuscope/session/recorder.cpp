@@ -579,7 +579,7 @@ void Recorder::read_counters() {
   }
   sampling_->take(samples_);
   for (std::size_t index = 0; index < samples_.size(); ++index) {
-    const counters::PmSampler& sampler = *sampling_->samplers()[index];
+    const counters::PmSampler& sampler = sampling_->readers()[index]->sampler();
     decoder_->take_counters(static_cast<uint32_t>(sampler.device()), sampler.sampled(), samples_[index]);
   }
 }
@@ -616,8 +616,9 @@ Facts Recorder::gather_facts(Facts facts) {
     facts.counter_overflows = sampling_->take_overflows();
     facts.counter_cpu_ns = sampling_->take_cpu_time();
     facts.counter_times = sampling_->times();
-    for (const auto& sampler : sampling_->samplers()) {
-      for (const auto& names : {sampler->choice().unknown, sampler->choice().too_many}) {
+    for (const auto& reader : sampling_->readers()) {
+      const counters::Choice& choice = reader->sampler().choice();
+      for (const auto& names : {choice.unknown, choice.too_many}) {
         for (const std::string& name : names) {
           facts.counters_left_out += (facts.counters_left_out.empty() ? "" : " ") + name;
         }

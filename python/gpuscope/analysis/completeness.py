@@ -243,7 +243,7 @@ def audit(trace: Trace) -> Audit:
         reasons.append(f"{_count(samples, 'sample')} of Python did not fit the log")
     if overflows := number_of(info, "audit.counter_overflows"):
         lost = _count(overflows, "time")
-        reasons.append(f"samples of hardware counters were lost {lost}, as a buffer was full")
+        reasons.append(f"samples of hardware counters were lost {lost}, as they came faster than they were read")
     if why := info.get("counters.why"):
         remarks.append(f"hardware counters were not sampled, or not to the end: {why}")
     if dropped := number_of(info, "audit.device_samples_dropped"):

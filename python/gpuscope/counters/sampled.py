@@ -67,7 +67,7 @@ class SampledCounters(Result):
         devices: those that were sampled, CUDA's numbers.
         left_out: metrics that were asked for and that this chip does not have or has no room for.
         why: why there are no samples, or no more from some moment on; "" otherwise.
-        overflows: how often samples were lost, as a buffer was full.
+        overflows: how often samples were lost, as they came faster than they were read.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -300,7 +300,8 @@ class SampledCounters(Result):
                 f"left out, as one pass has no room for them or this GPU lacks them: {', '.join(self.left_out)}",
             ]
         if self.overflows:
-            lines += ["", f"samples were lost {self.overflows} times, as a buffer was full: a longer interval helps"]
+            lost = f"samples were lost {self.overflows} times, as they came faster than they were read"
+            lines += ["", f"{lost}: a longer interval helps"]
         if self.why:
             lines += ["", f"sampling ended early: {self.why}"]
         return "\n".join(lines)

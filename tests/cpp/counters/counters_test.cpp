@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <semaphore>
 #include <string>
 #include <thread>
 #include <vector>
@@ -103,6 +104,14 @@ TEST(Refusals, ALibraryWithoutTheFunctionsIsNamed) {
   EXPECT_THAT(message_of<base::NotAvailable>([] { chip_of(driver::Cupti{}, 0); }), HasSubstr("libcupti was not found"));
 }
 
+/// All that the GPU has written, evaluated; whether that is all.
+bool decode(PmSampler& sampler, Samples& into) {
+  Decoded decoded;
+  const bool complete = sampler.decode(decoded);
+  sampler.evaluate(decoded, into);
+  return complete;
+}
+
 TEST(PmSampler, HandsOverSamplesButTheFirst) {
   Profilers& fake = Profilers::reset();
   const driver::Cupti cupti = fake.table();
@@ -111,16 +120,16 @@ TEST(PmSampler, HandsOverSamplesButTheFirst) {
   EXPECT_EQ(fake.trigger, CUPTI_PM_SAMPLING_TRIGGER_MODE_GPU_TIME_INTERVAL);
   EXPECT_EQ(fake.append_mode, CUPTI_PM_SAMPLING_HARDWARE_BUFFER_APPEND_MODE_KEEP_OLDEST);  // else losses are silent
   sampler.start();
-  for (uint64_t sample = 0; sample < 6; ++sample) {  // more than an image holds
+  for (uint64_t sample = 0; sample < 6; ++sample) {
     fake.write(100 * sample, 100 * sample + 100);
   }
   Samples samples;
-  EXPECT_TRUE(sampler.decode(samples));
+  EXPECT_TRUE(decode(sampler, samples));
   EXPECT_THAT(samples.starts, ElementsAre(100, 200, 300, 400, 500));
   EXPECT_THAT(samples.ends, ElementsAre(200, 300, 400, 500, 600));
   EXPECT_THAT(samples.values, ElementsAre(1001, 2001, 1002, 2002, 1003, 2003, 1004, 2004, 1005, 2005));
   fake.write(600, 700);
-  EXPECT_TRUE(sampler.decode(samples));
+  EXPECT_TRUE(decode(sampler, samples));
   EXPECT_EQ(samples.size(), 6U);
 }
 
@@ -131,12 +140,48 @@ TEST(PmSampler, SaysThatSamplesWereLost) {
   sampler.start();
   fake.overflows = 1;
   Samples samples;
-  EXPECT_FALSE(sampler.decode(samples));
-  EXPECT_TRUE(sampler.decode(samples));
+  EXPECT_FALSE(decode(sampler, samples));
+  sampler.stop();
+  sampler.start();
+  EXPECT_TRUE(decode(sampler, samples));
   fake.codes = {{"pm_decode", CUPTI_ERROR_OUT_OF_MEMORY}};
-  EXPECT_FALSE(sampler.decode(samples));
+  EXPECT_FALSE(decode(sampler, samples));
   fake.codes = {{"pm_decode", CUPTI_ERROR_UNKNOWN}};
-  EXPECT_THROW(sampler.decode(samples), Refused);
+  EXPECT_THROW(decode(sampler, samples), Refused);
+}
+
+TEST(PmSampler, AFullImageIsALoss) {
+  Profilers& fake = Profilers::reset();
+  const driver::Cupti cupti = fake.table();
+  PmSampler sampler(cupti, {kThree}, 0);
+  sampler.start();
+  fake.image_samples = 4;
+  for (uint64_t sample = 0; sample < 6; ++sample) {
+    fake.write(100'000 * sample, 100'000 * sample + 100'000);
+  }
+  Samples samples;
+  EXPECT_FALSE(decode(sampler, samples));
+  EXPECT_THAT(samples.starts, ElementsAre(100'000, 200'000, 300'000));
+}
+
+TEST(PmSampler, TakesNoSamplesThatDoNotFollowUponOneAnother) {
+  for (const uint64_t start : {uint64_t{1'700'000}, uint64_t{100'000}}) {  // some are missing; older ones come again
+    Profilers& fake = Profilers::reset();
+    const driver::Cupti cupti = fake.table();
+    PmSampler sampler(cupti, {kThree}, 0);
+    sampler.start();
+    fake.write(0, 100'000);
+    fake.write(100'000, 200'000);
+    fake.write(203'000, 301'000);  // not to the nanosecond
+    fake.write(start, start + 100'000);
+    Samples samples;
+    EXPECT_FALSE(decode(sampler, samples));
+    EXPECT_THAT(samples.starts, ElementsAre(100'000, 203'000));
+    sampler.stop();
+    sampler.start();
+    EXPECT_EQ(fake.calls_of("pm_enable"), 2);  // what is left in the buffer is given up with it
+    EXPECT_EQ(fake.enabled, 1);
+  }
 }
 
 TEST(PmSampler, AsksForAllOrForAsManyAsFit) {
@@ -192,6 +237,38 @@ TEST(PmSampling, ReadsInTheBackgroundAndLeavesNothingBehind) {
   EXPECT_EQ(fake.started, 0);
   EXPECT_EQ(fake.enabled, 0);
   EXPECT_EQ(fake.hosts, 0);
+}
+
+TEST(PmSampling, ReadsADeviceWhileAnotherTakesLong) {
+  Profilers& fake = Profilers::reset();
+  static std::binary_semaphore is_over{0};
+  static decltype(driver::Cupti::pm_decode) fake_decode;
+  driver::Cupti cupti = fake.table();
+  fake_decode = cupti.pm_decode;
+  cupti.pm_decode = [](void* params) {
+    const auto* of = static_cast<const CUpti_PmSampling_DecodeData_Params*>(params)->pPmSamplingObject;
+    if (static_cast<const void*>(of) == &Profilers::instance().pending[1]) {
+      is_over.acquire();
+      is_over.release();
+    }
+    return fake_decode(params);
+  };
+  PmSampling sampling(cupti, {.metrics = kThree, .devices = {0, 1}});
+  for (const std::size_t device : {0, 1}) {
+    fake.write(0, 1, device);
+    fake.write(10 * device + 1, 10 * device + 2, device);
+  }
+  std::vector<Samples> all;
+  do {
+    sampling.take(all);
+  } while (all.at(0).size() == 0);
+  EXPECT_THAT(all.at(0).starts, ElementsAre(1));
+  EXPECT_EQ(all.at(1).size(), 0U);
+  is_over.release();
+  sampling.finish_samples(false);
+  sampling.take(all);
+  EXPECT_EQ(all.at(0).size(), 0U);
+  EXPECT_THAT(all.at(1).starts, ElementsAre(11));
 }
 
 TEST(PmSampling, GoesOnAfterAFullBuffer) {
@@ -282,6 +359,51 @@ TEST(PmSampling, EndsWithTheReasonWhenCuptiRefusesToGoOn) {
   sampling.finish_samples(false);
   EXPECT_THAT(sampling.why_ended(), HasSubstr("pm_decode failed"));
   sampling.finish_samples(false);  // does not wait for ever
+}
+
+TEST(PmSampling, EndsWithTheReasonWhenSamplesCannotBeEvaluated) {
+  Profilers& fake = Profilers::reset();
+  const driver::Cupti cupti = fake.table();
+  PmSampling sampling(cupti, {kThree});
+  {
+    const std::lock_guard lock(fake.mutex);
+    fake.codes = {{"host_evaluate", CUPTI_ERROR_UNKNOWN}};
+  }
+  fake.write(0, 1);
+  fake.write(1, 2);
+  sampling.finish_samples(false);
+  EXPECT_THAT(sampling.why_ended(), HasSubstr("host_evaluate failed"));
+}
+
+TEST(PmSampling, DecodesOnWhileSamplesWaitToBeEvaluated) {
+  Profilers& fake = Profilers::reset();
+  static std::binary_semaphore may_evaluate{0};
+  static decltype(driver::Cupti::host_evaluate) fake_evaluate;
+  driver::Cupti cupti = fake.table();
+  fake_evaluate = cupti.host_evaluate;
+  cupti.host_evaluate = [](void* params) {
+    may_evaluate.acquire();
+    may_evaluate.release();
+    return fake_evaluate(params);
+  };
+  PmSampling sampling(cupti, {kThree});
+  for (uint64_t sample = 0; sample < 30; ++sample) {
+    fake.write(sample, sample + 1);
+  }
+  const auto has_pending = [&fake] {
+    const std::lock_guard lock(fake.mutex);
+    return !fake.pending[0].empty();
+  };
+  while (has_pending()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  std::vector<Samples> all;
+  sampling.take(all);
+  EXPECT_EQ(all.at(0).size(), 0U);
+  may_evaluate.release();
+  sampling.finish_samples(false);
+  sampling.take(all);
+  EXPECT_EQ(all.at(0).size(), 29U);
 }
 
 TEST(RangeProfiler, HasTheWorkRepeatedUntilAllIsCollected) {

@@ -29,14 +29,17 @@ class SampledCounters : public testing::Test {
     options_.counters.metrics = {"sm__cycles.sum", "dram__bytes.sum"};
   }
 
-  /// A sample that ends now.
-  void write(int64_t duration_ns = 1000) {
+  /// A sample that ends now and begins where the last one has ended, or an empty one.
+  void write(bool empty = false) {
     const int64_t now_ns = base::Clock::process().now_ns();
-    fake_.write(static_cast<uint64_t>(now_ns - duration_ns), static_cast<uint64_t>(now_ns));
+    const int64_t start_ns = end_ns_ != 0 ? end_ns_ : now_ns - 1000;
+    end_ns_ = empty ? start_ns : now_ns;
+    fake_.write(static_cast<uint64_t>(start_ns), static_cast<uint64_t>(end_ns_));
   }
   static std::string info(const Store& store, const char* key) { return std::string(store.find_info(key)); }
 
   Profilers& fake_;
+  int64_t end_ns_ = 0;  // of the last sample
   std::unique_ptr<Vendor> vendor_;
   Options options_;
 };
@@ -47,7 +50,9 @@ TEST_F(SampledCounters, AreRowsOfTheWindowThatTheyBeganIn) {
   write();
   session.open();
   const int64_t open_ns = base::Clock::process().now_ns();
-  write(0);  // empty
+  write();  // began before
+  write(true);
+  const int64_t start_ns = end_ns_;
   for (int sample = 0; sample < 3; ++sample) {
     while (base::Clock::process().now_ns() < open_ns + 2000 * (sample + 1)) {
     }
@@ -64,11 +69,11 @@ TEST_F(SampledCounters, AreRowsOfTheWindowThatTheyBeganIn) {
   for (uint32_t row = 0; row < 6; ++row) {
     EXPECT_EQ(store->counter_value.sample[row], row / 2);
     EXPECT_EQ(store->counter_value.counter[row], row % 2);
-    // The fake's values: a base, and the number of the sample, of which three came before.
-    EXPECT_EQ(store->counter_value.value[row], static_cast<float>((row % 2 + 1) * 1000 + 3 + row / 2));
+    // The fake's values: a base, and the number of the sample, of which four came before.
+    EXPECT_EQ(store->counter_value.value[row], static_cast<float>((row % 2 + 1) * 1000 + 4 + row / 2));
   }
-  EXPECT_EQ(store->counter_sample.duration_ns[0], 1000);
-  EXPECT_GE(store->counter_sample.start_ns[0], open_ns);
+  EXPECT_EQ(store->counter_sample.start_ns[0], start_ns);
+  EXPECT_EQ(store->counter_sample.start_ns[1], start_ns + store->counter_sample.duration_ns[0]);
   EXPECT_EQ(info(*store, "audit.counter_samples"), "3");
   EXPECT_EQ(info(*store, "audit.counter_overflows"), "0");
   EXPECT_EQ(info(*store, "counters.why"), "");
