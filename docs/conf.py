@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sphinx import addnodes
+
 import gpuscope
 
 if TYPE_CHECKING:
+    from docutils import nodes
     from sphinx.application import Sphinx
 
 DOCS = Path(__file__).resolve().parent
@@ -57,6 +61,14 @@ def write_gallery(app: Sphinx) -> None:
             gpuscope.load(recording).report(folder / f"{recording.stem}.html")
 
 
+def leave_builtins(app: Sphinx, page: nodes.document) -> None:
+    """Python's own types link nowhere: Sphinx would take an attribute of that name, as `bytes`, for them."""
+    for link in list(page.findall(addnodes.pending_xref)):
+        if link["refdomain"] == "py" and link["reftarget"] in vars(builtins):
+            link.replace_self(link.children)
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("builder-inited", write_gallery)
+    app.connect("doctree-read", leave_builtins)

@@ -175,8 +175,9 @@ def facts(prof: Any) -> Answer:
         "metrics": len(found.metrics),
         **{
             f"{step}_ms": round(int(info.get(f"audit.counter_{step}_ns", 0)) / MS, 1)
-            for step in ("start", "stop", "decode", "disable")
+            for step in ("make", "start", "stop", "decode", "disable")
         },
+        "last_interval_us": found.interval_ns[1] / 1e3,
         "why": found.why,
     }
 

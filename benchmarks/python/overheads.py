@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the audit says that recording took of the program's thread, beside what it really took. No GPU is needed.
 
-Programs of regions and of torch's operators run in turns, alone and under ``profile()``, in time of the CPU.
+Programs of regions, of Python functions and of torch's operators run in turns, alone and under ``profile()``, in time
+of the CPU.
 """
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -35,7 +37,22 @@ def programs() -> dict[str, tuple[Body, int]]:
             with gpuscope.record_function("region"):
                 pass
 
-    found: dict[str, tuple[Body, int]] = {"regions": (regions, 20_000)}
+    def called(values: dict[str, Any]) -> int:
+        return len(values)
+
+    def functions(count: int) -> None:
+        for _ in range(count):
+            called(called.__annotations__)
+
+    def generators(count: int) -> None:
+        for _ in itertools.zip_longest((each for each in range(count)), (each for each in range(count))):
+            pass
+
+    found: dict[str, tuple[Body, int]] = {
+        "regions": (regions, 20_000),
+        "functions": (functions, 20_000),
+        "generators": (generators, 20_000),
+    }
     try:
         import torch
     except ImportError:

@@ -11,7 +11,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPM_FIGURES', 'GPU_FIGURES', 'GpuSampler', 'Graph', 'HOST_FIGURES', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NOT_GIVEN', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RARE_COUNTERS', 'RangeCounters', 'RegionGroups', 'RegionKind', 'Role', 'RowNumbers', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'THROTTLE_COUNTERS', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'TraceEvents', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'choose_counters', 'clock_state', 'copy_name', 'count_before', 'counter_chip', 'counter_chips', 'counter_endings', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'gpu_states', 'group_regions', 'hide_region', 'host_state', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'link_bytes_per_s', 'list_counters', 'live_allocations', 'make_store', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'nest_spans', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'show_region', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'unwatch_signals', 'watch_allocations', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPM_FIGURES', 'GPU_FIGURES', 'GRAPH_NAME', 'GpuSampler', 'Graph', 'HOST_FIGURES', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NOT_GIVEN', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RARE_COUNTERS', 'RangeCounters', 'RegionGroups', 'RegionKind', 'Role', 'RowNumbers', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'THROTTLE_COUNTERS', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'TraceEvents', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'choose_counters', 'clock_state', 'copy_name', 'count_before', 'counter_chip', 'counter_chips', 'counter_endings', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'gpu_states', 'group_regions', 'hide_region', 'host_state', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'link_bytes_per_s', 'list_counters', 'live_allocations', 'make_store', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'nest_spans', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'show_region', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'unwatch_signals', 'watch_allocations', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Work(enum.IntEnum):
     """
@@ -217,7 +217,7 @@ class Store:
         """
     def path_texts(self) -> list[str]:
         """
-        Each row of the path table as "outer/inner".
+        Each row of the path table as "outer/inner", long ones as "outer/.../inner".
         """
     def rows(self, table: str) -> int:
         """
@@ -225,7 +225,7 @@ class Store:
         """
     def set_info(self, key: str, value: str) -> None:
         """
-        Sets one fact about the run.
+        Sets one fact about the run. A file that is being written lacks it.
         """
     def string(self, id: int) -> str:
         """
@@ -416,6 +416,11 @@ class FunctionNesting:
         The function directly around each region; NONE where a region is.
         """
     @property
+    def region_self_cpu_ns(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        """
+        The time of each region without functions, regions and calls inside.
+        """
+    @property
     def self_cpu_ns(self) -> numpy.ndarray[typing.Any, typing.Any]:
         """
         Its time without functions, regions and calls inside.
@@ -482,6 +487,10 @@ class QueueModel:
     def replayed(self, moments: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], thread: int | None, unwaited: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], removed_calls: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], host_spans: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], kernels: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], kernel_factors: typing.Annotated[numpy.typing.ArrayLike, numpy.float64], copies: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], copy_factors: typing.Annotated[numpy.typing.ArrayLike, numpy.float64]) -> numpy.typing.NDArray[numpy.int64]:
         """
         The same when it runs again, with edits, from the first of these moments on.
+        """
+    def take_out(self, store: Store, *, launch_ns: int, call_ns: int, region_ns: int) -> None:
+        """
+        From now on it runs again without what the recording cost for each event.
         """
     @property
     def calls(self) -> int:
@@ -906,9 +915,9 @@ class PythonFunctions:
         For threading.setprofile.
         """
     @staticmethod
-    def measure(work: collections.abc.Callable, calls: int) -> None:
+    def measure(calls: collections.abc.Callable, resumes: collections.abc.Callable, built_in: collections.abc.Callable, events: int) -> None:
         """
-        Measures what CPython takes to tell of a call, which the audit counts: once, by `work`, which calls so many functions that do nothing.
+        Measures what CPython takes to tell of an event, which the audit counts: once, by functions that have so many, of calls of functions that do nothing, of a generator, and of a function that is written in C.
         """
     @staticmethod
     def on_garbage(phase: str, info: typing.Any) -> None:
@@ -971,9 +980,9 @@ class GpuSampler:
         """
         What sampling took: rounds, skipped (those that were due while another took too long), dropped (samples that nobody took in time), cpu_ns of elapsed_ns, longest_ns of a round, mean_ns and p99_ns of a sample of a GPU, slow_mean_ns and slow_p99_ns of what is read each slow_interval_ns, and limited: each how manieth round reads a part, where reading takes too much of the interval.
         """
-    def stop(self) -> None:
+    def stop(self) -> bool:
         """
-        Ends the threads after the round that is under way.
+        Ends the threads after the round that is under way, for which it waits a second at most: whether they ended.
         """
     def take(self) -> list:
         """
@@ -1273,6 +1282,7 @@ BACKWARD_LINKS: str = 'torch.backward_links'
 EXTERNAL_IDS: str = 'torch.external_ids'
 GPM_FIGURES: list = ['sm_active_ratio', 'sm_occupancy_ratio', 'tensor_active_ratio', 'fp64_active_ratio', 'fp32_active_ratio', 'fp16_active_ratio', 'integer_active_ratio', 'dram_bandwidth_ratio', 'pcie_received_bytes_per_s', 'pcie_sent_bytes_per_s', 'nvlink_received_bytes_per_s', 'nvlink_sent_bytes_per_s']
 GPU_FIGURES: list = ['busy_ratio', 'memory_busy_ratio', 'memory_used_bytes', 'memory_free_bytes', 'memory_reserved_bytes', 'memory_total_bytes', 'power_w', 'power_instant_w', 'power_limit_w', 'power_limit_default_w', 'energy_total_j', 'sm_hz', 'sm_max_hz', 'memory_hz', 'memory_max_hz', 'temperature_c', 'temperature_margin_c', 'memory_temperature_c', 'fan_ratio', 'pcie_generation', 'pcie_generation_max', 'pcie_width', 'pcie_width_max', 'pcie_received_bytes', 'pcie_sent_bytes', 'ecc_corrected', 'ecc_uncorrected', 'remapped_rows', 'remapping_pending', 'remapping_failed', 'performance_state', 'sm_active_ratio', 'sm_occupancy_ratio', 'tensor_active_ratio', 'fp64_active_ratio', 'fp32_active_ratio', 'fp16_active_ratio', 'integer_active_ratio', 'dram_bandwidth_ratio', 'pcie_received_bytes_per_s', 'pcie_sent_bytes_per_s', 'nvlink_received_bytes_per_s', 'nvlink_sent_bytes_per_s']
+GRAPH_NAME: str = 'CUDA graph'
 HOST_FIGURES: list = ['machine_cpus', 'machine_cpu_s', 'machine_memory_used_bytes', 'machine_memory_total_bytes', 'process_wait_s', 'process_read_bytes', 'process_written_bytes', 'process_major_faults', 'process_preemptions', 'cpu_limit_cpus', 'cpu_throttled_s', 'cpu_throttled_periods', 'memory_limit_bytes', 'memory_charged_bytes', 'cpu_pressure_s', 'memory_pressure_s', 'memory_stalled_s', 'io_pressure_s', 'io_stalled_s']
 MEMSET_NAME: str = 'Memset (Device)'
 NONE: int = 4294967295

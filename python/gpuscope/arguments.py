@@ -6,6 +6,7 @@ A number may be of any type that says it is one, as NumPy's and `fractions.Fract
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 from collections.abc import Callable
@@ -15,6 +16,13 @@ from gpuscope.errors import InvalidArgument
 from gpuscope.text import brief
 
 T = TypeVar("T")
+
+# Functions whose call only makes an object, and what runs that.
+_SUSPENDED = (
+    ("a coroutine", inspect.iscoroutinefunction, "asyncio.run on it"),
+    ("an asynchronous generator", inspect.isasyncgenfunction, "asyncio.run on it"),
+    ("a generator", inspect.isgeneratorfunction, "list on it"),
+)
 
 
 def as_float(value: object) -> float:
@@ -88,9 +96,15 @@ def check_count(name: str, value: object, least: int, most: float = math.inf) ->
 
 
 def check_function(name: str, value: object, accepted: str) -> None:
-    """Raises InvalidArgument unless the argument can be called; `accepted` says in words what can be given."""
+    """Raises InvalidArgument unless the argument runs when it is called; `accepted` says in words what can be given."""
     if not callable(value):
         raise InvalidArgument(f"{name} is {brief(value)}; accepted is {accepted}")
+    for kind, is_kind, runs_it in _SUSPENDED:
+        if is_kind(value) or is_kind(type(value).__call__):
+            raise InvalidArgument(
+                f"{name} is {brief(value)}, {kind} function, whose call runs nothing of it; accepted is {accepted}, "
+                f"as one that calls {runs_it}"
+            )
 
 
 def check_progress(value: object) -> None:

@@ -9,6 +9,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,6 +17,7 @@ from gpuscope.errors import GpuscopeError, InvalidArgument
 
 STANDARD_OUTPUT = 1
 _MOST_LINKS = 40  # that Linux follows
+_MOST_REMOVALS = 100  # of a file before it is locked: some file systems tell other numbers of one that is open
 
 
 def check_writable(path: str | os.PathLike[str], suffixes: Sequence[str] = ()) -> Path:
@@ -199,16 +201,39 @@ def append_text(path: Path, text: str, header: str = "") -> None:
     """Append lines to a file by one write; an empty file begins with the `header`, a line that was cut is ended.
 
     Raises:
-        GpuscopeError: it cannot be written.
+        GpuscopeError: it cannot be written; nothing of the text is in the file.
     """
-    with _as_gpuscope_error(path), path.open("a+b", buffering=0) as file:
+    with locked(path) as file:
         size = file.seek(0, os.SEEK_END)
         if size:
             file.seek(size - 1)
             header = "" if file.read(1) == b"\n" else "\n"
         data = (header + text).encode(errors="backslashreplace")
         if (written := file.write(data)) != len(data):
+            file.truncate(size)  # whoever writes the text again has no line of it twice
             raise OSError(errno.ENOSPC, f"{written} of {len(data)} bytes were written")
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[FileIO]:
+    """Open a file for appending, made where there is none, while nobody else has it open by this function.
+
+    Raises:
+        GpuscopeError: the system would not let us, also in the block.
+    """
+    with _as_gpuscope_error(path):
+        for tries_left in reversed(range(_MOST_REMOVALS)):
+            with open(path, "a+b", buffering=0) as file:
+                with contextlib.suppress(OSError):  # a file system without locks
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                if tries_left and not _is_named(file.fileno(), path):  # it was removed before it was locked
+                    continue
+                try:
+                    yield file
+                finally:
+                    with contextlib.suppress(OSError):  # a child that was forked in the block would keep the lock
+                        fcntl.flock(file, fcntl.LOCK_UN)
+                return
 
 
 def first_line_of(path: Path) -> str:
@@ -300,6 +325,6 @@ def _remove_abandoned(temporary: Path) -> None:
 
 def _is_named(descriptor: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
         return False

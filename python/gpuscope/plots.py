@@ -362,9 +362,10 @@ def roofline(
 
 def _unit(values: NDArray[np.float64], quantity: str) -> tuple[float, str]:
     """How large the unit is that suits the bulk of some values, and its name."""
-    _, high, _ = robust_limits(np.abs(values))
+    sizes = np.abs(values[np.isfinite(values)])
+    high = robust_limits(sizes)[1] or sizes.max(initial=0.0) or 1.0  # most of them may be 0
     scales = _SCALES[quantity]
-    return next((pair for pair in scales if high >= pair[0]), scales[0 if not high else -1])
+    return next((pair for pair in scales if high >= pair[0]), scales[-1])
 
 
 def _limit(ax: Axes, which: str, low: float, high: float) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from matplotlib.axes import Axes
 
@@ -363,8 +363,15 @@ class Recording(Analyses):
 
         return Trace(self._store)
 
+    def __reduce__(self) -> tuple[Callable[[Trace], Recording], tuple[Trace]]:
+        return _of_trace, (self.trace,)
+
     def __repr__(self) -> str:
         return f"<Recording: {repr(self.trace)[1:-1]}; {self.audit().verdict}>"
+
+
+def _of_trace(trace: Trace) -> Recording:
+    return Recording(trace.store)
 
 
 def load(path: str | os.PathLike[str], salvage: bool = False) -> Recording:

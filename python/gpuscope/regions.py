@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Block = TypeVar("Block")
 
-__all__ = ["OpenBlocks", "decorate", "decorate_calls", "mark", "record_function"]
+__all__ = ["OpenBlocks", "body_of", "decorate", "decorate_calls", "mark", "record_function"]
 
 
 def decorate(region: Region, function: Any) -> Any:
@@ -50,9 +50,7 @@ def decorate_calls(region: Region, function: Any, coroutine: Callable[[Callable[
     """As `decorate`, but a coroutine function is wrapped by `coroutine`: each call is one region, suspended or not."""
     if isinstance(function, (classmethod, staticmethod)):
         return type(function)(decorate_calls(region, function.__func__, coroutine))
-    if inspect.iscoroutinefunction(function) or (
-        callable(function) and inspect.iscoroutinefunction(type(function).__call__)
-    ):
+    if callable(function) and inspect.iscoroutinefunction(body_of(function)):
         return coroutine(function)
     return decorate(region, function)
 
@@ -86,9 +84,14 @@ def _current_task() -> object:
     return threading.get_ident()
 
 
-def _wrapper_of(function: Callable[..., Any]) -> Callable[[Region, Callable[..., Any]], Callable[..., Any]]:
+def body_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What runs when it is called, for `inspect` to tell the kind of: of an object the ``__call__`` of its class."""
     plain = isinstance(function, (type, functools.partial)) or inspect.isroutine(function)
-    body = function if plain else type(function).__call__
+    return function if plain else type(function).__call__
+
+
+def _wrapper_of(function: Callable[..., Any]) -> Callable[[Region, Callable[..., Any]], Callable[..., Any]]:
+    body = body_of(function)
     if inspect.iscoroutinefunction(body):
         return _coroutine
     if inspect.isasyncgenfunction(body):

@@ -137,7 +137,7 @@ def write_parquet(frame: Any, path: str | os.PathLike[str]) -> None:
 def _arrow_column(arrow: Any, column: Any) -> Any:
     try:
         return arrow.Array.from_pandas(column)
-    except (arrow.ArrowException, TypeError, ValueError):  # of several types, as enumerations and shapes are
+    except (arrow.ArrowException, TypeError, ValueError, OverflowError):  # as enumerations, shapes, large numbers
         return arrow.array([None if value is None else str(value) for value in column], arrow.string())
 
 

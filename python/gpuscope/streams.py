@@ -145,6 +145,8 @@ def _number(value: Any) -> int | None:
     """What frameworks keep handles in: integers, ctypes pointers, and cuda-python's objects."""
     if hasattr(value, "value"):  # ctypes.c_void_p, whose null is None
         return int(value.value or 0)
+    if isinstance(value, (bool, float)):
+        raise TypeError("a handle is a whole number")
     return None if value is None else int(value)
 
 
@@ -155,9 +157,11 @@ def _read_torch(stream: Any) -> Reading:
 
 
 def _is_torch(stream: Any) -> bool:
-    return hasattr(stream, "cuda_stream") or (
-        _package(stream) == "torch" and hasattr(stream, "native_handle") and stream.device.type == "cuda"
-    )
+    if hasattr(stream, "cuda_stream"):
+        return True
+    device = getattr(stream, "device", None) if _package(stream) == "torch" else None
+    # In this order: other devices' streams raise where they are asked for a handle.
+    return getattr(device, "type", None) == "cuda" and hasattr(stream, "native_handle")
 
 
 def _read_cupy(stream: Any) -> Reading:

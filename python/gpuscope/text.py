@@ -79,10 +79,39 @@ def wrapped(text: str, columns: int, indent: int = 0, *, whole_words: bool = Fal
         whole_words: leave words alone that are wider than a line, as paths and addresses, which are copied.
     """
     text = text.replace(" %", KEPT_SPACE + "%")
-    lines = textwrap.wrap(
-        text, columns, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=not whole_words
+    wrapper = _Wrapper(
+        max(1, columns), subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=not whole_words
     )
-    return [line.replace(KEPT_SPACE, " ") for line in lines]
+    return [line.replace(KEPT_SPACE, " ") for line in wrapper.wrap(text)]
+
+
+class _Word(str):
+    """One whose length is that on a terminal."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return columns_of(str(self))
+
+
+class _Wrapper(textwrap.TextWrapper):
+    """Measures by columns, not by characters."""
+
+    def _split(self, text: str) -> list[str]:
+        return [_Word(chunk) for chunk in super()._split(text)]
+
+    def _handle_long_word(self, reversed_chunks: list[str], cur_line: list[str], cur_len: int, width: int) -> None:
+        if not self.break_long_words:
+            super()._handle_long_word(reversed_chunks, cur_line, cur_len, width)
+            return
+        word = str(reversed_chunks.pop())
+        taken = _taken(word, max(0, width - cur_len))
+        if not taken and not cur_line:  # too narrow for one character: no line is empty
+            taken = word[0]
+        if taken:
+            cur_line.append(_Word(taken))
+        if rest := word[len(taken) :]:
+            reversed_chunks.append(_Word(rest))
 
 
 def _taken(text: str, columns: int) -> str:

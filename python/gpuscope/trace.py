@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import inspect
+import io
+import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +33,23 @@ PoolOperation = _core.PoolOperation
 def number_of(info: Mapping[str, str], key: str) -> int:
     """A fact that is a number: 0 where it is missing, or, as files may hold any text, no number of 64 bits."""
     text = info.get(key, "")
-    value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
+    value = int(text) if _is_number(text) else 0
     return value if value < 2**63 else 0
+
+
+def numbers_of(info: Mapping[str, str], key: str) -> list[int]:
+    """Those of a fact; empty where it is missing, or, as files may hold any text, has other words."""
+    words = info.get(key, "").split()
+    return [int(word) for word in words] if all(map(_is_number, words)) else []
+
+
+def moments_of(info: Mapping[str, str], key: str) -> list[int]:
+    """Those that a fact names by the first and then the differences, in order; empty without."""
+    return list(itertools.accumulate(numbers_of(info, key)))
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdecimal() and len(word) < 20
 
 
 def command_line(info: Mapping[str, str]) -> str:
@@ -82,8 +99,13 @@ class Table:
             )
         return array
 
+    def __reduce__(self) -> tuple[Callable[[Trace, str], Table], tuple[Trace, str]]:
+        return _table_of, (Trace(self._store), self._table)
+
     def __getattr__(self, column: str) -> np.ndarray[Any, Any]:
-        array = None if column.startswith("_") else self._arrays().get(column)
+        if column.startswith("_"):  # no column; and a table in the making has no columns to name
+            raise AttributeError(column)
+        array = self._arrays().get(column)
         if array is None:
             raise AttributeError(f"table {self._table!r} has no column {column!r}; it has {', '.join(self.columns)}")
         return array
@@ -114,12 +136,13 @@ class Table:
 
         A kernel's row has ``name`` (demangled), ``grid`` and ``block`` ("x, y, z"), ``registers``,
         ``shared_bytes`` (static and dynamic), ``device``, ``context``, ``stream``, ``region`` (where it was launched)
-        and ``path`` (that region with those around it, "train/forward") beside the columns it has anyway. Other tables
-        likewise: texts for string ids, ``thread`` as the system's thread id. Where there is no text the cell is
-        missing.
+        and ``path`` (that region with those around it, "train/forward"; of more than 4 KiB the outer and the inner
+        ones, "train/.../forward") beside the columns it has anyway. Other tables likewise: texts for string ids,
+        ``thread`` as the system's thread id. Where there is no text the cell is missing.
 
         Raises:
             NotAvailable: pandas is not installed.
+            InvalidArgument: a column has more than 2 GiB of text.
         """
         pd = import_pandas()
         frame: dict[str, Any] = {}
@@ -179,6 +202,11 @@ class Trace:
 
         def __getattr__(self, name: str) -> Table: ...
 
+    def __reduce__(self) -> tuple[Callable[[bytes], Trace], tuple[bytes]]:
+        content = io.BytesIO()
+        _core.write_gscope(self.store, content.write)
+        return _unpickled, (content.getvalue(),)
+
     @property
     def info(self) -> dict[str, str]:
         """Facts about the run, by key."""
@@ -223,6 +251,17 @@ class Trace:
             f"<Trace ({mode}): {len(self.regions):,} regions, {len(self.kernels):,} kernels, "
             f"{len(self.memcpy):,} copies, {len(self.api):,} driver calls>"
         )
+
+
+def _table_of(trace: Trace, table: str) -> Table:
+    return Table(trace.store, table)
+
+
+def _unpickled(content: bytes) -> Trace:
+    with open(os.memfd_create("gpuscope"), "wb") as file:  # the core reads files alone
+        file.write(content)
+        file.flush()
+        return Trace(_core.read_gscope(f"/proc/self/fd/{file.fileno()}"))
 
 
 if Trace.__doc__ is not None:  # python -OO leaves it out

@@ -22,6 +22,7 @@ _PARSED_BYTES = {"": 1, "B": 1} | {
     for power, prefix in enumerate("KMGT")
     for suffix, base in (("B", 1000), ("IB", 1024))
 }
+_MOST_BYTES = (1 << 63) - 1  # that the core can count
 _YEAR_2000_NS = 946_684_800 * 10**9
 _AMOUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
@@ -155,21 +156,21 @@ def parse_bytes(argument: str, value: int | str, minimum: int = 1) -> int:
         minimum: the fewest bytes accepted.
 
     Raises:
-        InvalidArgument: the value is neither of these, or smaller than `minimum`.
+        InvalidArgument: the value is neither of these, smaller than `minimum`, or 8 EiB and more.
     """
-    size = None
+    size: float | None = None
     if isinstance(value, str):
         match = _AMOUNT.fullmatch(value)
         unit = _PARSED_BYTES.get(match[2].upper()) if match else None
-        size = int(float(match[1]) * unit) if match and unit else None
+        size = float(match[1]) * unit if match and unit else None
     elif hasattr(value, "__index__") and not isinstance(value, bool):
         size = int(value.__index__())
-    if size is None or size < minimum:
+    if size is None or not minimum <= size <= _MOST_BYTES:
         raise InvalidArgument(
-            f"{argument} is {value!r}; accepted are bytes as an integer or text like '512MB' or '1GiB', "
-            f"at least {minimum}"
+            f"{argument} is {brief(value)}; accepted are bytes as an integer or text like '512MB' or '1GiB', "
+            f"at least {minimum} and below 8 EiB"
         )
-    return size
+    return int(size)
 
 
 def parse_seconds(text: str) -> float:

@@ -24,7 +24,7 @@ MODULES = ("torch", "cupy", "rmm", "jax", "jax._src.xla_bridge")
 TYPES = {"address": np.uint64, "kind": np.uint8, "device": np.int32, "pool": np.uint64, "library": np.uint32}
 
 
-def segment(address, *blocks, pool=(0, 0), expandable=False, device=0):
+def segment(address, *blocks, pool=(0, 0), expandable=False, device=0, kind="large"):
     """A segment of torch's; blocks are sizes, negative for those that are free."""
     at, parts = address, []
     for size in blocks:
@@ -37,6 +37,7 @@ def segment(address, *blocks, pool=(0, 0), expandable=False, device=0):
         "total_size": at - address,
         "allocated_size": sum(size for size in blocks if size > 0),
         "segment_pool_id": pool,
+        "segment_type": kind,
         "is_expandable": expandable,
         "blocks": parts,
     }

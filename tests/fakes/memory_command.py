@@ -38,7 +38,12 @@ class History:
 
     def stop(self):
         self.stopped = True
-        recording.remove(self)
+        if self.active:
+            recording.remove(self)
+
+    @property
+    def active(self):
+        return self in recording
 
     def events(self):
         from fakes.memory_events import events
@@ -111,7 +116,7 @@ def memory_stages():
 
 
 PARTS = {
-    "history": {"record_memory_history": record_memory_history},
+    "history": {"record_memory_history": record_memory_history, "MOST_ENTRIES": 100_000_000},
     "snapshot_writer": {"dump_memory_snapshot": dump_memory_snapshot},
     "out_of_memory_reports": {"report_out_of_memory": Refusals},
     "leaks": {"find_leaks": Finder},

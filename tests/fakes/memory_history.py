@@ -18,26 +18,29 @@ class FakeHistory:
     def __init__(self, lost=0):
         self.notes = ()
         self.rows = []
-        self.running = False
+        self.active = False
         self.begun = self.ended = 0
         self.lost = lost
         self._stacks = {}
 
     def put_in(self, monkeypatch):
-        for name in ("recording", "record_memory_history", "history_events"):
+        for name in ("running", "record_memory_history", "history_events"):
             monkeypatch.setattr(history, name, getattr(self, name))
         monkeypatch.setattr(_core, "memory_history", lambda: {"recorded": len(self.rows)}, raising=False)
         return self
 
-    def recording(self):
-        return self.running
+    def running(self):
+        return self if self.active else None
 
     def record_memory_history(self, **options):
-        self.running, self.begun = True, self.begun + 1
+        self.active, self.begun = True, self.begun + 1
         return self
 
     def stop(self):
-        self.running, self.ended = False, self.ended + 1
+        self.active, self.ended = False, self.ended + 1
+
+    def events(self):
+        return self.history_events()
 
     def history_events(self):
         # The oldest are not kept.

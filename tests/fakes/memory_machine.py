@@ -55,7 +55,7 @@ def torch_on(machine, **more):
         is_initialized=lambda: True,
         device_count=lambda: 1,
         current_device=lambda: 0,
-        synchronize=lambda: None,
+        synchronize=lambda device=None: None,
         empty_cache=lambda: None,
         mem_get_info=lambda device=None: (machine.capacity - machine.fixed, machine.capacity),
         memory_reserved=lambda device=None: machine.fixed,

@@ -6,14 +6,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from gpuscope.errors import NotAvailable
+from gpuscope.frameworks.pools import Pool
 
 GiB = 1 << 30
 
 
-def pool(library="torch", allocated=0, reserved=0, largest_free=None):
-    return SimpleNamespace(
-        library=library, allocated_bytes=allocated, reserved_bytes=reserved, largest_free_bytes=largest_free
-    )
+def pool(library="torch", allocated=0, reserved=0, largest_free=None, **more):
+    return Pool(library, 0, allocated, reserved, largest_free_bytes=largest_free, **more)
 
 
 class Ledger:

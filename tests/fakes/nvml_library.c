@@ -4,7 +4,8 @@
 // is lost from its so manieth reading of utilization on, and is back at another. FAKE_ENERGY: "stuck" or "absent".
 // FAKE_GPM: "absent", or "zero" while kernels run. FAKE_PID: a process on each GPU. FAKE_MIG: instances of each GPU, which
 // then tells neither utilization, processes nor counters of the whole. FAKE_XID=GPU:NUMBER: an error, told once.
-// FAKE_SLOW: ms that each reading of utilization takes. FAKE_DENIED: the code of power and clocks, as without permission.
+// FAKE_SLOW: ms that each reading of utilization takes. FAKE_HANG=GPU: that one's reading of it never returns.
+// FAKE_DENIED: the code of power and clocks, as without permission.
 // FAKE_RELOAD=N: the driver is loaded anew after so many readings of utilization of a GPU, and its counters begin at 0.
 #include <math.h>
 #include <stdio.h>
@@ -98,6 +99,7 @@ int nvmlDeviceGetUtilizationRates(Device* device, unsigned* percent) {
   const unsigned slow = number("FAKE_SLOW", 0);
   const struct timespec pause = {slow / 1000, slow % 1000 * 1000000L};
   if (slow != 0) nanosleep(&pause, NULL);
+  while (device->index == number("FAKE_HANG", kMost)) nanosleep(&(struct timespec){1, 0}, NULL);
   if (readings[device->index] == number("FAKE_RELOAD", 0)) return 1;  // not initialised
   percent[0] = is_set("FAKE_GPM", "zero") ? 90 : (unsigned)(100 * load_of(device));
   percent[1] = percent[0] / 2;

@@ -11,11 +11,13 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gpuscope/driver/libraries.h"
@@ -51,7 +53,7 @@ struct Profilers {
     state.enabled = state.started = 0;
     state.pending.fill({});
     state.next_sample = 0;
-    state.image_samples = 64;
+    state.image_samples = 2048;
     state.overflows = 0;
     state.passes_left = 0;
     state.ranges = 1;
@@ -79,8 +81,8 @@ struct Profilers {
   };
   std::array<std::vector<Sample>, 2> pending;  // in the hardware's buffer, of each device
   int next_sample = 0;
-  std::size_t image_samples = 64;  // that an image has room for, however many were asked for
-  int overflows = 0;               // decodings that say so
+  std::size_t image_samples = 2048;  // that an image has room for, however many were asked for
+  int overflows = 0;                 // decodings that say so
   int passes_left = 0;
   std::size_t ranges = 1;
 
@@ -88,6 +90,15 @@ struct Profilers {
   void write(uint64_t start, uint64_t end, std::size_t device = 0) {
     const std::lock_guard lock(mutex);
     pending.at(device).push_back({start, end, next_sample++});
+  }
+  /// Until CUPTI has decoded what a device has written.
+  void wait_decoded(std::size_t device = 0) {
+    std::unique_lock lock(mutex);
+    while (!pending.at(device).empty()) {
+      lock.unlock();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      lock.lock();
+    }
   }
   int calls_of(const std::string& name) {
     const std::lock_guard lock(mutex);
@@ -108,7 +119,7 @@ struct Profilers {
   // Counter data: the number of samples, then each.
   struct Image {
     uint64_t samples;
-    std::array<Sample, 64> sample;
+    std::array<Sample, 2048> sample;
   };
   int enter(const char* name) {
     ++calls[name];

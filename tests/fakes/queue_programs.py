@@ -262,5 +262,5 @@ class Run:
         }
         return {name: columns for name, columns in tables.items() if any(columns.values())}
 
-    def trace(self) -> Trace:
-        return make_trace(self.tables(), info={"session.mode": "full", "session.tier": "cupti"})
+    def trace(self, **info: str) -> Trace:
+        return make_trace(self.tables(), info={"session.mode": "full", "session.tier": "cupti"} | info)

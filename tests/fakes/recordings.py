@@ -113,6 +113,19 @@ def aggregate() -> Trace:
     )
 
 
+def nested(names: Sequence[str]) -> Trace:
+    """Regions of these names, each in the one before."""
+    rows = list(range(len(names)))
+    above = [NONE, *rows[:-1]]
+    lengths = [2 * (len(rows) - row) for row in rows]
+    tables: dict[str, dict[str, Sequence[Any]]] = {
+        "thread": {"system_id": [100]},
+        "path": {"name": names, "parent": above},
+        "region": {"path": rows, "parent": above, "start_ns": rows, "duration_ns": lengths},
+    }
+    return make_trace(tables)
+
+
 def make_trace(
     tables: Mapping[str, Mapping[str, Sequence[Any]]],
     strings: Sequence[str] = (),

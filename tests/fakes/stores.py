@@ -81,6 +81,17 @@ def training_store(
     return make_store(tables, info={**INFO, **(info or {})})
 
 
+def add_overlapping_functions(tables: Tables) -> None:
+    """Python functions of one thread, each of which outlasts the one in which it began."""
+    tables["python_function"] = {
+        "start_ns": [START + 1000, START + 6000, START + 7000],
+        "duration_ns": [10_000, 10_000, 20_000],
+        "name": ["f", "g", "h"],
+        "parent": [NONE] * 3,
+        "module": [NONE] * 3,
+    }
+
+
 def aggregate_store() -> Any:
     """One path's totals and no events."""
     tables: Tables = {

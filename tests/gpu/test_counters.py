@@ -293,3 +293,72 @@ def test_sampling_can_be_begun_again_and_again(kernels: Kernels) -> None:
             kernels.synchronize()
         assert len(sampled(prof)) > 500
         gs.measure_counters(lambda: kernels.spin(MS), ["gpu__time_duration.sum"])
+
+
+def follow(prof: gs.profile, device: int) -> bool:
+    """Whether the samples of a device follow upon one another from the window's begin to its end."""
+    samples, info = prof.trace.counter_samples, prof.trace.info
+    own = samples.device == device
+    start_ns, length = samples.start_ns[own], samples.duration_ns[own]
+    between = np.diff(start_ns)
+    assert (between > 0).all()  # none comes twice
+    assert np.abs(length - 100_000).max() < 50_000
+    whole = (int(info["session.stop_ns"]) - int(info["session.start_ns"])) / 100_000
+    return bool(between.max() < 150_000 and len(start_ns) > whole - 30)
+
+
+@pytest.mark.parametrize("seconds", [0.02, 3])
+def test_samples_follow_upon_one_another_or_a_loss_is_told(kernels: Kernels, seconds: float) -> None:
+    with gs.profile(counters="why") as prof:
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            kernels.spin(MS)
+            kernels.synchronize()
+    found = sampled(prof)
+    assert not found.why
+    assert found.overflows or follow(prof, 0)
+    assert any("hardware counters were lost" in reason for reason in prof.audit().reasons) == (found.overflows > 0)
+
+
+def test_samples_that_come_too_fast_become_longer_and_most_of_the_time_is_sampled(kernels: Kernels) -> None:
+    with gs.profile(counters="why", counter_interval_us=10) as prof:
+        end = time.perf_counter() + 4
+        while time.perf_counter() < end:
+            kernels.spin(MS)
+            kernels.synchronize()
+    found = sampled(prof)
+    assert not found.why
+    assert found.overflows > 0  # no host reads 24 metrics of 100,000 samples a second
+    asked, last_ns = found.interval_ns
+    assert asked == 10_000
+    assert last_ns in (20_000, 40_000, 80_000, 160_000, 320_000, 640_000, 1_000_000)
+    samples = prof.trace.counter_samples
+    assert np.median(samples.duration_ns[-10:]) == pytest.approx(last_ns, rel=0.1)
+    window_ns = int(prof.trace.info["session.stop_ns"]) - int(prof.trace.info["session.start_ns"])
+    assert samples.duration_ns.sum() > 0.5 * window_ns
+    assert (np.diff(samples.start_ns) > 0).all()
+
+
+def test_each_gpu_of_a_process_has_its_own_samples() -> None:
+    torch = pytest.importorskip("torch")
+    count = torch.cuda.device_count()
+    if count < 2:
+        pytest.skip("one GPU is here")
+    tensors = [torch.rand(1 << 26, device=f"cuda:{device}") for device in range(count)]
+    with gs.profile(counters="why") as prof:
+        for busy in range(count):  # one after the other
+            with gs.record_function(f"gpu{busy}"):
+                for _ in range(500):
+                    tensors[busy].mul_(1.0)
+                torch.cuda.synchronize(busy)
+    found = sampled(prof)
+    assert found.devices == list(range(count))
+    kernels = prof.trace.kernels
+    at = prof.trace.tracks.device[kernels.track]
+    for device in found.devices:
+        assert found.overflows or follow(prof, device)
+        own = at == device
+        begin, end = kernels.start_ns[own].min(), (kernels.start_ns + kernels.duration_ns)[own].max()
+        for each in found.devices:
+            mean = found.mean(int(begin), int(end), each)[SM_ACTIVE]
+            assert mean > 50 if each == device else mean < 10, (device, each, mean)

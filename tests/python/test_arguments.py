@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -55,6 +57,20 @@ def made(n: object) -> Callable[[], object]:
     raise AssertionError("made, although an argument was wrong")
 
 
+async def coroutine(*_: object) -> None:
+    await asyncio.sleep(0)
+
+
+def generator(*_: object) -> Iterator[int]:
+    yield 1
+
+
+class Awaited:
+    async def __call__(self, *_: object) -> None: ...
+
+
+SUSPENDED = [coroutine, generator, functools.partial(coroutine, 1), Awaited()]
+
 Call = Callable[[Any], object]
 
 NUMBERS: dict[str, Call] = {
@@ -85,11 +101,11 @@ COUNTS: dict[str, Call] = {
 UNBOUNDED = ("compare seed", "measure_throughput num_batches", "measure_throughput warmup")
 
 OTHERS: dict[str, tuple[Call, list[Any]]] = {
-    "benchmark fn": (lambda value: gs.benchmark(value), [None, 1, "int", np.zeros(2)]),
+    "benchmark fn": (lambda value: gs.benchmark(value), [None, 1, "int", np.zeros(2), *SUSPENDED]),
     "benchmark name": (lambda value: gs.benchmark(called, name=value), [1, 1.5, b"x", np.zeros(2)]),
     "benchmark kwargs": (lambda value: gs.benchmark(called, kwargs=value), [1, "x", ["x"], np.zeros(2)]),
     "benchmark progress": (lambda value: gs.benchmark(called, progress=value), [1, "print", np.zeros(2)]),
-    "compare a": (lambda value: gs.compare(value, called), [None, 1, "x"]),
+    "compare a": (lambda value: gs.compare(value, called), [None, 1, "x", *SUSPENDED]),
     "compare b": (lambda value: gs.compare(called, value), [None, 1, "x"]),
     "compare names": (
         lambda value: gs.compare(called, called, names=value),
@@ -99,9 +115,9 @@ OTHERS: dict[str, tuple[Call, list[Any]]] = {
     "sweep quantity": (lambda value: gs.sweep(made, quantity=value, n=[1]), ["time", 1, [1], np.zeros(2)]),
     "sweep progress": (lambda value: gs.sweep(made, progress=value, n=[1]), [1, "print"]),
     "crossover progress": (lambda value: gs.crossover(made, made, progress=value, n=[1, 2]), [1, "print"]),
-    "measure_latency model": (lambda value: gs.measure_latency(value, 1), [None, 1, "x"]),
+    "measure_latency model": (lambda value: gs.measure_latency(value, 1), [None, 1, "x", *SUSPENDED]),
     "measure_latency stream": (lambda value: gs.measure_latency(called, 1, stream=value), [1.5, "x", -1, 10**5000]),
-    "measure_throughput step": (lambda value: gs.measure_throughput(value, batches()), [None, 1, "x"]),
+    "measure_throughput step": (lambda value: gs.measure_throughput(value, batches()), [None, 1, "x", *SUSPENDED]),
     "measure_throughput loader": (
         lambda value: gs.measure_throughput(called, value),
         [None, 1, np.float64(1), np.array(1)],

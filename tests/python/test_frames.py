@@ -22,6 +22,7 @@ from gpuscope.errors import GpuscopeError, NotAvailable
 from gpuscope.memory.batch_size import MaxBatchSize
 from gpuscope.memory.leaks import LeakReport
 from gpuscope.monitor.frames import frame_of_samples
+from gpuscope.monitor.log import Log
 from gpuscope.recording import Recording
 from gpuscope.results import Result
 from gpuscope.trace import Trace
@@ -141,6 +142,18 @@ def test_what_a_monitor_saw_is_a_frame(tmp_path, suffix):
     frame = monitor.to_pandas()
     assert len(frame) >= 1
     assert {"timestamp", "process_resident_bytes"} <= {*frame.columns}
+
+
+def test_the_frame_of_a_parquet_log_has_earlier_runs_and_the_one_that_goes_on(tmp_path):
+    path = tmp_path / "log.parquet"
+    log = Log(path)
+    log.append(series(3))
+    log.close()
+    log.append(series(2, begin_s=2e9))
+    frame = gs.GPUMonitor(path).to_pandas()
+    assert frame["timestamp"].dt.year.tolist() == [2001] * 3 + [2033] * 2
+    assert frame["gpu_idx"].tolist() == [0] * 5
+    gs.GPUMonitor(path).to_parquet(tmp_path / "all.parquet")
 
 
 def test_without_pandas_or_pyarrow_it_is_a_sentence(monkeypatch, tmp_path):

@@ -155,6 +155,21 @@ def test_processes_have_files_of_their_own(train, tmp_path, monkeypatch):
     assert (tmp_path / "a-rank2.json.gz").exists()
 
 
+def test_processes_that_no_launcher_numbered_have_files_of_their_own(tmp_path, monkeypatch):
+    from gpuscope.integrations.windows import handler
+
+    distributed = pytest.importorskip("torch.distributed")
+    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    monkeypatch.setenv("LOCAL_RANK", "1")  # all that Lightning sets of a process's place
+    distributed.init_process_group("fake", store=fake.FakeStore(), rank=1, world_size=2)
+    try:
+        with gs.profile(on_trace_ready=handler(tmp_path / "a.gscope", None)):
+            pass
+    finally:
+        distributed.destroy_process_group()
+    assert (tmp_path / "a-rank1.gscope").exists()
+
+
 # -- Lightning ---------------------------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ from gpuscope.frameworks import torch_profiler
 from gpuscope.late_imports import WhenImported
 from gpuscope.monitor import programs
 from gpuscope.profiler import lifecycle
+from gpuscope.profiler.facade import _DecoratedCall
 from gpuscope.recording import Analyses, Recording
 
 PACKAGE = str(Path(gpuscope.__file__).parent)
@@ -141,17 +142,23 @@ def interrupt_at_each_line(run: Callable[[Injection], object]) -> None:
             return
 
 
-def test_a_start_can_be_interrupted_at_any_line():
+def interrupt_the_beginning(make: Callable[[], Any]) -> None:
+    """Of what `make` gives, a context manager, at each line."""
+
     def run(injection: Injection) -> None:
-        profiler = profile(**RICH)
+        made = make()
         try:
             with injection.on():
-                profiler.__enter__()
+                made.__enter__()
         except Interrupt:
             return
-        profiler.__exit__(None, None, None)
+        made.__exit__(None, None, None)
 
     interrupt_at_each_line(run)
+
+
+def test_a_start_can_be_interrupted_at_any_line():
+    interrupt_the_beginning(lambda: profile(**RICH))
 
 
 def test_the_first_start_of_a_process_can_be_interrupted_at_any_line():
@@ -200,6 +207,23 @@ def test_steps_can_be_interrupted_at_any_line():
                     profiler.step()
                 assert takes_in_a_thread(profiler._lock), injection.where
         assert sum(delivery.counts()) == 4, injection.where
+
+    interrupt_at_each_line(run)
+
+
+def test_the_beginning_of_a_decorated_call_can_be_interrupted_at_any_line():
+    interrupt_the_beginning(lambda: _DecoratedCall(profile()))
+
+
+def test_the_end_of_a_decorated_call_delivers_at_whatever_line_it_is_interrupted():
+    def run(injection: Injection) -> None:
+        delivery = Delivery()
+        call = _DecoratedCall(profile(on_trace_ready=delivery))
+        call.__enter__()
+        work()
+        with suppress(Interrupt), injection.on():
+            call.__exit__(None, None, None)
+        assert delivery.counts() == [1], injection.where
 
     interrupt_at_each_line(run)
 

@@ -188,7 +188,7 @@ def test_a_cell_that_fails_shows_its_error_and_the_recording(shell):
     assert "part" in [node.name for node in shell.user_ns["prof"].tree()]
 
 
-@pytest.mark.parametrize("line", ["--wrong", "2x", "--height tall"])
+@pytest.mark.parametrize("line", ["--wrong", "2x", "--height tall", '"prof'])
 def test_a_wrong_option_is_a_sentence(shell, line):
     done = shell.run(f"%%gpuscope {line}\n{CELL}")
     assert isinstance(done.result.error_in_exec, InvalidArgument)

@@ -231,6 +231,15 @@ def test_bars_have_the_figures_of_the_rows():
     assert ax.get_xlabel().startswith("self_device_time_total (")
 
 
+@pytest.mark.parametrize(
+    ("values", "label"),
+    [([4096.0] + [0.0] * 9, "size (KiB)"), ([0.0, 0.0], "size (B)")],
+)
+def test_the_unit_is_that_of_the_values(values, label):
+    names = [str(at) for at in range(len(values))]
+    assert plots.bars(names, values, quantity="B", what="size").get_xlabel() == label
+
+
 def test_the_parts_of_a_step_add_up_to_it():
     breakdown = recording().step_breakdown()
     ax = breakdown.plot()
@@ -251,7 +260,10 @@ def test_names_are_not_taken_for_formulas(tmp_path):
 @pytest.mark.parametrize(
     ("draw", "words"),
     [
-        (lambda: recording().key_averages().plot("speed"), "sort_by is 'speed'"),
+        (lambda: recording().key_averages().plot("speed"), "metric is 'speed'; accepted are cpu_time, device_time"),
+        (lambda: recording().key_averages().plot("count"), "metric is 'count'"),
+        (lambda: recording().key_averages().plot("flops"), "metric is 'flops'"),
+        (lambda: recording().key_averages().plot("key"), "metric is 'key'"),
         (lambda: recording().key_averages().plot(top=0), "top is 0"),
         (lambda: recording().step_breakdown().plot(device=7), "device is 7; accepted are 0"),
         (lambda: Roofline(0, "", {}, {}, (), (), ()).plot("op"), "kind is 'op'"),

@@ -4,7 +4,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import threading
+import time
+import uuid
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,8 +16,10 @@ from hypothesis import strategies as st
 
 import gpuscope as ours
 from fakes import session as fake
+from gpuscope import _core
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
 from gpuscope.profiler import ProfilerAction, ProfilerActivity, profile, schedule
+from gpuscope.profiler.windows import Annotations
 
 
 @pytest.fixture(autouse=True)
@@ -459,6 +465,55 @@ def test_a_recursive_call_belongs_to_the_outermost(log):
     assert log == ["start", "open", "stop"]
 
 
+def test_calls_of_several_threads_are_one_run_from_the_first_to_the_last(log):
+    runs, may_end = ([threading.Event(), threading.Event()] for _ in range(2))
+
+    @profile()
+    def work(number):
+        runs[number].set()
+        assert may_end[number].wait(10)
+
+    with ThreadPoolExecutor(2) as threads:
+        calls = []
+        for number in range(2):
+            calls.append(threads.submit(work, number))
+            assert runs[number].wait(10)
+        may_end[0].set()
+        calls[0].result()
+        assert log == ["start", "open"]
+        may_end[1].set()
+        calls[1].result()
+    assert log == ["start", "open", "stop"]
+
+
+def test_calls_that_threads_begin_at_once_all_run(log, monkeypatch):
+    opens, open_at_once = threading.Event(), fake.Session.open
+
+    def open_slowly(session):
+        opens.set()
+        time.sleep(0.05)  # the second call begins meanwhile
+        open_at_once(session)
+
+    monkeypatch.setattr(fake.Session, "open", open_slowly)
+
+    @profile()
+    def work():
+        return "done"
+
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(work)
+        assert opens.wait(10)
+        second = threads.submit(work)
+        assert [first.result(), second.result()] == ["done", "done"]
+
+
+def test_a_decorated_call_leaves_a_profiler_that_ran_before_it_running(log):
+    prof = profile()
+    with prof:
+        prof(lambda: None)()
+        assert log == ["start", "open"]
+
+
 def test_a_decorated_coroutine_function_is_recorded_until_it_ends(log):
     @profile()
     async def work():
@@ -471,10 +526,25 @@ def test_a_decorated_coroutine_function_is_recorded_until_it_ends(log):
     assert log == ["start", "open", "stop"]
 
 
-def test_a_generator_function_is_refused_with_the_way_out(log):
-    def numbers():
+class AsyncHandler:
+    async def __call__(self):
+        await asyncio.sleep(0)
+
+
+def test_an_object_whose_call_is_a_coroutine_function_is_recorded_until_it_ends(log):
+    handle = profile()(AsyncHandler())
+    assert inspect.iscoroutinefunction(handle)
+    asyncio.run(handle())
+    assert log == ["start", "open", "stop"]
+
+
+class Numbers:
+    def __call__(self):
         yield 1
 
+
+@pytest.mark.parametrize("numbers", [Numbers(), Numbers().__call__])
+def test_a_generator_function_is_refused_with_the_way_out(log, numbers):
     with pytest.raises(InvalidArgument, match="in a generator `with profile"):
         profile()(numbers)
 
@@ -592,6 +662,7 @@ def test_sizes_that_are_none_are_refused(size):
         ("acc_events", 3, "accepted are True and False"),
         ("post_processing_timeout_s", "1", "accepted are seconds from 0, or None"),
         ("post_processing_timeout_s", -1, "must be non-negative: it is -1; accepted are seconds from 0, or None"),
+        ("activities", {ProfilerActivity.CUDA: ["GPU_MEMCOPY"]}, "GPU_MEMCOPY; accepted are .*GPU_MEMCPY"),
         ("activities", [{ProfilerActivity.CUDA: ["GPU_MEMCOPY"]}], "GPU_MEMCOPY; accepted are .*GPU_MEMCPY"),
         ("custom_trace_id_callback", "id", "accepted is a callable or None"),
         ("execution_trace_observer", "trace.json", r"without start\(\); accepted are an ExecutionTraceObserver"),
@@ -656,6 +727,12 @@ def test_a_list_of_events_leaves_out_what_it_does_not_name(log, activities, left
     assert fake.Session.options["sync"] == sync
     notes = prof.trace.store.info()["session.notes"]
     assert notes.startswith("recorded as activities asks: of ") == any(isinstance(item, dict) for item in activities)
+
+
+def test_a_dictionary_of_events_need_not_be_in_a_list(log):
+    with profile(activities={ProfilerActivity.CUDA: ["GPU_MEMCPY"]}):
+        pass
+    assert fake.Session.options["left_out"] == {"kernel", "memset", "api"}
 
 
 @pytest.mark.parametrize("names", ["GPU_MEMCPY", 3, [3]])
@@ -956,6 +1033,33 @@ def test_metadata_reaches_the_recording_made_and_the_one_to_come(log):
 def test_metadata_that_is_not_json_is_refused(value):
     with pytest.raises(InvalidArgument, match="accepted is text in JSON"):
         profile().add_metadata_json("key", value)
+
+
+@pytest.mark.parametrize(("key", "value"), [("key", '"\udcff"'), ("\udcff", "1"), ("key", b"1")])
+def test_metadata_that_no_recording_can_hold_is_refused(key, value):
+    with pytest.raises(InvalidArgument, match=r"metadata: .*; accepted is text"):
+        profile().add_metadata_json(key, value)
+
+
+def test_a_note_that_cannot_be_encoded_is_escaped():
+    annotations = Annotations()
+    annotations.note("what \udcff is")
+    store = _core.merge([])
+    annotations.write_to(store)
+    assert store.info()["session.notes"] == r"what \udcff is"
+
+
+@pytest.mark.parametrize("made", [uuid.UUID(int=1), None, "\udcff"])
+def test_an_id_of_a_window_that_is_no_text_is_told_as_the_window_begins(log, made):
+    prof = profile(custom_trace_id_callback=lambda: made)
+    with pytest.raises(InvalidArgument, match=r"what custom_trace_id_callback returned is .*; accepted is text"):
+        prof.start()
+    assert log == ["start", "open", "stop"]
+
+
+def test_what_makes_ids_is_a_function_when_it_is_replaced_too():
+    with pytest.raises(InvalidArgument, match="callback is 5; accepted is a callable or None"):
+        profile().set_custom_trace_id_callback(5)
 
 
 def test_each_window_has_an_id_of_its_own(log):

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 
 from fakes.gscope import NONE, make_store
@@ -81,3 +84,8 @@ def test_every_analysis_sees_the_same_recording(training):
     assert len(training.trace.kernels) == 3
     assert training.audit().kernels == 0
     assert any(event.name == "gemm" for event in training.events())
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda recording: pickle.loads(pickle.dumps(recording))])
+def test_recordings_can_be_copied(training, again):
+    assert again(training).key_averages().table() == training.key_averages().table()

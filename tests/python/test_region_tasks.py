@@ -9,10 +9,12 @@ import itertools
 import random
 import sys
 import threading
+import time
 import weakref
 
 import pytest
 
+import gpuscope
 from gpuscope import _core
 
 
@@ -526,3 +528,131 @@ def test_values_of_context_variables_live_no_longer(record):
 
     with record():
         assert asyncio.run(main()) is None
+
+
+def on_another_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+def generate_in(region):
+    with region:
+        yield
+
+
+def begun(generator):
+    next(generator)
+    return generator
+
+
+def test_a_shared_region_may_end_on_a_thread_that_has_opened_none(record):
+    shared = _core.record_function("shared")
+    generators = []
+    with record() as done:
+        for _ in range(2):
+            on_another_thread(lambda: generators.append(begun(generate_in(shared))))
+        on_another_thread(generators.clear)
+    assert parents_of(done[0].store) == {"shared": None}
+
+
+def test_a_region_that_ends_on_another_thread_is_not_one_of_its_name_there(record):
+    generators = []
+    with record() as done:
+        on_another_thread(lambda: generators.append(begun(generate_in(_core.record_function("region")))))
+        with _core.record_function("region"):
+            generators.clear()
+            with _core.record_function("inside"):
+                pass
+    assert parents_of(done[0].store)["inside"] == "region"
+    assert not (done[0].regions["flags"] & int(_core.Flag.OPEN)).any()
+
+
+def test_a_region_that_workers_take_turns_in_lasts_until_it_ends(record):
+    waiting, ends = threading.Event(), threading.Event()
+    generators = []
+
+    def begin():
+        generators.append(begun(generate_in(_core.record_function("region"))))
+        waiting.set()
+        ends.wait()
+        with _core.record_function("later"):
+            pass
+
+    with record() as done:
+        thread = threading.Thread(target=begin)
+        thread.start()
+        waiting.wait()
+        on_another_thread(generators.clear)
+        _core.mark("after")
+        ends.set()
+        thread.join()
+    rows, store = done[0].regions, done[0].store
+    names = [done[0].path(row)[-1] for row in range(len(rows["start_ns"]))]
+    end_ns = rows["start_ns"] + rows["duration_ns"]
+    assert end_ns[names.index("region")] <= store.columns("mark")["start_ns"][0]
+
+
+@pytest.mark.parametrize("mode", ["full", "aggregate"])
+def test_a_call_that_waits_in_a_region_of_its_own_name_takes_no_longer(mode):
+    @gpuscope.record_function("fetch")
+    async def fetch():
+        with gpuscope.record_function("fetch"):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    with gpuscope.profile(mode=mode) as prof:
+        asyncio.run(fetch())
+    (row,) = prof.key_averages()
+    assert row.elapsed_time_total < 60e6, "us"
+
+
+def test_a_context_lies_where_it_was_made_on_every_thread_that_runs_it(record):
+    with record() as done, _core.record_function("outer"):
+        context = contextvars.copy_context()
+        for name in ("first", "second"):
+            on_another_thread(lambda: context.run(generate_and_end, name))  # noqa: B023 - at once
+            time.sleep(0.1)  # so that the second thread has the log of the first
+    assert parents_of(done[0].store) == {"outer": None, "first": "outer", "second": "outer"}
+
+
+def generate_and_end(name):
+    begun(generate_in(_core.record_function(name))).close()
+
+
+def test_the_end_of_a_region_that_was_entered_before_the_recording_ends_none_of_it(record):
+    reused = _core.record_function("region")
+    reused.__enter__()
+    with record() as done, _core.record_function("region"):
+        reused.__exit__(None, None, None)
+        with _core.record_function("inside"):
+            pass
+    assert parents_of(done[0].store)["inside"] == "region"
+
+
+def test_a_greenlet_inside_of_an_operator_of_a_task_ends_with_its_recording():
+    greenlet = pytest.importorskip("greenlet")
+    torch = pytest.importorskip("torch")
+
+    def switch():
+        with gpuscope.record_function("before"):
+            pass
+        context = contextvars.copy_context()
+        other = greenlet.greenlet(lambda: generate_and_end("green"))
+        other.gr_context = context
+        other.switch()
+
+    def add(tensor):
+        contextvars.copy_context().run(switch)
+        return tensor.clone()
+
+    def run():
+        operator = torch.library.custom_op(
+            "gpuscope_test::switch", add, mutates_args=(), schema="(Tensor tensor) -> Tensor"
+        )
+        operator(torch.ones(2))
+        torch.ones(2).add(1)
+
+    with gpuscope.profile() as prof:
+        on_another_thread(run)
+    assert {"before", "green", "aten::add"} <= {row.key for row in prof.key_averages()}

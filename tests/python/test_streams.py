@@ -74,6 +74,12 @@ def test_torchs_parent_of_all_streams_is_read_only_on_cuda():
         streams.resolve(of("torch", native_handle=78, device_index=0, device=types.SimpleNamespace(type="xpu")))
 
 
+def test_torchs_streams_of_the_host_are_refused():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(InvalidArgument, match="accepted are None for the current stream"):
+        streams.resolve(torch.Stream(device="cpu"))
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -129,7 +135,7 @@ def test_null_stream_of_others_is_open():
     assert streams.resolve(of("theirs", __cuda_stream__=(0, 0))).handle == 0
 
 
-@pytest.mark.parametrize("answer", [7, (1, 2, 3), ("a", "b"), (0, "b")])
+@pytest.mark.parametrize("answer", [7, (1, 2, 3), ("a", "b"), (0, "b"), (0, 1.5), (0, True)])
 def test_answer_of_another_form_is_refused(answer):
     with pytest.raises(
         InvalidArgument, match=r"^stream is .*, whose __cuda_stream__ is .*; accepted is \(0, handle\)$"

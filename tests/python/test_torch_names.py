@@ -117,6 +117,11 @@ def test_a_profile_is_one_without_steps_too_as_in_torch():
     assert isinstance(ours.profile(), ours._KinetoProfile)
 
 
+def test_a_profile_lists_its_own_names():
+    prof = ours.profile()
+    assert {name for name in dir(ours.profile) if not name.startswith("_")} | {"step_num"} <= set(dir(prof))
+
+
 def test_the_profiler_without_steps_takes_what_it_takes_in_torch():
     same_parameters("_KinetoProfile", parameters(ours._KinetoProfile), parameters(theirs._KinetoProfile))
 

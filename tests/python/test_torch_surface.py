@@ -29,7 +29,7 @@ IMMUTABLE = "torch builds its events with it; ours are read from the recording a
 NOT_THERE = {
     "EventList": {},
     "FunctionEvent": dict.fromkeys(("append_kernel", "append_cpu_child", "set_cpu_parent"), IMMUTABLE),
-    "FunctionEventAvg": {"add": IMMUTABLE},
+    "FunctionEventAvg": {},
     "Interval": {},
     "Kernel": {},
 }

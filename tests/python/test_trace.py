@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import copy
 import gc
 import inspect
+import pickle
 import sys
 from enum import IntEnum, IntFlag
 from types import SimpleNamespace
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 from fakes.gscope import NONE
-from fakes.recordings import aggregate, make_trace, training
+from fakes.recordings import aggregate, make_trace, nested, training
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.trace import Trace, describe
@@ -118,6 +120,31 @@ def test_kernel_names_are_demangled_and_shortened():
 def test_repr_says_what_there_is():
     assert repr(training()) == "<Trace (full): 3 regions, 4 kernels, 1 copies, 3 driver calls>"
     assert repr(training().tracks) == "<Table track: 1 rows of device, context, stream>"
+
+
+def test_long_paths_keep_their_outer_and_inner_names():
+    names = [f"region_{number}" for number in range(3000)]
+    paths = nested(names).store.path_texts()
+    assert max(map(len, paths)) < 5000
+    outer, inner = paths[-1].split("/.../")
+    assert "/".join(names).startswith(outer + "/")
+    assert "/".join(names).endswith("/" + inner)
+
+
+def test_paths_of_long_names_are_cut_within_a_name():
+    text = nested(["é" * 3000]).store.path_texts()[0]
+    assert (text[0], text[-1], text.count("/.../")) == ("é", "é", 1)
+
+
+def test_short_paths_are_whole():
+    names = ["region"] * 500
+    assert nested(names).store.path_texts()[-1] == "/".join(names)
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda table: pickle.loads(pickle.dumps(table))])
+def test_tables_can_be_copied(again):
+    table = training().kernels
+    assert again(table).start_ns.tolist() == table.start_ns.tolist()
 
 
 def test_an_empty_recording_opens():

@@ -86,10 +86,16 @@ def test_bytes_are_read_as_people_write_them(given, size):
     assert units.parse_bytes("cap", given) == size
 
 
-@pytest.mark.parametrize("given", ["x", "1 XB", "-5", True, 1.5, None, "0"])
+@pytest.mark.parametrize("given", ["x", "1 XB", "-5", True, 1.5, None, "0", "9" * 400, 10**30, "9EB"])
 def test_anything_else_is_no_number_of_bytes(given):
     with pytest.raises(InvalidArgument, match=r"^cap is .*; accepted are bytes as an integer or text"):
         units.parse_bytes("cap", given)
+
+
+def test_a_number_of_bytes_that_is_too_long_is_cut_in_the_sentence():
+    with pytest.raises(InvalidArgument) as raised:
+        units.parse_bytes("cap", "9" * 400)
+    assert len(str(raised.value)) < 200
 
 
 def test_times_and_shares_are_read_as_people_write_them():

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 import pytest
 
@@ -98,6 +99,28 @@ def test_windows_that_accumulate_hold_what_each_of_them_held(mode):
     row = next(row for row in prof.key_averages() if row.key == "work")
     assert row.p50 > 0
     assert row.cpu_time_total >= row.max >= row.min > 0
+
+
+def test_steps_of_totals_are_one_path():
+    with gs.profile(mode="aggregate", schedule=gs.schedule(wait=0, warmup=0, active=5)) as prof:
+        for _ in range(4):
+            work("work")
+            prof.step()
+    assert [(node.name, node.count) for node in prof.tree()] == [("ProfilerStep*", 5), ("work", 4)]
+
+
+@pytest.mark.parametrize("mode", ["full", "ring"])
+def test_a_step_that_another_thread_begins_ends_the_one_before(mode):
+    windows = []
+    with gs.profile(
+        mode=mode,
+        schedule=gs.schedule(wait=0, warmup=0, active=2),
+        on_trace_ready=lambda p: windows.append([event.trace_name for event in p.events()]),
+    ) as prof:
+        worker = threading.Thread(target=lambda: [prof.step() for _ in range(4)])
+        worker.start()
+        worker.join()
+    assert windows[:2] == [["ProfilerStep#0", "ProfilerStep#1"], ["ProfilerStep#2", "ProfilerStep#3"]]
 
 
 def test_time_between_windows_is_not_recorded_time():

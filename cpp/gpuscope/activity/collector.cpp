@@ -387,6 +387,7 @@ void Collector::stop_recording() noexcept {
     uint8_t value = *before;
     cupti_.set_attribute(kZeroedBuffers, &size, &value);
   }
+  dropped();  // what CUPTI counts is of this recording, and not of the next
   tier_ = Tier::None;
 }
 

@@ -84,25 +84,45 @@ void find_forward(const store::Store& store, const std::vector<uint32_t>& order,
   }
 }
 
+/// For each region the first part of its call; itself of what is no part of a call.
+std::vector<uint32_t> first_parts(const store::Store& store) {
+  const store::Resumptions& parts = store.resumption;
+  std::vector<uint32_t> first(store.region.size());
+  std::iota(first.begin(), first.end(), 0U);
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    const uint32_t row = parts.region[part];
+    if (row < first.size() && parts.first[part] < row) {
+      first[row] = parts.first[part];
+    }
+  }
+  return first;
+}
+
 /// Fills in `counted_as`, from the outermost regions inwards.
 void find_counted(const store::Store& store, const CallPaths& paths, const std::vector<uint32_t>& order,
                   Instances& result) {
   const store::Regions& regions = store.region;
   const std::size_t count = order.size();
-  std::vector<uint32_t> inside(count);
+  const std::vector<uint32_t> first = first_parts(store);
+  const auto call_of = [&](uint32_t region) { return region < count ? first[region] : kNone; };
+  std::vector<uint32_t> inside(count);  // of the first part of a call what all its parts have
   const auto add = [&](uint32_t region) {
     if (region < count) {
-      ++inside[region];
+      ++inside[first[region]];
     }
   };
-  std::ranges::for_each(regions.parent, add);
+  for (uint32_t row = 0; row < count; ++row) {  // a call within another is one there, in however many parts
+    if (first[row] == row || call_of(regions.parent[row]) != call_of(regions.parent[first[row]])) {
+      add(regions.parent[row]);
+    }
+  }
   std::ranges::for_each(store.api.region, add);
   result.counted_as.resize(count);
   std::iota(result.counted_as.begin(), result.counted_as.end(), 0U);
   for (std::size_t place = count; place-- > 0;) {
     const uint32_t row = order[place];
-    const uint32_t parent = regions.parent[row];
-    if (parent >= count || inside[parent] != 1) {
+    const uint32_t parent = call_of(regions.parent[row]);
+    if (parent == kNone || first[row] != row || inside[parent] != 1) {
       continue;
     }
     const uint32_t path = paths.valid(regions.path[row]);
@@ -193,37 +213,48 @@ void join_calls(const store::Store& store, Instances& result) {
 
 }  // namespace
 
-std::vector<bool> CallPaths::outermost() const {
-  const auto count = static_cast<uint32_t>(size());
-  std::vector<uint32_t> first_child(count, store::kNone);
-  std::vector<uint32_t> next_sibling(count, store::kNone);
-  uint32_t first_root = store::kNone;
-  for (uint32_t path = count; path-- > 0;) {
-    uint32_t& first = parent(path) == store::kNone ? first_root : first_child[parent(path)];
-    next_sibling[path] = first;
-    first = path;
+std::vector<bool> find_outermost(std::span<const uint32_t> parents, std::span<const uint32_t> groups) {
+  const auto count = static_cast<uint32_t>(parents.size());
+  std::vector<uint32_t> first_child(count, kNone);
+  std::vector<uint32_t> next_sibling(count, kNone);
+  uint32_t first_root = kNone;
+  for (uint32_t node = count; node-- > 0;) {
+    uint32_t& first = parents[node] < count ? first_child[parents[node]] : first_root;
+    next_sibling[node] = first;
+    first = node;
   }
 
-  // Depth first, counting the open regions of each name: linear, however deep a recursion goes.
-  std::vector<bool> result(count);
-  std::unordered_map<uint64_t, uint32_t> open;
-  const auto key = [&](uint32_t path) { return uint64_t{kind(path)} << 32 | name(path); };
-  for (uint32_t path = first_root; path != store::kNone;) {
-    result[path] = open[key(path)]++ == 0;
-    if (first_child[path] != store::kNone) {
-      path = first_child[path];
+  // Depth first, counting the open nodes of each group: linear, however deep a recursion goes.
+  std::vector<bool> result(count, true);
+  std::vector<uint32_t> open(count == 0 ? 0 : std::size_t{std::ranges::max(groups)} + 1);
+  for (uint32_t node = first_root; node < count;) {
+    result[node] = open[groups[node]]++ == 0;
+    if (first_child[node] != kNone) {
+      node = first_child[node];
       continue;
     }
-    while (path != store::kNone) {
-      --open[key(path)];
-      if (next_sibling[path] != store::kNone) {
-        path = next_sibling[path];
+    while (node < count) {
+      --open[groups[node]];
+      if (next_sibling[node] != kNone) {
+        node = next_sibling[node];
         break;
       }
-      path = parent(path);
+      node = parents[node];
     }
   }
   return result;
+}
+
+std::vector<bool> CallPaths::outermost() const {
+  std::vector<uint32_t> parents(size());
+  std::vector<uint32_t> groups(size());
+  std::unordered_map<uint64_t, uint32_t> numbers;
+  for (uint32_t path = 0; path < size(); ++path) {
+    parents[path] = parent(path);
+    const auto next = static_cast<uint32_t>(numbers.size());
+    groups[path] = numbers.try_emplace(uint64_t{kind(path)} << 32 | name(path), next).first->second;
+  }
+  return find_outermost(parents, groups);
 }
 
 Instances measure_instances(const store::Store& store) {

@@ -10,6 +10,10 @@
 
 namespace gpuscope::analysis {
 
+/// For each node of a forest whether no node that it lies in is of its group. `parents` has the row of the node around
+/// each, of roots no row; nodes of loops, as damaged files have them, are taken for outermost.
+std::vector<bool> find_outermost(std::span<const uint32_t> parents, std::span<const uint32_t> groups);
+
 /// The path table, checked: a parent always has a lower row than its child, so loops in damaged files cannot be.
 class CallPaths {
  public:
@@ -74,6 +78,8 @@ struct FunctionNesting {
   std::vector<int64_t> total_cpu_ns;  // 0 of those that lie in another of their name
   std::vector<uint32_t> caller;       // the function directly around
   std::vector<uint32_t> region;       // or the region, which then lies in the caller
+  // Of each region likewise, without functions inside too; 0 of those that overlap what runs beside them.
+  std::vector<int64_t> region_self_cpu_ns;
   // The function directly around each region and each driver call; none where a region is.
   std::vector<uint32_t> region_caller;
   std::vector<uint32_t> call_caller;

@@ -53,6 +53,7 @@ class Nester {
     found_.total_cpu_ns.resize(functions);
     found_.caller.resize(functions, kNone);
     found_.region.resize(functions, kNone);
+    found_.region_self_cpu_ns.resize(store.region.size());
     found_.region_caller.resize(store.region.size(), kNone);
     found_.call_caller.resize(store.api.size(), kNone);
   }
@@ -61,17 +62,16 @@ class Nester {
     // What ends within the item does not hold it: a region that `__enter__` begins lasts longer.
     while (!open_.empty() && (open_.back().thread != item.thread || open_.back().end_ns <= item.start_ns ||
                               open_.back().end_ns < item.end_ns)) {
-      leave();
+      leave(item);
     }
     const bool in_function = !open_.empty() && open_.back().what == What::Function;
     const uint32_t around = open_.empty() ? kNone : open_.back().row;
-    if (in_function) {
-      found_.self_cpu_ns[around] -= item.end_ns - item.start_ns;
+    if (!open_.empty()) {
+      self_cpu_ns(open_.back()) -= item.end_ns - item.start_ns;
     }
     switch (item.what) {
       case What::Function: {
         (in_function ? found_.caller : found_.region)[item.row] = around;
-        found_.self_cpu_ns[item.row] += item.end_ns - item.start_ns;
         const bool is_outermost = open_names_[store_.python_function.name[item.row]]++ == 0;
         found_.total_cpu_ns[item.row] = is_outermost ? item.end_ns - item.start_ns : 0;
         break;
@@ -83,17 +83,31 @@ class Nester {
         found_.call_caller[item.row] = in_function ? around : kNone;
         return;  // nothing lies in it
     }
+    self_cpu_ns(item) += item.end_ns - item.start_ns;
     open_.push_back(item);
   }
 
   FunctionNesting finish() { return std::move(found_); }
 
  private:
-  void leave() {
-    if (open_.back().what == What::Function) {
-      --open_names_[store_.python_function.name[open_.back().row]];
-    }
+  void leave(const Item& next) {
+    const Item left = open_.back();
     open_.pop_back();
+    if (left.what == What::Function) {
+      --open_names_[store_.python_function.name[left.row]];
+    }
+    // What began in it and outlasts it has the time from there on.
+    if (left.thread == next.thread && left.end_ns > next.start_ns) {
+      self_cpu_ns(left) -= left.end_ns - next.start_ns;
+      if (!open_.empty()) {
+        self_cpu_ns(open_.back()) += left.end_ns - next.start_ns;
+      }
+    }
+  }
+
+  /// Of a function or a region.
+  int64_t& self_cpu_ns(const Item& item) {
+    return (item.what == What::Function ? found_.self_cpu_ns : found_.region_self_cpu_ns)[item.row];
   }
 
   const Store& store_;

@@ -15,6 +15,13 @@ constexpr int64_t kLast = int64_t{1} << 61;
 // How far to look for the next call of a thread.
 constexpr std::size_t kAhead = 4'096;
 
+// Rows are almost in order: the call after a region is mostly as near as that.
+constexpr int kNear = 64;
+// Costs are means: no call is told to have been that alone.
+constexpr double kLeastLeft = 0.25;
+// Nor that any event took longer, whatever a damaged recording says.
+constexpr int64_t kMostCost = 1'000'000'000;
+
 int64_t plus(int64_t a, int64_t b) { return std::clamp(a + b, -kLast, kLast); }
 
 }  // namespace
@@ -138,6 +145,54 @@ int64_t QueueModel::after_base(int64_t time_ns) const noexcept {
   return time_ns >= base_ ? distance(base_, time_ns) : -distance(time_ns, base_);
 }
 
+void QueueModel::take_out(const store::Store& store, const RecordingCosts& costs) {
+  const auto known = [](int64_t cost) { return std::clamp<int64_t>(cost, 0, kMostCost); };
+  const int64_t of_launch = known(costs.launch);
+  const int64_t of_call = known(costs.call);
+  const int64_t of_region = known(costs.region);
+  Rows<int64_t> spent(calls_.size());
+  for (std::size_t at = 0; at < calls_.size(); ++at) {
+    spent[at] = calls_[at].first_work < works_before(at + 1) ? of_launch : of_call;
+  }
+  struct OfThread {
+    const std::vector<uint32_t>* calls = nullptr;
+    std::size_t next = 0;
+  };
+  std::unordered_map<uint16_t, OfThread> threads;
+  OfThread* here = nullptr;
+  for (std::size_t row = 0; of_region != 0 && row < store.region.size(); ++row) {
+    const uint16_t thread = store.region.thread[row];
+    if (here == nullptr || thread != store.region.thread[row - 1]) {
+      here = &threads.try_emplace(thread, OfThread{.calls = calls_of(thread)}).first->second;
+    }
+    if (here->calls == nullptr) {
+      continue;
+    }
+    const std::vector<uint32_t>& calls = *here->calls;
+    std::size_t& next = here->next;
+    const int64_t start = after_base(store.region.start_ns[row]);
+    const auto is_before = [&](uint32_t call) { return calls_[call].start < start; };
+    for (int step = 0; step < kNear && next < calls.size() && is_before(calls[next]); ++step) {
+      ++next;
+    }
+    for (int step = 0; step < kNear && next > 0 && !is_before(calls[next - 1]); ++step) {
+      --next;
+    }
+    if ((next < calls.size() && is_before(calls[next])) || (next > 0 && !is_before(calls[next - 1]))) {
+      next = static_cast<std::size_t>(std::partition_point(calls.begin(), calls.end(), is_before) - calls.begin());
+    }
+    if (next < calls.size()) {
+      spent[calls[next]] += of_region;
+    }
+  }
+  scales_.resize(calls_.size());
+  for (std::size_t at = 0; at < calls_.size(); ++at) {
+    const int64_t whole = calls_[at].piece + calls_[at].own;
+    const double left = whole > 0 ? 1.0 - static_cast<double>(spent[at]) / static_cast<double>(whole) : 1.0;
+    scales_[at] = static_cast<float>(std::clamp(left, kLeastLeft, 1.0));
+  }
+}
+
 std::vector<std::size_t> QueueModel::calls_before(std::span<const int64_t> moments) const {
   std::vector<std::size_t> before;
   before.reserve(moments.size());
@@ -222,6 +277,8 @@ void QueueModel::run(Times& times, const std::vector<std::size_t>& before, const
       piece -= changes.saved_before(calls_, call);
       own = removed ? 0 : changes.own(call);
     }
+    piece = scaled(at, piece);
+    own = scaled(at, own);
     const int64_t start = plus(call.after == kNone ? 0 : times.end_of(call.after), piece);
     int64_t end = plus(start, own);
     if (waits && call.queue_wait != kNone) {
@@ -293,13 +350,18 @@ std::vector<int64_t> QueueModel::passed(std::span<const int64_t> moments, std::o
   for (std::size_t each = 0; each < moments.size(); ++each) {
     const int64_t moment = after_base(moments[each]);
     const std::size_t next = calls_until(moment, of_thread);
-    const auto saved = [&](const Call& call, int64_t start, int64_t end) {
-      return changes == nullptr ? 0 : changes->saved_between(call.thread, start, end);
+    // What remains of time before the next call.
+    const auto remains = [&](const Call& call, int64_t start, int64_t end) {
+      if (changes == nullptr) {
+        return end - start;
+      }
+      const int64_t time = end - start - changes->saved_between(call.thread, start, end);
+      return next != count ? scaled(call_at(next), time) : time;
     };
-    // Before the next call, as long as it was recorded to be.
+    // As long before the next call as it was recorded to be.
     const auto before_next = [&] {
       const Call& call = calls_[call_at(next)];
-      return plus(times.start_of(call_at(next)), -(call.start - moment - saved(call, moment, call.start)));
+      return plus(times.start_of(call_at(next)), -remains(call, moment, call.start));
     };
     int64_t at = moment;
     if (next != 0) {
@@ -310,7 +372,7 @@ std::vector<int64_t> QueueModel::passed(std::span<const int64_t> moments, std::o
       } else if (next != count && calls_[call_at(next)].after != row && times.has_call(call_at(next))) {
         at = std::max(times.end_of(row), before_next());  // it waited for another thread
       } else {
-        at = plus(times.end_of(row), std::max<int64_t>(0, moment - call.end - saved(call, call.end, moment)));
+        at = plus(times.end_of(row), std::max<int64_t>(0, remains(call, call.end, moment)));
       }
     } else if (next != count && times.has_call(call_at(next))) {
       at = before_next();

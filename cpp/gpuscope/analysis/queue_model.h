@@ -26,6 +26,13 @@ struct QueueEdits {
   std::span<const double> copy_factors;
 };
 
+/// What recording a program costs it, in ns of the host for each event.
+struct RecordingCosts {
+  int64_t launch = 0;
+  int64_t call = 0;  // that launches nothing
+  int64_t region = 0;
+};
+
 /// A recording as host threads, streams and what they wait for; replayed, it says how long the program had taken.
 ///
 /// A thread is a sequence of pieces of fixed length and calls; a stream begins its work in the order of the launches.
@@ -39,6 +46,10 @@ class QueueModel {
  public:
   /// What is not in a recording, as a damaged file refers to, is left out. Throws std::bad_alloc.
   explicit QueueModel(const store::Store& store);
+
+  /// From now on it runs again as if nothing had recorded it: what that cost is taken from the call of each event, or,
+  /// of a region, from the next call of its thread and the time before that.
+  void take_out(const store::Store& store, const RecordingCosts& costs);
 
   /// When the program was through with what it did before each of these moments, in order: when a thread (every one
   /// without) came by and the work was done that had been launched by then. In ns after the first call.
@@ -104,6 +115,9 @@ class QueueModel {
     return call < calls_.size() ? calls_[call].first_work : works_.size();
   }
   std::vector<std::size_t> calls_before(std::span<const int64_t> moments) const;
+  int64_t scaled(std::size_t call, int64_t time) const noexcept {
+    return scales_.empty() ? time : static_cast<int64_t>(static_cast<double>(time) * scales_[call]);
+  }
   std::size_t calls_until(int64_t moment, const std::vector<uint32_t>* of_thread) const;
   const std::vector<uint32_t>* calls_of(std::optional<uint16_t> thread) const;
   Window window(const std::vector<std::size_t>& before, std::optional<uint16_t> thread) const;
@@ -119,6 +133,7 @@ class QueueModel {
   int32_t held_gap_ = 0;
   Rows<Call> calls_;
   Rows<Work> works_;
+  Rows<float> scales_;  // what remains of each call and the piece before it without a recording; empty: all
   Rows<int64_t> done_;  // before each call, and after the last: when all was done that was launched
   std::unordered_map<uint16_t, std::vector<uint32_t>> calls_of_thread_;
   Rows<uint32_t> call_of_row_;

@@ -217,7 +217,8 @@ class QueueReader {
               by_correlation_.begin());
         }
       }
-      const bool known = hint < by_correlation_.size() && by_correlation_[hint].first == correlation;
+      const bool known =
+          correlation != 0 && hint < by_correlation_.size() && by_correlation_[hint].first == correlation;
       if (!known || (table.flags[row] & store::kZeroTime) != 0) {
         ++model_.unlaunched_;
         continue;

@@ -163,9 +163,16 @@ RegionGroups group_regions(const store::Store& store, const Instances& instances
   result.group_of_row.resize(count);
   std::vector<uint32_t> group_of_duration(count);
   for (std::size_t row = 0; row < count; ++row) {
+    result.group_of_row[row] = own_group[instances.counted_as[row]];
+  }
+  // Groups may tell regions of one name apart.
+  const bool by_name = !keys.shapes && keys.stack_frames == 0 && !keys.overloads;
+  const std::vector<bool> outermost = by_name
+                                          ? std::vector<bool>(instances.outermost.begin(), instances.outermost.end())
+                                          : find_outermost({regions.parent.data(), count}, result.group_of_row);
+  for (std::size_t row = 0; row < count; ++row) {
     const uint32_t counted_as = instances.counted_as[row];
-    const uint32_t group = own_group[counted_as];
-    result.group_of_row[row] = group;
+    const uint32_t group = result.group_of_row[row];
     group_of_duration[row] = counted_as == row ? group : uncounted;
     NameStat& total = totals[group];
     total.self_cpu_ns += instances.self_cpu_ns[row];
@@ -173,7 +180,7 @@ RegionGroups group_regions(const store::Store& store, const Instances& instances
     total.self_cpu_bytes += instances.self_cpu_bytes[row];
     total.self_device_bytes += instances.self_device_bytes[row];
     total.is_top_level |= regions.parent[row] >= count;
-    if (instances.outermost[row] != 0) {
+    if (outermost[row]) {
       total.cpu_ns += regions.duration_ns[row];
       total.suspended_ns += instances.suspended(row);
       total.device_ns += instances.device_ns[row];

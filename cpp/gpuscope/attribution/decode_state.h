@@ -138,10 +138,11 @@ struct Counters {
   uint64_t unread_bytes = 0;
   uint64_t calls = 0;
   uint64_t region_events = 0;
-  uint64_t function_events = 0;  // calls and returns of Python functions
-  uint64_t work_ns = 0;          // of our callbacks for their events, besides appending them
-  uint64_t samples = 0;          // of Python
-  uint64_t samples_dropped = 0;  // that found no room on their way
+  uint64_t function_events = 0;   // calls and returns of Python functions
+  uint64_t work_ns = 0;           // of our callbacks for their events, besides appending them
+  uint64_t function_work_ns = 0;  // likewise, of Python functions
+  uint64_t samples = 0;           // of Python
+  uint64_t samples_dropped = 0;   // that found no room on their way
   uint64_t counter_samples = 0;
   uint64_t device_samples = 0;
   uint64_t device_samples_thinned = 0;  // that were left out in aggregate mode
@@ -161,8 +162,9 @@ struct GpuSpan {
 /// A start/end range that has not ended; path kNone: it has.
 struct StartedRange {
   uint32_t path = store::kNone;
-  uint32_t row = store::kNone;
+  uint32_t row = store::kNone;  // kNone too where it began before the window: it gets one when it, or the window, ends
   int64_t start_ns = 0;
+  uint16_t thread = 0;
 };
 
 class Replay;
@@ -270,7 +272,9 @@ struct DecodeState {
   Origins origins;
   uint64_t strands_begun = 0;
   std::function<void(int64_t at_ns)> read_others_until;  // the logs that are not being read
-  std::unordered_map<uint32_t, CallInParts> calls;       // by number
+  /// Ends a region of a task's, known by its key, that was entered on another thread; false where there is none.
+  std::function<bool(uint64_t task, int64_t at_ns, uint32_t name, uint32_t detail)> exit_elsewhere;
+  std::unordered_map<uint32_t, CallInParts> calls;  // by number
 
   std::vector<GpuSpan> gpu_spans;       // not read yet
   base::FlatMap<uint32_t> gpu_rows;     // aggregate mode: path -> its one row of region_gpu
@@ -333,6 +337,46 @@ struct DecodeState {
     calls.clear();
   }
 
+  /// Says how long a start/end range was within the window, of which one that began before has no row yet. It stays
+  /// open where only the window ends.
+  void close_range(const StartedRange& range, int64_t end_ns, bool stays_open) {
+    const int64_t open_ns = window.open_ns.load(std::memory_order_relaxed);
+    end_ns = std::min(end_ns, window.close_ns.load(std::memory_order_relaxed));
+    const bool is_clipped = range.start_ns < open_ns;
+    if (is_clipped && end_ns <= open_ns) {
+      return;
+    }
+    if (aggregates()) {
+      if (is_clipped || window.keeps_regions(range.start_ns)) {
+        const int64_t duration_ns = std::max<int64_t>(0, end_ns - std::max(range.start_ns, open_ns));
+        add_total(range.path, duration_ns, duration_ns);  // overlaps others: no self time
+      }
+      return;
+    }
+    store::Regions& regions = store->region;
+    uint32_t row = range.row;
+    if (is_clipped && keeps_rows()) {
+      constexpr uint16_t kFlags = store::kOpen | store::kAsync | store::kClipped;
+      row = regions.append({open_ns, 0, store::kNone, range.path, range.thread, kFlags});
+      counters.unnamed += dictionaries.is_unnamed(dictionaries.path_name(range.path));
+    } else if (is_clipped) {
+      counters.refused += full;
+    }
+    if (row != store::kNone) {
+      regions.duration_ns[row] = std::max<int64_t>(0, end_ns - regions.start_ns[row]);
+      regions.flags[row] &= static_cast<uint16_t>(stays_open ? ~0 : ~store::kOpen);
+    }
+  }
+  /// Likewise those that have not ended: the window ends.
+  void close_ranges(int64_t close_ns) {
+    started_ranges.each([&](uint64_t, StartedRange& range) {
+      if (range.path != store::kNone) {
+        close_range(range, close_ns, true);
+      }
+      range.row = store::kNone;
+    });
+  }
+
   /// `visit(store::Target, id)` for each reference to a dictionary, from here and from the rows of events.
   template <class F>
   void each_reference(F&& visit);
@@ -346,7 +390,12 @@ void DecodeState::each_reference(F&& visit) {
   using store::Target;
   const auto visit_path = [&](uint32_t& path) { visit(Target::Paths, path); };
   node_paths.each([&](uint64_t, uint32_t& path) { visit_path(path); });
-  started_ranges.each([&](uint64_t, StartedRange& range) { visit_path(range.path); });
+  started_ranges.each([&](uint64_t, StartedRange& range) {
+    if (range.path != store::kNone) {
+      visit_path(range.path);
+      visit(Target::Threads, range.thread);
+    }
+  });
   origins.each_path(visit_path);
   for (auto& [number, call] : calls) {
     visit(Target::Strings, call.name);

@@ -32,6 +32,12 @@ constexpr std::size_t kMostBeingRead = 64;
 Decoder::Decoder(const Settings& settings, const driver::Cupti& cupti, uint64_t main_thread)
     : state_(settings), gpu_records_(state_), walker_(cupti), main_thread_(main_thread) {
   state_.read_others_until = [this](int64_t at_ns) { read_others_until(at_ns); };
+  state_.exit_elsewhere = [this](uint64_t task, int64_t at_ns, uint32_t name, uint32_t detail) {
+    read_others_until(at_ns);  // where it was entered
+    bool found = false;
+    each_replay([&](Replay& replay) { found = found || replay.exit_of(task, at_ns, name, detail); });
+    return found;
+  };
   if (settings.by_time) {
     gpu_records_.set_api([this](const activity::ApiRecord& record) { take_api(record); });
   }
@@ -53,6 +59,7 @@ void Decoder::discard_logs() {
     log.skip_all();
     log.take_dropped();
     log.take_work();
+    log.take_function_work();
     EventLogs::release_if_done(log);
   });
 }
@@ -152,6 +159,7 @@ void Decoder::drain_logs() {
     being_read_.pop_back();
     log_dropped_ += log->take_dropped();
     state_.counters.work_ns += log->take_work();
+    state_.counters.function_work_ns += log->take_function_work();
     if (is_main && state_.window.open_ns.load(std::memory_order_relaxed) <= state_.clock.now_ns()) {
       replay.open_window();
     }
@@ -473,7 +481,8 @@ void Decoder::look_at_bounds() {
     each_replay([&](Replay& replay) { replay.apply(*eviction); });
     gpu_records_.apply(*eviction);
     // What is referred to by none of the rows any more; seldom, as all of them are looked through.
-    if (state_.dictionaries.bytes() > renewed_bytes_ + state_.settings.max_bytes / 16) {
+    if (state_.dictionaries.bytes() > renewed_bytes_ + state_.settings.max_bytes / 16 ||
+        state_.dictionaries.is_short_of_ids()) {
       renew_dictionaries();
     }
   }
@@ -510,6 +519,8 @@ std::unique_ptr<store::Store> Decoder::finish(int64_t close_ns) {
     span.region = span.path = store::kNone;
   }
   state_.close_calls(close_ns);
+  state_.close_ranges(close_ns);
+  gpu_records_.place_waits();
   state_.totals.move_into(*state_.store);
   sampled_.clear();
   std::unique_ptr<store::Store> finished = std::exchange(state_.store, std::make_unique<store::Store>());
@@ -524,7 +535,6 @@ std::unique_ptr<store::Store> Decoder::finish(int64_t close_ns) {
   state_.gpu_rows.clear();
   state_.sample_rows.clear();
   state_.forward_ops.clear();
-  state_.started_ranges.each([](uint64_t, StartedRange& range) { range.row = store::kNone; });
   state_.origins.change_rows([](uint32_t) { return store::kNone; });
   state_.full = false;
   state_.last_eviction = {};

@@ -165,7 +165,17 @@ uint32_t Dictionaries::find_variant(const store::Variants::Row& wanted) {
 uint16_t Dictionaries::track(uint32_t device, uint32_t context, uint32_t stream) {
   const uint64_t key = hash(store::Tracks::Row{device, context, stream});
   if (key != last_track_key_) {
-    last_track_ = tracks_.find_or_make(key, [&] { return narrow(tables_.track.append({device, context, stream})); });
+    if (const uint16_t* known = tracks_.find(key); known != nullptr) {
+      last_track_ = *known;
+    } else if (tables_.track.size() < kMaxIds) {
+      last_track_ = narrow(tables_.track.append({device, context, stream}));
+      tracks_.set(key, last_track_);
+    } else {
+      if (tables_.track.size() == kMaxIds) {  // for all later ones
+        tables_.track.append({device, context, store::kNone});
+      }
+      last_track_ = kMaxIds;
+    }
     last_track_key_ = key;
   }
   return last_track_;
@@ -216,6 +226,10 @@ std::size_t Dictionaries::bytes() const noexcept {
   }
   tables_.each_table([&]<class Table>(const Table& table) { bytes += table.size() * Table::kRowBytes; });
   return bytes + variant_rows_.size() * sizeof(store::Variants::Row) + stacks_.size() * sizeof(uint32_t);
+}
+
+bool Dictionaries::is_short_of_ids() const noexcept {
+  return std::max(tables_.thread.size(), tables_.track.size()) > kMaxIds / 2;
 }
 
 void Dictionaries::move_into(store::Store& store) {

@@ -34,6 +34,7 @@ class Dictionaries {
   uint32_t stack(uint32_t stack);
   uint32_t variant(const store::Variants::Row& row);
   uint16_t track(uint32_t device, uint32_t context, uint32_t stream);
+  store::Tracks::Row track(uint16_t track) const { return tables_.track[track]; }
   uint16_t call(std::string_view name, store::CallKind kind, bool captured, int32_t result, uint32_t callback);
   uint16_t thread(uint64_t system_id, std::string_view name);
   uint16_t counter(const std::string& name, const std::string& unit, const std::string& description);
@@ -50,6 +51,8 @@ class Dictionaries {
   bool is_unnamed(uint32_t string) const noexcept { return string == more_names_ && string != store::kNone; }
 
   std::size_t bytes() const noexcept;
+  /// Whether half of the numbers that threads or tracks can have are given out.
+  bool is_short_of_ids() const noexcept;
   /// Whether new names read "(more names)": the memory is used up.
   void refuse_more(bool refuse) noexcept { refuses_ = refuse; }
   /// Hands all of it over; this is of no more use.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "gpuscope/store/values.h"
 #include "gpuscope/timing/device_clock.h"
@@ -90,6 +91,24 @@ void GpuRecords::apply(const Eviction& eviction) {
   merged_.each([&](uint64_t, uint32_t& row) { row = eviction.graph_launch(row); });
 }
 
+uint16_t GpuRecords::track(uint32_t device, uint32_t context, uint32_t stream) {
+  device_of_context_.set(context, device);
+  return state_->dictionaries.track(device, context, stream);
+}
+
+void GpuRecords::place_waits() {
+  if (!std::exchange(has_unplaced_waits_, false)) {
+    return;
+  }
+  store::Syncs& waits = state_->store->sync;
+  for (std::size_t row = 0; row < waits.size(); ++row) {
+    const store::Tracks::Row at = state_->dictionaries.track(waits.track[row]);
+    if (const uint32_t* device = device_of_context_.find(at.context); device != nullptr && *device != at.device) {
+      waits.track[row] = state_->dictionaries.track(*device, at.context, at.stream);
+    }
+  }
+}
+
 template <class Record>
 GpuRecords::Work GpuRecords::work_of(const Record& record) {
   return {record.start,  record.end,         record.device, record.context,
@@ -159,7 +178,7 @@ GpuRecords::Row GpuRecords::place(const Work& work, const char* kernel) {
     ++counters.graph_nodes;
     count_node(work);
   }
-  row.track = state_->dictionaries.track(work.device, work.context, work.stream);
+  row.track = track(work.device, work.context, work.stream);
   return row;
 }
 
@@ -196,11 +215,24 @@ bool GpuRecords::merge(const Work& work, const Row& row) {
     return launches.append(
         {row.start_ns, row.duration_ns, work.correlation, work.graph, row.reference, row.track, flags});
   });
-  if (!fresh && at != kNone) {
-    const int64_t end_ns = std::max(launches.start_ns[at] + launches.duration_ns[at], row.start_ns + row.duration_ns);
-    launches.start_ns[at] = std::min(launches.start_ns[at], row.start_ns);
-    launches.duration_ns[at] = end_ns - launches.start_ns[at];
-    launches.flags[at] |= flags;
+  if (fresh || at == kNone) {
+    return true;
+  }
+  int64_t& start_ns = launches.start_ns[at];
+  int64_t& duration_ns = launches.duration_ns[at];
+  const bool had_time = (launches.flags[at] & store::kZeroTime) == 0;
+  const bool has_time = (flags & store::kZeroTime) == 0;
+  if (had_time == has_time) {
+    const int64_t end_ns = std::max(start_ns + duration_ns, row.start_ns + row.duration_ns);
+    start_ns = std::min(start_ns, row.start_ns);
+    duration_ns = end_ns - start_ns;
+  } else if (has_time) {
+    start_ns = row.start_ns;
+    duration_ns = row.duration_ns;
+  }
+  launches.flags[at] |= flags;
+  if (had_time || has_time) {  // the launch has the time of those nodes that have one
+    launches.flags[at] &= static_cast<uint16_t>(~store::kZeroTime);
   }
   return true;
 }
@@ -329,9 +361,12 @@ void GpuRecords::synchronization(const activity::SynchronizationRecord& record) 
   const uint32_t reference = placed ? Correlations::decode(value) : kNone;
   const int64_t duration_ns = std::max<int64_t>(0, ns(record.end) - start_ns);
   if (state_->keeps_rows()) {
-    state_->store->sync.append({start_ns, duration_ns, record.correlation, reference,
-                                state_->dictionaries.track(0, record.context, record.stream),
-                                static_cast<uint16_t>(record.type)});
+    // The record names no device: that of the context is known once it had work.
+    const uint32_t* device = device_of_context_.find(record.context);
+    has_unplaced_waits_ |= device == nullptr;
+    const uint16_t at = state_->dictionaries.track(device != nullptr ? *device : 0, record.context, record.stream);
+    state_->store->sync.append(
+        {start_ns, duration_ns, record.correlation, reference, at, static_cast<uint16_t>(record.type)});
   } else {
     state_->counters.refused += state_->full;
   }
@@ -411,7 +446,7 @@ void GpuRecords::memory(const activity::MemoryRecord& record) {
   const bool in_order = record.is_async != 0;
   const bool is_local = record.pool_type == activity::kLocalPool;
   const bool is_pooled = is_local || record.pool_type == activity::kImportedPool;
-  row.track = state_->dictionaries.track(record.device, record.context, in_order ? record.stream : kNone);
+  row.track = track(record.device, record.context, in_order ? record.stream : kNone);
   state_->store->device_memory.append({row.start_ns, record.operation == activity::kAllocate ? bytes : -bytes,
                                        record.address, is_pooled ? record.pool : 0, is_local ? record.pool_size : 0,
                                        is_local ? record.pool_used : 0, record.correlation, row.reference,

@@ -37,6 +37,8 @@ class GpuRecords {
   /// Retries the records that arrived before their launch was known. `last`: those still unknown are stored without a
   /// region.
   void retry(bool last);
+  /// Puts waits that came before any work of their context onto its device, once that is known. At a window's end.
+  void place_waits();
   void start_window();
   /// After a forced flush records without timestamps are those of work that still ran, not lost ones.
   void set_forced(bool forced) { forced_ = forced; }
@@ -84,6 +86,7 @@ class GpuRecords {
   Row place(const Work& work, const char* kernel = nullptr);
   bool is_clock_kernel(const Work& work, const char* kernel);
   Row place_memory(uint64_t timestamp, uint32_t correlation);
+  uint16_t track(uint32_t device, uint32_t context, uint32_t stream);
   void count_node(const Work& work);
   void copy(const Work& work, const store::Memcpys::Row& like);
   /// True when the row was folded into its graph launch's.
@@ -112,7 +115,9 @@ class GpuRecords {
   bool retrying_ = false;
   bool forced_ = false;
   std::vector<Deferred> deferred_;
-  base::FlatMap<uint32_t> merged_;  // correlation id -> row of graph_launch
+  base::FlatMap<uint32_t> merged_;             // correlation id -> row of graph_launch
+  base::FlatMap<uint32_t> device_of_context_;  // of those that had work
+  bool has_unplaced_waits_ = false;
   base::FlatMap<GraphCount> graphs_;
   uint32_t short_graphs_ = 0;
   uint32_t new_graphs_ = 0;

@@ -35,6 +35,22 @@ Correlations::Awaits awaits(store::CallKind kind) {
 
 // A program that starts ranges and never ends them must not fill the memory.
 constexpr std::size_t kMaxStarted = std::size_t{1} << 16;
+constexpr int64_t kStartWasRead = INT64_MIN;  // of DecodeState::ended_ranges
+
+/// Once a map is full, drops the entries that are done with; all of them where the others alone nearly fill it.
+template <class Value, class F>
+void make_room(base::FlatMap<Value>& map, F&& is_needed) {
+  if (map.size() < kMaxStarted) {
+    return;
+  }
+  base::FlatMap<Value> kept;
+  map.each([&](uint64_t id, const Value& value) {
+    if (is_needed(value)) {
+      kept.set(id, value);
+    }
+  });
+  map = kept.size() < kMaxStarted / 4 * 3 ? std::move(kept) : base::FlatMap<Value>();
+}
 
 PayloadType payload_type(Argument argument) noexcept {
   switch (argument) {
@@ -132,7 +148,7 @@ void Replay::play(const base::Event& event) {
     case Op::Enter:
       return enter(last_ns_, event.id, event.detail);
     case Op::Exit:
-      return exit(last_ns_, event.id, event.detail != 0);
+      return exit(last_ns_, event.id, event.detail);
     case Op::Mark:
       return mark(last_ns_, event.id);
     case Op::CallEnter:
@@ -238,10 +254,10 @@ void Replay::close_window(int64_t close_ns) {
 }
 
 void Replay::end_thread() {
-  close_window(last_ns_);
   for (std::size_t strand = 0; strand < strands_.size(); ++strand) {
-    settle_origin(strand);
+    settle_origin(strand);  // while their rows are known
   }
+  close_window(last_ns_);
 }
 
 void Replay::apply(const Eviction& eviction) {
@@ -299,134 +315,7 @@ void Replay::note_moment(int64_t at_ns) {
   }
 }
 
-// -- tasks ------------------------------------------------------------------------------------------------------------
-
-/// The strand that the place is in is one of this thread, and still the same.
-bool Replay::has_strand(const TaskPlace& place) const noexcept {
-  return place.strand < strands_.size() && strands_[place.strand].number == place.strand_number;
-}
-
-Replay::OpenRegion* Replay::find_open(const TaskPlace& place) {
-  if (has_strand(place)) {
-    for (OpenRegion& region : strands_[place.strand].stack) {
-      if (region.number == place.region) {
-        return &region;
-      }
-    }
-  }
-  return nullptr;
-}
-
-/// The innermost region that is open around a task: of those that surrounded the place where it was created, the first
-/// that has not closed by now.
-Replay::OpenRegion* Replay::open_outside(std::size_t strand) {
-  while (strands_[strand].place.has_value()) {
-    const TaskPlace& place = *strands_[strand].place;
-    if (!has_strand(place) || (place.strand != 0 && place.strand_number >= strands_[strand].number)) {
-      return nullptr;
-    }
-    std::vector<OpenRegion>& stack = strands_[place.strand].stack;
-    const auto found = std::find_if(stack.rbegin(), stack.rend(),
-                                    [&](const OpenRegion& region) { return region.number <= place.region; });
-    if (found != stack.rend()) {
-      return &*found;
-    }
-    strand = place.strand;
-  }
-  return strand != 0 && !strands_[0].stack.empty() ? &strands_[0].stack.back() : nullptr;
-}
-
-Replay::Parent Replay::place_outside(std::size_t strand) {
-  if (const std::optional<TaskPlace>& place = strands_[strand].place; place.has_value()) {
-    const OpenRegion* region = find_open(*place);
-    return {region != nullptr ? region->row : place->row, place->path};
-  }
-  // A task of which that is not known is inside what its thread itself has open.
-  const OpenRegion* region = strand != 0 && !strands_[0].stack.empty() ? &strands_[0].stack.back() : nullptr;
-  return region != nullptr ? Parent{region->row, region->path} : Parent{kNone, kNone};
-}
-
-TaskPlace Replay::place_in(std::size_t strand) const {
-  for (const std::size_t index : {strand, std::size_t{0}}) {
-    const Strand& around = strands_[index];
-    if (!around.stack.empty()) {
-      const OpenRegion& region = around.stack.back();
-      return {region.row, region.path, index, around.number, region.number};
-    }
-    if (around.place.has_value()) {
-      return *around.place;
-    }
-  }
-  return {};
-}
-
-void Replay::settle_origin(std::size_t strand) {
-  if (const uint32_t origin = std::exchange(strands_[strand].origin, 0); origin != 0) {
-    state_->origins.settle(origin, place_in(strand));
-  }
-}
-
-void Replay::renew_origin(uint32_t origin) {
-  settle_origin(current_);
-  if (origin != 0) {
-    strands_[current_].origin = origin;
-    state_->origins.set(origin, this, current_);
-  }
-}
-
-std::optional<TaskPlace> Replay::place_of_origin(uint32_t origin) const {
-  const auto find = [&]() -> std::optional<TaskPlace> {
-    if (const Origins::Current* current = state_->origins.find_current(origin); current != nullptr) {
-      return current->thread->place_in(current->strand);
-    }
-    const TaskPlace* settled = state_->origins.find_settled(origin);
-    return settled != nullptr ? std::optional(*settled) : std::nullopt;
-  };
-  std::optional<TaskPlace> place = find();
-  if (!place.has_value() && origin != 0 && state_->read_others_until) {
-    state_->read_others_until(last_ns_);
-    place = find();
-  }
-  return place;
-}
-
-std::size_t Replay::find_strand(const base::Event& event) {
-  const bool begins = (event.detail & base::kStrandBegins) != 0;
-  for (std::size_t index = 0; index < strands_.size(); ++index) {
-    if (strands_[index].key == event.word) {
-      if (!begins || index == 0 || strands_[index].stack.empty()) {
-        return index;
-      }
-      strands_[index].key = 0;  // another task that has ended, with regions that were never left
-    }
-  }
-  if (strands_[0].key == 0 && (event.detail & base::kStrandIsTask) == 0) {
-    return 0;
-  }
-  // Reuse a task that has nothing open, so that a server's millions of tasks cost nothing.
-  for (std::size_t index = 1; index < strands_.size(); ++index) {
-    if (strands_[index].stack.empty()) {
-      return index;
-    }
-  }
-  strands_.emplace_back();
-  return strands_.size() - 1;
-}
-
-void Replay::select_strand(const base::Event& event) {
-  current_ = find_strand(event);
-  Strand& strand = strands_[current_];
-  if (strand.key == event.word && (event.detail & base::kStrandBegins) == 0) {
-    return;
-  }
-  settle_origin(current_);
-  strand.key = event.word;
-  strand.number = ++state_->strands_begun;
-  strand.place = place_of_origin(event.id);
-  if ((event.detail & base::kStrandBegins) == 0 && strand.place.has_value()) {
-    renew_origin(event.id);  // it goes on, but had nothing open and made room for another
-  }
-}
+// -- places -----------------------------------------------------------------------------------------------------------
 
 Replay::Innermost Replay::innermost_region() const noexcept {
   const std::vector<OpenRegion>& stack = strands_[current_].stack;
@@ -532,7 +421,7 @@ void Replay::begin_part(OpenRegion& region) {
   CallInParts& call = entry->second;
   if (is_new || call.name != region.name) {
     call = {.name = region.name, .path = region.path};
-  } else {
+  } else if (!call.is_running) {
     const int64_t suspended_ns = std::max<int64_t>(0, region.start_ns - call.ended_ns);
     call.suspended_ns += suspended_ns;
     state_->note_suspension(call, suspended_ns);
@@ -599,6 +488,9 @@ void Replay::close_at(std::size_t strand, std::size_t depth, int64_t at_ns, bool
     region.inside = region.inside != 0 || ends_call ? region.inside : closed->call;
   });
   stack.erase(closed);
+  if (stack.empty()) {
+    offer_strand(strand);
+  }
 }
 
 template <class F>
@@ -628,11 +520,32 @@ void Replay::close_innermost(int64_t at_ns, bool ends_call, F&& matches) {
   note_moment(at_ns);
 }
 
-void Replay::exit(int64_t at_ns, uint32_t name, bool by_exception) {
+void Replay::exit(int64_t at_ns, uint32_t name, uint32_t detail) {
+  // A generator may be resumed by one thread and ended by another. What that one has open of the same name is not
+  // meant.
+  if (strands_[current_].is_elsewhere && strands_[current_].stack.empty()) {
+    ++state_->counters.region_events;
+    const uint64_t task = strands_[current_].key;
+    const bool found = (state_->exit_elsewhere && state_->exit_elsewhere(task, at_ns, name, detail)) ||
+                       exit_of(kNoTask, at_ns, name, detail);
+    state_->counters.unmatched_exits += !found && state_->window.contains(at_ns) ? 1 : 0;
+    return note_moment(at_ns);
+  }
   const ExitName exited{name, state_->dictionaries.region_name(name)};
-  close_innermost(at_ns, by_exception, [&exited](const OpenRegion& region) {
-    return exited.matches(region) && (region.detail & EnterDetail::kPopped) == 0;
-  });
+  const bool by_exception = (detail & base::ExitDetail::kByException) != 0;
+  close_innermost(at_ns, by_exception, [&](const OpenRegion& region) { return exited.ends(region, detail); });
+}
+
+bool Replay::exit_of(uint64_t task, int64_t at_ns, uint32_t name, uint32_t detail) {
+  const ExitName exited{name, state_->dictionaries.region_name(name)};
+  const bool by_exception = (detail & base::ExitDetail::kByException) != 0;
+  for (std::size_t index = 0; index < strands_.size(); ++index) {
+    const auto is_ended = [&](const OpenRegion& region) { return exited.ends(region, detail); };
+    if (strands_[index].key == task && close_in(index, at_ns, by_exception, is_ended)) {
+      return true;
+    }
+  }
+  return false;
 }
 
 void Replay::pop(int64_t at_ns, uint32_t source) {
@@ -753,16 +666,15 @@ void Replay::range_start(int64_t at_ns, uint32_t name, uint32_t detail) {
       add_details(range.row, range, kNone);
     }
   }
+  const StartedRange started{range.path, range.row, at_ns, thread_};
   const uint64_t id = arguments_[Argument::RangeId].word;
-  if (const int64_t* ended = state_->ended_ranges.find(id); ended != nullptr && *ended != INT64_MIN) {
-    end_range({range.path, range.row, at_ns}, *ended);  // on another thread, whose events were read before
-    state_->ended_ranges.set(id, INT64_MIN);
+  if (const int64_t* ended = state_->ended_ranges.find(id); ended != nullptr && *ended != kStartWasRead) {
+    state_->close_range(started, *ended, false);  // on another thread, whose events were read before
+    state_->ended_ranges.set(id, kStartWasRead);
     return;
   }
-  if (state_->started_ranges.size() >= kMaxStarted) {
-    state_->started_ranges.clear();
-  }
-  state_->started_ranges.set(id, {range.path, range.row, at_ns});
+  make_room(state_->started_ranges, [](const StartedRange& other) { return other.path != kNone; });
+  state_->started_ranges.set(id, started);
 }
 
 void Replay::range_end(int64_t at_ns) {
@@ -770,27 +682,12 @@ void Replay::range_end(int64_t at_ns) {
   const uint64_t id = arguments_[Argument::RangeId].word;
   StartedRange* started = state_->started_ranges.find(id);
   if (started != nullptr && started->path != kNone) {
-    end_range(*started, at_ns);
+    state_->close_range(*started, at_ns, false);
     *started = {};
     return;
   }
-  if (state_->ended_ranges.size() >= kMaxStarted) {
-    state_->ended_ranges.clear();
-  }
+  make_room(state_->ended_ranges, [](int64_t ended_ns) { return ended_ns != kStartWasRead; });
   state_->ended_ranges.set(id, at_ns);
-}
-
-void Replay::end_range(const StartedRange& range, int64_t end_ns) {
-  const int64_t close_ns = state_->window.close_ns.load(std::memory_order_relaxed);
-  const int64_t duration_ns = std::max<int64_t>(0, std::min(end_ns, close_ns) - range.start_ns);
-  if (state_->aggregates()) {
-    if (state_->window.keeps_regions(range.start_ns)) {
-      state_->add_total(range.path, duration_ns, duration_ns);  // overlaps others: no self time
-    }
-  } else if (range.row != kNone) {
-    state_->store->region.duration_ns[range.row] = duration_ns;
-    state_->store->region.flags[range.row] &= static_cast<uint16_t>(~store::kOpen);
-  }
 }
 
 void Replay::allocation(int64_t at_ns, bool has_failed) {

@@ -6,6 +6,7 @@
 #include <deque>
 #include <optional>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,8 @@ class Replay {
   /// `visit(store::Target, id)` for each reference to a dictionary.
   template <class F>
   void each_reference(F&& visit);
+  /// Ends a region of the task with this key that was entered on this thread; false where none is open.
+  bool exit_of(uint64_t task, int64_t at_ns, uint32_t name, uint32_t detail);
   /// The thread has ended: what it left open ends with its last event.
   void end_thread();
 
@@ -103,18 +106,26 @@ class Replay {
     uint32_t text(base::Argument what) const noexcept { return static_cast<uint32_t>((*this)[what].word); }
   };
   /// A task, or what the thread itself runs: the first of the strands.
+  static constexpr uint64_t kNoTask = 0;  // its key was given to another
   struct Strand {
-    uint64_t key = 0;
+    uint64_t key = kNoTask;
     std::vector<OpenRegion> stack;
     uint64_t number = 0;                            // of DecodeState::strands_begun
     uint32_t origin = 0;                            // of the tasks that it creates: base::Op::Origin; 0 for none
     std::optional<TaskPlace> place = std::nullopt;  // where it was created, if known: what it has open lies there
+    bool is_elsewhere = false;                      // it is another thread's, and only ends something here
+    bool is_offered = false;                        // among offered_strands_
   };
   /// What an exit names: by the string where the id is of another period than at the enter.
   struct ExitName {
     uint32_t names_id;
     uint32_t name;
     bool matches(const OpenRegion& region) const noexcept { return region.names_id == names_id || region.name == name; }
+    /// `detail`: base::ExitDetail.
+    bool ends(const OpenRegion& region, uint32_t detail) const noexcept {
+      return matches(region) && region.call == base::ExitDetail::call(detail) &&
+             (region.detail & base::EnterDetail::kPopped) == 0;
+    }
   };
   struct OpenCall {
     uint32_t callback;
@@ -137,7 +148,7 @@ class Replay {
   };
 
   void enter(int64_t at_ns, uint32_t name, uint32_t detail);
-  void exit(int64_t at_ns, uint32_t name, bool by_exception);
+  void exit(int64_t at_ns, uint32_t name, uint32_t detail);
   void mark(int64_t at_ns, uint32_t name);
   void gpu_time(uint32_t pair, uint32_t name);
   void count(Correlations::Awaits awaited, int calls);
@@ -145,6 +156,8 @@ class Replay {
   void call_exit(int64_t at_ns, uint32_t result, uint32_t callback);
   void select_strand(const base::Event& event);
   std::size_t find_strand(const base::Event& event);
+  void offer_strand(std::size_t strand);
+  std::size_t take_offered_strand();
   std::vector<std::size_t> strands_by_age() const;
   TaskPlace place_in(std::size_t strand) const;
   std::optional<TaskPlace> place_of_origin(uint32_t origin) const;
@@ -156,7 +169,6 @@ class Replay {
   void pop(int64_t at_ns, uint32_t source);
   void range_start(int64_t at_ns, uint32_t name, uint32_t detail);
   void range_end(int64_t at_ns);
-  void end_range(const StartedRange& range, int64_t end_ns);
   void allocation(int64_t at_ns, bool has_failed);
   void function_enter(int64_t at_ns, uint32_t name, uint32_t detail);
   void function_exit(int64_t at_ns, uint32_t detail);
@@ -206,6 +218,8 @@ class Replay {
   std::optional<uint32_t> next_origin_;
   uint64_t regions_opened_ = 0;
   std::vector<Strand> strands_ = std::vector<Strand>(1);
+  std::unordered_map<uint64_t, std::size_t> strand_of_key_;
+  std::deque<std::size_t> offered_strands_;  // those with nothing open, and some in which something opened since
   std::vector<OpenCall> calls_;
   std::vector<OpenFunction> functions_;  // of Python; no regions, and not in anything's path
   std::deque<Moment> timeline_;

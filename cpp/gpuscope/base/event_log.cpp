@@ -5,12 +5,24 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <new>
+#include <optional>
+#include <span>
 
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/pages.h"
 
 namespace gpuscope::base {
+
+namespace {
+
+/// It is a region that Pop closes.
+bool is_pushed(const Event& event) noexcept {
+  return static_cast<Op>(event.op) == Op::Enter && (event.detail & EnterDetail::kPopped) != 0;
+}
+
+}  // namespace
 
 constinit thread_local EventLog* EventLogs::current_ = nullptr;
 thread_local EventLogs::ThreadEnd EventLogs::end_;
@@ -59,12 +71,85 @@ EventChunk* EventLog::grow() noexcept {
   tail_ = chunk;
   filled_ = 0;
   unopened_ = 0;
+  if (has_lost_) {
+    log_lost();
+  }
   return chunk;
 }
 
-void EventLog::drop(Op op) noexcept {
+/// There is room again: tells the reader what goes on from here, and what ended meanwhile.
+void EventLog::log_lost() noexcept {
+  if (lost_.listening == listening.load(std::memory_order_relaxed)) {
+    const uint64_t now = ticks();
+    for (std::size_t step = 0; step <= lost_.count; ++step) {
+      for (const std::optional<Event>* event : {&lost_.strand, &lost_.origin}) {
+        if (step == lost_.before_strand && event->has_value()) {
+          append((*event)->word, (*event)->id, static_cast<Op>((*event)->op), (*event)->detail);
+        }
+      }
+      if (step < lost_.count) {
+        const Event& event = lost_.steps[step];
+        append(now, event.id, static_cast<Op>(event.op), event.detail);
+      }
+    }
+  }
+  lost_ = {};
+  has_lost_ = false;
+}
+
+void EventLog::drop_strand(const Event& event) noexcept {
+  if (!lost_.strand.has_value()) {
+    // From here on the regions of tasks are not told apart; those that are popped know nothing of tasks.
+    Event* const end = lost_.steps.begin() + lost_.count;
+    const Event* const kept = std::remove_if(lost_.steps.begin(), end, [](const Event& step) {
+      return static_cast<Op>(step.op) == Op::Enter && !is_pushed(step);
+    });
+    lost_.count = lost_.before_strand = static_cast<std::size_t>(kept - lost_.steps.begin());
+  }
+  lost_.strand = event;
+  lost_.origin.reset();
+}
+
+void EventLog::drop_step(const Event& event) noexcept {
+  const bool ends = static_cast<Op>(event.op) != Op::Enter;
+  const bool pops = static_cast<Op>(event.op) == Op::Pop;
+  if (ends && lost_.deeper != 0) {
+    --lost_.deeper;
+    return;
+  }
+  for (std::size_t at = lost_.count; ends && at-- != 0;) {
+    const Event& begin = lost_.steps[at];
+    const bool is_its = pops ? EnterDetail::source(begin.detail) == EnterDetail::source(event.detail)
+                             : !is_pushed(begin) && begin.id == event.id &&
+                                   EnterDetail::call(begin.detail) == ExitDetail::call(event.detail);
+    if (static_cast<Op>(begin.op) == Op::Enter && is_its) {
+      std::copy(lost_.steps.begin() + at + 1, lost_.steps.begin() + lost_.count, lost_.steps.begin() + at);
+      --lost_.count;
+      lost_.before_strand -= at < lost_.before_strand ? 1 : 0;
+      return;
+    }
+  }
+  if (lost_.count < lost_.steps.size()) {
+    lost_.steps[lost_.count++] = event;
+  } else {
+    lost_.deeper += ends ? 0 : 1;
+  }
+}
+
+void EventLog::drop(const Event& event) noexcept {
+  if (const uint32_t now = listening.load(std::memory_order_relaxed); !has_lost_ || lost_.listening != now) {
+    lost_ = {};
+    lost_.listening = now;
+    has_lost_ = true;
+  }
   bool counts = false;
-  switch (op) {
+  switch (static_cast<Op>(event.op)) {
+    case Op::Strand:
+      drop_strand(event);
+      break;
+    case Op::Origin:
+      lost_.origin = event;
+      break;
     case Op::Enter:
     case Op::CallEnter:
     case Op::RangeStart:
@@ -88,6 +173,10 @@ void EventLog::drop(Op op) noexcept {
       break;
   }
   dropped_.fetch_add(counts ? 1 : 0, std::memory_order_relaxed);
+  const auto op = static_cast<Op>(event.op);
+  if (op == Op::Pop || is_pushed(event) || ((op == Op::Enter || op == Op::Exit) && !lost_.strand.has_value())) {
+    drop_step(event);
+  }
 }
 
 namespace {
@@ -95,6 +184,21 @@ namespace {
 constexpr uint32_t kAllTimed = 64;       // works of a thread that are all timed: they find nothing in its caches
 constexpr uint32_t kTimedOneOf = 32;     // of the others, on average
 constexpr int64_t kLongestNs = 100'000;  // longer is the scheduler's
+
+/// What timing takes of what it times.
+int64_t timing_ns() noexcept {
+  static const int64_t cost_ns = [] {
+    const Clock& clock = Clock::process();
+    int64_t least = kLongestNs;
+    for (int turn = 0; turn < 64; ++turn) {
+      const uint64_t began = ticks();
+      const uint64_t ended = ticks();
+      least = std::min(least, clock.to_ns(ended) - clock.to_ns(began));
+    }
+    return std::max<int64_t>(least, 0);
+  }();
+  return cost_ns;
+}
 
 }  // namespace
 
@@ -109,11 +213,13 @@ uint32_t EventLog::next_timed() noexcept {
   return kTimedOneOf;
 }
 
-void EventLog::add_work(uint64_t began_ticks, uint64_t ended_ticks, uint32_t more_ns, uint32_t times) noexcept {
+void EventLog::add_work(uint64_t began_ticks, uint64_t ended_ticks, uint32_t more_ns, uint32_t times,
+                        bool of_function) noexcept {
   const Clock& clock = Clock::process();
   const int64_t ns = clock.to_ns(ended_ticks) - clock.to_ns(began_ticks);
   if (ns >= 0 && ns < kLongestNs) {
-    work_ns_.fetch_add((static_cast<uint64_t>(ns) + more_ns) * times, std::memory_order_relaxed);
+    const auto own_ns = static_cast<uint64_t>(std::max<int64_t>(ns - timing_ns(), 0));
+    (of_function ? function_work_ns_ : work_ns_).fetch_add((own_ns + more_ns) * times, std::memory_order_relaxed);
   }
 }
 
@@ -203,6 +309,7 @@ EventLog* EventLogs::adopt() noexcept {
   log->strand = 0;
   log->timed_ = 0;
   log->until_timed_ = 1;
+  log->has_lost_ = false;
   log->order = threads_.fetch_add(1, std::memory_order_relaxed);
   log->generation.fetch_add(1, std::memory_order_release);
   if (fresh) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <semaphore>
 #include <string_view>
 #include <utility>
@@ -122,6 +123,16 @@ struct EnterDetail {
   static constexpr uint32_t source(uint32_t detail) noexcept { return detail & ~kKindMask; }
 };
 
+/// What an Exit says: whether an exception left the region, and the call that it is part of, where EnterDetail has it.
+struct ExitDetail {
+  static constexpr uint32_t kByException = 1;
+
+  static constexpr uint32_t of_call(uint32_t enter_detail) noexcept {
+    return EnterDetail::call(enter_detail) << EnterDetail::kDomainShift;
+  }
+  static constexpr uint32_t call(uint32_t detail) noexcept { return detail >> EnterDetail::kDomainShift; }
+};
+
 #define GPUSCOPE_FUNCTION_KIND(X)          \
   X(Python, 0)  /* a function of Python */ \
   X(BuiltIn, 1) /* one written in C */     \
@@ -195,10 +206,10 @@ class EventLog {
     if (at == EventChunk::kCapacity) [[unlikely]] {
       chunk = grow();
       if (chunk == nullptr) {
-        drop(op);
+        drop({word, id, static_cast<uint8_t>(op), detail & 0xFFFFFF});
         return;
       }
-      at = 0;
+      at = filled_;
     }
     chunk->events[at] = {word, id, static_cast<uint8_t>(op), detail & 0xFFFFFF};
     filled_ = at + 1;
@@ -263,6 +274,8 @@ class EventLog {
   uint64_t take_dropped() noexcept { return dropped_.exchange(0, std::memory_order_relaxed); }
   /// How long the writer has worked for its events since the last call, besides appending them, in ns: see WorkTimer.
   uint64_t take_work() noexcept { return work_ns_.exchange(0, std::memory_order_relaxed); }
+  /// The same for calls and returns of Python functions.
+  uint64_t take_function_work() noexcept { return function_work_ns_.exchange(0, std::memory_order_relaxed); }
 
   // Who writes here. Set before the log is published, or while the reader alone holds it.
   std::atomic<uint32_t> generation{0};  // counts the threads that have used this log
@@ -284,11 +297,25 @@ class EventLog {
   friend class EventLogs;
   friend class WorkTimer;
   enum class Owner : uint32_t { Thread, Gone, Nobody };
+  /// Events that found no room, by which the reader knows where those that find room again lie.
+  struct Lost {
+    uint32_t listening = 0;         // to whom
+    std::optional<Event> strand;    // the last one
+    std::optional<Event> origin;    // of it
+    std::array<Event, 32> steps{};  // Enter, and Exit or Pop of what was entered before, but for what cancels out
+    std::size_t count = 0;          // of these
+    std::size_t before_strand = 0;  // those that come before the first strand that was lost
+    std::size_t deeper = 0;         // entered when there were too many
+  };
 
   EventChunk* grow() noexcept;
-  void drop(Op op) noexcept;
+  void drop(const Event& event) noexcept;
+  void drop_step(const Event& event) noexcept;
+  void drop_strand(const Event& event) noexcept;
+  void log_lost() noexcept;
   uint32_t next_timed() noexcept;
-  void add_work(uint64_t began_ticks, uint64_t ended_ticks, uint32_t more_ns, uint32_t times) noexcept;
+  void add_work(uint64_t began_ticks, uint64_t ended_ticks, uint32_t more_ns, uint32_t times,
+                bool of_function) noexcept;
   bool make_names() noexcept;
   bool make_ids() noexcept;
   void recycle(EventChunk* chunk) noexcept;
@@ -299,18 +326,21 @@ class EventLog {
   uint32_t filled_ = 0;       // the writer's: events in tail_
   uint32_t grown_ = 0;        // the writer's: chunks begun
   uint32_t unopened_ = 0;     // the writer's: dropped beginnings whose ends have not come, since there was room last
+  bool has_lost_ = false;     // the writer's: there is something in lost_
   uint32_t until_timed_ = 1;  // the writer's: works until the next one that is timed
   uint32_t timed_ = 0;        // the writer's: works that were timed
   uint32_t random_ = 1;       // the writer's
   std::atomic<const EventChunk*> published_tail_;
   std::atomic<uint64_t> dropped_{0};
   std::atomic<uint64_t> work_ns_{0};
+  std::atomic<uint64_t> function_work_ns_{0};
   std::atomic<uint32_t> chunks_{1};
   EventChunk* head_;   // the reader's
   uint32_t read_ = 0;  // the reader's: events of head_ taken
   std::atomic<EventChunk*> spare_{nullptr};
   std::atomic<Owner> owner_{Owner::Thread};
   EventLog* next_ = nullptr;
+  Lost lost_;  // the writer's
 };
 
 /// Times what a callback of ours does for the event that it is about to append: the first works of a thread, then one
@@ -319,8 +349,10 @@ class EventLog {
 /// One thread, of which the log is; one at a time.
 class WorkTimer {
  public:
+  enum class Of : uint8_t { Event, Function };
   /// `more_ns`: what it takes besides, as to call the callback.
-  explicit WorkTimer(EventLog& log, uint32_t more_ns = 0) noexcept : log_(log), more_ns_(more_ns) {
+  explicit WorkTimer(EventLog& log, Of of = Of::Event, uint32_t more_ns = 0) noexcept
+      : log_(log), more_ns_(more_ns), of_(of) {
     if (--log.until_timed_ == 0) [[unlikely]] {
       times_ = log.next_timed();
       began_ = ticks();
@@ -334,7 +366,7 @@ class WorkTimer {
   void stop() noexcept { stop(more_ns_); }
   void stop(uint32_t more_ns) noexcept {
     if (is_on()) [[unlikely]] {
-      log_.add_work(began_, ticks(), more_ns, std::exchange(times_, 0));
+      log_.add_work(began_, ticks(), more_ns, std::exchange(times_, 0), of_ == Of::Function);
     }
   }
 
@@ -343,6 +375,7 @@ class WorkTimer {
   uint64_t began_ = 0;
   uint32_t more_ns_;
   uint32_t times_ = 0;  // how many works this one stands for; 0: it is not timed
+  Of of_;
 };
 
 /// Every thread's log in the process. The list only grows; logs of ended threads are handed to new ones.

@@ -59,19 +59,17 @@ void OpenRegions::enter(uint32_t name, const void* task) noexcept {
 
 void OpenRegions::exit(uint32_t name, const void* task) noexcept {
   Thread& thread = of_thread();
-  if (thread.deeper != 0) {
+  std::size_t found = kMax;
+  bool is_of_task = false;  // found: else it may be one of those that are deeper, as tasks end in any order
+  for (std::size_t at = thread.count; at-- != 0 && !is_of_task;) {
+    is_of_task = thread.open[at].region == name + 1 && thread.open[at].task == task;
+    if (is_of_task || (found == kMax && thread.open[at].region == name + 1)) {
+      found = at;
+    }
+  }
+  if (!is_of_task && thread.deeper != 0) {
     --thread.deeper;
     return;
-  }
-  std::size_t found = kMax;
-  for (std::size_t at = thread.count; at-- != 0;) {
-    if (thread.open[at].region == name + 1) {
-      found = found == kMax ? at : found;
-      if (thread.open[at].task == task) {
-        found = at;
-        break;
-      }
-    }
   }
   if (found == kMax) {
     return;  // entered before anybody wanted to know

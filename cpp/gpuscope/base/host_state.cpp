@@ -188,13 +188,14 @@ void HostStateReader::read_memory_limit(HostState& state) const {
   for (const ControlGroup& group : memory_groups_) {
     const FileText most(group.folder + (group.is_new ? "/memory.max" : "/memory.limit_in_bytes"));
     const std::vector<int64_t> limit = numbers_of(*most);  // none of "max"
-    if (!limit.empty() && limit[0] >= 0 && static_cast<uint64_t>(limit[0]) < kNoLimit) {
-      least = std::min(least.value_or(kNoLimit), static_cast<uint64_t>(limit[0]));
+    const bool is_least = !limit.empty() && limit[0] >= 0 && static_cast<uint64_t>(limit[0]) < least.value_or(kNoLimit);
+    if (is_least) {
+      least = static_cast<uint64_t>(limit[0]);
     }
     const FileText used(group.folder + (group.is_new ? "/memory.current" : "/memory.usage_in_bytes"));
     const std::vector<int64_t> bytes = numbers_of(*used);
-    if (!charged && !bytes.empty()) {
-      charged = positive(bytes[0]);
+    if (is_least || !charged) {  // what counts against the limit, or the innermost group's where there is none
+      charged = bytes.empty() ? std::nullopt : positive(bytes[0]);
     }
   }
   set(state, "memory_limit_bytes", state.memory_limit_bytes, least, "no control group limits memory");

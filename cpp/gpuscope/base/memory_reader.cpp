@@ -13,7 +13,12 @@ namespace {
 
 // User space ends at 2^47 (x86-64) or 2^48 (aarch64); of a copy with an address beyond that, nothing is copied at all.
 constexpr uintptr_t kFirstAddress = 4096;
-constexpr uintptr_t kLastAddress = (uintptr_t{1} << 47) - 4096;
+#ifdef __aarch64__
+constexpr int kAddressBits = 48;
+#else
+constexpr int kAddressBits = 47;
+#endif
+constexpr uintptr_t kLastAddress = (uintptr_t{1} << kAddressBits) - 4096;
 
 constexpr unsigned kUnshareFiles = 2;  // CLOSE_RANGE_UNSHARE, of Linux 5.9
 #ifdef SYS_close_range

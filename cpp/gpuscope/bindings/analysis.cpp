@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +18,7 @@
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/strings.h"
 #include "gpuscope/bindings/bind.h"
+#include "gpuscope/bindings/reading.h"
 #include "gpuscope/store/values.h"
 
 namespace py = pybind11;
@@ -128,7 +130,19 @@ void bind_queue_model(py::module_& module) {
   py::class_<QueueModel>(module, "QueueModel",
                          "A recording as threads, streams and what they wait for, which can run again. Moments are in "
                          "order, in ns; times that are returned are in ns after the first call.")
-      .def(py::init<const store::Store&>(), py::arg("store"), py::call_guard<py::gil_scoped_release>())
+      .def(py::init([](store::Store& store) {
+             return read_unlocked(store, [](const store::Store& read) { return std::make_unique<QueueModel>(read); });
+           }),
+           py::arg("store"))
+      .def(
+          "take_out",
+          [](QueueModel& model, store::Store& store, int64_t launch_ns, int64_t call_ns, int64_t region_ns) {
+            read_unlocked(store, [&](const store::Store& read) {
+              model.take_out(read, {.launch = launch_ns, .call = call_ns, .region = region_ns});
+            });
+          },
+          py::arg("store"), py::kw_only(), py::arg("launch_ns"), py::arg("call_ns"), py::arg("region_ns"),
+          "From now on it runs again without what the recording cost for each event.")
       .def(
           "recorded",
           [](const QueueModel& model, const Times& moments, std::optional<uint16_t> thread) {
@@ -211,6 +225,8 @@ void bind_analysis(py::module_& module) {
                              "The function directly around.")
       .def_property_readonly("region", &column<FunctionNesting, &FunctionNesting::region>,
                              "The region directly around, where that is no function.")
+      .def_property_readonly("region_self_cpu_ns", &column<FunctionNesting, &FunctionNesting::region_self_cpu_ns>,
+                             "The time of each region without functions, regions and calls inside.")
       .def_property_readonly("region_caller", &column<FunctionNesting, &FunctionNesting::region_caller>,
                              "The function directly around each region; NONE where a region is.")
       .def_property_readonly("call_caller", &column<FunctionNesting, &FunctionNesting::call_caller>,
@@ -233,17 +249,21 @@ void bind_analysis(py::module_& module) {
 
   module.def(
       "group_regions",
-      [](const store::Store& store, const Summary& summary, bool shapes, uint32_t stack_frames, bool overloads) {
-        return analysis::group_regions(store, summary.instances, summary.path_names, {shapes, stack_frames, overloads});
+      [](store::Store& store, const Summary& summary, bool shapes, uint32_t stack_frames, bool overloads) {
+        return read_unlocked(store, [&](const store::Store& read) {
+          const analysis::RegionKeys keys{shapes, stack_frames, overloads};
+          return analysis::group_regions(read, summary.instances, summary.path_names, keys);
+        });
       },
       py::arg("store"), py::arg("summary"), py::arg("shapes"), py::arg("stack_frames"), py::arg("overloads"),
-      py::call_guard<py::gil_scoped_release>(),
       "Regions by name, by the shapes of their inputs, by so many of the innermost frames of their call stacks and by "
       "overload.");
-  module.def("summarize", &analysis::summarize, py::arg("store"), py::call_guard<py::gil_scoped_release>(),
-             "Statistics per call path and per name.");
-  module.def("nest_functions", &analysis::nest_functions, py::arg("store"), py::call_guard<py::gil_scoped_release>(),
-             "How Python functions, regions and driver calls lie in each other, by their times.");
+  module.def(
+      "summarize", [](store::Store& store) { return read_unlocked(store, analysis::summarize); }, py::arg("store"),
+      "Statistics per call path and per name.");
+  module.def(
+      "nest_functions", [](store::Store& store) { return read_unlocked(store, analysis::nest_functions); },
+      py::arg("store"), "How Python functions, regions and driver calls lie in each other, by their times.");
   module.def(
       "divide_time", &divide_time, py::arg("window_starts"), py::arg("window_ends"), py::arg("work"), py::arg("count"),
       py::arg("covered") = false,
@@ -272,6 +292,7 @@ void bind_analysis(py::module_& module) {
         return store::copy_name(store::CopyKind{kind}, store::MemoryKind{source}, store::MemoryKind{destination});
       },
       py::arg("kind"), py::arg("source"), py::arg("destination"), "The name torch.profiler gives a copy.");
+  module.attr("GRAPH_NAME") = store::kGraphName;
   module.attr("MEMSET_NAME") = store::kMemsetName;
   module.attr("STEP_PREFIX") = store::kStepPrefix;
   module.attr("ALL_STEPS") = store::kAllSteps;

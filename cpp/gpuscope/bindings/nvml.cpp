@@ -243,7 +243,8 @@ void bind_nvml(py::module_& module) {
            }),
            py::arg("interval_ns"), py::call_guard<py::gil_scoped_release>())
       .def("stop", &nvml::GpuSampler::stop, py::call_guard<py::gil_scoped_release>(),
-           "Ends the threads after the round that is under way.")
+           "Ends the threads after the round that is under way, for which it waits a second at most: whether they "
+           "ended.")
       .def("take", &take_samples,
            "Samples that were not taken before, oldest first: time_ns since the epoch, took_ns, process_cpu_s and "
            "resident_bytes of this process, slow_time_ns (when seconds of throttling were read), "

@@ -218,8 +218,19 @@ class FunctionNames {
 
 constinit FunctionNames* names = nullptr;  // leaked: threads may call functions while the process is torn down
 bool is_on = false;
-uint32_t call_ns = 0;  // what CPython takes to tell of a call or a return, as measured
-bool knows_call = false;
+
+/// What CPython takes to tell of an event, in ns, as measured. Where it has a hook it makes an object of each frame
+/// that is called, and not of one that is resumed, nor of a function that is written in C.
+struct EventCosts {
+  uint32_t call = 0, resume = 0, built_in = 0;
+};
+EventCosts costs;
+bool knows_costs = false;
+
+uint32_t cost_of(const InterpreterFrame* frame) noexcept {
+  constexpr int kResumed = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
+  return (code_of(frame)->co_flags & kResumed) != 0 ? costs.resume : costs.call;
+}
 
 uint32_t detail_of(const InterpreterFrame* frame, FunctionKind kind = FunctionKind::Python,
                    uint32_t flags = 0) noexcept {
@@ -303,7 +314,7 @@ bool enter_function(const InterpreterFrame* frame) noexcept {
     if (log == nullptr) {
       return true;
     }
-    base::WorkTimer timer(*log, call_ns);
+    base::WorkTimer timer(*log, base::WorkTimer::Of::Function, cost_of(frame));
     uint32_t name = names->of_code(code_of(frame));
     if (names->chooses()) {  // what the others call is not told, so that there is no stack of them
       if (name == kOwn || name == kUnwanted) {
@@ -331,7 +342,7 @@ bool leave_function(const InterpreterFrame* frame) noexcept {
     if (log == nullptr) {
       return true;
     }
-    base::WorkTimer timer(*log, call_ns);
+    base::WorkTimer timer(*log, base::WorkTimer::Of::Function, cost_of(frame));
     const CalledFrames::Called* called = functions->find(frame);
     const bool is_left_out = called != nullptr ? called->is_own : is_unlogged(frame);
     if (called != nullptr) {
@@ -365,7 +376,7 @@ bool enter_built_in(const InterpreterFrame* frame, const PyMethodDef* method, Py
     if (log == nullptr) {
       return true;
     }
-    base::WorkTimer timer(*log, call_ns);
+    base::WorkTimer timer(*log, base::WorkTimer::Of::Function, costs.built_in);
     CalledFrames::Called* called = functions->find(frame);
     const bool is_left_out = called != nullptr ? called->is_own : is_own(frame);
     const uint32_t name = is_left_out ? kOwn : names->of_built_in(method, function, self);
@@ -390,7 +401,7 @@ void leave_built_in(const InterpreterFrame* frame, const PyMethodDef* method, Py
     if (log == nullptr) {
       return;
     }
-    base::WorkTimer timer(*log, call_ns);
+    base::WorkTimer timer(*log, base::WorkTimer::Of::Function, costs.built_in);
     CalledFrames::Called* called = functions->find(frame);
     if (called != nullptr ? std::exchange(called->in_built_in, false) : is_logged(frame, method, function, self)) {
       const uint32_t detail = detail_of(frame, FunctionKind::BuiltIn);
@@ -595,8 +606,8 @@ void make_names() {
   }
 }
 
-/// The least time of a few, of one of the calls that `work` makes, in ns.
-double time_of_call(const py::function& work, int calls) {
+/// The least CPU time of a few runs, of one of the events that `work` has, in ns.
+double time_of_event(const py::handle& work, int events) {
   constexpr int kRounds = 5;
   int64_t least = INT64_MAX;
   for (int round = 0; round < kRounds; ++round) {
@@ -604,29 +615,38 @@ double time_of_call(const py::function& work, int calls) {
     work();
     least = std::min(least, base::thread_cpu_ns() - began);
   }
-  return static_cast<double>(least) / calls;
+  return static_cast<double>(least) / events;
 }
 
-void measure(const py::function& work, int calls) {
-  if (is_on || knows_call) {
+using Times = std::array<double, 3>;
+
+Times times_of_events(const std::array<py::function, 3>& works, int events) {
+  Times times{};
+  std::ranges::transform(works, times.begin(), [events](const auto& work) { return time_of_event(work, events); });
+  return times;
+}
+
+void measure(const py::function& calls, const py::function& resumes, const py::function& built_in, int events) {
+  if (is_on || knows_costs) {
     return;
   }
   make_names();
   names->start({}, py::none(), py::none());
-  const double alone = time_of_call(work, calls);
+  const std::array works{calls, resumes, built_in};
+  const Times alone = times_of_events(works, events);
   if (switch_on()) {
-    double told = 0;
+    Times told{};
     try {
-      told = time_of_call(work, calls);
+      told = times_of_events(works, events);
     } catch (const py::error_already_set&) {  // Ctrl-C
       switch_off();
       names->stop();
       throw;
     }
     switch_off();
-    constexpr int kEvents = 2;  // its call and its return
-    call_ns = static_cast<uint32_t>(std::max(told - alone, 0.0) / kEvents);
-    knows_call = true;
+    const auto cost = [&](std::size_t kind) { return static_cast<uint32_t>(std::max(told[kind] - alone[kind], 0.0)); };
+    costs = {cost(0), cost(1), cost(2)};
+    knows_costs = true;
   }
   names->stop();
 }
@@ -661,7 +681,7 @@ void on_garbage(const std::string& phase, const py::object& /*info*/) {
 
 #else
 
-void measure(const py::function&, int) {}
+void measure(const py::function&, const py::function&, const py::function&, int) {}
 bool start(const std::vector<std::string>&, const py::object&, const py::object&) { return false; }
 void stop() {}
 void join_thread(const py::object&, const std::string&, const py::object&) {}
@@ -676,9 +696,9 @@ struct PythonFunctions {};
 void bind_python_functions(py::module_& module) {
   py::class_<PythonFunctions>(module, "PythonFunctions", "Calls of Python functions, of every thread.")
       .def_static(
-          "measure", &measure, py::arg("work"), py::arg("calls"),
-          "Measures what CPython takes to tell of a call, which the audit counts: once, by `work`, which calls so "
-          "many functions that do nothing.")
+          "measure", &measure, py::arg("calls"), py::arg("resumes"), py::arg("built_in"), py::arg("events"),
+          "Measures what CPython takes to tell of an event, which the audit counts: once, by functions that have so "
+          "many, of calls of functions that do nothing, of a generator, and of a function that is written in C.")
       .def_static(
           "start", &start, py::arg("prefixes"), py::arg("module_call"), py::arg("is_wanted") = py::none(),
           "Has calls logged; False where other tools leave no place, or frames are not known. `prefixes`: "

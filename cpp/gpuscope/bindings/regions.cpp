@@ -350,7 +350,9 @@ class NoCollection {
 inline uint64_t select_task(EventLog& log, uint32_t session) noexcept {
   const PyObject* context = PyThreadState_Get()->context;
   const auto* origin = static_cast<const Origin*>(log.task);
-  if (origin == nullptr || !is_of(origin, context) || origin->session != session || !is_alone(origin)) [[unlikely]] {
+  // A log that another thread had has the origin of that one's task, and no strand yet.
+  if (origin == nullptr || log.strand == 0 || !is_of(origin, context) || origin->session != session ||
+      !is_alone(origin)) [[unlikely]] {
     begin_task(log, session);
     return log.task != nullptr ? log.strand : kAnyTask;
   }
@@ -375,7 +377,8 @@ uint32_t current_region() noexcept {
 
 /// Likewise those of a task that need not be the current one.
 inline void select_strand(EventLog& log, uint64_t strand, uint32_t session) noexcept {
-  if (log.strand != strand || !is_alone(static_cast<const Origin*>(log.task))) [[unlikely]] {
+  const auto* origin = static_cast<const Origin*>(log.task);
+  if (log.strand != strand || origin == nullptr || !is_alone(origin)) [[unlikely]] {
     select_another(log, strand, session);
   }
 }
@@ -417,6 +420,7 @@ PyObject* make(PyObject* name, PyTypeObject* type = &record_function_type) {
   self->id = kNoId;
   self->period = 0;
   self->session = 0;
+  self->strand = kAnyTask;
   self->open = 0;
   self->pair = RegionTimer::kNoPair;
   self->detail = 0;
@@ -561,10 +565,10 @@ PyObject* enter(PyObject* object, PyObject*) {
         torch::log_text_input(*log);
       }
       log->append(base::ticks(), self->id, Op::Enter, self->detail);
-    }
-    if ((listening & base::kListenGpuTime) != 0 && self->pair == RegionTimer::kNoPair) [[unlikely]] {
-      RegionTimer* timer = RegionTimer::current().load(std::memory_order_acquire);
-      self->pair = timer != nullptr ? timer->begin() : RegionTimer::kNoPair;
+      if ((listening & base::kListenGpuTime) != 0 && self->pair == RegionTimer::kNoPair) [[unlikely]] {
+        RegionTimer* timer = RegionTimer::current().load(std::memory_order_acquire);
+        self->pair = timer != nullptr ? timer->begin() : RegionTimer::kNoPair;
+      }
     }
   }
   return Py_NewRef(object);
@@ -576,8 +580,9 @@ PyObject* exit(PyObject* object, PyObject* const* exception, Py_ssize_t count) {
   if (OpenRegions::wanted() && self->id != kNoId) {
     OpenRegions::exit(self->id, PyThreadState_Get()->context);
   }
-  if (listening != 0 && self->session == listening >> base::kListenBits) {
-    self->open -= self->open != 0 ? 1 : 0;
+  // One that was entered before, or where nothing is recorded, ends nothing of this recording.
+  if (listening != 0 && self->session == listening >> base::kListenBits && self->open != 0) {
+    --self->open;
     if (EventLog* log = left_out(listening) ? nullptr : EventLogs::current(); log != nullptr) [[likely]] {
       // Of the task that entered: a generator may be closed from another one. Where tasks share the region, of this
       // one.
@@ -589,11 +594,8 @@ PyObject* exit(PyObject* object, PyObject* const* exception, Py_ssize_t count) {
         }
         self->pair = RegionTimer::kNoPair;
       }
-      if (count != 0 && exception[0] != Py_None) [[unlikely]] {
-        log->append(base::ticks(), self->id, Op::Exit, 1);
-      } else {
-        log->append(base::ticks(), self->id, Op::Exit);
-      }
+      const uint32_t by_exception = count != 0 && exception[0] != Py_None ? base::ExitDetail::kByException : 0;
+      log->append(base::ticks(), self->id, Op::Exit, by_exception | base::ExitDetail::of_call(self->detail));
     }
   }
   if (observers.open != 0 && EnterDetail::kind(self->detail) == base::RegionKind::Region) [[unlikely]] {

@@ -22,9 +22,10 @@ namespace py = pybind11;
 namespace gpuscope::bindings {
 namespace {
 
-// Signals that end a process by default and are sent from outside or by timers. Not SIGINT, which Python makes an
-// exception of; not SIGQUIT, which remains the way to end a process at once; not those of faults.
-constexpr std::array kEndingSignals{SIGHUP, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM, SIGVTALRM, SIGPROF, SIGXCPU};
+// Signals of which no process ends by default, those of faults, and SIGQUIT, which remains the way to end one at once.
+// SIGINT, SIGPIPE and SIGXFSZ have the default action only where the program has set it: Python sets another.
+constexpr std::array kLeftAlone{SIGCHLD, SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH, SIGILL,
+                                SIGTRAP, SIGABRT, SIGBUS,  SIGFPE,  SIGSEGV, SIGSYS, SIGQUIT};
 
 // timeout(1) sends its signal twice, systemd two signals at once: only one that comes later is meant as a second one.
 constexpr int64_t kSecondNs = 2'000'000'000;
@@ -61,13 +62,13 @@ class EndingSignals {
       throw;
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    for (const int number : kEndingSignals) {
+    for (int number = 1; number <= SIGRTMAX; ++number) {
       take(number);
     }
   }
 
   void unwatch() {
-    for (const int number : kEndingSignals) {
+    for (int number = 1; number <= SIGRTMAX; ++number) {
       struct sigaction now {};
       if (sigaction(number, nullptr, &now) == 0 && now.sa_handler == &handle) {
         signal(number, SIG_DFL);
@@ -80,11 +81,11 @@ class EndingSignals {
     stopped_ = nullptr;
   }
 
-  /// Where the program has set the default action.
+  /// Where it has the default action and a process ends of that.
   void take(int number) {
     struct sigaction now {};
     if (owner_.load() != getpid() || sigaction(number, nullptr, &now) != 0 || now.sa_handler != SIG_DFL ||
-        std::ranges::find(kEndingSignals, number) == kEndingSignals.end()) {
+        std::ranges::find(kLeftAlone, number) != kLeftAlone.end()) {
       return;
     }
     struct sigaction ours {};
@@ -105,7 +106,7 @@ class EndingSignals {
     } else if (first_.compare_exchange_strong(none, number)) {
       first_ns_.store(now_ns());
       sem_post(&wake_);
-    } else if (now_ns() - first_ns_.load() > kSecondNs) {
+    } else if (number != SIGPIPE && now_ns() - first_ns_.load() > kSecondNs) {  // each write to a closed pipe sends one
       say(given_up_);
       end_by(number);
     }

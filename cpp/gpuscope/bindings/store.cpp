@@ -7,6 +7,7 @@
 #include <pybind11/typing.h>
 
 #include <cctype>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/strings.h"
 #include "gpuscope/bindings/bind.h"
+#include "gpuscope/bindings/reading.h"
 #include "gpuscope/exporters/export.h"
 #include "gpuscope/exporters/frame.h"
 #include "gpuscope/exporters/links.h"
@@ -37,10 +39,23 @@ py::capsule keep(std::shared_ptr<const void> memory) {
           [](void* kept) { delete static_cast<std::shared_ptr<const void>*>(kept); }};
 }
 
-py::typing::Dict<py::str, py::str> info(const store::Store& store) {
+void set_info(store::Store& store, std::string key, std::string value) {
+  settle(store);
+  if (store.readers == 0) {
+    store.set_info(key, value);
+  } else {
+    store.waiting.emplace_back(std::move(key), std::move(value));
+  }
+}
+
+py::typing::Dict<py::str, py::str> info(store::Store& store) {
+  settle(store);
   py::typing::Dict<py::str, py::str> facts;
   for (std::size_t row = 0; row < store.info.size(); ++row) {
     facts[text(store.strings[store.info.key[row]])] = text(store.strings[store.info.value[row]]);
+  }
+  for (const auto& [key, value] : store.waiting) {
+    facts[text(key)] = text(value);
   }
   return facts;
 }
@@ -89,11 +104,8 @@ using FrameColumn = py::typing::Tuple<py::str, py::typing::Union<py::array, py::
 
 /// Name, numbers or a list of texts, and where these are distinct ones for each row which, -1 for none.
 py::typing::List<FrameColumn> frame(const StorePointer& store, std::string_view table) {
-  std::vector<exporters::FrameColumn> columns;
-  {
-    const py::gil_scoped_release unlocked;
-    columns = exporters::make_frame(*store, table);
-  }
+  std::vector<exporters::FrameColumn> columns =
+      read_unlocked(*store, [&](const store::Store& read) { return exporters::make_frame(read, table); });
   py::typing::List<FrameColumn> result;
   for (exporters::FrameColumn& column : columns) {
     py::object values;
@@ -121,11 +133,8 @@ py::typing::List<FrameColumn> frame(const StorePointer& store, std::string_view 
 constexpr const char* kArrowStream = "arrow_array_stream";
 
 py::capsule arrow_stream(const StorePointer& store, std::string_view table) {
-  auto stream = std::make_unique<ArrowArrayStream>();
-  {
-    const py::gil_scoped_release unlocked;
-    *stream = exporters::make_arrow_stream(store, table);
-  }
+  auto stream = std::make_unique<ArrowArrayStream>(
+      read_unlocked(*store, [&](const store::Store&) { return exporters::make_arrow_stream(store, table); }));
   py::capsule capsule(stream.get(), kArrowStream, [](PyObject* object) {
     auto* unread = static_cast<ArrowArrayStream*>(PyCapsule_GetPointer(object, kArrowStream));
     if (unread->release != nullptr) {  // nobody imported it
@@ -154,6 +163,11 @@ py::typing::List<py::str> strings(const store::Store& store) {
 }
 
 StorePointer merge(const std::vector<StorePointer>& stores) {
+  std::deque<Reading> readings;
+  for (const StorePointer& each : stores) {
+    readings.emplace_back(*each);
+  }
+  const py::gil_scoped_release unlocked;
   auto all = std::make_shared<store::Store>();
   for (const StorePointer& each : stores) {
     store::append(*all, *each);
@@ -319,11 +333,12 @@ void bind_schema(py::module_& module) {
 
 /// Formats without the GIL and takes it for each chunk that goes to `write`.
 template <auto exporter>
-void write_chunks(const store::Store& store, const py::function& write) {
-  const py::gil_scoped_release release;
-  exporter(store, [&write](std::string_view chunk) {
-    const py::gil_scoped_acquire acquire;
-    write(py::bytes(chunk.data(), chunk.size()));
+void write_chunks(store::Store& store, const py::function& write) {
+  read_unlocked(store, [&](const store::Store& read) {
+    exporter(read, [&write](std::string_view chunk) {
+      const py::gil_scoped_acquire acquire;
+      write(py::bytes(chunk.data(), chunk.size()));
+    });
   });
 }
 
@@ -340,15 +355,17 @@ void bind_store(py::module_& module) {
       .def("string", &string, py::arg("id"), "The string that an id names.")
       .def("strings", &strings, "All strings, by id.")
       .def("info", &info, "Facts about the run, by key.")
-      .def("set_info", &store::Store::set_info, py::arg("key"), py::arg("value"), "Sets one fact about the run.")
-      .def("path_texts", &path_texts, "Each row of the path table as \"outer/inner\".")
+      .def("set_info", &set_info, py::arg("key"), py::arg("value"),
+           "Sets one fact about the run. A file that is being written lacks it.")
+      .def("path_texts", &path_texts,
+           "Each row of the path table as \"outer/inner\", long ones as \"outer/.../inner\".")
       .def(
           "frame", &frame, py::arg("table"),
           "A table's columns as data frames show them, with names in place of row numbers: the name, a number a row or "
           "distinct numbers or texts, and of these which one each row has, -1 for none.")
       .def("arrow_stream", &arrow_stream, py::arg("table"),
            "The same columns as a capsule of the Arrow C stream interface, which keeps the store alive.");
-  module.def("merge", &merge, py::arg("stores"), py::call_guard<py::gil_scoped_release>(),
+  module.def("merge", &merge, py::arg("stores"),
              "One new Store with all that these hold, in their order; they are of one process.");
   module.def(
       "make_store", &make_store, py::arg("tables"), py::arg("strings"), py::arg("facts"), py::arg("consume") = false,

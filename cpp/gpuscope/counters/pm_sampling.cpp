@@ -25,10 +25,14 @@ constexpr std::chrono::nanoseconds kMostRest = 100ms;
 constexpr int kSamplesOfARead = 50;
 constexpr int kRestPerRead = 9;
 constexpr std::size_t kHardwareBufferBytes = std::size_t{64} << 20;
-// 51 KB each (H100, 24 metrics), and 7 to 14 us to clear. Where the thread is held up for less than 50 ms they are
-// enough for what has come meanwhile and comes while that is decoded.
-constexpr uint32_t kSamplesOfImage = 1024;
-constexpr std::size_t kMostImages = 3;
+// 51 KB each (H100, 24 metrics), and 7 to 14 us to clear, so that an image is used until it may not have room for what
+// has come meanwhile and comes while that is decoded. Busy hosts hold a thread up for 50 ms now and then.
+constexpr uint32_t kSamplesOfImage = 2048;
+constexpr std::size_t kMostImages = 2;
+constexpr std::size_t kRoomPerSample = 2;
+constexpr std::size_t kLeastRoom = 768;
+// Samples that come faster than they are read are made longer, but not more than that: then an image is two seconds.
+constexpr int64_t kSlowestNs = 1'000'000;
 // What is decoded and not taken: some seconds at 10 us.
 constexpr std::size_t kMostWaiting = std::size_t{1} << 19;
 
@@ -78,6 +82,17 @@ std::string listed(const std::vector<std::string>& names) {
 }
 
 }  // namespace
+
+void Samples::make_room(std::size_t more, std::size_t more_values) {
+  const auto grow = [](auto& column, std::size_t count) {
+    if (column.capacity() - column.size() < count) {
+      column.reserve(std::max(column.size() + count, 2 * column.size()));
+    }
+  };
+  grow(starts, more);
+  grow(ends, more);
+  grow(values, more_values);
+}
 
 PmSampler::PmSampler(const driver::Cupti& cupti, const Request& request, int device)
     : cupti_(cupti),
@@ -166,6 +181,7 @@ void PmSampler::start() {
   }
   if (std::exchange(has_lost_, false)) {  // or what is in the buffer would be read again
     disable();
+    interval_ns_ = std::max(interval_ns_, std::min(2 * interval_ns_, kSlowestNs));
     enable();
   }
   try {
@@ -196,14 +212,20 @@ bool PmSampler::follows(uint64_t start) const noexcept {
   return start + most >= last_end_ && start <= last_end_ + most;
 }
 
+std::size_t PmSampler::samples_of_image() noexcept { return kSamplesOfImage; }
+
+void PmSampler::clear(Decoded& image) {
+  image.first = 0;
+  image.starts.clear();
+  image.ends.clear();
+  image.image.resize(image_bytes_);
+  auto params = GPUSCOPE_PM_PARAMS(CounterDataImage_Initialize);
+  params.counterDataSize = image.image.size();
+  params.pCounterData = image.image.data();
+  GPUSCOPE_PROFILER(cupti_, pm_data_initialize, params);
+}
+
 bool PmSampler::decode(Decoded& into) {
-  into.starts.clear();
-  into.ends.clear();
-  into.image.resize(image_bytes_);
-  auto clear = GPUSCOPE_PM_PARAMS(CounterDataImage_Initialize);
-  clear.counterDataSize = into.image.size();
-  clear.pCounterData = into.image.data();
-  GPUSCOPE_PROFILER(cupti_, pm_data_initialize, clear);
   auto decode = GPUSCOPE_PM_PARAMS(DecodeData);
   decode.pCounterDataImage = into.image.data();
   decode.counterDataImageSize = into.image.size();
@@ -225,9 +247,10 @@ bool PmSampler::decode(Decoded& into) {
   info.pCounterDataImage = into.image.data();
   info.counterDataImageSize = into.image.size();
   GPUSCOPE_PROFILER(cupti_, pm_data_info, info);
-  const bool skips = info.numCompletedSamples != 0 && std::exchange(skips_, false);
-  into.first = skips ? 1 : 0;
-  for (std::size_t index = 0; index < info.numCompletedSamples; ++index) {
+  std::size_t index = into.used();
+  const bool skips = index < info.numCompletedSamples && std::exchange(skips_, false);
+  into.first = skips ? 1 : into.first;
+  for (; index < info.numCompletedSamples; ++index) {
     auto sample = GPUSCOPE_PM_PARAMS(CounterData_GetSampleInfo);
     sample.pCounterDataImage = into.image.data();
     sample.counterDataImageSize = into.image.size();
@@ -247,6 +270,7 @@ bool PmSampler::decode(Decoded& into) {
 }
 
 void PmSampler::evaluate(const Decoded& decoded, Samples& into) {
+  into.make_room(decoded.starts.size(), decoded.starts.size() * row_.size());
   for (std::size_t index = 0; index < decoded.starts.size(); ++index) {
     host_->evaluate(decoded.image, decoded.first + index, names_, row_);
     into.starts.push_back(decoded.starts[index]);
@@ -255,8 +279,11 @@ void PmSampler::evaluate(const Decoded& decoded, Samples& into) {
   }
 }
 
-PmReader::PmReader(std::unique_ptr<PmSampler> sampler, std::chrono::nanoseconds interval)
-    : sampler_(std::move(sampler)), interval_(interval), thread_([this] { run(); }) {}
+PmReader::PmReader(std::unique_ptr<PmSampler> sampler)
+    : sampler_(std::move(sampler)), interval_ns_(sampler_->interval_ns()) {
+  free_.reserve(kMostImages);  // so that giving one back never fails
+  thread_ = std::thread([this] { run(); });
+}
 
 PmReader::~PmReader() {
   {
@@ -273,20 +300,21 @@ void PmReader::take(Samples& into) {
   std::swap(samples_, into);
 }
 
-void PmReader::begin_finish(bool last) {
+void PmReader::ask(Change change) {
   {
     const std::lock_guard lock(mutex_);
-    if (is_over_) {
+    const bool is_done = change == Change::Start ? is_active_ : change == Change::Stop && !is_active_;
+    if (is_over_ || is_done) {
       return;
     }
-    finish_ = last ? Finish::End : Finish::GoOn;
+    asked_ = change;
   }
   changed_.notify_all();
 }
 
-void PmReader::wait_finished() {
+void PmReader::wait() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return finish_ == Finish::No && (!is_over_ || (decoded_.empty() && !evaluates_)); });
+  changed_.wait(lock, [this] { return asked_ == Change::None && (!is_over_ || (decoded_.empty() && !evaluates_)); });
 }
 
 PmReader::Times PmReader::times() {
@@ -299,32 +327,53 @@ std::string PmReader::why_ended() {
   return why_ended_;
 }
 
-Decoded PmReader::take_image() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return !free_.empty() || images_ < kMostImages; });
-  if (free_.empty()) {
-    free_.reserve(kMostImages);  // so that giving one back never fails
-    ++images_;
-    return {};
+void PmReader::take_image() {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !free_.empty() || images_ < kMostImages; });
+    if (free_.empty()) {
+      ++images_;
+    } else {
+      image_ = std::move(free_.back());
+      free_.pop_back();
+    }
   }
-  Decoded image = std::move(free_.back());
-  free_.pop_back();
-  return image;
+  sampler_->clear(image_);
 }
 
-void PmReader::decode() {
-  Decoded image = take_image();
-  bool complete = true;
-  try {
-    complete = sampler_->decode(image);
+void PmReader::hand_over() {
+  {
     const std::lock_guard lock(mutex_);
-    decoded_.push_back(std::move(image));
-  } catch (...) {
-    const std::lock_guard lock(mutex_);
-    free_.push_back(std::move(image));
-    throw;
+    decoded_.push_back(std::move(image_));
+    image_ = {};
   }
   changed_.notify_all();
+}
+
+bool PmReader::has_room() const noexcept {
+  // Since the last decoding began: what came during it may not have been decoded, where it was held up.
+  const auto come = static_cast<std::size_t>(ns_since(decode_began_) / interval_ns());
+  return image_.used() + kRoomPerSample * come + kLeastRoom <= PmSampler::samples_of_image();
+}
+
+void PmReader::decode(bool is_last) {
+  if (image_.used() != 0 && !has_room()) {
+    hand_over();
+  }
+  if (image_.image.empty()) {
+    take_image();
+  }
+  decode_began_ = std::chrono::steady_clock::now();
+  bool complete = false;
+  try {
+    complete = sampler_->decode(image_);
+  } catch (...) {
+    hand_over();  // what was decoded earlier
+    throw;
+  }
+  if (is_last || !complete) {
+    hand_over();
+  }
   if (!complete) {
     overflows_.fetch_add(1, std::memory_order_relaxed);
     sampler_->stop();
@@ -337,6 +386,7 @@ void PmReader::add(const Samples& samples) {
     overflows_.fetch_add(1, std::memory_order_relaxed);
     return;
   }
+  samples_.make_room(samples.size(), samples.values.size());
   samples_.starts.insert(samples_.starts.end(), samples.starts.begin(), samples.starts.end());
   samples_.ends.insert(samples_.ends.end(), samples.ends.begin(), samples.ends.end());
   samples_.values.insert(samples_.values.end(), samples.values.begin(), samples.values.end());
@@ -380,7 +430,7 @@ void PmReader::evaluate() noexcept {
   }
 }
 
-std::string PmReader::read(Finish finish) {
+std::string PmReader::read(Change change) {
   std::string why;
   // What one step cannot do keeps the others from nothing: the samples so far are evaluated whatever is refused.
   const auto timed = [&why](auto&& step) {
@@ -392,30 +442,32 @@ std::string PmReader::read(Finish finish) {
     }
     return ns_since(began);
   };
-  Times times;
-  if (finish != Finish::No) {
-    times.stop_ns = timed([this] { sampler_->stop(); });
-  }
-  times.decode_ns = timed([this] { decode(); });
-  if (finish != Finish::No) {
-    times.decode_ns += timed([this] {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return decoded_.empty() && !evaluates_; });
-    });
-  }
-  if (why.empty()) {
+  Times times = this->times();
+  const bool stops = change == Change::Stop || change == Change::End;
+  if (is_active_) {  // no other thread changes it
+    if (stops) {
+      times.stop_ns = timed([this] { sampler_->stop(); });
+    }
+    times.decode_ns = timed([this, stops] { decode(stops); });
+    if (stops) {
+      times.decode_ns += timed([this] {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return decoded_.empty() && !evaluates_; });
+      });
+    }
     const std::lock_guard lock(mutex_);
-    why = why_not_evaluated_;
+    why = why.empty() ? why_not_evaluated_ : why;
   }
-  if (finish == Finish::End) {
+  if (change == Change::End) {
     times.disable_ns = timed([this] { sampler_->close(); });
-  } else if (why.empty()) {
-    timed([this] { sampler_->start(); });
+  } else if (!stops && why.empty()) {
+    decode_began_ = change == Change::Start ? std::chrono::steady_clock::now() : decode_began_;
+    const int64_t took_ns = timed([this] { sampler_->start(); });
+    times.start_ns = change == Change::Start ? took_ns : times.start_ns;
+    interval_ns_.store(sampler_->interval_ns(), std::memory_order_relaxed);
   }
-  if (finish != Finish::No) {
-    const std::lock_guard lock(mutex_);
-    times_ = times;
-  }
+  const std::lock_guard lock(mutex_);
+  times_ = times;
   return why;
 }
 
@@ -424,41 +476,53 @@ void PmReader::run() noexcept {
   base::prepare_to_throw();
   std::chrono::nanoseconds rest = kLeastRest;
   std::thread evaluator;
-  std::unique_lock lock(mutex_);
+  Decoded first;
+  std::string why_not;
   try {
     evaluator = std::thread([this] { evaluate(); });
-  } catch (const std::system_error& error) {
-    why_ended_ = error.what();
-    is_over_ = true;
+    sampler_->clear(first);  // which takes its memory while nothing waits for it
+  } catch (const std::exception& error) {
+    why_not = error.what();
   }
-  while (!ends_) {
-    if (is_over_) {
-      changed_.wait(lock, [this] { return ends_; });
-      break;
+  std::unique_lock lock(mutex_);
+  is_over_ = !why_not.empty();
+  why_ended_ = std::move(why_not);
+  asked_ = is_over_ ? Change::None : asked_;
+  free_.push_back(std::move(first));
+  images_ = 1;
+  changed_.notify_all();
+  while (true) {
+    const auto is_asked = [this] { return ends_ || (asked_ != Change::None && !is_over_); };
+    if (is_active_) {
+      changed_.wait_for(lock, rest, is_asked);
+    } else {
+      changed_.wait(lock, is_asked);
     }
-    changed_.wait_for(lock, rest, [this] { return ends_ || finish_ != Finish::No; });
     if (ends_) {
       break;
     }
-    const Finish finish = finish_;
+    const Change change = asked_;
     lock.unlock();
     const auto began = std::chrono::steady_clock::now();
     const int64_t cpu_ns = base::thread_cpu_ns();
-    std::string why = read(finish);
-    if (finish == Finish::No) {  // `times` has what ending takes
+    std::string why = read(change);
+    if (change == Change::None) {  // `times` has what the others take
       cpu_ns_.fetch_add(base::thread_cpu_ns() - cpu_ns, std::memory_order_relaxed);
-      const auto most = std::clamp<std::chrono::nanoseconds>(interval_ * kSamplesOfARead, kLeastRest, kMostRest);
+      const std::chrono::nanoseconds interval(interval_ns());
+      const auto most = std::clamp<std::chrono::nanoseconds>(interval * kSamplesOfARead, kLeastRest, kMostRest);
       rest = std::clamp<std::chrono::nanoseconds>(kRestPerRead * (std::chrono::steady_clock::now() - began), kLeastRest,
                                                   most);
     }
     lock.lock();
-    is_over_ = finish == Finish::End || !why.empty();
+    is_over_ = change == Change::End || !why.empty();
+    is_active_ = !is_over_ && (change == Change::None || change == Change::Start);
     why_ended_ = std::move(why);
-    finish_ = finish == finish_ || is_over_ ? Finish::No : finish_;
+    asked_ = change == asked_ || is_over_ ? Change::None : asked_;
     changed_.notify_all();
   }
+  is_active_ = false;
   is_over_ = true;
-  finish_ = Finish::No;
+  asked_ = Change::None;
   has_decoded_all_ = true;
   lock.unlock();
   changed_.notify_all();
@@ -470,19 +534,31 @@ void PmReader::run() noexcept {
 
 PmSampling::PmSampling(const driver::Cupti& cupti, const Request& request) {
   const auto began = std::chrono::steady_clock::now();
-  std::vector<std::unique_ptr<PmSampler>> samplers;
-  samplers.reserve(request.devices.size());
   readers_.reserve(request.devices.size());
   for (const int device : request.devices) {
-    samplers.push_back(std::make_unique<PmSampler>(cupti, request, device));
+    readers_.push_back(std::make_unique<PmReader>(std::make_unique<PmSampler>(cupti, request, device)));
   }
-  for (const auto& sampler : samplers) {
-    sampler->start();
+  make_ns_ = ns_since(began);
+}
+
+void PmSampling::begin() {
+  wait_finished();
+  for (const auto& reader : readers_) {
+    reader->ask(PmReader::Change::Start);
   }
-  for (auto& sampler : samplers) {
-    readers_.push_back(std::make_unique<PmReader>(std::move(sampler), request.interval_ns * 1ns));
+  wait_finished();
+}
+
+void PmSampling::begin_finish(bool last) {
+  for (const auto& reader : readers_) {
+    reader->ask(last ? PmReader::Change::End : PmReader::Change::Stop);
   }
-  start_ns_ = ns_since(began);
+}
+
+void PmSampling::wait_finished() {
+  for (const auto& reader : readers_) {
+    reader->wait();
+  }
 }
 
 void PmSampling::take(std::vector<Samples>& into) {
@@ -492,22 +568,23 @@ void PmSampling::take(std::vector<Samples>& into) {
   }
 }
 
-void PmSampling::finish_samples(bool last) {
-  for (const auto& reader : readers_) {
-    reader->begin_finish(last);
-  }
-  for (const auto& reader : readers_) {
-    reader->wait_finished();
-  }
-}
-
 PmSampling::Times PmSampling::times() {
-  Times longest{.start_ns = start_ns_};
+  Times longest;
+  longest.make_ns = make_ns_;
   for (const auto& reader : readers_) {
     const PmReader::Times times = reader->times();
-    longest.stop_ns = std::max(longest.stop_ns, times.stop_ns);
-    longest.decode_ns = std::max(longest.decode_ns, times.decode_ns);
-    longest.disable_ns = std::max(longest.disable_ns, times.disable_ns);
+    for (const auto step : {&PmReader::Times::start_ns, &PmReader::Times::stop_ns, &PmReader::Times::decode_ns,
+                            &PmReader::Times::disable_ns}) {
+      longest.steps.*step = std::max(longest.steps.*step, times.*step);
+    }
+  }
+  return longest;
+}
+
+int64_t PmSampling::interval_ns() const noexcept {
+  int64_t longest = 0;
+  for (const auto& reader : readers_) {
+    longest = std::max(longest, reader->interval_ns());
   }
   return longest;
 }

@@ -44,6 +44,8 @@ struct Samples {
     ends.clear();
     values.clear();
   }
+  /// Has room for so many more, and that many values in all, so that adding them does not fail half way.
+  void make_room(std::size_t more, std::size_t more_values);
 };
 
 /// What CUPTI has decoded and nobody has evaluated yet: the times of samples, and their counts in an image.
@@ -51,6 +53,8 @@ struct Decoded {
   Bytes image;
   std::size_t first = 0;  // of the image, that has the first of these times
   std::vector<uint64_t> starts, ends;
+
+  std::size_t used() const noexcept { return first + starts.size(); }
 };
 
 /// CUPTI's PM sampling of one device: the GPU writes its counters every so often into a buffer, no kernel waits for it.
@@ -65,23 +69,29 @@ class PmSampler {
   PmSampler(const PmSampler&) = delete;
   PmSampler& operator=(const PmSampler&) = delete;
 
-  /// Starts, or goes on. The object is made anew after a loss, and once where CUPTI refuses, as it did after a stop
-  /// (error 999, H100, CUPTI 13.0).
+  /// Starts, or goes on. The object is made anew after a loss, with twice the interval up to 1 ms, and once where CUPTI
+  /// refuses, as it did after a stop (error 999, H100, CUPTI 13.0).
   void start();
   void stop();  // or stays so
   /// Stops, and gives the counters back; it cannot be started again.
   void close() noexcept;
-  /// Decodes what the GPU has written since the last call, without the first sample after a start, which is shorter
-  /// than the others. False where some was lost: nothing is decoded any more until the next start.
+  /// An image without samples.
+  void clear(Decoded& image);
+  /// Appends what the GPU has written since the last call, without the first sample after a start, which is shorter
+  /// than the others; that one takes an image that was cleared. False where some was lost: nothing is decoded any more
+  /// until the next start.
   ///
   /// CUPTI decodes what is written meanwhile, too, and where an image is full before it has come to the end it loses
   /// its place, and hands out samples of the beginning from then on (H100, CUPTI 13.0). A full image is a loss,
   /// therefore, and so are samples that do not follow upon one another; these are not taken.
   bool decode(Decoded& into);
+  /// That an image has room for.
+  static std::size_t samples_of_image() noexcept;
   /// Appends the samples.
   void evaluate(const Decoded& decoded, Samples& into);
 
   int device() const noexcept { return device_; }
+  int64_t interval_ns() const noexcept { return interval_ns_; }
   const std::string& chip() const noexcept { return chip_; }
   const Choice& choice() const noexcept { return choice_; }
   /// The metrics, in the order of their values.
@@ -115,16 +125,17 @@ class PmSampler {
 /// Reads the samples of one device on two threads of its own. One has CUPTI decode; the other evaluates: each takes 30
 /// to 60 us a sample (H100, 24 metrics), and one thread for both was too slow for 100 us.
 ///
-/// All but why_ended: one thread at a time.
+/// Any thread for ask, wait and why_ended; one at a time for the others.
 class PmReader {
  public:
-  /// How long the steps of the last finish took.
+  enum class Change { None, Start, Stop, End };
+  /// How long the last of each took.
   struct Times {
-    int64_t stop_ns = 0, decode_ns = 0, disable_ns = 0;
+    int64_t start_ns = 0, stop_ns = 0, decode_ns = 0, disable_ns = 0;
   };
 
-  /// Takes over a sampler that was started. Throws std::system_error where there can be no thread.
-  PmReader(std::unique_ptr<PmSampler> sampler, std::chrono::nanoseconds interval);
+  /// Throws std::system_error where there can be no thread.
+  explicit PmReader(std::unique_ptr<PmSampler> sampler);
   /// Ends sampling.
   ~PmReader();
   PmReader(const PmReader&) = delete;
@@ -132,29 +143,37 @@ class PmReader {
 
   /// What was evaluated since the last call; it takes what `into` had.
   void take(Samples& into);
-  /// As PmSampling::finish_samples, but does not wait for it.
-  void begin_finish(bool last);
-  void wait_finished();
+  /// Has sampling start, stop, with all that was sampled until then read, or end. Does not wait for it.
+  void ask(Change change);
+  /// Waits for what was asked.
+  void wait();
   Times times();
   uint64_t take_overflows() noexcept { return overflows_.exchange(0, std::memory_order_relaxed); }
   int64_t take_cpu_time() noexcept { return cpu_ns_.exchange(0, std::memory_order_relaxed); }
+  /// How long samples are by now.
+  int64_t interval_ns() const noexcept { return interval_ns_.load(std::memory_order_relaxed); }
   std::string why_ended();
 
   const PmSampler& sampler() const noexcept { return *sampler_; }
 
  private:
-  enum class Finish { No, GoOn, End };
   void run() noexcept;
-  /// Reads what was sampled; why sampling ends, "" where it goes on.
-  std::string read(Finish finish);
-  void decode();
+  /// Reads what was sampled, and does what is asked; why sampling ends, "" where nothing ends it.
+  std::string read(Change change);
+  void decode(bool is_last);
   void evaluate() noexcept;
   void add(const Samples& samples);
-  /// An image that nobody uses; waits for one where the other thread has them all.
-  Decoded take_image();
+  /// Has an image without samples; waits for one where the other thread has them all.
+  void take_image();
+  /// Has what was decoded evaluated.
+  void hand_over();
+  bool has_room() const noexcept;
 
   const std::unique_ptr<PmSampler> sampler_;
-  const std::chrono::nanoseconds interval_;
+  std::atomic<int64_t> interval_ns_;
+  // Of the thread that decodes alone: what it decodes into, empty at first, and when the last decoding began.
+  Decoded image_;
+  std::chrono::steady_clock::time_point decode_began_;
   std::mutex mutex_;  // guards what follows; never held over a call into CUPTI
   std::condition_variable changed_;
   std::vector<Decoded> free_;
@@ -165,8 +184,9 @@ class PmReader {
   Samples samples_;
   std::string why_not_evaluated_;
   bool ends_ = false;
+  bool is_active_ = false;
   bool is_over_ = false;  // nothing is sampled any more
-  Finish finish_ = Finish::No;
+  Change asked_ = Change::None;
   std::string why_ended_;
   Times times_;
   std::atomic<uint64_t> overflows_{0};
@@ -176,26 +196,31 @@ class PmReader {
 
 /// Samples devices, each with a `PmReader`.
 ///
-/// All but why_ended: one thread at a time.
+/// Any thread for begin and why_ended; one at a time for the others.
 class PmSampling {
  public:
-  /// Throws as PmSampler does, or std::system_error.
+  /// Throws as PmSampler does, or std::system_error. Nothing is sampled yet.
   PmSampling(const driver::Cupti& cupti, const Request& request);
 
+  /// Begins sampling, or goes on.
+  void begin();
+  /// Has sampling stop, and all that was sampled until then read; `last`: ends it. Does not wait for it.
+  void begin_finish(bool last);
+  void wait_finished();
   /// What was decoded since the last call, per device in the order of the request; it takes what `into` had.
   void take(std::vector<Samples>& into);
-  /// Ends sampling for a moment, so that all that was sampled until now is decoded, and goes on; `last`: ends it.
-  void finish_samples(bool last);
-  /// How long the steps of it took.
+  /// How long the steps took: the longest of a device, and making them all.
   struct Times {
-    int64_t start_ns = 0;                                // until all devices were sampled
-    int64_t stop_ns = 0, decode_ns = 0, disable_ns = 0;  // of the last finish_samples, the longest of a device
+    int64_t make_ns = 0;
+    PmReader::Times steps;
   };
   Times times();
   /// How often samples were lost since the last call: `decode` says so, or the memory that they wait in was full.
   uint64_t take_overflows() noexcept;
   /// CPU time that reading took while all was sampled, since the last call.
   int64_t take_cpu_time() noexcept;
+  /// How long samples are by now, the longest of a device.
+  int64_t interval_ns() const noexcept;
   /// Why sampling of a device has ended before its time; "" while all go on.
   std::string why_ended();
 
@@ -203,7 +228,7 @@ class PmSampling {
 
  private:
   std::vector<std::unique_ptr<PmReader>> readers_;
-  int64_t start_ns_ = 0;
+  int64_t make_ns_ = 0;
 };
 
 }  // namespace gpuscope::counters

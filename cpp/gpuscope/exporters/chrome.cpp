@@ -339,9 +339,8 @@ class ChromeText {
     for (std::size_t row = 0; row < store_.track.size(); ++row) {
       const auto track = store_.track[row];
       const int64_t stream = track.stream == kNone ? -1 : int64_t{track.stream};
-      tracks_.push_back(",\"args\":{\"device\":" + std::to_string(device_ordinal(store_, track.device)) +
-                        ",\"context\":" + std::to_string(track.context) + ",\"stream\":" + std::to_string(stream) +
-                        ",\"correlation\":");
+      tracks_.push_back(",\"args\":{\"device\":" + std::to_string(track.device) + ",\"context\":" +
+                        std::to_string(track.context) + ",\"stream\":" + std::to_string(stream) + ",\"correlation\":");
     }
   }
 
@@ -533,7 +532,7 @@ class ChromeWriter {
 
  private:
   // -- processes and devices -----------------------------------------------------------------------------------------
-  uint32_t device_of(const Track& track) const { return device_ordinal(store_, store_.track.device[track.row]); }
+  uint32_t device_of(const Track& track) const { return store_.track.device[track.row]; }
 
   void write_process() {
     const std::vector<uint32_t> devices = find_devices(store_, timeline_, counters_);
@@ -721,9 +720,8 @@ class ChromeWriter {
     const uint32_t detail = links_.detail(region);
     const std::string_view head = text_.region(store_.region.path[region]);
     if (const uint32_t overload = detail != kNone ? store_.detail.overload[detail] : kNone; overload != kNone) {
-      const std::string name =
-          std::string(head.substr(0, head.size() - 1)) + "." + std::string(store_.strings[overload]);
-      begin_slice(name + "\"", slice);
+      const std::string name = std::string(head.substr(0, head.size() - 1)) + ".";
+      begin_slice(name + quoted(store_.strings[overload]).substr(1), slice);
     } else {
       begin_slice(head, slice);
     }

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "gpuscope/base/errors.h"
 #include "gpuscope/base/strings.h"
 
 namespace gpuscope::exporters {
@@ -32,6 +33,10 @@ FrameColumn categorize(std::string_view name, std::size_t rows, std::size_t ids,
     if (code_of[id] == kUnknown) {
       const auto [found, is_new] = known.try_emplace(base::to_utf8(text_of(id)), static_cast<int32_t>(texts.size()));
       if (is_new) {
+        if (texts.text.size() + found->first.size() > std::numeric_limits<int32_t>::max()) {
+          throw base::InvalidArgument("column " + std::string(name) +
+                                      " has more than 2 GiB of text; accepted are columns with less");
+        }
         texts.text += found->first;
         texts.offsets.push_back(static_cast<int32_t>(texts.text.size()));
       }
@@ -224,13 +229,30 @@ std::vector<FrameColumn> make_frame(const store::Store& store, std::string_view 
   return columns;
 }
 
+namespace {
+
+/// A path without what lies between its outer and its inner names, where it is long.
+std::string shortened(std::string path) {
+  constexpr std::string_view kLeftOut = "/.../";
+  constexpr std::size_t kHalf = kMostPathBytes / 2;
+  if (path.size() <= kMostPathBytes) {
+    return path;
+  }
+  const std::size_t outer = std::min({path.find(kLeftOut), path.rfind('/', kHalf), kHalf});
+  const std::size_t inner = path.find('/', path.size() - kHalf);
+  const std::size_t begin = inner == std::string::npos ? path.size() - kHalf : inner + 1;
+  return path.substr(0, outer).append(kLeftOut).append(path, begin);
+}
+
+}  // namespace
+
 std::vector<std::string> path_texts(const store::Store& store) {
   std::vector<std::string> texts;
   texts.reserve(store.path.size());
   for (std::size_t row = 0; row < store.path.size(); ++row) {
     const uint32_t parent = store.path.parent[row];
     std::string text = parent < row ? texts[parent] + "/" : "";
-    texts.push_back(text.append(store.strings[store.path.name[row]]));
+    texts.push_back(shortened(text.append(store.strings[store.path.name[row]])));
   }
   return texts;
 }

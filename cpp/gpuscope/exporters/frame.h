@@ -88,15 +88,20 @@ struct FrameColumn {
 /// id of it). Behind `variant`, `track` and `call` stands what these rows say: `name` (demangled), `grid` and `block`
 /// ("x, y, z"), `registers` and `shared_bytes` (static and dynamic); `device`, `context` and `stream`; `name`. `region`
 /// brings `path`, that region with those around it, "train/forward"; copies and regions have a `name`. A number that
-/// is not there reads as the largest of its type. Throws InvalidArgument where there is no such table.
+/// is not there reads as the largest of its type. Throws InvalidArgument where there is no such table, and where a
+/// column has more than 2 GiB of text.
 std::vector<FrameColumn> make_frame(const store::Store& store, std::string_view wanted);
 
-/// Each row of the path table as "outer/inner".
+/// So long is the text of a path at most, but for what stands where names are left out: in regions that are never left
+/// the whole texts would take the square of their depth.
+inline constexpr std::size_t kMostPathBytes = 4096;
+
+/// Each row of the path table as "outer/inner", long ones as "outer/.../inner".
 std::vector<std::string> path_texts(const store::Store& store);
 
 /// A table as one record batch of a stream, which keeps the store alive and which the caller releases. The columns are
 /// make_frame's: numbers are the store's own memory, texts dictionary-encoded, "" where there is none. Throws
-/// InvalidArgument where there is no such table.
+/// InvalidArgument as make_frame.
 ArrowArrayStream make_arrow_stream(std::shared_ptr<const store::Store> store, std::string_view table);
 
 }  // namespace gpuscope::exporters

@@ -39,10 +39,6 @@ std::string thread_label(const store::Store& store, uint32_t thread) {
   return name.empty() ? "thread " + std::to_string(store.thread.system_id[thread]) : std::string(name);
 }
 
-uint32_t device_ordinal(const store::Store& store, uint32_t device) {
-  return device < store.device.size() ? store.device.ordinal[device] : device;
-}
-
 std::string_view device_name(const store::Store& store, uint32_t ordinal) {
   const auto& ordinals = store.device.ordinal;
   const auto row = static_cast<std::size_t>(std::find(ordinals.begin(), ordinals.end(), ordinal) - ordinals.begin());

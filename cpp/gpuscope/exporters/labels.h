@@ -22,9 +22,6 @@ std::string_view process_label(const store::Store& store);
 /// A thread's own name, or one that has its number.
 std::string thread_label(const store::Store& store, uint32_t thread);
 
-/// The number users know a device by.
-uint32_t device_ordinal(const store::Store& store, uint32_t device);
-
 /// The name of the device of that ordinal; empty for one that the recording does not describe.
 std::string_view device_name(const store::Store& store, uint32_t ordinal);
 

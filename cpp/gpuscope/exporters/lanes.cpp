@@ -82,11 +82,12 @@ namespace {
 bool has_lane(const Slice& slice) { return slice.source == Source::Region || slice.source == Source::Api; }
 
 /// Functions, which nest in each other, lie around and within regions; but those in which a region begins that lasts
-/// longer, as `__enter__`, or ends that began earlier, go to a lane of their own.
+/// longer, as `__enter__`, or ends that began earlier, go to lanes of their own, as do functions that outlast others in
+/// which they began.
 void place_functions(Track& track) {
   std::vector<Slice*> functions;        // that are open, outermost first
   std::vector<int64_t> region_ends_ns;  // likewise of the first lane's regions and calls
-  bool is_any_moved = false;
+  std::vector<Slice*> moved;
   const auto end_before = [](auto& open, int64_t at_ns, auto&& end_of) {
     while (!open.empty() && end_of(open.back()) <= at_ns) {
       open.pop_back();
@@ -101,18 +102,25 @@ void place_functions(Track& track) {
     end_before(region_ends_ns, slice.start_ns, [](int64_t end_ns) { return end_ns; });
     if (!is_function) {
       for (; !functions.empty() && functions.back()->end_ns < slice.end_ns; functions.pop_back()) {
-        functions.back()->lane = track.lanes & kMaxLane;
-        is_any_moved = true;
+        moved.push_back(functions.back());
       }
       region_ends_ns.push_back(slice.end_ns);
-    } else if (!region_ends_ns.empty() && region_ends_ns.back() < slice.end_ns) {
-      slice.lane = track.lanes & kMaxLane;
-      is_any_moved = true;
+    } else if ((!region_ends_ns.empty() && region_ends_ns.back() < slice.end_ns) ||
+               (!functions.empty() && functions.back()->end_ns < slice.end_ns)) {
+      moved.push_back(&slice);
     } else {
       functions.push_back(&slice);
     }
   }
-  track.lanes += is_any_moved ? 1 : 0;
+  std::ranges::sort(moved);  // in the order of their starts again
+  Lanes lanes;
+  for (Slice* slice : moved) {
+    lanes.advance(slice->start_ns);
+    const uint32_t lane = lanes.first_around(slice->end_ns);
+    lanes.open(lane, {slice->end_ns, true, store::kNone});
+    slice->lane = (track.lanes + lane) & kMaxLane;
+  }
+  track.lanes += lanes.size();
 }
 
 }  // namespace

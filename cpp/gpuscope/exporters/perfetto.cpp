@@ -393,7 +393,7 @@ class PerfettoWriter {
   }
 
   void write_stream(const Track& track, const std::string& suffix) {
-    const uint64_t parent = device_track(device_ordinal(store_, store_.track.device[track.row]));
+    const uint64_t parent = device_track(store_.track.device[track.row]);
     const std::string name = stream_label(store_, track.row) + suffix;
     each_lane(track, [&](uint32_t lane, const std::vector<Slice>& slices) {
       const uint64_t lane_track =

@@ -279,7 +279,7 @@ Timeline lay_out(const Store& store, const GpuAnnotations& annotations) {
 
   // Contexts of one device have streams of the same number: one track here, as viewers know no contexts.
   const auto stream_key = [&](std::size_t row) {
-    return std::pair<uint64_t, uint64_t>(device_ordinal(store, store.track.device[row]), store.track.stream[row]);
+    return std::pair<uint64_t, uint64_t>(store.track.device[row], store.track.stream[row]);
   };
   TrackBuilder streams(store, timeline.base_ns, store.track.size(), stream_key);
   streams.add(annotations, annotations.track, Source::Annotation);
@@ -373,7 +373,7 @@ void add_live(const Store& store, std::vector<MemoryCounter>& counters) {
     const Group group = group_of(store.device_memory.kind[row]);
     const bool on_host = group == Group::Pinned || group == Group::Host;
     const uint32_t device = store.track.device[store.device_memory.track[row]];
-    groups[{group, on_host ? kNone : device_ordinal(store, device)}].push_back(row);
+    groups[{group, on_host ? kNone : device}].push_back(row);
   }
   for (auto& [key, rows] : groups) {
     counters.push_back({name_of(key.first, key.second), key.second, count_live(store.device_memory, rows)});
@@ -385,7 +385,7 @@ void add_pools(const Store& store, std::vector<MemoryCounter>& counters) {
   const store::DeviceMemories& memory = store.device_memory;
   for (uint32_t row = 0; row < memory.size(); ++row) {
     if (memory.pool[row] != 0) {
-      const uint32_t device = device_ordinal(store, store.track.device[memory.track[row]]);
+      const uint32_t device = store.track.device[memory.track[row]];
       pools[{device, memory.pool[row]}].add(memory.start_ns[row], memory.pool_reserved_bytes[row],
                                             memory.pool_used_bytes[row]);
     }
@@ -393,8 +393,8 @@ void add_pools(const Store& store, std::vector<MemoryCounter>& counters) {
   for (uint32_t row = 0; row < store.memory_pool.size(); ++row) {
     const auto event = store.memory_pool[row];
     const bool is_gone = static_cast<store::PoolOperation>(event.operation) == store::PoolOperation::Destroyed;
-    pools[{device_ordinal(store, event.device), event.pool}].add(event.start_ns, is_gone ? 0 : event.reserved_bytes,
-                                                                 is_gone ? 0 : event.used_bytes);
+    pools[{event.device, event.pool}].add(event.start_ns, is_gone ? 0 : event.reserved_bytes,
+                                          is_gone ? 0 : event.used_bytes);
   }
   const auto by_time = [](const Point& a, const Point& b) { return a.at_ns < b.at_ns; };
   const auto is_empty = [](const Point& point) { return point.bytes == 0; };
@@ -567,7 +567,7 @@ std::vector<uint32_t> find_devices(const Store& store, const Timeline& timeline,
   std::vector<uint32_t> found;
   for (const auto* tracks : {&timeline.streams, &timeline.syncs}) {
     for (const Track& track : *tracks) {
-      add_new(found, device_ordinal(store, store.track.device[track.row]));
+      add_new(found, store.track.device[track.row]);
     }
   }
   for (const MemoryCounter& counter : memory) {

@@ -6,10 +6,10 @@
 namespace gpuscope::nvml {
 namespace {
 
-constexpr int64_t kShortestSpanNs = 100'000'000;  // between two samples, as nvml.h asks for
-constexpr int64_t kShortestStepNs = 45'000'000;   // so that four samples span more than that
-constexpr int64_t kLongestSpanNs = 600'000'000'000;
-constexpr int64_t kPatienceNs = 2'000'000'000;  // utilization lags behind by up to 1 s
+constexpr int64_t kShortestSpanNs = 100'000'000;       // between two samples, as nvml.h asks for
+constexpr int64_t kShortestStepNs = 45'000'000;        // so that four samples span more than that
+constexpr int64_t kLongestSpanNs = 7'200'000'000'000;  // GPUs are sampled each hour at least
+constexpr int64_t kPatienceNs = 2'000'000'000;         // utilization lags behind by up to 1 s
 
 struct GpmFigure {
   const char* name;

@@ -5,8 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdlib>
 #include <ctime>
+#include <deque>
+#include <mutex>
+#include <set>
+#include <thread>
 #include <utility>
 
 #include "gpuscope/base/clock.h"
@@ -20,6 +25,7 @@ using namespace std::chrono_literals;
 constexpr std::chrono::nanoseconds kSlowInterval = 1s;
 constexpr std::chrono::nanoseconds kLongestInterval = 30s;  // of what is read seldom or rarely
 constexpr std::size_t kMostSamples = 10'000;                // some 15 MB
+constexpr auto kStopLimit = 1s;
 
 double process_cpu_s() {
   timespec spent{};
@@ -37,14 +43,18 @@ uint64_t resident_bytes() {
 
 int64_t now_ns() { return base::Clock::process().to_ns(base::ticks()); }
 
-/// What NVML does not tell of a GPU that is split, it tells of the parts.
+/// What NVML does not tell of a GPU that is split, it tells of the parts: compute instances of one GPU instance share
+/// its memory.
 void take_memory_of_instances(GpuState& state, const std::vector<MigInstance>& instances) {
   uint64_t used = 0;
+  std::set<unsigned> counted;
   for (const MigInstance& instance : instances) {
     if (!instance.memory_used_bytes.has_value()) {
       return;
     }
-    used += *instance.memory_used_bytes;
+    if (counted.insert(instance.gpu_instance).second) {
+      used += *instance.memory_used_bytes;
+    }
   }
   state.memory_used_bytes = used;
   state.why.erase("memory_used_bytes");
@@ -103,56 +113,97 @@ void merge_slow(GpuState& state, const GpuState& slow) {
 
 }  // namespace
 
-GpuSampler::GpuSampler(const driver::Nvml& nvml, std::chrono::nanoseconds interval)
-    : nvml_(nvml),
-      interval_(interval),
-      count_(count_gpus(nvml, why_)),
-      process_(getpid()),
-      slow_(count_),
-      held_(count_),
-      began_ns_(now_ns()) {
-  fast_thread_ = std::thread([this] { run_fast(); });
+/// What both threads and the sampler share: a thread that is in a call of NVML may outlive the sampler.
+class GpuSampler::State {
+ public:
+  State(const driver::Nvml& nvml, std::chrono::nanoseconds interval)
+      : nvml_(nvml),
+        interval_(interval),
+        count_(count_gpus(nvml, why_)),
+        slow_(count_),
+        held_(count_),
+        began_ns_(now_ns()) {}
+
+  /// Begins a thread, which shares the state; throws std::system_error where none can be made.
+  static void begin(const std::shared_ptr<State>& state, void (State::*run)());
+  bool end() noexcept;
+  bool ends() const noexcept;
+  std::vector<GpuSample> take();
+  SamplingCost cost() const;
+  const std::string& why() const noexcept { return why_; }
+
+  void run_fast();
+  void run_slow();
+
+ private:
+  struct SlowState {
+    int64_t time_ns = 0;
+    int64_t rare_time_ns = 0;
+    GpuState state;
+    base::HostState host;  // of the machine, in that of no GPU
+  };
+
+  void read_parts(GpuReader& reader, const Pace& pace, bool is_settled_due) const;
+  /// Until the moment; false where it ends before.
+  bool sleep_until(std::chrono::steady_clock::time_point moment);
+  void keep(GpuSample sample);
+  /// Whether the GPU is split into instances, as the slow thread read last.
+  std::optional<bool> mig_of(unsigned gpu) const;
+  /// What holds clocks back, of that whose seconds take long to read, as the fast thread read last.
+  std::optional<uint64_t> held_of(unsigned gpu) const;
+  void count_thread(int change) noexcept;
+
+  driver::Nvml nvml_;
+  std::chrono::nanoseconds interval_;
+  std::string why_;
+  unsigned count_ = 0;
+  mutable std::mutex mutex_;  // of all below; never held over a call of NVML
+  std::condition_variable wake_;
+  int threads_ = 0;
+  bool ends_ = false;
+  bool has_read_slow_ = false;
+  std::deque<GpuSample> samples_;
+  std::vector<SlowState> slow_;  // newest, a GPU each
+  std::vector<std::optional<uint64_t>> held_;
+  SlowState slow_host_;
+  SamplingCost cost_;  // but for what is computed of the durations
+  Durations durations_;
+  Durations slow_durations_;
+  int64_t began_ns_ = 0;
+};
+
+void GpuSampler::State::begin(const std::shared_ptr<State>& state, void (State::*run)()) {
+  state->count_thread(1);
   try {
-    slow_thread_ = std::thread([this] { run_slow(); });
+    std::thread([state, run] {
+      (state.get()->*run)();
+      state->count_thread(-1);
+    }).detach();
   } catch (...) {
-    stop();
+    state->count_thread(-1);
     throw;
   }
 }
 
-GpuSampler::~GpuSampler() {
-  stop();
-  if (getpid() != process_) {
-    static_cast<void>(wake_.release());
-  }
+void GpuSampler::State::count_thread(int change) noexcept {
+  const std::lock_guard lock(mutex_);
+  threads_ += change;
+  wake_.notify_all();
 }
 
-void GpuSampler::stop() noexcept {
-  if (getpid() != process_) {  // the threads are the parent's
-    if (fast_thread_.joinable()) {
-      fast_thread_.detach();
-    }
-    if (slow_thread_.joinable()) {
-      slow_thread_.detach();
-    }
-    return;
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    ends_ = true;
-  }
-  wake_->notify_all();
-  for (std::thread* thread : {&fast_thread_, &slow_thread_}) {
-    if (thread->joinable()) {
-      thread->join();
-    }
-  }
+bool GpuSampler::State::end() noexcept {
+  std::unique_lock lock(mutex_);
+  ends_ = true;
+  wake_.notify_all();
+  return wake_.wait_for(lock, kStopLimit, [this] { return threads_ == 0; });
 }
 
-std::vector<GpuSample> GpuSampler::take() {
-  if (getpid() != process_) {  // the lock may be held for ever
-    return {};
-  }
+bool GpuSampler::State::ends() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return ends_;
+}
+
+std::vector<GpuSample> GpuSampler::State::take() {
   std::deque<GpuSample> taken;
   {
     const std::lock_guard lock(mutex_);
@@ -161,10 +212,7 @@ std::vector<GpuSample> GpuSampler::take() {
   return {std::make_move_iterator(taken.begin()), std::make_move_iterator(taken.end())};
 }
 
-SamplingCost GpuSampler::cost() const {
-  if (getpid() != process_) {
-    return {};
-  }
+SamplingCost GpuSampler::State::cost() const {
   const std::lock_guard lock(mutex_);
   SamplingCost cost = cost_;
   const auto mean = [](const Durations& of) {
@@ -178,12 +226,12 @@ SamplingCost GpuSampler::cost() const {
   return cost;
 }
 
-bool GpuSampler::sleep_until(std::chrono::steady_clock::time_point moment) {
+bool GpuSampler::State::sleep_until(std::chrono::steady_clock::time_point moment) {
   std::unique_lock lock(mutex_);
-  return !wake_->wait_until(lock, moment, [this] { return ends_; });
+  return !wake_.wait_until(lock, moment, [this] { return ends_; });
 }
 
-void GpuSampler::keep(GpuSample sample) {
+void GpuSampler::State::keep(GpuSample sample) {
   const std::lock_guard lock(mutex_);
   durations_.add(sample.took_ns);
   const std::optional<uint64_t> held = sample.state.throttle_bits;
@@ -204,18 +252,18 @@ void GpuSampler::keep(GpuSample sample) {
   }
 }
 
-std::optional<bool> GpuSampler::mig_of(unsigned gpu) const {
+std::optional<bool> GpuSampler::State::mig_of(unsigned gpu) const {
   const std::lock_guard lock(mutex_);
   return slow_[gpu].state.mig;
 }
 
-std::optional<uint64_t> GpuSampler::held_of(unsigned gpu) const {
+std::optional<uint64_t> GpuSampler::State::held_of(unsigned gpu) const {
   const std::lock_guard lock(mutex_);
   const std::optional<uint64_t> bits = held_[gpu];
   return bits ? std::optional(*bits & kRareReasons) : std::nullopt;
 }
 
-void GpuSampler::read_parts(GpuReader& reader, const Pace& pace, bool is_settled_due) const {
+void GpuSampler::State::read_parts(GpuReader& reader, const Pace& pace, bool is_settled_due) const {
   const bool was_lost = reader.device() == nullptr;  // of one that came back nothing is known
   const auto has = [&](Part part) { return was_lost || pace.has(part); };
   if (was_lost || is_settled_due) {
@@ -236,7 +284,7 @@ void GpuSampler::read_parts(GpuReader& reader, const Pace& pace, bool is_settled
   }
 }
 
-void GpuSampler::run_fast() {
+void GpuSampler::State::run_fast() {
   pthread_setname_np(pthread_self(), "gpuscope-gpus");
   std::vector<GpuReader> readers;
   readers.reserve(count_);
@@ -245,7 +293,7 @@ void GpuSampler::run_fast() {
   }
   {
     std::unique_lock lock(mutex_);  // what differs seldom is in the first sample, too
-    wake_->wait(lock, [this] { return ends_ || has_read_slow_; });
+    wake_.wait(lock, [this] { return ends_ || has_read_slow_; });
   }
   std::vector<std::optional<bool>> mig(count_);
   Pace pace(interval_);
@@ -292,7 +340,7 @@ void GpuSampler::run_fast() {
   } while (sleep_until(due));
 }
 
-void GpuSampler::run_slow() {
+void GpuSampler::State::run_slow() {
   pthread_setname_np(pthread_self(), "gpuscope-gpus-2");
   base::HostStateReader host_reader;
   XidReader xids(nvml_);
@@ -361,7 +409,7 @@ void GpuSampler::run_slow() {
       cost_.slow_interval_ns = interval.count();
     }
     has_read_slow_ = true;
-    wake_->notify_all();
+    wake_.notify_all();
     const int64_t before_ns = std::exchange(cpu_ns, base::thread_cpu_ns());
     cost_.cpu_ns += cpu_ns - before_ns;
     const int64_t spent_ns = cost_.cpu_ns - std::exchange(charged_ns, cost_.cpu_ns);
@@ -372,5 +420,34 @@ void GpuSampler::run_slow() {
     }
   } while (sleep_until(due));
 }
+
+GpuSampler::GpuSampler(const driver::Nvml& nvml, std::chrono::nanoseconds interval)
+    : process_(getpid()), state_(std::make_shared<State>(nvml, interval)) {
+  State::begin(state_, &State::run_fast);
+  try {
+    State::begin(state_, &State::run_slow);
+  } catch (...) {
+    state_->end();
+    throw;
+  }
+}
+
+GpuSampler::~GpuSampler() {
+  if (is_childs() || state_->ends()) {
+    return;
+  }
+  state_->end();
+}
+
+bool GpuSampler::stop() noexcept { return is_childs() || state_->end(); }
+
+std::vector<GpuSample> GpuSampler::take() { return is_childs() ? std::vector<GpuSample>() : state_->take(); }
+
+SamplingCost GpuSampler::cost() const { return is_childs() ? SamplingCost() : state_->cost(); }
+
+const std::string& GpuSampler::why() const noexcept { return state_->why(); }
+
+// The lock may be held for ever there.
+bool GpuSampler::is_childs() const noexcept { return getpid() != process_; }
 
 }  // namespace gpuscope::nvml

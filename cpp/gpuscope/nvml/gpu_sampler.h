@@ -4,14 +4,9 @@
 #include <sys/types.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "gpuscope/base/host_state.h"
@@ -62,59 +57,29 @@ struct SamplingCost {
 /// the newest 10,000 at most. Any thread may call; a forked child has neither thread, and samples no more.
 class GpuSampler {
  public:
-  /// Throws Error where a thread cannot be made.
+  /// Throws std::system_error where a thread cannot be made.
   GpuSampler(const driver::Nvml& nvml, std::chrono::nanoseconds interval);
   ~GpuSampler();
   GpuSampler(const GpuSampler&) = delete;
   GpuSampler& operator=(const GpuSampler&) = delete;
 
-  /// Ends both threads after the round that is under way; at once where they have ended.
-  void stop() noexcept;
+  /// Ends both threads after the round that is under way, for which it waits a second at most: whether they ended. One
+  /// whose call of NVML does not return is left behind, and keeps nothing any more.
+  bool stop() noexcept;
   /// Samples that were not taken before, oldest first.
   std::vector<GpuSample> take();
   SamplingCost cost() const;
   /// Why there is no GPU; empty where there is one.
-  const std::string& why() const noexcept { return why_; }
+  const std::string& why() const noexcept;
 
  private:
-  struct SlowState {
-    int64_t time_ns = 0;
-    int64_t rare_time_ns = 0;
-    GpuState state;
-    base::HostState host;  // of the machine, in that of no GPU
-  };
+  class State;
 
-  void run_fast();
-  void run_slow();
-  void read_parts(GpuReader& reader, const Pace& pace, bool is_settled_due) const;
-  /// Until the moment; false where it ends before.
-  bool sleep_until(std::chrono::steady_clock::time_point moment);
-  void keep(GpuSample sample);
-  /// Whether the GPU is split into instances, as the slow thread read last.
-  std::optional<bool> mig_of(unsigned gpu) const;
-  /// What holds clocks back, of that whose seconds take long to read, as the fast thread read last.
-  std::optional<uint64_t> held_of(unsigned gpu) const;
+  /// Whether this process is a forked child of the one that has the threads.
+  bool is_childs() const noexcept;
 
-  driver::Nvml nvml_;
-  std::chrono::nanoseconds interval_;
-  std::string why_;
-  unsigned count_ = 0;
   pid_t process_;
-  mutable std::mutex mutex_;  // of all below
-  // Given up in a forked child: to destroy one waits for those that wait, and they are the parent's threads.
-  std::unique_ptr<std::condition_variable> wake_ = std::make_unique<std::condition_variable>();
-  bool ends_ = false;
-  bool has_read_slow_ = false;
-  std::deque<GpuSample> samples_;
-  std::vector<SlowState> slow_;  // newest, a GPU each
-  std::vector<std::optional<uint64_t>> held_;
-  SlowState slow_host_;
-  SamplingCost cost_;  // but for what is computed of the durations
-  Durations durations_;
-  Durations slow_durations_;
-  int64_t began_ns_ = 0;
-  std::thread fast_thread_;
-  std::thread slow_thread_;
+  std::shared_ptr<State> state_;  // the threads' too
 };
 
 }  // namespace gpuscope::nvml

@@ -151,7 +151,10 @@ class GpuReader {
   void forget_link_bytes();
   /// What NVML's performance counters (GPM) say, since the reading before.
   void read_counters();
-  void forget_refusals() { refused_.clear(); }
+  void forget_refusals() {
+    refused_.clear();
+    gpm_.reset();  // which knows of its own
+  }
 
  private:
   bool find();

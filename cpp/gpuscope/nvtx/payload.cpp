@@ -338,6 +338,9 @@ void PayloadWriter::write_schema(const Schema& schema, std::string_view bytes, i
 
 // `bytes` begin with the field and go on to the end of the blob.
 void PayloadWriter::write_field(const Field& field, std::string_view bytes, int nesting) noexcept {
+  if (++fields_ > kMaxFields) {
+    return;
+  }
   const bool hidden = (field.flags & NVTX_PAYLOAD_ENTRY_FLAG_HIDE) != 0;
   const auto write_text = [&](uint32_t id) {
     if ((field.flags & NVTX_PAYLOAD_ENTRY_FLAG_EVENT_MESSAGE) != 0) {

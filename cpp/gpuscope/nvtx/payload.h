@@ -68,10 +68,12 @@ class PayloadWriter {
   void write_field(const Field& field, std::string_view bytes, int nesting) noexcept;
 
   static constexpr int kMaxValues = 64;
+  static constexpr int kMaxFields = 4096;  // looked at: a schema may contain itself more than once
   Thread& thread_;
   base::EventLog& log_;
   Domain domain_;
   int values_ = 0;
+  int fields_ = 0;
   uint32_t message_ = 0;
   uint32_t schema_name_ = 0;
 };

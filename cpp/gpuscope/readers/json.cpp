@@ -256,7 +256,8 @@ std::optional<int64_t> to_integer(std::string_view number) noexcept {
 }
 
 std::optional<int64_t> us_to_ns(std::string_view number) noexcept {
-  constexpr int kMostDigits = 15;  // of the whole: in ns it then has 18, which int64_t holds
+  constexpr int kMostDigits = 16;  // of the whole, as times since 1970 have
+  constexpr int64_t kMostUs = (int64_t{1} << 62) / 1000 - 1;
   const char* at = number.data();
   const char* const end = at + number.size();
   const bool is_negative = at < end && *at == '-';
@@ -271,7 +272,8 @@ std::optional<int64_t> us_to_ns(std::string_view number) noexcept {
   }
   int decimals = 0;
   bool round_up = false;
-  if (at < end && *at == '.') {
+  const bool fits = ns <= kMostUs;
+  if (fits && at < end && *at == '.') {
     for (++at; at < end && is_digit(*at); ++at, ++decimals) {
       if (decimals < 3) {
         ns = ns * 10 + (*at - '0');
@@ -280,7 +282,7 @@ std::optional<int64_t> us_to_ns(std::string_view number) noexcept {
       }
     }
   }
-  if (at != end || digits == 0) {  // an exponent, or a whole of many digits
+  if (at != end || digits == 0 || !fits) {  // an exponent, or a whole of many digits
     const std::optional<double> real = to_double(number);
     return real.has_value() ? rounded(*real * 1000) : std::nullopt;
   }

@@ -31,18 +31,23 @@ Nesting nest(const Spans& spans, std::span<const uint32_t> name, std::span<const
   std::vector<uint32_t> inside;
   const auto end_of = [&](uint32_t row) { return spans.start_ns[row] + spans.duration_ns[row]; };
   for (const uint32_t row : order) {
-    const auto left = [&](uint32_t region) {
-      return spans.thread[region] != spans.thread[row] || end_of(region) < end_of(row) ||
-             (end_of(region) <= spans.start_ns[row] && spans.duration_ns[region] != 0);
+    const auto has_ended = [&](uint32_t region) {
+      return spans.thread[region] != spans.thread[row] || end_of(region) < spans.start_ns[row] ||
+             (end_of(region) == spans.start_ns[row] && spans.duration_ns[region] != 0);
     };
-    while (!inside.empty() && left(inside.back())) {
+    while (!inside.empty() && has_ended(inside.back())) {
       inside.pop_back();
     }
-    const uint32_t around = inside.empty() ? store::kNone : inside.back();
+    std::size_t depth = inside.size();
+    while (depth > 0 && (has_ended(inside[depth - 1]) || end_of(inside[depth - 1]) < end_of(row))) {
+      --depth;
+    }
+    const uint32_t around = depth == 0 ? store::kNone : inside[depth - 1];
     found.around[row] = around;
     if (row >= name.size()) {
-      continue;
+      continue;  // a call may outlast a region that others still lie in
     }
+    inside.resize(depth);  // what comes later in a region that this one outlasts lies in this one
     const int64_t parent = around == store::kNone ? int64_t{store::kNone} : found.path[around];
     found.path[row] = paths.number_of(std::array<int64_t, 3>{parent, name[row], kind[row]});
     inside.push_back(row);

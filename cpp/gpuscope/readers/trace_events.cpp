@@ -68,12 +68,16 @@ void TraceEvents::finish() {
   parse();
 }
 
-bool TraceEvents::is_whole() const noexcept { return state_ == State::End || (state_ == State::Events && is_bare_); }
+bool TraceEvents::is_whole() const noexcept {
+  const bool ends_between_events = unread_.find_first_not_of(" \t\r\n,") == std::string::npos;
+  return !is_damaged_ && (state_ == State::End || (state_ == State::Events && is_bare_ && ends_between_events));
+}
 
 void TraceEvents::parse() {
   const char* const begin = unread_.data();
   JsonScanner json(begin, begin + unread_.size());
   const char* done = begin;
+  std::optional<base::CorruptTrace> damage;
   try {
     while (state_ != State::End) {
       step(json);
@@ -86,12 +90,16 @@ void TraceEvents::parse() {
   } catch (const TextEnded&) {
     // Goes on with the value that was begun, once more is there.
   } catch (const NoJson& error) {
-    throw base::CorruptTrace("", offset_ + static_cast<uint64_t>(error.at() - begin), error.what());
+    damage.emplace("", offset_ + static_cast<uint64_t>(error.at() - begin), error.what());
+    is_damaged_ = true;
   }
   const auto read = static_cast<std::size_t>(done - begin);
   unread_.erase(0, read);
   offset_ += read;
   wait_for_ = read == 0 ? 2 * unread_.size() : 0;
+  if (damage.has_value()) {
+    throw base::CorruptTrace(*damage);
+  }
 }
 
 /// Reads one value, or what stands around values. Nothing is changed before all of it is there.

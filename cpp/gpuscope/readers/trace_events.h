@@ -117,6 +117,7 @@ class TraceEvents {
   bool is_first_ = true;  // of its list or object
   bool is_bare_ = false;  // a list without an object around it, which may lack its end
   bool has_list_ = false;
+  bool is_damaged_ = false;
 };
 
 }  // namespace gpuscope::readers

@@ -73,7 +73,9 @@ void AllocationWatch::unwatch() noexcept {
   vendor_.collector.unwatch_allocations();
   base::allocation_sink.store(nullptr, std::memory_order_relaxed);
   memory::Ledger::process().forget();
-  why_.clear();
+  if (!paused_) {
+    why_.clear();
+  }
 }
 
 void AllocationWatch::pause(const std::string& why) {

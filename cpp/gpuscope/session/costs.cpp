@@ -19,6 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kEventsOfACall = 2;  // its beginning and its end
+constexpr int64_t kEventsOfARegion = 2;
 
 constexpr int kBatches = 7;
 constexpr int kEventsOfABatch = 500;   // all batches fit a chunk of a log
@@ -69,8 +70,19 @@ Overhead overhead_of(const attribution::Counters& counters, const Costs& costs) 
   const uint64_t others = counters.calls > counters.launches ? counters.calls - counters.launches : 0;
   const double events =
       count(counters.calls) * kEventsOfACall + count(counters.region_events) + count(counters.function_events);
-  return {.own_ns = static_cast<int64_t>(events * costs.event_ns) + static_cast<int64_t>(counters.work_ns),
+  return {.own_ns = static_cast<int64_t>(events * costs.event_ns) +
+                    static_cast<int64_t>(counters.work_ns + counters.function_work_ns),
           .cupti_ns = static_cast<int64_t>(count(counters.launches) * costs.launch_ns + count(others) * costs.call_ns)};
+}
+
+EventCosts event_costs_of(const attribution::Counters& counters, const Costs& costs) noexcept {
+  const double own_ns = kEventsOfACall * costs.event_ns;
+  const auto events = static_cast<double>(counters.region_events);
+  const double regions = static_cast<double>(counters.region_events) / static_cast<double>(kEventsOfARegion);
+  const double of_regions_ns = events * costs.event_ns + static_cast<double>(counters.work_ns);
+  return {.launch_ns = static_cast<int64_t>(own_ns + costs.launch_ns),
+          .call_ns = static_cast<int64_t>(own_ns + costs.call_ns),
+          .region_ns = regions > 0 ? static_cast<int64_t>(of_regions_ns / regions) : 0};
 }
 
 double measure_event() noexcept {

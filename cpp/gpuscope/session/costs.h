@@ -29,6 +29,14 @@ struct Overhead {
 /// What a window with these counts cost.
 Overhead overhead_of(const attribution::Counters& counters, const Costs& costs) noexcept;
 
+/// The same for each event, in ns: a launch, another call, and a region with all that was gathered for it.
+struct EventCosts {
+  int64_t launch_ns;
+  int64_t call_ns;
+  int64_t region_ns;
+};
+EventCosts event_costs_of(const attribution::Counters& counters, const Costs& costs) noexcept;
+
 /// What an event costs that is written to a log of this function's own, with its time: 100 us.
 double measure_event() noexcept;
 

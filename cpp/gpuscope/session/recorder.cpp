@@ -146,10 +146,12 @@ void write_facts(store::Store& store, const Facts& facts, const Costs& costs, co
     number("audit.counter_samples", counters.counter_samples);
     number("audit.counter_overflows", facts.counter_overflows);
     number("audit.counter_cpu_ns", facts.counter_cpu_ns);
-    number("audit.counter_start_ns", facts.counter_times.start_ns);
-    number("audit.counter_stop_ns", facts.counter_times.stop_ns);
-    number("audit.counter_decode_ns", facts.counter_times.decode_ns);
-    number("audit.counter_disable_ns", facts.counter_times.disable_ns);
+    number("audit.counter_interval_ns", facts.counter_interval_ns);
+    number("audit.counter_make_ns", facts.counter_times.make_ns);
+    number("audit.counter_start_ns", facts.counter_times.steps.start_ns);
+    number("audit.counter_stop_ns", facts.counter_times.steps.stop_ns);
+    number("audit.counter_decode_ns", facts.counter_times.steps.decode_ns);
+    number("audit.counter_disable_ns", facts.counter_times.steps.disable_ns);
   }
   if (facts.device_spent.cpu_ns != 0) {
     number("audit.device_samples", counters.device_samples);
@@ -166,6 +168,10 @@ void write_facts(store::Store& store, const Facts& facts, const Costs& costs, co
   number("audit.overhead_ns", overhead.own_ns + overhead.cupti_ns);
   number("audit.overhead_own_ns", overhead.own_ns);
   number("audit.overhead_cupti_ns", overhead.cupti_ns);
+  const EventCosts of_each = event_costs_of(counters, costs);
+  number("audit.launch_cost_ns", of_each.launch_ns);
+  number("audit.call_cost_ns", of_each.call_ns);
+  number("audit.region_cost_ns", of_each.region_ns);
   const bool is_measured = costs.is_measured || overhead.cupti_ns == 0;
   store.set_info("audit.overhead_source", is_measured ? "measured" : "estimated: " + costs.why_not);
   number("audit.calibration_ns", costs.took_ns);
@@ -338,6 +344,12 @@ void Recorder::start_counters() {
   }
 }
 
+void Recorder::begin_counters() {
+  if (sampling_ != nullptr) {
+    sampling_->begin();
+  }
+}
+
 void Recorder::start_device_samples() {
   if (options_.device_interval.count() > 0) {
     device_sampling_ = std::make_unique<nvml::DeviceSampling>(options_.nvml, vendor_.cuda, options_.device_interval);
@@ -369,9 +381,12 @@ void Recorder::make_decoder() {
 std::unique_ptr<store::Store> Recorder::end_window(const Facts& about, std::chrono::nanoseconds wait_limit, bool last) {
   std::unique_ptr<store::Store> store;
   try {
+    if (sampling_ != nullptr) {
+      sampling_->begin_finish(last);  // what comes later is of no window
+    }
     wait_for_gpu_work(wait_limit, last);
     if (sampling_ != nullptr) {
-      sampling_->finish_samples(last);
+      sampling_->wait_finished();
       read_counters();
     }
     if (device_sampling_ != nullptr) {
@@ -390,6 +405,11 @@ std::unique_ptr<store::Store> Recorder::end_window(const Facts& about, std::chro
     decoder_->window().open_ns.store(INT64_MAX);
     decoder_->window().close_ns.store(INT64_MAX);
     if (store == nullptr) {
+      try {  // the next window is to be recorded
+        make_decoder();
+        failed_ = false;
+      } catch (const std::exception&) {
+      }
       throw;
     }  // else the rows are handed over without their audit
   }
@@ -448,12 +468,15 @@ void Recorder::flush_and_decode() {
 void Recorder::release_cupti() {
   wait_for_gpu_work(kGpuWaitLimit, true);
   if (sampling_ != nullptr) {
-    sampling_->finish_samples(true);
+    sampling_->begin_finish(true);
+    sampling_->wait_finished();
     read_counters();
-    sampling_.reset();
     counters_why_ = "another profiler was started and needs CUPTI for itself";
   }
-  flusher_.reset();
+  if (flusher_ != nullptr) {
+    spent_before_ = flusher_->take_spent();
+    flusher_.reset();
+  }
   vendor_.collector.stop();
   poll(false);
   collecting_ = false;
@@ -602,7 +625,7 @@ Facts Recorder::gather_facts(Facts facts) {
   if (clock_reader_ != nullptr) {
     facts.clock_readings = clock_reader_->total();
     const auto& kernels = decoder_->gpu_records().clock_kernels();
-    if (kernels.seen != 0 && kernels.agree == 0) {
+    if (facts.clock_readings.count != 0 && kernels.seen != 0 && kernels.agree == 0) {
       facts.notes += "CUPTI's records are not of the GPU's own clock, as was asked: times of GPU work may be off\n";
     }
   }
@@ -612,8 +635,9 @@ Facts Recorder::gather_facts(Facts facts) {
   facts.sampler_cpu_ns = base::SampleLog::process().take_cpu_time();
   facts.counters_why = counters_why_;
   if (sampling_ != nullptr) {
-    facts.counters_why = sampling_->why_ended();
+    facts.counters_why = !counters_why_.empty() ? counters_why_ : sampling_->why_ended();
     facts.counter_overflows = sampling_->take_overflows();
+    facts.counter_interval_ns = sampling_->interval_ns();
     facts.counter_cpu_ns = sampling_->take_cpu_time();
     facts.counter_times = sampling_->times();
     for (const auto& reader : sampling_->readers()) {
@@ -623,6 +647,9 @@ Facts Recorder::gather_facts(Facts facts) {
           facts.counters_left_out += (facts.counters_left_out.empty() ? "" : " ") + name;
         }
       }
+    }
+    if (!counters_why_.empty()) {  // it has ended in this window, and samples nothing of another
+      sampling_.reset();
     }
   }
   if (device_sampling_ != nullptr) {
@@ -634,11 +661,10 @@ Facts Recorder::gather_facts(Facts facts) {
   facts.regions_off = decoder_->window().regions.off_until(facts.close_ns);
   facts.decode_lag_max_ns = decode_lag_max_ns_;
   facts.decode_cpu_ns = base::thread_cpu_ns() - decode_cpu_start_ns_;
-  if (flusher_ != nullptr) {
-    const Flusher::Spent spent = flusher_->take_spent();
-    facts.flush_cpu_ns = spent.cpu_ns;
-    facts.flush_max_ns = spent.longest_ns;
-  }
+  const Flusher::Spent before = std::exchange(spent_before_, {});
+  const Flusher::Spent spent = flusher_ != nullptr ? flusher_->take_spent() : before;
+  facts.flush_cpu_ns = spent.cpu_ns;
+  facts.flush_max_ns = spent.longest_ns;
   if (std::exchange(has_collected_, collecting_)) {
     const uint64_t dropped = vendor_.collector.dropped();
     facts.dropped = dropped - dropped_start_;

@@ -71,6 +71,7 @@ struct Facts {
   int64_t counter_cpu_ns = -1;  // counters were not sampled
   counters::PmSampling::Times counter_times;
   uint64_t counter_overflows = 0;
+  int64_t counter_interval_ns = 0;
   std::string counters_left_out, counters_why;  // metrics; why there are no samples, or no more
   nvml::DeviceSampling::Spent device_spent;
   nvml::DeviceSampling::Why device_why;  // what NVML does not tell
@@ -149,9 +150,11 @@ class Recorder {
   void begin(bool collecting);
   /// Throws std::system_error where no thread can be started.
   void start_flusher();
-  /// Has hardware counters sampled, where that was asked for and can be had. Throws InvalidArgument for metrics that
-  /// the GPU does not have, std::system_error.
+  /// Has hardware counters ready to be sampled, where that was asked for and can be had. Throws InvalidArgument for
+  /// metrics that the GPU does not have, std::system_error.
   void start_counters();
+  /// A window is about to begin. Any thread.
+  void begin_counters();
   /// Makes the thread that asks NVML of GPUs, where that is wanted. Throws std::system_error.
   void start_device_samples();
   /// A window begins. Any thread.
@@ -165,6 +168,8 @@ class Recorder {
     sampling_.reset();
     device_sampling_.reset();
   }
+  /// The last call: what decoding was kept for is given up, the threads' logs and names with it.
+  void close() noexcept { decoder_.reset(); }
   attribution::Window& window() noexcept { return decoder_->window(); }
 
   /// Decodes what was delivered. `flush`: and has more delivered, which may come only later. Never throws: when memory
@@ -209,7 +214,8 @@ class Recorder {
   std::unique_ptr<counters::PmSampling> sampling_;  // where counters are sampled
   std::vector<counters::Samples> samples_;
   std::unique_ptr<nvml::DeviceSampling> device_sampling_;  // where NVML is asked
-  std::string counters_why_;                               // why not
+  std::string counters_why_;                               // why not, or not any more
+  Flusher::Spent spent_before_;                            // of a flusher that has ended in this window
   uint64_t main_thread_;
   ClockMap clock_;
   bool collecting_ = false;

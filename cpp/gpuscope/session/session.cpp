@@ -66,7 +66,8 @@ Session::Session(Vendor& vendor, Options options)
     base::Clock::process();
     base::EventLogs::current();  // the starting thread's log comes first: others inherit its regions
     choose_tier();
-    options_.settings.by_time = vendor_.collector.tier() == activity::Tier::Shared;
+    // In a forked child the tier is still the parent's, who collects.
+    options_.settings.by_time = collecting_ && vendor_.collector.tier() == activity::Tier::Shared;
     recorder_.begin(collecting_);
     const bool gpu_time = timing::RegionTimer::current().load() != nullptr;
     static std::atomic<uint32_t> epochs{0};
@@ -78,6 +79,7 @@ Session::Session(Vendor& vendor, Options options)
     base::listening.store(0);
     timing::RegionTimer::current().store(nullptr);
     vendor_.collector.stop();
+    recorder_.close();
     active_session.store(nullptr);
     throw;
   }
@@ -177,6 +179,7 @@ void Session::open() {
         tier_reason_ = "another profiler was started in an earlier window and needs CUPTI for itself";
       }
     }
+    recorder_.begin_counters();
     window.open_ns.store(base::Clock::process().now_ns(), std::memory_order_release);
     recorder_.begin_device_samples();
   }
@@ -209,9 +212,12 @@ void Session::turn(attribution::Switch attribution::Window::*which, bool on) {
     return;
   }
   const std::lock_guard calls(calls_);
+  if (stopped_) {
+    return;
+  }
   attribution::Window& window = recorder_.window();
   const int64_t now_ns = base::Clock::process().now_ns();
-  if (!stopped_ && window.contains(now_ns)) {
+  if (window.contains(now_ns)) {
     (window.*which).turn(on, now_ns);
   }
 }
@@ -247,6 +253,7 @@ std::unique_ptr<store::Store> Session::stop(std::chrono::nanoseconds wait_limit)
     vendor_.collector.stop();
     const activity::CompletedBuffers unread(vendor_.collector.buffers());  // their records are of no window
   }
+  recorder_.close();  // while there is no other session, whose names and logs it would touch
   active_session.store(nullptr);
   if (error != nullptr) {
     std::rethrow_exception(error);

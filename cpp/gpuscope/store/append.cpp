@@ -207,6 +207,19 @@ std::string lines_of(std::string_view first, std::string_view second) {
   return all;
 }
 
+/// What adds up: counts, and times that were spent in each window.
+bool is_sum(std::string_view key) {
+  return key.starts_with("audit.") || key == "session.recorded_ns" || key == "session.steps";
+}
+
+/// Of the others of the audit the largest is told: what one of something took, and what was measured once a process.
+bool is_largest(std::string_view key) {
+  constexpr std::array<std::string_view, 5> kEnds = {"_max_ns", "_longest_ns", "_cost_ns", "_interval_ns",
+                                                     ".calibration_ns"};
+  const auto is_end = [&](std::string_view end) { return key.ends_with(end); };
+  return key == "session.stop_ns" || (key.starts_with("audit.") && std::ranges::any_of(kEnds, is_end));
+}
+
 std::string joined(std::string_view key, std::string_view before, std::string_view after) {
   if (key == "session.notes") {
     return lines_of(before, after);
@@ -217,10 +230,10 @@ std::string joined(std::string_view key, std::string_view before, std::string_vi
     if (key == "session.start_ns") {
       return std::to_string(std::min(*old_value, *new_value));
     }
-    if (key == "session.stop_ns" || (key.starts_with("audit.") && key.ends_with("_max_ns"))) {
+    if (is_largest(key)) {
       return std::to_string(std::max(*old_value, *new_value));
     }
-    if (key.starts_with("audit.") || key == "session.recorded_ns") {
+    if (is_sum(key)) {
       return std::to_string(*old_value + *new_value);
     }
   }
@@ -237,7 +250,7 @@ int64_t recorded_ns(const Store& store) {
   return start.has_value() && stop.has_value() ? *stop - *start : 0;
 }
 
-/// Counters of the audit add up, notes stand once each, and of other facts the later one holds.
+/// Counts add up, notes stand once each, and of other facts the later one holds.
 void append_info(Store& to, const Store& from) {
   const bool is_first = to.info.size() == 0;
   const int64_t in_all_ns = recorded_ns(to) + recorded_ns(from);

@@ -168,11 +168,14 @@ class Reader {
   std::unique_ptr<Store> read() {
     read_file_header();
     read_blocks();
-    if (lost_blocks_ != 0 || !ended_) {
+    const std::string lost = lost_rows();
+    const bool has_every_block = lost_blocks_ == 0 && ended_;
+    if (has_every_block && !salvages_ && !lost.empty()) {
+      fail_damaged("the file holds other rows than its contents say: " + lost.substr(0, lost.find('\n')));
+    }
+    if (!has_every_block || !lost.empty()) {
       const std::size_t cut = rejoin(*store_, read_);
       note_losses(cut);
-    } else if (const std::string lost = lost_rows(); !lost.empty()) {
-      fail("the file holds other rows than its contents say: " + lost.substr(0, lost.find('\n')));
     }
     if (const std::string bad = find_bad_reference(*store_); !bad.empty()) {
       fail(bad + "; found when all was read");
@@ -492,6 +495,16 @@ void write_gscope(const Store& store, const Write& write) {
   write_contents(store, block);
 }
 
-std::unique_ptr<Store> read_gscope(const std::string& path, Damage damage) { return Reader(path, damage).read(); }
+std::unique_ptr<Store> read_gscope(const std::string& path, Damage damage) {
+  try {
+    return Reader(path, damage).read();
+  } catch (const base::CorruptTrace&) {
+    if (damage == Damage::Refuse) {
+      throw;
+    }
+  }
+  // Whole blocks behind the damage hold wrong values: what stands before it may be worth having without them.
+  return Reader(path, Damage::Refuse).read();
+}
 
 }  // namespace gpuscope::store

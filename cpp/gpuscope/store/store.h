@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gpuscope/base/strings.h"
@@ -26,6 +28,10 @@ struct Store {
   void set_info(std::string_view key, std::string_view value);
   /// Empty when the key is not there.
   std::string_view find_info(std::string_view key) const;
+
+  /// For the bindings' Reading, under the GIL: threads that read this without it, and facts that wait for their end.
+  std::size_t readers = 0;
+  std::vector<std::pair<std::string, std::string>> waiting;
 
   /// How many rows, or strings, there are to refer to; SIZE_MAX where a target is neither.
   std::size_t rows_of(Target target) const noexcept;
@@ -73,8 +79,10 @@ std::vector<Target> table_order();
 /// Adds all that `from` holds behind what `to` holds: events row by row, totals summed path by path, dictionaries
 /// without doubles. Both are of one process, whose correlation ids and operators' numbers are unique.
 ///
-/// Facts: counters of the audit add up, notes stand once each, the window reaches from the first's start to the last's
-/// end, and of other facts the later one holds. Throws std::bad_alloc, and then `to` is of no more use.
+/// Facts: counters of the audit and the number of steps add up, but of what one of something takes ("audit.*_cost_ns",
+/// "_max_ns") the largest holds; notes stand once each, the window reaches from the first's start to the last's end,
+/// and of other facts the later one holds, as of the moments of steps. Throws std::bad_alloc, and then `to` is of no
+/// more use.
 void append(Store& to, const Store& from);
 
 /// The first value in a store that is not valid, as a clause; empty when there is none.

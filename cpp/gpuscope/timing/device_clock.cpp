@@ -99,7 +99,12 @@ std::optional<DeviceClock::Reading> DeviceClock::read(std::chrono::nanoseconds l
   const PrimaryContext::Current current(context_);
   std::atomic_ref asked(words_->asked);
   asked.store(1, std::memory_order_release);
-  module_->launch(function_, 1, 1, reinterpret_cast<uint64_t>(stream_), arguments);
+  try {
+    module_->launch(function_, 1, 1, reinterpret_cast<uint64_t>(stream_), arguments);
+  } catch (...) {  // no kernel will end
+    std::atomic_ref(words_->ended).store(1, std::memory_order_release);
+    throw;
+  }
   // The first answer says that the kernel runs.
   uint64_t last = wait_for_answer(*words_, 0, limit);
   std::optional<Reading> best;

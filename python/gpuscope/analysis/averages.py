@@ -11,8 +11,8 @@ import numpy as np
 
 from gpuscope import _core, plots
 from gpuscope._core import Flag
-from gpuscope.analysis.completeness import audit
-from gpuscope.analysis.event_list import DeviceType, EventList, TorchNames, device_type, format_share
+from gpuscope.analysis.completeness import audit, has_every_region, kept_ns
+from gpuscope.analysis.event_list import SORT_KEYS, DeviceType, EventList, TorchNames, device_type, format_share
 from gpuscope.analysis.flops import count_flops
 from gpuscope.analysis.python_samples import outside_regions_ns
 from gpuscope.analysis.rows import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # Matplotlib is optional
     from matplotlib.axes import Axes
 
 
-@dataclass(frozen=True)
+@dataclass
 class FunctionEventAvg(TorchNames):
     """All events of one kind and name. Times are in us, memory in bytes, under torch.profiler's names.
 
@@ -51,10 +51,12 @@ class FunctionEventAvg(TorchNames):
         count: how many there were; one that is all that another of its name has inside is not counted, as in torch.
         cpu_time_total: inclusive CPU time; of decorated coroutines and generators, how long their bodies ran.
         elapsed_time_total: that, and how long coroutines and generators were suspended: from their start to their end.
-        self_cpu_time_total: CPU time without regions and driver calls inside.
+        self_cpu_time_total: CPU time without regions and driver calls inside, and without Python functions where those
+            are rows too.
         device_time_total: inclusive GPU time.
         self_device_time_total: GPU time launched in no region inside.
         p50: the median duration: of regions and calls on the CPU, of GPU work on the GPU. p95, p99, min, max likewise.
+            Of a sum of rows p50, p95 and p99 are 0: they are not known.
         bytes: moved or filled.
         is_top_level: some instance was in no region.
         cpu_memory_usage: host memory taken less given back, where ``profile_memory`` was on; device_memory_usage
@@ -72,10 +74,10 @@ class FunctionEventAvg(TorchNames):
         overload_name: which operator of its name, where rows were grouped by that; else "".
     """
 
-    key: str
-    kind: str
-    device_type: DeviceType
-    count: int
+    key: str = ""
+    kind: str = ""
+    device_type: DeviceType = DeviceType.CPU
+    count: int = 0
     cpu_time_total: float = 0.0
     elapsed_time_total: float = 0.0
     self_cpu_time_total: float = 0.0
@@ -110,6 +112,36 @@ class FunctionEventAvg(TorchNames):
 
     cpu_parent = cpu_children = None
 
+    def add(self, other: Any) -> FunctionEventAvg:
+        """Adds a row of the same key, of another rank say, or an event; ``+=`` does the same.
+
+        A row without a key, as ``FunctionEventAvg()`` is, takes over that of `other`, and what belongs to it.
+
+        Raises:
+            InvalidArgument: `other` is neither a row nor an event, or has another key.
+        """
+        if not isinstance(other, TorchNames):
+            raise InvalidArgument(f"other is a {type(other).__name__}; accepted are events and rows of averages")
+        added: Any = other
+        if not self.key:
+            for name in _OF_THE_KEY:
+                setattr(self, name, getattr(added, name))
+        elif added.key != self.key:
+            raise InvalidArgument(f"other is a row of {added.key!r}; accepted are those of {self.key!r}")
+        duration = added.device_time_total if self.device_type == DeviceType.CUDA else added.cpu_time_total
+        shortest = getattr(added, "min", duration)
+        self.min = min(self.min, shortest) if self.count else shortest
+        self.max = max(self.max, getattr(added, "max", duration))
+        for name in ("self_cpu_time_total", "self_device_time_total", *_SUMMED):
+            missing = added.cpu_time_total if name == "elapsed_time_total" else 0  # of an event
+            setattr(self, name, getattr(self, name) + (getattr(added, name, missing) or 0))
+        self.is_top_level = self.is_top_level or added.is_top_level
+        self.p50 = self.p95 = self.p99 = 0.0
+        self.self_cpu_percent = self.total_cpu_percent = self.total_device_percent = "NaN"
+        return self
+
+    __iadd__ = add
+
     @property
     def cpu_time(self) -> float:
         """Inclusive CPU time per event, in us."""
@@ -142,11 +174,15 @@ class Averages(EventList[FunctionEventAvg]):
 
         Raises:
             NotAvailable: Matplotlib is not installed.
-            InvalidArgument: no row has such a figure, or `top` is below 1.
+            InvalidArgument: it is no such figure, or `top` is below 1.
         """
         metric = metric or ("self_device_time_total" if self.has_device else "self_cpu_time_total")
-        rows = self.sorted_by(metric)[: check_count("top", top, 1)]
-        name = metric.replace("cuda", "device")
+        name = metric.replace("cuda", "device") if isinstance(metric, str) else metric
+        if name not in _PLOTTED:
+            raise InvalidArgument(
+                f"metric is {metric!r}; accepted are {', '.join(_PLOTTED)}, with cuda in place of device as you like"
+            )
+        rows = self.sorted_by(name)[: check_count("top", top, 1)]
         quantity, size = ("B", 1.0) if "memory" in name or name == "bytes" else ("s", 1 / US_PER_S)
         values = [float(getattr(row, name)) * size for row in rows]
         return plots.bars([row.key for row in rows], values, quantity=quantity, what=metric, ax=ax)
@@ -167,9 +203,18 @@ class Averages(EventList[FunctionEventAvg]):
         )
 
 
+_PLOTTED = tuple(key for key in SORT_KEYS if key not in ("count", "flops", "key"))  # times and memory
+
+
 _SUMMED = (
     *("count", "cpu_time_total", "elapsed_time_total", "device_time_total", "bytes", "flops", "cpu_memory_usage"),
     *("device_memory_usage", "self_cpu_memory_usage", "self_device_memory_usage"),
+)
+
+
+_OF_THE_KEY = (
+    *("key", "kind", "device_type", "use_device", "node_id", "is_async", "is_top_level", "is_user_annotation", "scope"),
+    *("is_python_function", "is_remote", "is_legacy", "input_shapes", "stack", "overload_name"),
 )
 
 
@@ -209,18 +254,21 @@ def key_averages(
     if group_by_input_shape or frames or group_by_overload_name:
         keys = (bool(group_by_input_shape), frames, bool(group_by_overload_name))
         regions = _core.group_regions(trace.store, summary, *keys)
-    rows = list(_region_averages(trace, regions, group_by_input_shape, frames, group_by_overload_name))
+    with_functions = include_python_functions and len(trace.python_functions) > 0
+    grouped_by = (group_by_input_shape, frames, group_by_overload_name)
+    rows = list(_region_averages(trace, regions, *grouped_by, with_functions))
     rows += [_average(total, summary, names[total.name]) for total in summary.totals if total.kind in KINDS]
     rows += _outside_memory(trace, use_device)
     totals = recording_totals(trace)
-    outside_ns = outside_regions_ns(trace)
-    cpu_ns = summary.cpu_ns + outside_ns
-    if outside_ns:
+    cpu_ns = summary.cpu_ns
+    if with_functions:
+        nesting = trace.function_nesting
+        cpu_ns += int(nesting.self_cpu_ns.sum() + nesting.region_self_cpu_ns.sum() - trace.instances.self_cpu_ns.sum())
+        rows += _function_averages(trace, use_device)
+    elif outside_ns := outside_regions_ns(trace):
+        cpu_ns += outside_ns
         rows.append(_outside(outside_ns, use_device))
-    if include_python_functions and len(trace.python_functions):
-        cpu_ns = summary.cpu_ns + int(trace.function_nesting.self_cpu_ns.sum())
-        rows = [row for row in rows if row.key != OUTSIDE] + list(_function_averages(trace, use_device))
-    if cpu_ns != summary.cpu_ns:
+    if with_functions or cpu_ns != summary.cpu_ns:
         totals["self_cpu_time_total"] = cpu_ns / NS_PER_US
         rows = [
             replace(
@@ -246,7 +294,7 @@ def recording_totals(trace: Trace) -> dict[str, Any]:
 
 
 def _region_averages(
-    trace: Trace, regions: _core.RegionGroups, by_shape: bool, frames: int, by_overload: bool
+    trace: Trace, regions: _core.RegionGroups, by_shape: bool, frames: int, by_overload: bool, with_functions: bool
 ) -> Iterator[FunctionEventAvg]:
     """The rows of regions of which single ones are kept, with what those say of them."""
     if not len(trace.regions):
@@ -254,16 +302,18 @@ def _region_averages(
     rows = RegionRows(trace)
     names, scopes, flags, stacks = trace.summary.names, rows.path_scopes, trace.regions.flags, trace.instances.stack
     totals = regions.totals
-    flops = [0] * len(totals)
-    if rows.has_shapes.any():
-        counts = np.maximum(count_flops(rows), 0)
-        grouped = regions.group_of_row < len(totals)
-        weights = np.bincount(regions.group_of_row[grouped], weights=counts[grouped], minlength=len(totals))
-        flops = weights.astype(np.int64).tolist()  # exact below 2^53
-    for total, count in zip(totals, flops, strict=True):
+
+    def sums(values: Array) -> list[int]:
+        group = np.minimum(regions.group_of_row, len(totals))
+        weights = np.bincount(group, weights=values, minlength=len(totals) + 1)[:-1]
+        return [int(weight) for weight in weights]  # exact below 2^53
+
+    flops = sums(np.maximum(count_flops(rows), 0)) if rows.has_shapes.any() else [0] * len(totals)
+    self_ns = sums(trace.function_nesting.region_self_cpu_ns) if with_functions else None
+    for place, (total, count) in enumerate(zip(totals, flops, strict=True)):
         row = total.first_row
         stack = int(stacks[row])
-        yield _average(
+        average = _average(
             total,
             trace.summary,
             names[total.name],
@@ -274,6 +324,9 @@ def _region_averages(
             scope=scopes[int(rows.path[row])],
             overload_name=rows.overload_of(row) if by_overload else "",
         )
+        if self_ns is not None:
+            average.self_cpu_time_total = self_ns[place] / NS_PER_US
+        yield average
 
 
 def _average(total: _core.NameStat, summary: _core.Summary, name: str, **details: Any) -> FunctionEventAvg:
@@ -351,7 +404,7 @@ def outside_every_region(trace: Trace) -> FunctionEventAvg | None:
     """The time in which no thread was in a region or driver call, and the GPU's for work launched there.
 
     Where Python was sampled, the CPU time is that of the samples, as `key_averages` has it: of all threads. None where
-    that time is not known, as in aggregate mode, or is nothing.
+    that time is not known, as in aggregate mode and where regions were left out, or is nothing.
     """
     cpu_ns = outside_regions_ns(trace) or _uncovered_ns(trace)
     device_ns = sum(
@@ -367,12 +420,12 @@ def outside_every_region(trace: Trace) -> FunctionEventAvg | None:
 
 
 def _uncovered_ns(trace: Trace) -> int:
-    """How long of the recording no region and no driver call went on; 0 where single ones are not kept."""
-    recorded_ns = audit(trace).recorded_ns
+    """How long of the recording no region and no driver call went on; 0 where not all single ones are there."""
     spans = [table for table in (trace.regions, trace.api) if len(table)]
-    if recorded_ns <= 0 or not spans:
+    if not spans or not has_every_region(trace):
         return 0
     starts = np.concatenate([table.start_ns for table in spans])
+    recorded_ns = kept_ns(trace, starts)
     ends = starts + np.concatenate([table.duration_ns for table in spans])
     first, last = (number_of(trace.info, f"session.{end}_ns") for end in ("start", "stop"))
     starts, ends = np.clip(starts, first, last), np.clip(ends, first, last)

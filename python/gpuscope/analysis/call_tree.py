@@ -14,7 +14,7 @@ from gpuscope.analysis.python_samples import outside_regions_ns
 from gpuscope.analysis.rows import KINDS, NS_PER_US, OUTSIDE, REGION_LABELS, Kind, region_kind
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result, import_pandas
-from gpuscope.text import one_line, shorten
+from gpuscope.text import columns_of, one_line, shorten
 from gpuscope.trace import NONE, Trace
 from gpuscope.units import format_time
 
@@ -131,11 +131,31 @@ class Tree(Result):
         """
         return import_pandas().DataFrame(self.to_dict()["nodes"])
 
+    # Node by node: regions may lie deeper in each other than Python's recursion goes.
+    def __eq__(self, other: object) -> bool:
+        return self.to_dict() == other.to_dict() if isinstance(other, Tree) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self.verdict, *((node.name, node.count, node.cpu_ns) for node in self)))
+
+    def __reduce__(self) -> tuple[Callable[..., Tree], tuple[dict[str, Any]]]:
+        return _tree_of, (self.to_dict(),)
+
     def __str__(self) -> str:
         return self.render()
 
     def __repr__(self) -> str:
         return f"<Tree of {self.root!r}>"
+
+
+def _tree_of(values: dict[str, Any]) -> Tree:
+    """The tree that ``to_dict`` was of."""
+    children: defaultdict[int | None, list[Node]] = defaultdict(list)
+    for place, node in reversed(list(enumerate(values["nodes"]))):
+        own = {name: value for name, value in node.items() if name != "parent"}
+        children[node["parent"]].append(Node(**own, children=tuple(reversed(children.pop(place, [])))))
+    (root,) = children[None]
+    return Tree(root=root, has_device=values["has_device"], verdict=values["verdict"])
 
 
 def tree(trace: Trace) -> Tree:
@@ -168,10 +188,10 @@ def tree(trace: Trace) -> Tree:
             )
     outside_ns = outside_regions_ns(trace)
     at_top = [*reversed(children.pop(NONE, [])), *under.pop(NONE, []), *([_outside(outside_ns)] if outside_ns else [])]
+    # Start/end ranges overlap the others: times at the top do not add up.
+    cpu_ns = summary.cpu_ns + outside_ns
     top = _group("recording", "recording", at_top)
-    top = replace(
-        top, cpu_ns=summary.cpu_ns + outside_ns
-    )  # start/end ranges overlap the others: times at the top do not add up
+    top = replace(top, cpu_ns=cpu_ns, elapsed_ns=cpu_ns + top.elapsed_ns - top.cpu_ns)
     return Tree(root=top, has_device=summary.has_device, verdict=audit(trace).verdict)
 
 
@@ -217,13 +237,13 @@ def _outside(time_ns: int) -> Node:
 
 def _group(name: str, kind: str, nodes: list[Node]) -> Node:
     """A node that is only what lies under it."""
-    cpu_ns = sum(node.cpu_ns for node in nodes if node.kind != Kind.SYNC.label)
+    timed = [node for node in nodes if node.kind != Kind.SYNC.label]
     return Node(
         name=name,
         kind=kind,
         count=sum(node.count for node in nodes) if kind == "graph" else 1,
-        cpu_ns=cpu_ns,
-        elapsed_ns=cpu_ns,
+        cpu_ns=sum(node.cpu_ns for node in timed),
+        elapsed_ns=sum(node.elapsed_ns for node in timed),
         self_cpu_ns=0,
         device_ns=sum(node.device_ns for node in nodes),
         self_device_ns=sum(node.device_ns for node in nodes if node.kind not in REGION_LABELS),
@@ -244,12 +264,12 @@ def _render(root: Node, has_device: bool, max_depth: int | None, min_percent: fl
     count = len(cells[0])
     widths = [max(len(row[column]) for row in cells if row) for column in range(count)]
     name_width = width - sum(widths) - len(GAP) * count
-    name_width = min(name_width, max([len("Name"), *(len(name) for name, _ in named)]))
+    name_width = min(name_width, max([len("Name"), *(columns_of(name) for name, _ in named)]))
     lines = []
     for name, row in zip(["Name", *(name for name, _ in named)], cells, strict=True):
         shown = shorten(name, name_width)
         numbers = "".join(f"{GAP}{cell:>{size}}" for cell, size in zip(row, widths, strict=bool(row)))
-        lines.append(f"{shown:<{name_width}}{numbers}".rstrip())
+        lines.append(f"{shown}{' ' * (name_width - columns_of(shown))}{numbers}".rstrip())
     return "\n".join(lines) + "\n"
 
 

@@ -16,6 +16,8 @@ from gpuscope.analysis.rows import SCOPE_BACKWARD, RegionRows
 from gpuscope.results import Result
 from gpuscope.trace import NONE, Trace, number_of
 
+Array = np.ndarray[Any, Any]
+
 _NOT_RECORDED = "not recorded"  # what begins the source of what another tool leaves out
 TIERS_THAT_TRACE_KERNELS = ("cupti", "cupti-shared")
 
@@ -242,8 +244,10 @@ def audit(trace: Trace) -> Audit:
     if samples := number_of(info, "audit.samples_dropped"):
         reasons.append(f"{_count(samples, 'sample')} of Python did not fit the log")
     if overflows := number_of(info, "audit.counter_overflows"):
-        lost = _count(overflows, "time")
-        reasons.append(f"samples of hardware counters were lost {lost}, as they came faster than they were read")
+        lost = f"{_count(overflows, 'time')}, as they came faster than they were read"
+        asked, last = (number_of(info, name) for name in ("counters.interval_ns", "audit.counter_interval_ns"))
+        grown = f"; they are {last / 1e3:g} us long since, not {asked / 1e3:g}" if last > asked > 0 else ""
+        reasons.append(f"samples of hardware counters were lost {lost}{grown}")
     if why := info.get("counters.why"):
         remarks.append(f"hardware counters were not sampled, or not to the end: {why}")
     if dropped := number_of(info, "audit.device_samples_dropped"):
@@ -296,6 +300,20 @@ def audit(trace: Trace) -> Audit:
 def is_in_part(trace: Trace) -> bool:
     """Whether the file that the recording was read from held only part of it."""
     return bool(_file_losses(trace.info))
+
+
+def has_every_region(trace: Trace) -> bool:
+    """Whether no region and no driver call of the recorded time is missing, so that the rest was in none."""
+    counters = ("refused", "log_dropped", "regions_off")
+    return not is_in_part(trace) and not any(number_of(trace.info, f"audit.{counter}") for counter in counters)
+
+
+def kept_ns(trace: Trace, starts_ns: Array) -> int:
+    """How long the recording was; of a ring that gave up rows, from the first start of those that are left."""
+    recorded_ns = max(0, _recorded_ns(trace.info))
+    if number_of(trace.info, "audit.evicted") and len(starts_ns):
+        return min(recorded_ns, max(0, number_of(trace.info, "session.stop_ns") - int(starts_ns.min())))
+    return recorded_ns
 
 
 def _file_losses(info: Mapping[str, str]) -> list[str]:

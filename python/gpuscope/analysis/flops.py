@@ -185,8 +185,7 @@ def count_flops(rows: RegionRows) -> Array:
     if not len(rows.trace.details):
         return counts
     for path, shapes, members in _by_path_and_shapes(rows, formula_of):
-        value = formula_of[path](rows.shapes_of(shapes))
-        counts[members] = UNKNOWN if value is None else value
+        counts[members] = _or_unknown(formula_of[path](rows.shapes_of(shapes)))
     count_convolutions(rows, counts)
     _only_outermost(counts, rows.parent)
     return counts
@@ -337,7 +336,7 @@ def _count_backward(rows: RegionRows, shapes: _InputShapes, backward: Array, mak
         if not gradients or not all(map(is_shape, (out, x, weight))) or not makes(x, weight, out):
             return UNKNOWN
         each = convolution(x, weight, out, _is_transposed(rows, origin_path))
-        return UNKNOWN if each is None else gradients * each
+        return _or_unknown(None if each is None else gradients * each)
 
     origin_paths = np.append(rows.path, len(rows.path_texts) - 1)[
         np.minimum(rows.trace.instances.forward[backward], len(rows))
@@ -358,4 +357,4 @@ def _is_transposed(rows: RegionRows, path: int) -> bool | None:
 
 
 def _or_unknown(count: int | None) -> int:
-    return UNKNOWN if count is None else count
+    return UNKNOWN if count is None or count >= 2**63 else count  # of shapes without memory, as on torch's meta device

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -133,6 +134,9 @@ _IN_TRACES = {
 }
 
 
+_MOVES = (Kind.MEMCPY, Kind.MEMSET)
+
+
 class _Share:
     """A share of a time of an event in the recording's, as tables have it: "12.34%"."""
 
@@ -167,6 +171,9 @@ class FunctionEvent(TorchNames):
         self._source = source
         self._row = row
         self.id = event_id
+
+    def __reduce__(self) -> tuple[Callable[..., FunctionEvent], tuple[_EventIndex, Kind, int]]:
+        return _EventIndex.event, (self._source.index, self._source.kind, self._row)  # one recording for all events
 
     @property
     def name(self) -> str:
@@ -371,11 +378,15 @@ class FunctionEvent(TorchNames):
             where = where._replace(graph_id=node[0], graph_node_id=node[1])
         if self._source.kind == Kind.KERNEL:
             return where._replace(**index.launch_of(int(self._source.table.variant[self._row])))
-        if "bytes" not in self._source.table:
+        if self._source.kind not in _MOVES:
             return where
-        size = int(self._source.table.bytes[self._row])
-        rate = size / self._duration_ns if self._duration_ns else None
-        return where._replace(bytes=size, bandwidth_gb_s=rate)
+        rate = self.bytes / self._duration_ns if self._duration_ns else None
+        return where._replace(bytes=self.bytes, bandwidth_gb_s=rate)
+
+    @property
+    def bytes(self) -> int:
+        """Moved or filled; 0 of what does neither."""
+        return int(self._source.table.bytes[self._row]) if self._source.kind in _MOVES else 0
 
     @property
     def metadata_json(self) -> str:
@@ -575,7 +586,9 @@ class _OutsideMemory:
     def __getattr__(self, column: str) -> Array:
         if column.startswith("_"):
             raise AttributeError(column)
-        return self._memory[column][self._rows]
+        values: Array = self._memory[column][self._rows]
+        setattr(self, column, values)
+        return values
 
 
 class _Source:
@@ -707,6 +720,9 @@ class _EventIndex:
             self.events = [events[place] for place in order.tolist()]
         else:
             self.events = self._make_until(began + seconds, order)
+
+    def __reduce__(self) -> tuple[type[_EventIndex], tuple[Trace]]:
+        return _EventIndex, (self.trace,)
 
     def _make_until(self, end: float, order: Array) -> list[FunctionEvent]:
         """The first events, as many as are made until then."""

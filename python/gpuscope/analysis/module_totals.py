@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuscope._core import RegionKind
 from gpuscope.analysis.rows import NS_PER_US
+from gpuscope.arguments import check_count
 from gpuscope.errors import NotAvailable
 from gpuscope.results import Result, import_pandas
 from gpuscope.trace import NONE, Trace
@@ -66,8 +67,12 @@ class Modules(Result):
         raise KeyError(path)
 
     def table(self, row_limit: int = 100) -> str:
-        """The rows as text; -1 shows all."""
-        rows = self.rows if row_limit < 0 else self.rows[:row_limit]
+        """The rows as text; -1 shows all.
+
+        Raises:
+            InvalidArgument: `row_limit` is not a whole number from -1.
+        """
+        rows = self.rows if check_count("row_limit", row_limit, -1) < 0 else self.rows[:row_limit]
         times = ("cpu_time_total", "forward_device_time", "backward_device_time")
         lines: list[tuple[str, ...]] = [("Module", "# of Calls", "CPU total", "CUDA forward", "CUDA backward")]
         lines += [(row.path, str(row.count), *(format_time(getattr(row, time)) for time in times)) for row in rows]
@@ -110,7 +115,8 @@ def modules(trace: Trace) -> Modules:
         return Modules(())
     parent = regions.parent.astype(np.int64)
     forward = np.full(len(regions), NONE, dtype=np.int64)
-    forward[trace.details.region] = trace.details.forward
+    known = trace.details.region != NONE
+    forward[trace.details.region[known]] = trace.details.forward[known]
     # Upwards from a region: through the forward operator where there is one, for that is where the module is.
     above = np.where(forward != NONE, forward, parent)
     module = _nearest(is_module, above)
@@ -125,7 +131,9 @@ def modules(trace: Trace) -> Modules:
     for backward, total in enumerate(inside):
         source = np.flatnonzero((device != 0) & (is_backward == bool(backward)) & (module != NONE))
         at, time = module[source], device[source]
-        while len(at):
+        for _ in range(len(regions) + 1):  # a damaged file may have a ring
+            if not len(at):
+                break
             counted = outermost[at]
             total += np.bincount(row_of[at[counted]], weights=time[counted], minlength=len(names))
             at = around[at]

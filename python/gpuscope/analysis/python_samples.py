@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuscope._core import Flag
-from gpuscope.analysis.completeness import audit
+from gpuscope.analysis.completeness import has_every_region, kept_ns
 from gpuscope.arguments import as_float, check_count
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result, import_pandas
-from gpuscope.text import brief, one_line, shorten, wrapped
+from gpuscope.text import brief, columns_of, one_line, shorten, wrapped
 from gpuscope.trace import Trace, number_of
 from gpuscope.units import format_time
 
@@ -93,7 +93,7 @@ class Samples(Result):
     """Functions by samples; printing it shows the tree. Shares are of the recorded time: threads add up to more.
 
     Attributes:
-        recorded_ns: how long the recording was.
+        recorded_ns: how long the recording was; of a ring that is full, since the first sample in it.
         interval_ns: the time between samples that was asked for; 0 where the recording does not say.
         count: how many samples found a thread in Python.
         roots: what threads began in, the longest first.
@@ -237,7 +237,7 @@ def samples(trace: Trace) -> Samples:
     for column, values in (("self_ns", table.duration_ns), ("self_cpu_ns", table.cpu_ns), ("count", table.count)):
         calls.add_own(column, frames.sums(table.stack, values))
     return Samples(
-        recorded_ns=max(0, audit(trace).recorded_ns),
+        recorded_ns=kept_ns(trace, table.start_ns),
         interval_ns=number_of(trace.info, "samples.interval_ns"),
         count=int(table.count.sum()),
         roots=calls.tree(),
@@ -410,25 +410,27 @@ def _aligned(rows: list[tuple[str, list[str]]], width: int) -> str:
     for column in _DISPENSABLE:
         if width - sum(widths.values()) - len(GAP) * len(widths) < _LEAST_NAME:
             del widths[column]
-    name_width = min(width - sum(widths.values()) - len(GAP) * len(widths), max(len(name) for name, _ in rows))
+    name_width = min(width - sum(widths.values()) - len(GAP) * len(widths), max(columns_of(name) for name, _ in rows))
     lines = []
     for name, cells in rows:
         shown = shorten(name, name_width)
         numbers = "".join(f"{GAP}{cells[column]:>{size}}" for column, size in widths.items()) if cells else ""
-        lines.append(f"{shown:<{name_width}}{numbers}".rstrip())
+        lines.append(f"{shown}{' ' * (name_width - columns_of(shown))}{numbers}".rstrip())
     if hidden := len(_HEADINGS) - len(widths):
         lines.append(f"({hidden} more column{'s' * (hidden > 1)} where lines are wider)")
     return "\n".join(lines) + "\n"
 
 
 def outside_regions_ns(trace: Trace) -> int:
-    """How long threads were in Python and in no region and no driver call, by samples; 0 without samples.
+    """How long threads were in Python and in no region and no driver call, by samples.
 
+    0 without samples, and where that time is not known: regions were left out or lost, or in aggregate mode samples are
+    of several threads, as the totals of regions do not say of which those are.
     Of the main thread and of threads that opened a region or called the driver it is all time, waiting included, as
     that of regions is; of other threads, which may do nothing but wait, the time on a CPU.
     """
     table = trace.python_samples
-    if not len(table):
+    if not len(table) or not has_every_region(trace):
         return 0
     main = np.flatnonzero(trace.threads.system_id == number_of(trace.info, "process.id"))
     regions, calls = trace.regions, trace.api
@@ -437,7 +439,7 @@ def outside_regions_ns(trace: Trace) -> int:
     is_busy = np.isin(table.thread, busy)
     outside_ns = int(table.cpu_ns[~is_busy].sum()) + int(table.duration_ns[is_busy].sum())
     if trace.info.get("session.mode") == "aggregate":  # no single regions are kept
-        return max(0, outside_ns - trace.summary.cpu_ns)
+        return max(0, outside_ns - trace.summary.cpu_ns) if (table.thread == table.thread[0]).all() else 0
     threads = np.concatenate([regions.thread[nested], calls.thread])
     begins = np.concatenate([regions.start_ns[nested], calls.start_ns])
     ends = begins + np.concatenate([regions.duration_ns[nested], calls.duration_ns])

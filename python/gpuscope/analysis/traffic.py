@@ -68,17 +68,18 @@ def count_bytes(rows: RegionRows) -> Array:
     names = rows.path_texts
 
     @cache
-    def of(path: int, shapes: int, types: int, results: int) -> int:
-        inputs, result = rows.shapes_of(shapes), rows.shapes_of(results)
-        return operator_bytes(names[path], inputs, rows.types_of(types), result[0] if result else None)
+    def of(path: int, shapes: int, types: int, results: int, strides: int) -> int:
+        inputs, result = rows.shapes_of(shapes), (*rows.shapes_of(results), None)[0]
+        size = operator_bytes(names[path], inputs, rows.types_of(types), result, rows.shapes_of(strides))
+        return size if size < 2**63 else 0  # of shapes without memory, as on torch's meta device
 
     chosen = np.flatnonzero(rows.has_shapes)
-    columns = (rows.path[chosen], rows.shapes[chosen], rows.types[chosen], rows.results[chosen])
+    columns = (column[chosen] for column in (rows.path, rows.shapes, rows.types, rows.results, rows.strides))
     counts[chosen] = [of(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
     return counts
 
 
-def operator_bytes(name: str, shapes: Shapes, types: tuple[str, ...], result: Any = None) -> int:
+def operator_bytes(name: str, shapes: Shapes, types: tuple[str, ...], result: Any = None, strides: Shapes = ()) -> int:
     """The bytes of one operator, as "aten::mm"; 0 where its shapes or types are not known, or it is not.
 
     Args:
@@ -86,16 +87,21 @@ def operator_bytes(name: str, shapes: Shapes, types: tuple[str, ...], result: An
         shapes: of its inputs; () for what is no tensor.
         types: theirs, as torch writes them.
         result: the shape of its first result, where that was recorded.
+        strides: of its inputs, likewise.
     """
     sizes = [ITEM_BYTES.get(kind, 0) for kind in types]
+    if len(strides) != len(shapes):
+        strides = ((),) * len(shapes)
     tensors = [
-        (shape, size) for shape, size in zip(shapes, sizes, strict=False) if size and is_shape(shape) and prod(shape)
+        (shape, size, _stored(shape, steps) * size)
+        for shape, size, steps in zip(shapes, sizes, strides, strict=False)
+        if size and is_shape(shape) and prod(shape)
     ]
     if not tensors:
         return 0
     if "scaled_dot_product" in name:
         tensors = tensors[:_ATTENTION_INPUTS]
-    read: int = sum(prod(shape) * size for shape, size in tensors)
+    read: int = sum(stored for *_, stored in tensors)
     if name in _OVERWRITTEN:
         return read
     plain = name.removesuffix("_")
@@ -109,4 +115,13 @@ def operator_bytes(name: str, shapes: Shapes, types: tuple[str, ...], result: An
         written: int = _RESULTS[name](tuple(shape for shape in shapes if is_shape(shape)))
     except (ValueError, IndexError, TypeError):
         return 0
-    return read + written * max(size for _, size in tensors)
+    # A tensor of no dimension, as torch makes of Python's numbers, leaves the type to those that have some.
+    item_bytes = max((size for shape, size, _ in tensors if shape), default=max(size for _, size, _ in tensors))
+    return read + written * item_bytes
+
+
+def _stored(shape: tuple[int, ...], strides: Any) -> int:
+    """How many elements a tensor has in memory: along a dimension of stride 0, as `expand` makes, there is one."""
+    if not isinstance(strides, tuple) or len(strides) != len(shape):
+        return prod(shape)
+    return prod(size for size, stride in zip(shape, strides, strict=True) if stride != 0)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gpuscope import stats
 from gpuscope.arguments import check_budget, check_count, check_fraction, check_function
 from gpuscope.benchmarking.charts import view_of_calls
-from gpuscope.benchmarking.engine import Engine, function_name
+from gpuscope.benchmarking.engine import CLOCK, TINY, Engine, function_name
 from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.samples import Quantity, Samples, check_quantity, joined
 from gpuscope.benchmarking.stopping import Budget
@@ -206,8 +206,9 @@ def compare(
     The two take turns, back and forth, so that drifting clocks affect both alike, and each follows itself as often as
     the other, so that what one leaves in caches for the next does too; `carry_over` says how much that is. Neighbouring
     blocks of the same function are the control, which must show no difference. Where a call of one takes less than 5 us
-    and neither uses the GPU, rows of calls take turns, as many of each. Sampling ends when the verdict is
-    settled, at one of a few looks that share the 5 % of error among them.
+    and neither uses the GPU, rows of calls take turns, as many of each; where the other takes so long that rows have
+    few calls, a warning says what reading the clock adds. Sampling ends when the verdict is settled, at one of a few
+    looks that share the 5 % of error among them.
 
     Args:
         a: what to compare with, called without arguments.
@@ -590,6 +591,7 @@ class _Run:
                 "as long after the other function as after its own, as "
                 "where they share a cache; the ratio has half of each"
             )
+        found += self._caution_of_the_clock(samples)
         lost = int(np.count_nonzero(~samples.valid))
         if lost:
             found.append(f"{lost} of {len(samples.valid)} samples were not whole and were left out")
@@ -597,6 +599,18 @@ class _Run:
         if throttled > TAGGED:
             found.append(f"{100 * throttled:.2g} % of the samples were taken throttled or with a shifted clock")
         return found
+
+    def _caution_of_the_clock(self, samples: Samples) -> list[str]:
+        """Where rows are so short beside a long function that reading the clock moves the ratio beyond the margin."""
+        seconds = samples.times(self._quantity)
+        short, long = sorted(float(np.nanmedian(seconds[samples.which == function])) for function in (0, 1))
+        reading = CLOCK / samples.calls_per_sample
+        if self._quantity != "wall" or short >= TINY or reading * (1 / short - 1 / long) <= self.margin:
+            return []
+        return [
+            f"reading the clock is about {format_seconds(reading)} of the {format_seconds(short)} of the shorter "
+            "function, whose rows have few calls beside one that takes so long: the true ratio is further from 1"
+        ]
 
 
 def _advice(judgement: Judgement, seconds: float) -> str:

@@ -75,15 +75,22 @@ class Answer:
     """Which of two is faster over a range of sizes.
 
     Attributes:
-        kind: "one" crossing, "several", "everywhere" (the GPU is faster), "never" (it is not), "undecided" (no
-            difference can be told), or "unknown" (too few sizes were visited twice on both).
+        kind: "one" crossing, "several", "everywhere" (the GPU is faster at each size), "never" (it is slower at each),
+            "undecided" (no difference can be told at some sizes or all, and no crossing), or "unknown" (too few sizes
+            were visited twice on both).
         crossings: from the smallest.
         range: the smallest and the largest size visited twice or more on both.
+        sizes: how many there are.
+        faster: at how many of them the GPU is faster beyond doubt.
+        slower: at how many it is slower.
     """
 
     kind: str
     crossings: tuple[Crossing, ...]
     range: tuple[float, float] | None
+    sizes: int = 0
+    faster: int = 0
+    slower: int = 0
 
     def __str__(self) -> str:
         if self.range is None:
@@ -95,7 +102,13 @@ class Answer:
         if self.kind == "never":
             return f"the GPU is never faster {within}; they cross above {largest}, if at all"
         if self.kind == "undecided":
-            return f"no difference can be told {within}"
+            known = max(self.faster, self.slower)
+            if known == 0:
+                return f"no difference can be told {within}"
+            which = "faster" if self.faster else "slower"
+            return (
+                f"the GPU is {which} at {known} of {self.sizes} sizes {within}; no difference can be told at the others"
+            )
         if self.kind == "one":
             return f"the GPU is faster {self.crossings[0]}"
         places = ", ".join(map(str, self.crossings))
@@ -123,8 +136,7 @@ def answer(sizes: Sequence[float], cpu: Sequence[Array], gpu: Sequence[Array], s
     resampled = visits.draws(levels, RESAMPLES, np.random.default_rng(seed))
     signs = np.where(ratios > doubt, 1, np.where(ratios < -doubt, -1, 0))
     decided = np.flatnonzero(signs)
-    if not len(decided):
-        return Answer("undecided", (), span)
+    counts = len(sizes), int((signs > 0).sum()), int((signs < 0).sum())
     tail = 100 * (1 - CONFIDENCE) / 2
     crossings = []
     for left, right in pairwise(decided.tolist()):
@@ -144,8 +156,10 @@ def answer(sizes: Sequence[float], cpu: Sequence[Array], gpu: Sequence[Array], s
             )
         )
     if crossings:
-        return Answer("one" if len(crossings) == 1 else "several", tuple(crossings), span)
-    return Answer("everywhere" if signs[decided[0]] > 0 else "never", (), span)
+        return Answer("one" if len(crossings) == 1 else "several", tuple(crossings), span, *counts)
+    if len(decided) < len(sizes):
+        return Answer("undecided", (), span, *counts)
+    return Answer("everywhere" if signs[0] > 0 else "never", (), span, *counts)
 
 
 def roots(at: Array, ratios: Array, rising: bool) -> Array:

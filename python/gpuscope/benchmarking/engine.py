@@ -48,7 +48,7 @@ _SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 0.1, 5.0
 
 # Functions of the CPU alone whose call takes less than `TINY` are called in rows of at most `ROW`, in seconds: reading
 # the clock and coming from C++ cost about 50 ns, which is 1 % of the one and 0.3 % of the other.
-TINY, ROW = 5e-6, 20e-6
+TINY, ROW, CLOCK = 5e-6, 20e-6, 50e-9
 # Rows have so many calls; the last is one of some 20 ns, and none is shorter.
 _CALLS = [one * 10**zeros for zeros in range(3) for one in (1, 2, 5)] + [1000]
 # Functions that are compared have rows of as many calls, and the slower one's may take half of this. A row whose calls

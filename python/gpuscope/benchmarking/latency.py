@@ -66,7 +66,7 @@ class Latency(DrawnFigures, Result):
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """NumPy's functions take it for the array, although `mean` and the like are attributes here."""
-        return function(*(np.asarray(each) if isinstance(each, Latency) else each for each in args), **kwargs)
+        return function(*_with_arrays(args), **{name: _with_arrays(each) for name, each in kwargs.items()})
 
     def __str__(self) -> str:
         lines = [f"Latency - {_line(self.wall)}"]
@@ -171,6 +171,14 @@ def _remarks(wall: NDArray[np.float64]) -> list[str]:
     if found.drift < 0:
         return [f"latency fell by {-found.drift:.0%} while it was measured: give a longer warmup"]
     return [f"latency rose by {found.drift:.0%} while it was measured: the machine slows down"]
+
+
+def _with_arrays(argument: Any) -> Any:
+    if isinstance(argument, Latency):
+        return np.asarray(argument)
+    if isinstance(argument, (tuple, list)):  # as concatenate takes them
+        return (tuple if isinstance(argument, tuple) else list)(map(_with_arrays, argument))
+    return argument
 
 
 def _line(times: Distribution) -> str:

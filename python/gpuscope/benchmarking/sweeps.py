@@ -45,6 +45,17 @@ _STOPPED = {
 }
 
 
+def _all_same(values: tuple[object, ...], wanted: tuple[object, ...]) -> bool:
+    return len(values) == len(wanted) and all(map(_same, values, wanted))
+
+
+def _same(value: object, wanted: object) -> bool:
+    try:
+        return value is wanted or bool(value == wanted)
+    except Exception:  # arrays have no single answer
+        return False
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Sweep(Result):
     """The points of a sweep, in the order of the product of their axes.
@@ -73,7 +84,7 @@ class Sweep(Result):
     def __getitem__(self, values: object) -> SweepPoint:
         wanted = values if isinstance(values, tuple) and len(self.axes) > 1 else (values,)
         for point in self.points:
-            if tuple(point.parameters.values()) == wanted:
+            if _all_same(tuple(point.parameters.values()), wanted):
                 return point
         raise KeyError(values)
 
@@ -94,7 +105,8 @@ class Sweep(Result):
         for axis in parameters:
             if axis not in self.axes:
                 raise InvalidArgument(f"{axis} is no axis of this sweep; accepted are {', '.join(self.axes)}")
-        kept = tuple(p for p in self.points if all(p.parameters[axis] == parameters[axis] for axis in parameters))
+        wanted = tuple(parameters.values())
+        kept = tuple(p for p in self.points if _all_same(tuple(p.parameters[axis] for axis in parameters), wanted))
         axes = {axis: (parameters[axis],) if axis in parameters else values for axis, values in self.axes.items()}
         return Sweep(axes, kept, self.stopped, self.target)
 

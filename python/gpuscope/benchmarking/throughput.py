@@ -20,6 +20,7 @@ from gpuscope.errors import InvalidArgument
 from gpuscope.figures import DrawnFigures
 from gpuscope.frameworks import torch
 from gpuscope.results import Result, kept_on_error, plain_fields
+from gpuscope.stats.ratio import FEWEST_TO_RESAMPLE
 
 SCHEMA = 1
 
@@ -42,10 +43,10 @@ class Throughput(DrawnFigures, Result):
 
     Attributes:
         samples_per_second: samples over time, all batches together.
-        samples_per_second_ci: its 95 % interval; None of fewer than 10 batches.
+        samples_per_second_ci: its 95 % interval; None of fewer than 30 batches.
         batches_per_second: batches over time.
         seconds_per_batch: time over batches.
-        seconds_per_batch_ci: its 95 % interval; None of fewer than 10 batches.
+        seconds_per_batch_ci: its 95 % interval; None of fewer than 30 batches.
         batches: batches measured.
         samples: samples in them.
         seconds: time they took, the last one's GPU work included.
@@ -198,7 +199,7 @@ def _run(
     periods: list[float] = []
     if marks:
         marks.synchronize()
-    last = started = perf_counter()
+    last = perf_counter()
     first = marks.mark() if marks else None
 
     def result(cut_short: str) -> Throughput:
@@ -208,14 +209,14 @@ def _run(
         done = len(periods)
         if not done:
             raise InvalidArgument(f"loader gave no batch beyond the {warmup} of the warm-up; accepted is one more")
-        found, idle = periods, None
-        seconds = sum(periods) if cut_short else perf_counter() - started
+        found, idle, seconds = periods, None, sum(periods)
         if marks and first:
             # The host runs ahead of the GPU: a batch's period is that between the ends of its and the last one's work.
             befores = [first, *ends[: done - 1]]
             found = [marks.seconds(before, end) for before, end in zip(befores, ends[:done], strict=True)]
             gaps = [marks.seconds(before, begin) for before, begin in zip(befores, begins[:done], strict=True)]
-            idle = sum(gaps) / sum(found)
+            seconds = sum(found)
+            idle = sum(gaps) / seconds
         if done < num_batches:
             warnings.append(f"{cut_short or 'the loader ended'} after {done} of {num_batches} batches")
         return _result(sizes[:done], sum(waits[:done]), np.array(found), seconds, idle, drained / done, warnings)
@@ -260,6 +261,8 @@ def _result(
     counts = np.array([1 if each is None else each for each in sizes], dtype=np.float64)
     if len(set(sizes)) > 1:
         warnings.append(f"batches of {counts.min():.0f} to {counts.max():.0f} samples")
+    if len(periods) < FEWEST_TO_RESAMPLE:
+        warnings.append(f"no 95 % interval: it takes {FEWEST_TO_RESAMPLE} batches")
     wait_share = wait / seconds if seconds else 0.0
     limit = _limit(wait_share, idle, drained)
     if limit == "step" and idle is not None:

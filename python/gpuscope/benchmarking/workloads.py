@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuscope import _core, streams
@@ -24,17 +24,34 @@ def check_batches(loader: object) -> None:
 
 
 def batch_size(batch: Any) -> int | None:
-    """Samples in a batch: the first length found in it; None when nothing in it has one."""
+    """Samples in a batch: the first length found in it; None when nothing in it has one.
+
+    Where lengths differ, and it holds nothing but sequences of one length, as ``tuple(zip(*samples))``, it is theirs.
+    """
+    lengths = list(_lengths(batch))
+    columns = {len(each) if isinstance(each, (tuple, list)) else None for each in _parts(batch)}
+    if len(set(lengths)) > 1 and len(columns) == 1 and None not in columns:
+        return columns.pop()
+    return lengths[0] if lengths else None
+
+
+def _lengths(batch: Any) -> Iterator[int]:
+    """Of arrays by their first dimension, and of sequences of single values."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
-        return int(shape[0]) if len(shape) else None
+        yield from map(int, shape[:1])
+        return
+    nested = [each for each in _parts(batch) if hasattr(each, "shape") or isinstance(each, (tuple, list, Mapping))]
+    for each in nested:
+        yield from _lengths(each)
+    if not nested and hasattr(batch, "__len__") and not isinstance(batch, (str, bytes, Mapping)):
+        yield len(batch)
+
+
+def _parts(batch: Any) -> list[Any]:
     if isinstance(batch, Mapping):
-        return next((found for found in map(batch_size, batch.values()) if found is not None), None)
-    if isinstance(batch, (tuple, list)):
-        if batch and (hasattr(batch[0], "shape") or isinstance(batch[0], (tuple, list, Mapping))):
-            return batch_size(batch[0])
-        return len(batch)
-    return len(batch) if hasattr(batch, "__len__") and not isinstance(batch, (str, bytes)) else None
+        return list(batch.values())
+    return list(batch) if isinstance(batch, (tuple, list)) else []
 
 
 def to_device(batch: Any, device: Any) -> Any:

@@ -127,6 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         file held only part, 128 plus the signal's number when interrupted, and for ``run`` the script's own.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
+    console.remember_folder()
     try:
         return _run(arguments)
     except GpuscopeError as error:

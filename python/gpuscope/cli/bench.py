@@ -24,7 +24,7 @@ import numpy as np
 
 from gpuscope.cli import console
 from gpuscope.cli.export import raise_last
-from gpuscope.cli.options import PAGE_SUFFIXES, names, positive, seconds, share, sizes, writable_paths
+from gpuscope.cli.options import PAGE_SUFFIXES, check_apart, names, positive, seconds, share, sizes, writable_paths
 from gpuscope.errors import GpuscopeError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -169,6 +169,7 @@ class Explore:
         pages = writable_paths([options.output], PAGE_SUFFIXES)
         alone = options.json == "-"
         files = writable_paths([None if alone else options.json])
+        check_apart([*pages, *files])
         with console.errors().status() as say:
             found = explore(
                 options.operations,
@@ -315,9 +316,9 @@ class Namespace:
         while not isinstance(outer.body[0], ast.Pass):
             outer = outer.body[0]
         outer.body = body
-        exec(_compiled(tree, label), self._names)
-        function: Callable[..., object] = self._names.pop("measured")
-        return function
+        found: dict[str, Callable[..., object]] = {}  # not among the names, where setup may have one of its own
+        exec(_compiled(tree, label), self._names, found)
+        return found["measured"]
 
     def value(self, source: str, label: str) -> Any:
         """The value of an expression."""

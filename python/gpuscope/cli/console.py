@@ -26,6 +26,8 @@ _PATIENCE_S = 0.3  # work that is over by then shows no progress
 _LEAST_COLUMN = 24  # of a terminal's columns, beside which a text is wrapped
 _GAP = re.compile(r"(?<=\S)  +(?=\S)")
 
+_started_in: Path | None = None
+
 # A part of a line: plain text, or text with a rich style such as "bold" or "green".
 Part = str | tuple[str, str]
 
@@ -209,14 +211,21 @@ def discard_unwritten(stream: TextIO | None) -> None:
         return
 
 
+def remember_folder() -> None:
+    """Has `display` tell of files as seen from here, also where a program that is run changes its folder."""
+    global _started_in
+    with contextlib.suppress(FileNotFoundError):
+        _started_in = Path.cwd()
+
+
 def size_of(path: Path) -> str:
     """How large a file is, behind its name; nothing for a pipe."""
     return "" if is_stream(path) else f"  {format_bytes(path.stat().st_size)}"
 
 
 def display(path: Path) -> str:
-    """The path as short as it goes: relative when it lies in the current folder."""
+    """The path as short as it goes: relative when it lies in the folder that the command was started in."""
     try:
-        return str(path.relative_to(Path.cwd()))
+        return str(path.relative_to(_started_in or Path.cwd()))
     except (ValueError, FileNotFoundError):
         return str(path)

@@ -13,7 +13,7 @@ from gpuscope.cli import console, options
 from gpuscope.cli.console import Console
 from gpuscope.cli.ends import Ending
 from gpuscope.cli.export import Outputs, exit_code, is_recording, open_recording
-from gpuscope.cli.options import add_counters, add_device_samples
+from gpuscope.cli.options import add_counters, add_device_samples, check_apart
 from gpuscope.cli.program import Program
 from gpuscope.cli.run import Delivery
 from gpuscope.errors import InvalidArgument
@@ -91,6 +91,8 @@ class Diagnose:
         if is_file:  # what follows are no arguments of a script
             self._parser.parse_args(words[1:], options)
         outcome = Outcome(options.json, check_wanted(options.fail_on))
+        outputs = Outputs(options.output or [])
+        check_apart([*outputs.paths, *outcome.paths], words[:1] if options.kind is None else [])
         if is_file:
             return _read(options, words[0], outcome)
         program = Program.given(options.kind, words)
@@ -99,7 +101,7 @@ class Diagnose:
             raise InvalidArgument("--salvage is for recordings; a script is run")
         for name, value in _RECORDED.items():
             setattr(options, name, value)
-        delivery = _Delivery(Outputs(options.output or []), console.errors(), options, outcome)
+        delivery = _Delivery(outputs, console.errors(), options, outcome)
         code = delivery.run(program)
         return code or outcome.code
 

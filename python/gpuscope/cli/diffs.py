@@ -6,12 +6,13 @@ from __future__ import annotations
 import argparse
 import glob
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from gpuscope.cli import console, options
 from gpuscope.cli.export import check_recording, is_recording, open_pages
 from gpuscope.errors import InvalidArgument
-from gpuscope.paths import write_text
+from gpuscope.paths import is_stream, write_text
 
 _SLOWER = 1
 _WIDEST, _USUAL = 140, 100
@@ -66,22 +67,26 @@ class Diff:
         pages = options.writable_paths([page], options.PAGE_SUFFIXES)
         written = options.writable_paths([options_.json, options_.markdown])
         sides = [_files(options_.before), _files(options_.after)]
+        options.check_apart([*pages, *written], [*sides[0], *sides[1]])
         progress = console.errors()
         with progress.working(f"comparing {sum(map(len, sides))} recordings"):
             margin = {} if options_.margin is None else {"margin": options_.margin}
             found = diff(*sides, **margin, findings=not options_.no_findings)
+        outputs: list[tuple[Path, Callable[[Path], object]]] = [(path, found.to_html) for path in pages]
+        if options_.json:
+            outputs.append((written[0], found.to_json))
+        if options_.markdown:
+            outputs.append((written[-1], lambda path: write_text(path, found.markdown())))
+        # Files first: who reads standard output may leave early.
+        for path, write in sorted(outputs, key=lambda output: is_stream(output[0])):
+            with progress.working(f"writing {console.display(path)}"):
+                write(path)
         out = console.output([*pages, *written])
         out.report(found.page(min(out.width or _USUAL, _WIDEST), options_.row_limit))
         for path in pages:
-            with progress.working(f"writing {console.display(path)}"):
-                found.to_html(path)
             out.sentence("wrote ", (console.display(path), "bold"))
         if options_.open:
             open_pages(pages)
-        if options_.json:
-            found.to_json(written[0])
-        if options_.markdown:
-            write_text(written[-1], found.markdown())
         if options_.fail_over is None:
             return 0
         return _SLOWER if found.fails(options_.fail_over) else 0

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -18,6 +19,7 @@ from gpuscope.cli import console
 
 _OS = ("os", "posix")  # the second is where pickle looks for what the first has
 _GIVEN_UP = "gpuscope: a second signal, or Python that did not run, ended this before all was written\n"
+_SPARE_FILES = 8
 INTERRUPTED = 128 + signal.SIGINT  # as shells report it
 
 
@@ -57,8 +59,12 @@ class Ends:
         self._begun = False
         self._out = console.errors()  # the program may replace sys.stderr
         self._replaced: list[tuple[str, str, Any, Any]] = []  # module, name, its function and ours
+        self._spare: list[int] = []  # descriptors to finish with, where the program leaves none
 
     def __enter__(self) -> Ends:
+        with contextlib.suppress(OSError):  # there are few
+            while len(self._spare) < _SPARE_FILES:
+                self._spare.append(os.open(os.devnull, os.O_RDONLY))
         self._replace("signal", self._setting_signal, "signal")
         self._replace("_exit", self._exiting, *_OS)
         for name in ("execv", "execve"):  # which the others of their name call
@@ -71,6 +77,7 @@ class Ends:
     ) -> None:
         if os.getpid() == self._process:
             _core.unwatch_signals()
+        self._free_spare()
         for module, name, original, ours in self._replaced:
             if getattr(sys.modules[module], name) is ours:
                 setattr(sys.modules[module], name, original)
@@ -86,6 +93,7 @@ class Ends:
             with self._lock:
                 if not self._begun:
                     self._begun, self._thread = True, threading.get_ident()
+                    self._free_spare()
                     self._finish.finish(ending)
                     self._thread = None
         except KeyboardInterrupt:
@@ -96,12 +104,20 @@ class Ends:
             return Ending(error.code if isinstance(error.code, int) else int(error.code is not None))
         return ending
 
+    def _free_spare(self) -> None:
+        while self._spare:
+            number = self._spare.pop()
+            with contextlib.suppress(OSError):  # the program may have closed it, and have another file there
+                if os.path.samestat(os.fstat(number), os.stat(os.devnull)):
+                    os.close(number)
+
     def _say_given_up(self, by: str) -> None:
         with self._out.forgiving():
             self._out.complain(f"{self._finish.given_up()}: interrupted by {by}", "bold yellow")
 
     def _on_signal(self, number: int) -> None:
-        self.finish(Ending(128 + number, by=signal.Signals(number).name))
+        name = next((each.name for each in signal.Signals if each == number), f"signal {number}")
+        self.finish(Ending(128 + number, by=name))
 
     def _replace(self, name: str, wrapper: Callable[[Any], Any], *modules: str) -> None:
         original = getattr(sys.modules[modules[0]], name)

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
-from gpuscope.cli.options import PAGE_SUFFIXES, writable_paths
+from gpuscope.cli.options import PAGE_SUFFIXES, check_apart, writable_paths
 from gpuscope.errors import InvalidArgument
 from gpuscope.paths import find_suffix, is_stream, open_file
 
 if TYPE_CHECKING:
     from gpuscope.recording import Analyses, Recording
 
+_RECORDING = ".gscope"
 _WRITERS: dict[str, Callable[[Analyses, Path], None]] = {
-    ".gscope": lambda results, path: results.save(path),
+    _RECORDING: lambda results, path: results.save(path),
     ".json": lambda results, path: results.export_chrome_trace(path),
     ".json.gz": lambda results, path: results.export_chrome_trace(path),
     ".pftrace": lambda results, path: results.export_perfetto(path),
@@ -40,10 +41,14 @@ _SCRIPT = ".py"  # which may begin as JSON does
 
 
 class Outputs:
-    """Files to be written later, known to be writable now; errors as of `writable_paths`."""
+    """Files to be written later, known to be writable now; errors as of `writable_paths`.
+
+    Attributes:
+        paths: those of the first recording.
+    """
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self._paths = writable_paths(paths, tuple(_WRITERS))
+        self.paths = writable_paths(paths, tuple(_WRITERS))
         self._written: list[Path] = []
         self._turn = 0
 
@@ -55,7 +60,7 @@ class Outputs:
     @property
     def missing(self) -> tuple[Path, ...]:
         """Those of the latest recording, or of the first that is to come, that are not written."""
-        named = (self._named(path, max(self._turn, 1)) for path in self._paths)
+        named = (self._named(path, max(self._turn, 1)) for path in self.paths)
         return tuple(path for path in named if path not in self._written)
 
     def write(self, results: Analyses, out: Console | None = None) -> list[Exception]:
@@ -65,7 +70,7 @@ class Outputs:
         """
         self._turn += 1
         errors: list[Exception] = []
-        for path in self._paths:
+        for path in self.paths:
             target = self._named(path, self._turn)
             try:
                 with out.working(f"writing {console.display(target)}") if out else nullcontext():
@@ -74,6 +79,27 @@ class Outputs:
             except Exception as error:
                 errors.append(error)
         return errors
+
+    def keep(self, results: Analyses) -> Path | None:
+        """Saves the recording that `write` had, if it has no file, in the directory for temporary ones.
+
+        Returns where; None where it has a file, or cannot have one there either.
+        """
+        if any(_suffix(path) == _RECORDING and self._named(path, self._turn) in self._written for path in self.paths):
+            return None
+        folder = None
+        try:
+            import shutil
+            import tempfile
+
+            folder = Path(tempfile.mkdtemp(prefix="gpuscope-"))
+            target = folder / f"{self._named(self.paths[0], self._turn).name.partition('.')[0]}{_RECORDING}"
+            results.save(target)
+        except Exception:  # why is said of the files that were asked for
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+            return None
+        return target
 
     def _named(self, path: Path, turn: int) -> Path:
         return path if turn == 1 else _numbered(path, turn)
@@ -191,6 +217,7 @@ class Export:
         """Reads, writes, and names what it wrote on standard output; the exit code is 3 when part was lost."""
         progress = console.errors()
         outputs = Outputs(options.output)
+        check_apart(outputs.paths, [options.recording])
         recording = open_recording(options, progress)
         errors = outputs.write(recording, progress)
         out = console.output(outputs.written)

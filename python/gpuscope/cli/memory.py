@@ -31,7 +31,7 @@ from gpuscope.exporters.page.memory import export_memory_page, make_steps
 from gpuscope.frameworks import torch_memory
 from gpuscope.memory.categories import CATEGORIES, categorize, live_categories
 from gpuscope.memory.events import MemoryEvents
-from gpuscope.memory.history import record_memory_history
+from gpuscope.memory.history import MOST_ENTRIES, record_memory_history
 from gpuscope.memory.leaks import find_leaks
 from gpuscope.memory.ledger import memory_ledger
 from gpuscope.memory.out_of_memory_reports import report_out_of_memory
@@ -79,7 +79,7 @@ class Memory:
         parser.add_argument(
             "--max-entries",
             metavar="N",
-            type=positive,
+            type=_entries,
             default=_MAX_ENTRIES,
             help=f"allocations and releases kept, 64 bytes each (default: {_MAX_ENTRIES:,})",
         )
@@ -96,6 +96,12 @@ class Memory:
         report = _Report(program.name, outputs, watch, options.top, out)
         ending = program.run(report)
         return ending.code or (0 if ending.in_child else int(report.failed))
+
+
+def _entries(text: str) -> int:
+    if positive(text) > MOST_ENTRIES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1 to {MOST_ENTRIES:,}")
+    return int(text)
 
 
 class _Report:
@@ -272,6 +278,8 @@ class _Watch:
             self._attempt("leaks", lambda: self._finder.__exit__(None, None, None))
             self._leaks = self._attempt("leaks", self._finder.report)
         if self._history is not None:
+            if not self._history.active:
+                self._notes.append("the program began or ended a memory history itself: what came later was not seen")
             self._attempt("the end of the history", self._history.stop)
         if self._reports is not None:
             self._attempt("the end of the history", self._reports.close)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
-from gpuscope.cli.options import PAGE_SUFFIXES, ordinal, positive, writable_paths
+from gpuscope.cli.options import PAGE_SUFFIXES, check_apart, ordinal, positive, writable_paths
 from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument
 from gpuscope.exporters.page.memory import export_memory_page
@@ -48,6 +48,7 @@ class MemoryShow:
     def run(self, options: argparse.Namespace) -> int:
         """Reads, prints and writes."""
         pages = writable_paths([options.html], PAGE_SUFFIXES)
+        check_apart(pages, [options.file])
         with console.errors().working(f"reading {options.file}"):
             found = load_memory_snapshot(options.file)
         out = console.output(pages)
@@ -95,8 +96,9 @@ def _show_end(found: MemoryFile, device: int, out: Console) -> None:
     if here.any():
         times = found.events.time_ns[here]
         out.sentence(f"{int(here.sum()):,} events in {(int(times[-1]) - int(times[0])) / 1e9:.3f} s")
-    if found.refused_bytes:
-        count, last = len(found.refused_bytes), format_bytes(found.refused_bytes[-1])
+    refused = [size for size, of in zip(found.refused_bytes, found.refused_devices, strict=True) if of == device]
+    if refused:
+        count, last = len(refused), format_bytes(refused[-1])
         text = f"an allocation of {last} was" if count == 1 else f"{count:,} allocations, the last of {last}, were"
         out.sentence((f"{text} refused", "bold red"))
     out.line()

@@ -7,15 +7,16 @@ import argparse
 import sys
 import textwrap
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 
 from gpuscope.arguments import type_of_option
 from gpuscope.cli import console
 from gpuscope.cli import options as options_of
 from gpuscope.cli.console import Console
-from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument, NotAvailable
 from gpuscope.monitor.gpu_monitor import LONGEST, SHORTEST, GPUMonitor
 from gpuscope.monitor.host import host_snapshot
 from gpuscope.monitor.layout import FirstFrame, Look
@@ -30,7 +31,6 @@ from gpuscope.units import parse_seconds
 
 _INTERVAL_S = 1.0
 _INTERVAL_OF_PAGE_S = 0.5
-_QUIET_LOOKS = 3  # without a sample, after which the only moment is taken to be whole
 _LONGEST_SLEEP_S = 0.05  # between two looks for samples: how late a row is at most
 _COLUMNS = 80  # of a snapshot
 
@@ -95,14 +95,19 @@ class Monitor:
         """Watches."""
         if options.names is not None and options.prometheus is None:
             raise InvalidArgument("--names is of what --prometheus PORT serves; give both, or neither")
+        if options.once and options.prometheus is not None:
+            raise InvalidArgument("--prometheus serves until Ctrl-C, and --once ends at once; leave one out")
         out = console.output()
         if options.board is not None:
-            from gpuscope.monitor.prometheus import write_board
+            from gpuscope.monitor.prometheus import board_paths, write_board
 
-            for path in write_board(as_path(options.board)):
+            folder = as_path(options.board)
+            options_of.writable_paths([str(path) for path in board_paths(folder)])
+            for path in write_board(folder):
                 out.wrote(path)
             return 0
         samples = None if options.file is None else _recorded(options)
+        options_of.writable_paths([options.log], SUFFIXES)
         if options.once:
             return _show_once(options, out, samples)
         form = options.json or options.csv or options.rows
@@ -110,16 +115,19 @@ class Monitor:
             return _show_page(options, samples)
         write = _writer(options, out)
         if samples is not None:
-            for sample in samples:
+            for sample in _first_moments(samples, options.count):
                 write([sample])
             return 0
-        with ExitStack() as open_things:
-            monitor = _start(options, open_things, options.interval or _INTERVAL_S)
+        with _running(options, options.interval or _INTERVAL_S) as monitor:
             _tell_of_no_gpu(monitor)
+            told = False
             for batch in _moments(monitor, options.count):
                 write(batch)
                 if sys.stdout is not None:
                     sys.stdout.flush()
+                if (error := monitor.error) and not told:
+                    console.errors().note(f"the samples wait for their log: {error}")
+                    told = True
         return 0
 
 
@@ -147,15 +155,29 @@ def _recorded(options: argparse.Namespace) -> Sequence[GpuSample]:
     return recording.samples
 
 
-def _start(options: argparse.Namespace, open_things: ExitStack, interval: float) -> GPUMonitor:
-    """A monitor that runs, with its log and its server."""
-    monitor = GPUMonitor(options.log, interval)
-    open_things.enter_context(monitor)
-    if options.prometheus is not None:
-        from gpuscope.monitor.prometheus import serve
+@contextmanager
+def _running(options: argparse.Namespace, interval: float) -> Iterator[GPUMonitor]:
+    """A monitor that runs, with its log and its server.
 
-        open_things.enter_context(serve(monitor, options.prometheus, options.names or "gpuscope"))
-    return monitor
+    Raises:
+        GpuscopeError: at the end, however it came: the log could not be written.
+    """
+    monitor = GPUMonitor(options.log, interval)
+    try:
+        with ExitStack() as open_things:
+            open_things.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore", GpuscopeWarning)  # which are told here
+            open_things.enter_context(monitor)
+            if options.prometheus is not None:
+                from gpuscope.monitor.prometheus import serve
+
+                open_things.enter_context(serve(monitor, options.prometheus, options.names or "gpuscope"))
+            yield monitor
+    finally:
+        if monitor.hangs:
+            console.errors().note(monitor.hangs)
+        if monitor.error:
+            raise GpuscopeError(monitor.error)
 
 
 def _tell_of_no_gpu(monitor: GPUMonitor) -> None:
@@ -166,25 +188,37 @@ def _tell_of_no_gpu(monitor: GPUMonitor) -> None:
 def _moments(monitor: GPUMonitor, count: int | None) -> Iterator[list[GpuSample]]:
     """Samples as they come; of so many moments where a count is given."""
     first: int | None = None
-    moments = of_this = gpus = quiet = 0  # `gpus`: of a moment, known from the second one on
+    moments = 0
     while True:
+        is_last = count is not None and monitor.cost.rounds >= count  # their samples can be taken by now
         batch: list[GpuSample] = []
         for sample in monitor.take():
-            index = -1 if sample.gpu is None else sample.gpu.index
+            index = _index(sample)
             first = index if first is None else first
-            if index == first:
-                moments, gpus, of_this = moments + 1, of_this, 0
-            of_this += 1
+            moments += index == first
             if count is not None and moments > count:
                 yield batch
                 return
             batch.append(sample)
         if batch:
             yield batch
-        quiet = 0 if batch else quiet + 1
-        if count is not None and moments == count and (of_this == gpus or (gpus == 0 and quiet == _QUIET_LOOKS)):
+        if is_last:
             return
         time.sleep(min(_LONGEST_SLEEP_S, monitor.interval))
+
+
+def _first_moments(samples: Sequence[GpuSample], count: int | None) -> Iterator[GpuSample]:
+    """Those of a log's first so many moments; all where no count is given."""
+    moments = 0
+    for sample in samples:
+        moments += _index(sample) == _index(samples[0])
+        if count is not None and moments > count:
+            return
+        yield sample
+
+
+def _index(sample: GpuSample) -> int:
+    return -1 if sample.gpu is None else sample.gpu.index
 
 
 def _writer(options: argparse.Namespace, out: Console) -> Callable[[Iterable[GpuSample]], None]:
@@ -214,22 +248,29 @@ def _show_once(options: argparse.Namespace, out: Console, samples: Sequence[GpuS
         latest = {None if sample.gpu is None else sample.gpu.index: sample for sample in samples}
         _writer(options, out)(latest.values())
         return 0
-    if options.csv:
-        options.count = 1
-        with ExitStack() as open_things:
+    if not options.csv and options.log is None:
+        _show_snapshot(options, out)
+        return 0
+    with _running(options, _INTERVAL_S) as monitor:
+        if options.csv:
             write = _writer(options, out)
-            monitor = _start(options, open_things, _INTERVAL_S)
             _tell_of_no_gpu(monitor)
             for batch in _moments(monitor, 1):
                 write(batch)
-        return 0
+        else:
+            _show_snapshot(options, out)
+            for _ in _moments(monitor, 1):
+                pass  # the log has it
+    return 0
+
+
+def _show_snapshot(options: argparse.Namespace, out: Console) -> None:
     snapshot, host, running = gpu_snapshot(), host_snapshot(), programs()
     if options.json:
         out.line(json_text(snapshot.to_dict() | {"host": asdict(host), "programs": [*map(asdict, running)]}))
     else:
         said = (textwrap.fill(f"program: {program}", _COLUMNS, subsequent_indent="  ") for program in running)
         out.report("\n".join([f"{snapshot}\n{host}", *said]))
-    return 0
 
 
 def _show_page(options: argparse.Namespace, samples: Sequence[GpuSample] | None) -> int:
@@ -238,7 +279,7 @@ def _show_page(options: argparse.Namespace, samples: Sequence[GpuSample] | None)
         return 0
     with ExitStack() as open_things:
         with FirstFrame() as first:
-            monitor = _start(options, open_things, options.interval or _INTERVAL_OF_PAGE_S)
+            monitor = open_things.enter_context(_running(options, options.interval or _INTERVAL_OF_PAGE_S))
             look = Look.of_last_time()
             samples = first.draw(monitor, look)
             show = _page()

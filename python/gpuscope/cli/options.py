@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gpuscope import units
 from gpuscope.arguments import type_of_option
+from gpuscope.cli import console
 from gpuscope.counters.names import SETS
 from gpuscope.errors import GpuscopeError, InvalidArgument
-from gpuscope.paths import check_writable
+from gpuscope.paths import check_writable, is_stream
 
 PAGE_SUFFIXES = (".html", ".htm")
 _STANDARD_OUTPUT = "/dev/stdout"
@@ -106,7 +107,19 @@ def writable_paths(paths: Sequence[str | None], suffixes: tuple[str, ...] = ()) 
         found = [Path(os.path.abspath(check_writable(path, suffixes))) for path in given]
     except GpuscopeError as error:  # nothing has been lost yet: it is the argument that is wrong
         raise InvalidArgument(str(error)) from error
-    for path, name in zip(found, given, strict=True):
-        if found.count(path) > 1:
-            raise InvalidArgument(f"the output {name} is named twice")
+    check_apart(found)
     return found
+
+
+def check_apart(outputs: Sequence[Path], inputs: Iterable[str] = ()) -> None:
+    """Raises InvalidArgument where two outputs are one file, by whatever names, or one of them is an input."""
+    read = set(map(os.path.realpath, inputs))
+    taken: set[str] = set()
+    for path in outputs:
+        # Of a pipe or a terminal, the name: what it leads to may be what another one leads to.
+        target = os.path.abspath(path) if is_stream(path) else os.path.realpath(path)
+        if target in taken and target != os.devnull:
+            raise InvalidArgument(f"the output {console.display(path)} is named twice; accepted is a file for each")
+        if target in read:
+            raise InvalidArgument(f"the output {console.display(path)} is read too; accepted is another file")
+        taken.add(target)

@@ -58,7 +58,11 @@ class Program:
         """Makes sure that there is something to run, without running any of it; raises InvalidArgument otherwise."""
         if self.kind == "module":
             self._enter(os.getcwd(), "-m")
-            if importlib.util.find_spec(self.target.partition(".")[0]) is None:
+            try:
+                found = importlib.util.find_spec(self.target.partition(".")[0])
+            except ValueError:  # an empty name, and a module that was not imported, as __main__
+                found = None
+            if found is None:
                 raise InvalidArgument(f"there is no module {self.target!r}")
         if self.kind == "script":
             if not os.path.exists(self.target):
@@ -90,16 +94,18 @@ class Program:
     def _execute(self) -> Ending:
         main = ModuleType("__main__")
         main.__dict__.update(__builtins__=builtins, __package__=None, __spec__=None, __annotations__={})
+        raised: BaseException | None = None
         try:
             code = self._load(main)
             sys.modules["__main__"] = main
             exec(code, main.__dict__)
-            ending = Ending(0)
         except BaseException as error:
             own = _own_part(error.__traceback__)
             if own is None and isinstance(error, InvalidArgument):
                 raise
-            ending = _ending(error.with_traceback(own))
+            raised = error.with_traceback(own)
+        # Not in the except block, where it would be the context of what the program's excepthook raises.
+        ending = Ending(0) if raised is None else _ending(raised)
         try:
             _wait_for_threads()
         except KeyboardInterrupt:
@@ -176,10 +182,10 @@ def _absolute(path: str) -> str:
 def _read(path: str) -> CodeType:
     """The code of a source file, or of a compiled one."""
     with io.open_code(path) as file:
-        code = pkgutil.read_code(file)
+        data = file.read()  # once: a pipe gives nothing the second time
+    code = pkgutil.read_code(io.BytesIO(data))
     if code is None:
-        with io.open_code(path) as file:
-            return compile(file.read(), path, "exec", dont_inherit=True)
+        return compile(data, path, "exec", dont_inherit=True)
     assert isinstance(code, CodeType)
     return code
 
@@ -189,10 +195,25 @@ def _ending(error: BaseException) -> Ending:
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
             return Ending(int(error.code or 0))
-        print(error.code, file=sys.stderr)
+        _say(error.code)
         return Ending(1)
-    sys.excepthook(type(error), error, error.__traceback__)
-    return Ending(INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1, error)
+    code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    try:
+        getattr(sys, "excepthook", sys.__excepthook__)(type(error), error, error.__traceback__)
+    except SystemExit as leaving:
+        code = _ending(leaving).code
+    except BaseException as failure:
+        own = _own_part(failure.__traceback__)
+        _say("Error in sys.excepthook:")
+        sys.__excepthook__(type(failure), failure.with_traceback(own), own)
+        _say("\nOriginal exception was:")
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    return Ending(code, error)
+
+
+def _say(what: object) -> None:
+    with contextlib.suppress(Exception):  # the program may have closed or broken the stream
+        sys.stderr.write(f"{what}\n")
 
 
 def _wait_for_threads() -> None:

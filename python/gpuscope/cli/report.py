@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
 from gpuscope.cli.export import add_recording, exit_code, open_pages, open_recording
-from gpuscope.cli.options import PAGE_SUFFIXES, positive, writable_paths
+from gpuscope.cli.options import PAGE_SUFFIXES, check_apart, positive, writable_paths
 from gpuscope.errors import NotAvailable
 from gpuscope.text import one_line, wrapped
 from gpuscope.trace import NONE, command_line, number_of
@@ -294,6 +294,7 @@ class Report:
         """Reads and prints, or writes the page; the exit code is 3 when the file held only part of the recording."""
         page = options.output or (f"{_stem(options.recording)}.html" if options.open else None)
         paths = writable_paths([page], PAGE_SUFFIXES)
+        check_apart(paths, [options.recording])
         recording = open_recording(options, console.errors())
         if paths:
             with console.errors().working(f"writing {console.display(paths[0])}"):

@@ -14,6 +14,7 @@ from gpuscope.cli.export import Outputs, open_pages
 from gpuscope.cli.options import PAGE_SUFFIXES, add_counters, add_device_samples, seconds
 from gpuscope.cli.program import Program
 from gpuscope.errors import GpuscopeWarning, InvalidArgument
+from gpuscope.text import brief
 
 if TYPE_CHECKING:
     from gpuscope.cli.ends import Ending
@@ -137,15 +138,25 @@ class Delivery:
     def run(self, program: Program) -> int:
         """Runs the program and delivers what was recorded; the exit code is the program's, or 1 where that failed."""
         self.profiler.start()
-        ending = program.run(self)
+        try:
+            ending = program.run(self)
+        except InvalidArgument:  # it was never started: files of earlier runs remain
+            self.profiler.on_trace_ready = None
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", GpuscopeWarning)
+                self.profiler.stop()
+            raise
         return ending.code or (0 if ending.in_child else int(self.failed))
 
     def __call__(self, results: Analyses) -> None:
         """Writes the files of one window."""
         self._windows += 1
-        for error in self._outputs.write(results):
-            self.failed = True
-            self._complaints.append(f"the recording could not be written: {error}")
+        errors = self._outputs.write(results)
+        self._complaints += [f"the recording could not be written: {error}" for error in errors]
+        self.failed = self.failed or bool(errors)
+        kept = self._outputs.keep(results) if errors else None
+        if kept is not None:
+            self._complaints.append(f"the recording is kept in {kept}")
 
     def finish(self, ending: Ending) -> None:
         """Ends the recording, which may deliver one more window, and prints the report."""
@@ -248,9 +259,13 @@ def _schedule(text: str | None) -> Schedule | None:
         name, equals, number = item.partition("=")
         if name not in (*numbers, "active") or not equals or not number.isdecimal():
             raise InvalidArgument(
-                f"--schedule contains {item!r}; accepted is NAME=NUMBER with wait, warmup, active, repeat or skip_first"
+                f"--schedule contains {brief(item)}; accepted is NAME=NUMBER with wait, warmup, active, repeat or "
+                "skip_first"
             )
-        numbers[name] = int(number)
+        try:
+            numbers[name] = int(number)
+        except ValueError:  # Python reads no number of some thousands of digits
+            raise InvalidArgument(f"--schedule contains {brief(item)}, a number with too many digits") from None
     if "active" not in numbers:
-        raise InvalidArgument(f"--schedule is {text!r}; it must say how many steps are active, as active=3")
+        raise InvalidArgument(f"--schedule is {brief(text)}; it must say how many steps are active, as active=3")
     return schedule(**numbers)

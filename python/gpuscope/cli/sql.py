@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from dataclasses import asdict
+from typing import TextIO
 
 from gpuscope.cli import console
 from gpuscope.cli.export import exit_code, open_recording
@@ -54,14 +56,14 @@ class Sql:
         if options.recording is None or options.query is None:
             raise InvalidArgument("a recording and a query are needed; `gpuscope sql --schema` lists the views")
         written = writable_paths([options.parquet], (".parquet",))
-        query = sys.stdin.read() if options.query == "-" else options.query
+        query = _from_standard_input() if options.query == "-" else options.query
         progress = console.errors()
         recording = open_recording(options, progress)
         database = Database(recording.trace)
         if options.csv:
-            database.write_csv(query, sys.stdout)
+            database.write_csv(query, _standard_output())
         elif options.json:
-            database.write_json(query, sys.stdout)
+            database.write_json(query, _standard_output())
         elif written:
             database.write_parquet(query, written[0])
             console.output(written).wrote(written[0])
@@ -73,3 +75,19 @@ class Sql:
         if code:
             progress.note(recording.audit().verdict)
         return code
+
+
+def _from_standard_input() -> str:
+    if sys.stdin is None:
+        raise InvalidArgument("QUERY is -, but standard input is closed; accepted is a query, or - with one there")
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"QUERY is -, but what standard input has is no text in {error.encoding}") from None
+
+
+def _standard_output() -> TextIO:
+    """It, or what keeps nothing where it is closed; characters that its encoding has not are escaped."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    return sys.stdout or io.StringIO()

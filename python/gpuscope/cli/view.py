@@ -65,7 +65,8 @@ class View:
         with server:
             out = console.output()
             out.line((server.url, "bold"))
-            sys.stdout.flush()  # who reads it through a pipe waits for it
+            if sys.stdout is not None:
+                sys.stdout.flush()  # who reads it through a pipe waits for it
             progress.line(("Ctrl-C ends it", "dim"))
             if not options.no_browser:
                 import webbrowser

@@ -68,6 +68,8 @@ class SampledCounters(Result):
         left_out: metrics that were asked for and that this chip does not have or has no room for.
         why: why there are no samples, or no more from some moment on; "" otherwise.
         overflows: how often samples were lost, as they came faster than they were read.
+        interval_ns: how long samples were that were asked for, and are in the end: longer after a loss, up to 1 ms;
+            (0, 0) where the recording does not say.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -82,6 +84,8 @@ class SampledCounters(Result):
         self.left_out = info.get("counters.left_out", "").split()
         self.why = info.get("counters.why", "")
         self.overflows = number_of(info, "audit.counter_overflows")
+        asked = number_of(info, "counters.interval_ns")
+        self.interval_ns = (asked, number_of(info, "audit.counter_interval_ns") or asked)
         self.devices = sorted(map(int, np.unique(trace.counter_samples.device)))
 
     def __len__(self) -> int:
@@ -260,6 +264,7 @@ class SampledCounters(Result):
             "devices": self.devices,
             "samples": len(self),
             "overflows": self.overflows,
+            "interval_seconds": [each / 1e9 for each in self.interval_ns],
             "left_out": self.left_out,
             "why": self.why,
             "means": {str(device): plain(self.mean(device=device).values()) for device in self.devices},
@@ -300,8 +305,11 @@ class SampledCounters(Result):
                 f"left out, as one pass has no room for them or this GPU lacks them: {', '.join(self.left_out)}",
             ]
         if self.overflows:
-            lost = f"samples were lost {self.overflows} times, as they came faster than they were read"
-            lines += ["", f"{lost}: a longer interval helps"]
+            times = f"{self.overflows} time{'' if self.overflows == 1 else 's'}"
+            asked, last = self.interval_ns
+            grown = f"; they are {last / 1e3:g} us long since, not {asked / 1e3:g}" if last > asked else ""
+            lost = f"samples were lost {times}, as they came faster than they were read{grown}"
+            lines += ["", f"{lost}: a longer counter_interval_us or fewer metrics help"]
         if self.why:
             lines += ["", f"sampling ended early: {self.why}"]
         return "\n".join(lines)

@@ -37,6 +37,9 @@ _SPECIAL = 1.5  # a rule that says why comes before one that says what, unless i
 _MOST_FINDINGS = 8
 _MOST_FUNCTIONS = 3
 _MUCH_IDLE = 0.15
+# Of the time of the steps, waits of the host for others than the GPU, which are longer where nothing is recorded.
+_MUCH_PACED = 0.01
+_ELSEWHERE = [IdleCause.DATA_WAIT, IdleCause.FILES, IdleCause.CPU_LIMIT, IdleCause.CPU_WAIT, IdleCause.LOCK]
 _NOTHING = 0.005  # what saves less is not worth a word
 _VERIFY = "record again after the change: gpuscope diff before.gscope after.gscope says what it was worth"
 
@@ -76,10 +79,13 @@ def diagnose(trace: Trace) -> Diagnosis:
         return Diagnosis(UNKNOWN, (), (), (str(error),), (), "nothing can be said of it", None, program)
     kept, left_out = steady_steps(steps)
     with ThreadPoolExecutor(1) as beside:
-        replay = beside.submit(make_replay, trace, kept)  # in C++, without the GIL
+        making = beside.submit(make_replay, trace, kept)  # in C++, without the GIL
         context = Context(trace, kept, break_down(trace, as_passed(trace, kept)))
         found, unseen = _ask(context)
-        findings, small = _rank(context, found, replay.result())
+        replay = making.result()
+        if not _is_paced(context):
+            replay.leave_out_recording()
+        findings, small = _rank(context, found, replay)
     doubts = _doubts(context)
     faults = [each for each in findings if each.severity != "info"]
     if not faults and (unexplained := _unexplained(context)):
@@ -88,6 +94,11 @@ def diagnose(trace: Trace) -> Diagnosis:
     summary = _summary(context, faults, verdict)
     counted = idle_by_counters(trace, context.breakdown)
     return Diagnosis(verdict, findings, small, doubts, unseen, summary, context.breakdown, program, left_out, counted)
+
+
+def _is_paced(context: Context) -> bool:
+    """Whether the host waits for what does not come sooner where nothing records it."""
+    return bool(context.pieces.cause_ns[_ELSEWHERE].sum() >= _MUCH_PACED * context.wall_ns)
 
 
 def _ask(context: Context) -> tuple[list[tuple[Rule, Cause]], tuple[str, ...]]:
@@ -364,8 +375,13 @@ def _summary(context: Context, findings: Sequence[Finding], verdict: str) -> str
     if not parts:
         return "the GPU did nothing in these steps"
     largest = max(parts, key=lambda part: part.exclusive_ns)
+    waits = [part for part in context.device.parts if part.kind == IDLE and part.name != IdleCause.BACK_TO_BACK.label]
+    most = max(waits, key=lambda part: part.exclusive_ns, default=None)
+    none = f"no cause takes {100 * SMALL:g} % of it"
+    if most is not None and most.exclusive_ns >= SMALL * wall:
+        none = f"no rule has a finding in the rest, most of which is {most.name} ({percent(most.exclusive_ns / wall)})"
     words = (
-        f"the GPU works {percent(1 - idle)} of the time, and no cause takes {100 * SMALL:g} % of it; the limit is "
+        f"the GPU works {percent(1 - idle)} of the time, and {none}; the limit is "
         f"{largest.name} ({percent(largest.exclusive_ns / wall)})"
     )
     return words if verdict == FINE else f"{words}, as far as this recording tells"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuscope import plots
-from gpuscope.analysis.device_samples import REASONS, DeviceReadings, Series, why_not_sampled
+from gpuscope.analysis.device_samples import REASONS, DeviceReadings, Series, sampled_devices, why_not_sampled
 from gpuscope.arguments import check_count
 from gpuscope.diagnosis.energy_model import Array, Energy, EnergyModel, Work, kinds_of_work
 from gpuscope.diagnosis.steps import as_passed, find_steps
@@ -26,6 +26,9 @@ if TYPE_CHECKING:  # Matplotlib is optional
 _ROWS = 20
 _NS = 1e9
 _TOO_SHORT = "the counter goes on ten times a second, which is too seldom for so short a recording"
+_NO_TICKS = (
+    "fewer than two ticks of the counter, which goes on ten times a second, lie in the recording: it is too short"
+)
 _TOO_MUCH = "there is more work than a model of it has room for"
 
 
@@ -92,7 +95,7 @@ class DeviceEnergy(Result):
     def __getitem__(self, region: str) -> EnergyRow:
         """The region of that name, alone or with those around it ("train/forward"); KeyError when there is none."""
         for row in self.regions:
-            if row.name == region or row.name.rpartition("/")[2] == region:
+            if row.name == region or row.name.endswith(f"/{region}"):
                 return row
         raise KeyError(region)
 
@@ -233,8 +236,9 @@ def energy(trace: Trace) -> EnergyReport:
         trace: a recording of ``profile(device_samples=True)``.
     """
     work = _AllWork(trace)
-    used = sorted({*np.unique(work.device).tolist(), *np.unique(trace.device_samples.device).tolist()})
-    if not len(trace.device_samples) and not len(trace.device_counters):
+    sampled = sampled_devices(trace)
+    used = sorted({*np.unique(work.device).tolist(), *sampled})
+    if not sampled:
         return EnergyReport((), why_not_sampled(trace, used[0] if used else 0))
     return EnergyReport(tuple(_of_device(trace, work, device) for device in used))
 
@@ -284,6 +288,8 @@ def _of_device(trace: Trace, work: _AllWork, device: int) -> DeviceEnergy:
     model = None
     if ticks is None:
         why["energy"] = reason
+    elif int(((ticks.time_ns >= begin_ns) & (ticks.time_ns <= end_ns)).sum()) < 2:
+        why["energy"] = _NO_TICKS
     else:
         try:
             model = EnergyModel(ticks, own, begin_ns, end_ns, edges.reshape(-1))
@@ -335,7 +341,10 @@ def _span(trace: Trace, readings: DeviceReadings) -> tuple[int, int]:
 def _steps(trace: Trace, begin_ns: int, end_ns: int, why: dict[str, str]) -> Array:
     """Where each step begins and ends, a row each."""
     try:
-        steps = as_passed(trace, find_steps(trace))
+        found = find_steps(trace)
+        if found.source.startswith("windows"):
+            raise NotAvailable("nothing in the recording repeats")
+        steps = as_passed(trace, found)
     except NotAvailable as error:
         why["steps"] = str(error).removeprefix("steps are not known: ")
         return np.zeros((0, 2), np.int64)

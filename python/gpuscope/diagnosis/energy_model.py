@@ -96,7 +96,7 @@ class _Cells:
         self.seconds = length / _NS
         count = len(edges) - 1
         self.kind = work.kind[self.piece]
-        flat = np.bincount(self.cell * kinds + self.kind, self.seconds, count * kinds)
+        flat = _sums(self.cell * kinds + self.kind, self.seconds, count * kinds)
         self.of_kinds: Array = flat.reshape(count, kinds)  # seconds of each kind, added up where several ran at once
         self.busy_s = _busy(work.start_ns, work.end_ns, edges) / _NS
 
@@ -106,6 +106,12 @@ class _Cells:
         total = self.of_kinds.sum(axis=1)
         found: Array = np.where(total > 0, self.busy_s / np.where(total > 0, total, 1.0), 0.0)
         return found
+
+
+def _sums(place: Array, values: Array, count: int) -> Array:
+    """The sum of the values at each of `count` places; np.bincount() of none gives integers."""
+    found: Array = np.bincount(place, values, count).astype(np.float64, copy=False)
+    return found
 
 
 def _split(start_ns: Array, end_ns: Array, edges: Array) -> tuple[Array, Array, Array]:
@@ -306,8 +312,8 @@ def _of_kernels(kernel: Array, rows: Array, watts: Array) -> Array:
     """Of each kind of work, the mean power of its kernel."""
     seconds = rows[:, 1:].sum(axis=0)
     count = int(kernel.max()) + 1
-    joules = np.bincount(kernel, seconds * watts[1:], count)
-    mean: Array = joules / np.maximum(np.bincount(kernel, seconds, count), 1e-12)
+    joules = _sums(kernel, seconds * watts[1:], count)
+    mean: Array = joules / np.maximum(_sums(kernel, seconds, count), 1e-12)
     return mean[kernel]
 
 
@@ -506,7 +512,7 @@ class _Solution:
     def _gathered(self, owners: int, owner: Array, interval: Array, kind: Array, seconds: Array) -> _Parts:
         intervals, kinds = self.seconds.shape
         key, place = np.unique((owner * intervals + interval) * kinds + kind, return_inverse=True)
-        total = np.bincount(place.reshape(-1), seconds, len(key))
+        total = _sums(place.reshape(-1), seconds, len(key))
         return _Parts(owners, key // (intervals * kinds), key // kinds % intervals, key % kinds, total)
 
     def _joules(self, parts: _Parts, watts: Array) -> Array:
@@ -515,14 +521,13 @@ class _Solution:
 
     def sum_parts(self, parts: _Parts, watts: Array) -> Array:
         """Joules of each owner, with these powers."""
-        found: Array = np.bincount(parts.owner, self._joules(parts, watts), parts.owners)
-        return found
+        return _sums(parts.owner, self._joules(parts, watts), parts.owners)
 
     def _shares(self, parts: _Parts) -> tuple[Array, Array, Array, Array, Array]:
         """By owner and interval: these, the owner's joules, those of the interval, and the part that the former are."""
         intervals, watts = len(self.seconds), self.powers.watts
         key, place = np.unique(parts.owner * intervals + parts.interval, return_inverse=True)
-        joules = np.bincount(place.reshape(-1), self._joules(parts, watts), len(key))
+        joules = _sums(place.reshape(-1), self._joules(parts, watts), len(key))
         owner, interval = key // intervals, key % intervals
         whole = (self.seconds @ watts * self._scale(watts))[interval]
         share = np.clip(joules / np.where(whole > 0, whole, 1.0), 0.0, 1.0)
@@ -541,9 +546,8 @@ class _Solution:
         ticks = len(self.seconds) + 1
         at = np.concatenate([owner * ticks + interval, owner * ticks + interval + 1])
         key, place = np.unique(at, return_inverse=True)
-        joules = np.bincount(place.reshape(-1), np.append(moved, -moved), len(key)) * uneven_ns / _NS
-        found: Array = np.bincount(key // ticks, joules**2, parts.owners)
-        return found
+        joules = _sums(place.reshape(-1), np.append(moved, -moved), len(key)) * uneven_ns / _NS
+        return _sums(key // ticks, joules**2, parts.owners)
 
     def misfit(self, parts: _Parts, spread: float) -> Array:
         """The variance of that, as powers are not as constant as the model has them.
@@ -553,8 +557,7 @@ class _Solution:
         owner, interval, joules, whole, share = self._shares(parts)
         is_measured = np.isfinite(self.energy)[interval]
         error = np.where(is_measured, spread * whole * 2 * share * (1 - share), spread * joules)
-        found: Array = np.bincount(owner, error**2, parts.owners)
-        return found
+        return _sums(owner, error**2, parts.owners)
 
 
 def kinds_of_work(names: Sequence[str], name: Array, place: Array, length_ns: Array) -> tuple[Array, Array]:
@@ -578,5 +581,5 @@ def kinds_of_work(names: Sequence[str], name: Array, place: Array, length_ns: Ar
 
 def _longest(key: Array, length_ns: Array, count: int, most: int) -> Array:
     """The keys that take most time together."""
-    found: Array = np.argsort(-np.bincount(key, length_ns, count), kind="stable")[:most]
+    found: Array = np.argsort(-_sums(key, length_ns, count), kind="stable")[:most]
     return found

@@ -14,7 +14,7 @@ from gpuscope import _core
 from gpuscope.diagnosis.steps import Array, Steps, as_passed, profiler_spans
 from gpuscope.errors import InvalidArgument
 from gpuscope.stats.distributions import student_factor
-from gpuscope.trace import Table, Trace
+from gpuscope.trace import Table, Trace, number_of
 from gpuscope.units import format_share
 
 ACCEPTED_ERROR = 0.03
@@ -27,6 +27,7 @@ MOST_CALLS = 100_000
 RUNS, LEAD_IN, LEAST_REPLAYED = 4, 3, 16
 """How many runs of steps that are, how many steps at most lead in to each, and the least number of steps."""
 CONFIDENCE = 0.95
+_EVENTS = ("launch", "call", "region")  # whose costs the audit has
 # The most that passes from a launch to its start, and from the end of work to that of the call that waited for it.
 _AROUND_NS = 40_000
 
@@ -122,6 +123,17 @@ class Replay:
         if self.reason is None and self.error > ACCEPTED_ERROR:
             found = format_share(self.error) if math.isfinite(self.error) else "without any time"
             self.reason = f"the replayed steps are off by {found}; {format_share(ACCEPTED_ERROR)} are accepted"
+
+    def leave_out_recording(self) -> None:
+        """Has the steps run as if nothing had recorded them, so that savings are of the program's own time.
+
+        What recording cost for each event, by the audit, is taken from the host where the event is. A program whose
+        host waits for something else than the GPU would wait longer instead.
+        """
+        costs = {f"{each}_ns": number_of(self._trace.info, f"audit.{each}_cost_ns") for each in _EVENTS}
+        if self._model is not None and self.reason is None and any(costs.values()):
+            self._model.take_out(self._trace.store, **costs)
+            self._unchanged_ns = self._replayed(self._model, self._own)
 
     @cached_property
     def _passed(self) -> Steps:

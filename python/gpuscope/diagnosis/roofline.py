@@ -283,7 +283,8 @@ class _Work:
         if not len(devices):
             raise NotAvailable("roofline() needs kernels, and none was recorded")
         durations = trace.kernels.duration_ns.astype(np.float64)
-        self.device = int(np.bincount(devices, durations).argmax()) if device is None else device
+        known, place = np.unique(devices, return_inverse=True)
+        self.device = int(known[np.bincount(place, durations).argmax()]) if device is None else device
         self.rows = np.flatnonzero((devices == self.device) & (durations > 0))
         if not len(self.rows):
             raise NotAvailable(f"roofline() was asked for GPU {self.device}, which ran no kernels in this recording")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +13,7 @@ from gpuscope import _core
 from gpuscope._core import Flag, FunctionKind
 from gpuscope.analysis.rows import ANNOTATIONS, STEP
 from gpuscope.errors import NotAvailable
-from gpuscope.trace import NONE, Table, Trace, number_of
+from gpuscope.trace import NONE, Table, Trace, moments_of, number_of, numbers_of
 
 REPEATS = 5
 """So often must a region, a function or a sequence of kernels come for its turns to count as steps."""
@@ -37,7 +36,7 @@ class Steps:
 
     Attributes:
         start_ns: where each begins.
-        end_ns: and ends: where the next begins, for the last where its region or its last kernel does.
+        end_ns: and ends: where the next begins, for the last of a window where its region or its last kernel does.
         source: how they were found, as words.
         thread: row of ``trace.threads`` of the thread that takes them; None where that is not known.
     """
@@ -181,21 +180,25 @@ def _marked(trace: Trace) -> Steps | None:
     names = [trace.string(name) for name in trace.paths.name.tolist()]
     marks = np.array([name.startswith(STEP) for name in names] + [False])
     rows = np.flatnonzero(marks[np.minimum(trace.regions.path, len(names))])
-    return _turns(trace.regions, rows, f"{STEP}N")
+    return _turns(trace, trace.regions, rows, f"{STEP}N")
 
 
 def _noted(trace: Trace) -> Steps | None:
     """Those of a profiler without a schedule, whose steps are no regions."""
     edges = _noted_moments(trace)
     known = np.unique(edges)
-    if len(known) < 2:
+    steps = _within_windows(trace, known)
+    if len(steps) == 0:
         return None
-    return Steps(known[:-1], known[1:], "step()", _noted_thread(trace))
+    taken = number_of(trace.info, "session.steps")
+    is_cut = taken > len(_within_windows(trace, edges))
+    source = f"the latest {len(steps):,} of {taken:,} calls of step()" if is_cut else "step()"
+    return Steps(known[steps], known[steps + 1], source, _noted_thread(trace))
 
 
 def profiler_spans(trace: Trace) -> Array:
     """The profiler's own time between such steps: thread, start and end in ns, as `Edit.host_spans`."""
-    edges, costs, thread = _noted_moments(trace), _numbers(trace, "session.step_costs_ns"), _noted_thread(trace)
+    edges, costs, thread = _noted_moments(trace), numbers_of(trace.info, "session.step_costs_ns"), _noted_thread(trace)
     if thread is None or len(costs) != len(edges):
         return np.zeros((0, 3), np.int64)
     least = np.append(edges[:1], edges[:-1])  # a step is no shorter than that
@@ -206,23 +209,43 @@ def profiler_spans(trace: Trace) -> Array:
 
 def _noted_moments(trace: Trace) -> Array:
     """As the recording has them, in order; empty without."""
-    edges = list(itertools.accumulate(_numbers(trace, "session.step_edges_ns")))
+    edges = moments_of(trace.info, "session.step_edges_ns")
     return np.array([] if len(edges) < 2 or edges[-1] >= 1 << 63 else edges, np.int64)
-
-
-def _numbers(trace: Trace, name: str) -> list[int]:
-    words = trace.info.get(name, "").split()
-    return [int(word) for word in words] if all(map(_is_number, words)) else []
-
-
-def _is_number(word: str) -> bool:
-    return word.isascii() and word.isdecimal() and len(word) < 20
 
 
 def _noted_thread(trace: Trace) -> int | None:
     system_id = number_of(trace.info, "session.step_thread")
     threads: list[int] = trace.threads.system_id.tolist()
     return threads.index(system_id) if system_id in threads else None
+
+
+def _recorded(trace: Trace) -> Array:
+    """Start and end in ns of each window that was recorded, in order; 0 where that is not known."""
+    moments = moments_of(trace.info, "session.windows_ns")
+    if len(moments) < 2 or len(moments) % 2 or moments[-1] >= 1 << 63:
+        moments = [number_of(trace.info, f"session.{end}_ns") for end in ("start", "stop")]
+    return np.array(moments, np.int64).reshape(-1, 2)
+
+
+def _window_of(trace: Trace, moments: Array) -> Array:
+    """The row of `_recorded` of each moment, which is in one of them."""
+    return np.searchsorted(_recorded(trace)[1:, 0], moments, side="right")
+
+
+def _within_windows(trace: Trace, edges: Array) -> Array:
+    """Which of these moments, in order, are of one window with the next."""
+    windows = _window_of(trace, edges)
+    return np.flatnonzero(windows[1:] == windows[:-1])
+
+
+def _ends(trace: Trace, starts: Array, begun_ns: Array, ended_ns: Array) -> Array:
+    """Where steps end: where the next begins; for the last of a window, where the last of what begins in it ends."""
+    latest = np.full(len(_recorded(trace)), np.iinfo(np.int64).min)
+    np.maximum.at(latest, _window_of(trace, begun_ns), ended_ns)
+    ends = np.append(starts[1:], np.iinfo(np.int64).max)
+    last = np.setdiff1d(np.arange(len(starts)), _within_windows(trace, starts))
+    ends[last] = np.clip(latest[_window_of(trace, starts[last])], starts[last], ends[last])
+    return ends
 
 
 def _repeated_region(trace: Trace) -> Steps | None:
@@ -240,7 +263,7 @@ def _repeated_region(trace: Trace) -> Steps | None:
     if best is None:
         return None
     name = trace.string(int(trace.paths.name[regions.path[best[0]]]))
-    return _turns(regions, best, f'the region "{name}"')
+    return _turns(trace, regions, best, f'the region "{name}"')
 
 
 def _repeated_function(trace: Trace) -> Steps | None:
@@ -254,22 +277,20 @@ def _repeated_function(trace: Trace) -> Steps | None:
     total_ns = np.bincount(group, functions.duration_ns[rows])
     total_ns[count < REPEATS] = 0
     best = int(total_ns.argmax())
-    begun_ns, ended_ns = (number_of(trace.info, f"session.{end}_ns") for end in ("start", "stop"))
-    if total_ns[best] == 0 or total_ns[best] < (ended_ns - begun_ns) / 2:
+    if total_ns[best] == 0 or total_ns[best] < np.diff(_recorded(trace)).sum() / 2:
         return None
     name = trace.string(int(functions.name[rows[first[best]]]))
-    return _turns(functions, rows[group == best], f"calls of {name}")
+    return _turns(trace, functions, rows[group == best], f"calls of {name}")
 
 
-def _turns(regions: Table, rows: Array, source: str) -> Steps | None:
+def _turns(trace: Trace, regions: Table, rows: Array, source: str) -> Steps | None:
     """From the beginning of each of these regions, or calls, to that of the next."""
-    rows = rows[np.argsort(regions.start_ns[rows], kind="stable")]
-    starts = np.unique(regions.start_ns[rows])
+    begun_ns = regions.start_ns[rows]
+    starts = np.unique(begun_ns)
     if len(starts) == 0:
         return None
-    last_ns = int((regions.start_ns[rows] + regions.duration_ns[rows]).max())
     threads = np.unique(regions.thread[rows])
-    ends = np.append(starts[1:], max(last_ns, int(starts[-1])))
+    ends = _ends(trace, starts, begun_ns, begun_ns + regions.duration_ns[rows])
     return Steps(starts, ends, source, int(threads[0]) if len(threads) == 1 else None)
 
 
@@ -287,12 +308,12 @@ def _repeated_kernels(trace: Trace) -> Steps | None:
         return None
     firsts = rows[begin::period]
     starts, threads = _launched(trace, firsts)
-    ended_ns = int((kernels.start_ns[rows] + kernels.duration_ns[rows]).max())
     starts = np.unique(starts)
+    ends = _ends(trace, starts, kernels.start_ns[rows], kernels.start_ns[rows] + kernels.duration_ns[rows])
     source = "every kernel that repeats" if period == 1 else f"every {period:,} kernels that repeat"
     known = np.unique(threads[threads >= 0])
     thread = int(known[0]) if len(known) == 1 else None
-    return Steps(starts, np.append(starts[1:], max(ended_ns, int(starts[-1]))), source, thread)
+    return Steps(starts, ends, source, thread)
 
 
 def _launched(trace: Trace, kernels: Array) -> tuple[Array, Array]:
@@ -306,10 +327,12 @@ def _launched(trace: Trace, kernels: Array) -> tuple[Array, Array]:
 
 
 def _windows(trace: Trace) -> Steps | None:
-    first_ns, last_ns = (number_of(trace.info, f"session.{end}_ns") for end in ("start", "stop"))
-    if not 0 <= first_ns < last_ns < 1 << 63:  # a damaged file may say anything
+    recorded = _recorded(trace)
+    recorded = recorded[recorded[:, 0] < recorded[:, 1]]
+    if len(recorded) == 0:
         return None
-    length_ns = max(WINDOW_NS, -(-(last_ns - first_ns) // MOST_WINDOWS))
-    starts = np.arange(first_ns, last_ns, length_ns, dtype=np.int64)
+    length_ns = max(WINDOW_NS, -(-int(np.diff(recorded).sum()) // MOST_WINDOWS))
+    starts = [np.arange(first_ns, last_ns, length_ns, dtype=np.int64) for first_ns, last_ns in recorded.tolist()]
+    ends = [np.append(each[1:], last_ns) for each, last_ns in zip(starts, recorded[:, 1], strict=True)]
     source = f"windows of {length_ns / 1e6:g} ms, as nothing repeats"
-    return Steps(starts, np.append(starts[1:], last_ns), source)
+    return Steps(np.concatenate(starts), np.concatenate(ends), source)

@@ -24,6 +24,11 @@ _WORTH_A_WORD = 0.1
 _NS_PER_S = 1e9
 
 
+def is_windows(source: str) -> bool:
+    """Whether steps that were found so are windows of time."""
+    return source.startswith("windows")
+
+
 @dataclass(frozen=True)
 class Change:
     """What a node takes before and after, a step. Times in ns.
@@ -120,7 +125,7 @@ class Side:
         runs: recordings.
         steps: of all of them, those looked at.
         left_out: steps that were not, as they start up or are cut.
-        source: how the steps were found, as words.
+        source: how the steps were found, as words: of windows if any recording has none, else of the first.
         busy_ns: how long the busiest GPU worked, mean a step.
         incomplete: why recordings are incomplete, as their audits say.
     """
@@ -201,7 +206,7 @@ class Differences:
     @property
     def has_steps(self) -> bool:
         """Whether steps are the program's, or at least what repeats in it."""
-        return not any(side.source.startswith("windows") for side in (self.before, self.after))
+        return not any(is_windows(side.source) for side in (self.before, self.after))
 
     @property
     def doubts(self) -> tuple[str, ...]:

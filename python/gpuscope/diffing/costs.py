@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ GPU, HOST = "gpu", "host"
 
 _GRAPH = "CUDA graph"
 _OWN_CALLS = (int(CallKind.OTHER), int(CallKind.ALLOC), int(CallKind.FREE))
-_THE_STEP = "(in no region)"
 _NUMBERS = re.compile(r"\d+")
 
 Array = np.ndarray[Any, Any]
@@ -54,6 +53,10 @@ class Node:
         return self.kind, tuple(_NUMBERS.sub("#", name) for name in self.path), _NUMBERS.sub("#", self.name)
 
 
+THE_STEP = Node(HOST, (), "(in no region)")
+"""What the host does in a step and in no region inside; known where steps are regions."""
+
+
 @dataclass(frozen=True, eq=False)
 class Costs:
     """Means a step; where there are more steps than `MOST_ROWS`, a row is the mean of neighbouring ones. Times in ns.
@@ -75,6 +78,12 @@ class Costs:
     nodes: tuple[Node, ...]
     time_ns: Array
     count: Array
+
+    def without(self, node: Node) -> Costs:
+        """The same but for one node."""
+        kept = [column for column, each in enumerate(self.nodes) if each != node]
+        nodes = tuple(self.nodes[column] for column in kept)
+        return replace(self, nodes=nodes, time_ns=self.time_ns[:, kept], count=self.count[:, kept])
 
 
 def costs_of(trace: Trace) -> Costs:
@@ -195,7 +204,7 @@ def _regions(trace: Trace, rows: _Rows, paths: _Paths) -> _Part:
 
     def node(key: int) -> Node:
         path = paths.names[key]
-        return Node(HOST, path[:-1], path[-1]) if path else Node(HOST, (), _THE_STEP)
+        return Node(HOST, path[:-1], path[-1]) if path else THE_STEP
 
     return _part(rows, regions.start_ns[own], keys, self_ns, node)
 

@@ -1,6 +1,6 @@
 // What changed between two programs: the tree in the colors of its differences, two steps over each other, the tables.
 
-import { countText, shareText, timeText } from "./units.js";
+import { countText, fixed, shareText, timeText } from "./units.js";
 import { colors, inkOn, makeToggle, mixed } from "./theme.js";
 import { boxIn } from "./pen.js";
 import { Model } from "./model.js";
@@ -17,7 +17,7 @@ const STRONGEST = 0.5; // of the larger side: what differs by as much has the fu
 const BOTH = { larger: "the larger of both sides", after: "time after", before: "time before" };
 
 const signed = (ns) => `${ns > 0 ? "+" : ""}${timeText(ns)}`;
-const shareOf = (more) => (more > 1e8 ? "new" : more <= -1 ? "gone" : more >= 9.995 ? `${countText(Math.round(more + 1))}×` : `${more >= 0 ? "+" : ""}${(100 * more).toFixed(1)} %`);
+const shareOf = (more) => (more === null ? "new" : more <= -1 ? "gone" : more >= 9.995 ? `${countText(Math.round(more + 1))}×` : `${more >= 0 ? "+" : ""}${fixed(100 * more, 1)} %`);
 const ratioText = (before, after) => (before === 0 ? (after === 0 ? "" : "new") : shareOf(after / before - 1));
 const callsText = (count) => (Math.abs(count - Math.round(count)) < 0.005 ? countText(Math.round(count)) : count.toFixed(2));
 const endText = (ns) => (ns === null ? "unknown" : signed(ns));
@@ -37,26 +37,17 @@ class DiffIcicle extends Icicle {
   /** Both times of a box: of an inverted tree those of what lies in it. */
   sidesOf(each) {
     if (!this.isInverted) return each.node;
-    if (!each.sides) {
-      const wanted = new Set();
-      const names = [];
-      for (let at = each; at.parent; at = at.parent) names.push(at.name);
-      names.reverse();
-      for (const node of this.nodes) {
-        let at = node, place = 0;
-        while (place < names.length && at && at !== this.root && at.name === names[place]) { at = at.parent < 0 ? null : this.nodes[at.parent]; place += 1; }
-        if (place === names.length && node !== this.root && !node.children.length) wanted.add(node);
-      }
-      const sum = (key) => [...wanted].reduce((total, node) => total + node[key], 0);
-      each.sides = { before: sum("before"), after: sum("after") };
-    }
-    return each.sides;
+    const sum = (key) => each.inside.reduce((total, node) => total + this.aloneOf(node, key), 0);
+    return (each.sides ??= { before: sum("before"), after: sum("after") });
   }
 
   factsOf(each) {
     const { before, after } = this.sidesOf(each), { row } = each.node;
     const facts = [["before", timeText(before)], ["after", timeText(after)], ["difference", `${signed(after - before)} ${ratioText(before, after)}`], ["of the tree", shareText(each.value / Math.max(1, this.top.value))]];
-    return !this.isInverted && row >= 0 ? [...facts, ...parts.tables.beyond(row)] : facts;
+    if (this.isInverted || row < 0) return facts;
+    if (!each.node.children.length) return [...facts, ...parts.tables.beyond(row)];
+    const { rows, verdicts } = parts.tables; // which has what it takes alone
+    return [...facts, ["alone", `${timeText(rows.before[row])} to ${timeText(rows.after[row])}, ${verdicts[rows.verdict[row] - 1]}`]];
   }
 }
 
@@ -65,12 +56,12 @@ class DiffTables extends Tables {
     return [
       { key: "name", title: "name", wide: "minmax(min(14rem, 44vw), 1fr)" },
       { key: "delta", title: "difference", wide: "6.6rem", text: signed, isTime: true },
-      { key: "ratio", title: "%", wide: "5.2rem", text: shareOf, help: "of the time before" },
-      { key: "verdict", title: "verdict", wide: "7.6rem", text: (value) => this.verdicts[value - 1] },
+      { key: "ratio", title: "%", wide: "5.2rem", text: shareOf, unknown: Infinity, help: "of the time before" },
+      { key: "verdict", title: "verdict", wide: "7.6rem", text: (value) => this.verdicts[value - 1], isText: true },
       { key: "before", title: "before", wide: "5.8rem", text: timeText },
       { key: "after", title: "after", wide: "5.8rem", text: timeText },
-      { key: "low", title: "at least", wide: "6.2rem", text: endText, isTime: true, help: "where the 95 % interval of the difference begins" },
-      { key: "high", title: "at most", wide: "6.2rem", text: endText, isTime: true, help: "where it ends" },
+      { key: "low", title: "at least", wide: "6.2rem", text: endText, isTime: true, unknown: -Infinity, help: "where the 95 % interval of the difference begins" },
+      { key: "high", title: "at most", wide: "6.2rem", text: endText, isTime: true, unknown: Infinity, help: "where it ends" },
       { key: "calls_before", title: "calls before", wide: "6.6rem", text: callsText },
       { key: "calls_after", title: "calls after", wide: "6.4rem", text: callsText },
     ];
@@ -86,7 +77,7 @@ class DiffTables extends Tables {
     const { rows } = this, counts = [rows.calls_before[row], rows.calls_after[row]];
     return [
       ["verdict", this.verdicts[rows.verdict[row] - 1]],
-      ...(rows.low[row] === null ? [] : [["95 %", `${signed(rows.low[row])} to ${signed(rows.high[row])}`]]),
+      ...(rows.low[row] === null && rows.high[row] === null ? [] : [["95 %", `${endText(rows.low[row])} to ${endText(rows.high[row])}`]]),
       ...(counts[0] || counts[1] ? [["calls a step", counts[0] === counts[1] ? callsText(counts[0]) : `${callsText(counts[0])} before, ${callsText(counts[1])} after`]] : []),
       ...(rows.slower[row] && rows.oftener[row] ? [["of that each slower", signed(rows.slower[row])], ["and more often", signed(rows.oftener[row])]] : []),
     ];

@@ -27,8 +27,9 @@ from gpuscope.diffing.changes import (
     MedianStep,
     Promise,
     Side,
+    is_windows,
 )
-from gpuscope.diffing.costs import Array, Costs, Node, costs_of, pair
+from gpuscope.diffing.costs import THE_STEP, Array, Costs, Node, costs_of, pair
 from gpuscope.diffing.page import render
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.paths import write_text
@@ -157,7 +158,11 @@ class Diff(Differences, Result):
         Args:
             row_limit: rows at most.
             width: columns at most: names are cut in the middle; calls and times are left out where that is not enough.
+
+        Raises:
+            InvalidArgument: `row_limit` is below 1.
         """
+        check_count("row_limit", row_limit, 1)
         rows = [("a step", "", "before", "after", "", "calls", "what")]
         for change in self.changes[:row_limit]:
             calls = "" if not (change.count_before or change.count_after) else _calls(change)
@@ -300,7 +305,7 @@ def diff(
     margin = check_fraction("margin", margin)
     sides = [_traces("before", before), _traces("after", after)]
     with ThreadPoolExecutor(2) as both:
-        costs = list(both.map(_costs, ("before", "after"), sides))
+        costs = _comparable(list(both.map(_costs, ("before", "after"), sides)))
         found = list(both.map(_findings, sides)) if findings else [(), ()]
     by_runs = min(map(len, sides)) >= ENOUGH_RUNS
     steps = [_step_rows(each, by_runs) for each in costs]
@@ -315,7 +320,7 @@ def diff(
         nodes=tuple(changes),
         before=_side(sides[0], costs[0]),
         after=_side(sides[1], costs[1]),
-        unlike=tuple(_unlike(sides[0][0], sides[1][0])),
+        unlike=tuple(_unlike(*sides)),
         matched=_matched(nodes, rows[0], rows[1]),
         margin=margin,
         promises=tuple(Promise(name, title, saving, name not in still_there) for name, title, saving in found[0]),
@@ -325,7 +330,8 @@ def diff(
 
 
 def _traces(name: str, given: Recorded | Iterable[Recorded]) -> list[Trace]:
-    several = [given] if isinstance(given, (Analyses, str, os.PathLike)) else list(given)
+    is_one = isinstance(given, (Analyses, str, os.PathLike))
+    several: list[Any] = list(given) if isinstance(given, Iterable) and not is_one else [given]
     for each in several:
         if not isinstance(each, (Analyses, str, os.PathLike)):
             raise InvalidArgument(f"{name} has {type(each).__name__!r}; accepted are recordings, profilers and paths")
@@ -341,6 +347,13 @@ def _costs(name: str, traces: Sequence[Trace]) -> list[Costs]:
         raise NotAvailable(f"{name}: {error}") from error
 
 
+def _comparable(sides: Sequence[Sequence[Costs]]) -> list[list[Costs]]:
+    """Without the time in no region where some recordings have none: steps by ``step()`` alone are no regions."""
+    if all(THE_STEP in each.nodes for side in sides for each in side):
+        return [list(side) for side in sides]
+    return [[each.without(THE_STEP) for each in side] for side in sides]
+
+
 def _findings(traces: Sequence[Trace]) -> Sequence[tuple[str, str, float | None]]:
     """Id, title and saving of the findings of the first recording."""
     return [(each.id, each.title, each.saving) for each in diagnose(traces[0]).findings]
@@ -348,25 +361,30 @@ def _findings(traces: Sequence[Trace]) -> Sequence[tuple[str, str, float | None]
 
 def _side(traces: Sequence[Trace], costs: Sequence[Costs]) -> Side:
     incomplete = dict.fromkeys(reason for trace in traces for reason in audit(trace).reasons)
+    sources = [each.steps.source for each in costs]
     return Side(
         program_name(traces[0].info),
         len(traces),
         sum(len(each.steps) for each in costs),
         sum(each.left_out for each in costs),
-        costs[0].steps.source,
+        next(filter(is_windows, sources), sources[0]),
         float(np.mean([each.busy_ns.mean() for each in costs])),
         tuple(incomplete),
     )
 
 
-def _unlike(before: Trace, after: Trace) -> Iterable[str]:
-    gpus = [", ".join(trace.string(name) for name in trace.devices.name.tolist()) for trace in (before, after)]
-    facts = [("GPUs", *(gpu or "none" for gpu in gpus))]
+def _unlike(*sides: Sequence[Trace]) -> Iterable[str]:
+    """A sentence for each fact that is not the same in all recordings."""
+    facts = [("GPUs", [[_gpus(trace) for trace in side] for side in sides])]
+    facts += [(what, [[trace.info.get(key, "") for trace in side] for side in sides]) for key, what in _UNLIKE]
+    for what, values in facts:
+        if len(set().union(*values)) > 1:
+            before, after = (" and ".join(dict.fromkeys(value or "not" for value in side)) for side in values)
+            yield f"{what}: {before} before, {after} after"
 
-    facts += [(what, *(trace.info.get(key, "") for trace in (before, after))) for key, what in _UNLIKE]
-    for what, one, other in facts:
-        if one != other:
-            yield f"{what}: {one or 'not'} before, {other or 'not'} after"
+
+def _gpus(trace: Trace) -> str:
+    return ", ".join(trace.string(name) for name in trace.devices.name.tolist()) or "none"
 
 
 # -- tables of both sides ---------------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from gpuscope.page.markup import file_of_page, filled, island, page_of, share_te
 from gpuscope.page.planes import encode
 
 SCRIPTS = (
-    *("units.js", "data.js", "theme.js", "axis.js", "lanes.js", "pen.js", "model.js", "timeline.js", "table.js"),
-    *("icicle.js", "keys.js", "sections.js", "diff.js"),
+    *("units.js", "elements.js", "data.js", "theme.js", "axis.js", "lanes.js", "pen.js", "model.js"),
+    *("timeline.js", "table.js", "icicle.js", "keys.js", "sections.js", "diff.js"),
 )
 """The modules of the page, each after those that it imports from."""
 
@@ -37,7 +37,6 @@ _VERDICTS = ("slower", "faster", "more", "less", "more often", "less often", "ne
 _PLAIN_ROWS = 50  # of the table for print and for readers without JavaScript
 _MOST_NODES = 4_000  # of the tree; those that take less are left out of it, and are in the tables
 _MOST_ROWS = 20_000
-_NEW = 1e9  # stands for the ratio of what was not there before
 
 
 def render(found: Differences, sentence: str) -> str:
@@ -176,7 +175,7 @@ def _rows(nodes: Sequence[Change], names: Names, lights: dict[str, set[int]]) ->
         "after": [_whole(change.after_ns) for change in nodes],
         "delta": [_whole(change.delta_ns) for change in nodes],
         "size": [_whole(abs(change.delta_ns)) for change in nodes],
-        "ratio": [round(change.ratio - 1, 6) if math.isfinite(change.ratio) else _NEW for change in nodes],
+        "ratio": [round(change.ratio - 1, 6) if math.isfinite(change.ratio) else None for change in nodes],
         "low": [_whole(change.interval_ns[0]) for change in nodes],
         "high": [_whole(change.interval_ns[1]) for change in nodes],
         "calls_before": [round(change.count_before, 3) for change in nodes],
@@ -240,8 +239,11 @@ def _tree_section() -> str:
     )
 
 
-def _tree(nodes: Sequence[Change], names: Names) -> dict[str, list[int]]:
-    """Nodes by kind and region, parents first; times in ns a step; inner nodes have the sums of what is in them."""
+def _tree(nodes: Sequence[Change], names: Names) -> dict[str, Any]:
+    """Nodes by kind and region, parents first; times in ns a step; inner nodes have the sums of what is in them.
+
+    Parents are written as differences from the one before.
+    """
     largest = sorted(range(len(nodes)), key=lambda row: -max(nodes[row].before_ns, nodes[row].after_ns))
     columns: dict[str, list[int]] = {
         name: [] for name in ("parent", "name", "kind", "before", "after", "larger", "row", "count")
@@ -249,26 +251,31 @@ def _tree(nodes: Sequence[Change], names: Names) -> dict[str, list[int]]:
     places: dict[tuple[str, ...], int] = {}
 
     def add(way: tuple[str, ...], kind: str) -> int:
-        if way not in places:
-            parent = add(way[:-1], "region" if len(way) > 2 else "kind") if way else -1
-            places[way] = len(columns["parent"])
-            values = (parent, names.id(way[-1] if way else "host and GPUs, added up"), names.id(kind), 0, 0, 0, -1, 0)
-            for column, value in zip(columns.values(), values, strict=True):
-                column.append(value)
-        return places[way]
+        parent = -1
+        for depth in range(len(way) + 1):
+            above = way[:depth]
+            if above not in places:
+                places[above] = len(columns["parent"])
+                name = above[-1] if above else "host and GPUs, added up"
+                what = kind if depth == len(way) else "region" if depth > 1 else "kind"
+                values = (parent, names.id(name), names.id(what), 0, 0, 0, -1, 0)
+                for column, value in zip(columns.values(), values, strict=True):
+                    column.append(value)
+            parent = places[above]
+        return parent
 
     add((), "step")
     for row in largest[:_MOST_NODES]:
         change = nodes[row]
         way = (_FAMILIES[change.kind], *change.path, change.name)
         at = add(way, change.kind)
-        columns["row"][at] = row
+        columns["row"][at] = row if row < _MOST_ROWS else -1
         times = (change.before_ns, change.after_ns, max(change.before_ns, change.after_ns))
         while at >= 0:
             for name, value in zip(("before", "after", "larger"), times, strict=True):
                 columns[name][at] += round(value)
             at = columns["parent"][at]
-    return columns
+    return {**columns, "parent": np.diff(columns["parent"], prepend=0)}
 
 
 # -- two steps ---------------------------------------------------------------------------------------------------------

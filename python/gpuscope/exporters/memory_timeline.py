@@ -75,13 +75,19 @@ class MemoryTimeline:
 
     @property
     def by_category(self) -> dict[str, NDArray[np.int64]]:
-        """Bytes in use behind each event, by category in torch's order."""
+        """Bytes in use behind each event, by category in torch's order.
+
+        What the allocator has beyond what the events say is unknown: it was taken before the recording, or between two
+        of its windows.
+        """
         category = self.category
         parts = {
             name: np.cumsum(np.where(category == number, self.events.bytes, 0))
             for number, name in enumerate(CATEGORIES)
         }
-        parts["Unknown"] = parts["Unknown"] + self.before
+        allocated = self.events.allocated_bytes
+        unseen = allocated - np.cumsum(self.events.bytes) if allocated.any() else self.before
+        parts["Unknown"] = np.maximum(parts["Unknown"] + unseen, 0)
         return parts
 
 
@@ -145,7 +151,8 @@ def read_timeline(trace: Trace, device: str | None = None) -> MemoryTimeline:
         )
     ordinals = sorted(set(memory.ordinal.tolist()))
     names = {("cpu" if ordinal == NONE else f"cuda:{ordinal}"): ordinal for ordinal in ordinals}
-    chosen = next(iter(names)) if device is None else f"{device}:0" if str(device) == "cuda" else str(device)
+    first = next(iter(names))
+    chosen = first if device is None or (str(device) == "cuda" and first != "cpu") else str(device)
     if chosen not in names:
         raise InvalidArgument(f"device is {device!r}; the recording has allocations on {', '.join(names)}")
     rows = np.flatnonzero(memory.ordinal == names[chosen])

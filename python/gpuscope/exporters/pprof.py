@@ -19,11 +19,14 @@ from gpuscope.trace import Trace, number_of, program_name
 SUFFIXES = (".pb.gz", ".pprof")
 _SAMPLE_TYPE, _SAMPLE, _MAPPING, _LOCATION, _FUNCTION, _STRING = 1, 2, 3, 4, 5, 6
 _TIME, _DURATION, _COMMENT, _DEFAULT = 9, 10, 13, 14
+_MOST_FRAMES = 512  # of a sample, for which pprof has a list of its own: regions that are never left nest without end
 _TYPES = (("count", "count"), ("cpu", "nanoseconds"), ("gpu", "nanoseconds"))
 
 
 def export_pprof(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Writes the call tree as a profile of pprof: for each path how often it came, its own CPU time and its GPU time.
+
+    Of paths of more than 512 names the innermost are written.
 
     Args:
         trace: the recording.
@@ -51,7 +54,8 @@ def _profile(trace: Trace) -> Iterator[bytes]:
     waiting: list[tuple[Node, tuple[int, ...]]] = [(node, ()) for node in reversed(found.root.children)]
     while waiting:
         node, above = waiting.pop()
-        stack = (frames.setdefault(node.name or "?", len(frames) + 1), *above)  # the innermost first
+        # The innermost first.
+        stack = (frames.setdefault(node.name or "?", len(frames) + 1), *above[: _MOST_FRAMES - 1])
         values = (node.count, *(max(own_ns(node), 0) for own_ns in own))
         if any(values):
             yield message(_SAMPLE, packed(1, stack) + packed(2, values))

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from gpuscope import _core
+from gpuscope._core import Flag
 from gpuscope.errors import InvalidArgument
 from gpuscope.paths import check_writable, replacing
 from gpuscope.trace import NONE, Trace, command_line
@@ -43,7 +44,8 @@ def export_speedscope(trace: Trace, path: str | os.PathLike[str], most_bytes: in
 
     Spans that overlap without lying in each other are cut where the next one begins, or the one around them ends.
     Of recordings that would take more than speedscope can read, the first events of each thread and stream are
-    written; then, and where spans were cut, the name that speedscope shows says so.
+    written; then, and where spans were cut, the name that speedscope shows says so. GPU work without timestamps is left
+    out.
 
     Args:
         trace: the recording.
@@ -98,22 +100,34 @@ def _threads(trace: Trace, frames: _Frames) -> Iterator[tuple[str, Array, Array,
 
 def _streams(trace: Trace, frames: _Frames) -> Iterator[tuple[str, Array, Array, Array]]:
     """Likewise of each stream."""
+    none = np.zeros(0, np.int64)
+    kernels, copies, fills, graphs = trace.kernels, trace.memcpy, trace.memset, trace.graph_launches
     of_variants = frames.of(trace.kernel_names())
-    kernels, copies, fills = trace.kernels, trace.memcpy, trace.memset
-    columns = {column[0]: column for column in trace.store.frame("memcpy")}
-    texts, codes = columns["name"][1], columns["name"][2]
-    of_copies = frames.of(texts if isinstance(texts, list) else ())
-    copied = of_copies[codes] if len(copies) and codes is not None else np.zeros(len(copies), np.int64)
-    filled = np.full(len(fills), frames.of(["Memset (Device)"])[0] if len(fills) else 0, np.int64)
-    work = of_variants[kernels.variant] if len(kernels) else np.zeros(0, np.int64)
-    frame = np.concatenate([work, copied, filled])
-    track, start, duration = (
-        np.concatenate([table[name] for table in (kernels, copies, fills)])
-        for name in ("track", "start_ns", "duration_ns")
+    numbers, graph = np.unique(graphs.graph, return_inverse=True)
+    frame = np.concatenate(
+        [
+            of_variants[kernels.variant] if len(kernels) else none,
+            _copies(trace, frames) if len(copies) else none,
+            np.repeat(frames.of([_core.MEMSET_NAME]), len(fills)) if len(fills) else none,
+            frames.of(f"{_core.GRAPH_NAME} {number}" for number in numbers.tolist())[graph],
+        ]
     )
+    tables = (kernels, copies, fills, graphs)
+    track, start, duration, flags = (
+        np.concatenate([table[name] for table in tables]) for name in ("track", "start_ns", "duration_ns", "flags")
+    )
+    timed = (flags & Flag.ZERO_TIME) == 0
+    track, start, duration, frame = (values[timed] for values in (track, start, duration, frame))
     for number, rows in _by(track):
         device, stream = int(trace.tracks.device[number]), int(trace.tracks.stream[number])
         yield f"GPU {device} stream {stream}", *_in_order(start[rows], duration[rows], frame[rows])
+
+
+def _copies(trace: Trace, frames: _Frames) -> Array:
+    """The frame of each copy."""
+    names, codes = next((texts, codes) for name, texts, codes in trace.store.frame("memcpy") if name == "name")
+    found: Array = frames.of(map(str, names))[codes]
+    return found
 
 
 def _by(numbers: Array) -> Iterator[tuple[int, Array]]:

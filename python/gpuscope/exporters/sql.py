@@ -4,22 +4,25 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from typing import IO, Any
 
 import numpy as np
 
 from gpuscope import _core
-from gpuscope._core import CallKind, RegionKind
+from gpuscope._core import CallKind, Flag, RegionKind
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.paths import check_writable, replacing
-from gpuscope.results import Result, import_pandas
-from gpuscope.text import columns_of, shorten, wrapped
+from gpuscope.results import Result, import_pandas, write_parquet
+from gpuscope.text import brief, columns_of, one_line, shorten, wrapped
 from gpuscope.trace import Trace
 
 _PARQUET = (".parquet",)
@@ -37,11 +40,16 @@ _SPELLED = {
     "region": "the region that it belongs to",
     "thread": "the system's number of the thread",
 }
-_WORK = (
-    "select 'kernel' as kind, name, start_ns, duration_ns, device, stream, region, path from kernels union all "
-    "select 'memcpy', name, start_ns, duration_ns, device, stream, region, path from memcpy union all "
-    "select 'memset', 'Memset (Device)', start_ns, duration_ns, device, stream, region, path from memset"
+_WORK = " union all ".join(
+    f"select '{kind}' as kind, {name} as name, start_ns, duration_ns, device, stream, region, path, flags from {table}"
+    for kind, name, table in (
+        ("kernel", "name", "kernels"),
+        ("memcpy", "name", "memcpy"),
+        ("memset", f"'{_core.MEMSET_NAME}'", "memset"),
+        ("graph", f"'{_core.GRAPH_NAME} ' || graph", "graph_launches"),
+    )
 )
+_TIMED = f"flags & {int(Flag.ZERO_TIME)} = 0"
 
 
 @dataclass(frozen=True)
@@ -70,14 +78,15 @@ _VIEWS = (
     _View(
         "launches",
         "select a.start_ns, a.duration_ns, a.correlation, a.region, a.path, a.name, a.thread, "
-        "k.name as kernel, k.start_ns as kernel_start_ns, k.duration_ns as kernel_duration_ns, "
-        "k.start_ns - a.start_ns as until_kernel_ns "
-        "from api a join call_kinds c on c.call = a.call left join kernels k on k.correlation = a.correlation "
+        f"k.name as kernel, case when k.{_TIMED} then k.start_ns end as kernel_start_ns, "
+        f"case when k.{_TIMED} then k.duration_ns end as kernel_duration_ns, kernel_start_ns - a.start_ns "
+        "as until_kernel_ns from api a join call_kinds c on c.call = a.call "
+        "left join kernels k on k.correlation = a.correlation and a.correlation <> 0 "
         f"where c.kind in ({int(CallKind.LAUNCH)}, {int(CallKind.GRAPH_LAUNCH)})",
         "Calls that launched kernels, each with its kernel; those of graphs with each of theirs.",
         {
             "kernel": "the name of the kernel that it launched; none where no record of it came",
-            "kernel_start_ns": "when that began",
+            "kernel_start_ns": "when that began; none where the GPU gave no timestamps",
             "kernel_duration_ns": "how long it ran",
             "until_kernel_ns": "from the call until then",
         },
@@ -86,22 +95,23 @@ _VIEWS = (
     _View(
         "gpu_work",
         _WORK,
-        "Kernels, copies and fills together.",
-        {"kind": "kernel, memcpy or memset"},
+        "Kernels, copies, fills and launches of graphs that were traced as a whole, together.",
+        {"kind": "kernel, memcpy, memset or graph"},
         ("kernels",),
     ),
     _View(
         "idle",
         "with seen as (select device, start_ns, name, max(start_ns + duration_ns) over (partition by device "
-        "order by start_ns rows between unbounded preceding and 1 preceding) as ended_ns from gpu_work) "
+        "order by start_ns rows between unbounded preceding and 1 preceding) "
+        f"as ended_ns from gpu_work where {_TIMED}) "
         "select device, ended_ns as start_ns, start_ns - ended_ns as duration_ns, name as ended_by "
         "from seen where start_ns > ended_ns",
-        "Gaps between GPU work, in which a GPU had nothing to do.",
+        "Gaps between GPU work, in which a GPU had nothing to do. Work without timestamps ends none.",
         {
             "device": "CUDA's number of the GPU",
             "start_ns": "when all work before it had ended",
             "duration_ns": "until the next began",
-            "ended_by": "the kernel, copy or fill that came then",
+            "ended_by": "the kernel, copy, fill or graph that came then",
         },
         (),
     ),
@@ -160,12 +170,27 @@ class SqlResult(Result):
         return {"columns": list(self.columns), "rows": [[_plain(each) for each in row] for row in self.rows]}
 
     def to_pandas(self) -> Any:
-        """A frame.
+        """A frame; whole numbers of which some are missing are of pandas' type Int64, as floats would round them.
 
         Raises:
             NotAvailable: pandas is not installed.
         """
-        return import_pandas().DataFrame(self.rows, columns=list(self.columns))
+        pd = import_pandas()
+        values = [[row[column] for row in self.rows] for column in range(len(self.columns))]
+        frame = pd.DataFrame({at: pd.Series(each, dtype=_nullable(each)) for at, each in enumerate(values)})
+        frame.columns = list(self.columns)
+        return frame
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Writes `to_pandas` as a Parquet file; further columns of a name are numbered.
+
+        Raises:
+            NotAvailable: pandas or pyarrow is not installed.
+            GpuscopeError: the file cannot be written.
+        """
+        frame = self.to_pandas()
+        frame.columns = _distinct(self.columns)
+        write_parquet(frame, path)
 
     def __str__(self) -> str:
         return self.table()
@@ -178,7 +203,7 @@ class SqlResult(Result):
                 left out where that is not enough; None: nothing is cut.
         """
         shown = [[_text(each) for each in row] for row in self.rows[:_MOST_SHOWN]]
-        lines = [list(self.columns), *shown]
+        lines = [[*map(one_line, self.columns)], *shown]
         widths = [max(columns_of(line[column]) for line in lines) for column in range(len(self.columns))]
         numbers = [
             all(isinstance(row[column], (int, float)) or row[column] is None for row in self.rows[:_MOST_SHOWN])
@@ -265,12 +290,16 @@ class Database:
         return SqlResult(columns, self._until_interrupted(cursor.fetchall))
 
     def _execute(self, query: str) -> tuple[Any, tuple[str, ...]]:
-        if not isinstance(query, str) or not query.strip():
-            raise InvalidArgument(f"query is {query!r}; accepted is a statement of SQL, as 'select * from kernels'")
-        try:
-            cursor = self._until_interrupted(partial(self._connection.execute, query))
-        except self._duckdb.Error as error:
-            raise InvalidArgument(f"query cannot be run: {_sentence(error)}") from error
+        cursor = None  # as DuckDB returns for a query without a statement
+        if isinstance(query, str):
+            try:
+                cursor = self._until_interrupted(partial(self._connection.execute, query))
+            except self._duckdb.Error as error:
+                raise InvalidArgument(f"query cannot be run: {_sentence(error)}") from error
+        if cursor is None:
+            raise InvalidArgument(
+                f"query is {brief(query)}; accepted is a statement of SQL, as 'select * from kernels'"
+            )
         return cursor, tuple(column[0] for column in cursor.description or ())
 
     def _until_interrupted(self, call: Callable[[], Any]) -> Any:
@@ -299,11 +328,12 @@ class Database:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         for rows in parts:
-            writer.writerows([_plain(each) for each in row] for row in rows)
+            writer.writerows([each if isinstance(each, Decimal) else _plain(each) for each in row] for row in rows)
 
     def write_json(self, query: str, file: IO[str]) -> None:
-        """Writes what a query finds as a list of objects, one a line."""
-        columns, parts = self.batches(query)
+        """Writes what a query finds as a list of objects, one a line; further columns of a name are numbered."""
+        names, parts = self.batches(query)
+        columns = _distinct(names)
         opening = "[\n"
         for rows in parts:
             for row in rows:
@@ -320,10 +350,24 @@ class Database:
             GpuscopeError: the file cannot be written.
         """
         checked = check_writable(path, _PARQUET)
-        statement = query.strip().rstrip(";")
         with replacing(checked) as file:
-            target = os.readlink(f"/proc/self/fd/{file.fileno()}").replace("'", "''")
-            self._execute(f"copy ({statement}) to '{target}' (format parquet)")
+            target = f"/proc/self/fd/{file.fileno()}"
+            try:  # a file of DuckDB's own would have other permissions
+                self._execute(f"copy ({self._without_end(query)}) to '{target}' (format parquet, use_tmp_file false)")
+            except InvalidArgument as error:
+                unwritten = re.search(rf'{target}\\?": ([^"]+)', str(error))
+                if unwritten is None:
+                    raise
+                raise OSError(0, unwritten[1]) from error
+
+    def _without_end(self, query: str) -> str:
+        """The query without semicolons and comments at its end, which parentheses may not have."""
+        text = query.encode()
+        for place, kind in reversed(self._duckdb.tokenize(query)):
+            if kind != self._duckdb.token_type.comment and text[place : place + 1] != b";":
+                break
+            text = text[:place]
+        return text.decode()
 
     def views(self) -> list[ViewInfo]:
         """What queries can name, the recording's own tables last."""
@@ -395,12 +439,32 @@ def _sentence(error: Exception) -> str:
     return " ".join(kept).rstrip(".")
 
 
+def _distinct(names: Iterable[str]) -> list[str]:
+    """The names, of which those that came before are numbered, as DuckDB does in files."""
+    found: dict[str, None] = {}
+    for name in names:
+        numbered = (f"{name}_{number}" for number in itertools.count(1))
+        found[next(each for each in itertools.chain([name], numbered) if each not in found)] = None
+    return [*found]
+
+
+def _nullable(values: Sequence[Any]) -> str | None:
+    """The type for whole numbers of which some are missing, which pandas would round; None: it finds the type."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) == len(values) or not all(type(value) is int for value in known):
+        return None
+    least, most = min(known), max(known)
+    if least >= -(2**63) and most < 2**63:
+        return "Int64"
+    return "UInt64" if least >= 0 and most < 2**64 else "object"
+
+
 def _plain(value: Any) -> Any:
     """A value that CSV and JSON have."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
-    if isinstance(value, float):
-        return value if np.isfinite(value) else None
+    if isinstance(value, (float, Decimal)):
+        return float(value) if np.isfinite(float(value)) else None
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
     if isinstance(value, dict):
@@ -413,7 +477,7 @@ def _text(value: Any) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:.6g}"
-    return " ".join(str(value).split())
+    return one_line(" ".join(str(value).split()))
 
 
 def schema_text(views: Sequence[ViewInfo]) -> str:

@@ -20,7 +20,6 @@ from gpuscope.late_imports import WhenImported
 from gpuscope.units import first_line
 
 if TYPE_CHECKING:
-    from gpuscope._core import record_function
     from gpuscope.frameworks.observers import Note, Options
 
 _REGION = "_gpuscope_region"
@@ -63,7 +62,8 @@ class _AnnotationObserver:
         @functools.wraps(originals["__init__"])
         def init(self: Any, name: str, *args: Any, **kwargs: Any) -> None:
             originals["__init__"](self, name, *args, **kwargs)
-            vars(self)[_REGION] = _region(name, kwargs)
+            # Without the number of a step, as XLA's own traces name it: steps are turns of one region.
+            vars(self)[_REGION] = region_of_kind(name, RegionKind.RANGE) if isinstance(name, str) else None
 
         @functools.wraps(originals["__enter__"])
         def enter(self: Any, *args: Any) -> Any:
@@ -83,13 +83,6 @@ class _AnnotationObserver:
         self._hooked = annotation
         for name, hook in zip(_METHODS, (init, enter, leave), strict=True):
             setattr(annotation, name, hook)
-
-
-def _region(name: object, attributes: dict[str, Any]) -> record_function | None:
-    if not isinstance(name, str):
-        return None
-    step = attributes.get("step_num")
-    return region_of_kind(name if step is None else f"{name} {step}", RegionKind.RANGE)
 
 
 def pools(device: int) -> tuple[Pool, ...]:

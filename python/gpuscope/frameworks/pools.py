@@ -40,3 +40,8 @@ class Pool:
     def cached_bytes(self) -> int:
         """Held and not in use."""
         return self.reserved_bytes - self.allocated_bytes
+
+    @property
+    def usable_bytes(self) -> int:
+        """Cached memory that any request may be served from; all that is cached where no more is known."""
+        return self.cached_bytes if self.free_bytes is None else self.free_bytes

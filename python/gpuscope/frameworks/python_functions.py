@@ -9,6 +9,7 @@ import re
 import site
 import sys
 import threading
+from collections.abc import Iterator
 from types import CodeType
 
 from gpuscope._core import PythonFunctions
@@ -23,7 +24,7 @@ FILES = re.compile(
 # What waits for the GPU beside its call of the driver.
 _WAITS = re.compile(r"\b(synchronize|block_until_ready)\b")
 _MONITORS = sys.version_info >= (3, 12)  # calls come from sys.monitoring, which has every thread's
-_MEASURED_CALLS = 100
+_MEASURED_EVENTS = 200
 _TAKEN = "with_stack: Python functions are not recorded: {}; the stacks of operators are"
 _WHO = (
     "other tools have the places 3 and 4 of sys.monitoring"
@@ -51,7 +52,7 @@ class _PythonFunctions:
             gc.callbacks.append(PythonFunctions.on_garbage)
         is_taken = not _MONITORS and sys.getprofile() is not None
         if not is_taken:
-            PythonFunctions.measure(_call_nothing, _MEASURED_CALLS)
+            PythonFunctions.measure(_call_nothing, _resume_nothing, _call_built_in, _MEASURED_EVENTS)
         if is_taken or not PythonFunctions.start(*calls):
             self._note(_TAKEN.format(_WHO))
             self.stop()
@@ -74,9 +75,27 @@ def _nothing() -> None:
     pass
 
 
+# Each of these has so many events: beginnings and ends.
+
+
 def _call_nothing() -> None:
-    for _ in range(_MEASURED_CALLS):
+    for _ in range(_MEASURED_EVENTS // 2):
         _nothing()
+
+
+def _yield_nothing() -> Iterator[None]:
+    for _ in range(_MEASURED_EVENTS // 2):
+        yield
+
+
+def _resume_nothing() -> None:
+    for _ in _yield_nothing():
+        pass
+
+
+def _call_built_in() -> None:
+    for _ in range(_MEASURED_EVENTS // 2):
+        id(None)
 
 
 def _prefixes() -> list[str]:

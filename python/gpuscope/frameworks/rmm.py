@@ -25,7 +25,7 @@ def pools(device: int) -> tuple[Pool, ...]:
     allocated = reserved = peak = None
     shared = False
     for layer in _layers(resources.get_per_device_resource(device)):
-        if allocated is None:
+        if allocated is None and reserved is None:  # one below a pool counts what the pool took
             allocated, peak = _in_use(layer)
         if reserved is None and hasattr(layer, "pool_size"):
             reserved = int(layer.pool_size())

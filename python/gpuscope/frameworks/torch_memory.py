@@ -45,6 +45,7 @@ class Segment:
         allocated_bytes: in use by the program.
         pool: "default", "graph (1, 0)" for a CUDA graph's, "private (0, 1)" for one that the program made.
         expandable: grows and shrinks, by mapping memory to addresses.
+        small: serves requests of at most 1 MiB alone; segments for larger ones never do.
         blocks: in the order of addresses.
     """
 
@@ -53,6 +54,7 @@ class Segment:
     allocated_bytes: int
     pool: str
     expandable: bool
+    small: bool
     blocks: tuple[Block, ...]
 
 
@@ -143,6 +145,7 @@ def _segment(part: dict[str, Any]) -> Segment:
         allocated_bytes=int(part.get("allocated_size", 0)),
         pool=name,
         expandable=bool(part.get("is_expandable", False)),
+        small=part.get("segment_type") == "small",
         blocks=tuple(blocks),
     )
 
@@ -207,16 +210,21 @@ class TorchReports:
 
     Attributes:
         why: why it does not, "" when it does.
+        pauses: how often torch.profiler has taken the place of it.
+        paused: it does so now.
     """
 
     def __init__(self, note: Callable[[str], object]) -> None:
+        self.pauses = 0
+        self.paused = False
+        self._note = note
         self._use: torch_profiler.Use | None = None
         self.why = torch_profiler.why_unavailable()
         if not self.why and not torch_profiler.reports_memory():
             self.why = "this version of torch reports them in another way"
         if not self.why:
             need = torch_profiler.Need(memory=True)
-            self._use = torch_profiler.Use(need, on_pause=lambda: note(MISSING), on_resume=lambda: None)
+            self._use = torch_profiler.Use(need, on_pause=self._pause, on_resume=self._resume)
             self._use.begin()
 
     def end(self) -> None:
@@ -224,6 +232,13 @@ class TorchReports:
         if self._use is not None:
             self._use.end()
             self._use = None
+
+    def _pause(self) -> None:
+        self.pauses, self.paused = self.pauses + 1, True
+        self._note(MISSING)
+
+    def _resume(self) -> None:
+        self.paused = False
 
 
 class _Counted(threading.local):
@@ -247,8 +262,15 @@ def acquire_reports() -> str:
         if reports.why:
             return reports.why
         _counted.reports = reports
+    elif _counted.reports.paused:
+        return "torch.profiler runs on this thread"
     _counted.count += 1
     return ""
+
+
+def acquired_reports() -> TorchReports | None:
+    """Those of the calling thread; None where it has acquired none."""
+    return _counted.reports
 
 
 def release_reports() -> None:

@@ -151,13 +151,8 @@ def kept_state(model: Any, optimizer: Any = None, host_free: int | None = None) 
         parameters |= {id(each): each for group in optimizer.param_groups for each in group["params"]}
     values = list(parameters.values()) if optimizer is not None else []
     values += [each.grad for each in parameters.values() if each.grad is not None]
-    buffers = [
-        (module._buffers, name, buffer)
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-    values += [buffer for _, _, buffer in buffers if not buffer.is_inference()]
+    buffers = [(each._buffers, name, buffer) for each in model.modules() for name, buffer in each._buffers.items()]
+    values += [buffer for _, _, buffer in buffers if buffer is not None and not buffer.is_inference()]
     _check_host_memory(values, optimizer, host_free)
     gradients = [(each, each.grad) for each in parameters.values()]
     modes = [(each, each.training) for each in model.modules()]

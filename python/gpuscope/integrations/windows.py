@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpuscope.distributed import distributed_rank
 from gpuscope.errors import GpuscopeError, GpuscopeWarning
 from gpuscope.paths import check_writable
 from gpuscope.profiler import Schedule, profile, schedule
 from gpuscope.recording import Analyses
+from gpuscope.trace import number_of
 
 SUFFIXES = (".gscope", ".html", ".json", ".json.gz", ".pftrace")
 
@@ -45,7 +45,7 @@ def handler(path: str | os.PathLike[str] | None, then: Callable[[Analyses], Any]
         written += 1
         if path is not None:
             try:
-                _write(recording, _numbered(Path(path), written))
+                _write(recording, _numbered(Path(path), written, recording.trace.info))
             except GpuscopeError as error:
                 warnings.warn(f"the recording could not be written: {error}", GpuscopeWarning, stacklevel=2)
         if then is not None:
@@ -54,10 +54,10 @@ def handler(path: str | os.PathLike[str] | None, then: Callable[[Analyses], Any]
     return ready
 
 
-def _numbered(path: Path, window: int) -> Path:
-    rank = distributed_rank()
+def _numbered(path: Path, window: int, info: Mapping[str, str]) -> Path:
     stem, dot, suffix = path.name.partition(".")
-    stem += f"-rank{rank.rank}" if rank is not None and rank.world_size > 1 else ""
+    if number_of(info, "process.world_size") > 1:
+        stem += f"-rank{number_of(info, 'process.rank')}"
     return path.with_name(f"{stem}{f'-{window}' if window > 1 else ''}{dot}{suffix}")
 
 

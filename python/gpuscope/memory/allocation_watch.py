@@ -42,7 +42,7 @@ def unwatch_allocations() -> None:
             return
         _users -= 1
         if _users == 0:
-            _pause.subscription.close()
+            _pause.close()
         _core.unwatch_allocations()
 
 
@@ -66,6 +66,14 @@ class _TorchProfilerPause:
         if self._paused:
             self._paused = False
             _core.resume_allocation_watch()
+            with _lock:
+                if _users == 0:
+                    self.close()
+
+    def close(self) -> None:
+        """Nobody watches any more; a torch.profiler that has CUPTI is waited for, or nobody would know when it ends."""
+        if not self._paused:
+            self.subscription.close()
 
 
 @dataclass(frozen=True)

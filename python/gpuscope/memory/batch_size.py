@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gpuscope.devices import find_ordinal, is_cpu
+from gpuscope.arguments import check_function, check_progress
+from gpuscope.devices import find_ordinal, is_cpu, ordinal_of
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import cupy as cupy_pools
 from gpuscope.frameworks import jax as jax_pools
@@ -26,7 +27,7 @@ from gpuscope.memory import host
 from gpuscope.memory.out_of_memory_errors import is_out_of_memory, may_be_out_of_memory
 from gpuscope.memory.out_of_memory_reports import muted
 from gpuscope.results import Result
-from gpuscope.text import shown
+from gpuscope.text import brief, shown
 from gpuscope.units import first_line, format_bytes
 
 LARGEST = 2**31 - 1  # without a limit: what needs no memory would be tried for ever
@@ -103,6 +104,7 @@ def find_max_batch_size(
             raise InvalidArgument(f"limit is {limit}; accepted is at least multiple_of, which is {multiple_of}")
     if isinstance(margin, bool) or not isinstance(margin, (int, float)) or not 0 <= margin < 1:
         raise InvalidArgument(f"margin is {margin!r}; accepted is a share from 0 to below 1")
+    check_progress(progress)
     optimizer = None if optimizer is False else optimizer
     model = fn_or_model if is_model(fn_or_model) else None
     with ExitStack() as kept:
@@ -110,9 +112,11 @@ def find_max_batch_size(
             given = {"input_shape": input_shape, "make_input": make_input, "make_target": make_target, "loss": loss}
             _check_function(fn_or_model, given | {"optimizer": optimizer, "dtype": dtype}, training)
             step: Callable[[int], object] = fn_or_model
-            ordinal, on_host = find_ordinal(device), is_cpu(device)
+            on_host = is_cpu(device)
+            ordinal = None if device is None or on_host else ordinal_of(device)
         else:
             _check_model(model, input_shape, make_input, training, make_target, loss, optimizer)
+            _check_kinds(dtype, optimizer, {"make_input": make_input, "make_target": make_target, "loss": loss})
             if device is not None:
                 model.to(device)
             place = device_of(model)
@@ -120,7 +124,7 @@ def find_max_batch_size(
             kept.enter_context(kept_state(model, None if optimizer is True else optimizer, host.available_memory()[0]))
             make = make_input if make_input is not None else _maker(input_shape or (), dtype, model, place)
             step = ModelStep(model, make, training=training, make_target=make_target, loss=loss, optimizer=optimizer)
-        kept.callback(release)
+        kept.callback(release, ordinal)
         kept.enter_context(kept_random())
         kept.enter_context(muted())
         tries = Tries(step, int(steps), ordinal, on_host)
@@ -217,6 +221,18 @@ def _check_model(
         raise InvalidArgument("make_target is given without loss; accepted with it is a loss(output, target)")
     if any("Uninitialized" in type(each).__name__ for each in model.parameters()):
         raise InvalidArgument("fn_or_model has parameters without a shape yet; call it once with one batch first")
+
+
+def _check_kinds(dtype: Any, optimizer: Any, functions: Mapping[str, Any]) -> None:
+    import torch
+
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise InvalidArgument(f"dtype is {brief(dtype)}; accepted are torch's, as torch.float16, and None")
+    if optimizer is not None and optimizer is not True and not hasattr(optimizer, "param_groups"):
+        raise InvalidArgument(f"optimizer is {brief(optimizer)}; accepted are torch's optimizers, True and None")
+    for name, function in functions.items():
+        if function is not None:
+            check_function(name, function, "a function")
 
 
 class MaxBatchSize(int, Result):
@@ -431,11 +447,12 @@ class Tries:
         self.done: list[Try] = []
         self._step = step
         self._steps = steps
+        self._device = device
         self._gpu = None if on_host else GpuMeter(device)
         self._host = HostMeter()
         self._host_peaks: list[tuple[int, int]] = []
         self._host_before = 0
-        release()
+        release(device)
 
     def run(self, size: int) -> Try:
         """Tries one size, and adds it to `done`. What is raised for other reasons than memory goes on."""
@@ -475,12 +492,12 @@ class Tries:
         started = perf_counter()
         try:
             for _ in range(self._steps):
-                finish(self._step(size))
+                finish(self._step(size), self._device)
         except Exception as raised:
             ran_out = may_be_out_of_memory(raised) and torch_memory.count_failures() > failures
             if not ran_out and not is_out_of_memory(raised):
                 self._add_note(raised, size)
-                release()
+                release(self._device)
                 raise
             error = first_line(raised)
             _clear_frames(raised)
@@ -488,7 +505,7 @@ class Tries:
         on_host, on_gpu = self._host.peak(), self._gpu.peak() if self._gpu is not None else None
         if on_host is not None and not error:
             self._host_peaks.append((size, on_host))
-        release()
+        release(self._device)
         return Try(size, not error, on_host if on_gpu is None else on_gpu, seconds, error)
 
     def _more_than_the_host_has(self, size: int) -> str:
@@ -522,24 +539,25 @@ def _clear_frames(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-def release() -> None:
-    """Gives what is not in use back to the driver."""
+def release(device: int | None = None) -> None:
+    """Gives what is not in use back to the driver; of CuPy on a GPU, None for the current one."""
     gc.collect()
     torch, cupy = initialized(), cupy_pools.in_use()
     if torch is not None:
         torch.cuda.empty_cache()
     if cupy is not None:
-        cupy.get_default_memory_pool().free_all_blocks()
+        with cupy.cuda.Device(device):
+            cupy.get_default_memory_pool().free_all_blocks()
         cupy.get_default_pinned_memory_pool().free_all_blocks()
 
 
-def finish(result: object) -> None:
-    """Waits for the work of a step, whose errors come out here at the latest."""
+def finish(result: object, device: int | None = None) -> None:
+    """Waits for the work of a step on a GPU, None for the current one; errors come out here at the latest."""
     torch, cupy, jax = initialized(), cupy_pools.in_use(), sys.modules.get("jax")
     if torch is not None:
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device)
     if cupy is not None:
-        cupy.cuda.Device().synchronize()
+        cupy.cuda.Device(device).synchronize()
     if jax is not None and hasattr(jax, "block_until_ready"):
         jax.block_until_ready(result)
 
@@ -562,7 +580,7 @@ class GpuMeter:
         """The most bytes in use at a time since `start`. Of CuPy what its pool holds; of JAX only what is a record."""
         torch, cupy = initialized(), cupy_pools.in_use()
         peak = int(torch.cuda.max_memory_allocated(self._device)) if torch is not None else 0
-        peak += int(cupy.get_default_memory_pool().total_bytes()) if cupy is not None else 0
+        peak += self._held_by(cupy)
         if peak:
             return peak
         record = jax_pools.memory_stat(self._device, "peak_bytes_in_use")
@@ -574,14 +592,21 @@ class GpuMeter:
         if torch is not None:
             free, total = torch.cuda.mem_get_info(self._device)
         elif cupy is not None:
-            free, total = cupy.cuda.runtime.memGetInfo()
+            with cupy.cuda.Device(self._device):
+                free, total = cupy.cuda.runtime.memGetInfo()
         else:
             return jax_pools.memory_stat(self._device, "bytes_limit")
         held = int(torch.cuda.memory_reserved(self._device)) if torch is not None else 0
-        held += int(cupy.get_default_memory_pool().total_bytes()) if cupy is not None else 0
+        held += self._held_by(cupy)
         room = int(free) + held
         share = getattr(torch.cuda, "get_per_process_memory_fraction", None) if torch is not None else None
         return room if share is None else min(room, int(share(self._device) * total))
+
+    def _held_by(self, cupy: Any) -> int:
+        if cupy is None:
+            return 0
+        with cupy.cuda.Device(self._device):  # the pool answers for the current device
+            return int(cupy.get_default_memory_pool().total_bytes())
 
 
 class HostMeter:

@@ -14,8 +14,6 @@ from gpuscope.memory.leaks import wrapped
 from gpuscope.results import Result
 from gpuscope.units import format_bytes
 
-# PyTorch's CUDACachingAllocator: requests of at most 1 MiB are served from segments of 2 MiB, larger ones never are.
-_SMALL_SEGMENT = 2 << 20
 _FREE, _IN_USE = "inactive", "active_allocated"  # anything else awaits its release
 
 _MIB = 1 << 20
@@ -134,7 +132,7 @@ def fragmentation_of(segments: Sequence[Segment], device: int = 0) -> Fragmentat
     used = [segment for segment in ordinary if any(block.state != _FREE for block in segment.blocks)]
     free = _free(ordinary)
     # Only these can serve a tensor of more than 1 MiB.
-    large = _free([segment for segment in ordinary if segment.expandable or segment.bytes > _SMALL_SEGMENT])
+    large = _free([segment for segment in ordinary if not segment.small])
     stuck = _free(used)
     blocks = [block for segment in segments for block in segment.blocks]
     largest = max(large, default=0)

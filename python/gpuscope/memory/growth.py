@@ -14,7 +14,7 @@ from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, allo
 
 FEWEST_STEPS = 5
 WARM_UP = 3  # steps in which programs make gradients, optimizers' state, workspaces and caches
-_FEWEST_GROWTHS = 4  # double and triple buffers have three allocations at most
+FEWEST_GROWTHS = 4  # double and triple buffers have three allocations at most
 _NEARLY_EVERY = 0.8  # of the steps
 _CONFIRMED = 0.5  # of the growth, by the allocator's own account
 _EVEN = 2.0  # how far one step's growth may lie from the usual one, for allocations that are made anew and larger
@@ -114,7 +114,7 @@ def leaks_in(events: MemoryEvents, steps_ns: Sequence[int], warmup: int | None =
 
 def warm_up_of(steps: int, warmup: int | None = None) -> int:
     """How many first steps are not judged."""
-    return max(0, min(WARM_UP, steps - _FEWEST_GROWTHS)) if warmup is None else warmup
+    return max(0, min(WARM_UP, steps - FEWEST_GROWTHS)) if warmup is None else warmup
 
 
 def whole_steps(events: MemoryEvents, steps_ns: Sequence[int]) -> int:
@@ -213,7 +213,7 @@ def _steady(count: NDArray[np.float64], fresh: NDArray[np.bool_], first: int) ->
     """In how many steps allocations were left behind for good, where that went on to the end; else 0."""
     grew = (np.diff(_floor(count)[first:]) > 0) & fresh
     at = np.flatnonzero(grew)
-    if len(at) < _FEWEST_GROWTHS:
+    if len(at) < FEWEST_GROWTHS:
         return 0
     gaps = np.diff(at)
     longest = int(gaps.max())
@@ -232,4 +232,4 @@ def _swells(held: NDArray[np.float64], first: int) -> int:
     grew = np.diff(held[first:])
     usual = float(np.median(grew))
     even = usual > 0 and grew.min() >= usual / _EVEN and grew.max() <= usual * _EVEN
-    return len(grew) if even and len(grew) > _FEWEST_GROWTHS else 0
+    return len(grew) if even and len(grew) > FEWEST_GROWTHS else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, Literal
 from weakref import WeakSet
@@ -21,7 +21,7 @@ from gpuscope.memory.allocation_watch import unwatch_allocations, watch_allocati
 from gpuscope.memory.events import COLUMNS, Frame, MemoryEvents
 
 MAX_ENTRIES = 100_000
-_MOST_ENTRIES = 100_000_000  # 6.4 GB; the core's limit
+MOST_ENTRIES = 100_000_000  # 6.4 GB; the core's limit
 _ENABLED = ("all", "state", True, None, False)
 _STACKS = (True, False, "python", "all")
 _CONTEXTS = ("all", "alloc", "state", None)
@@ -35,6 +35,9 @@ def record_memory_history(
     context: Literal["all", "alloc", "state"] | None = "all",
     device: Any = None,
     clear_history: bool = False,
+    compile_context: bool = False,
+    global_record_annotations: bool = False,
+    skip_actions: Sequence[str] | None = None,
 ) -> MemoryHistory:
     """Record what is allocated and given back: by torch on GPUs and on the host, by CuPy, and from the CUDA driver.
 
@@ -46,7 +49,8 @@ def record_memory_history(
     meanwhile, this adds that thread to the same history, as it is, until the result's ``stop()``. Called again on the
     same thread it begins anew.
 
-    The arguments of ``torch.cuda.memory._record_memory_history`` are accepted by keyword.
+    The arguments of ``torch.cuda.memory._record_memory_history`` are accepted by keyword, but for a `max_entries`
+    without an end.
 
     Args:
         enabled: "all", "state" or True records: the history holds what "state" would keep. None or False stops.
@@ -55,6 +59,9 @@ def record_memory_history(
         context: None keeps no stacks; any other value leaves that to `stacks`.
         device: accepted for torch's sake; all devices are recorded.
         clear_history: accepted for torch's sake; every history begins empty.
+        compile_context: accepted for torch's sake; what is compiled is not told apart.
+        global_record_annotations: accepted for torch's sake; an event has the region of its own thread.
+        skip_actions: accepted for torch's sake; all allocations and releases are recorded.
 
     Returns:
         The history; the one that has just ended for None and False.
@@ -70,7 +77,7 @@ def record_memory_history(
             if current is not None:
                 current.stop()
             return MemoryHistory(current or _Recording(), None)
-        if current is not None and current.active and not current.has_this_thread():
+        if current is not None and current.active and not current.reports(threading.get_ident()):
             return MemoryHistory(current, current.add_thread(max_entries))
         begun = _Recording()
         if current is not None:
@@ -94,7 +101,20 @@ def history_events() -> MemoryEvents:
 
 def recording() -> bool:
     """Whether a history is recorded now."""
-    return _last is not None and _last.active
+    return running() is not None
+
+
+def running() -> MemoryHistory | None:
+    """The history that is recorded now."""
+    return MemoryHistory(_last, None) if _last is not None and _last.active else None
+
+
+def unreported_threads() -> list[str]:
+    """Names of the Python threads whose allocations through a framework that is imported are not recorded."""
+    if _last is None or not {"torch", "cupy"} & sys.modules.keys():
+        return []
+    others = (thread for thread in threading.enumerate() if not _last.reports(thread.ident))
+    return [thread.name for thread in others if not thread.name.startswith("gpuscope-")]  # ours have no memory there
 
 
 class MemoryHistory:
@@ -185,8 +205,8 @@ class _Recording:
             self._threads.remove(reports)
             reports.end()
 
-    def has_this_thread(self) -> bool:
-        return any(reports.thread == threading.get_ident() for reports in self._threads)
+    def reports(self, thread: int | None) -> bool:
+        return any(reports.thread == thread for reports in self._threads)
 
     def events(self) -> MemoryEvents:
         with _lock:
@@ -227,8 +247,8 @@ def _check(enabled: object, max_entries: object, stacks: object, context: object
     ):
         if not any(value is one or (isinstance(value, str) and value == one) for one in accepted):
             raise InvalidArgument(f"{name} is {value!r}; accepted are {', '.join(map(repr, accepted))}")
-    if not isinstance(max_entries, int) or isinstance(max_entries, bool) or not 1 <= max_entries <= _MOST_ENTRIES:
-        raise InvalidArgument(f"max_entries is {max_entries!r}; accepted are whole numbers from 1 to {_MOST_ENTRIES:,}")
+    if not isinstance(max_entries, int) or isinstance(max_entries, bool) or not 1 <= max_entries <= MOST_ENTRIES:
+        raise InvalidArgument(f"max_entries is {max_entries!r}; accepted are whole numbers from 1 to {MOST_ENTRIES:,}")
 
 
 _lock = threading.RLock()

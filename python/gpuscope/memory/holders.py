@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import math
 import re
 import statistics
 import sys
 import types
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, KeysView, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuscope.frameworks import torch_autograd
@@ -46,6 +48,7 @@ class Holder:
         saved_by: the operation of the graph that has saved the memory: ``"MulBackward0"``; "" where it is not by one
             that it is held.
         error: type of the exception whose traceback leads to it: ``"ValueError"``; "" where none does.
+        others: names of what else holds allocations of the same place: ``("heads",)``.
     """
 
     name: str
@@ -56,11 +59,13 @@ class Holder:
     operations: int = 0
     saved_by: str = field(default="", compare=False)  # what one holder keeps is one leak
     error: str = ""
+    others: tuple[str, ...] = field(default=(), compare=False)
 
     @shown
     def __str__(self) -> str:
         what = f"a {self.kind} of {self.entries:,}" if self.entries is not None else f"a {self.kind}"
-        return f"{self.name}: {what}{f', {self.where}' if self.where else ''}"
+        others = f", and others: {', '.join(self.others)}" if self.others else ""
+        return f"{self.name}: {what}{f', {self.where}' if self.where else ''}{others}"
 
     @property
     def advice(self) -> str:
@@ -80,10 +85,11 @@ class Holder:
 def find_holders(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...], tuple[str, ...]]:
     """The holder of each growth's allocations, and remarks on what was not looked at.
 
-    CuPy's arrays and PyTorch's tensors, the containers, objects, closures, tracebacks and local variables of the
-    calling thread that lead to them, and what operations of autograd saved are followed. What an operation written in
-    C++ keeps to itself is not seen: PyTorch's allocations of which nothing is found, while tensors that keep their
-    autograd graphs grow in number elsewhere, or one graph spans the steps, are put down to that.
+    CuPy's arrays and PyTorch's tensors, NumPy's arrays over these, the containers, objects, closures, tracebacks and
+    local variables of the calling thread that lead to them, and what operations of autograd saved are followed. What an
+    operation written in C++ keeps to itself is not seen: PyTorch's allocations that no tensor is found to have, while
+    tensors that keep their autograd graphs grow in number elsewhere, or one graph spans the steps, are put down to
+    that.
 
     Nothing is kept alive by it, and no code of the program runs, hooks on saved tensors included. Some three seconds at
     most: of the process's objects the first 3,000,000 are looked at, of the graphs the last 100,000 operations, and the
@@ -98,10 +104,9 @@ def _find_holders(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...],
     names = Names()
     tensors = Tensors(wanted, names)
     graphs = Graphs(tensors.roots, wanted, tensors.addresses)
-    samples = [_sample(tensors, graphs, growth) for growth in growths[:_MOST_PLACES]]
-    samples += [[] for _ in growths[_MOST_PLACES:]]
+    samples = [_sample(tensors, graphs, growth) for growth in growths]
     alternatives = [group for sample in samples for group in sample]
-    things = [graphs.reached(thing) for group in alternatives for thing in group]
+    things = [graphs.reached(thing) for sample in samples[:_MOST_PLACES] for group in sample for thing in group]
     keepers = {**tensors.keepers, **graphs.keepers}
     hidden = {*map(id, (samples, tensors.roots, tensors.at, tensors.keepers, graphs.operations, graphs.at))}
     hidden |= {id(graphs.keepers), id(things), id(alternatives), *map(id, samples), *map(id, alternatives)}
@@ -109,7 +114,7 @@ def _find_holders(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...],
     search = References(names, hidden, keepers)
     found = search.chains_to(things)
     holders = [_holder(_chains(sample, found, graphs), _with_graph(sample), graphs, tensors) for sample in samples]
-    unexplained = [row for row, growth in enumerate(growths) if holders[row] is None and growth.source == "torch"]
+    unexplained = [row for row, growth in enumerate(growths) if not samples[row] and growth.source == "torch"]
     if unexplained:
         shared = next((holder for holder in holders if holder is not None and holder.keeps_graphs), None)
         shared = shared or _spanning_graph(tensors, search, growths[unexplained[0]].grew)
@@ -119,6 +124,10 @@ def _find_holders(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...],
         "there were too many Python objects to look at them all for who holds the memory": tensors.capped,
         f"autograd's graphs were followed through {torch_autograd.MOST_OPERATIONS:,} operations only": graphs.capped,
         f"the search for who holds the memory was ended after {references.LONGEST_SEARCH:.0f} s": search.stopped,
+        f"who holds the memory was looked up for the {_MOST_PLACES} places with most of it": any(
+            sample and holder is None
+            for sample, holder in zip(samples[_MOST_PLACES:], holders[_MOST_PLACES:], strict=True)
+        ),
     }
     return tuple(holders), tuple(remark for remark, applies in remarks.items() if applies)
 
@@ -134,7 +143,8 @@ def _sample(tensors: Tensors, graphs: Graphs, growth: Growth) -> list[list[objec
     largest = max((size for size, _ in found), default=0)
     held = [things for size, things in found if 2 * size >= largest]
     older = held[: max(1, len(held) * 3 // 4)]
-    return older[:: max(1, -(-len(older) // _SAMPLES))]
+    # Prime to 6: of lists that one line fills by turns, two or three, each has its share.
+    return older[:: next(every for every in itertools.count(-(-len(older) // _SAMPLES)) if math.gcd(every, 6) == 1)]
 
 
 def _chains(sample: Sequence[Sequence[object]], found: Mapping[int, Chain], graphs: Graphs) -> list[Chain]:
@@ -156,11 +166,18 @@ def _with_graph(sample: Sequence[Sequence[object]]) -> bool:
 
 
 def _holder(chains: Sequence[Chain], keeps_graphs: bool, graphs: Graphs, tensors: Tensors) -> Holder | None:
-    if not chains:
+    """Who holds most of the samples, with the names of the others."""
+    roots = Counter(chain[0].id for chain in chains)
+    shared = ([chain for chain in chains if chain[0].id == root] for root, _ in roots.most_common())
+    found = [_holder_of(one, keeps_graphs, graphs, tensors) for one in shared]
+    if not found:
         return None
-    # What grows is where the chains to all samples part: a list of dicts, not one of the dicts.
-    root = Counter(chain[0].id for chain in chains).most_common(1)[0][0]
-    shared = [chain for chain in chains if chain[0].id == root]
+    others = {one.name for one in found if one.where != NAMELESS} - {found[0].name}
+    return replace(found[0], others=tuple(sorted(others)))
+
+
+def _holder_of(shared: Sequence[Chain], keeps_graphs: bool, graphs: Graphs, tensors: Tensors) -> Holder:
+    """What grows is where chains from one name part: a list of dicts, not one of the dicts."""
     depth = 0
     while depth + 2 < min(map(len, shared)) and len({chain[depth + 1].id for chain in shared}) == 1:
         depth += 1
@@ -213,7 +230,8 @@ class Tensors:
         roots: tensors that hold an autograd graph, and operations of one, that Python's objects or a variable of the
             calling thread refer to; others live in a graph.
         errors: ids of exceptions with tracebacks.
-        keepers: by the id of a frame that has ended the exception whose traceback keeps it.
+        keepers: by the id of a frame that has ended the exception whose traceback keeps it; by that of a tensor the
+            array of NumPy over its memory, of which the collector does not know what it refers to.
         capped: whether there were too many objects to look at them all.
     """
 
@@ -222,19 +240,20 @@ class Tensors:
         self.errors: set[int] = set()
         self.keepers: dict[int, Any] = {}
         self._readers = _readers()
-        self._by_type: dict[type, Address | None] = {}
+        # By the id of the type, which some metaclasses make unhashable; kept with it, so that the id stays its own.
+        self._by_type: dict[int, tuple[type, Address | None]] = {}
         objects = gc.get_objects() if self._readers else []
         self.capped = len(objects) > MOST_OBJECTS
         del objects[MOST_OBJECTS:]
-        of_interest: dict[type, bool] = {}
+        of_interest: dict[int, bool] = {}
         graphs: dict[int, Any] = {}
         for thing in objects:
             kind = type(thing)
-            if kind not in of_interest:
-                of_interest[kind] = (
+            if id(kind) not in of_interest:
+                of_interest[id(kind)] = (
                     self._reader(kind) is not None or is_operation(kind) or issubclass(kind, BaseException)
                 )
-            if not of_interest[kind]:
+            if not of_interest[id(kind)]:
                 continue
             if issubclass(kind, BaseException):
                 self._take_error(thing, names)
@@ -244,6 +263,7 @@ class Tensors:
                 if address in wanted:
                     self.at.setdefault(address, []).append(thing)
         self.roots = [graphs[key] for key in _referred_to(objects, graphs.keys(), names)]
+        self.keepers.update(_arrays_over({id(thing) for things in self.at.values() for thing in things}, objects))
 
     def addresses(self, thing: Any) -> tuple[int, ...]:
         """Where the memory of a tensor or array begins; empty for others and without memory: sparse, fake, freed."""
@@ -258,9 +278,9 @@ class Tensors:
         return next((root for root in self.roots if id(root) == key), None)
 
     def _reader(self, kind: type) -> Address | None:
-        if kind not in self._by_type:
-            self._by_type[kind] = _reader_of(kind, self._readers)
-        return self._by_type[kind]
+        if id(kind) not in self._by_type:
+            self._by_type[id(kind)] = kind, _reader_of(kind, self._readers)
+        return self._by_type[id(kind)][1]
 
     def _take_error(self, error: BaseException, names: Names) -> None:
         trace = _trace(error)
@@ -292,6 +312,18 @@ def _referred_to(objects: Sequence[Any], keys: KeysView[int], names: Names) -> I
     for start in range(0, len(objects) if keys else 0, _AT_ONCE):
         found |= keys & map(id, gc.get_referents(*objects[start : start + _AT_ONCE]))
     return (key for key in keys if key in found)
+
+
+def _arrays_over(tensors: Collection[int], objects: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """The ids among `tensors` that an array of NumPy is over, which one of the objects refers to, with that array."""
+    kind = getattr(sys.modules.get("numpy"), "ndarray", None)
+    for start in range(0, len(objects) if tensors and kind is not None else 0, _AT_ONCE):
+        for array in gc.get_referents(*objects[start : start + _AT_ONCE]):
+            base = array
+            while type(base) is kind:  # of a view another array
+                base = base.base
+            if base is not array and id(base) in tensors:
+                yield id(base), array
 
 
 def graph_extent(tensor: Any, most: int) -> tuple[int, int]:

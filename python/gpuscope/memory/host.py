@@ -21,6 +21,7 @@ _UNLIMITED = 1 << 60  # control groups of version 1 write a number of this order
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _FIELDS = 7  # of /proc/self/statm, see proc(5)
+_highest = 0  # resident bytes before the kernel's figure began anew
 _file: tuple[int, int] | None = None  # process and descriptor: opening it anew takes ten times as long as reading it
 
 
@@ -54,7 +55,7 @@ def _resident() -> tuple[int, int]:
         peak = highest_resident_bytes()
     now = resident()
     now = peak if now is None else now
-    return now, max(now, peak)
+    return now, max(now, peak, _highest)
 
 
 def _pinned() -> tuple[int | None, str]:
@@ -136,7 +137,7 @@ def resident_bytes() -> int:
 
 def highest_resident_bytes() -> int:
     """The highest resident memory until now, in bytes; of the program that started this one where that was more."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return max(_highest, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
 def resident(root: Path = Path("/")) -> int | None:
@@ -150,7 +151,12 @@ def peak_resident(root: Path = Path("/")) -> int | None:
 
 
 def reset_peak_resident(root: Path = Path("/")) -> bool:
-    """Lets `peak_resident` begin anew; False where the kernel does not allow it (proc(5), clear_refs)."""
+    """Lets `peak_resident` begin anew; False where the kernel does not allow it (proc(5), clear_refs).
+
+    `highest_resident_bytes`, whose figure the kernel resets with it, goes on.
+    """
+    global _highest
+    _highest = max(_highest, peak_resident(root) or 0)
     try:
         (root / "proc/self/clear_refs").write_text("5")
     except OSError:

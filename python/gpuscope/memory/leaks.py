@@ -21,7 +21,7 @@ from gpuscope.frameworks import torch_memory
 from gpuscope.memory import history
 from gpuscope.memory.call_stacks import NO_PYTHON_STACK, is_program, line_text
 from gpuscope.memory.events import Frame, MemoryEvents
-from gpuscope.memory.growth import FEWEST_STEPS, Growth, leaks_in, warm_up_of, whole_steps
+from gpuscope.memory.growth import FEWEST_GROWTHS, FEWEST_STEPS, Growth, leaks_in, warm_up_of, whole_steps
 from gpuscope.memory.history import MemoryHistory
 from gpuscope.memory.holders import Holder, find_holders
 from gpuscope.results import Result
@@ -36,6 +36,7 @@ _MOST_EVENTS = 500_000  # 32 MB
 _MOST_LEAKS = 5
 _MOST_FRAMES = 4
 _MOST_PLACES = 3
+_MOST_THREADS = 3
 _INDENT = "   "
 
 
@@ -118,24 +119,31 @@ def find_leaks(
 
 
 class LeakFinder:
-    """Watches a loop: ``with find_leaks() as leaks:``. One thread calls `step`; allocations of all threads count."""
+    """Watches a loop: ``with find_leaks() as leaks:``. One thread begins it and calls `step`.
+
+    What torch and CuPy hand out counts where that thread asks for it, or one of autograd's that works for it; what the
+    CUDA driver does, of all threads.
+    """
 
     def __init__(self, warmup: int | None = None) -> None:
         self._warmup = warmup
-        self._own: MemoryHistory | None = None  # where none was being recorded
+        self._history: MemoryHistory | None = None
+        self._own = False  # no history was being recorded
         self._positions: list[int] = []
         self._watching = False
         self._report: LeakReport | None = None
 
     def __enter__(self) -> LeakFinder:
-        self._own = None if history.recording() else history.record_memory_history(max_entries=_MOST_EVENTS)
+        running = history.running()
+        self._own = running is None
+        self._history = running or history.record_memory_history(max_entries=_MOST_EVENTS)
         self._positions = [history.position()]
         self._report, self._watching = None, True
         return self
 
     def step(self) -> None:
         """A step has ended. Does nothing outside of the ``with``."""
-        if self._watching:
+        if self._watching and self._history is not None and self._history.active:
             self._positions.append(history.position())
 
     def report(self) -> LeakReport:
@@ -153,12 +161,14 @@ class LeakFinder:
             self._report = self._make_report(interrupted=kind is not None)
         finally:
             self._watching = False
-            if self._own is not None:
-                self._own.stop()
+            if self._own and self._history is not None:
+                self._history.stop()
 
     def _make_report(self, interrupted: bool) -> LeakReport:
         try:
-            return _report(self._own, self._positions, self._warmup, interrupted)
+            assert self._history is not None
+            notes = self._history.notes if self._own else ()
+            return _report(self._history, notes, self._positions, self._warmup, interrupted)
         except Exception as error:  # the program goes on whatever we make of it
             why = f"the events could not be judged: {type(error).__name__}: {error}"
             return LeakReport((), 0, 0, 0, interrupted=interrupted, notes=(why,))
@@ -171,15 +181,20 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _report(own: MemoryHistory | None, positions: list[int], warmup: int | None, interrupted: bool) -> LeakReport:
+def _report(
+    watched: MemoryHistory, limits: Sequence[str], positions: list[int], warmup: int | None, interrupted: bool
+) -> LeakReport:
+    ended = not watched.active
     before = history.position()
     gc.collect()  # what only cycles hold is freed now, and seen to be
-    events = history.history_events()
+    events = watched.events()
+    if ended:  # the position may be another history's
+        before = events.lost + len(events)
     ends = history.times_at(events, positions)
     steps = whole_steps(events, ends)
     skipped = min(steps, warm_up_of(steps, warmup))
     seen = max(0, before - max(positions[0], events.lost))
-    notes = [*(own.notes if own is not None else ()), *_limits(len(positions) - 1, steps)]
+    notes = [*limits, *(_early(steps) if ended else (*_limits(len(positions) - 1, steps), *_unseen()))]
     if steps < FEWEST_STEPS:
         return LeakReport((), steps, skipped, seen, interrupted, tuple(notes))
     growths = leaks_in(events, ends, warmup)
@@ -201,6 +216,21 @@ def _limits(asked: int, whole: int) -> Sequence[str]:
         lost = asked - whole
         return (f"the events of the first {lost} steps are no longer kept: record more with max_entries",)
     return ()
+
+
+def _early(steps: int) -> Sequence[str]:
+    return (
+        f"the program began or ended a memory history itself after {steps} whole step{'' if steps == 1 else 's'}: "
+        "what came later was not seen",
+    )
+
+
+def _unseen() -> Sequence[str]:
+    if not (threads := history.unreported_threads()):
+        return ()
+    left_out = len(threads) - _MOST_THREADS
+    names = ", ".join(threads[:_MOST_THREADS]) + (f" and {left_out} more" if left_out > 0 else "")
+    return (f"what other threads allocate through torch and CuPy is not seen; there are: {names}",)
 
 
 def _until(events: MemoryEvents, position: int) -> MemoryEvents:
@@ -228,8 +258,8 @@ def _grouped(
     for number, (growth, holder) in enumerate(zip(growths, holders, strict=True)):
         group: tuple[object, int] = (number if holder is None else holder, growth.device)
         by_holder.setdefault(group, []).append(growth)
-        known = holder_of.get(group)
-        holder_of[group] = known if known is not None and known.saved_by else holder
+        known = [one for one in (holder_of.get(group), holder) if one is not None]
+        holder_of[group] = max(known, key=lambda one: (bool(one.saved_by), bool(one.others)), default=None)
     leaks = [_leak(grown, events, holder_of[group]) for group, grown in by_holder.items()]
     for device in sorted({growth.device for growth in in_cycles}):
         leaks.append(_leak([growth for growth in in_cycles if growth.device == device], events, None, cycles=True))
@@ -330,7 +360,8 @@ class LeakReport(Result):
     @property
     def judged(self) -> bool:
         """Whether the steps are enough for a verdict."""
-        return self.steps >= FEWEST_STEPS and self.events > 0
+        enough = self.steps >= FEWEST_STEPS and self.steps - self.warmup >= FEWEST_GROWTHS
+        return enough and self.events > 0
 
     @property
     def bytes_per_step(self) -> float:
@@ -442,6 +473,11 @@ def _verdict(report: LeakReport) -> str:
     seen = f"in {report.steps} step{'' if report.steps == 1 else 's'}"
     if report.steps < FEWEST_STEPS:
         return f"leaks cannot be told {seen}: it takes at least {FEWEST_STEPS}"
+    if report.steps - report.warmup < FEWEST_GROWTHS:
+        return (
+            f"leaks cannot be told {seen}, the first {report.warmup} of them warm-up: "
+            f"it takes at least {FEWEST_GROWTHS} after the warm-up"
+        )
     if not report.events:
         return f"leaks cannot be told {seen}: not one allocation was seen"
     judged = f"{seen}, the first {report.warmup} of them warm-up"

@@ -223,8 +223,10 @@ def _headline(report: OutOfMemory) -> str:
 def _holders(report: OutOfMemory) -> str:
     parts = [] if report.process_bytes is None else [f"this process holds {format_bytes(report.process_bytes)}"]
     for pool in report.pools:
+        private = f" and {format_bytes(pool.graph_reserved_bytes)} in private pools, as of CUDA graphs"
         parts.append(
             f"{pool.library} {format_bytes(pool.reserved_bytes)}, of which {format_bytes(pool.allocated_bytes)} in use"
+            + (private if pool.graph_reserved_bytes else "")
         )
     if report.others_bytes:
         parts.append(f"other processes {format_bytes(report.others_bytes)}")
@@ -238,13 +240,9 @@ def _size(size: int) -> str:
 def verdict(report: OutOfMemory) -> str:
     """Whether memory was there, in allocations that are too small; "" when not."""
     pool = report.pool
-    if (
-        pool is None
-        or report.requested_bytes is None
-        or pool.reserved_bytes - pool.allocated_bytes < report.requested_bytes
-    ):
+    if pool is None or report.requested_bytes is None or pool.usable_bytes < report.requested_bytes:
         return ""
-    cached = f"{format_bytes(pool.reserved_bytes - pool.allocated_bytes)} cached by {report.library} are not in use"
+    cached = f"{format_bytes(pool.usable_bytes)} cached by {report.library} are not in use"
     if pool.largest_free_bytes is None:
         return f"fragmentation: {cached}, but no free block among them has {format_bytes(report.requested_bytes)}"
     if pool.largest_free_bytes >= report.requested_bytes:
@@ -312,8 +310,8 @@ def _other_libraries(report: OutOfMemory) -> str:
         "cupy": "cupy.get_default_memory_pool().free_all_blocks() gives it back",
         "jax": "XLA_PYTHON_CLIENT_PREALLOCATE=false before the start keeps it from taking that in advance",
     }
-    for pool in sorted(report.pools, key=lambda each: each.allocated_bytes - each.reserved_bytes):
-        cached = pool.reserved_bytes - pool.allocated_bytes
+    for pool in sorted(report.pools, key=lambda each: -each.usable_bytes):
+        cached = pool.usable_bytes
         wanted = (
             report.requested_bytes if report.requested_bytes is not None else _NOTEWORTHY * (report.total_bytes or 0)
         )

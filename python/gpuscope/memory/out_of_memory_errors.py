@@ -26,7 +26,7 @@ _TEXTS = re.compile(
 _NO_ALGORITHM = re.compile(
     r"unable to find an engine to execute this computation|Unable to find a valid cuDNN algorithm"
 )
-_SIZE = re.compile(r"(?:allocat|request)\w*\D{0,24}?([\d,]+(?:\.\d+)?) ?(bytes|[KMGTPE]i?B|B)\b", re.IGNORECASE)
+_SIZE = re.compile(r"(?:allocat|request)\w*\D{0,24}?(\d[\d,]*(?:\.\d+)?) ?(bytes|[KMGTPE]i?B|B)\b", re.IGNORECASE)
 _DEVICE = re.compile(r"\b(?:GPU|device) (\d+)\b")
 _POWERS = {"": 0, "B": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _LIBRARIES = {"jaxlib": "jax", "numba_cuda": "numba", "cupy_backends": "cupy", "gpuscope": "CUDA", "cuda": "CUDA"}
@@ -79,9 +79,22 @@ def request_of(error: BaseException) -> Request:
     text = str(error)
     library = _library(error, text)
     size, device = _SIZE.search(text), _DEVICE.search(text)
-    asked = round(float(size[1].replace(",", "")) * 1024 ** _POWERS[_prefix(size[2])]) if size else None
+    try:
+        asked = round(float(size[1].replace(",", "")) * 1024 ** _POWERS[_prefix(size[2])]) if size else None
+    except OverflowError:
+        asked = None
     on_host = library == "host" or "CPUAllocator" in text
     return Request(library, asked, HOST if on_host else int(device[1]) if device else None)
+
+
+def causes_of(error: BaseException) -> Iterator[BaseException]:
+    """The error, what it was raised ``from``, and so on."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

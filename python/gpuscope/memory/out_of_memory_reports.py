@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import json
 import os
 import sys
@@ -15,15 +14,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar, cast
 
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.late_imports import WhenImported
 from gpuscope.memory.call_stacks import stack_of_caller, stack_of_error
 from gpuscope.memory.events import Frame
 from gpuscope.memory.out_of_memory import OutOfMemory, gather
-from gpuscope.memory.out_of_memory_errors import Request, find_out_of_memory, request_of
+from gpuscope.memory.out_of_memory_errors import Request, causes_of, find_out_of_memory, request_of
 from gpuscope.paths import is_stream, write_text
+from gpuscope.regions import decorate_calls
 from gpuscope.units import first_line, format_bytes
 
 MOST = 20  # reports that are written up; of a program that runs out again and again the rest is counted
@@ -146,25 +146,20 @@ class OutOfMemoryReports:
         self.close()
 
     def __call__(self, function: _Function) -> _Function:
-        """The function, with reports during its calls."""
+        """The function, with reports during its calls; of a generator's, while its body runs."""
         self.close()
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def wrapped(*args: Any, **kwargs: Any) -> Any:
-                with _Call(self):
-                    return await function(*args, **kwargs)
-        else:
-
-            @functools.wraps(function)
-            def wrapped(*args: Any, **kwargs: Any) -> Any:
-                with _Call(self):
-                    return function(*args, **kwargs)
-
-        return wrapped  # type: ignore[return-value]
+        return cast("_Function", decorate_calls(_Call(self), function, self._coroutine))
 
     def __repr__(self) -> str:
         return f"<OutOfMemoryReports {'on' if self in _reporter.listeners else 'closed'}, {self.count} so far>"
+
+    def _coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with _Call(self):
+                return await function(*args, **kwargs)
+
+        return wrapper
 
     def _begin(self) -> None:
         with _reporter.lock:
@@ -211,7 +206,7 @@ class OutOfMemoryReports:
 
 
 class _Call:
-    """Reports during one call."""
+    """Reports during a call, or each step of a generator."""
 
     def __init__(self, reports: OutOfMemoryReports) -> None:
         self._reports = reports
@@ -304,9 +299,12 @@ class _Reporter:
             return
         try:
             found = find_out_of_memory(error)
-            if found is None or getattr(found, _MARK, False):
+            if found is None:
                 return
+            reported = any(getattr(each, _MARK, False) for each in causes_of(found))
             setattr(found, _MARK, True)
+            if reported:
+                return
             request = request_of(found)
             if not self._was_observed(found, request):
                 self._report(request, first_line(found), stack_of_error(found))

@@ -17,7 +17,7 @@ from gpuscope.errors import InvalidArgument
 from gpuscope.memory import history
 from gpuscope.memory.call_stacks import NO_PYTHON_STACK, cached_lines, frames_of, line_text, without_gpuscope
 from gpuscope.memory.categories import WITHOUT_PYTHON, backward_without_stack
-from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of, counted_events
+from gpuscope.memory.events import NEVER, SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of, counted_events
 from gpuscope.results import Result, import_pandas
 from gpuscope.units import align_columns, format_bytes
 
@@ -62,7 +62,8 @@ class PeakReport(Result):
     Attributes:
         device: ordinal of the GPU, HOST for host memory; None when nothing was allocated.
         bytes: in use at the peak.
-        base_bytes: the part of it that was allocated before the events begin; of no known place.
+        base_bytes: the part of it that was allocated before the events begin, or by threads that do not report; of no
+            known place.
         time_ns: when, ns since the Unix epoch.
         since_begin_ns: the same from the first event.
         step: in which step, from 0; None when no steps are known or it lies outside them.
@@ -168,18 +169,23 @@ def peak_memory(
         raise InvalidArgument(f"events is {events!r}; accepted are memory events and None")
     allocations = allocations_of(events)
     counted = counted_events(events, allocations)
-    device = _busiest(events, counted) if device is None else device
-    rows = np.flatnonzero(counted & (events.device == device)) if device is not None else np.empty(0, np.int64)
+    change = np.zeros(len(events), dtype=np.int64)
+    change[allocations.born] = allocations.bytes
+    change[allocations.died[~allocations.alive]] -= allocations.bytes[~allocations.alive]
+    asked = np.unique(events.device[counted]).tolist() if device is None else [device]
+    devices = [_Levels(events, np.flatnonzero(counted & (events.device == one)), change) for one in asked]
+    levels = max(devices, key=lambda one: (one.on_gpu, one.most), default=None)
     notes = (f"{events.lost:,} older events are no longer kept",) if events.lost else ()
-    if device is None or not len(rows):
+    if levels is None or not len(levels.rows):
         return PeakReport(device, 0, 0, 0, 0, None, (), len(events), notes)
-    level = np.cumsum(events.bytes[rows])
-    row = int(rows[int(np.argmax(level))])
+    device = int(events.device[levels.rows[0]])
+    row = int(levels.rows[levels.peak - 1]) if levels.peak else NEVER
     lives = (allocations.device == device) & (allocations.born <= row) & (allocations.alive | (allocations.died > row))
     lived = allocations.select(lives)
-    base = _base(events, lived, device, row)
+    # What allocators said that they had handed out then, less what the events explain.
+    base = sum(max(0, int(level[levels.peak]) - _bytes_of(lived, source)) for source, level in levels.by_source.items())
     total = int(lived.bytes.sum()) + base
-    time = int(events.time_ns[row])
+    time = int(events.time_ns[max(row, int(levels.rows[0]))])
     return PeakReport(
         device=device,
         bytes=total,
@@ -193,25 +199,39 @@ def peak_memory(
     )
 
 
-def _busiest(events: MemoryEvents, counted: NDArray[np.bool_]) -> int | None:
-    peaks = {}
-    for device in np.unique(events.device[counted]).tolist():
-        level = np.cumsum(events.bytes[counted & (events.device == device)])
-        said = events.allocated_bytes[counted & (events.device == device)]
-        peaks[device] = (device >= 0, max(int(level.max()), int(said.max())))
-    return max(peaks, key=lambda device: peaks[device]) if peaks else None
+class _Levels:
+    """What was in use on a device: before the first of its rows, and after each of them.
+
+    Attributes:
+        rows: of the events that count.
+        by_source: in use by each source, as its allocator says on a GPU; where it does not, as the events add up.
+        peak: where most was in use; 0 is before the first row.
+        most: what was in use then.
+    """
+
+    def __init__(self, events: MemoryEvents, rows: NDArray[np.int64], change: NDArray[np.int64]) -> None:
+        self.rows = rows
+        self.on_gpu = bool(len(rows)) and int(events.device[rows[0]]) != HOST
+        self.by_source: dict[int, NDArray[np.int64]] = {}
+        total = np.zeros(len(rows) + 1, dtype=np.int64)
+        for source in np.unique(events.source[rows]).tolist():
+            own = np.flatnonzero(events.source[rows] == source)
+            said = events.allocated_bytes[rows[own]]
+            # torch's figure of host memory lacks what threads that do not report gave back: it only grows.
+            if self.on_gpu and source != _DRIVER and said.any():
+                before = max(0, int(said[0] - events.bytes[rows[own[0]]]))
+            else:
+                before, said = 0, np.cumsum(change[rows[own]])
+            level = np.concatenate([[before], said])[np.searchsorted(own, np.arange(len(total)))]
+            self.by_source[source] = level
+            total += level
+        # A later moment that is as high as the beginning tells more.
+        self.peak = 0 if total[0] > total[1:].max(initial=-1) else 1 + int(np.argmax(total[1:]))
+        self.most = int(total[self.peak])
 
 
-def _base(events: MemoryEvents, lived: Lifetimes, device: int, row: int) -> int:
-    """What allocators said that they had handed out then, less what the events explain."""
-    base = 0
-    for source in np.unique(events.source[(events.device == device) & (events.source != _DRIVER)]):
-        said = np.flatnonzero((events.device == device) & (events.source == source) & (events.allocated_bytes > 0))
-        until = np.searchsorted(said, row, side="right")
-        if until:
-            known = int(lived.bytes[lived.source == source].sum())
-            base += max(0, int(events.allocated_bytes[said[until - 1]]) - known)
-    return base
+def _bytes_of(lived: Lifetimes, source: int) -> int:
+    return int(lived.bytes[lived.source == source].sum())
 
 
 def _places(events: MemoryEvents, lived: Lifetimes, total: int) -> tuple[PeakPlace, ...]:

@@ -38,7 +38,8 @@ class PeakWatch:
     def until(self, before: Reading, after: Reading) -> Peak:
         """The peak from `before`, read when the watch began, to `after`, read now; the watch goes on."""
         with _lock:
-            return peak_between(before, after, self._span, self._reports.highest() if self._reports else None)
+            highest, whole = (self._reports.highest(), self._reports.whole) if self._reports else (None, False)
+            return peak_between(before, after, self._span, highest, whole=whole)
 
     def end(self) -> None:
         """Ends it; `until` has to be asked before."""
@@ -126,10 +127,17 @@ class _Reports:
     def __init__(self, peak: _core.PeakMemory) -> None:
         self._peak = peak
         self._thread = threading.get_ident()
+        self._source = torch_memory.acquired_reports()
+        self._pauses = self._source.pauses if self._source is not None else 0
 
     def highest(self) -> int:
         """Bytes; 0 before the first report."""
         return self._peak.bytes or 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether torch.profiler has not taken the place of the reports meanwhile."""
+        return self._source is None or self._source.pauses == self._pauses
 
     def end(self) -> None:
         with contextlib.suppress(Exception):
@@ -192,19 +200,21 @@ class Span:
         """The counter was restarted, after `fold`."""
         self._floor, self._fresh = floor, True
 
-    def peak(self, start: Usage, end: Usage, reported: int | None) -> Peak:
-        """The peak of this time, by the counter and by torch's reports, None when there are none."""
-        low = max(self._low, start.allocated_bytes, end.allocated_bytes)
-        if reported is not None:
-            low = max(low, reported)
+    def peak(self, start: Usage, end: Usage, reported: int | None, whole: bool) -> Peak:
+        """The peak of this time, by the counter and by torch's reports, None without them; `whole`: of all the time."""
+        low = max(self._low, start.allocated_bytes, end.allocated_bytes, reported or 0)
+        if reported is not None and whole:
             return Peak(low, low)
         return Peak(low, None if self._high is None else max(self._high, low))
 
 
-def peak_between(before: Reading, after: Reading, span: Span | None = None, reported: int | None = None) -> Peak:
+def peak_between(
+    before: Reading, after: Reading, span: Span | None = None, reported: int | None = None, *, whole: bool = True
+) -> Peak:
     """The peak between two readings of a device, by torch's counter and the highest that torch has reported since.
 
-    `span` is None when torch had not begun to use the GPU at `before`, `reported` when torch was not asked to report.
+    `span` is None when torch had not begun to use the GPU at `before`, `reported` when torch was not asked to report;
+    `whole`: it has reported all the time.
     """
     first = {usage.library: usage for usage in before.usages}
     last = {usage.library: usage for usage in after.usages}
@@ -215,7 +225,7 @@ def peak_between(before: Reading, after: Reading, span: Span | None = None, repo
         if library == "torch":
             span = span or Span(start.peak_bytes or 0, fresh=False)
             span.fold(end)
-            peaks.append(span.peak(start, end, reported))
+            peaks.append(span.peak(start, end, reported, whole))
         else:
             peaks.append(_of_others(start, end))
     bounds = [peak.at_most_bytes for peak in peaks if peak.at_most_bytes is not None]

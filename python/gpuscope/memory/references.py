@@ -21,13 +21,19 @@ LONGEST_SEARCH = 2.0  # seconds of the processor: what else runs on the machine 
 _MOST_LEVELS = 30  # a module of a module is three: the module, its dict, and that of its modules
 _MOST_AT_ONCE = 12  # each search goes through every object of the process
 _MOST_A_LEVEL = 36
-_ENDS: tuple[type, ...] = (
-    types.FunctionType,
-    types.GeneratorType,
-    types.CoroutineType,
-    types.AsyncGeneratorType,
-    type,
-    functools._lru_cache_wrapper,
+# By their ids: a metaclass of the program's may compare and hash as it likes.
+_ENDS = frozenset(
+    map(
+        id,
+        (
+            types.FunctionType,
+            types.GeneratorType,
+            types.CoroutineType,
+            types.AsyncGeneratorType,
+            type,
+            functools._lru_cache_wrapper,
+        ),
+    )
 )
 
 _OPTIMIZED = 0x1  # CO_OPTIMIZED: a function's frame, whose f_locals is a copy before Python 3.13
@@ -159,7 +165,7 @@ class References:
 
     def _name(self, key: int) -> tuple[str, str] | None:
         thing = self._known[key]
-        if type(thing) in _ENDS or issubclass(type(thing), type):
+        if id(type(thing)) in _ENDS or issubclass(type(thing), type):
             return _own_name(thing), _kind_of_end(thing)
         if key in self._names.variables:
             return self._names.variables[key]
@@ -201,7 +207,8 @@ class References:
         if type(parent) is types.FrameType:
             name = next((name for name, value in locals_of(parent) if value is child), "?")
             return f".f_locals['{name}']"
-        if type(parent) in _ENDS or type(parent) is types.CellType or (at and type(things[at - 1]) in _ENDS):
+        ends = id(type(parent)) in _ENDS or (at and id(type(things[at - 1])) in _ENDS)
+        if ends or type(parent) is types.CellType:
             return ""
         return step_text(parent, child)
 
@@ -366,7 +373,7 @@ def _key(space: dict[Any, Any], child: Any) -> Any:
 
 
 def _index_text(key: Any) -> str:
-    if type(key) not in {str, int}:
+    if type(key) is not str and type(key) is not int:
         return "[...]"
     text = repr(key)
     return f"[{text}]" if len(text) <= _LONGEST_KEY else "[...]"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,10 @@ from gpuscope.memory.plain_pickle import Damaged, load_plain_pickle
 from gpuscope.paths import as_path, open_file
 
 # torch's words: memory counts as given back when that is asked for; "free_completed" is when a stream is done with it.
-_SIGNS = {"alloc": 1, "free_requested": -1}
+# A file without requests (torch's skip_actions) has it count as given back then.
+_REQUESTED, _COMPLETED = "free_requested", "free_completed"
+_ALLOCATED = ("active_allocated",)
+_ACTIVE = (*_ALLOCATED, "active_pending_free", "active_awaiting_free")
 _HELD = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _TORCH, OF_LIBRARIES = SOURCES.index("torch"), SOURCES.index("other")
 _BLOCK = 512  # kMinBlockSize of c10/cuda/CUDACachingAllocator.cpp
@@ -53,11 +56,13 @@ class MemoryFile:
     Attributes:
         path: the file.
         events: allocations and releases of all devices, in the order of time; empty where no history was recorded.
-            Those of the source "other" are of memory that libraries took from the driver for themselves, which files
-            of gpuscope have.
+            What lives at the end, has a call stack there, and is in no event of the file was allocated before the
+            others. Those of the source "other" are of memory that libraries took from the driver for themselves, which
+            files of gpuscope have.
         segments: what the allocator held at the end.
         settings: the allocator's settings, as "expandable_segments": True.
         refused_bytes: bytes of each allocation that failed, in the order of time.
+        refused_devices: ordinal of the GPU of each of them.
         notes: what gpuscope, as its writer, had to say on it.
     """
 
@@ -66,6 +71,7 @@ class MemoryFile:
     segments: tuple[FileSegment, ...]
     settings: dict[str, Any]
     refused_bytes: tuple[int, ...]
+    refused_devices: tuple[int, ...]
     notes: tuple[str, ...] = ()
 
     def graph_pools(self, device: int) -> tuple[tuple[int, int], ...]:
@@ -120,10 +126,11 @@ class _Interpreter:
         self._stacks: dict[tuple[Frame, ...], int] = {(): 0}
         self._numbers: dict[int, int] = {}  # of lists of frames that came before; the content keeps them alive
         self._regions = {"": 0}
-        self._refused: list[int] = []
+        self._refused: list[tuple[int, int, int]] = []  # when, on which device, how much
 
     def file(self) -> MemoryFile:
-        segments = tuple(_segment(entry) for entry in _list(self._content, "segments"))
+        entries = _list(self._content, "segments")
+        segments = tuple(_segment(entry) for entry in entries)
         if "segments" not in self._content:
             raise _Unexpected("it has no segments")
         traces = _list(self._content, "device_traces")
@@ -131,11 +138,16 @@ class _Interpreter:
             raise _Unexpected("it has more devices than there are")
         if sum(len(_typed(trace, list, "a device's trace")) for trace in traces) > self._size:
             raise _Unexpected("it has one list of events for several devices")
-        there: dict[int, list[FileSegment]] = {}
-        for segment in segments:
-            there.setdefault(segment.device, []).append(segment)
-        parts = [self._columns(device, trace, there.get(device, ())) for device, trace in enumerate(traces)]
+        if sum(len(_list(entry, "blocks")) for entry in entries) > self._size:
+            raise _Unexpected("it has one list of blocks for several segments")
+        there: dict[int, list[dict[str, Any]]] = {}
+        for entry, segment in zip(entries, segments, strict=True):
+            there.setdefault(segment.device, []).append(entry)
+        traces += [[]] * (1 + max(there, default=-1) - len(traces))
+        begin = min((_time(trace[0]) for trace in traces if trace), default=0)
+        parts = [self._columns(device, trace, there.get(device, ()), begin) for device, trace in enumerate(traces)]
         columns = {name: np.concatenate([part[name] for part in parts]) if parts else _EMPTY[name] for name in _EMPTY}
+        self._refused.sort()
         order = np.argsort(columns["time_ns"], kind="stable")
         frames = list(self._stacks)
         ours = _typed(self._content.get("gpuscope", {}), dict, "what gpuscope wrote")
@@ -150,24 +162,32 @@ class _Interpreter:
             ),
             segments=segments,
             settings=_plain_values(settings) if isinstance(settings, dict) else {},
-            refused_bytes=tuple(self._refused),
+            refused_bytes=tuple(size for _, _, size in self._refused),
+            refused_devices=tuple(device for _, device, _ in self._refused),
             notes=tuple(_typed(note, str, "a note") for note in _list(ours, "notes")),
         )
 
-    def _columns(self, device: int, trace: list[Any], there: Sequence[FileSegment]) -> dict[str, NDArray[Any]]:
+    def _columns(
+        self, device: int, trace: list[Any], there: Sequence[Mapping[str, Any]], begin: int
+    ) -> dict[str, NDArray[Any]]:
         times, addresses, changes, held, stacks, regions, threads, sources = [], [], [], [], [], [], [], []
-        for entry in trace:
-            event = _typed(entry, dict, "an event")
+        actions = [_typed(entry, dict, "an event").get("action") for entry in trace]
+        released = _COMPLETED if _COMPLETED in actions and _REQUESTED not in actions else _REQUESTED
+        signs = {"alloc": 1, released: -1}
+        used, states = ("allocated_size", _ALLOCATED) if released == _REQUESTED else ("active_size", _ACTIVE)
+        seen = {_address(event) for event, action in zip(trace, actions, strict=True) if action in (*signs,)}
+        older = list(_older(there, states, seen, begin))
+        for event in (*older, *trace):
             action = event.get("action")
             if action == "oom":
-                self._refused.append(_number(event.get("size", 0), "size"))
-            sign = _SIGNS.get(action, 0) if isinstance(action, str) else 0
+                self._refused.append((_time(event), device, _number(event.get("size", 0), "size")))
+            sign = signs.get(action, 0) if isinstance(action, str) else 0
             holds = _HELD.get(action, 0) if isinstance(action, str) else 0
             if not (sign or holds):
                 continue
             size = -(-_number(event.get("size"), "size") // self._block) * self._block
-            times.append(_number(event.get("time_us", 0), "time_us", _LARGEST // 1000) * 1000)
-            addresses.append(_number(event.get("addr"), "addr", (1 << 64) - 1))
+            times.append(_time(event) * 1000)
+            addresses.append(_address(event))
             changes.append(sign * size)
             held.append(holds * size)
             stacks.append(self._stack(event.get("frames", [])) if sign else 0)
@@ -175,7 +195,7 @@ class _Interpreter:
             sources.append(OF_LIBRARIES if event.get("source") == "driver" else _TORCH)
             threads.append(_number(event.get("thread", 0), "thread", (1 << 64) - 1))
         bytes_, holds_ = (np.array(column, dtype=np.float64) for column in (changes, held))
-        if max(np.abs(bytes_).sum(), np.abs(holds_).sum()) > _LARGEST:
+        if max(np.abs(bytes_).sum(), np.abs(holds_).sum()) > _LARGEST // 2:  # what they end at is as large again
             raise _Unexpected("its sizes add up to more than any memory")
         change, hold = np.array(changes, dtype=np.int64), np.array(held, dtype=np.int64)
         source = np.array(sources, dtype=np.uint8)
@@ -185,9 +205,11 @@ class _Interpreter:
             "address": np.array(addresses, dtype=np.uint64),
             "bytes": change,
             "allocated_bytes": _back_from(
-                sum(segment.allocated_bytes for segment in there) - int(libraries.sum()), change - libraries
+                sum(_number(segment.get(used, segment["allocated_size"]), used) for segment in there)
+                - int(libraries.sum()),
+                change - libraries,
             ),
-            "reserved_bytes": _back_from(sum(segment.bytes for segment in there), hold),
+            "reserved_bytes": _back_from(sum(segment["total_size"] for segment in there), hold),
             "device": np.full(len(times), device, dtype=np.int32),
             "stack": np.array(stacks, dtype=np.uint32),
             "region": np.array(regions, dtype=np.uint32),
@@ -224,6 +246,21 @@ def _back_from(end: int, changes: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(np.maximum(min(end, _LARGEST) - int(sums[-1]) + sums, 0), dtype=np.int64)
 
 
+def _older(
+    segments: Sequence[Mapping[str, Any]], states: tuple[str, ...], seen: set[int], begin: int
+) -> Iterator[dict[str, Any]]:
+    """Events for what lives at the end, with a call stack, but has none: it was allocated before the history."""
+    for segment in segments:
+        at = segment["address"]
+        for entry in _list(segment, "blocks"):
+            block = _typed(entry, dict, "a block")
+            at, size = _number(block.get("address", at), "address", (1 << 64) - 1), _number(block.get("size"), "size")
+            frames = block.get("frames")
+            if frames and block.get("state") in states and at not in seen:
+                yield {"action": "alloc", "addr": at, "size": size, "time_us": begin, "frames": frames}
+            at += size
+
+
 def _segment(entry: Any) -> FileSegment:
     known = _typed(entry, dict, "a segment")
     pool: Any = known.get("segment_pool_id", (0, 0))
@@ -256,6 +293,14 @@ def _frame(entry: Any) -> Frame:
     known = _typed(entry, dict, "a frame")
     function, file = known.get("name", ""), known.get("filename", "")
     return Frame(_typed(function, str, "a function's name"), _typed(file, str, "a file's name"), _line(known))
+
+
+def _time(event: Any) -> int:
+    return _number(_typed(event, dict, "an event").get("time_us", 0), "time_us", _LARGEST // 1000)
+
+
+def _address(event: Mapping[str, Any]) -> int:
+    return _number(event.get("addr"), "addr", (1 << 64) - 1)
 
 
 def _line(frame: Mapping[str, Any]) -> int:

@@ -40,7 +40,7 @@ def dump_memory_snapshot(path: str | os.PathLike[str]) -> Path:
     and blocks are torch's, with the Python stacks of the history; what the history has of each GPU is its trace, with
     what libraries took from the CUDA driver as segments; the region that the program was in is an entry's metadata
     (``user_metadata``). Where no GPU was used the host's memory stands as device 0.
-    Without a history the file has the segments alone.
+    Without a history of gpuscope's the file is torch's own: the segments, and the history that torch records itself.
 
     Args:
         path: the file; its name ends with .pickle, .pkl or has no suffix. A file of that name is replaced.
@@ -66,9 +66,9 @@ def dump_memory_snapshot(path: str | os.PathLike[str]) -> Path:
 def torch_snapshot() -> dict[str, Any]:
     """What `dump_memory_snapshot` writes: the dict of ``torch.cuda.memory._snapshot()``.
 
-    What a library took from the driver for itself has "source": "driver" in its entries. Beside torch's keys,
-    "gpuscope" holds "notes" on what is not as torch would have it, and "lost", the number of older events that are no
-    longer kept.
+    What a library took from the driver for itself has "source": "driver" in its entries. Beside torch's keys, where
+    there is a history, "gpuscope" holds "notes" on what is not as torch would have it, and "lost", the number of older
+    events that are no longer kept.
     """
     events, notes = _events(), []
     try:
@@ -83,7 +83,7 @@ def torch_snapshot() -> dict[str, Any]:
                 f"a memory snapshot is not available: no history was recorded, and torch uses no GPU{why}; "
                 "call gpuscope.record_memory_history() first"
             )
-        return {**data, "gpuscope": {"notes": ["no history was recorded"], "lost": 0}}
+        return data
     data = data or {}
     of_torch = data.get("segments", [])
     frames = _shared_frames(events)

@@ -23,6 +23,8 @@ _TICK_OF_BYTES_NS = 120_000
 _WRAP = 1 << 32
 _STUCK_NS = 2_000_000_000  # a board draws some watts at any time: its energy grows
 _S = 1e-9
+_ANEW = "the counter began anew: the driver was loaded again, or what it counts is another"
+_OTHER_PROCESS = "the samples are of several processes, which count it each for itself"
 
 
 @dataclass(frozen=True)
@@ -161,19 +163,22 @@ def growth(samples: Sequence[GpuSample], begin_ns: int | None = None, end_ns: in
             why[name] = str(reason)
             return None
 
+    # Several samples have the same readings of what is not read each time.
+    told = _distinct(samples, lambda sample: (sample.slow_time_ns, sample.rare_time_ns))
+    of_host = _distinct(samples, lambda sample: sample.host_time_ns)
     host: dict[str, Grown] = {}
     crossed = {
         name: tell(name, lambda name=name: _bytes(samples, name, begin_ns, end_ns))  # type: ignore[misc]
         for name in ("pcie_received_bytes", "pcie_sent_bytes")
     }
-    for name in ("process_cpu_s", *HOST_COUNTERS):
-        found = tell(name, lambda name=name: _host_track(samples, name).grown(begin_ns, end_ns))  # type: ignore[misc]
+    for name, seen in (("process_cpu_s", samples), *((name, of_host) for name in HOST_COUNTERS)):
+        found = tell(name, lambda name=name, seen=seen: _host_track(seen, name).grown(begin_ns, end_ns))  # type: ignore[misc]
         if found is not None:
             host[name] = found
     return Growth(
         seconds=_S * (last_ns - first_ns),
-        energy_j=tell("energy_j", lambda: _energy(samples, begin_ns, end_ns)),
-        throttled_s=throttled(samples, begin_ns, end_ns, why),
+        energy_j=tell("energy_j", lambda: _energy(told, begin_ns, end_ns)),
+        throttled_s=throttled(told, begin_ns, end_ns, why),
         **crossed,
         host=host,
         why=why,
@@ -251,7 +256,7 @@ def _gpu_track(
     def moment(sample: GpuSample) -> int:
         return (is_rare and sample.rare_time_ns) or sample.slow_time_ns
 
-    readings = ((moment(sample), read(sample.gpu)) for sample in samples if sample.gpu is not None)
+    readings = ((sample.time_ns, moment(sample), read(sample.gpu)) for sample in samples if sample.gpu is not None)
     track = _track(readings, _TICK_NS)
     if not track.times_ns:
         raise _Unknown(_reason(samples, name))
@@ -259,26 +264,47 @@ def _gpu_track(
 
 
 def _host_track(samples: Sequence[GpuSample], name: str) -> _Track:
+    anew = _OTHER_PROCESS if name.startswith("process_") else _ANEW
     if name == "process_cpu_s":
-        return _track(((sample.time_ns, sample.process_cpu_s) for sample in samples), 0)
-    readings = ((sample.host_time_ns, getattr(sample.host, name)) for sample in samples)
-    track = _track(readings, 0)
+        return _track(((sample.time_ns, sample.time_ns, sample.process_cpu_s) for sample in samples), 0, anew)
+    readings = ((sample.time_ns, sample.host_time_ns, getattr(sample.host, name)) for sample in samples)
+    track = _track(readings, 0, anew)
     if not track.times_ns:
         raise _Unknown((samples[-1].host.why or {}).get(name, "it is not in the log"))
     return track
 
 
-def _track(readings: Iterable[tuple[int, float | None]], tick_ns: int) -> _Track:
-    """The readings that differ in time."""
+def _distinct(samples: Sequence[GpuSample], key: Callable[[GpuSample], object]) -> list[GpuSample]:
+    """The first sample of each key, in order."""
+    found: dict[object, GpuSample] = {}
+    for sample in samples:
+        found.setdefault(key(sample), sample)
+    return [*found.values()]
+
+
+def _track(readings: Iterable[tuple[int, int, float | None]], tick_ns: int, anew: str = _ANEW) -> _Track:
+    """The readings that differ in time, by that: those of several processes that share a log are told in turns.
+
+    Args:
+        readings: the time of a sample, of the reading that it tells, and the value.
+        tick_ns: of the counter.
+        anew: why it is not known where a value is less than the one before.
+    """
+    found: dict[int, float] = {}
+    told_ns = 0
+    for sample_ns, time_ns, value in readings:
+        if sample_ns < told_ns:
+            raise _Unknown("the samples' clock goes backwards")
+        told_ns = sample_ns
+        if value is not None:
+            found.setdefault(time_ns, value)
     times: list[int] = []
     values: list[float] = []
-    for time_ns, value in readings:
-        if value is None or (times and time_ns == times[-1]):
-            continue
-        if times and time_ns < times[-1]:
-            raise _Unknown("the samples' clock goes backwards")
+    for time_ns, value in sorted(found.items()):
         if values and value < values[-1]:
-            raise _Unknown("the counter began anew: the driver was loaded again, or what it counts is another")
+            if time_ns - times[-1] < tick_ns:  # two processes read it at once
+                continue
+            raise _Unknown(anew)
         times.append(time_ns)
         values.append(value)
     return _Track(times, values, tick_ns)

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+from gpuscope.monitor.parquet import read_table
+from gpuscope.monitor.replay import csv_cells
 from gpuscope.monitor.sample import GpuSample, read_lines
 from gpuscope.results import import_pandas
 
@@ -47,15 +51,22 @@ def frame_of_log(path: Path) -> pd.DataFrame:
         )
     try:
         if suffix == ".csv":
-            frame = pd.read_csv(path)
-        elif suffix == ".parquet" and path.exists():
-            frame = pd.read_parquet(path)
-        else:  # what becomes a Parquet file stands in lines beside it until the monitor stops
-            lines = path if suffix != ".parquet" else path.with_name(path.name + ".part")
-            frame = pd.DataFrame([row for row in read_lines(lines) if row is not None]).drop(columns="time_ns")
+            frame = pd.read_csv(_whole_lines(path))
+        elif suffix == ".parquet":
+            frame = read_table(path, path.with_name(path.name + ".part")).to_pandas()
+        else:
+            frame = pd.DataFrame([row for row in read_lines(path) if row is not None]).drop(columns="time_ns")
     except (OSError, ValueError, KeyError) as error:
         raise GpuscopeError(f"{path} cannot be read: {error}") from error
     return _timed(pd, frame)
+
+
+def _whole_lines(path: Path) -> io.StringIO:
+    """A .csv without lines that were cut: quotes that are left open there would take in those that follow."""
+    text = io.StringIO()
+    csv.writer(text).writerows(filter(None, csv_cells(path)))
+    text.seek(0)
+    return text
 
 
 def plot_frame(frame: pd.DataFrame) -> list[Axes]:

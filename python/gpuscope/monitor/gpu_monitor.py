@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import warnings
@@ -30,7 +31,8 @@ if TYPE_CHECKING:  # both are optional
 SHORTEST, LONGEST = 0.01, 3600.0  # seconds between samples
 _WRITE_SECONDS = 1.0  # between two writes: what a killed process loses at most
 _MOST_UNWRITTEN = 100_000  # samples that are kept while the file cannot be written
-_MOST_UNTAKEN = 10_000  # samples that are kept for `take`, of a monitor with a file
+_MOST_UNTAKEN = 10_000  # samples that are kept for `take`
+_HANGS = "a GPU does not answer: a call of NVML did not return within a second, and its thread was left behind"
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ class GPUMonitor:
         interval: seconds.
         why: why there is no GPU; empty where there is one, and before the first `start`.
         error: why the file could not be written at the latest try; empty when it could.
+        hangs: a GPU did not answer when sampling was to end, in a sentence, which `stop` warns of; empty otherwise.
 
     Raises:
         InvalidArgument: the interval or the file's suffix is none of these, or the file has other columns.
@@ -125,6 +128,7 @@ class GPUMonitor:
         self.log_path = log_path
         self.why = ""
         self.error = ""
+        self.hangs = ""
         self._log = None if log_path is None else Log(log_path)
         self._sampler: _core.GpuSampler | None = None
         self._writer: threading.Thread | None = None
@@ -132,7 +136,7 @@ class GPUMonitor:
         self._ends = threading.Event()
         self._lock = threading.Lock()  # of the samples
         self._waiting: list[GpuSample] = []  # for the file
-        self._untaken: deque[GpuSample] = deque(maxlen=_MOST_UNTAKEN if self._log else None)
+        self._untaken: deque[GpuSample] = deque(maxlen=_MOST_UNTAKEN)
         self._is_taken = self._log is None
         self._latest: dict[int, GpuSample] = {}  # by number of the GPU, -1 where there is none
         self._lost = 0
@@ -147,6 +151,7 @@ class GPUMonitor:
         self._process = os.getpid()
         self._sampler = _core.GpuSampler(round(self.interval * 1e9))
         self.why = self._sampler.why
+        self.hangs = ""
         self._ends.clear()
         if self._log is not None:
             self._writer = threading.Thread(target=self._write_on, name="gpuscope-monitor", daemon=True)
@@ -154,14 +159,17 @@ class GPUMonitor:
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Ends sampling and writes what is left; does nothing where it has ended."""
+        """Ends sampling and writes what is left; does nothing where it has ended.
+
+        A call of NVML that does not return is waited for no longer than a second.
+        """
         if self._is_parents():
             self._forget()
         sampler = self._sampler
         if sampler is None:
             return
         atexit.unregister(self.stop)
-        sampler.stop()
+        self.hangs = "" if sampler.stop() else _HANGS
         self._ends.set()
         if self._writer is not None:
             self._writer.join()
@@ -170,7 +178,11 @@ class GPUMonitor:
         self._cost = self.cost
         self._sampler = None
         if self._log is not None:
+            unwritten = self.error if self._waiting else ""
             self._attempt(self._log.close)
+            self.error = self.error or unwritten
+        if self.hangs:
+            warnings.warn(f"GPUMonitor has ended, but {self.hangs}", GpuscopeWarning, stacklevel=2)
 
     @property
     def running(self) -> bool:
@@ -180,9 +192,10 @@ class GPUMonitor:
     @property
     def cost(self) -> MonitorCost:
         """What sampling has taken since it began, or took when it ended."""
-        if self._sampler is None or self._is_parents():
+        sampler = self._sampler  # which another thread may end
+        if sampler is None or self._is_parents():
             return self._cost
-        facts: dict[str, Any] = self._sampler.cost()
+        facts: dict[str, Any] = sampler.cost()
         names = ("cpu", "longest", "elapsed", "mean", "p99", "slow_mean", "slow_p99", "slow_interval")
         return MonitorCost(
             rounds=facts["rounds"],
@@ -195,8 +208,8 @@ class GPUMonitor:
     def take(self) -> list[GpuSample]:
         """Samples since the last call, oldest first.
 
-        A monitor with a file, which is not asked for them as a rule, keeps them from the first call on, the latest
-        10,000 at most; they are written whether they are taken or not.
+        The latest 10,000 are kept, by a monitor with a file from the first call on, as it is not asked for them as a
+        rule; they are written whether they are taken or not.
         """
         self._is_taken = True
         self._gather()
@@ -279,20 +292,24 @@ class GPUMonitor:
         sampler = self._sampler
         assert sampler is not None
         while not self._ends.wait(max(self.interval, _WRITE_SECONDS)):
-            self._collect(sampler)
+            with contextlib.suppress(GpuscopeWarning):  # where warnings are errors, it would end the thread
+                self._collect(sampler)
 
     def _gather(self) -> None:
         """Takes what the sampler has."""
         if self._is_parents():
             self._forget()
-        if self._sampler is None:
-            return
         with self._lock:
-            new = _samples(self._sampler, self.cost.stated)
+            sampler = self._sampler
+            if sampler is None:
+                return
+            new = _samples(sampler, self.cost.stated)
             self._latest |= {-1 if sample.gpu is None else sample.gpu.index: sample for sample in new}
             if self._log is not None:
                 self._waiting += new
             if self._is_taken:
+                if self._log is None:
+                    self._lost += max(0, len(self._untaken) + len(new) - _MOST_UNTAKEN)
                 self._untaken += new
 
     def _collect(self, sampler: _core.GpuSampler) -> None:
@@ -302,10 +319,18 @@ class GPUMonitor:
             return
         with self._lock:
             waiting, self._waiting = self._waiting, []
-        if not waiting or self._attempt(self._log.append, waiting):
+        if not waiting:
             return
+        written = False
+        try:
+            written = self._attempt(self._log.append, waiting)
+        finally:  # the warning may be an error
+            if not written:
+                self._put_back(waiting)
+
+    def _put_back(self, unwritten: list[GpuSample]) -> None:
         with self._lock:
-            self._waiting = waiting + self._waiting
+            self._waiting = unwritten + self._waiting
             self._lost += max(0, len(self._waiting) - _MOST_UNWRITTEN)
             self._waiting = self._waiting[-_MOST_UNWRITTEN:]
 
@@ -314,9 +339,9 @@ class GPUMonitor:
         try:
             write(*arguments)
         except GpuscopeError as error:
-            if not self.error:
+            is_new, self.error = not self.error, str(error)
+            if is_new:
                 warnings.warn(f"GPUMonitor goes on, but {error}", GpuscopeWarning, stacklevel=4)
-            self.error = str(error)
             return False
         self.error = ""
         return True

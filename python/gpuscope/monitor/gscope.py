@@ -65,10 +65,10 @@ def check_file(path: Path) -> None:
 
 
 def take_lines(lines: Path, path: Path) -> None:
-    """Appends JSON lines to a .gscope, and removes them.
+    """Appends JSON lines to a .gscope.
 
     Raises:
-        GpuscopeError: the file cannot be written; the lines are where they were, and the file as it was.
+        GpuscopeError: the file cannot be written; the file is as it was.
     """
     rows = _Rows(_open_log(path) if path.exists() and path.stat().st_size else None)
     for row in read_lines(lines):
@@ -77,7 +77,6 @@ def take_lines(lines: Path, path: Path) -> None:
                 rows.add(row)
     with replacing(path) as file:
         _core.write_gscope(rows.store(), file.write)
-    lines.unlink()
 
 
 def read_rows(path: Path) -> Iterator[Row]:
@@ -103,6 +102,7 @@ def read_rows(path: Path) -> Iterator[Row]:
         raise InvalidArgument(f"path is {str(path)!r}, a recording without samples of GPUs (device_samples=True)")
     import numpy as np  # the page of the monitor has its first frame without
 
+    is_log = _IS_LOG in store.info()
     times = np.concatenate([samples["start_ns"], counters["start_ns"]])
     split = len(samples["start_ns"])
     latest: dict[int, Row] = {}
@@ -110,16 +110,23 @@ def read_rows(path: Path) -> Iterator[Row]:
         is_sample = at < split
         table, row, names = (samples, at, _SAMPLES) if is_sample else (counters, at - split, _COUNTERS)
         time_ns, device = int(times[at]), int(table["device"][row])
-        facts = latest.setdefault(device, {"gpu_idx": device, **known.get(device, {})})
-        for column, (name, unit) in names.items():
-            if (value := int(table[column][row])) >= 0:
-                facts[name] = value / unit
+        identity: Row = {"gpu_idx": device, **known.get(device, {})}
+        facts = latest.setdefault(device, {**identity})
+        values = {name: int(table[column][row]) / unit for column, (name, unit) in names.items()}
+        facts |= {name: value for name, value in values.items() if value >= 0}
         if not is_sample:
             for column in _COUNTERS:
                 if int(counters[column][row]) >= 0:
                     facts["rare_ns" if column in _RARE else "counted_ns"] = time_ns
             continue
         bits = int(table["throttle_reasons"][row])
+        if is_log:  # its rows have all that was read
+            for name in [name for name, value in values.items() if value < 0]:
+                facts.pop(name, None)
+            if bits < 0 and max(values.values()) < 0:
+                yield {**identity, "time_ns": time_ns, "why": {"all": "nothing of it was read"}}
+                continue
+            facts["why"] = {}
         if bits >= 0:
             facts["throttle_reasons"] = "+".join(name for name, bit in _REASONS.items() if bits & bit)
         if any(int(table[column][row]) >= 0 for column in _SAMPLES if column not in _SELDOM):
@@ -153,8 +160,9 @@ class _Rows:
         device, time_ns = int(row["gpu_idx"]), int(row["time_ns"])
         if not 0 <= device < _MOST_GPUS or not 0 < time_ns < 1 << 62:
             raise ValueError(device)
-        size = round(float(row.get("mem_total_mb", 0)) * (1 << 20))
-        self._devices[device] = (str(row.get("gpu_name", "")), str(row.get("gpu_uuid", "")), size)
+        name, uuid, size = self._devices.get(device, ("", "", 0))
+        size = round(float(row.get("mem_total_mb", 0)) * (1 << 20)) or size  # of one that is lost it is not told
+        self._devices[device] = (str(row.get("gpu_name", name)), str(row.get("gpu_uuid", uuid)), size)
         sample = _converted(row, _SAMPLES)
         if (reasons := row.get("throttle_reasons")) is not None:
             sample["throttle_reasons"] = sum(_REASONS.get(word, 0) for word in str(reasons).split("+"))

@@ -3,20 +3,27 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
+from typing import Any
 
+from gpuscope import _core
 from gpuscope.monitor.counters import Grown, Growth, growth, throttled
 from gpuscope.monitor.sample import GpuSample
 from gpuscope.monitor.snapshot import GpuState
 
 NO_GPU = -1  # the number of what a machine without one has: its host
+MINUTE_S = 60.0
+LATELY_S = 2.5  # counters that are read once a second have two readings in two seconds and a bit
 _KEPT_S = 600.0
 _MOST = 40_000  # samples of all GPUs together; some 4 KB each
+_MOST_MISSED = 10  # intervals without a sample of a GPU, after which it is no longer taken to be as it was
+_LEAST_MISSED_NS = 2_000_000_000
 
 
 class History:
@@ -49,8 +56,13 @@ class History:
 
     @property
     def begin_ns(self) -> int | None:
-        """Time of the oldest moment at which all GPUs had been read."""
-        return self._samples[max(self._samples)][0].time_ns if self._samples else None
+        """Time of the oldest moment at which those GPUs had been read that were there."""
+        if not self._samples:
+            return None
+        first = min(self._samples.values(), key=lambda kept: kept[0].time_ns)
+        next_ns = first[1].time_ns if len(first) > 1 else math.inf
+        begun = (kept[0].time_ns for kept in self._samples.values())
+        return max((time_ns for time_ns in begun if time_ns < next_ns), default=first[0].time_ns)
 
     @property
     def end_ns(self) -> int | None:
@@ -74,11 +86,18 @@ class History:
         return found[::-1]
 
     def step(self, moment_ns: int | None, steps: int) -> int | None:
-        """The time of the sample so many steps from a moment (None: the newest): of the GPU that is read last."""
-        if not self._samples:
+        """The time so many steps from a moment (None: the newest); from one reading of the GPUs to the next."""
+        end_ns = self.end_ns
+        if end_ns is None:
             return None
-        kept = self._samples[max(self._samples)]
-        times = [sample.time_ns for sample in kept]
+        read = sorted(
+            (sample.time_ns, gpu)
+            for gpu, kept in self._samples.items()
+            for sample in kept
+            if sample.time_ns <= end_ns  # where the clock was set back, later ones are older
+        )
+        # They are read in their order: where a number does not grow, another round begins.
+        times = [time_ns for (time_ns, gpu), (_, after) in pairwise([*read, (0, NO_GPU)]) if after <= gpu]
         at = len(times) - 1 if moment_ns is None else bisect_right(times, moment_ns) - 1
         return times[min(max(at + steps, 0), len(times) - 1)]
 
@@ -153,11 +172,23 @@ class Moment:
 
 
 def moment(
-    history: History, gpu: int, end_ns: int | None = None, *, seconds: float = 60.0, lately_s: float = 2.0
+    history: History, gpu: int, end_ns: int | None = None, *, seconds: float = MINUTE_S, lately_s: float = LATELY_S
 ) -> Moment | None:
     """A GPU at a moment (None: now); None where nothing is known of it yet."""
     samples = history.window(gpu, seconds, end_ns)
     if not samples:
         return None
-    # Counters that are read once a second have two readings in two seconds and a bit.
-    return Moment(samples[-1], samples, history.window(gpu, lately_s + 0.5, end_ns))
+    lately = history.window(gpu, lately_s, end_ns)
+    return Moment(samples[-1] if end_ns is None else _at(history, gpu, samples[-1], end_ns), samples, lately)
+
+
+def _at(history: History, gpu: int, sample: GpuSample, moment_ns: int) -> GpuSample:
+    """The latest sample before a moment; as of a GPU that is lost where its next one should have been long since."""
+    interval_ns = sample.time_ns - history.window(gpu, 0.0, sample.time_ns)[0].time_ns  # to the one before
+    missed_ns = moment_ns - sample.time_ns
+    is_read = interval_ns == 0 or missed_ns <= max(_MOST_MISSED * interval_ns, _LEAST_MISSED_NS)
+    if is_read or sample.gpu is None or "all" in sample.gpu.why:
+        return sample
+    nothing: dict[str, Any] = dict.fromkeys(_core.GPU_FIGURES)
+    why = {"all": f"it was not read for {missed_ns / 1e9:.0f} s"}
+    return replace(sample, gpu=replace(sample.gpu, **nothing, why=why))

@@ -36,7 +36,7 @@ from gpuscope.monitor.panels import (
     instance_lines,
     program_lines,
 )
-from gpuscope.monitor.processes import SORTS, ProcessRow, process_lines
+from gpuscope.monitor.processes import SORTS, ProcessKey, ProcessRow, process_lines
 from gpuscope.monitor.programs import Program, programs
 from gpuscope.monitor.sample import GpuSample
 
@@ -67,7 +67,7 @@ class Look:
     light: bool = False
     only: int | None = None
     paused_ns: int | None = None
-    selected: int | None = None  # row of the table
+    selected: ProcessKey | None = None
     tagged: set[int] = field(default_factory=set)
 
     _KEPT: ClassVar = ("mode", "graph", "sort", "reverse", "tree", "light")
@@ -142,7 +142,7 @@ def body_lines(
         return lines
     if rows is None:
         return [*lines, cut([("processes are not in the log", DIM)], width)]
-    selected = look.selected if look.selected is not None and look.selected < len(rows) else None
+    selected = next((at for at, (_, row) in enumerate(rows) if row.key == look.selected), None)
     table = process_lines(
         rows, width, sort=look.sort, reverse=look.reverse, selected=selected, tagged=frozenset(look.tagged)
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from gpuscope.errors import InvalidArgument
 from gpuscope.monitor import gscope, parquet
 from gpuscope.monitor.sample import COLUMNS, GpuSample, csv_line, json_line
-from gpuscope.paths import append_text, check_writable, find_suffix, first_line_of, is_stream
+from gpuscope.paths import append_text, check_writable, find_suffix, first_line_of, is_stream, locked
 from gpuscope.text import brief
 
 SUFFIXES = (".csv", ".parquet", ".jsonl", ".ndjson", ".gscope")
@@ -21,7 +21,8 @@ class Log:
     """A file that samples are appended to, in the format that its suffix says.
 
     Each append is one write of whole lines, after a line feed where an earlier one was cut: a process that is killed
-    loses what it had not given to the system, and no line of others. One thread at a time.
+    loses what it had not given to the system, and no line of others. One thread at a time; several processes may
+    append to one file.
 
     Args:
         path: ends with one of `SUFFIXES`.
@@ -50,12 +51,14 @@ class Log:
         """Writes them.
 
         Raises:
-            GpuscopeError: the file cannot be written now; as many of its lines as were written are whole but the last.
+            GpuscopeError: the file cannot be written now, and has nothing of them.
         """
         if self._is_csv:
             append_text(self.path, "".join(map(csv_line, samples)), header=",".join(COLUMNS) + "\n")
         else:
-            append_text(self._lines, "".join(json_line(sample, self._why) for sample in samples))
+            told = dict(self._why)
+            append_text(self._lines, "".join(json_line(sample, told) for sample in samples))
+            self._why = told
 
     def close(self) -> None:
         """Makes a .parquet or .gscope of the lines that wait for that; nothing for others. It may be appended to again.
@@ -64,7 +67,9 @@ class Log:
             GpuscopeError: it cannot be written; the lines stay where they are.
         """
         if self._format and self._lines.exists():
-            self._format.take_lines(self._lines, self.path)
+            with locked(self._lines):
+                self._format.take_lines(self._lines, self.path)
+                self._lines.unlink(missing_ok=True)
 
     def _check_columns(self) -> None:
         found = first_line_of(self.path)

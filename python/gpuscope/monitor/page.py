@@ -270,9 +270,10 @@ class MonitorPage(App[None]):
     def action_select(self, steps: int) -> None:
         """Another process."""
         if self._rows:
-            selected = self.look.selected
-            first = 0 if steps > 0 else len(self._rows) - 1
-            self.look.selected = first if selected is None else min(max(selected + steps, 0), len(self._rows) - 1)
+            keys = [row.key for _, row in self._rows]
+            first = 0 if steps > 0 else len(keys) - 1
+            at = keys.index(self.look.selected) + steps if self.look.selected in keys else first
+            self.look.selected = keys[min(max(at, 0), len(keys) - 1)]
         self.draw()
 
     def action_unselect(self) -> None:
@@ -403,8 +404,7 @@ class MonitorPage(App[None]):
         return [] if self._monitor is None or self.look.paused_ns is not None else programs()
 
     def _selected(self) -> ProcessRow | None:
-        at = self.look.selected
-        return self._rows[at][1] if self._rows and at is not None and at < len(self._rows) else None
+        return next((row for _, row in self._rows or () if row.key == self.look.selected), None)
 
     def _say(self, sentence: str) -> None:
         self._said = sentence

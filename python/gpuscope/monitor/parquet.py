@@ -67,10 +67,10 @@ def check_file(path: Path) -> None:
 
 
 def take_lines(lines: Path, path: Path) -> None:
-    """Appends JSON lines to a Parquet file, and removes them.
+    """Appends JSON lines to a Parquet file.
 
     Raises:
-        GpuscopeError: the file cannot be written; the lines are where they were, and the file as it was.
+        GpuscopeError: the file cannot be written; the file is as it was.
     """
     arrow, parquet = _import()
     schema = _schema(arrow)
@@ -84,7 +84,6 @@ def take_lines(lines: Path, path: Path) -> None:
                 writer.write_table(_table(rows, schema, arrow), row_group_size=_ROWS_A_GROUP)
     except arrow.ArrowException as error:
         raise GpuscopeError(f"cannot write {path}: {error}; its samples are in {lines}") from error
-    lines.unlink()
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -109,6 +108,27 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             raise InvalidArgument(
                 f"path is {str(path)!r}, which is no Parquet file that can be read ({error})"
             ) from None
+
+
+def read_table(path: Path, lines: Path) -> Any:
+    """What stands in a file and, until a run ends, in the lines beside it, as a table of pyarrow.
+
+    Raises:
+        InvalidArgument: there is neither.
+        NotAvailable: pyarrow is not installed.
+        GpuscopeError: they cannot be read.
+    """
+    arrow, parquet = _import()
+    schema = _schema(arrow)
+    tables = [schema.empty_table()]
+    try:
+        if path.exists():
+            tables.append(_fitted(parquet.read_table(path), schema, arrow))
+        if lines.exists() or not path.exists():
+            tables += [_table(rows, schema, arrow) for rows in _batches(lines)]
+    except (OSError, arrow.ArrowException) as error:
+        raise GpuscopeError(f"{path} cannot be read: {error}") from error
+    return arrow.concat_tables(tables)
 
 
 def _batches(lines: Path) -> Iterator[list[dict[str, Any]]]:

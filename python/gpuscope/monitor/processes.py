@@ -16,6 +16,9 @@ from gpuscope.text import one_line
 
 _GIB = 1 << 30
 _USER_WIDTH = 8
+_LEAST_S = 0.5  # that a CPU share is of: CPU time is counted in ticks of 10 ms
+
+ProcessKey = tuple[int, int, str]
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class ProcessRow:
         resident_bytes: the host's memory that it uses.
         age_s: seconds since it began.
         parent: the number of the process that began it.
+        began: when that was, in ticks since the machine did; empty where it cannot be seen.
     """
 
     gpu: int
@@ -37,6 +41,12 @@ class ProcessRow:
     resident_bytes: int | None = None
     age_s: float | None = None
     parent: int | None = None
+    began: str = ""
+
+    @property
+    def key(self) -> ProcessKey:
+        """What no other row has, however rows are sorted: numbers of processes come again."""
+        return self.gpu, self.process.pid, self.began
 
 
 # Letter after `o`, title, what is sorted by; the largest first but for names and numbers.
@@ -55,19 +65,35 @@ def _or_less(value: float | None) -> float:
     return -1.0 if value is None else float(value)
 
 
+@dataclass(frozen=True)
+class _Spent:
+    """CPU seconds at a moment, and the share of the time before it."""
+
+    at_s: float
+    cpu_s: float
+    ratio: float | None = None
+
+
+def _next(before: _Spent | None, now_s: float, cpu_s: float) -> _Spent:
+    if before is None:
+        return _Spent(now_s, cpu_s)
+    passed_s = now_s - before.at_s
+    return before if passed_s < _LEAST_S else _Spent(now_s, cpu_s, (cpu_s - before.cpu_s) / passed_s)
+
+
 class ProcessReader:
-    """Looks processes up in /proc; CPU shares are of the time between two looks. One thread."""
+    """Looks processes up in /proc; CPU shares are of half a second between two looks, or more. One thread."""
 
     def __init__(self) -> None:
         self._named: dict[tuple[int, str], GpuProcess] = {}  # by number and when it began
-        self._spent: dict[int, tuple[float, float]] = {}  # the clock, CPU seconds
+        self._spent: dict[tuple[int, str], _Spent] = {}
         self._ticks = os.sysconf("SC_CLK_TCK")
 
     def rows(self, processes: Iterable[tuple[int, GpuProcess]]) -> list[ProcessRow]:
         """The processes of GPUs by their numbers, with what the host says of them."""
         found: list[ProcessRow] = []
         seen: dict[tuple[int, str], GpuProcess] = {}
-        spent: dict[int, tuple[float, float]] = {}
+        spent: dict[tuple[int, str], _Spent] = {}
         for gpu, process in processes:
             fields = _stat(process.pid)
             began = fields[19] if fields else ""
@@ -79,16 +105,16 @@ class ProcessReader:
                 found.append(ProcessRow(gpu, shown))
                 continue
             now, cpu_s = time.monotonic(), (int(fields[11]) + int(fields[12])) / self._ticks
-            spent[process.pid] = (now, cpu_s)
-            before = self._spent.get(process.pid)
+            spent[key] = _next(self._spent.get(key), now, cpu_s)
             found.append(
                 ProcessRow(
                     gpu,
                     shown,
-                    cpu_ratio=None if before is None or now <= before[0] else (cpu_s - before[1]) / (now - before[0]),
+                    cpu_ratio=spent[key].ratio,
                     resident_bytes=int(fields[21]) * os.sysconf("SC_PAGE_SIZE"),
                     age_s=max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(began) / self._ticks),
                     parent=int(fields[1]),
+                    began=began,
                 )
             )
         self._named, self._spent = seen, spent

@@ -42,7 +42,8 @@ _BODY = struct.Struct("<QQqqd64s192s512s")
 _REGION = struct.Struct("<I196s")  # checksum of what follows, and the name
 _REGION_AT = _BYTES - _REGION.size
 _MARK = b"gpuscop1"
-_NAME = re.compile(r"(\d{1,10})-(\d{1,20})\.status")
+# The namespace that the process has its number in: those that share the folder may be in others.
+_NAME = re.compile(r"(\d{1,20})-(\d{1,10})-(\d{1,20})\.status")
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,11 @@ def folder() -> Path:
 
 def _is_ours(found: os.stat_result) -> bool:
     return found.st_uid == os.geteuid() and not found.st_mode & 0o077
+
+
+def _namespace() -> int:
+    """That of the numbers of processes; raises OSError where it cannot be told."""
+    return os.stat("/proc/self/ns/pid").st_ino
 
 
 def _started(pid: int | str) -> int | None:
@@ -171,7 +177,7 @@ class StatusPage:
         found = os.lstat(where)
         if not stat.S_ISDIR(found.st_mode) or not _is_ours(found):
             return
-        path = where / f"{pid}-{started}.status"
+        path = where / f"{_namespace()}-{pid}-{started}.status"
         with suppress(FileNotFoundError):
             path.unlink()  # of a process of that number on another boot
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -213,6 +219,7 @@ status_page = StatusPage()
 def programs(where: Path | None = None) -> list[Program]:
     """The programs of this user that are profiled now, by their numbers; pages of processes that ended are removed.
 
+    Pages of programs in other PID namespaces, as other containers have, are left alone.
     Never raises: whatever is no page of a process that lives is left out.
     """
     where = folder() if where is None else where
@@ -221,7 +228,8 @@ def programs(where: Path | None = None) -> list[Program]:
         own = os.lstat(where)
         if not stat.S_ISDIR(own.st_mode) or not _is_ours(own):
             return []
-        for name in sorted(os.listdir(where))[:_MOST_FILES]:
+        ours = f"{_namespace()}-"
+        for name in sorted(name for name in os.listdir(where) if name.startswith(ours))[:_MOST_FILES]:
             program = _read(where / name, name)
             if program is not None:
                 found.append(program)
@@ -232,7 +240,7 @@ def _read(path: Path, name: str) -> Program | None:
     match = _NAME.fullmatch(name)
     if match is None:
         return None
-    pid, started = int(match[1]), int(match[2])
+    pid, started = int(match[2]), int(match[3])
     with suppress(OSError, ValueError, struct.error):
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from gpuscope import _core
 from gpuscope.errors import GpuscopeError, NotAvailable
 from gpuscope.monitor.gpu_monitor import GPUMonitor
 from gpuscope.monitor.sample import GpuSample
@@ -143,10 +144,16 @@ class Collector:
 
     def __init__(self, monitor: GPUMonitor) -> None:
         self._monitor = monitor
+        self._lock = threading.Lock()  # of the counters
         self._counters: dict[tuple[str, tuple[str, ...]], float] = {}  # stay visible while a GPU cannot be read
 
     def collect(self) -> Iterator[Any]:
         """The families of metrics."""
+        with self._lock:
+            families = self._families()
+        yield from families.values()
+
+    def _families(self) -> dict[str, Any]:
         families: dict[str, Any] = {}
         cost = self._monitor.cost
         self._add(families, "sampler_cpu_seconds_total", cost.cpu_s, _OF_SAMPLING["sampler_cpu_seconds_total"], {})
@@ -161,7 +168,7 @@ class Collector:
         if samples:
             for series in _OF_HOST:
                 self._add(families, series.name, getattr(samples[0].host, series.figure), series.about, series.labels)
-        yield from families.values()
+        return families
 
     def _add_gpu(self, families: dict[str, Any], sample: GpuSample) -> None:
         gpu = sample.gpu
@@ -171,7 +178,7 @@ class Collector:
         names = {"index": str(gpu.index), "name": gpu.name, "pci": gpu.pci_address}
         self._add(families, "gpu_info", 1, _OF_SAMPLING["gpu_info"], label | names)
         self._add(families, "up", "all" not in gpu.why, _OF_SAMPLING["up"], label)
-        age_s = max(0.0, time.time() - sample.time_ns / 1e9)
+        age_s = max(0.0, (_core.now_ns() - sample.time_ns) / 1e9)  # their clock follows no step of the system's
         self._add(families, "sample_age_seconds", age_s, _OF_SAMPLING["sample_age_seconds"], label)
         for series in _OF_GPU:
             self._add(families, series.name, getattr(gpu, series.figure), series.about, {**label, **series.labels})
@@ -270,15 +277,16 @@ class DcgmCollector:
             gpu = sample.gpu
             if gpu is None:
                 continue
-            number = str(gpu.index)
-            labels = (number, gpu.uuid, gpu.pci_address, f"nvidia{number}", gpu.name, socket.gethostname())
+            index = str(gpu.index)
+            labels = (index, gpu.uuid, gpu.pci_address, f"nvidia{index}", gpu.name, socket.gethostname())
             for name, figure, scale in _OF_DCGM:
                 add(name, getattr(gpu, figure), scale, labels, ("", ""))
             if gpu.xid_errors is not None:
                 last = max(gpu.xid_errors, key=lambda error: error.last_ns, default=None)
                 add(_DCGM_XID, 0 if last is None else last.xid, 1.0, labels, ("", ""))
-            for instance in gpu.instances or ():
-                which = (str(instance.gpu_instance), instance.name.rpartition("MIG ")[2])
+            # Compute instances ("1c.2g.20gb") share what is told of their GPU instance.
+            for number, instance in {each.gpu_instance: each for each in gpu.instances or ()}.items():
+                which = (str(number), instance.name.rpartition("MIG ")[2].rpartition("c.")[2])
                 known = {**instance.figures, "memory_used_bytes": instance.memory_used_bytes}
                 for name, figure, scale in _OF_DCGM:
                     add(name, known.get(figure), scale, labels, which)
@@ -317,15 +325,18 @@ def serve(monitor: GPUMonitor, port: int, names: str = "gpuscope") -> Iterator[N
         thread.join()
 
 
+def board_paths(folder: Path) -> list[Path]:
+    """The files that `write_board` writes, in the order of `BOARD_FILES`."""
+    return [folder / f"gpuscope-{name}" for name in BOARD_FILES]
+
+
 def write_board(folder: Path) -> list[Path]:
     """Writes Grafana's board and Prometheus' alert rules for these names into a folder, and says where.
 
     Raises:
         GpuscopeError: they cannot be written.
     """
-    written = []
-    for name in BOARD_FILES:
-        text = (resources.files("gpuscope.monitor") / "grafana" / name).read_text()
-        written.append(folder / f"gpuscope-{name}")
-        write_text(written[-1], text)
-    return written
+    paths = board_paths(folder)
+    for name, path in zip(BOARD_FILES, paths, strict=True):
+        write_text(path, (resources.files("gpuscope.monitor") / "grafana" / name).read_text())
+    return paths

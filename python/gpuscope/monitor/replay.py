@@ -83,7 +83,7 @@ def read_log(path: str | Path) -> Recording:
     for row in rows:
         try:
             sample = None if row is None else _sample(row, why)
-        except (TypeError, ValueError, AttributeError):
+        except (TypeError, ValueError, AttributeError, KeyError, OverflowError):
             sample = None
         if sample is None:
             damaged += 1
@@ -96,29 +96,43 @@ def read_log(path: str | Path) -> Recording:
 
 
 def _csv_rows(path: Path) -> Iterator[dict[str, Any] | None]:
+    rows = csv_cells(path)
+    names = next(rows) or []
+    for cells in rows:
+        row: dict[str, Any] = {name: cell for name, cell in zip(names, cells or (), strict=False) if cell != ""}
+        try:
+            row["time_ns"] = time_ns_of(row["timestamp"])
+        except (ValueError, KeyError, OverflowError):
+            yield None
+        else:
+            yield row
+
+
+def csv_cells(path: Path) -> Iterator[list[str] | None]:
+    """The cells of each line of a .csv log, first of all the columns' names; None for each line that was cut.
+
+    Raises:
+        InvalidArgument: the first line does not name the columns of a log.
+        GpuscopeError: it cannot be read.
+    """
     with open_file(path) as file:
         lines = _lines(file)
-        names = next(csv.reader([next(lines, "")]), [])
+        names = _cells(next(lines, ""))
         if not {"timestamp", "gpu_idx"} <= {*names}:
             raise InvalidArgument(f"path is {str(path)!r}, whose first line does not name timestamp and gpu_idx")
+        yield names
         for line in lines:
-            try:
-                cells = next(csv.reader([line], strict=True), [])
-            except csv.Error:
-                cells = []
-            if cells == names:  # a log that begins anew
-                continue
-            # A line without its end was cut, perhaps in the middle of a number.
-            if len(cells) != len(names) or not line.endswith("\n"):
-                yield None
-                continue
-            row: dict[str, Any] = {name: cell for name, cell in zip(names, cells, strict=True) if cell != ""}
-            try:
-                row["time_ns"] = time_ns_of(row["timestamp"])
-            except (ValueError, KeyError):
-                yield None
-                continue
-            yield row
+            cells = _cells(line)
+            if cells != names:  # a log that begins anew has them again
+                # A line without its end was cut, perhaps in the middle of a number.
+                yield cells if len(cells) == len(names) and line.endswith("\n") else None
+
+
+def _cells(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line], strict=True), [])
+    except csv.Error:
+        return []
 
 
 def _lines(file: Any) -> Iterator[str]:
@@ -197,7 +211,7 @@ def _gpu(row: Mapping[str, Any], told: dict[int, Mapping[str, str]]) -> GpuState
 
 def _typed(value: Any, kind: str) -> Any:
     if kind == "bool":
-        return value if isinstance(value, bool) else {"True": True, "False": False, "1": True, "0": False}[str(value)]
+        return {"true": True, "false": False, "1": True, "0": False}[str(value).lower()]
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(number)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
-from gpuscope.monitor.history import NO_GPU, History, Moment, moment
+from gpuscope.monitor.history import LATELY_S, MINUTE_S, NO_GPU, History, Moment
 from gpuscope.monitor.sample import GpuSample
 
 _GIB, _GB = 1 << 30, 1e9
@@ -51,7 +51,9 @@ class Rows:
     """
 
     def __init__(self) -> None:
-        self._history = History()
+        self._lately = History()
+        self._readings = History()  # samples whose seconds of throttling were read anew
+        self._read_ns: dict[int, tuple[int, int]] = {}
         self._rows = 0
 
     def lines(self, samples: Iterable[GpuSample]) -> Iterator[str]:
@@ -60,10 +62,17 @@ class Rows:
             if self._rows % _ROWS_A_HEADER == 0:
                 yield from header()
             self._rows += 1
-            self._history.append([sample])
-            at = moment(self._history, NO_GPU if sample.gpu is None else sample.gpu.index)
-            assert at is not None
-            yield row(at)
+            yield row(self._moment(sample))
+
+    def _moment(self, sample: GpuSample) -> Moment:
+        gpu = NO_GPU if sample.gpu is None else sample.gpu.index
+        self._lately.append([sample])
+        read_ns = (sample.slow_time_ns, sample.rare_time_ns)
+        if self._read_ns.get(gpu) != read_ns:
+            self._read_ns[gpu] = read_ns
+            self._readings.append([sample])
+        minute = self._readings.window(gpu, MINUTE_S, sample.time_ns)
+        return Moment(sample, minute, self._lately.window(gpu, LATELY_S, sample.time_ns))
 
 
 def header() -> list[str]:

@@ -188,7 +188,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any] | None]:
             try:
                 row = json.loads(line)
                 row["time_ns"] = time_ns_of(row["timestamp"])
-            except (ValueError, TypeError, KeyError, RecursionError):
+            except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 row = None
             yield row
 

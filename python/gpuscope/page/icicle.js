@@ -1,20 +1,31 @@
 // The call tree as an icicle: each box as wide as its share, its callees below it; or inverted, its callers.
 
 import { countText, matcher, shareText, timeText } from "./units.js";
+import { element, listOf } from "./elements.js";
 import { colors, slotOf, whenThemeChanges } from "./theme.js";
 import { box, sized, zoomOf } from "./pen.js";
 
 const HIGH = 20;
 const NARROW = 1.2; // pixels: narrower boxes are drawn as one
+const MOST_CALLERS = 100; // of an inverted tree, one below the other
+const FURTHER = "further callers";
 const KINDS = { gpu: "GPU time", cpu: "CPU time", count: "launches and calls", samples: "Python, by samples" };
 
-/** The nodes of a tree that the page carries as columns, each with its children; the first is the root. */
+const sumOf = (nodes, key) => nodes.reduce((sum, node) => sum + node[key], 0);
+
+/**
+ * The nodes of a tree that the page carries as columns, parents as differences from the one before, each with its
+ * children; the first is the root.
+ */
 function nodesOf(tree, strings) {
   const values = Object.keys(tree).filter((key) => key !== "parent" && key !== "name" && key !== "kind");
-  const nodes = tree.parent.map((parent, place) => ({
-    parent, name: strings[tree.name[place]], kind: strings[tree.kind[place]], children: [], ...Object.fromEntries(values.map((key) => [key, tree[key][place]])),
+  let parent = 0;
+  const nodes = tree.parent.map((step, place) => ({
+    parent: (parent += step), name: strings[tree.name[place]], kind: strings[tree.kind[place]], children: [], ...Object.fromEntries(values.map((key) => [key, tree[key][place]])),
   }));
   for (const node of nodes) if (node.parent >= 0) nodes[node.parent].children.push(node);
+  // Children stand behind their parents.
+  for (const node of nodes.slice().reverse()) node.leaves = node.children.length ? sumOf(node.children, "leaves") : node.count;
   return nodes;
 }
 
@@ -25,18 +36,19 @@ export class Icicle {
     this.calls = nodesOf(data.tree, this.strings);
     this.sampled = data.samples && nodesOf(data.samples, this.strings);
     this.canvas = document.getElementById("icicle");
+    this.place = this.canvas.parentElement;
     this.details = document.getElementById("tree-details");
     this.select = document.getElementById("tree-by");
     const there = this.measures();
     this.by = this.firstOf(there);
-    for (const key of there) this.select.append(Object.assign(document.createElement("option"), { value: key, textContent: this.kinds[key], selected: key === this.by }));
+    for (const key of there) this.select.append(element("option", { value: key, textContent: this.kinds[key], selected: key === this.by }));
     this.first = this.by;
     this.isInverted = false;
     this.matches = null;
     this.plant();
     this.listen();
     whenThemeChanges(() => this.draw());
-    new ResizeObserver(() => this.draw()).observe(this.canvas.parentElement);
+    new ResizeObserver(() => this.draw()).observe(this.place);
   }
 
   /** What boxes may be wide by, in words. */
@@ -76,61 +88,65 @@ export class Icicle {
   get root() { return this.nodes[0]; }
   get key() { return this.by === "samples" ? "cpu" : this.by; }
 
-  valueOf(node) { return this.by === "count" ? this.leavesOf(node) : node[this.key]; }
+  /** By count, the calls and launches below a node: those of its leaves. */
+  valueOf(node) { return node[this.by === "count" ? "leaves" : this.key]; }
 
-  /** Calls and launches below a node: those of its leaves. */
-  leavesOf(node) {
-    if (node.leaves === undefined) node.leaves = node.children.length ? node.children.reduce((sum, child) => sum + this.leavesOf(child), 0) : node.count;
-    return node.leaves;
+  /** What a node has without those in it. */
+  aloneOf(node, key) {
+    if (key === "count") return node.children.length ? 0 : node.count;
+    return key === "cpu" ? node.self_cpu : Math.max(0, node[key] - sumOf(node.children, key)); // on a CPU children may be on other threads
   }
 
   upright() {
-    const grow = (node, parent) => {
-      const made = { node, parent, name: node.name, value: this.valueOf(node), children: [] };
-      const inside = node.children.map((child) => grow(child, made)).filter((child) => child.value > 0).sort((one, other) => other.value - one.value);
-      // Regions of other threads may add up to more than what they are in.
-      const sum = inside.reduce((total, child) => total + child.value, 0);
-      if (sum > made.value) made.value = sum;
-      made.children = inside;
-      return made;
-    };
-    return grow(this.root, null);
+    const made = this.nodes.map((node) => ({ node, parent: null, name: node.name, value: this.valueOf(node), children: [] }));
+    for (const each of made.slice().reverse()) {
+      each.children.reverse().sort((one, other) => other.value - one.value);
+      each.value = Math.max(each.value, sumOf(each.children, "value")); // regions of other threads may add up to more
+      if (each.node === this.root || each.value <= 0) continue;
+      each.parent = made[each.node.parent];
+      each.parent.children.push(each);
+    }
+    return made[0];
   }
 
-  /** What each has alone by name, with who called it below. */
+  /** What each has alone by name, with who called it below; `inside` are the nodes whose own a box has. */
   inverted() {
-    const top = { node: this.root, parent: null, name: "all", value: 0, children: [], byName: new Map() };
+    const make = (node, parent, name) => ({ node, parent, name, value: 0, children: [], inside: [] });
+    const top = make(this.root, null, "all"), made = [[top, new Map()]];
     for (const node of this.nodes) {
-      const own = this.by === "count" ? (node.children.length ? 0 : node.count) : Math.max(0, node[this.key] - node.children.reduce((sum, child) => sum + child[this.key], 0));
+      const own = this.aloneOf(node, this.key);
       if (own <= 0 || node === this.root) continue;
       top.value += own;
-      let at = top;
-      for (let caller = node; caller !== this.root; caller = this.nodes[caller.parent]) {
-        let next = at.byName.get(caller.name);
-        if (!next) {
-          next = { node: caller, parent: at, name: caller.name, value: 0, children: [], byName: new Map() };
-          at.byName.set(caller.name, next);
-          at.children.push(next);
+      top.inside.push(node);
+      let [at, byName] = made[0];
+      for (let caller = node, depth = 0; caller !== this.root && depth <= MOST_CALLERS; caller = this.nodes[caller.parent], depth += 1) {
+        const name = depth < MOST_CALLERS ? caller.name : FURTHER;
+        if (!byName.has(name)) {
+          made.push([make(caller, at, name), new Map()]);
+          at.children.push(made.at(-1)[0]);
+          byName.set(name, made.at(-1));
         }
-        next.value += own;
-        at = next;
+        [at, byName] = byName.get(name);
+        at.value += own;
+        at.inside.push(node);
       }
     }
-    const order = (each) => { each.children.sort((one, other) => other.value - one.value); each.children.forEach(order); };
-    order(top);
+    for (const [each] of made) each.children.sort((one, other) => other.value - one.value);
     return top;
   }
 
   text(value) { return this.by === "count" ? countText(value) : timeText(value); }
 
   draw() {
-    const width = this.canvas.parentElement.clientWidth / zoomOf();
+    const { place } = this, width = place.clientWidth / zoomOf();
     if (!width) return;
     this.boxes = [];
     const above = [];
     for (let at = this.zoomed.parent; at; at = at.parent) above.unshift(at);
     let deepest = above.length;
-    const place = (each, x, wide, depth) => {
+    const left = [{ each: this.zoomed, x: 0, wide: width, depth: above.length }];
+    while (left.length) {
+      const { each, x, wide, depth } = left.pop();
       deepest = Math.max(deepest, depth + 1);
       this.boxes.push({ each, x, wide, depth });
       let from = x;
@@ -138,32 +154,37 @@ export class Icicle {
       let rest = 0, restFrom = 0, restCount = 0;
       for (const child of each.children) {
         const size = child.value * scale;
-        if (size < NARROW) { if (rest === 0) restFrom = from; rest += size; restCount += 1; } else place(child, from, size, depth + 1);
+        if (size < NARROW) { if (rest === 0) restFrom = from; rest += size; restCount += 1; } else left.push({ each: child, x: from, wide: size, depth: depth + 1 });
         from += size;
       }
       if (rest >= NARROW) {
         this.boxes.push({ each: null, x: restFrom, wide: rest, depth: depth + 1, count: restCount });
         deepest = Math.max(deepest, depth + 2);
       }
-    };
+    }
     above.forEach((each, depth) => this.boxes.push({ each, x: 0, wide: width, depth, isAbove: true }));
-    place(this.zoomed, 0, width, above.length);
-    const pen = sized(this.canvas, width, deepest * HIGH + 2);
+    // As high as the style sheet lets it; a canvas is no higher than what is in view.
+    place.style.height = `${(deepest * HIGH + 2) * zoomOf() + 2}px`;
+    const high = place.clientHeight / zoomOf();
+    place.querySelector(".spacer").style.height = `${Math.max(0, deepest * HIGH + 2 - high) * zoomOf()}px`;
+    const pen = sized(this.canvas, width, high), top = this.scrolled;
     for (const { each, x, wide, depth, isAbove, count } of this.boxes) {
+      const y = depth * HIGH - top;
+      if (y < -HIGH || y > high) continue;
       if (!each) {
         pen.fillStyle = colors.rest;
-        pen.fillRect(x, depth * HIGH, wide - 0.7, HIGH - 1);
-        if (wide > 60) { pen.fillStyle = colors.paper; pen.fillText(`${count} smaller`, x + 4, depth * HIGH + HIGH / 2, wide - 6); }
+        pen.fillRect(x, y, wide - 0.7, HIGH - 1);
+        if (wide > 60) { pen.fillStyle = colors.paper; pen.fillText(`${count} smaller`, x + 4, y + HIGH / 2, wide - 6); }
         continue;
       }
       const isFound = this.matches && this.matches(each.name);
       pen.globalAlpha = isAbove ? 0.55 : this.matches && !isFound ? 0.22 : 1;
-      this.drawBox(pen, each, x, depth * HIGH, wide, HIGH - 1, width);
+      this.drawBox(pen, each, x, y, wide, HIGH - 1, width);
       pen.globalAlpha = 1;
       if (each === this.chosen) {
         pen.strokeStyle = colors.ink;
         pen.lineWidth = 2;
-        pen.strokeRect(x + 1, depth * HIGH + 1, Math.max(1, wide - 2), HIGH - 3);
+        pen.strokeRect(x + 1, y + 1, Math.max(1, wide - 2), HIGH - 3);
         pen.lineWidth = 1;
       }
     }
@@ -174,15 +195,27 @@ export class Icicle {
   }
 
   at(event) {
-    const place = this.canvas.getBoundingClientRect(), x = (event.clientX - place.left) / zoomOf(), depth = Math.floor((event.clientY - place.top) / zoomOf() / HIGH);
+    const place = this.canvas.getBoundingClientRect(), x = (event.clientX - place.left) / zoomOf(), depth = Math.floor(((event.clientY - place.top) / zoomOf() + this.scrolled) / HIGH);
     return this.boxes.find((each) => each.depth === depth && x >= each.x && x < each.x + each.wide) || null;
+  }
+
+  /** What of the drawing lies above what is in view. */
+  get scrolled() { return this.place.scrollTop / zoomOf(); }
+
+  /** Draws with a box in view. */
+  reveal(each) {
+    this.draw();
+    const found = this.boxes.find((one) => one.each === each), high = this.place.clientHeight / zoomOf();
+    if (!found) return;
+    const y = found.depth * HIGH, top = Math.min(Math.max(this.scrolled, y + HIGH - high), y);
+    if (top !== this.scrolled) this.place.scrollTop = top * zoomOf(); // which draws
   }
 
   zoom(each) {
     this.zoomed = each;
     this.chosen = each;
     this.describe(each);
-    this.draw();
+    this.reveal(each);
     this.tell.changed();
   }
 
@@ -199,7 +232,7 @@ export class Icicle {
     this.zoomed = at;
     this.chosen = at;
     this.describe(at);
-    this.draw();
+    this.reveal(at);
   }
 
   /** What is known of a box: names and values. */
@@ -210,13 +243,7 @@ export class Icicle {
   }
 
   describe(each) {
-    const list = document.createElement("dl");
-    for (const [name, value] of this.factsOf(each)) {
-      const pair = document.createElement("div");
-      pair.append(Object.assign(document.createElement("dt"), { textContent: name }), Object.assign(document.createElement("dd"), { textContent: value }));
-      list.append(pair);
-    }
-    this.details.replaceChildren(Object.assign(document.createElement("h3"), { textContent: each.name }), list);
+    this.details.replaceChildren(element("h3", { textContent: each.name }), listOf(this.factsOf(each)));
   }
 
   find(query) {
@@ -225,13 +252,16 @@ export class Icicle {
     count.textContent = matches === null ? "no regex" : "";
     if (this.matches) {
       // What lies in a match is counted with it.
-      const sum = (each) => (matches(each.name) ? each.value : each.children.reduce((total, child) => total + sum(child), 0));
-      count.textContent = `${shareText(sum(this.top) / Math.max(1, this.top.value))} found`;
+      let found = 0;
+      const left = [this.top];
+      while (left.length) { const each = left.pop(); if (matches(each.name)) found += each.value; else left.push(...each.children); }
+      count.textContent = `${shareText(found / Math.max(1, this.top.value))} found`;
     }
     this.draw();
   }
 
   listen() {
+    this.place.addEventListener("scroll", () => this.draw());
     this.canvas.addEventListener("click", (event) => {
       const found = this.at(event);
       if (found && found.each) this.zoom(found.each);
@@ -250,7 +280,7 @@ export class Icicle {
       this.chosen = next;
       this.describe(next);
       this.tell.say(`${next.name}, ${this.text(next.value)}`);
-      this.draw();
+      this.reveal(next);
     });
     this.select.addEventListener("change", () => { this.measureBy(this.select.value); this.tell.changed(); });
     const invert = document.getElementById("tree-invert");

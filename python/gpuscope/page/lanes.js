@@ -39,6 +39,17 @@ export class Lane {
     return [first, firstNotBefore(this.start, to, first)];
   }
 
+  /** About how many events begin in a stretch, and how much of it they fill, by the sums. */
+  about(from, to) {
+    const { busy, count } = this.sums, size = this.span / count.length, found = { count: 0, filled: 0 };
+    for (let bucket = Math.max(0, Math.floor(from / size)); bucket < Math.min(count.length, Math.ceil(to / size)); bucket += 1) {
+      const inside = Math.min(to, (bucket + 1) * size) - Math.max(from, bucket * size);
+      found.count += count[bucket] * (inside / size);
+      found.filled += busy[bucket] * inside;
+    }
+    return found;
+  }
+
   /** The event at a moment, or the nearest within `slack`; -1 without. */
   at(moment, slack) {
     const after = firstNotBefore(this.start, moment + 1e-9);
@@ -47,6 +58,21 @@ export class Lane {
     const next = after < this.count ? this.start[after] - moment : Infinity;
     if (Math.min(before, next) > slack) return -1;
     return before <= next ? after - 1 : after;
+  }
+}
+
+/** How many events of lanes touch a stretch, and how much of it they fill together: what overlaps counts once. */
+export function together(lanes, from, to) {
+  const turns = lanes.map((lane) => { const [at, last] = lane.inside(from, to); return { lane, at, last }; });
+  let count = 0, filled = 0, until = from;
+  for (;;) {
+    let next = null;
+    for (const turn of turns) if (turn.at < turn.last && (!next || turn.lane.start[turn.at] < next.lane.start[next.at])) next = turn;
+    if (!next) return { count, filled };
+    const end = Math.min(next.lane.end(next.at), to);
+    if (end > until) { filled += end - Math.max(next.lane.start[next.at], until); until = end; }
+    count += 1;
+    next.at += 1;
   }
 }
 

@@ -17,7 +17,8 @@ _CORE = "gpuscope.page"
 _IMPORT = re.compile(r'^import [^;]*? from "\./[\w.]+";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=const|let|function|async|class)", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*.*?\*/[ \t]*)\n", re.MULTILINE | re.DOTALL)
-_INDENT = re.compile(r"^[ \t]+", re.MULTILINE)
+_BEHIND = re.compile(r"[ \t]+// [^\n\"'`]*$", re.MULTILINE)  # a comment behind code, but nothing within a text
+_SPACE = re.compile(r"^\s+", re.MULTILINE)
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -68,12 +69,12 @@ def page_of(
 def script_of(modules: Iterable[str], package: str = _CORE) -> str:
     """Modules as one, without comments: each after those that it imports from, whose names all differ."""
     text = "\n".join(_EXPORT.sub("", _IMPORT.sub("", file_of_page(name, package))) for name in modules)
-    return _INDENT.sub("", _COMMENT.sub("", text))
+    return _SPACE.sub("", _BEHIND.sub("", _COMMENT.sub("", text)))
 
 
 def style_of(names: Iterable[str], package: str = _CORE) -> str:
     """Style sheets as one, without comments."""
-    return _INDENT.sub("", _COMMENT.sub("", "".join(file_of_page(name, package) for name in names)))
+    return _SPACE.sub("", _COMMENT.sub("", "".join(file_of_page(name, package) for name in names)))
 
 
 def island(data: object) -> str:

@@ -2,7 +2,7 @@
 
 import { slotOf } from "./theme.js";
 import { breathe, readColumn, takeColumn } from "./data.js";
-import { Lane } from "./lanes.js";
+import { Lane, firstNotBefore } from "./lanes.js";
 
 const ORDER = ["work", "idle", "calls", "regions", "samples", "functions"];
 const KINDS_ON_THE_MAP = new Set(["stream"]);
@@ -20,10 +20,10 @@ export class Model {
     this.lanes = this.groups.flatMap((group) => group.lanes);
     const streams = this.groups.filter((group) => KINDS_ON_THE_MAP.has(group.kind)).flatMap((group) => group.lanes);
     this.mapped = (streams.length ? streams : this.lanes.slice(0, 1)).slice(0, MOST_ON_THE_MAP);
-    this.links = null;
+    this.links = this.paths = null;
     const sums = (list) => { let sum = 0; return Float64Array.from(list, (value) => (sum += value)); };
     this.steps = data.steps && { starts: sums(data.steps.starts), lengths: Float64Array.from(data.steps.lengths) };
-    this.curves = data.series.map(({ title, unit, ticks, values, most }) => ({ title, unit, ticks: sums(ticks), values, most: unit === "%" ? 100 : most || values.reduce((highest, value) => Math.max(highest, value), 0) }));
+    this.curves = data.series.map(({ title, unit, ranges, ticks, values, most }) => ({ title, unit, ranges, ticks: sums(ticks), values, most: unit === "%" ? 100 : most || values.reduce((highest, value) => Math.max(highest, value), 0) }));
   }
 
   nameIdOf(thing) { return this.names[thing]; }
@@ -32,11 +32,29 @@ export class Model {
   noteOf(thing) { return this.notes[thing] < 0 ? "" : this.strings[this.notes[thing]]; }
   fullNameOf(thing) { return this.ofRows[thing] < 0 ? this.nameOf(thing) : this.strings[this.rows.full[this.ofRows[thing]]]; }
 
+  /** The regions that launched an event of the work, outermost first; "" for none. */
+  pathOf({ lane, place }) {
+    const text = lane.table === "work" && this.paths ? this.paths[lane.first + place] : 0;
+    return text ? this.strings[text - 1] : "";
+  }
+
   /** The event that is a row of a table. */
   eventOf(table, row) {
     const lane = this.lanes.find((each) => each.table === table && row >= each.first && row < each.first + each.count);
     return lane && lane.isReady ? { lane, place: row - lane.first } : null;
   }
+
+  /** Where an event is, whatever others a model has: the number of its lane, and its start. */
+  placeOf({ lane, place }) { return { number: this.lanes.indexOf(lane), start: lane.start[place] }; }
+
+  /** The event that is there; null where the model has none. */
+  eventAt({ number, start }) {
+    const lane = this.lanes[number], place = lane && lane.isReady ? firstNotBefore(lane.start, start) : -1;
+    return place >= 0 && lane.start[place] === start ? { lane, place } : null;
+  }
+
+  /** Whether every event of a stretch is there. */
+  isWholeIn(from, to) { return this.windows.length === 0 || this.windows.some(([first, last]) => from >= first && to <= last); }
 
   /** Which things are of a row of the tables. */
   thingsOf(row) { return row < 0 ? null : Uint8Array.from(this.ofRows, (each) => (each === row ? 1 : 0)); }
@@ -51,6 +69,7 @@ export class Model {
       for (const lane of this.lanes) if (lane.table === table) { lane.fill(columns); if (lane.count > 20000) await breathe(); }
       whenRead(table);
     }
-    if (names.includes("work-call")) this.links = await readColumn(textOf("work-call"), data.columns["work-call"]);
+    const whole = (name) => (names.includes(name) ? readColumn(textOf(name), data.columns[name]) : null);
+    [this.links, this.paths] = [await whole("work-call"), await whole("work-path")];
   }
 }

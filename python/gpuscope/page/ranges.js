@@ -1,7 +1,6 @@
 // Events that the page has in sums alone: fetched from the server that the page came from, where a view is near enough.
 
 import { Model } from "./model.js";
-import { firstNotBefore } from "./lanes.js";
 
 const MOST_FETCHED = 20000; // events at a time
 const AROUND = 0.5; // of the view, on each side of it, fetched with it where that is not too much
@@ -28,11 +27,9 @@ export class Ranges {
   /** About how many events lie in a stretch. */
   count(from, to) {
     const inside = (lane) => {
-      if (!lane.isPart) { const [first, last] = lane.isReady ? lane.inside(from, to) : [0, 0]; return last - first; }
-      const { count } = lane.sums, size = lane.span / count.length;
-      let sum = 0;
-      for (let bucket = Math.max(0, Math.floor(from / size)); bucket < Math.min(count.length, Math.ceil(to / size)); bucket += 1) sum += count[bucket];
-      return sum;
+      if (lane.isPart) return lane.about(from, to).count;
+      const [first, last] = lane.isReady ? lane.inside(from, to) : [0, 0];
+      return last - first;
     };
     return this.base.lanes.reduce((sum, lane) => sum + inside(lane), 0);
   }
@@ -64,21 +61,11 @@ export class Ranges {
   }
 
   /**
-   * Lets the timeline show a model, with the same groups closed and the same event chosen as far as it is there. `state`
-   * says whose events they are: "kept" by the page, "fetched", or kept while others are "asked" for.
+   * Lets the timeline show a model. `state` says whose events they are: "kept" by the page, "fetched", or kept while
+   * others are "asked" for.
    */
   use(model, state) {
-    const { timeline } = this, before = timeline.model, { chosen } = timeline;
-    timeline.place.dataset.events = state;
-    if (before === model) return;
-    timeline.model = model;
-    timeline.closed = new Set(model.groups.filter((_, at) => timeline.closed.has(before.groups[at])));
-    if (chosen) {
-      const lane = model.lanes[before.lanes.indexOf(chosen.lane)], start = chosen.lane.start[chosen.place];
-      const place = lane.isReady ? firstNotBefore(lane.start, start) : lane.count;
-      timeline.chosen = place < lane.count && lane.start[place] === start ? { lane, place } : null;
-    }
-    timeline.layout();
-    timeline.update();
+    this.timeline.place.dataset.events = state;
+    if (this.timeline.model !== model) this.timeline.use(model);
   }
 }

@@ -64,7 +64,7 @@ export class Sections {
 export function stateOf({ timeline, tables, icicle }) {
   const found = new URLSearchParams();
   if (timeline && timeline.axis.span < 0.9999 * timeline.model.span) found.set("t", `${Math.round(timeline.axis.from)}-${Math.round(timeline.axis.to)}`);
-  if (timeline && timeline.chosen) found.set("event", `${timeline.chosen.lane.table}.${timeline.chosen.lane.first + timeline.chosen.place}`);
+  if (timeline && timeline.wanted) found.set("event", `${timeline.wanted.number}.${timeline.wanted.start}`);
   if (tables) {
     if (tables.family !== tables.tabs[0].dataset.family) found.set("tab", tables.family);
     if (tables.sort.key !== tables.firstSort || tables.sort.up) found.set("sort", (tables.sort.up ? "-" : "") + tables.sort.key);
@@ -84,9 +84,8 @@ export function restoreParts({ timeline, tables, icicle }, wanted, family) {
     if (from >= 0 && to > from) timeline.show(from, to, false);
   }
   if (timeline && wanted.has("event")) {
-    const [table, row] = wanted.get("event").split(".");
-    const event = timeline.model.eventOf(table, Number(row));
-    if (event) timeline.choose(event, false);
+    const [number, start] = wanted.get("event").split(".").map(Number);
+    if (number >= 0 && start >= 0) timeline.seek({ number, start });
   }
   if (tables) {
     const sort = wanted.get("sort"), tab = family || wanted.get("tab");
@@ -95,7 +94,7 @@ export function restoreParts({ timeline, tables, icicle }, wanted, family) {
     const row = wanted.has("row") ? Number(wanted.get("row")) : -1;
     if (row >= 0 && row < tables.rows.name.length) { tables.choose(row); tables.reveal(row); }
   }
-  if (icicle) {
+  if (icicle && ["by", "invert", "tree"].some((name) => wanted.has(name))) {
     icicle.measureBy(wanted.get("by") || icicle.first);
     if (wanted.has("invert") !== icicle.isInverted) document.getElementById("tree-invert").click();
     if (wanted.has("tree")) icicle.follow(wanted.get("tree"));

@@ -11,6 +11,8 @@ const BESIDE = 0.2; // of the width, for how often which value came
 const BINS = 60;
 const NEAR = 40; // pixels from the pointer within which a point is meant
 const SYMBOL = 4.2;
+const BEYOND = 5; // times the stretch of all values, that one may go to either side of it
+const DECADES = [-323, 308]; // that numbers have
 const DASHES = { solid: [], dash: [7, 5], dot: [2, 4] };
 
 const bare = (text) => text.replace(/\.0+(?=\D|$)|(\.\d*?)0+(?=\D|$)/, "$1");
@@ -31,7 +33,7 @@ const rateText = (value, unit) => {
 
 /** One axis: values, of which some are shown, on a stretch of pixels. */
 class Scale {
-  constructor(facts) { Object.assign(this, { facts, log: Boolean(facts.log), from: 0, to: 1, low: 0, high: 1 }); }
+  constructor(facts) { Object.assign(this, { facts, log: Boolean(facts.log), from: 0, to: 1, low: 0, high: 1, bounds: [0, 1] }); }
 
   put(value) { return this.log ? Math.log10(value) : value; }
   take(place) { return this.log ? 10 ** place : place; }
@@ -40,11 +42,23 @@ class Scale {
   at(value) { return this.low + ((this.put(value) - this.from) / (this.to - this.from)) * (this.high - this.low); }
   /** The place, of which `take` makes a value, at a pixel. */
   placeAt(pixel) { return this.from + ((pixel - this.low) / (this.high - this.low)) * (this.to - this.from); }
-  show(from, to) {
-    const least = 1e-9 * Math.max(Math.abs(from), Math.abs(to), 1e-12);
-    const span = Math.max(to - from, least);
-    [this.from, this.to] = [from, from + span];
+
+  /** Shows a stretch of all places, which say how far others may reach. */
+  fit(from, to, [low, high]) {
+    const first = Math.min(from, low), last = Math.max(to, high), beyond = BEYOND * this.spanOf(first, last);
+    const [least, most] = this.log ? DECADES : [-Infinity, Infinity];
+    this.bounds = [Math.max(first - beyond, least), Math.min(last + beyond, most)];
+    this.show(from, to);
   }
+
+  /** Shows a stretch, as far as it lies within the bounds. */
+  show(from, to) {
+    const [least, most] = this.bounds, span = Math.min(this.spanOf(from, to), most - least);
+    this.from = Math.min(Math.max(from, least), most - span);
+    this.to = this.from + span;
+  }
+
+  spanOf(from, to) { return Math.max(to - from, 1e-9 * Math.max(Math.abs(from), Math.abs(to), 1e-12)); }
 
   /** Marks with their words, so far apart that these have room. */
   marks(room) {
@@ -55,8 +69,7 @@ class Scale {
       const found = [];
       const steps = (this.to - this.from) * 3 <= fits ? [1, 2, 5] : [1];
       const every = Math.max(1, Math.ceil((this.to - this.from) / fits));
-      for (let power = Math.floor(this.from); power <= this.to; power += 1) {
-        if (steps.length === 1 && power % every) continue;
+      for (let power = Math.floor(this.from / every) * every; power <= this.to; power += every) {
         for (const step of steps) {
           const value = step * 10 ** power, place = Math.log10(value);
           if (place >= this.from - 1e-9 && place <= this.to + 1e-9) found.push([value, bare(kindText(this.facts, value))]);
@@ -131,13 +144,12 @@ export class Chart {
       return low > high ? (scale.log ? [0, 1] : [0, 1]) : [low, high];
     };
     const shownLines = this.lines;
-    const [left, right] = reach(x, shownLines.map((line) => line.x));
+    const [left, right] = reach(x, shownLines.map((line) => line.x)), every = reach(y, shownLines.flatMap((line) => [line.y, line.low || [], line.high || []]));
     const aside = (right - left || 0.5) * 0.04;
-    x.show(!x.log && left >= 0 && left < right * 0.3 ? 0 : left - aside, right + aside);
-    if (figure.y.shown && !all) { y.show(...figure.y.shown.map((value) => y.put(value))); return; }
-    const lists = shownLines.flatMap((line) => (all ? [line.y, line.low || [], line.high || []] : [line.y]));
-    const [low, high] = reach(y, lists), beside = (high - low || Math.abs(high) || 1) * 0.07;
-    y.show(!y.log && low >= 0 && !figure.y.shown ? 0 : low - beside, high + beside);
+    x.fit(!x.log && left >= 0 && left < right * 0.3 ? 0 : left - aside, right + aside, [left, right]);
+    if (figure.y.shown && !all && figure.y.shown.every((value) => y.holds(value))) { y.fit(...figure.y.shown.map((value) => y.put(value)), every); return; }
+    const [low, high] = all ? every : reach(y, shownLines.map((line) => line.y)), beside = (high - low || Math.abs(high) || 1) * 0.07;
+    y.fit(!y.log && low >= 0 && !figure.y.shown ? 0 : low - beside, high + beside, every);
   }
 
   makeLegend() {

@@ -1,6 +1,7 @@
 // Tables of many rows, of which only those in view are in the document: sorted, filtered, chosen, taken along.
 
 import { countText, matcher, shareText, sizeText, timeText, valueText } from "./units.js";
+import { element, listOf } from "./elements.js";
 
 const BESIDE = 6; // rows drawn above and below those in view
 const MOST_COPIED = 100;
@@ -23,12 +24,6 @@ const COLUMNS = [
   { key: "flops", title: "FLOP", wide: "5.8rem", text: (value) => valueText(value, "") },
   { key: "memory", title: "memory", wide: "5.8rem", text: sizeText, help: "taken of the GPU's memory less given back, in no region inside" },
 ];
-
-const element = (tag, properties = {}, attributes = {}) => {
-  const made = Object.assign(document.createElement(tag), properties);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  return made;
-};
 
 /** The bars of a histogram as a drawing. */
 export function shapeOf(text, height = 20) {
@@ -84,7 +79,8 @@ export class Tables {
   sorted(key) {
     const known = `${this.family} ${key}`;
     if (!this.orders.has(known)) {
-      const values = key === "name" ? this.ranks : this.rows[key];
+      const unknown = this.everyColumn.find((column) => column.key === key)?.unknown;
+      const values = key === "name" ? this.ranks : unknown === undefined ? this.rows[key] : this.rows[key].map((value) => value ?? unknown);
       this.orders.set(known, Uint32Array.from(this.kept).sort((one, other) => values[one] - values[other] || other - one));
     }
     return this.orders.get(known);
@@ -210,7 +206,7 @@ export class Tables {
       const value = this.rows[column.key][row];
       const cell = element("div", { className: column.share ? "cell share" : "cell" }, { role: "gridcell" });
       cell.dataset.key = column.key;
-      cell.dataset.value = value;
+      cell.dataset.value = value ?? "";
       const text = value === 0 && column.key !== "count" ? "-" : column.text(value);
       if (column.share) {
         cell.style.setProperty("--share", `${(100 * Math.min(value / this.largest, 1)).toFixed(1)}%`);
@@ -242,14 +238,7 @@ export class Tables {
     details.hidden = row < 0;
     document.getElementById("to-timeline").hidden = row < 0;
     if (row < 0) return;
-    details.replaceChildren(element("h3", { textContent: this.strings[rows.full[row]] }));
-    const list = element("dl");
-    for (const [name, value] of this.factsOf(row)) {
-      const pair = element("div");
-      pair.append(element("dt", { textContent: name }), element("dd", { textContent: value }));
-      list.append(pair);
-    }
-    details.append(list);
+    details.replaceChildren(element("h3", { textContent: this.strings[rows.full[row]] }), listOf(this.factsOf(row)));
     const pairs = (rows.pairs && rows.pairs[row]) || [];
     if (pairs.length) {
       details.append(element("p", { textContent: "Launched in:" }));
@@ -271,19 +260,18 @@ export class Tables {
 
   // -- taken along -------------------------------------------------------------------------------------------------
 
-  cells(most = Infinity) {
-    const keys = this.columns.map(({ key }) => key).filter((key) => key !== "shape");
-    const rows = Array.from(this.order.subarray(0, most), (row) => keys.map((key) => (key === "name" ? this.strings[this.rows.full[row]] : this.rows[key][row])));
-    return { keys, rows };
-  }
-
-  /** All rows that the filter leaves, times in ns. */
+  /** All rows that the filter leaves, times in ns; what is not known is empty. */
   csv() {
-    const { keys, rows } = this.cells();
-    const timed = new Set(this.everyColumn.filter(({ text, isTime }) => isTime || text === timeText).map(({ key }) => key));
+    const columns = this.columns.filter(({ key }) => key !== "shape");
+    const titles = columns.map(({ key, text, isTime }) => (isTime || text === timeText ? `${key}_ns` : key));
     // A spreadsheet would compute what begins so.
     const quoted = (value) => `"${String(value).replace(/^[=+\-@\t]/, "'$&").replaceAll('"', '""')}"`;
-    return [keys.map((key) => (timed.has(key) ? `${key}_ns` : key)).join(","), ...rows.map((row) => row.map((value) => (typeof value === "number" ? value : quoted(value))).join(","))].join("\n");
+    const cell = ({ key, text, isText }, row) => {
+      if (key === "name") return quoted(this.strings[this.rows.full[row]]);
+      const value = this.rows[key][row];
+      return isText ? quoted(text(value)) : value ?? "";
+    };
+    return [titles.join(","), ...Array.from(this.order, (row) => columns.map((column) => cell(column, row)).join(","))].join("\n");
   }
 
   markdown() {

@@ -1,9 +1,10 @@
 // The timeline: lanes of events over one axis of time, and everything that can be done with them.
 
 import { countText, matcher, shareText, timeText, valueText } from "./units.js";
+import { element, listOf } from "./elements.js";
 import { colors, whenThemeChanges } from "./theme.js";
 import { Axis, momentText } from "./axis.js";
-import { firstNotBefore } from "./lanes.js";
+import { firstNotBefore, together } from "./lanes.js";
 import { cut, drawCurve, drawLane, sized, zoomOf } from "./pen.js";
 
 const HEIGHTS = { regions: 17, functions: 15, samples: 15, calls: 13, stream: 20, idle: 13 };
@@ -19,6 +20,7 @@ export class Timeline {
     this.tell = tell;
     this.axis = new Axis(model.span);
     this.chosen = null;
+    this.wanted = null; // where the chosen event is, also while the model has it not
     this.hovered = null;
     this.measured = null;
     this.lit = null;
@@ -28,7 +30,7 @@ export class Timeline {
     this.spacer = this.place.querySelector(".spacer");
     this.map = document.getElementById("minimap");
     this.details = document.getElementById("details");
-    this.tip = document.body.appendChild(Object.assign(document.createElement("div"), { className: "tip", hidden: true }));
+    this.tip = document.body.appendChild(element("div", { className: "tip", hidden: true }));
     this.look = {
       slot: (thing) => model.slots[thing],
       name: (thing) => model.nameOf(thing),
@@ -162,7 +164,7 @@ export class Timeline {
     pen.fillStyle = colors.faint;
     const mark = this.closed.has(item.group) ? "▸" : "▾";
     const { lanes } = item.group, count = lanes.reduce((sum, lane) => sum + lane.total, 0);
-    const isCut = lanes.some((lane) => lane.isPart) && !this.model.windows.some(([from, to]) => this.axis.from >= from && this.axis.to <= to);
+    const isCut = lanes.some((lane) => lane.isPart) && !this.model.isWholeIn(this.axis.from, this.axis.to);
     const more = lanes.some((lane) => !lane.isReady) ? "  ·  reading …" : isCut ? "  ·  here in sums; one by one where the map is underlined" : "";
     const text = `${mark} ${this.model.strings[item.group.title]}  ·  ${countText(count)}${more}`;
     pen.fillText(cut(text, this.axis.width - 8), 5, y + TITLE / 2 - 0.5);
@@ -293,9 +295,27 @@ export class Timeline {
 
   choose(event, isTold = true) {
     this.chosen = event;
+    this.wanted = event && this.model.placeOf(event);
     this.describe();
     this.update();
     if (isTold) this.tell.chosen(event);
+  }
+
+  /** Chooses the event of a place, as soon as the model has it. */
+  seek(wanted) {
+    this.choose(this.model.eventAt(wanted), false);
+    this.wanted = wanted;
+  }
+
+  /** Shows another model with the same lanes, of which the same groups are closed and the same event is chosen. */
+  use(model) {
+    const { chosen, closed } = this, { groups } = this.model;
+    this.model = model;
+    this.closed = new Set(model.groups.filter((_, at) => closed.has(groups[at])));
+    this.chosen = this.wanted && model.eventAt(this.wanted);
+    if (this.chosen && !chosen) this.describe();
+    this.layout();
+    this.update();
   }
 
   /** Brings an event into view. */
@@ -400,19 +420,6 @@ export class Timeline {
     return found ? { call: { lane, place }, work: found } : null;
   }
 
-  /** The regions around a moment on the thread of a call, outermost first. */
-  regionsAt(callLane, moment) {
-    const group = this.model.groups.find((each) => each.lanes.includes(callLane));
-    const own = this.model.groups.find((each) => each.kind === "regions" && this.model.strings[group.title].startsWith(`${this.model.strings[each.title]}:`));
-    const found = [];
-    for (const lane of own ? own.lanes : []) {
-      if (!lane.isReady) continue;
-      const place = lane.at(moment, 0);
-      if (place >= 0) found.push(this.model.nameOf(lane.thing[place]));
-    }
-    return found;
-  }
-
   facts(event) {
     const { lane, place } = event, thing = lane.thing[place], start = lane.start[place], length = lane.length[place];
     const found = [["took", timeText(length * this.ns)], ["began at", momentText(start * this.ns, 10)]];
@@ -423,9 +430,9 @@ export class Timeline {
       const call = link.call.lane;
       found.push(["launched by", this.model.nameOf(call.thing[link.call.place])]);
       found.push(["waited after the call", timeText(Math.max(0, start - call.end(link.call.place)) * this.ns)]);
-      const inside = this.regionsAt(call, call.start[link.call.place]);
-      if (inside.length) found.push(["in", inside.join(" > ")]);
     } else if (link) found.push(["launched", this.model.nameOf(link.work.lane.thing[link.work.place])]);
+    const path = this.model.pathOf(event);
+    if (path) found.push(["in", path]);
     for (const curve of this.model.curves.slice(0, MOST_CURVES)) {
       const words = this.valueAt(curve, start).split("\n");
       if (words.length > 1) found.push([`then ${words[0]}`, words[1]]);
@@ -440,40 +447,23 @@ export class Timeline {
 
   describe() {
     const { details } = this;
-    details.replaceChildren();
-    const add = (tag, text) => details.appendChild(Object.assign(document.createElement(tag), { textContent: text }));
-    const list = (facts) => {
-      const dl = document.createElement("dl");
-      for (const [name, value] of facts) {
-        const pair = document.createElement("div");
-        pair.append(Object.assign(document.createElement("dt"), { textContent: name }), Object.assign(document.createElement("dd"), { textContent: value }));
-        dl.append(pair);
-      }
-      details.append(dl);
-    };
-    if (this.measured) {
-      add("h3", `Measured: ${timeText((this.measured[1] - this.measured[0]) * this.ns)}`);
-      list(this.sumsOf(...this.measured));
-    } else if (this.chosen) {
+    const tell = (title, facts) => details.replaceChildren(element("h3", { textContent: title }), listOf(facts));
+    if (this.measured) tell(`Measured: ${timeText((this.measured[1] - this.measured[0]) * this.ns)}`, this.sumsOf(...this.measured));
+    else if (this.chosen) {
       const thing = this.chosen.lane.thing[this.chosen.place], facts = this.facts(this.chosen);
-      add("h3", this.model.fullNameOf(thing));
-      list(facts);
+      tell(this.model.fullNameOf(thing), facts);
       this.tell.say(`${this.model.nameOf(thing)}, ${facts[0][1]}`);
-    } else add("p", "Nothing is chosen. Click an event, or move with the keys.");
+    } else details.replaceChildren(element("p", { textContent: "Nothing is chosen. Click an event, or move with the keys." }));
   }
 
   sumsOf(from, to) {
-    const found = [];
+    const found = [], isWhole = this.model.isWholeIn(from, to);
     for (const group of this.model.groups) {
       if (group.kind !== "stream") continue;
-      let count = 0, filled = 0;
-      for (const lane of group.lanes) {
-        if (!lane.isReady) continue;
-        const [first, last] = lane.inside(from, to);
-        count += last - first;
-        for (let place = first; place < last; place += 1) filled += Math.min(lane.end(place), to) - Math.max(lane.start[place], from);
-      }
-      found.push([this.model.strings[group.title], `${countText(count)} events, busy ${shareText(filled / Math.max(1, to - from))}`]);
+      const inSums = isWhole ? [] : group.lanes.filter((lane) => lane.isPart);
+      const parts = [together(group.lanes.filter((lane) => lane.isReady && !inSums.includes(lane)), from, to), ...inSums.map((lane) => lane.about(from, to))];
+      const sum = (key) => parts.reduce((total, part) => total + part[key], 0), about = inSums.length ? "about " : "";
+      found.push([this.model.strings[group.title], `${about}${countText(Math.round(sum("count")))} events, busy ${about}${shareText(Math.min(1, sum("filled") / Math.max(1, to - from)))}`]);
     }
     return found;
   }
@@ -577,9 +567,12 @@ export class Timeline {
     this.tip.style.transform = `translate(${Math.max(4, left)}px, ${above ? event.clientY - this.tip.offsetHeight - 10 : event.clientY + 18}px)`;
   }
 
-  valueAt(curve, moment) {
-    const place = firstNotBefore(curve.ticks, moment + 1) - 1;
-    return place < 0 || curve.values[place] === null ? "" : `${curve.title}\n${valueText(curve.values[place], curve.unit)}`;
+  /** What a curve says of a moment; where it has the ends of ranges, both. */
+  valueAt({ title, unit, ranges, ticks, values }, moment) {
+    const place = firstNotBefore(ticks, moment + 1) - 1;
+    if (place < 0 || values[place] === null) return "";
+    const ends = ranges ? [values[place | 1], values[place & ~1]] : [values[place]];
+    return `${title}\n${[...new Set(ends.map((value) => valueText(value, unit)))].join(" to ")}`;
   }
 
   key(event) {

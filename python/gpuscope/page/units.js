@@ -1,18 +1,26 @@
 // How figures are written, as units.py writes them: three digits and a unit.
 
-const TIMES = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
+const TIMES = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]];
 const SIZES = ["B", "KiB", "MiB", "GiB", "TiB"];
+
+/** A number with so many digits behind the point; exact halves go to the even neighbour, as Python's do. */
+export function fixed(value, digits) {
+  const text = value.toFixed(digits); // which takes halves away from 0
+  const isHalf = Math.abs(value) * 2 ** (digits + 1) % 2 === 1;
+  return isHalf && text.at(-1) % 2 ? (value * (1 - Number.EPSILON)).toFixed(digits) : text;
+}
 
 /** Three digits, those behind the point as far as there are fewer before it. */
 export function rounded(value) {
   const size = Math.abs(value);
-  return value.toFixed(size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
+  return fixed(value, size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
 }
 
 export function timeText(ns) {
   if (ns === 0) return "0 s";
-  const [scale, unit] = TIMES.find(([each]) => Math.abs(ns) >= 0.9995 * each) || TIMES[3];
-  return unit === "ns" ? `${Math.round(ns)} ns` : `${rounded(ns / scale)} ${unit}`;
+  const seconds = ns / 1e9; // as units.py has them: another way would round halves differently
+  const [scale, unit] = TIMES.find(([each]) => Math.abs(seconds) >= 0.9995 * each) || TIMES[3];
+  return unit === "ns" ? `${Math.round(ns)} ns` : `${rounded(seconds / scale)} ${unit}`;
 }
 
 export function sizeText(bytes) {
@@ -22,7 +30,7 @@ export function sizeText(bytes) {
 }
 
 export const countText = (count) => count.toLocaleString("en");
-export const shareText = (share) => `${(100 * share).toFixed(share < 0.0995 ? 2 : 1)} %`;
+export const shareText = (share) => `${fixed(100 * share, share < 0.0995 ? 2 : 1)} %`;
 
 /** A value in a unit of its own, "" for none. */
 export function valueText(value, unit) {

@@ -91,8 +91,8 @@ def parse_activities(activities: Iterable[Any] | None) -> ActivitySelection:
 
     Args:
         activities: members of `ProfilerActivity` or of torch's enumeration, or dictionaries from such a member to
-            the names of the events wanted of it, as GPU_MEMCPY, where an empty list leaves the group out. None asks
-            for everything.
+            the names of the events wanted of it, as GPU_MEMCPY, where an empty list leaves the group out; one such
+            dictionary need not be in a list. None asks for everything.
 
     Raises:
         InvalidArgument: an activity is unknown or named twice, or there is none; names are no list of text.
@@ -102,7 +102,7 @@ def parse_activities(activities: Iterable[Any] | None) -> ActivitySelection:
     if isinstance(activities, str) or not hasattr(activities, "__iter__"):
         raise _unknown(activities)
     wanted: dict[ProfilerActivity, frozenset[str] | None] = {}
-    for item in activities:
+    for item in (activities,) if isinstance(activities, dict) else activities:
         for member, names in item.items() if isinstance(item, dict) else ((item, None),):
             activity = _member(member)
             if activity in wanted:

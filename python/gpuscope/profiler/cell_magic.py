@@ -34,12 +34,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise InvalidArgument(f"%%gpuscope: the line is {line!r}: {error}; accepted are words as of a shell") from error
+
+
 def load_ipython_extension(shell: Any) -> None:
     """Registers ``%%gpuscope``: what ``%load_ext gpuscope`` calls with the notebook's shell."""
 
     def run(line: str, cell: str) -> None:
         try:
-            options = _parser().parse_args(shlex.split(line))
+            options = _parser().parse_args(_words(line))
         except SystemExit:  # --help
             return
         if not options.name.isidentifier():

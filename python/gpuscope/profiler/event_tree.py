@@ -321,10 +321,15 @@ def _nest(nodes: list[ProfilerEvent]) -> list[ProfilerEvent]:
     roots: list[ProfilerEvent] = []
     around: list[ProfilerEvent] = []
     for node in nodes:
-        while around and (around[-1].start_tid != node.start_tid or around[-1].end_time_ns <= node.start_time_ns):
+        # Regions of tasks may overlap. One that ends earlier is not around this one, and this one is the nearer to all
+        # that both are around.
+        while around and (
+            around[-1].start_tid != node.start_tid
+            or around[-1].end_time_ns <= node.start_time_ns
+            or around[-1].end_time_ns < node.end_time_ns
+        ):
             around.pop()
-        # Regions of tasks may overlap: one that ends earlier is not around this one.
-        node.parent = next((outer for outer in reversed(around) if outer.end_time_ns >= node.end_time_ns), None)
+        node.parent = around[-1] if around else None
         (roots if node.parent is None else node.parent.children).append(node)
         around.append(node)
     return roots

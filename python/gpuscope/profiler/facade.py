@@ -11,10 +11,9 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from gpuscope._core import ADJUSTED_STEPS, EXTERNAL_IDS, STEP_PREFIX, merge, record_function, resumed
+from gpuscope._core import ADJUSTED_STEPS, ALL_STEPS, EXTERNAL_IDS, STEP_PREFIX, merge, record_function, resumed
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
 from gpuscope.frameworks.observers import Observers, Options
 from gpuscope.frameworks.torch_profiler import StepCount
@@ -25,6 +24,7 @@ from gpuscope.profiler.execution_trace import WITH_EFFECT, leaves_out_threads, o
 from gpuscope.profiler.schedules import ProfilerAction, Schedule, check_action
 from gpuscope.profiler.windows import Annotations, Collector, ProfilerStats, Windows
 from gpuscope.recording import Analyses, Recording
+from gpuscope.regions import body_of
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -174,7 +174,8 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         step_num: the current step, counted from 0.
         current_action: what the schedule asks for in it.
         activities: the groups recorded.
-        record_steps: each step is a region ``ProfilerStep#N``: there is a schedule.
+        record_steps: each step is a region ``ProfilerStep#N``, or ``ProfilerStep*`` in aggregate mode: there is a
+            schedule.
         use_device: "cuda" when GPU work is wanted, else None.
         step_rec_fn: the region of the current step, None outside.
     """
@@ -254,11 +255,13 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         self._lock = threading.RLock()  # the program's end may stop it on another thread
         self._running = False
         self._entered = False
+        self._calls: set[_DecoratedCall] = set()  # that have not ended
+        self._runs_for_calls = False
         self._forked = False
         self._to_end: ProfilerAction | None = None  # of the step that has ended, until its window has
         self._started_at_step: int | None = None
         self.step_rec_fn: record_function | None = None
-        self._step_thread = 0  # that it began on
+        self._totals_alone = mode == "aggregate"
         self._step_count = StepCount()
         self._collector = Collector(
             cuda=ProfilerActivity.CUDA in self.activities,
@@ -319,6 +322,9 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         of_torch = sys.modules.get("torch.profiler")
         return getattr(of_torch, "profile", type(self))
 
+    def __dir__(self) -> list[str]:
+        return sorted({*dir(type(self)), *vars(self)})  # object's would list the names of torch's class
+
     # -- running -----------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> profile:
@@ -352,26 +358,27 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
                 self._windows.observe("cleanup")
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Records every call of `function`; a call from within such a call belongs to the outer one.
+        """Records every call of `function`; one that begins during others, of any thread or task, belongs to their run.
 
         Raises:
             InvalidArgument: `function` is no function or coroutine function.
         """
-        if not callable(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        body = body_of(function) if callable(function) else None
+        if body is None or inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
             raise InvalidArgument(
                 f"profile decorates {function!r}; accepted are functions and coroutine functions, and in a generator "
                 "`with profile():`"
             )
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            with nullcontext() if self._running else self:
+            with _DecoratedCall(self):
                 return function(*args, **kwargs)
 
         async def call_coroutine(*args: Any, **kwargs: Any) -> Any:
-            with nullcontext() if self._running else self:
+            with _DecoratedCall(self):
                 return await function(*args, **kwargs)
 
-        return functools.wraps(function)(call_coroutine if inspect.iscoroutinefunction(function) else call)
+        return functools.wraps(function)(call_coroutine if inspect.iscoroutinefunction(body) else call)
 
     def start(self) -> None:
         """Begins the run, and with it the first window unless the schedule has it later.
@@ -441,6 +448,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         """Forgets the run in a forked child: the collector and its recording belong to the parent."""
         self._lock = threading.RLock()  # another thread may have held it
         self._windows.forget()
+        self._calls.clear()
         self.step_rec_fn = None
         self._running = False
         self._forked = True
@@ -503,6 +511,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
 
     def set_custom_trace_id_callback(self, callback: Callable[[], str] | None) -> None:
         """Replaces the function that makes the id of each window."""
+        _check_callable("callback", callback)
         self.custom_trace_id_callback = callback
 
     def get_trace_id(self) -> str | None:
@@ -664,14 +673,43 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         if not self.record_steps:
             self._windows.note_step()
         if self.record_steps and self._collector.collecting and self.step_rec_fn is None:
-            self._step_thread = threading.get_ident()
-            self.step_rec_fn = record_function(f"{STEP_PREFIX}{self.step_num}")
+            self.step_rec_fn = record_function(ALL_STEPS if self._totals_alone else f"{STEP_PREFIX}{self.step_num}")
             self.step_rec_fn.__enter__()
 
     def _end_step(self) -> None:
         region, self.step_rec_fn = self.step_rec_fn, None
-        if region is not None and self._step_thread == threading.get_ident():  # else it ends with the window
+        if region is not None:
             region.__exit__(None, None, None)
+
+
+class _DecoratedCall:
+    """One call of a function that a profiler decorates: the first of several at a time enters it, the last leaves."""
+
+    def __init__(self, profiler: profile) -> None:
+        self._profiler = profiler
+
+    def __enter__(self) -> None:
+        profiler = self._profiler
+        with profiler._lock:
+            try:
+                profiler._calls.add(self)
+                if not profiler._running:
+                    profiler._runs_for_calls = True
+                    profiler.__enter__()
+            except BaseException:
+                self.__exit__(None, None, None)
+                raise
+
+    @resumed
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        profiler = self._profiler
+        with profiler._lock:
+            profiler._calls.discard(self)
+            if profiler._runs_for_calls and not profiler._calls:
+                profiler.__exit__(kind, error, traceback)
+                profiler._runs_for_calls = False
 
 
 _KinetoProfile = profile

@@ -28,7 +28,7 @@ from gpuscope.text import brief
 from gpuscope.units import parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from gpuscope.frameworks.observers import Observers
     from gpuscope.profiler.execution_trace import Observer
@@ -96,6 +96,7 @@ class Annotations:
 
     def note(self, sentence: str) -> bool:
         """Adds a sentence to the notes of the audit; returns whether it is new."""
+        sentence = sentence.encode("utf-8", "backslashreplace").decode()
         if sentence in self._notes:
             return False
         self._notes.append(sentence)
@@ -112,6 +113,8 @@ class Annotations:
     def _set(self, key: str, value: str) -> None:
         if not isinstance(key, str) or not key:
             raise InvalidArgument(f"metadata: key is {key!r}; accepted is text that is not empty")
+        for argument, text in (("key", key), ("value", value)):
+            _check_text(f"metadata: {argument}", text)
         self._facts[f"metadata.{key}"] = value
         if self._latest is not None:
             self._latest.set_info(f"metadata.{key}", value)
@@ -308,6 +311,7 @@ class Windows:
         self.undelivered: dict[_core.Store, Callable[[], object]] = {}
         self._step_edges: deque[int] = deque(maxlen=_MOST_STEPS)  # ns
         self._step_costs: deque[int] = deque(maxlen=_MOST_STEPS)  # of each, how long the profiler has had before it
+        self._step_count = 0  # moments of the window, those that are not kept too
         self._step_left = 0
         self._step_thread = 0
 
@@ -321,8 +325,9 @@ class Windows:
         """The latest window, or all windows as one where they accumulate; None before the first has ended."""
         if len(self._kept) > 1:
             # Always a new store: whoever holds the last one may hold views of its memory.
+            facts = _facts_of_windows(self._kept)
             self._kept = [_core.merge(self._kept)]
-            self._annotations.write_to(self._kept[0])
+            self._annotations.write_to(self._kept[0], **facts)
             self._recording = Recording(self._kept[0])
         return self._recording
 
@@ -338,9 +343,11 @@ class Windows:
             self.stats.profiler_enable_call_duration_us = (time.perf_counter() - self._opened) * _US_PER_S
             self._step_edges.clear()
             self._step_costs.clear()
+            self._step_count = 0
             self._observed = True
             self.observe("start")
-            self.trace_id = make_id() if make_id else os.urandom(16).hex()
+            made = make_id() if make_id else os.urandom(16).hex()
+            self.trace_id = _check_text("what custom_trace_id_callback returned", made)
 
     def leave_step(self) -> None:
         """The program has done its step; what comes until `note_step` is the profiler's own time."""
@@ -353,6 +360,7 @@ class Windows:
             now = _core.now_ns()
             self._step_costs.append(now - self._step_left if self._step_edges else 0)
             self._step_edges.append(now)
+            self._step_count += 1
 
     def end(self, then: Callable[[], object] | None, *, last: bool, timeout: float | None = None) -> None:
         """Closes the open window and keeps it, `then` to be called; `last` ends the collecting, within `timeout`."""
@@ -399,11 +407,11 @@ class Windows:
         edges = list(self._step_edges)
         if len(edges) < 2:
             return {}
-        words = [edges[0], *(after - before for before, after in itertools.pairwise(edges))]
         return {
-            "session.step_edges_ns": " ".join(map(str, words)),  # the first moment, then differences
+            "session.step_edges_ns": _differences(edges),
             "session.step_costs_ns": " ".join(map(str, self._step_costs)),  # of the profiler, before each moment
             "session.step_thread": str(self._step_thread),
+            "session.steps": str(self._step_count - 1),  # of which those are the latest
         }
 
     def _facts_of_rank(self) -> dict[str, str]:
@@ -436,6 +444,41 @@ class Windows:
             sentence = f"execution_trace_observer.{event}() failed: {error!r}"
             if self._annotations.note(sentence):
                 warnings.warn(f"profile: {sentence}", GpuscopeWarning, stacklevel=4)
+
+
+def _differences(moments: Sequence[int]) -> str:
+    """The first of these moments, then the differences."""
+    return " ".join(map(str, [*moments[:1], *(after - before for before, after in itertools.pairwise(moments))]))
+
+
+def _facts_of_windows(stores: Sequence[_core.Store]) -> dict[str, str]:
+    """What is told of each of several windows: where it is, and where its steps are."""
+    from gpuscope.trace import moments_of, number_of, numbers_of
+
+    windows: list[int] = []
+    edges: deque[int] = deque(maxlen=_MOST_STEPS)
+    costs: deque[int] = deque(maxlen=_MOST_STEPS)
+    for info in (store.info() for store in stores):
+        ends = [number_of(info, f"session.{end}_ns") for end in ("start", "stop")]
+        windows += moments_of(info, "session.windows_ns") or ends
+        edges += moments_of(info, "session.step_edges_ns")
+        costs += numbers_of(info, "session.step_costs_ns")
+    facts = {"session.windows_ns": _differences(windows)}
+    if edges:
+        facts["session.step_edges_ns"] = _differences(list(edges))
+        facts["session.step_costs_ns"] = " ".join(map(str, costs))
+    return facts
+
+
+def _check_text(argument: str, value: object) -> str:
+    """The text; raises InvalidArgument for what a recording cannot hold."""
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{argument} is {brief(value)}; accepted is text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{argument} is {brief(value)}; accepted is text that UTF-8 can encode") from error
+    return value
 
 
 def _check_choice(argument: str, value: object, accepted: tuple[str, ...]) -> None:

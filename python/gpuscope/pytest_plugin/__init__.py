@@ -22,19 +22,31 @@ if TYPE_CHECKING:
     from gpuscope.pytest_plugin.fixture import GpuBenchmark
 
 
-class _BesideBenchmark:
+class _Fixtures:
+    @pytest.fixture
+    def _gpu_benchmark_item(self, request: pytest.FixtureRequest) -> pytest.Item:
+        """The test with its clock and options, which one that uses request.getfixturevalue gets only now."""
+        item: pytest.Item = request.node
+        if CLOCK not in item.stash:
+            _give_clock(item)
+            _read_markers(item)
+        return item
+
+
+class _BesideBenchmark(_Fixtures):
+    # The item comes first: `benchmark` reads the marker that has the clock.
     # To ask for `benchmark` is what makes a test a benchmark to pytest-benchmark: --benchmark-only, --benchmark-skip.
     @pytest.fixture
-    def gpu_benchmark(self, request: pytest.FixtureRequest, benchmark: Any) -> GpuBenchmark:
+    def gpu_benchmark(self, _gpu_benchmark_item: pytest.Item, benchmark: Any) -> GpuBenchmark:
         """Measures a function on the GPU; pytest-benchmark shows, saves and compares the result."""
         from gpuscope.pytest_plugin.fixture import GpuBenchmark
 
-        return GpuBenchmark(request.node, benchmark)
+        return GpuBenchmark(_gpu_benchmark_item, benchmark)
 
 
-class _Alone:
+class _Alone(_Fixtures):
     @pytest.fixture
-    def gpu_benchmark(self, request: pytest.FixtureRequest) -> GpuBenchmark:
+    def gpu_benchmark(self, request: pytest.FixtureRequest, _gpu_benchmark_item: pytest.Item) -> GpuBenchmark:
         """Measures a function on the GPU."""
         from gpuscope.pytest_plugin.fixture import GpuBenchmark
 
@@ -42,7 +54,7 @@ class _Alone:
             benchmark = request.getfixturevalue("benchmark")
         except pytest.FixtureLookupError:
             benchmark = None
-        return GpuBenchmark(request.node, benchmark)
+        return GpuBenchmark(_gpu_benchmark_item, benchmark)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,20 +77,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Gives pytest-benchmark our clock for the tests that use `gpu_benchmark`."""
     for item in items:
         if "gpu_benchmark" in getattr(item, "fixturenames", ()):
-            item.stash[CLOCK] = ReplayClock()
-            marker = item.get_closest_marker("benchmark")
-            given = marker.kwargs if marker else {}
-            item.add_marker(pytest.mark.benchmark(**{"timer": item.stash[CLOCK], **given}), append=False)
+            _give_clock(item)
 
 
 @pytest.hookimpl(tryfirst=True)  # before the fixtures, which would complain that they were not used
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Reads the test's markers."""
     if CLOCK in item.stash:
-        try:
-            item.stash[options.CHOSEN] = options.of(item)
-        except pytest.UsageError as error:
-            pytest.fail(str(error), pytrace=False)
+        _read_markers(item)
+
+
+def _give_clock(item: pytest.Item) -> None:
+    item.stash[CLOCK] = ReplayClock()
+    marker = item.get_closest_marker("benchmark")
+    given = marker.kwargs if marker else {}
+    item.add_marker(pytest.mark.benchmark(**{"timer": item.stash[CLOCK], **given}), append=False)
+
+
+def _read_markers(item: pytest.Item) -> None:
+    try:
+        item.stash[options.CHOSEN] = options.of(item)
+    except pytest.UsageError as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -25,12 +25,14 @@ class Baseline:
         processor: the machine's, as pytest-benchmark names it.
         tests: by full name what gpuscope stored; empty when it stored nothing.
         damaged: by full name which field cannot be true; such a test's facts are not used.
+        date: when it was measured, in ISO 8601 and UTC; empty when unknown.
     """
 
     label: str
     processor: str
     tests: Mapping[str, Mapping[str, Any]]
     damaged: Mapping[str, str]
+    date: str = ""
 
     @staticmethod
     def of(run: Mapping[str, Any]) -> Baseline:
@@ -41,7 +43,8 @@ class Baseline:
         """
         commit_info = run.get("commit_info")
         commit = str((commit_info.get("id") if isinstance(commit_info, Mapping) else None) or "")[:8]
-        label = f"the baseline of {str(run.get('datetime', 'an unknown time'))[:19]}"
+        date = str(run.get("datetime") or "")
+        label = f"the baseline of {date[:19] or 'an unknown time'}"
         label = f"{label} (commit {commit})" if commit else label
         if not isinstance(run.get("machine_info"), Mapping):
             raise InvalidArgument(f"{label} is damaged: it has no machine_info; delete its file or save it again")
@@ -61,7 +64,11 @@ class Baseline:
             tests[name] = facts
             if facts and (why := _damage(facts)):
                 damaged[name] = why
-        return Baseline(label, processor(run["machine_info"]), tests, damaged)
+        return Baseline(label, processor(run["machine_info"]), tests, damaged, date)
+
+    def damage_of(self, test: str) -> str:
+        """The sentence on a test in `damaged`."""
+        return f"{self.label} is damaged: {self.damaged[test]}"
 
     def refusal(self, test: str, measured: Measured, processor: str) -> str:
         """Why this run says nothing about `test` as it was measured now: one sentence; empty when it does."""
@@ -69,7 +76,7 @@ class Baseline:
         if not then:
             return f"{self.label} was not measured with gpu_benchmark"
         if test in self.damaged:
-            return f"{self.label} is damaged: {self.damaged[test]}"
+            return self.damage_of(test)
         if then["gpu"] != now["gpu"]:
             return f"{self.label} was measured on {_place(then['gpu'])}, this run on {_place(now['gpu'])}"
         if now["gpu"] is None and self.processor != processor:

@@ -101,8 +101,9 @@ class _Case:
 def judge(measured: Mapping[str, Measured], baselines: Sequence[Baseline], processor: str) -> dict[str, Verdict]:
     """The verdicts on all tests of a session, by name: this run on this `processor` against the stored ones.
 
-    The baselines' order is that of time, the oldest first.
+    Baselines without a date count as the oldest, in the order given.
     """
+    baselines = sorted(baselines, key=lambda baseline: baseline.date)
     verdicts: dict[str, Verdict] = {}
     accepted: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     reasons: dict[str, list[str]] = {}

@@ -112,7 +112,8 @@ def check(config: pytest.Config) -> None:
         else:
             need = "a baseline: add --benchmark-compare, and save one with --benchmark-save or --benchmark-autosave"
         raise pytest.UsageError(f"--gpu-benchmark-fail needs {need}")
-    if fails(config) and (config.getoption("benchmark_disable", False) or config.getoption("dist", "no") != "no"):
+    disabled = config.getoption("benchmark_disable", False) and not config.getoption("benchmark_enable", False)
+    if fails(config) and (disabled or config.getoption("dist", "no") != "no"):
         raise pytest.UsageError(
             "--gpu-benchmark-fail needs measurements, and pytest-benchmark measures nothing with --benchmark-disable or"
             " under pytest-xdist: leave these out"

@@ -23,7 +23,7 @@ class State:
 
     def __init__(self) -> None:
         self.measured: dict[str, Measured] = {}
-        self.baselines: list[Baseline] = []  # named by --benchmark-compare, the oldest first
+        self.baselines: list[Baseline] = []  # named by --benchmark-compare
         self.processor = ""  # this machine's, as pytest-benchmark names it, once it has loaded a baseline
         self.verdicts: dict[str, Verdict] = {}  # once the tests are over and if there are baselines
         self.gated = False  # then too: whether --gpu-benchmark-fail had tests to watch
@@ -77,8 +77,18 @@ class State:
             return ["nothing was measured, so that nothing was compared"]
         if all(verdict.kind == "new" for verdict in self.verdicts.values()):
             return ["no baseline has any of the tests that were measured"]
-        refused = [(test, verdict.reasons[-1]) for test, verdict in self.verdicts.items() if verdict.kind == "refused"]
-        return [f"NOT COMPARED {test}: {reason}" for test, reason in refused]
+        return [
+            f"NOT COMPARED {test}: {reason}"
+            for test, verdict in self.verdicts.items()
+            for reason in self._not_compared(test, verdict)
+        ]
+
+    def _not_compared(self, test: str, verdict: Verdict) -> list[str]:
+        """Each damaged baseline, whatever the others say, and why the test was compared with none at all."""
+        damaged = [baseline.damage_of(test) for baseline in self.baselines if test in baseline.damaged]
+        if verdict.kind == "refused" and verdict.reasons[-1] not in damaged:
+            return [*damaged, verdict.reasons[-1]]
+        return damaged
 
     def write(self, terminal: pytest.TerminalReporter) -> None:
         """Writes what pytest-benchmark's table has no column for, and why the gate fails the run."""

@@ -162,7 +162,10 @@ class TorchEvents(EventMapper):
         return columns
 
     def _work(self, batch: Batch, rows: Column) -> dict[str, Column]:
-        track = self.tables.track(*(_argument(batch, rows, each) for each in ("device", "context", "stream")))
+        device, context = (_argument(batch, rows, each) for each in ("device", "context"))
+        stream = _raw(batch, rows, "stream")
+        none = np.where(stream == NOT_GIVEN, 0, NONE)  # -1: that of no stream, but of all
+        track = self.tables.track(device, context, np.where((stream >= 0) & (stream < NONE), stream, none))
         return {
             "start_ns": batch["start_ns"][rows],
             "duration_ns": batch["duration_ns"][rows],

@@ -37,6 +37,8 @@ def checked(samples: ArrayLike, name: str = "samples") -> NDArray[np.float64]:
         values = np.asarray(samples, dtype=np.float64)
     except (TypeError, ValueError):
         raise InvalidArgument(f"{name} are not numbers; accepted is a sequence of numbers") from None
+    except OverflowError:
+        raise InvalidArgument(f"{name} hold an integer that no float can hold; accepted are finite numbers") from None
     if values.ndim != 1:
         raise InvalidArgument(f"{name} have {values.ndim} dimensions; accepted is one")
     if not len(values):
@@ -66,10 +68,12 @@ def checked_bursts(bursts: Sequence[int] | NDArray[np.int64] | None, n: int) -> 
     """
     if bursts is None:
         return None
-    sizes = np.asarray(bursts, dtype=np.int64)
-    if sizes.ndim != 1 or (sizes < 1).any() or int(sizes.sum()) != n:
-        raise InvalidArgument(f"bursts do not add up to {n} samples; accepted are their sizes, in order, 1 and above")
-    return sizes if len(sizes) >= FEWEST_BURSTS and len(sizes) < n else None
+    sizes = checked(bursts, "bursts")
+    if (sizes % 1).any() or (sizes < 1).any() or int(sizes.sum()) != n:
+        raise InvalidArgument(
+            f"bursts do not add up to {n} samples; accepted are their sizes, in order, integers from 1"
+        )
+    return sizes.astype(np.int64) if len(sizes) >= FEWEST_BURSTS and len(sizes) < n else None
 
 
 @dataclass(frozen=True)

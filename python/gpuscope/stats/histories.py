@@ -71,7 +71,9 @@ def changes(histories: Sequence[Sequence[float]], noises: Sequence[float]) -> li
             own = MAD_EFFICIENCY * len(step)
             square = (ALIKE * typical**2 + own * _low_median(step) ** 2) / (ALIKE + own)
             variance = max(MAD**2 / 2 * square, noise**2, LEAST_SCALE**2)
-            freedom = max(min(MAD_EFFICIENCY * places, ALIKE + own), 1.0)
+            freedom = min(MAD_EFFICIENCY * places, ALIKE + own)
+            # More than one counts as two: a new level of a single run is found then, and cuts are false as rarely.
+            freedom = max(freedom, 2.0) if freedom > 1 else 1.0
             found.append(_partition(history, student_factor(confidence, freedom) ** 2 * variance))
         if found == before:
             break

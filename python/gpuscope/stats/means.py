@@ -52,7 +52,8 @@ def _errors(rows: Values, tick: float, groups: NDArray[np.int64] | None) -> tupl
     size = effective_rows(rows)
     error: Values = (rows.var(axis=0, ddof=1) + tick**2 / 12) / size
     means = rows.mean(axis=0)
-    for group in np.unique(groups) if groups is not None else ():
+    each, count = np.unique(groups if groups is not None else [], return_counts=True)
+    for group in each[count > 1]:
         columns = np.flatnonzero((groups == group) & (means > 0))
         if len(columns) == 0:
             continue

@@ -75,6 +75,8 @@ def _borders(values: NDArray[np.float64], tick: float, factor: float) -> list[in
         return []
     grid = np.linspace(low - 3 * width, high + 3 * width, GRID)
     step = grid[1] - grid[0]
+    if step < 2 * np.spacing(np.abs(grid).max()):  # the values differ by what floats round
+        return []
     width = max(width, step)
     counts = np.histogram(values, bins=GRID, range=(grid[0] - step / 2, grid[-1] + step / 2))[0]
     reach = np.arange(-int(4 * width / step) - 1, int(4 * width / step) + 2)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 import time
 from collections import deque
@@ -93,7 +94,7 @@ class Times:
 
 
 class Measurement:
-    """Begins when made. `stop` ends it without waiting; `result` waits. One thread at a time."""
+    """Begins when made. `stop` ends it without waiting; `result` waits. One thread, and after `stop` any."""
 
     def __init__(self, stream: object = None) -> None:
         resolved = streams.resolve(stream)
@@ -122,17 +123,19 @@ class Measurement:
     @property
     def ready(self) -> bool:
         """Whether `result` would not wait."""
-        if self._end is None or self._result is not None:
+        end = self._end
+        if end is None or self._result is not None:
             return True
         try:
-            return self._end.query()
+            return end.query()
         except GpuscopeError:
             return True
 
     def result(self) -> Times:
         """What the block took; waits for the end of its work on the GPU."""
+        start, end, anchor = self._start, self._end, self._anchor  # before another thread's result takes their place
         if self._result is None:
-            self._result = self._read()
+            self._result = self._read(start, end, anchor)
             self._start = self._end = self._anchor = None
         return self._result
 
@@ -155,32 +158,36 @@ class Measurement:
             self._why = str(error)
             return None
 
-    def _read(self) -> Times:
+    def _read(self, start: _core.Event | None, end: _core.Event | None, anchor: Anchor | None) -> Times:
         launch = self.launch
         if self._on_cpu:
             return Times(launch, None, launch, 0.0, self._why)
-        if self._start is None or self._end is None:
+        if start is None or end is None:
             return Times(launch, None, None, None, self._why)
         try:
-            self._end.synchronize()
-            gpu = self._start.elapsed_time(self._end) / 1e3
-            anchor = self._anchor or self._find_anchor(_LONG_WAIT_NS)
+            end.synchronize()
+            gpu = start.elapsed_time(end) / 1e3
+            anchor = anchor or self._find_anchor(_LONG_WAIT_NS)
             if anchor is None:
                 return Times(launch, gpu, None, None, self._why or _NO_ANCHOR)
-            end_ns, error_ns = anchor.place(self._end)
+            end_ns, error_ns = anchor.place(end)
         except GpuscopeError as error:
             return Times(launch, None, None, None, str(error))
         return Times(launch, gpu, (end_ns - self._began_ns) / 1e9, error_ns / 1e9, "")
 
 
 class Steps:
-    """A region that is entered for every step of one call; its times are their sums. One thread at a time."""
+    """A region that is entered for every step of one call; its times are their sums.
+
+    One thread at a time, and after the last step any.
+    """
 
     def __init__(self, stream: object) -> None:
         self._stream = stream
         self._current: Measurement | None = None
         self._unread: deque[Measurement] = deque()
-        self._read = Times(0.0, 0.0, 0.0, 0.0, "")
+        why = why_no_gpu()
+        self._read = Times(0.0, None if why else 0.0, 0.0, 0.0, why)
         self.launch = 0.0  # seconds on the host
 
     def __enter__(self) -> None:
@@ -193,7 +200,8 @@ class Steps:
         self._unread.append(self._current)
         self._current = None
         while self._unread and self._unread[0].ready:
-            self._add_first()
+            self._read = _added(self._read, self._unread[0].result())
+            self._unread.popleft()
         if len(self._unread) > _MOST_UNREAD:
             self._unread.popleft()
             why = f"more than {_MOST_UNREAD} of a coroutine's steps waited for the GPU at once"
@@ -206,19 +214,17 @@ class Steps:
 
     def result(self) -> Times:
         """The sums; waits for the end of the steps' work on the GPU."""
-        while self._unread:
-            self._add_first()
-        return self._read
+        return functools.reduce(_added, (step.result() for step in self._unread), self._read)
 
-    def _add_first(self) -> None:
-        times, sums = self._unread.popleft().result(), self._read
-        self._read = Times(
-            launch=sums.launch + times.launch,
-            gpu=_sum(sums.gpu, times.gpu),
-            wall=_sum(sums.wall, times.wall),
-            wall_error=_sum(sums.wall_error, times.wall_error),
-            why=times.why or sums.why,
-        )
+
+def _added(sums: Times, times: Times) -> Times:
+    return Times(
+        launch=sums.launch + times.launch,
+        gpu=_sum(sums.gpu, times.gpu),
+        wall=_sum(sums.wall, times.wall),
+        wall_error=_sum(sums.wall_error, times.wall_error),
+        why=times.why or sums.why,
+    )
 
 
 def _sum(one: float | None, other: float | None) -> float | None:

@@ -162,10 +162,12 @@ class Totals:
             with self._lock:
                 if not self._pending or not (wait or self._pending[0].ready):
                     return
-                block = self._pending.popleft()
+                block = self._pending[0]
             times = block.result()
             with self._lock:
-                self._add_times(times)
+                if self._pending and self._pending[0] is block:  # no other thread has added it meanwhile
+                    self._pending.popleft()
+                    self._add_times(times)
 
     def _add_times(self, times: Times) -> None:
         if times.gpu is not None:

@@ -83,6 +83,37 @@ TEST(Instances, AStartEndRangeTakesNoTimeAndHasNone) {
   EXPECT_EQ(summarize(nested.rows.store).cpu_ns, 100);
 }
 
+TEST(Instances, ACallThatRanInPartsCountsWhereItsPartsHoldMoreThanOneOfItsName) {
+  Rows rows;
+  const uint32_t fetch = rows.path("fetch");
+  const uint32_t first = rows.region(fetch, 10);
+  rows.region(rows.path("parse", fetch), 5, first);
+  const uint32_t second = rows.region(fetch, 10);
+  rows.region(rows.path("fetch", fetch), 5, second);
+  rows.store.resumption.append({10, first, first});
+  rows.store.resumption.append({0, second, first});
+  EXPECT_EQ(measure_instances(rows.store).counted_as, (std::vector<uint32_t>{0, 1, 0, 3}));
+}
+
+TEST(Instances, ACallThatOnlyHoldsOneOfItsNameCountsOnceInHoweverManyPartsBothRan) {
+  Rows rows;
+  const uint32_t outer = rows.path("fetch");
+  const uint32_t inner = rows.path("fetch", outer);
+  for (const int64_t suspended_ns : {10, 0}) {
+    const uint32_t part = rows.region(outer, 10);
+    rows.region(inner, 5, part);
+    rows.store.resumption.append({suspended_ns, part, 0});
+    rows.store.resumption.append({suspended_ns, part + 1, 1});
+  }
+  EXPECT_EQ(measure_instances(rows.store).counted_as, (std::vector<uint32_t>{0, 0, 0, 0}));
+}
+
+TEST(Instances, NodesOfALoopAreOutermost) {
+  const std::vector<uint32_t> parents = {1, 0, kNone, 2};
+  const std::vector<uint32_t> groups = {0, 0, 0, 0};
+  EXPECT_EQ(find_outermost(parents, groups), (std::vector<bool>{true, true, true, false}));
+}
+
 TEST(Instances, RegionsMayStandBeforeTheirParents) {
   Rows rows;
   const uint32_t outer = rows.path("outer");

@@ -51,7 +51,31 @@ TEST_F(Nesting, ARegionThatOutlivesTheFunctionThatBeganItLiesOutside) {
   make_.region(path_, 10, 90);
   const FunctionNesting found = nest();
   EXPECT_THAT(found.region_caller, ElementsAre(0));
-  EXPECT_THAT(found.self_cpu_ns, ElementsAre(5, 15));
+  EXPECT_THAT(found.self_cpu_ns, ElementsAre(15, 5));
+  EXPECT_THAT(found.region_self_cpu_ns, ElementsAre(80));
+}
+
+TEST_F(Nesting, AFunctionThatOutlivesTheRegionThatItEndsLiesOutside) {
+  function("f", 0, 100);
+  make_.region(path_, 10, 90);
+  function("__exit__", 70, 95);
+  const FunctionNesting found = nest();
+  EXPECT_THAT(found.self_cpu_ns, ElementsAre(15, 25));
+  EXPECT_THAT(found.region_self_cpu_ns, ElementsAre(60));
+}
+
+TEST_F(Nesting, TimesOfTheirOwnAddUpToTheWhole) {
+  function("main", 0, 100);
+  function("start", 5, 40);
+  function("enter", 10, 20);
+  make_.region(path_, 15, 90);
+  function("work", 25, 35);
+  make_.region(path_, 45, 60);
+  make_.api(make_.call("cuLaunchKernel"), 50, 55, 1);
+  function("end", 80, 95);
+  const FunctionNesting found = nest();
+  EXPECT_THAT(found.self_cpu_ns, ElementsAre(10, 5, 5, 10, 15));
+  EXPECT_THAT(found.region_self_cpu_ns, ElementsAre(40, 10));  // with the call's 5 they are the 100
 }
 
 TEST_F(Nesting, RecursionCountsOnceInTotals) {

@@ -75,6 +75,14 @@ TEST(QueueModel, ReplaysWhatWasRecorded) {
   EXPECT_EQ(passed(model, 150'000), 150'000);
 }
 
+TEST(QueueModel, WorkWithoutANumberOfItsCallWasLaunchedByNone) {
+  Program program = two_waits();
+  for (std::size_t row = 0; row < 2; ++row) {
+    program.store.kernel.correlation[row] = program.store.api.correlation[2 * row] = 0;
+  }
+  EXPECT_EQ(QueueModel(program.store).unlaunched(), 2U);
+}
+
 TEST(QueueModel, ShortensWorkAndWhatWaitedForIt) {
   const QueueModel model(two_waits().store);
   const Values rows = {0, 1};
@@ -99,6 +107,33 @@ TEST(QueueModel, TakesTimeOfAThreadOnce) {
                                       0, INT64_MAX};
   edits.host_spans = spans;
   EXPECT_EQ(passed(model, 150'000, edits), 135'000);
+}
+
+TEST(QueueModel, TakesOutWhatRecordingCostTheHost) {
+  const Program program = two_waits();
+  QueueModel model(program.store);
+  // The first call has no time before it; the second launch has 20 us and itself 4. Waits take none of their own.
+  model.take_out(program.store, {.launch = 2'400});
+  EXPECT_NEAR(static_cast<double>(passed(model, 150'000)), 150'000 - 2 * 2'400, 200);
+  EXPECT_EQ(model.recorded(Values{kStart, kStart + 150'000}, uint16_t{0}), (Values{0, 150'000}));
+}
+
+TEST(QueueModel, TakesOutWhatRegionsCostOfTheTimeBeforeTheNextCall) {
+  Program program = two_waits();
+  for (const int64_t start : {62'000, 61'000, 64'000, 1'000'000}) {  // not in order; the last is followed by no call
+    program.store.region.append({.start_ns = kStart + start, .duration_ns = 100, .parent = store::kNone});
+  }
+  program.store.region.append({.start_ns = kStart + 65'000, .duration_ns = 100, .parent = store::kNone, .thread = 1});
+  QueueModel model(program.store);
+  model.take_out(program.store, {.region = 800});
+  EXPECT_NEAR(static_cast<double>(passed(model, 150'000)), 150'000 - 3 * 800, 100);
+}
+
+TEST(QueueModel, LeavesAQuarterOfWhatRecordingIsToldToHaveCost) {
+  const Program program = two_waits();
+  QueueModel model(program.store);
+  model.take_out(program.store, {.launch = INT64_MAX, .call = INT64_MIN});
+  EXPECT_GT(passed(model, 150'000), 100'000);
 }
 
 TEST(QueueModel, KeepsWhatRanBesideOtherWorkOfItsStream) {
@@ -175,6 +210,7 @@ TEST(QueueModel, SurvivesDamagedRecordings) {
                                 .correlation = static_cast<uint32_t>(below(50)),
                                 .call = small(8),
                                 .thread = small(3)});
+      program.store.region.append({.start_ns = time(), .parent = store::kNone, .thread = small(3)});
       program.store.kernel.append({.start_ns = time(),
                                    .duration_ns = below(4) == 0 ? time() : static_cast<int64_t>(below(100'000)),
                                    .correlation = static_cast<uint32_t>(below(50)),
@@ -187,7 +223,10 @@ TEST(QueueModel, SurvivesDamagedRecordings) {
                                    .source = static_cast<uint8_t>(below(4))});
       program.store.sync.append({.correlation = static_cast<uint32_t>(below(50)), .track = small(3), .kind = small(5)});
     }
-    const QueueModel model(program.store);
+    QueueModel model(program.store);
+    if (round % 2 == 0) {
+      model.take_out(program.store, {.launch = time(), .call = time(), .region = time()});
+    }
     const Values rows = {0, 1, 2, 3, -1, INT64_MAX, INT64_MIN};
     const std::vector<double> factors = {0.5, 0.0, 1e300, -1.0, 0.5, 0.5, 0.5};
     const Values spans = {0, INT64_MIN, INT64_MAX, 1, time(), time(), -1, 0, 1, 7};

@@ -112,6 +112,24 @@ TEST(RegionGroups, AnOperatorThatOnlyCallsAnotherOverloadCountsOnce) {
   EXPECT_EQ(summary.regions.group_of_row, (std::vector<uint32_t>{0, 0, 0, 0}));
 }
 
+TEST(RegionGroups, TimesAreInclusiveOfTheOutermostOfEachGroup) {
+  Rows rows;
+  const uint32_t outer = operator_path(rows, "aten::eye");
+  const uint32_t inner = operator_path(rows, "aten::eye", outer);
+  const uint32_t around = rows.region(outer, 100);
+  const uint32_t other = rows.region(inner, 30, around);
+  const uint32_t same = rows.region(inner, 20, around);
+  for (const auto& [row, shapes] : {std::pair{around, "[[]]"}, {other, "[[2]]"}, {same, "[[]]"}}) {
+    add_detail(rows, row, shapes);
+  }
+  const Summary summary = summarize(rows.store);
+  const RegionGroups groups = group_regions(rows.store, summary.instances, summary.path_names, {.shapes = true});
+  ASSERT_EQ(groups.totals.size(), 2U);
+  EXPECT_EQ(groups.totals[0].cpu_ns, 100);
+  EXPECT_EQ(groups.totals[1].cpu_ns, 30);
+  EXPECT_EQ(summary.regions.totals[0].cpu_ns, 100);
+}
+
 TEST(RegionGroups, RegionsWithoutAPathAreInNoGroup) {
   Rows rows;
   rows.region(77, 10);

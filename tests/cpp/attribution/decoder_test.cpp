@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -687,6 +688,24 @@ TEST(Decoder, ForgetsThreadsThatEnded) {
     decoder.decode(pool);
   }
   EXPECT_EQ(decoder.finish(INT64_MAX - 1)->api.size(), 20'000U);
+}
+
+TEST(Decoder, KeepsTheThreadsOfTheRowsInTheRingAlone) {
+  Decoder decoder({.mode = Mode::Ring, .max_bytes = uint64_t{1} << 30, .ring_ns = 1'000'000},
+                  fakes::Cupti::instance().table(), 0);
+  decoder.discard_logs();
+  NamesAtWill program;
+  decoder.window().open_ns = INT64_MIN;
+  for (uint64_t thread = 0; thread < 70'000; ++thread) {
+    decoder.state().dictionaries.thread(thread, "ended");
+    if (thread % 10'000 == 0) {
+      program.run("region");
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      program.run("region");
+      decoder.decode(program.pool);
+    }
+  }
+  EXPECT_LT(decoder.finish(base::Clock::process().now_ns())->thread.size(), 50'000U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomProgram,

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -185,6 +186,20 @@ TEST(Dictionaries, StopGrowingWithEndlessThreads) {
   ASSERT_EQ(store.thread.size(), 65'536U);
   EXPECT_EQ(store.thread.system_id[65'534], 65'534U);
   EXPECT_EQ(store.strings[store.thread.name[65'535]], "(more threads)");
+}
+
+TEST(Dictionaries, StopGrowingWithEndlessStreams) {
+  Dictionaries dictionaries;
+  EXPECT_FALSE(dictionaries.is_short_of_ids());
+  for (uint32_t stream = 0; stream < 70'000; ++stream) {
+    EXPECT_EQ(dictionaries.track(0, 1, stream), std::min(stream, 65'535U));
+  }
+  EXPECT_TRUE(dictionaries.is_short_of_ids());
+  EXPECT_EQ(dictionaries.track(0, 1, 7), 7U);
+  const store::Store store = fakes::copy_of(dictionaries);
+  ASSERT_EQ(store.track.size(), 65'536U);
+  EXPECT_EQ(store.track.stream[65'534], 65'534U);
+  EXPECT_EQ(store.track.stream[65'535], store::kNone);
 }
 
 }  // namespace

@@ -203,6 +203,18 @@ TEST_F(GpuRecord, OfASynchronizationLiesInItsRegion) {
   EXPECT_EQ(rows().sync.duration_ns[0], 50);
 }
 
+TEST_F(GpuRecord, OfASynchronizationIsOnTheDeviceOfItsContext) {
+  take(fakes::sync_record({.correlation = 1, .start = 1050, .end = 1090, .context = 8, .stream = 21}, 3));
+  take(fakes::sync_record({.correlation = 1, .start = 1050, .end = 1090, .context = 9, .stream = 21}, 3));
+  take(fakes::kernel_record({.correlation = 1, .start = 1100, .end = 1150, .device = 3, .context = 8, .stream = 21}));
+  take(fakes::sync_record({.correlation = 1, .start = 1100, .end = 1150, .context = 8, .stream = 21}, 3));
+  records_->place_waits();
+  const store::Store store = fakes::copy_of(state_->dictionaries);
+  EXPECT_EQ(rows().sync.track[0], rows().kernel.track[0]) << "came before any work of its context";
+  EXPECT_EQ(rows().sync.track[2], rows().kernel.track[0]);
+  EXPECT_EQ(store.track.device[rows().sync.track[1]], 0U) << "of a context without any work";
+}
+
 TEST_F(GpuRecord, OfASynchronizationOutsideTheWindowIsLeftOut) {
   take(fakes::sync_record({.correlation = 1, .start = 2100, .end = 2150}, 3));
   EXPECT_EQ(rows().sync.size(), 0U);
@@ -317,6 +329,20 @@ TEST_F(GpuRecord, OfMergedGraphsBecomesOneRowALaunch) {
   EXPECT_EQ(rows().graph_launch.duration_ns[0], 300);
   EXPECT_EQ(rows().graph_launch.region[1], 5U);
   EXPECT_EQ(rows().kernel.size() + rows().memcpy.size() + rows().memset.size() + rows().graph_node.size(), 0U);
+}
+
+TEST_F(GpuRecord, OfAMergedGraphHasTheTimeOfTheNodesThatHaveOne) {
+  set_up({.merge_graphs = true});
+  take(fakes::kernel_record({.correlation = 4, .start = 1200, .end = 1250, .graph = 6, .node = 1}));
+  take(fakes::kernel_record({.correlation = 5, .graph = 6, .node = 1}));
+  records_->set_forced(true);
+  take(fakes::kernel_record({.correlation = 4, .graph = 6, .node = 2}));
+  take(fakes::kernel_record({.correlation = 5, .start = 1500, .end = 1550, .graph = 6, .node = 2}));
+  for (const std::size_t row : {0, 1}) {
+    EXPECT_EQ(rows().graph_launch.start_ns[row], row == 0 ? 1200 : 1500);
+    EXPECT_EQ(rows().graph_launch.duration_ns[row], 50);
+    EXPECT_EQ(rows().graph_launch.flags[row], row == 0 ? store::kIncomplete : 0);
+  }
 }
 
 TEST_F(GpuRecord, OfAMergedGraphKeepsItsRowWhenRowsMove) {

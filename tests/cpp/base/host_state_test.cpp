@@ -84,6 +84,19 @@ TEST_F(HostStates, LimitsAreTheLeastOfAllGroupsAround) {
   EXPECT_EQ(state.memory_charged_bytes, 4096U);
 }
 
+TEST_F(HostStates, MemoryThatIsChargedIsOfTheGroupThatLimits) {
+  write("groups/job/step/memory.max", "max\n");
+  write("groups/job/memory.max", "8192\n");
+  write("groups/job/memory.current", "6000\n");
+  EXPECT_EQ(read().memory_charged_bytes, 6000U);
+}
+
+TEST_F(HostStates, MemoryThatIsChargedIsOfTheInnermostGroupWhereNoneLimits) {
+  write("groups/job/step/memory.max", "max\n");
+  write("groups/job/memory.current", "6000\n");
+  EXPECT_EQ(read().memory_charged_bytes, 4096U);
+}
+
 TEST_F(HostStates, LimitsOfTheFirstVersionOfControlGroups) {
   write("proc/self/cgroup", "3:memory:/a\n2:cpu,cpuacct:/a\n");
   write("groups/cpu,cpuacct/a/cpu.cfs_quota_us", "200000\n");

@@ -54,7 +54,7 @@ TEST(MemoryReader, WhatIsNotThereIsNotCopied) {
     EXPECT_EQ(copied(address_of(pages) + 16, 16), 2U);
     EXPECT_EQ(copied(address_of(pages) + kPage, 8), 1U);
     EXPECT_EQ(copied(address_of(pages) + kPage - 8, 16), 1U) << "half of a piece is none";
-    for (const uintptr_t address : {uintptr_t{0}, uintptr_t{8}, UINTPTR_MAX - 7, uintptr_t{1} << 47,
+    for (const uintptr_t address : {uintptr_t{0}, uintptr_t{8}, UINTPTR_MAX - 7, uintptr_t{1} << 47, uintptr_t{1} << 48,
                                     uintptr_t{0xDDDDDDDDDDDDDDDD}, uintptr_t{0xFFFF800000000000}}) {
       EXPECT_EQ(copied(address, 8), 1U) << address;
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <array>
 #include <thread>
 
 #include "gpuscope/base/hooks.h"
@@ -112,6 +113,20 @@ TEST_F(OpenRegionsTest, DeeperThanAreKeptCountAsTheLastOne) {
     OpenRegions::exit(name, &one_);
   }
   EXPECT_EQ(OpenRegions::of_task(&one_), told(0));
+}
+
+TEST_F(OpenRegionsTest, OfManyTasksThatEndInAnyOrderNoneIsLeft) {
+  std::array<int, 3 * OpenRegions::kMax> tasks{};
+  for (const int& task : tasks) {
+    OpenRegions::enter(kStep, &task);
+  }
+  for (const int& task : tasks) {
+    OpenRegions::exit(kStep, &task);
+  }
+  OpenRegions::enter(kLoss, &one_);
+  EXPECT_EQ(OpenRegions::of_task(&one_), told(kLoss));
+  OpenRegions::exit(kLoss, &one_);
+  EXPECT_EQ(OpenRegions::of_program(), 0U);
 }
 
 TEST_F(OpenRegionsTest, LeftOpenAreForgottenWithTheLastUser) {

@@ -3,7 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <semaphore>
+#include <latch>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -107,9 +108,20 @@ TEST(Refusals, ALibraryWithoutTheFunctionsIsNamed) {
 /// All that the GPU has written, evaluated; whether that is all.
 bool decode(PmSampler& sampler, Samples& into) {
   Decoded decoded;
+  sampler.clear(decoded);
   const bool complete = sampler.decode(decoded);
   sampler.evaluate(decoded, into);
   return complete;
+}
+
+TEST(CounterSamples, HaveRoomForWholeOnesOrStayAsTheyAre) {
+  Samples samples;
+  samples.make_room(100, 300);
+  EXPECT_GE(samples.starts.capacity(), 100U);
+  EXPECT_GE(samples.ends.capacity(), 100U);
+  EXPECT_GE(samples.values.capacity(), 300U);
+  EXPECT_THROW(samples.make_room(1, samples.values.max_size() + 1), std::length_error);
+  EXPECT_EQ(samples.size(), 0U);
 }
 
 TEST(PmSampler, HandsOverSamplesButTheFirst) {
@@ -209,28 +221,30 @@ TEST(PmSampler, ChipsWithoutAClockForItCountTheSystems) {
   EXPECT_EQ(fake.trigger, CUPTI_PM_SAMPLING_TRIGGER_MODE_GPU_SYSCLK_INTERVAL);
 }
 
+void finish(PmSampling& sampling, bool last = false) {
+  sampling.begin_finish(last);
+  sampling.wait_finished();
+}
+
 TEST(PmSampling, ReadsInTheBackgroundAndLeavesNothingBehind) {
   Profilers& fake = Profilers::reset();
   const driver::Cupti cupti = fake.table();
   {
     PmSampling sampling(cupti, {kThree});
+    sampling.begin();
     for (uint64_t sample = 0; sample < 4; ++sample) {
       fake.write(sample, sample + 1);
     }
-    std::vector<Samples> all;
-    std::size_t count = 0;
-    while (count < 3) {
-      sampling.take(all);
-      count += all.at(0).size();
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    EXPECT_EQ(count, 3U);
+    fake.wait_decoded();
     fake.write(10, 11);
     fake.write(11, 12);
-    sampling.finish_samples(false);
+    finish(sampling);
+    std::vector<Samples> all;
     sampling.take(all);
-    EXPECT_THAT(all.at(0).starts, ElementsAre(10, 11));
-    EXPECT_EQ(fake.calls_of("pm_start"), 2);
+    EXPECT_THAT(all.at(0).starts, ElementsAre(1, 2, 3, 10, 11));
+    EXPECT_EQ(fake.started, 0);
+    sampling.begin();
+    EXPECT_EQ(fake.started, 1);
     EXPECT_EQ(sampling.take_overflows(), 0U);
     EXPECT_EQ(sampling.why_ended(), "");
   }
@@ -241,33 +255,35 @@ TEST(PmSampling, ReadsInTheBackgroundAndLeavesNothingBehind) {
 
 TEST(PmSampling, ReadsADeviceWhileAnotherTakesLong) {
   Profilers& fake = Profilers::reset();
-  static std::binary_semaphore is_over{0};
+  std::latch may_decode(1);
+  static std::latch* gate;
+  gate = &may_decode;
   static decltype(driver::Cupti::pm_decode) fake_decode;
   driver::Cupti cupti = fake.table();
   fake_decode = cupti.pm_decode;
   cupti.pm_decode = [](void* params) {
     const auto* of = static_cast<const CUpti_PmSampling_DecodeData_Params*>(params)->pPmSamplingObject;
     if (static_cast<const void*>(of) == &Profilers::instance().pending[1]) {
-      is_over.acquire();
-      is_over.release();
+      gate->wait();
     }
     return fake_decode(params);
   };
   PmSampling sampling(cupti, {.metrics = kThree, .devices = {0, 1}});
+  sampling.begin();
   for (const std::size_t device : {0, 1}) {
     fake.write(0, 1, device);
     fake.write(10 * device + 1, 10 * device + 2, device);
   }
+  fake.wait_decoded(0);
+  {
+    const std::lock_guard lock(fake.mutex);
+    EXPECT_EQ(fake.pending[1].size(), 2U);
+  }
+  may_decode.count_down();
+  finish(sampling);
   std::vector<Samples> all;
-  do {
-    sampling.take(all);
-  } while (all.at(0).size() == 0);
-  EXPECT_THAT(all.at(0).starts, ElementsAre(1));
-  EXPECT_EQ(all.at(1).size(), 0U);
-  is_over.release();
-  sampling.finish_samples(false);
   sampling.take(all);
-  EXPECT_EQ(all.at(0).size(), 0U);
+  EXPECT_THAT(all.at(0).starts, ElementsAre(1));
   EXPECT_THAT(all.at(1).starts, ElementsAre(11));
 }
 
@@ -275,23 +291,69 @@ TEST(PmSampling, GoesOnAfterAFullBuffer) {
   Profilers& fake = Profilers::reset();
   const driver::Cupti cupti = fake.table();
   PmSampling sampling(cupti, {kThree});
+  sampling.begin();
   {
     const std::lock_guard lock(fake.mutex);
     fake.overflows = 1;
   }
-  sampling.finish_samples(false);
-  sampling.finish_samples(false);
+  finish(sampling);
+  sampling.begin();
+  finish(sampling);
+  sampling.begin();
   EXPECT_EQ(sampling.take_overflows(), 1U);
   EXPECT_EQ(fake.started, 1);
+}
+
+TEST(PmSampling, HasLongerSamplesAfterALossUpToAMillisecond) {
+  Profilers& fake = Profilers::reset();
+  const driver::Cupti cupti = fake.table();
+  PmSampling sampling(cupti, {.metrics = kThree, .interval_ns = 300'000});
+  EXPECT_EQ(sampling.interval_ns(), 300'000);
+  for (const uint64_t interval_ns : {600'000U, 1'000'000U, 1'000'000U}) {
+    sampling.begin();
+    {
+      const std::lock_guard lock(fake.mutex);
+      fake.overflows = 1;
+    }
+    finish(sampling);
+    sampling.begin();
+    EXPECT_EQ(fake.interval_ns, interval_ns);
+    EXPECT_EQ(sampling.interval_ns(), interval_ns);
+  }
+  PmSampling slow(cupti, {.metrics = kThree, .interval_ns = 3'000'000});
+  slow.begin();
+  {
+    const std::lock_guard lock(fake.mutex);
+    fake.overflows = 1;
+  }
+  finish(slow);
+  slow.begin();
+  EXPECT_EQ(slow.interval_ns(), 3'000'000);  // as was asked for, and no shorter
+}
+
+TEST(PmSampling, SamplesNothingButWindows) {
+  Profilers& fake = Profilers::reset();
+  const driver::Cupti cupti = fake.table();
+  PmSampling sampling(cupti, {kThree});
+  EXPECT_EQ(fake.calls_of("pm_start"), 0);
+  for (int window = 1; window <= 3; ++window) {
+    sampling.begin();
+    EXPECT_EQ(fake.started, 1);
+    finish(sampling);
+    EXPECT_EQ(fake.started, 0);
+    EXPECT_EQ(fake.calls_of("pm_start"), window);
+  }
+  EXPECT_EQ(fake.calls_of("pm_enable"), 1);
 }
 
 TEST(PmSampling, StartsNothingAfterTheLastWindow) {
   Profilers& fake = Profilers::reset();
   const driver::Cupti cupti = fake.table();
   PmSampling sampling(cupti, {kThree});
+  sampling.begin();
   fake.write(0, 1);
   fake.write(1, 2);
-  sampling.finish_samples(true);
+  finish(sampling, true);
   std::vector<Samples> all;
   sampling.take(all);
   EXPECT_THAT(all.at(0).starts, ElementsAre(1));
@@ -302,20 +364,22 @@ TEST(PmSampling, StartsNothingAfterTheLastWindow) {
   const int decoded = fake.calls_of("pm_decode");
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(fake.calls_of("pm_decode"), decoded);
-  sampling.finish_samples(true);  // does not wait for ever
+  finish(sampling, true);  // does not wait for ever
 }
 
 TEST(PmSampling, IsMadeAnewOnceWhereItMayNotGoOn) {
   Profilers& fake = Profilers::reset();
   const driver::Cupti cupti = fake.table();
   PmSampling sampling(cupti, {kThree});
+  sampling.begin();
   fake.write(0, 1);
   fake.write(1, 2);
   {
     const std::lock_guard lock(fake.mutex);
     fake.codes_once = {{"pm_start", CUPTI_ERROR_UNKNOWN}};
   }
-  sampling.finish_samples(false);
+  finish(sampling);
+  sampling.begin();
   EXPECT_EQ(sampling.why_ended(), "");
   EXPECT_EQ(fake.calls_of("pm_enable"), 2);
   EXPECT_EQ(fake.calls_of("pm_set_config"), 2);
@@ -323,7 +387,7 @@ TEST(PmSampling, IsMadeAnewOnceWhereItMayNotGoOn) {
   EXPECT_EQ(fake.started, 1);
   fake.write(2, 3);
   fake.write(3, 4);
-  sampling.finish_samples(true);
+  finish(sampling, true);
   std::vector<Samples> all;
   sampling.take(all);
   EXPECT_THAT(all.at(0).starts, ElementsAre(1, 3));
@@ -333,6 +397,7 @@ TEST(PmSampling, SamplesStayWhereItMayNotGoOn) {
   Profilers& fake = Profilers::reset();
   const driver::Cupti cupti = fake.table();
   PmSampling sampling(cupti, {kThree});
+  sampling.begin();
   fake.write(0, 1);
   fake.write(1, 2);
   {
@@ -340,7 +405,8 @@ TEST(PmSampling, SamplesStayWhereItMayNotGoOn) {
     fake.codes = {{"pm_start", CUPTI_ERROR_UNKNOWN}};
     fake.overflows = 1;
   }
-  sampling.finish_samples(false);
+  finish(sampling);
+  sampling.begin();
   EXPECT_THAT(sampling.why_ended(), HasSubstr("pm_start failed"));
   EXPECT_EQ(fake.calls_of("pm_start"), 3);
   std::vector<Samples> all;
@@ -352,58 +418,73 @@ TEST(PmSampling, EndsWithTheReasonWhenCuptiRefusesToGoOn) {
   Profilers& fake = Profilers::reset();
   const driver::Cupti cupti = fake.table();
   PmSampling sampling(cupti, {kThree});
+  sampling.begin();
   {
     const std::lock_guard lock(fake.mutex);
     fake.codes = {{"pm_decode", CUPTI_ERROR_UNKNOWN}};
   }
-  sampling.finish_samples(false);
+  finish(sampling);
   EXPECT_THAT(sampling.why_ended(), HasSubstr("pm_decode failed"));
-  sampling.finish_samples(false);  // does not wait for ever
+  finish(sampling);  // does not wait for ever
+}
+
+TEST(PmSampling, EndsWithTheReasonWhenItCannotBegin) {
+  for (const char* const step : {"pm_data_initialize", "pm_start"}) {
+    Profilers& fake = Profilers::reset();
+    const driver::Cupti cupti = fake.table();
+    fake.codes = {{step, CUPTI_ERROR_UNKNOWN}};
+    PmSampling sampling(cupti, {kThree});
+    sampling.begin();  // does not wait for ever
+    finish(sampling);
+    EXPECT_THAT(sampling.why_ended(), HasSubstr(std::string(step) + " failed"));
+  }
 }
 
 TEST(PmSampling, EndsWithTheReasonWhenSamplesCannotBeEvaluated) {
   Profilers& fake = Profilers::reset();
   const driver::Cupti cupti = fake.table();
   PmSampling sampling(cupti, {kThree});
+  sampling.begin();
   {
     const std::lock_guard lock(fake.mutex);
     fake.codes = {{"host_evaluate", CUPTI_ERROR_UNKNOWN}};
   }
   fake.write(0, 1);
   fake.write(1, 2);
-  sampling.finish_samples(false);
+  finish(sampling);
   EXPECT_THAT(sampling.why_ended(), HasSubstr("host_evaluate failed"));
 }
 
 TEST(PmSampling, DecodesOnWhileSamplesWaitToBeEvaluated) {
   Profilers& fake = Profilers::reset();
-  static std::binary_semaphore may_evaluate{0};
+  std::latch may_evaluate(1);
+  static std::latch* gate;
+  gate = &may_evaluate;
   static decltype(driver::Cupti::host_evaluate) fake_evaluate;
   driver::Cupti cupti = fake.table();
   fake_evaluate = cupti.host_evaluate;
   cupti.host_evaluate = [](void* params) {
-    may_evaluate.acquire();
-    may_evaluate.release();
+    gate->wait();
     return fake_evaluate(params);
   };
-  PmSampling sampling(cupti, {kThree});
-  for (uint64_t sample = 0; sample < 30; ++sample) {
+  // Of samples this long none more come while a busy machine holds the threads up, so that two images are enough.
+  PmSampling sampling(cupti, {.metrics = kThree, .interval_ns = 3'600'000'000'000});
+  sampling.begin();
+  for (uint64_t sample = 0; sample < 2500; ++sample) {  // two images
     fake.write(sample, sample + 1);
+    if (sample % 500 == 0) {
+      fake.wait_decoded();
+    }
   }
-  const auto has_pending = [&fake] {
-    const std::lock_guard lock(fake.mutex);
-    return !fake.pending[0].empty();
-  };
-  while (has_pending()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  fake.wait_decoded();
   std::vector<Samples> all;
   sampling.take(all);
   EXPECT_EQ(all.at(0).size(), 0U);
-  may_evaluate.release();
-  sampling.finish_samples(false);
+  may_evaluate.count_down();
+  finish(sampling);
   sampling.take(all);
-  EXPECT_EQ(all.at(0).size(), 29U);
+  EXPECT_EQ(all.at(0).size(), 2499U);
+  EXPECT_EQ(sampling.take_overflows(), 0U);
 }
 
 TEST(RangeProfiler, HasTheWorkRepeatedUntilAllIsCollected) {

@@ -197,6 +197,24 @@ TEST_F(FunctionLanes, ThatBeginARegionOrEndOneGetALaneAndTheRegionKeepsItsOwn) {
   EXPECT_THAT(lanes_of(Source::Region), ElementsAre(0));
 }
 
+TEST_F(FunctionLanes, ThatOutlastThoseInWhichTheyBeginGetLanes) {
+  function(1000, 11'000);
+  function(6000, 16'000);
+  function(7000, 20'000);
+  function(8000, 9000);  // in the first
+  EXPECT_THAT(lanes_of(Source::PythonFunction), ElementsAre(0, 1, 2, 0));
+}
+
+TEST_F(FunctionLanes, ThatOutlastOthersTakeTheFirstLaneThatIsFreeAgain) {
+  function(0, 20);
+  function(10, 30);
+  function(15, 60);
+  function(40, 70);
+  function(50, 80);
+  EXPECT_THAT(lanes_of(Source::PythonFunction), ElementsAre(0, 1, 2, 0, 1));
+  EXPECT_EQ(lay_out(make_.store()).threads.at(0).lanes, 3U);
+}
+
 TEST_F(FunctionLanes, StandOutsideWhatTakesTheSameTime) {
   make_.region(path_, 10, 20);
   function(10, 20);

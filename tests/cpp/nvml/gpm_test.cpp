@@ -93,6 +93,12 @@ TEST_F(GpmReaders, CompareSamplesThatLieATenthOfASecondApartHoweverOftenTheyAreA
   }
 }
 
+TEST_F(GpmReaders, GiveMeansOfAnHour) {
+  GpmReader reader(nvml_, nullptr);
+  reader.read(1000 * kMs, true);
+  EXPECT_EQ(reader.read(3'601'000 * kMs, true).sm_active_ratio, 0.5);
+}
+
 TEST_F(GpmReaders, NameAMetricThatIsNotCounted) {
   counters_.dram_code = fakes::Nvml::kNotSupported;
   GpmReader reader(nvml_, nullptr);
@@ -151,7 +157,7 @@ TEST_F(GpmReaders, ComeBackAfterAFailureThatPasses) {
 TEST_F(GpmReaders, ForgetASampleOfLongAgo) {
   GpmReader reader(nvml_, nullptr);
   reader.read(1000 * kMs, true);
-  reader.read(1'000'000 * kMs, true);
+  reader.read(8'000'000 * kMs, true);
   EXPECT_TRUE(counters_.pairs.empty());
 }
 

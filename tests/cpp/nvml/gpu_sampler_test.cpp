@@ -290,6 +290,49 @@ TEST_F(GpuSamplers, StopAtOnceHoweverLongTheInterval) {
   EXPECT_EQ(sampler.cost().rounds, 1U);
 }
 
+TEST_F(GpuSamplers, LeaveACallBehindThatDoesNotReturn) {
+  static std::atomic<bool> hangs;
+  hangs = true;
+  nvml_.utilization = [](driver::NvmlDevice, driver::NvmlUtilization*) {
+    for (; hangs; std::this_thread::sleep_for(1ms)) {
+    }
+    return 0;
+  };
+  GpuSampler sampler(nvml_, 1ms);
+  EXPECT_FALSE(sampler.stop());
+  EXPECT_EQ(sampler.cost().rounds, 0U);
+  hangs = false;
+  EXPECT_TRUE(sampler.stop());
+}
+
+TEST_F(GpuSamplers, CountTheMemoryOfAGpuInstanceOnceHoweverManyComputeInstancesShareIt) {
+  static const auto is_part = [](driver::NvmlDevice device) { return reinterpret_cast<uintptr_t>(device) >= 100; };
+  nvml_.mig_count_max = [](driver::NvmlDevice, unsigned* count) {
+    *count = 3;
+    return 0;
+  };
+  nvml_.mig_device = [](driver::NvmlDevice, unsigned index, driver::NvmlDevice* handle) {
+    *handle = reinterpret_cast<driver::NvmlDevice>(uintptr_t{100} + index);
+    return 0;
+  };
+  nvml_.gpu_instance = [](driver::NvmlDevice handle, unsigned* number) {
+    *number = reinterpret_cast<uintptr_t>(handle) == 100 ? 1 : 5;
+    return 0;
+  };
+  nvml_.compute_instance = [](driver::NvmlDevice handle, unsigned* number) {
+    *number = reinterpret_cast<uintptr_t>(handle) == 102 ? 1 : 0;
+    return 0;
+  };
+  nvml_.memory_info = [](driver::NvmlDevice device, driver::NvmlMemory* memory) {
+    memory->used = 1'000;
+    return is_part(device) ? 0 : fakes::Nvml::kNotSupported;
+  };
+  GpuSampler sampler(nvml_, 1ms);
+  const GpuSample sample = take_at_least(sampler, 1).at(0);
+  ASSERT_EQ(sample.state.instances.value().size(), 3U);
+  EXPECT_EQ(sample.state.memory_used_bytes, 2'000U);
+}
+
 TEST_F(GpuSamplers, KeepTheNewestWhereNobodyTakesThem) {
   fake_.gpus = 5'001;
   GpuSampler sampler(nvml_, 1ms);

@@ -186,6 +186,17 @@ TEST_F(NvtxPayloads, SchemaThatContainsItselfComesToAnEnd) {
   EXPECT_EQ(record(id, values, sizeof(values))["number"], "5");
 }
 
+TEST_F(NvtxPayloads, SchemaThatContainsItselfManyTimesComesToAnEnd) {
+  constexpr uint64_t kSelf = (1 << 24) + 98;
+  std::vector<nvtxPayloadSchemaEntry_t> entries{{0, NVTX_PAYLOAD_ENTRY_TYPE_UINT8, "number"}};
+  for (uint64_t field = 1; field < 1000; ++field) {  // to the fifth power
+    entries.push_back({0, kSelf, "self", nullptr, 0, field});
+  }
+  const uint64_t id = schema(entries, 1000, kSelf);
+  const std::vector<uint8_t> data(1000, 5);
+  EXPECT_EQ(record(id, data.data(), data.size())["number"], "5");
+}
+
 TEST_F(NvtxPayloads, NothingIsReadPastTheEndOfABlob) {
   const uint64_t id = schema(
       {

@@ -123,5 +123,21 @@ TEST(JsonNumbers, MicrosecondsKeepTheirNanoseconds) {
   }
 }
 
+TEST(JsonNumbers, MicrosecondsSince1970KeepTheirNanoseconds) {
+  EXPECT_EQ(us_to_ns("1700000000000000"), 1'700'000'000'000'000'000);
+  EXPECT_EQ(us_to_ns("1700000000000001"), 1'700'000'000'000'001'000);
+  EXPECT_EQ(us_to_ns("1700000000000000.125"), 1'700'000'000'000'000'125);
+  EXPECT_EQ(us_to_ns("1700000000000000.9996"), 1'700'000'000'000'001'000);
+  EXPECT_EQ(us_to_ns("-1700000000000000.125"), -1'700'000'000'000'000'125);
+  EXPECT_EQ(us_to_ns("4611686018427386.999"), 4'611'686'018'427'386'999);
+}
+
+TEST(JsonNumbers, MicrosecondsWhoseNanosecondsNeedMoreBitsAreNone) {
+  for (const char* const none : {"9223372036854775", "9223372036854775.807", "9223372036854776", "9999999999999999",
+                                 "-9223372036854776", "10000000000000000", "17000000000000000.5"}) {
+    EXPECT_EQ(us_to_ns(none), std::nullopt) << none;
+  }
+}
+
 }  // namespace
 }  // namespace gpuscope::readers

@@ -36,6 +36,17 @@ TEST(SpanNesting, OfEqualSpansTheLaterLiesInTheEarlierAndOverlapsInPartAreBeside
   EXPECT_EQ(found.around, (std::vector<uint32_t>{kNone, 0, kNone, 2}));
 }
 
+TEST(SpanNesting, ACallThatOutlastsARegionLeavesItsOtherCallsInIt) {
+  // step [0, 100) with forward [50, 90) in it; calls [40, 150), [60, 70) and [95, 99).
+  const std::vector<int64_t> start = {0, 50, 40, 60, 95};
+  const std::vector<int64_t> duration = {100, 40, 110, 10, 4};
+  const std::vector<uint32_t> thread(5, 0);
+  const std::vector<uint32_t> name = {1, 2};
+  const std::vector<uint32_t> kind = {0, 0};
+  const Nesting found = nest({start, duration, thread}, name, kind);
+  EXPECT_EQ(found.around, (std::vector<uint32_t>{kNone, 0, kNone, 1, 0}));
+}
+
 TEST(RowNumbers, DistinctRowsAreNumberedInOrder) {
   RowNumbers numbers(2);
   const std::vector<int64_t> first = {7, 0, 7, 7};

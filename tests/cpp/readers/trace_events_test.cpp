@@ -118,6 +118,24 @@ TEST(TraceEvents, DamageIsNamedWithItsPlaceAndWhatStoodBeforeRemains) {
   }
 }
 
+TEST(TraceEvents, ADamagedTraceIsNotWholeAndTellsWhereItsLastEventEnds) {
+  for (const std::string_view text : {R"([{"ph": "X"}, {"ph": X}])", R"({"traceEvents": [{"ph": "X"}, {"ph": X}]})"}) {
+    TraceEvents events = reader();
+    EXPECT_THROW(read_whole(events, text), base::CorruptTrace) << text;
+    EXPECT_FALSE(events.is_whole()) << text;
+    EXPECT_EQ(events.offset(), text.find('}') + 1) << text;
+  }
+}
+
+TEST(TraceEvents, AListThatIsCutWithinAnEventIsNotWhole) {
+  for (const std::string_view text : {R"([{"ph": "X"}, {"ph": "X")", R"([{"ph": "X"}, 3)", R"([{"ph": "X"}, {)"}) {
+    TraceEvents events = reader();
+    EXPECT_EQ(read_whole(events, text).size(), 1U) << text;
+    EXPECT_FALSE(events.is_whole()) << text;
+    EXPECT_EQ(events.offset(), text.find('}') + 1) << text;
+  }
+}
+
 TEST(TraceEvents, NamesThatAreNoUtf8AreMadeValid) {
   TraceEvents events = reader();
   const EventColumns rows = read_whole(events, "[{\"ph\": \"X\", \"name\": \"a\xFF\"}]");

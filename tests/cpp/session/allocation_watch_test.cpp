@@ -197,6 +197,17 @@ TEST_F(AllocationWatches, StayOffAfterAPauseThatNobodyWaitedFor) {
   EXPECT_EQ(watch_->watch(false), "");
 }
 
+TEST_F(AllocationWatches, AreRefusedUntilAPauseEndsThatOutlastsTheUsers) {
+  watch_->watch(false);
+  watch_->pause("torch.profiler needs it");
+  watch_->unwatch();
+  EXPECT_EQ(watch_->watch(false), "torch.profiler needs it");
+  EXPECT_EQ(watch_->resume(), "");
+  EXPECT_EQ(watch_->watch(false), "");
+  EXPECT_TRUE(watch_->state().watching);
+  EXPECT_EQ(watch_->state().why, "");
+}
+
 TEST_F(AllocationWatches, SayWhoKeptTheSlotAfterAPause) {
   watch_->watch(false);
   watch_->pause("torch.profiler needs it");

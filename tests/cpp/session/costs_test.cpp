@@ -87,13 +87,19 @@ TEST(Costs, AddUpByWhatWasCounted) {
   counters.region_events = 4;
   counters.function_events = 3;
   counters.work_ns = 7;
+  counters.function_work_ns = 500;
   Costs costs;
   costs.event_ns = 20;
   costs.launch_ns = 500;
   costs.call_ns = 100;
   const Overhead overhead = overhead_of(counters, costs);
-  EXPECT_EQ(overhead.own_ns, 20 * (2 * 15 + 4 + 3) + 7);
+  EXPECT_EQ(overhead.own_ns, 20 * (2 * 15 + 4 + 3) + 7 + 500);
   EXPECT_EQ(overhead.cupti_ns, 10 * 500 + 5 * 100);
+  const EventCosts each = event_costs_of(counters, costs);
+  EXPECT_EQ(each.launch_ns, 500 + 2 * 20);
+  EXPECT_EQ(each.call_ns, 100 + 2 * 20);
+  EXPECT_EQ(each.region_ns, (20 * 4 + 7) / 2);
+  EXPECT_EQ(event_costs_of({}, costs).region_ns, 0);
 }
 
 TEST(Costs, OfAnEventAreMeasuredInALogOfTheirOwn) {

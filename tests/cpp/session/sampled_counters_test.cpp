@@ -132,16 +132,41 @@ TEST_F(SampledCounters, CountTheFullBuffersInTheAudit) {
             2);
 }
 
+TEST_F(SampledCounters, AreKeptWithWhatWasLostWhenAnotherProfilerComes) {
+  Session session(*vendor_, options_);
+  session.open();
+  for (int sample = 0; sample < 3; ++sample) {
+    write();
+  }
+  {
+    const std::lock_guard lock(fake_.mutex);
+    fake_.overflows = 1;
+  }
+  session.release_cupti();
+  EXPECT_EQ(fake_.enabled, 0);
+  const std::unique_ptr<Store> store = session.cut();
+  EXPECT_EQ(info(*store, "audit.counter_overflows"), "1");
+  EXPECT_THAT(info(*store, "counters.why"), HasSubstr("another profiler"));
+  session.open();
+  const std::unique_ptr<Store> next = session.stop();
+  EXPECT_EQ(next->find_info("audit.counter_overflows"), "");
+  EXPECT_THAT(info(*next, "counters.why"), HasSubstr("another profiler"));
+}
+
 TEST_F(SampledCounters, OfARingGoWithTheirValues) {
   options_.settings.mode = attribution::Mode::Ring;
   options_.settings.ring_ns = 20'000'000;
   Session session(*vendor_, options_);
   session.open();
   const int64_t begin_ns = base::Clock::process().now_ns();
-  while (base::Clock::process().now_ns() < begin_ns + 500'000'000) {  // what comes late, of one poll, may stay
+  constexpr int kSamples = 4000;  // of three images: those of the last come at the end, and all stay
+  for (int sample = 0; sample < kSamples; ++sample) {
     write();
     fakes::Cupti::instance().launch("kernel");
     std::this_thread::sleep_for(std::chrono::microseconds(200));
+    if (sample % 250 == 0) {
+      fake_.wait_decoded();
+    }
   }
   const std::unique_ptr<Store> store = session.stop();
   const std::size_t samples = store->counter_sample.size();

@@ -671,6 +671,55 @@ TEST_F(Sessions, TellOfWhatCuptiDropped) {
   EXPECT_EQ(audit(*session.cut(), "dropped"), 0U);
 }
 
+TEST_F(Sessions, TellOfWhatCuptiDroppedUntilItWasGivenUp) {
+  Session& session = start();
+  session.open();
+  cupti_.change([&] { cupti_.dropped = 5; });
+  session.release_cupti();
+  EXPECT_EQ(audit(*session.cut(), "dropped"), 5U);
+}
+
+class NewNames : public Sessions {
+ protected:
+  static constexpr uint32_t kCount = 1000;
+
+  // Regions with names that are kept for a recording, as programs make them.
+  static void log_new_names() {
+    base::EventLog& log = *base::EventLogs::current();
+    for (uint32_t number = 0; number < kCount; ++number) {
+      log.append(base::ticks(), log.id_of("new " + std::to_string(number)), base::Op::Enter);
+      log.append(base::ticks(), 0, base::Op::Exit);
+    }
+  }
+  static void expect_new_names(const Store& store) {
+    ASSERT_EQ(store.region.size(), kCount);
+    for (uint32_t row = 0; row < kCount; ++row) {
+      ASSERT_EQ(region_name(store, row), "new " + std::to_string(row));
+    }
+  }
+};
+
+TEST_F(NewNames, AreNotDisturbedByTheEndOfOneThatHasStopped) {
+  start();
+  std::unique_ptr<Session> stopped = std::move(session_);
+  stopped->open();
+  stopped->stop();
+  Session& next = start();
+  next.open();
+  log_new_names();
+  stopped->switch_regions(false);
+  stopped.reset();
+  expect_new_names(*next.cut());
+}
+
+TEST_F(NewNames, AreNotDisturbedByOneThatIsRefused) {
+  Session& session = start();
+  session.open();
+  log_new_names();
+  EXPECT_THROW(Session(*vendor_, {}), base::InvalidArgument);
+  expect_new_names(*session.cut());
+}
+
 TEST_F(Sessions, TellOfForeignBuffers) {
   Session& session = start();
   session.open();
@@ -1137,6 +1186,20 @@ TEST_F(Sessions, CollectOnTheCpuInTheChildOfAFork) {
     const auto store = own.stop();
     return own.tier() == "cpu" && own.tier_reason().find("forked") != std::string::npos && store != nullptr &&
            store->region.size() == 1 && region_name(*store, 0) == "of the child";
+  }));
+}
+
+TEST_F(Sessions, LeaveCuptiAloneInTheChildOfAProcessThatSharesIt) {
+  if (!kForksAreTested) {
+    GTEST_SKIP();
+  }
+  cupti_.subscribe_code = driver::kCuptiMultipleSubscribers;
+  start({.may_share_cupti = true}).open();
+  EXPECT_TRUE(in_child([&] {
+    const int flushes = cupti_.flushes + cupti_.forced_flushes;
+    Session own(*vendor_, {});
+    own.open();
+    return own.stop() != nullptr && cupti_.flushes + cupti_.forced_flushes == flushes;
   }));
 }
 

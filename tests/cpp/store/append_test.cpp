@@ -252,6 +252,22 @@ TEST(Append, AddsUpWhatTheAuditCounts) {
   EXPECT_EQ(all.find_info("trace.id"), "third");
 }
 
+TEST(Append, KeepsTheLargestOfWhatOneOfSomethingTook) {
+  const auto make = [](const char* key, const char* value) {
+    auto store = std::make_unique<Store>();
+    store->set_info(key, value);
+    return store;
+  };
+  for (const char* key : {"audit.launch_cost_ns", "audit.counter_interval_ns", "audit.device_samples_longest_ns",
+                          "audit.flush_max_ns", "audit.calibration_ns"}) {
+    Store all;
+    append(all, *make(key, "70"));
+    append(all, *make(key, "900"));
+    append(all, *make(key, "80"));
+    EXPECT_EQ(all.find_info(key), "900") << key;
+  }
+}
+
 TEST(Append, LetsTheLastRowStandForTracksThatFindNoRoom) {
   Store first;
   Store second;

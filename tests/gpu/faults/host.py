@@ -24,15 +24,18 @@ def _beside(host: Step) -> Step:
     return lambda: (host(), compute())
 
 
+def _after(ms: float) -> float:
+    """When so long has passed: a program has as much to do where it is recorded, and more besides."""
+    return time.perf_counter() + ms / 1e3
+
+
 def nothing_beside(amount: float) -> Step:
     return _beside(lambda: None)
 
 
 def python_in_the_loop(ms: float) -> Step:
-    pace = Pace(ms, LATE_MS)
-
     def make() -> None:
-        until = pace.next()
+        until = _after(ms)
         while time.perf_counter() < until:
             sum([number * 2 for number in range(2000)])
 
@@ -41,24 +44,23 @@ def python_in_the_loop(ms: float) -> Step:
 
 def collector_each_step(ms: float) -> Step:
     kept: list[object] = []
-    pace = Pace(ms, LATE_MS)
-    step = _beside(lambda: _collect(pace, kept))
+    step = _beside(lambda: _collect(ms, kept))
     gc.freeze()  # what is there already takes no time of a collection
     kept += [[] for _ in range(OBJECTS)]
     return step
 
 
-def _collect(pace: Pace, kept: object) -> None:
-    until = pace.next()
+def _collect(ms: float, kept: object) -> None:
+    until = _after(ms)
     while time.perf_counter() < until:
         gc.collect()
 
 
 def checkpoint_each_step(ms: float) -> Step:
-    weights, file, pace = torch.zeros(WEIGHTS), io.BytesIO(), Pace(ms, LATE_MS)
+    weights, file = torch.zeros(WEIGHTS), io.BytesIO()
 
     def save() -> None:
-        until = pace.next()
+        until = _after(ms)
         while time.perf_counter() < until:
             file.seek(0)  # the memory of the first time is written again
             torch.save(weights, file)

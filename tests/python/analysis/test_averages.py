@@ -5,7 +5,7 @@ import pytest
 
 from fakes.gscope import NONE
 from fakes.recordings import aggregate, cpu_only, make_trace, training
-from gpuscope.analysis import DeviceType, key_averages
+from gpuscope.analysis import DeviceType, FunctionEventAvg, events, key_averages
 from gpuscope.errors import InvalidArgument
 
 
@@ -115,3 +115,57 @@ def test_device_is_named_only_where_there_is_one():
 def test_a_bad_stack_depth_is_an_error(value):
     with pytest.raises(InvalidArgument, match="group_by_stack_n"):
         key_averages(training(), group_by_stack_n=value)
+
+
+def test_rows_of_several_recordings_add_up():
+    ranks = [row(training(), "forward") for _ in range(2)]
+    total = FunctionEventAvg()
+    for rank in ranks:
+        total += rank
+    assert (total.key, total.kind, total.count) == ("forward", "region", 2 * ranks[0].count)
+    assert total.cpu_time_total == 2 * ranks[0].cpu_time_total
+    assert total.self_device_time_total == 2 * ranks[0].self_device_time_total
+    assert total.cpu_time == ranks[0].cpu_time
+    assert (total.min, total.max, total.p50) == (ranks[0].min, ranks[0].max, 0.0)
+    assert ranks[0] == ranks[1]
+    assert ranks[0].add(ranks[1]) is ranks[0]
+    assert ranks[0].count == total.count
+
+
+def test_own_times_of_regions_and_of_python_functions_in_them_add_up():
+    functions = {"start_ns": [0, 20_000], "duration_ns": [100_000, 50_000], "name": ["main", "work"]}
+    trace = make_trace(
+        {
+            "path": {"name": ["phase"]},
+            "thread": {"system_id": [1]},
+            "region": {"start_ns": [10_000], "duration_ns": [80_000], "path": [0]},
+            "python_function": {**functions, "parent": [NONE, 0], "module": [NONE] * 2},
+        }
+    )
+    rows = key_averages(trace, include_python_functions=True)
+    assert {row.key: row.self_cpu_time_total for row in rows} == {"phase": 30.0, "main": 20.0, "work": 50.0}
+    assert {row.key: row.self_cpu_percent for row in rows} == {"phase": "30.00%", "main": "20.00%", "work": "50.00%"}
+    assert rows.self_cpu_time_total == 100.0
+
+
+def test_an_event_adds_to_a_row():
+    kernels = [event for event in events(training()) if event.name == "triton_mm"]
+    total = FunctionEventAvg()
+    for kernel in kernels:
+        total.add(kernel)
+    mine = row(training(), "triton_mm")
+    assert (total.count, total.device_time_total) == (mine.count, mine.device_time_total)
+    assert (total.min, total.max) == (mine.min, mine.max)
+
+
+def test_an_event_adds_the_bytes_that_it_moved():
+    (copy,) = [event for event in events(training()) if event.name == "Memcpy HtoD (Pageable -> Device)"]
+    assert FunctionEventAvg().add(copy).bytes == row(training(), copy.name).bytes > 0
+
+
+def test_what_is_no_row_of_the_same_key_does_not_add():
+    forward = row(training(), "forward")
+    with pytest.raises(InvalidArgument, match="other is a row of 'backward'; accepted are those of 'forward'"):
+        forward += row(training(), "backward")
+    with pytest.raises(InvalidArgument, match="other is a int"):
+        forward.add(1)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import copy
+import pickle
 import tracemalloc
 
 import pytest
@@ -9,6 +11,7 @@ from fakes.gscope import NONE
 from fakes.recordings import aggregate, cpu_only, make_trace, training
 from gpuscope.analysis import tree
 from gpuscope.errors import InvalidArgument
+from gpuscope.text import columns_of
 
 TRAINING = """\
 Name                                                      Count  GPU total  GPU self  CPU total  CPU self        p50
@@ -56,6 +59,23 @@ def test_nodes_come_before_their_children():
 def test_the_root_is_the_recording():
     root = tree(training()).root
     assert (root.kind, root.cpu_ns, root.device_ns) == ("recording", 100_000, 13_300)
+
+
+def test_the_root_lasts_as_long_as_what_lies_in_it():
+    parts = {"region": [0, 1], "first": [0, 0], "suspended_ns": [50, 0]}
+    regions = {"start_ns": [0, 60], "duration_ns": [10, 20], "path": [0, 0], "parent": [NONE] * 2}
+    trace = make_trace(
+        {"path": {"name": ["fetch"]}, "thread": {"system_id": [1]}, "region": regions, "resumption": parts}
+    )
+    root = tree(trace).root
+    assert (root.cpu_ns, root.elapsed_ns) == (30, 80)
+
+
+def test_columns_stand_below_each_other_beside_names_of_wide_characters():
+    regions = {"duration_ns": [5, 5], "path": [0, 1], "parent": [NONE] * 2}
+    trace = make_trace({"path": {"name": ["\u540d" * 50, "plain"]}, "thread": {"system_id": [1]}, "region": regions})
+    lines = tree(trace).render(width=80).splitlines()[:-1]
+    assert {columns_of(line) for line in lines} == {80}
 
 
 def test_what_a_graph_ran_is_grouped_by_its_capture():
@@ -108,15 +128,29 @@ def test_an_empty_recording_has_an_empty_tree():
     assert "Name" in str(tree(make_trace({})))
 
 
-def test_deep_recursion_prints():
-    depth = 3_000
-    parents = [NONE, *range(depth - 1)]
-    region = {"duration_ns": [depth - row for row in range(depth)], "parent": parents, "path": list(range(depth))}
-    trace = make_trace(
-        {"path": {"name": ["f"] * depth, "parent": parents}, "thread": {"system_id": [1]}, "region": region}
+DEEP = 3_000
+
+
+def deep():
+    parents = [NONE, *range(DEEP - 1)]
+    region = {"duration_ns": [DEEP - row for row in range(DEEP)], "parent": parents, "path": list(range(DEEP))}
+    return make_trace(
+        {"path": {"name": ["f"] * DEEP, "parent": parents}, "thread": {"system_id": [1]}, "region": region}
     )
-    assert len(list(tree(trace))) == depth
-    assert len(tree(trace).render().splitlines()) == depth + 2
+
+
+def test_deep_recursion_prints():
+    assert len(list(tree(deep()))) == DEEP
+    assert len(tree(deep()).render().splitlines()) == DEEP + 2
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda found: pickle.loads(pickle.dumps(found))])
+@pytest.mark.parametrize("make", [training, deep, lambda: make_trace({})])
+def test_trees_can_be_copied_pickled_and_compared(make, copied):
+    found = tree(make())
+    assert copied(found) == found
+    assert hash(copied(found)) == hash(found)
+    assert found != tree(cpu_only())
 
 
 def test_a_deep_tree_prints_in_memory_linear_in_its_rows():

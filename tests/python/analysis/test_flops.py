@@ -212,3 +212,14 @@ def test_backward_convolutions_agree_with_torchs_counter():
     options = [[6], [2, 2], [1, 1], [1, 1], False, [0, 0], 1]
     both = formula(grad, x, weight, *options, [True, True, False], out_val=(x, weight, None))
     assert both == 2 * CONV_FLOPS
+
+
+def test_a_count_beyond_64_bits_is_not_known():
+    huge = "[[4194304, 4194304], [4194304, 4194304]]"
+    assert counted(("aten::mm", huge, None), ("aten::mm", "[[3, 4], [4, 5]]", None)) == [None, 120]
+
+
+def test_sums_of_counts_may_be_beyond_64_bits():
+    large = "[[2097152, 1048576], [1048576, 1048576]]"  # 2^62
+    (row,) = key_averages(record(*[("aten::mm", large, None)] * 3))
+    assert row.flops == 3 * 2**62

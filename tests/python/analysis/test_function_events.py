@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 
 from fakes.gscope import NONE
 from fakes.recordings import aggregate, make_trace, training
 from gpuscope.analysis import DeviceType, events
+from gpuscope.analysis.function_events import _OutsideMemory
 
 
 def one(name, kind=None):
@@ -86,5 +90,35 @@ def test_a_recording_without_single_events_has_none(make):
     assert events(make()) == []
 
 
+def test_columns_of_memory_outside_regions_are_made_once():
+    memory = {"start_ns": [5, 9], "bytes": [64, -64], "region": [NONE] * 2}
+    outside = _OutsideMemory(make_trace({"thread": {"system_id": [1]}, "allocation": memory}))
+    assert outside.bytes is outside.bytes
+    assert outside.bytes.tolist() == [64, -64]
+
+
 def test_repr_names_the_event():
     assert repr(one("forward")) == "<FunctionEvent region 'forward' at 2.000us for 30.000us>"
+
+
+COPIES = [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))]
+
+
+@pytest.mark.parametrize("copied", COPIES)
+def test_events_can_be_copied_and_pickled(copied):
+    original = events(training())
+    again = copied(original)
+    assert again.table() == original.table()
+    assert [repr(event) for event in again] == [repr(event) for event in original]
+    assert [event.stack for event in again] == [event.stack for event in original]
+    assert again.key_averages() == original.key_averages()
+    assert [event.name for event in copied(list(original))] == [event.name for event in original]
+
+
+@pytest.mark.parametrize("copied", COPIES)
+def test_a_copied_event_keeps_what_is_around_it(copied):
+    forward = copied(one("forward"))
+    assert forward.time_range == one("forward").time_range
+    assert forward.cpu_parent.name == "train"
+    again = copied(events(training()))
+    assert {id(event.cpu_parent) for event in again if event.cpu_parent} <= {id(event) for event in again}

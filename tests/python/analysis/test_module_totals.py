@@ -6,7 +6,7 @@ import pytest
 import gpuscope as gs
 from fakes.gscope import NONE, make_store
 from gpuscope.analysis import modules
-from gpuscope.errors import NotAvailable
+from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.trace import Trace
 
 OP, MODULE = 1, 3
@@ -152,6 +152,19 @@ def test_the_table_has_one_line_a_module(program):
     assert result.table(row_limit=1).count("\n") == 2
 
 
+@pytest.mark.parametrize("row_limit", [None, "5", 2.5, -7])
+def test_a_row_limit_that_is_none_is_an_error(program, row_limit):
+    program.region("Net", MODULE)
+    with pytest.raises(InvalidArgument, match=f"row_limit is {row_limit!r}; accepted are integers from -1"):
+        program.modules().table(row_limit)
+
+
+def test_links_that_lead_back_to_their_module_end(program):
+    net = program.region("Net", MODULE)
+    program.links.append((net, program.op("aten::mm", net, us=4)))
+    assert [row.path for row in program.modules()] == ["Net"]
+
+
 def test_modules_of_a_profile_are_asked_of_the_profile():
     from gpuscope import _core
 
@@ -159,3 +172,13 @@ def test_modules_of_a_profile_are_asked_of_the_profile():
         pass
     (row,) = profiler.modules()
     assert (row.path, row.count, row.forward_device_time) == ("Net", 1, 0.0)
+
+
+def test_details_of_lost_regions_belong_to_no_module():
+    tables = {
+        "thread": {"system_id": [1]},
+        "path": {"name": ["Net"], "kind": [MODULE]},
+        "region": {"start_ns": [0], "duration_ns": [5000], "path": [0]},
+        "detail": {"region": [NONE]},
+    }
+    assert [(row.path, row.count) for row in modules(Trace(make_store(tables, info=INFO)))] == [("Net", 1)]

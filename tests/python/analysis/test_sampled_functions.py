@@ -11,6 +11,7 @@ from fakes.gscope import NONE, make_store
 from gpuscope.analysis import key_averages, samples, tree
 from gpuscope.analysis.python_samples import outside_regions_ns
 from gpuscope.errors import InvalidArgument
+from gpuscope.text import columns_of
 from gpuscope.trace import Trace
 
 MS = 1_000_000
@@ -85,6 +86,11 @@ def test_shares_are_of_the_recorded_time(run):
     assert lines[3].split()[:4] == ["└─", "fib", "run.py:9", "85.0"]
 
 
+def test_shares_of_a_full_ring_are_of_the_time_since_its_first_sample():
+    trace = recording([(60, 40, 40, 0, 0)], info={"session.mode": "ring", "audit.evicted": "1"})
+    assert samples(trace).share(samples(trace).roots[0].total_ns) == 100.0
+
+
 def test_small_calls_and_deep_ones_are_left_out(run):
     assert "fib" not in samples(run).render(max_depth=1)
     text = samples(run).render(min_percent=90)
@@ -115,6 +121,12 @@ def test_the_table_is_ordered_as_asked(run):
     functions = samples(run).table(sort_by="total_ns").splitlines()[2:]
     assert [line.split()[0] for line in functions] == ["main", "fib"]
     assert len(samples(run).table(row_limit=1).splitlines()) == 3
+
+
+def test_columns_stand_below_each_other_beside_names_of_wide_characters():
+    stack = {"parent": [NONE, NONE], "function": ["\u540d" * 50, "main"], "file": ["run.py"] * 2, "line": [1, 2]}
+    lines = samples(recording([(0, 10, 10, 0, 0), (10, 10, 10, 1, 0)], stack=stack)).table(width=80).splitlines()
+    assert {columns_of(line) for line in lines if "10.000ms" in line} == {80}
 
 
 @pytest.mark.parametrize(
@@ -180,8 +192,15 @@ def test_in_aggregate_mode_it_is_what_regions_leave():
         "path": {"parent": [NONE], "name": ["step"]},
         "region_total": {"path": [0], "count": [3], "total_ns": [30 * MS], "min_ns": [MS], "max_ns": [20 * MS]},
     }
-    trace = recording([(0, 90, 60, 0, 0)], info={"session.mode": "aggregate"}, **totals)
-    assert outside_regions_ns(trace) == 60 * MS
+    aggregate = {"session.mode": "aggregate"}
+    assert outside_regions_ns(recording([(0, 90, 60, 0, 0)], info=aggregate, **totals)) == 60 * MS
+    several_threads = recording([(0, 90, 60, 0, 0), (0, 90, 60, 0, 1)], info=aggregate, **totals)
+    assert outside_regions_ns(several_threads) == 0  # whose time the regions took is not known
+
+
+@pytest.mark.parametrize("lost", ["refused", "log_dropped", "regions_off"])
+def test_it_is_not_known_where_regions_were_left_out(lost):
+    assert outside_regions_ns(recording([(0, 100, 60, 0, 0)], info={f"audit.{lost}": "1"}, **REGION)) == 0
 
 
 def test_without_samples_there_is_no_such_row():

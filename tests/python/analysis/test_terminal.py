@@ -114,6 +114,24 @@ def test_a_region_that_spans_the_recording_leaves_no_time_outside(tmp_path):
     assert outside_every_region(regions(tmp_path, ["a"], durations=[5000], starts=[500])) is None
 
 
+PARTIAL = [
+    {"audit.refused": "1"},
+    {"audit.log_dropped": "1"},
+    {"audit.regions_off": "1"},
+    {"file.truncated_at": "100"},
+]
+
+
+@pytest.mark.parametrize("fact", PARTIAL, ids=[next(iter(fact)) for fact in PARTIAL])
+def test_time_outside_is_not_known_where_regions_were_left_out(tmp_path, fact):
+    assert outside_every_region(regions(tmp_path, ["a"], **fact)) is None
+
+
+def test_time_outside_in_a_full_ring_is_since_its_first_row(tmp_path):
+    trace = regions(tmp_path, ["a"], durations=[100], starts=[1800], **{"audit.evicted": "1"})
+    assert outside_every_region(trace).cpu_time_total == pytest.approx(0.1)  # us, of the 0.2 behind the start of a
+
+
 def test_rows_beyond_the_limit_are_counted(tmp_path):
     lines = table(regions(tmp_path, [f"r{at}" for at in range(9)]), 80, row_limit=3)
     assert len([line for line in lines if line.startswith("r")]) == 3

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpuscope.analysis.traffic import operator_bytes
+from fakes.recordings import make_trace
+from gpuscope.analysis.rows import RegionRows
+from gpuscope.analysis.traffic import count_bytes, operator_bytes
 
 F, H, B = "float", "c10::Half", "bool"
 
@@ -31,6 +33,10 @@ F, H, B = "float", "c10::Half", "bool"
             (H, H, H),
             2 * 6 * (5 * 7 + 11 * 7 + 11 * 13 + 5 * 13),
         ),
+        # Numbers of Python are tensors of no dimension, which leave the type of the result alone:
+        ("mul", ((4, 8), ()), (F, "double"), 4 * 32 + 8 + 4 * 32),
+        ("mul", ((4, 8), ()), (H, "long int"), 2 * 32 + 8 + 2 * 32),
+        ("mul", ((), ()), (F, "double"), 4 + 8 + 8),
         # What is not known:
         ("mm", ((4, 8), (8, 2)), ("", ""), 0),
         ("mm", ((4, 8),), (F,), 0),
@@ -41,6 +47,23 @@ F, H, B = "float", "c10::Half", "bool"
 )
 def test_each_input_is_read_once_and_the_result_written_once(name, shapes, types, expected):
     assert operator_bytes(f"aten::{name}", shapes, types) == expected
+
+
+def test_an_expanded_input_is_read_as_often_as_it_lies_in_memory():
+    shapes, types = ((4, 8), (4, 8)), (F, F)
+    assert operator_bytes("aten::mul", shapes, types, strides=((8, 1), (0, 1))) == 4 * (32 + 8 + 32)
+    assert operator_bytes("aten::mul", shapes, types, strides=((8, 1), (0, 0))) == 4 * (32 + 1 + 32)
+
+
+def test_shapes_that_no_memory_holds_have_no_bytes():
+    sizes = {"region": [0], "shapes": ["[[8589934592, 8589934592], []]"], "types": ["['float', 'Scalar']"]}
+    tables = {
+        "path": {"name": ["aten::add"], "kind": [1]},
+        "thread": {"system_id": [1]},
+        "region": {"path": [0]},
+        "detail": sizes,
+    }
+    assert count_bytes(RegionRows(make_trace(tables))).tolist() == [0]
 
 
 def test_a_convolution_needs_its_result():

@@ -96,6 +96,18 @@ def test_a_gpu_that_is_never_faster_is_an_answer(engines):
     assert "the GPU is never faster between 16 and 4,096" in str(result)
 
 
+@pytest.mark.parametrize(("first", "text"), [(5, "faster at 1 of 4 sizes"), (20, "slower at 1 of 4 sizes")])
+def test_sizes_at_which_nothing_can_be_told_are_no_part_of_the_answer(first, text):
+    noise = np.random.default_rng(1)
+    visits = [
+        [level * np.exp(noise.normal(0, spread, 6)) for level, spread in zip(of, (0.01, 0.3, 0.3, 0.3), strict=True)]
+        for of in ((10, 10, 10, 10), (first, 10, 10, 10))
+    ]
+    found = answer([64, 256, 1024, 4096], *visits)
+    assert found.kind == "undecided"
+    assert str(found) == f"the GPU is {text} between 64 and 4,096; no difference can be told at the others"
+
+
 def test_equals_are_undecided_however_noisy(engines):
     result = crossover(taking(linear_cpu, 0.3), taking(linear_cpu, 0.3), n=GRID, budget=0.5)
     assert result.without_transfers.kind == "undecided"

@@ -56,6 +56,12 @@ def test_as_an_array_it_is_in_milliseconds(clock):
     assert (len(result), list(result)) == (4, pytest.approx([1, 2, 3, 4]))
 
 
+def test_numpy_takes_it_in_lists_and_by_keyword(clock):
+    result = measure_latency(taking(clock, [0.001, 0.002]), 0, num_iterations=2, warmup=0)
+    assert np.concatenate([result, result]) == pytest.approx([1, 2, 1, 2])
+    assert np.percentile(a=result, q=50) == pytest.approx(1.5)
+
+
 def test_the_text_has_the_usual_statistics_in_milliseconds(clock):
     text = str(measure_latency(taking(clock, [0.002] * 5), 0, num_iterations=5, warmup=0))
     assert text.splitlines()[0] == (

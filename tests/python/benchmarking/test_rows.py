@@ -266,6 +266,16 @@ def test_a_function_too_long_for_rows_has_them_beside_one_that_is_not(gpu):
     assert found.ratio.value == pytest.approx(5.125 / 4.925, rel=1e-6)
 
 
+def test_reading_the_clock_is_told_where_a_long_function_leaves_no_rows(gpu):
+    result = compare(Work(gpu, 50e-9), Work(gpu, 2e-3), budget=0.2)
+    assert any("reading the clock is about 50.0 ns of the " in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize("other", [50e-9, 1e-6])
+def test_reading_the_clock_is_not_told_where_rows_are_long(gpu, other):
+    assert not any("clock" in text for text in compare(Work(gpu, 50e-9), Work(gpu, other), budget=0.2).warnings)
+
+
 def test_a_sweep_counts_calls_and_not_rows(gpu):
     works = []
 

@@ -76,6 +76,13 @@ def test_the_points_with_given_values_are_a_sweep(engines):
     assert [point.parameters["n"] for point in part] == [1, 2]
 
 
+def test_points_of_arrays_are_found_by_the_arrays_of_the_axis(engines):
+    arrays = [np.zeros(3), np.ones(4), np.ones(3)]
+    result = sweep(lambda x: lambda: len(x) * 1e-6, x=arrays)
+    assert [result[each] for each in arrays] == list(result.points)
+    assert result.where(x=arrays[2]).points == result.points[2:]
+
+
 def test_an_unknown_axis_is_refused(engines):
     with pytest.raises(InvalidArgument, match="m is no axis of this sweep; accepted are n"):
         sweep(linear, n=[1]).where(m=1)

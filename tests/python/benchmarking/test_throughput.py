@@ -93,6 +93,11 @@ def test_batches_without_a_length_count_as_one_sample_and_it_is_told(clock):
         {"a": 1.0, "x": BATCH},
         [1, 2, 3, 4],
         ((BATCH, BATCH), BATCH),
+        [[BATCH, BATCH], [BATCH, BATCH]],
+        (7, BATCH),
+        (np.float64(7), BATCH),
+        tuple(zip(*[(np.zeros((3, 8, 8)), {"boxes": np.zeros((2, 4))})] * 4, strict=True)),
+        [[np.zeros((3, 8, 8))] * 4, [1, 2, 3, 4]],
     ],
 )
 def test_the_size_of_a_batch_is_found(clock, batch):
@@ -134,7 +139,30 @@ def test_the_time_ends_when_the_gpu_has_finished(gpu, clock):
     assert result.seconds == pytest.approx(4.01)
 
 
-def test_an_interval_comes_with_ten_batches(clock):
+def test_the_end_of_the_loader_is_no_part_of_the_time(clock):
+    def loader():
+        for _ in range(20):
+            clock.spend(0.01)
+            yield BATCH
+        clock.spend(1.0)
+
+    result = measure_throughput(lambda batch: None, loader(), warmup=0)
+    assert result.seconds == pytest.approx(0.2)
+
+
+def test_what_the_gpu_still_does_counts_when_the_run_is_interrupted(gpu, clock):
+    def step(batch):
+        if gpu.free > 0.4 + start:
+            raise KeyboardInterrupt
+        gpu.give(0.01)
+
+    start = clock.now
+    result = measure_throughput(step, Loader(clock, [range(8)] * 100, seconds=0.0), num_batches=100, warmup=0)
+    assert "interrupted" in result.warnings[0]
+    assert float(result) == pytest.approx(800)
+
+
+def test_an_interval_comes_with_thirty_batches(clock):
     generator = np.random.default_rng(0)
     times = iter(generator.uniform(0.02, 0.04, 200))
     result = measure_throughput(lambda batch: clock.spend(next(times)), Loader(clock, [BATCH] * 100))
@@ -142,7 +170,12 @@ def test_an_interval_comes_with_ten_batches(clock):
     assert low < result.samples_per_second < high
     low, high = result.seconds_per_batch_ci
     assert low < result.seconds_per_batch < high
-    assert measure_throughput(lambda batch: None, Loader(clock, [BATCH] * 9), warmup=0).samples_per_second_ci is None
+
+
+def test_fewer_batches_have_no_interval_and_it_is_told(clock):
+    result = measure_throughput(lambda batch: None, Loader(clock, [BATCH] * 29), warmup=0)
+    assert (result.samples_per_second_ci, result.seconds_per_batch_ci) == (None, None)
+    assert "no 95 % interval: it takes 30 batches" in result.warnings
 
 
 def test_it_is_a_number_and_formats_as_one(clock):
@@ -152,7 +185,7 @@ def test_it_is_a_number_and_formats_as_one(clock):
 
 
 def test_the_text_is_one_line_with_rate_and_time(clock):
-    text = str(measure_throughput(lambda batch: clock.spend(0.03), Loader(clock, [BATCH] * 20), num_batches=10))
+    text = str(measure_throughput(lambda batch: clock.spend(0.03), Loader(clock, [BATCH] * 50), num_batches=30))
     assert text.startswith("Throughput: 100.00 samples/sec (95 %: 100.00 to 100.00), time per batch: 40.00 ms")
     assert "\n" not in text
 

@@ -67,6 +67,11 @@ def test_the_value_of_the_last_expression_is_what_the_function_returns():
     assert Namespace("x = 2").function("y = x + 1\ny * 10", "expression")() == 30
 
 
+def test_any_name_may_be_the_setups_own():
+    names = Namespace("measured = 5")
+    assert [names.function("measured + 1", "expression")() for _ in range(2)] == [6, 6]
+
+
 def test_an_expression_may_be_indented_and_span_lines():
     assert Namespace("").function("\n    sum(\n        [1, 2]\n    )\n", "expression")() == 3
 

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -64,6 +68,16 @@ def test_json_and_markdown_are_written(gpuscope, sides):
     ran = gpuscope("diff", "before", "after", "--markdown", "-")
     assert ran.stdout.startswith("**a step")  # the page goes to standard error then
     assert "forward/gemm" in ran.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_files_are_written_when_standard_output_is_full(sides):
+    files = {"--json": "diff.json", "--markdown": "comment.md", "-o": "page.html"}
+    command = [sys.executable, "-m", "gpuscope", "diff", "before/0.gscope", "after/0.gscope"]
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        ran = subprocess.run([*command, *itertools.chain(*files.items())], stdout=full, cwd=sides, check=False)
+    assert ran.returncode == 1
+    assert all((sides / name).stat().st_size for name in files.values())
 
 
 @pytest.mark.parametrize(

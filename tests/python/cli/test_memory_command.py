@@ -130,6 +130,11 @@ def test_lost_events_are_told_with_what_keeps_more(memory, script):
     assert "12 older events are no longer kept: raise --max-entries" in memory("script.py", LOST_EVENTS="12").stderr
 
 
+def test_a_history_that_the_program_ends_is_told_to_be_cut_short(memory, script):
+    script("from fakes import memory_command; memory_command.recording.clear()")
+    assert "the program began or ended a memory history itself" in memory("script.py").stderr
+
+
 def test_files_are_written_by_their_suffix(memory, script, tmp_path):
     script("import os; os.chdir('/')")
     done = memory("-o", "a.html", "-o", "a.json", "-o", "a.pickle", "script.py")
@@ -152,6 +157,7 @@ def test_files_are_written_by_their_suffix(memory, script, tmp_path):
         (("missing.py",), "there is no script 'missing.py'"),
         ((), "there is nothing to run"),
         (("--top", "0", "script.py"), "--top"),
+        (("--max-entries", "100000001", "script.py"), "'100000001' is not an integer from 1 to 100,000,000"),
     ],
 )
 def test_what_cannot_be_used_is_told_before_the_program_runs(memory, script, arguments, words):
@@ -219,7 +225,7 @@ def test_a_program_that_closes_its_streams_is_no_failure(memory, script):
 
 def test_every_module_that_findings_come_from_is_there():
     source = inspect.getsource(memory_command)
-    names = re.findall(r"from gpuscope\.memory\.(\w+) import ([a-z]\w+)", source)
+    names = re.findall(r"from gpuscope\.memory\.(\w+) import (?:[A-Z_]+, )?([a-z]\w+)", source)
     assert len(names) > 5
     for module, function in names:
         assert callable(getattr(importlib.import_module(f"gpuscope.memory.{module}"), function))

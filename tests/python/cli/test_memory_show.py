@@ -70,6 +70,13 @@ def test_another_device_is_shown_on_demand(file, capsys):
     assert "GPU 1 at its end" in capsys.readouterr().out
 
 
+def test_what_another_device_refused_is_not_told(file, capsys):
+    content = snapshot()
+    content["device_traces"][1] = [{"action": "alloc", "addr": BASE, "size": 512, "time_us": 12, "frames": LOAD}]
+    cli.main(["memory", "show", file(content), "--device", "1"])
+    assert "refused" not in capsys.readouterr().out
+
+
 def test_a_device_that_is_not_in_the_file_is_misuse(file, capsys):
     assert cli.main(["memory", "show", file(snapshot()), "--device", "5"]) == 2
     assert "--device is 5; the file has GPU 0" in capsys.readouterr().err

@@ -95,6 +95,21 @@ def test_once_for_programs(monitor):
     assert (tuple(header), row[1]) == (COLUMNS, "0")
 
 
+@pytest.mark.parametrize("form", [(), ("--json",), ("--csv",)])
+def test_once_has_its_moment_in_the_log_too(monitor, tmp_path, form):
+    done = monitor("--once", *form, "--log", "gpu.csv", FAKE_GPUS="2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "H100" in done.stdout
+    assert [sample.gpu.index for sample in read_log(tmp_path / "gpu.csv").samples] == [0, 1]
+
+
+@pytest.mark.parametrize("arguments", [("--once",), ("--count", "1")])
+def test_a_moment_has_every_gpu_however_slowly_they_answer(monitor, arguments):
+    done = monitor("--csv", *arguments, FAKE_GPUS="4", FAKE_SLOW="200")
+    _, *rows = csv.reader(done.stdout.splitlines())
+    assert [row[1] for row in rows] == ["0", "1", "2", "3"]
+
+
 def test_elsewhere_than_on_a_terminal_there_are_rows(monitor):
     done = monitor("--count", "3", "--interval", "150ms", FAKE_GPUS="2")
     assert done.returncode == 0
@@ -126,6 +141,30 @@ def test_a_log_is_written_beside_and_shown_again(monitor, gpuscope, name):
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.splitlines()) >= 2 + 3
     assert json.loads(gpuscope("monitor", name, "--once", "--json").stdout)["gpu_idx"] == 0
+
+
+def test_a_log_is_shown_again_for_as_many_moments_as_are_wanted(monitor, gpuscope):
+    assert monitor("--count", "3", "--interval", "100ms", "--log", "gpu.jsonl", FAKE_GPUS="2").returncode == 0
+    shown = gpuscope("monitor", "gpu.jsonl", "--count", "2", "--json").stdout.splitlines()
+    assert [json.loads(line)["gpu_idx"] for line in shown] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("name", ["gpu.csv", "gpu.jsonl", "gpu.parquet", "gpu.gscope"])
+@pytest.mark.parametrize("options", [("--count", "9", "--interval", "50ms"), ("--once",)])
+def test_a_log_that_could_not_be_written_is_told_at_the_end(library, tmp_path, name, options):
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    command = f'ulimit -f 2; exec "$0" -m gpuscope monitor --log {name} {" ".join(options)}'
+    (tmp_path / f"{name}{'.part' * name.endswith(('parquet', 'gscope'))}").write_text("\n" * 2048)
+    if name.endswith("csv"):
+        (tmp_path / name).write_text(",".join(COLUMNS) + "\n" * (2048 - len(",".join(COLUMNS))))
+    done = subprocess.run(
+        ["bash", "-c", command, sys.executable], cwd=tmp_path, env={**os.environ, **library}, capture_output=True
+    )
+    *_, last = done.stderr.decode().splitlines()
+    assert (done.returncode, last.startswith("gpuscope: cannot write gpu.")) == (1, True)
+    assert b"Warning" not in done.stderr
+    assert b"H100" in done.stdout or b"#time" in done.stdout  # what was measured is shown
 
 
 def test_a_log_that_was_cut_says_what_was_left_out(gpuscope, tmp_path):
@@ -326,6 +365,16 @@ def test_a_program_that_ends_inside_a_sample_has_its_log(library, tmp_path, monk
     assert read_log(tmp_path / "gpu.csv").samples[0].gpu.busy_ratio is not None
 
 
+def test_a_program_goes_on_after_stop_where_a_gpu_does_not_answer(library, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = ENDS_INSIDE_A_SAMPLE.format(ending="monitor.stop()\nprint('goes on')")
+    environment = {**os.environ, **library, "FAKE_GPUS": "2", "FAKE_HANG": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "goes on\n")
+    assert "a GPU does not answer" in done.stderr
+    assert [sample.gpu.index for sample in read_log("gpu.csv").samples] == [0]
+
+
 def test_a_child_that_is_forked_while_it_samples_ends_and_the_parent_goes_on(library, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = """
@@ -367,6 +416,10 @@ def test_64_gpus(monitor):
         (("--count", "0"), "is not an integer of at least 1"),
         (("--json", "--csv"), "not allowed with argument"),
         (("--prometheus", "99999"), "accepted are 1 to 65535"),
+        (("--log", "none/gpu.csv"), "the folder "),
+        (("--log", "none/gpu.csv", "--once"), "the folder "),
+        (("--board", "none"), "the folder "),
+        (("--once", "--prometheus", "9777"), "--once ends at once; leave one out"),
         (("--log", "gpu.txt"), ".csv or .parquet or .jsonl or .ndjson or .gscope"),
         (("none.csv",), "there is no such file"),
         (("none.txt",), "accepted are logs"),

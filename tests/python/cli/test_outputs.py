@@ -62,11 +62,76 @@ def test_run_writes_the_others_when_one_fails(gpuscope, script, tmp_path):
 
 
 @needs_full_device
+def test_a_recording_that_cannot_be_written_is_kept_among_temporary_files(gpuscope, script, tmp_path):
+    (tmp_path / "kept").mkdir()
+    named = script("print('ran')")
+    done = gpuscope("run", "-o", "/dev/full", "-o", "b.html", named, TMPDIR=str(tmp_path / "kept"))
+    assert (done.returncode, done.stdout) == (1, "ran\n")
+    (file,) = (tmp_path / "kept").glob("*/*")
+    assert f"gpuscope: the recording is kept in {file}" in done.stderr.replace("\n", " ")
+    assert load(file).trace is not None
+
+
+@needs_full_device
 def test_memory_writes_the_others_when_one_fails(gpuscope, script, tmp_path):
     done = gpuscope("memory", "-o", "/dev/full", "-o", "b.json", script("print('ran')"))
     assert (done.returncode, done.stdout) == (1, "ran\n")
     assert "/dev/full could not be written: " in done.stderr
     assert json.loads((tmp_path / "b.json").read_text())["program"] == "script"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "diagnose -o a.json --json a.json script.py",
+        "diagnose -o a.json --json link.json script.py",
+        "diagnose -o - --json - script.py",
+        "diff made.gscope made.gscope -o x.html --json x.html",
+        "diff made.gscope made.gscope --open --markdown diff.html",
+        "bench explore --sizes 8 --budget 1ms -o x.html --json ./x.html",
+        "export made.gscope -o a.json -o link.json",
+    ],
+)
+def test_two_outputs_in_one_file_are_refused(gpuscope, recording, script, tmp_path, command):
+    script("print('ran')")
+    (tmp_path / "link.json").symlink_to("a.json")
+    before = sorted(tmp_path.iterdir())
+    done = gpuscope(*command.split())
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "is named twice" in done.stderr
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "diagnose {} --json {}",
+        "diagnose --json script.py script.py",
+        "diff {} other.gscope --json {}",
+        "diff other.gscope {} --markdown ./{}",
+        "diff other.gscope {} -o link.html",
+        "export {} -o {}",
+        "report {} -o link.html",
+        "memory show {} --html link.html",
+    ],
+)
+def test_an_input_is_not_replaced(gpuscope, recording, script, tmp_path, command):
+    script("print('ran')")
+    (tmp_path / "link.html").symlink_to("made.gscope")
+    (tmp_path / "other.gscope").write_bytes(recording.read_bytes())
+    before = recording.read_bytes()
+    done = gpuscope(*command.format(recording.name, recording.name).split())
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "is read too" in done.stderr
+    assert recording.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["run -o a.gscope", "diagnose -o a.gscope", "memory -o a.json"])
+def test_files_are_told_as_seen_from_where_the_command_was_started(gpuscope, script, tmp_path, command):
+    done = gpuscope(*command.split(), script("import os; os.chdir('/')"))
+    assert f"wrote {command.split()[-1]}  " in done.stderr
+    done = gpuscope(*command.split(), script(f"import os; os.chdir({str(tmp_path.parent)!r})"))
+    assert f"wrote {command.split()[-1]}  " in done.stderr
 
 
 # -- suffixes ---------------------------------------------------------------------------------------------------------

@@ -109,6 +109,44 @@ def test_output_errors_and_exit_code_are_the_programs_own(gpuscope, script, sour
     assert actual.stderr.startswith(expected.stderr)
 
 
+@pytest.mark.parametrize("command", ["run", "memory", "diagnose"])
+def test_a_script_from_a_pipe_is_run(script, tmp_path, command):
+    path = script("print('ran', __name__)")
+    words = f"{sys.executable} -m gpuscope {command}"
+    for line in (f"cat {path} | {words} /dev/stdin", f"{words} <(cat {path})"):
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (0, "ran __main__\n")
+
+
+HOOKS = {
+    "exits": "def hook(*of_error):\n    sys.exit(7)",
+    "exits with a reason": "def hook(*of_error):\n    sys.exit('reason')",
+    "fails": "def hook(*of_error):\n    raise ValueError('of the hook')",
+}
+
+
+@pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS)
+@pytest.mark.parametrize("command", ["run", "diagnose", "memory"])
+def test_an_excepthook_that_ends_the_program_loses_nothing(gpuscope, script, tmp_path, command, hook):
+    path = script(f"import sys\n{hook}\nsys.excepthook = hook\n1 / 0")
+    file = tmp_path / ("kept.json" if command == "memory" else "kept.gscope")
+    expected, actual = plain(path), gpuscope(command, "-o", file.name, path)
+    assert actual.returncode == expected.returncode
+    assert actual.stderr.startswith(expected.stderr)
+    assert f"wrote {file.name}" in actual.stderr
+    assert file.stat().st_size
+
+
+@pytest.mark.parametrize("command", ["run", "diagnose"])
+def test_what_is_never_started_replaces_no_recording(gpuscope, tmp_path, command):
+    gpuscope("run", "-o", "keep.gscope", "-c", TRAINING)
+    done = gpuscope(command, "-o", "keep.gscope", "-m", "json.absent")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "forward" in names(tmp_path / "keep.gscope")
+    gpuscope(command, "-m", "json.absent")
+    assert [path.name for path in tmp_path.iterdir()] == ["keep.gscope"]
+
+
 @pytest.mark.parametrize("end", ["", "1 / 0", "import sys; sys.exit(5)", "raise KeyboardInterrupt"])
 def test_results_are_written_however_the_program_ends(gpuscope, script, tmp_path, end):
     gpuscope("run", script(TRAINING + end))
@@ -249,6 +287,7 @@ def test_a_schedule_that_never_became_active_is_explained(gpuscope, script, tmp_
         (["absent.py"], "absent.py"),
         (["-m", "absent_module"], "absent_module"),
         (["-m", "json.absent"], "json.absent"),
+        (["-m", ".relative"], "there is no module '.relative'"),
         (["."], "__main__"),
         (["-o", "x.txt", "script.py"], ".gscope"),
         (["-o", "absent/x.gscope", "script.py"], "absent"),
@@ -259,6 +298,9 @@ def test_a_schedule_that_never_became_active_is_explained(gpuscope, script, tmp_
         (["--schedule", "wait", "script.py"], "NAME=NUMBER"),
         (["--schedule", "wait=1", "script.py"], "active"),
         (["--schedule", "active=0", "script.py"], "active"),
+        pytest.param(
+            ["--schedule", f"active={'9' * 5000}", "script.py"], "999...999", id="--schedule with too many digits"
+        ),
         (["--max-memory", "lots", "script.py"], "--max-memory is 'lots'"),
         (["--ring-seconds", "-1", "script.py"], "--ring-seconds"),
         (["--sort-by", "beauty", "script.py"], "--sort-by is 'beauty'"),

@@ -22,6 +22,7 @@ with gpuscope.record_function("work"):
 # In short sleeps: a signal that comes between Python's last look for one and the sleep is handled at its end.
 WAITS = WORK + "print('ready', flush=True)\nfor _ in range(600):\n    time.sleep(0.1)\n"
 ENDING = ["SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGTERM", "SIGVTALRM", "SIGPROF", "SIGXCPU"]
+ENDING += ["SIGIO", "SIGPWR", "SIGRTMIN"]
 
 
 def defaults() -> None:
@@ -112,6 +113,24 @@ signal.signal(signal.SIGTERM, end)
     process.terminate()
     output, _ = process.communicate(timeout=60)
     assert (process.returncode, output) == (-signal.SIGTERM, "saved\n")
+    assert "work" in names(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGPIPE"])
+def test_a_signal_that_the_program_has_end_it_leaves_the_recording(start, tmp_path, name):
+    process = start(WORK + f"signal.signal(signal.{name}, signal.SIG_DFL)\n" + WAITS)
+    process.send_signal(getattr(signal, name))
+    process.communicate(timeout=60)
+    assert process.returncode == -getattr(signal, name)
+    assert "work" in names(tmp_path)
+
+
+def test_a_closed_pipe_that_ends_the_program_leaves_the_recording(start, tmp_path):
+    pipe = "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\nprint('ready', flush=True)\n"
+    process = start(WORK + pipe + "for _ in range(600):\n    print('more', flush=True)\n    time.sleep(0.1)\n")
+    process.stdout.close()
+    process.stdout = None  # which communicate would read
+    process.communicate(timeout=60)
     assert "work" in names(tmp_path)
 
 
@@ -214,6 +233,23 @@ def save(store, path):
     {action}
 gpuscope.exporters.save = save
 """
+
+
+@pytest.mark.parametrize("command", ["run -o kept.gscope", "diagnose -o kept.gscope", "memory -o kept.json"])
+def test_a_program_that_has_used_up_its_files_leaves_its_results(script, tmp_path, command):
+    script("fs = []\nwhile True:\n    fs.append(open('/dev/null'))")
+    line = f"ulimit -n 40; {sys.executable} -m gpuscope {command} script.py"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("Too many open files") == 1
+    assert f"wrote {command.split()[-1]}" in done.stderr
+
+
+def test_files_of_a_program_that_closed_all_others_stay_open(gpuscope, script):
+    source = "import atexit, os\nos.closerange(3, 99)\nopened = [open(__file__) for _ in range(20)]\n"
+    done = gpuscope("run", script(source + "atexit.register(lambda: print(len({file.read() for file in opened})))"))
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    assert "wrote script.gscope" in done.stderr
 
 
 def test_a_second_ctrl_c_says_what_it_gave_up(gpuscope, script):

@@ -129,6 +129,12 @@ def test_the_command_prints_the_url_serves_and_ends_by_ctrl_c(recording, tmp_pat
     assert os.listdir(tmp_path) == ["run.gscope"]
 
 
+def test_closed_standard_output_is_no_error(recording, monkeypatch):
+    monkeypatch.setattr(PageServer, "serve", lambda server: None)
+    monkeypatch.setattr(sys, "stdout", None)
+    assert cli.main(["view", recording, "--no-browser"]) == 0
+
+
 @pytest.fixture
 def long_recording(monkeypatch):
     """30 steps, of which a page keeps a few; each has 21 kernels."""
@@ -216,6 +222,28 @@ def test_a_chosen_event_stays_chosen_when_more_are_there(long_recording):
         assert page.inner_text("#details") != chosen
         page.keyboard.press("[")
         assert page.inner_text("#details") == chosen
+
+
+def test_the_address_brings_back_an_event_that_was_asked_for(long_recording):
+    with viewed(long_recording) as (page, _):
+        page.focus("#lanes")
+        for _ in range(12):
+            page.keyboard.press("s")
+        assert settled(page) == "fetched"
+        page.keyboard.press("Enter")
+        chosen = page.inner_text("#details")
+        page.wait_for_function("() => location.hash.includes('event=')")
+        page.reload()
+        page.wait_for_selector("html[data-complete]", state="attached")
+        assert settled(page) == "fetched"
+        assert page.inner_text("#details") == chosen
+
+
+def test_a_link_to_a_stretch_has_its_events_asked_for(long_recording):
+    with viewed(long_recording) as (page, _):
+        assert settled(page) == "kept"
+        page.locator(".steps a").nth(12).click()
+        page.wait_for_selector("#lanes[data-events=fetched]", state="attached")
 
 
 def test_the_view_stays_with_what_it_has_once_the_server_has_ended(long_recording):

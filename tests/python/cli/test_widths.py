@@ -13,7 +13,7 @@ from fakes.recordings import training
 from gpuscope.cli import main
 from gpuscope.cli.console import Console
 from gpuscope.recording import Recording
-from gpuscope.text import columns_of
+from gpuscope.text import columns_of, wrapped
 
 UNSEEN = re.compile(r"[^\n]*\r\x1b\[K|\x1b\[[0-9;?]*[A-Za-z]")  # what was erased, and colours
 WIDTHS = (40, 60, 80, 120)
@@ -99,6 +99,12 @@ def test_functions_of_python_fit_and_columns_left_out_are_counted(gpuscope_sampl
     assert ("(3 more columns where lines are wider)" in lines) == (columns == 40)
 
 
+@pytest.mark.parametrize("columns", ["1", "2", "10"])
+@pytest.mark.parametrize("command", [("--help",), ("run", "--help"), ("doctor",)])
+def test_no_terminal_is_too_narrow(on_terminal, columns, command):
+    assert len(on_terminal(columns, *command)[0]) > 5
+
+
 @pytest.fixture
 def gpuscope_samples():
     from gpuscope.analysis.python_samples import SampledCall, Samples
@@ -121,6 +127,14 @@ def test_a_wrapped_sentence_has_all_its_words_and_styles(monkeypatch):
     assert " ".join(" ".join(out.lines).split()) == "gpuscope: the first words are plain and the last ones are green"
     assert max(map(len, out.lines)) <= 24
     assert out.getvalue().count("\x1b[32m") == 2  # it stands in two lines
+
+
+def test_wide_characters_are_wrapped_by_their_columns():
+    for text in ("\u540d" * 60, "a " + "\u540d\u524d " * 20, "e\u0301" * 60):
+        lines = wrapped(text, 39, 2)
+        assert max(map(columns_of, lines)) <= 39
+        assert max(map(columns_of, lines)) >= 36
+        assert "".join("".join(lines).split()) == "".join(text.split())
 
 
 def test_a_text_goes_on_below_its_last_column(monkeypatch):

@@ -137,6 +137,20 @@ def test_the_text_and_the_json_have_each_counter():
     assert saved["regions"][0]["values"][1] == pytest.approx(1e10)
 
 
+def test_samples_that_became_longer_after_a_loss_are_told():
+    info = {
+        "counters.interval_ns": "20000",
+        "audit.counter_interval_ns": "80000",
+        "audit.counter_overflows": "1",
+    }
+    trace = make_trace([(1000, 600, 0, 0)], steady(), info)
+    found = SampledCounters(trace)
+    assert "lost 1 time, as they came faster than they were read; they are 80 us long since, not 20" in str(found)
+    assert found.to_dict()["interval_seconds"] == [2e-5, 8e-5]
+    (reason,) = (each for each in Recording(trace.store).audit().reasons if "hardware counters" in each)
+    assert reason.endswith("80 us long since, not 20")
+
+
 def test_recordings_hand_them_out():
     trace = make_trace([], steady())
     assert len(Recording(trace.store).counters()) == 20
@@ -148,6 +162,7 @@ def test_recordings_hand_them_out():
 def test_lost_samples_make_the_audit_incomplete_and_a_refusal_does_not():
     lost = Recording(make_trace([], steady(), {"audit.counter_overflows": "2"}).store).audit()
     assert any("hardware counters were lost 2 times" in reason for reason in lost.reasons)
+    assert not any("long since" in reason for reason in lost.reasons)
     refused = Recording(make_trace([], [], {"counters.why": "no privileges"}).store).audit()
     assert refused.complete
     assert any("no privileges" in remark for remark in refused.remarks)

@@ -619,3 +619,38 @@ def test_the_profiler_s_own_time_between_steps_is_no_part_of_what_a_fault_costs(
     assert (finding.id, finding.saving) == ("R16", pytest.approx(1 - 1010 / 1317, abs=0.01))
     own = {part.name: part.exclusive_ns for part in found.breakdown.devices[0].parts}["taken by the recording"]
     assert own / len(found.breakdown.steps) == pytest.approx(100_000, rel=0.01)
+
+
+# -- what the recording itself took ------------------------------------------------------------------------------------
+
+
+def of_operators(loop, number):
+    """The GPU works for a while, and then waits for each of many small operators."""
+    compute(loop, 10, gpu=200)
+    loop.wait()
+    for _ in range(60):
+        with loop.at("train.py", 40), loop.region("aten::add"):
+            loop.launch(gpu=2, host=8)
+            loop.work(8)
+
+
+def of_a_loader(loop, number):
+    """The host waits for data, and launches what follows."""
+    with loop.at("train.py", 48), loop.region("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"):
+        loop.work(1500)
+    compute(loop, 10, gpu=100)
+
+
+def saved(step, **costs):
+    def recorded(tables, info):
+        info.update({f"audit.{event}_cost_ns": str(cost) for event, cost in costs.items()})
+
+    return diagnosed(step, change=recorded).findings[0].saving
+
+
+def test_no_fix_saves_what_the_recording_took():
+    assert saved(of_operators, launch=2000, region=1000) < saved(of_operators) - 0.02
+
+
+def test_a_program_that_waits_for_data_waits_longer_where_nothing_records_it():
+    assert saved(of_a_loader, launch=2000, region=1000) == pytest.approx(saved(of_a_loader))

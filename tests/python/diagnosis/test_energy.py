@@ -188,6 +188,24 @@ def test_work_that_runs_at_the_same_time_counts_once():
     assert of(gpu, kernel=twice)["train"].energy.joules == pytest.approx(gpu.joules("train"), rel=0.05)
 
 
+def test_a_region_whose_name_has_a_slash_is_found_by_that_name():
+    gpu = PoweredGpu()
+    for _ in range(400):
+        gpu.run("gemm", 5 * MS, 600, "train")
+    gpu.paths = [("loss/ce", 2**32 - 1)]
+    assert of(gpu)["loss/ce"].count == 400
+    gpu.paths = [("train/loss/ce", 2**32 - 1)]
+    assert of(gpu)["loss/ce"].count == 400
+
+
+def test_windows_of_a_recording_in_which_nothing_repeats_are_no_steps():
+    gpu = PoweredGpu()
+    gpu.run("gemm", 2 * S, 600)
+    found = of(gpu)
+    assert (found.steps, found.step, found.step_joules) == (0, None, ())
+    assert found.why["steps"] == "nothing in the recording repeats"
+
+
 def test_steps_have_their_energy_with_idle_time():
     gpu = PoweredGpu()
     edges = [0]
@@ -382,6 +400,36 @@ def test_a_recording_within_one_tick_has_no_energy_and_not_0():
     found = of(gpu)
     assert found.total is None
     assert "short" in found.why["energy"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_recording_without_a_whole_interval_of_the_counter_has_no_energy_and_not_0(seed):
+    gpu = PoweredGpu(seed)
+    gpu.run("gemm", 95 * MS, 600, "forward")
+    found = of(gpu)
+    assert (found.total, found.power_w) == (None, None)
+    assert "short" in found.why["energy"]
+
+
+@pytest.mark.parametrize("seconds", [1, 5])
+def test_a_gpu_that_ran_nothing_is_told_beside_one_that_did(seconds):
+    gpu = PoweredGpu()
+    while gpu.now < seconds * S:
+        gpu.run("gemm", 10 * MS, 600, "forward")
+    readings = gpu.readings()
+    count = len(readings["start_ns"])
+    both = {name: values * 2 for name, values in readings.items()}
+    report = energy(gpu.trace(device_counter={**both, "device": [0] * count + [1] * count}))
+    assert [device.device for device in report.devices] == [0, 1]
+    assert report[1].total.joules == pytest.approx(report[0].total.joules, rel=0.05)
+    assert report[1].regions == ()
+
+
+def test_a_gpu_of_which_counters_alone_were_read_is_told():
+    gpu = PoweredGpu()
+    gpu.run("wait", 3 * S, IDLE_W)
+    report = energy(make_trace({"device_counter": gpu.readings()}))
+    assert report[0].total.joules == pytest.approx(3 * IDLE_W, rel=0.1)
 
 
 def test_unknown_times_of_ticks_leave_no_energy():

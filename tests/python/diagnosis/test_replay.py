@@ -107,6 +107,30 @@ def test_where_the_host_is_too_slow_faster_kernels_save_nothing_and_less_host_wo
     assert predicted(program, Changed(hidden=computed)).value == pytest.approx(10 / 14, abs=0.02)
 
 
+@pytest.mark.parametrize("cost", [0, 3 * US])
+def test_what_recording_cost_each_launch_is_saved_by_no_change(cost):
+    """A wait, and launches of small kernels one after the other: the host is late for these, and later recorded."""
+
+    def looped(host):
+        program, launched, computed = QueueProgram(), [], []
+        for _ in range(STEPS):
+            program.launch(100 * US)
+            program.sync()
+            for _ in range(20):
+                computed.append(program.host(host))
+                launched.append(program.launch(1 * US))
+            program.sync()
+            program.step()
+        return program, Changed(removed=launched, hidden=computed)
+
+    truth, change = looped(10 * US)
+    recorded, _ = looped(10 * US + cost)
+    run = recorded.run()
+    made = make_replay(run.trace(**{"audit.launch_cost_ns": str(cost)}), run.steps)
+    made.leave_out_recording()
+    assert made.saving([recorded.edit(change)]).value == pytest.approx(realised(truth, change), abs=0.01)
+
+
 def test_where_the_gpu_is_too_slow_less_host_work_saves_nothing_and_faster_kernels_all_of_it():
     program, kernels, computed = launching_loop(time=100 * US, host=10 * US)
     assert predicted(program, Changed(hidden=computed)).value == pytest.approx(0, abs=0.001)
@@ -424,7 +448,9 @@ def test_damaged_rows_do_no_harm(data):
     if trace is None:
         return
     steps = backward_on_a_worker()[0].run().steps
-    saving = make_replay(trace, steps).saving(
+    made = make_replay(trace, steps)
+    made.leave_out_recording()
+    saving = made.saving(
         [
             Edit(
                 unwaited=np.arange(50),
@@ -440,6 +466,6 @@ def test_damaged_rows_do_no_harm(data):
 def damaged_trace(tables):
     """None for what no file can hold."""
     try:
-        return make_trace(tables)
+        return make_trace(tables, info={"audit.launch_cost_ns": "1000", "audit.region_cost_ns": str(2**63 - 1)})
     except CorruptTrace:
         return None

@@ -265,3 +265,12 @@ def test_recordings_without_kernels_say_so():
         roofline(trace_of([("mm", GEMM, 1)]), device=4)
     with pytest.raises(NotAvailable, match="mode='aggregate'"):
         Recording(make_store({}, info={"session.mode": "aggregate"})).roofline()
+
+
+def test_the_gpu_of_kernels_may_be_lost():
+    tables = {
+        "track": {"device": [NONE]},
+        "variant": {"name": [GEMM]},
+        "kernel": {"start_ns": [0], "duration_ns": [MS]},
+    }
+    assert len(roofline(make_trace(tables), peaks=PEAKS).kernels) == 1

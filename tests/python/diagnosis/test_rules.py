@@ -438,8 +438,9 @@ def pointwise_in_double_precision(loop, wrong):
 
 
 @planted("R35", "train.py:20", 0.95, 1.0, make=lambda: Loop((8, 6)))
-def double_precision_of_cupy(loop, wrong):
-    compute(loop, name="cupy_add__float64_float64_float64" if wrong else "cupy_add__float32_float32_float32")
+def double_precision_without_units_for_it(loop, wrong):
+    single = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_stages_32x3_nn"
+    compute(loop, name="cutlass_80_simt_dgemm_64x64_8x5_nn_align1" if wrong else single)
 
 
 @planted("R36", "train.py:22", 0.25, 0.40)
@@ -642,6 +643,20 @@ def test_a_gpu_without_work_is_told():
     found = diagnose(make_trace(tables, info=dict(loop.trace().info)))
     (finding,) = found.findings
     assert (finding.id, finding.evidence["GPU 1"]) == ("R47", "no work")
+    of_a_job = {**loop.trace().info, "process.rank": "0", "process.world_size": "2"}
+    assert diagnose(make_trace(tables, info=of_a_job)).verdict == "fine", "another process of the job has it"
+
+
+def test_idle_time_of_few_steps_is_in_the_summary():
+    loop = Loop()
+    for number in loop.steps(13):
+        compute(loop)
+        if number == 7:
+            loop.wait()
+            loop.work(1100)
+    found = diagnose(loop.trace())
+    assert found.verdict == "fine"
+    assert "no rule has a finding in the rest, most of which is other code of the program (" in found.summary
 
 
 @pytest.mark.parametrize(("pause", "expected"), [(3000, ["R48"]), (0, [])])
@@ -685,6 +700,36 @@ def test_of_a_product_in_float32_the_shortest_time_of_a_kernel_remains():
     finding = next(each for each in diagnosis_of(step) if each.id == "R33")
     assert finding.alone == pytest.approx((8 - 4) / (8 + 1), abs=0.02)
     assert "R33" not in ids(diagnosis_of(lambda loop: step(loop, 3.9)))
+
+
+@pytest.mark.parametrize("capability", [(8, 6), (0, 0)])
+def test_what_is_no_product_is_at_most_twice_as_fast_in_float32(capability):
+    def step(loop):
+        compute(loop, name="cupy_add__float64_float64_float64")
+
+    finding = next(each for each in diagnosis_of(step, lambda: Loop(capability)) if each.id == "R35")
+    assert finding.alone == pytest.approx(0.5, abs=0.02)
+
+
+def test_copies_are_not_hidden_behind_what_runs_beside_copies_already():
+    def step(loop):
+        loop.launch(gpu=400, host=5)
+        for _ in range(2):
+            loop.copy(20 * MIB, 400, pinned=True, stream=8)
+
+    assert "R12" not in [each.id for each in diagnosis_of(step)]
+
+
+def test_copies_that_share_the_link_are_no_sign_of_a_slow_one():
+    def step(loop, gb_per_s, streams):
+        for stream in streams:
+            loop.copy(16 << 20, (16 << 20) / (1e3 * gb_per_s), pinned=True, stream=stream)
+        loop.wait()
+        compute(loop)
+        loop.wait()
+
+    assert "R13" not in [each.id for each in diagnosis_of(lambda loop: step(loop, 25, (8, 9)))]
+    assert "R13" in [each.id for each in diagnosis_of(lambda loop: step(loop, 25, (8, 8)))]
 
 
 @pytest.mark.parametrize(

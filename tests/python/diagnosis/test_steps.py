@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 import gpuscope
 from fakes.recordings import aggregate, make_trace
+from gpuscope import _core
 from gpuscope._core import Flag, FunctionKind, RegionKind
 from gpuscope.diagnosis import Steps, find_steps
 from gpuscope.diagnosis.steps import as_passed, calls_of, count_before, profiler_spans
 from gpuscope.errors import NotAvailable
-from gpuscope.trace import NONE
+from gpuscope.trace import NONE, Trace, moments_of
 
 SPAN = {"session.start_ns": "0", "session.stop_ns": "250000000"}
 
@@ -110,6 +111,77 @@ def test_steps_that_are_no_regions_are_facts_of_the_recording():
     assert (steps.source, steps.thread) == ("step()", 1)
 
 
+def test_steps_of_several_windows_are_those_of_the_latest_and_say_so():
+    def window(edges, count):
+        facts = {**SPAN, "session.step_edges_ns": edges, "session.steps": count}
+        return make_trace({}, info=facts).store
+
+    steps = find_steps(Trace(_core.merge([window("1000 50 60 70", "3"), window("9000 50 60", "2")])))
+    assert spans(steps) == [(9000, 9050), (9050, 9110)]
+    assert steps.source == "the latest 2 of 5 calls of step()"
+
+
+# From 0 to 400 and from 1000 to 1500.
+TWO_WINDOWS = {"session.start_ns": "0", "session.stop_ns": "1500", "session.windows_ns": "0 400 600 500"}
+
+
+def test_the_last_step_of_each_window_ends_where_its_region_does():
+    numbers = {3: 100, 4: 200, 7: 1000, 8: 1100}
+    rows = [(f"ProfilerStep#{number}", start, 90, NONE) for number, start in numbers.items()]
+    steps = find_steps(make_trace(regions(rows), info=TWO_WINDOWS))
+    assert spans(steps) == [(100, 200), (200, 290), (1000, 1100), (1100, 1190)]
+
+
+def test_the_last_step_of_each_window_ends_where_its_last_kernel_does():
+    starts = [10 * turn for turn in range(6)] + [1000 + 10 * turn for turn in range(6)]
+    kernels = {"start_ns": starts, "duration_ns": [4] * 12, "variant": [0] * 12}
+    tables = {"device": {"name": ["GPU"]}, "track": {"device": [0]}, "variant": {"name": ["k"]}, "kernel": kernels}
+    steps = find_steps(make_trace(tables, info=TWO_WINDOWS))
+    assert [span for span in spans(steps) if span[1] - span[0] != 10] == [(50, 54), (1050, 1054)]
+
+
+def test_time_between_windows_is_in_no_step_where_nothing_repeats():
+    facts = {"session.windows_ns": "0 150000000 600000000 50000000"}
+    steps = find_steps(make_trace({}, info={**SPAN, **facts}))
+    assert [span[0] // 1_000_000 for span in spans(steps)] == [0, 100, 750]
+    assert [span[1] // 1_000_000 for span in spans(steps)] == [100, 150, 800]
+
+
+def test_steps_that_are_no_regions_are_all_known_of_windows_that_accumulate():
+    prof = gpuscope.profile(acc_events=True)
+    ended_ns = []
+    for _ in range(3):
+        with prof:
+            for _ in range(4):
+                prof.step()
+        ended_ns.append(_core.now_ns())
+        assert prof.trace is not None  # puts those so far together
+    steps = find_steps(prof.trace)
+    assert (len(steps), steps.source) == (12, "step()")
+    assert len(profiler_spans(prof.trace)) == 12
+    windows = np.searchsorted(ended_ns, np.stack([steps.start_ns, steps.end_ns]))
+    assert windows.tolist() == [[window for window in range(3) for _ in range(4)]] * 2
+
+
+def test_windows_that_accumulate_say_where_each_is():
+    schedule = gpuscope.schedule(wait=1, warmup=0, active=1, repeat=3)
+    latest = []
+    with gpuscope.profile(
+        acc_events=True, schedule=schedule, on_trace_ready=lambda p: latest.append(p._windows.latest.trace.info)
+    ) as prof:
+        for _ in range(6):
+            prof.step()
+    moments = moments_of(prof.trace.info, "session.windows_ns")
+    assert moments == [int(info[f"session.{end}_ns"]) for info in latest for end in ("start", "stop")]
+
+
+@pytest.mark.parametrize("text", ["", "5", "5 x", "5 1 1", "9223372036854775807 1"])
+def test_damaged_windows_are_one(text):
+    rows = [("ProfilerStep#3", 100, 40, NONE), ("ProfilerStep#7", 150, 30, NONE)]
+    steps = find_steps(make_trace(regions(rows), info={**SPAN, "session.windows_ns": text}))
+    assert spans(steps) == [(100, 150), (150, 180)]
+
+
 @pytest.mark.parametrize("text", ["1000", "1000 x", "9223372036854775807 1", "9" * 30 + " 1", "5 0 0"])
 def test_damaged_facts_are_no_steps(text):
     steps = find_steps(make_trace({}, info={**SPAN, "session.step_edges_ns": text}))
@@ -126,6 +198,14 @@ def test_steps_of_a_profiler_without_a_schedule_are_known_and_no_regions():
     assert (steps.durations_ns > 0).all()
     assert steps.thread is not None
     assert not [event.name for event in prof.events() if "Step" in event.name]
+
+
+def test_steps_say_how_many_came_before_those_that_are_kept(monkeypatch):
+    monkeypatch.setattr("gpuscope.profiler.windows._MOST_STEPS", 4)
+    with gpuscope.profile() as prof:
+        for _ in range(2000):
+            prof.step()
+    assert find_steps(prof.trace).source == "the latest 3 of 2,000 calls of step()"
 
 
 def test_steps_of_a_profiler_without_a_schedule_are_on_the_clock_of_its_recording():

@@ -166,6 +166,45 @@ def test_what_is_unlike_is_said_and_another_gpu_fails_no_gate() -> None:
         found.fails(0.05)
 
 
+def test_every_recording_of_a_side_is_asked_for_what_is_unlike() -> None:
+    same = [version(KERNELS, seed=seed) for seed in range(3)]
+    mixed = [same[0], version(KERNELS, device="NVIDIA A100", info={"session.mode": "ring"}), same[2]]
+    found = gs.diff(same, mixed)
+    assert "GPUs: NVIDIA H100 before, NVIDIA H100 and NVIDIA A100 after" in found.unlike
+    assert "mode: full before, full and ring after" in found.unlike
+    with pytest.raises(InvalidArgument, match="like GPUs"):
+        found.fails(0.05)
+
+
+def test_gpus_that_are_mixed_alike_on_both_sides_are_unlike() -> None:
+    mixed = [version(KERNELS), version(KERNELS, device="NVIDIA A100")]
+    assert gs.diff(mixed, mixed).unlike == (
+        "GPUs: NVIDIA H100 and NVIDIA A100 before, NVIDIA H100 and NVIDIA A100 after",
+    )
+
+
+def test_one_recording_without_steps_is_a_comparison_without_steps() -> None:
+    with gs.profile() as prof:
+        sum(range(100))
+    found = gs.diff(version(KERNELS), [version(KERNELS), prof])
+    assert found.after.source.startswith("windows of 100 ms")
+    assert not found.has_steps
+
+
+def test_steps_that_are_regions_have_no_time_of_their_own_beside_steps_that_are_none() -> None:
+    sides = []
+    for schedule in (None, gs.schedule(wait=0, warmup=0, active=8, repeat=1)):
+        with gs.profile(schedule=schedule) as prof:
+            for _ in range(8):
+                with gs.record_function("work"):
+                    sum(range(100))
+                prof.step()
+        sides.append(prof)
+    found = gs.diff(*sides)
+    assert [node.name for node in found.nodes if node.kind == "host"] == ["work"]
+    assert "(in no region)" in [node.name for node in gs.diff(sides[1], sides[1]).nodes]
+
+
 def test_other_programs_are_said_to_be_two() -> None:
     found = gs.diff(version({"gemm": 4 * MS}), version({"sort": 4 * MS}))
     assert found.matched == 0
@@ -247,12 +286,19 @@ def test_wrong_sides_are_refused(tmp_path: Path) -> None:
     good = version(KERNELS)
     with pytest.raises(InvalidArgument, match="after has no recording"):
         gs.diff(good, [])
-    with pytest.raises(InvalidArgument, match="accepted are recordings"):
-        gs.diff(good, [3])  # type: ignore[list-item]
+    for wrong in ([3], 3, None, good.trace):
+        with pytest.raises(InvalidArgument, match=r"after has .*; accepted are recordings"):
+            gs.diff(good, wrong)  # type: ignore[arg-type]
     damaged = tmp_path / "damaged.gscope"
     damaged.write_bytes(b"x" * 100)
     with pytest.raises(CorruptTrace):
         gs.diff(good, damaged)
+
+
+@pytest.mark.parametrize("limit", [None, -1, 0, "3"])
+def test_a_number_of_rows_that_is_none_is_refused(limit: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"row_limit is .*; accepted are integers from 1"):
+        gs.diff(version(KERNELS), version(KERNELS)).table(limit)
 
 
 def test_totals_alone_have_no_steps() -> None:

@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+import csv
+import math
 import re
 
 import pytest
 
 import gpuscope as gs
 from fakes.browser import opener
+from fakes.loops import Loop
 from fakes.versions import version
 from gpuscope.errors import InvalidArgument
+from gpuscope.recording import Recording
 
 MS = 1e6
 KERNELS = {"gemm": 4 * MS, "relu": 1 * MS, "norm": 2 * MS, "small*20": 0.05 * MS}
@@ -136,6 +140,79 @@ def test_the_tree_adds_up_zooms_and_turns(show, found):
         shown = re.search(r"before\s+([\d.]+) ms.*after\s+([\d.]+) ms", page.inner_text("#tree-details dl"), re.DOTALL)
         assert float(shown[1]) == pytest.approx(gemm.before_ns / MS, rel=0.01)
         assert float(shown[2]) == pytest.approx(gemm.after_ns / MS, rel=0.01)
+
+
+def of_two_steps(kernels):
+    return version(kernels, steps=2, noise=0)
+
+
+@pytest.fixture(scope="module")
+def uncertain():
+    """Of too few steps for the upper ends of intervals; one kernel is new."""
+    return gs.diff(of_two_steps({"gemm": MS}), of_two_steps({"gemm": MS, "fused": MS}))
+
+
+def test_ends_of_intervals_that_are_not_known_are_told(show, uncertain):
+    assert all(node.interval_ns[1] == math.inf for node in uncertain.nodes)
+    with show(uncertain) as page:
+        page.locator("[data-row]", has_text="gemm").click()
+        assert "-1.00 ms to unknown" in page.inner_text("#row-details")
+        assert "unknown" in page.inner_text("#rows")
+
+
+def test_what_is_new_stands_above_every_ratio(show, uncertain):
+    with show(uncertain) as page:
+        page.click("[data-key=ratio] button")
+        assert page.locator("[data-row]").first.inner_text().startswith("fused")
+
+
+def test_files_for_spreadsheets_have_words_for_verdicts_and_nothing_for_what_is_not_known(show, uncertain):
+    with show(uncertain) as page:
+        with page.expect_download() as download:
+            page.click("#csv")
+        lines = download.value.path().read_text(encoding="utf-8").splitlines()
+    rows = {row["name"]: row for row in csv.DictReader(lines)}
+    fused = rows["fused in forward"]
+    assert fused["verdict"] == "inconclusive"
+    assert (fused["ratio"], fused["high_ns"]) == ("", "")
+    assert float(fused["after_ns"]) == MS
+    assert rows["gemm in forward"]["low_ns"] == str(-round(MS))
+
+
+def nested(outer_us, inner_us):
+    """A region that works, and in it another."""
+    made = Loop()
+    for _ in made.steps(6):
+        with made.region("model"):
+            made.work(outer_us)
+            with made.region("layer"):
+                made.work(inner_us)
+    return Recording(made.trace().store)
+
+
+def test_a_region_around_others_is_in_the_tree_with_what_it_has_alone(show):
+    diff = gs.diff(nested(500, 100), nested(500, 400))
+    with show(diff) as page:
+        page.locator("#icicle").focus()
+        for key in ("ArrowDown", "ArrowDown"):
+            page.keyboard.press(key)
+        assert page.inner_text("#tree-details h3") == "model"
+        words = " ".join(page.inner_text("#tree-details dl").split())
+        assert "before 600 µs after 900 µs" in words
+        assert words.endswith("alone 500 µs to 500 µs, same")
+        page.click("#tree-invert")
+        page.locator("#icicle").focus()
+        page.keyboard.press("ArrowDown")
+        assert page.inner_text("#tree-details h3") == "model"
+        assert "before 500 µs after 500 µs" in " ".join(page.inner_text("#tree-details dl").split())
+
+
+def test_a_tree_has_the_same_sums_whichever_way_it_stands(show, found):
+    with show(found) as page:
+        upright = page.inner_text("#tree-details dl")
+        page.click("#tree-invert")
+        assert page.inner_text("#tree-details h3") == "all"
+        assert page.inner_text("#tree-details dl") == upright
 
 
 def test_two_steps_begin_together_and_have_every_event_of_them(show, found):

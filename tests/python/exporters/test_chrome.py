@@ -11,7 +11,7 @@ import zlib
 import pytest
 
 from fakes.gscope import NONE, make_store
-from fakes.stores import START, aggregate_store, training_store, training_tables
+from fakes.stores import START, add_overlapping_functions, aggregate_store, training_store, training_tables
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
 from gpuscope.exporters import export_chrome_trace, save
@@ -229,9 +229,10 @@ def test_overlapping_kernels_get_lanes_with_names():
     assert names == {7: "stream 7", lanes[1]: "stream 7 (lane 2)"}
 
 
-def test_slices_of_a_lane_nest_or_follow_each_other():
+@pytest.mark.parametrize("change", [None, add_overlapping_functions])
+def test_slices_of_a_lane_nest_or_follow_each_other(change):
     lanes = {}
-    for event in events(exported(training_store()), ph="X"):
+    for event in events(exported(training_store(change)), ph="X"):
         lanes.setdefault((event["pid"], event["tid"]), []).append(event)
     for slices in lanes.values():
         open_until = []
@@ -242,6 +243,20 @@ def test_slices_of_a_lane_nest_or_follow_each_other():
                 open_until.pop()
             assert not open_until or end <= open_until[-1]
             open_until.append(end)
+
+
+@pytest.mark.parametrize("listed", [(1, 2), (1, 0)])
+def test_work_is_of_the_device_of_its_stream_in_whatever_order_devices_are_listed(listed):
+    def change(tables):
+        tables["device"] = {"ordinal": listed, "name": [f"number {ordinal}" for ordinal in listed]}
+        tables["track"] = {"device": listed, "context": [1, 1], "stream": [7, 7]}
+        tables["kernel"]["track"] = [0, 1]
+        del tables["memcpy"]
+
+    trace = exported(training_store(change))
+    assert [(e["pid"], e["args"]["device"]) for e in events(trace, cat="kernel")] == [(one, one) for one in listed]
+    names = {e["pid"]: e["args"]["name"] for e in events(trace, name="process_name")}
+    assert [names[ordinal] for ordinal in listed] == [f"number {ordinal}" for ordinal in listed]
 
 
 def test_process_with_a_devices_number_stays_apart_from_it():

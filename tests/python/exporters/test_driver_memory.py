@@ -116,6 +116,18 @@ def test_counters_hold_what_each_device_had_in_use():
     ]
 
 
+def test_counters_are_of_the_device_of_their_stream_in_whatever_order_devices_are_listed():
+    def change(tables):
+        tables["device"] = {"ordinal": [1, 0], "name": ["number 1", "number 0"]}
+        tables["track"]["device"] = [0, 1]
+
+    counters = counted(memory_store(change))
+    assert {key for key in counters if key[0] != 4242} == {
+        *((0, DRIVER), (0, "GPU 0 pool 0x9000 reserved"), (0, "GPU 0 pool 0x9000 used")),
+        (1, "GPU 1 memory, driver"),
+    }
+
+
 def test_pinned_memory_is_the_process():
     assert counted(memory_store())[4242, "pinned memory, driver"] == [(0, 0), (300, MIB)]
 

@@ -167,3 +167,41 @@ def test_folder_is_told(tmp_path):
 def test_what_is_no_path_is_told(path):
     with pytest.raises(InvalidArgument, match="path must be"):
         load_store(path)
+
+
+def save_while_a_fact_is_set(store, path):
+    """Other threads run while a file is written: at each chunk."""
+    pieces = []
+
+    def write(piece):
+        pieces.append(piece)
+        store.set_info(f"late.{len(pieces)}", f"value {len(pieces)}")
+
+    _core.write_gscope(store, write)
+    path.write_bytes(b"".join(pieces))
+    return load_store(path)
+
+
+def test_facts_that_are_set_while_a_file_is_written_are_not_in_it(tmp_path):
+    store = training_store()
+    before = store.info()
+    assert save_while_a_fact_is_set(store, tmp_path / "a.gscope").info() == before
+
+
+def test_facts_that_are_set_while_a_file_is_written_are_known_at_once():
+    store = training_store()
+    known = []
+
+    def write(_):
+        store.set_info("late", str(len(known)))
+        known.append(store.info()["late"])
+
+    _core.write_gscope(store, write)
+    assert known == [str(number) for number in range(len(known))]
+
+
+def test_facts_that_are_set_while_a_file_is_written_are_in_the_next(tmp_path):
+    store = training_store()
+    save_while_a_fact_is_set(store, tmp_path / "a.gscope")
+    save(store, tmp_path / "b.gscope")
+    assert load_store(tmp_path / "b.gscope").info() == store.info()

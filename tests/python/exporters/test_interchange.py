@@ -13,8 +13,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 import gpuscope as gs
 from fakes.other_traces import proton_tree
-from fakes.recordings import training
+from fakes.recordings import nested, training
+from fakes.stores import START, training_store
 from fakes.versions import version
+from gpuscope._core import Flag
 from gpuscope.errors import InvalidArgument
 from gpuscope.exporters.speedscope import export_speedscope
 from gpuscope.recording import Recording
@@ -82,6 +84,26 @@ def test_copies_and_graphs_are_in_speedscope(tmp_path: Path) -> None:
     check_speedscope(document)
     frames = [frame["name"] for frame in document["shared"]["frames"]]
     assert any(name.startswith("Memcpy") for name in frames) == bool(len(recording.trace.memcpy))
+
+
+def test_graphs_that_were_traced_as_a_whole_are_in_speedscope(tmp_path: Path) -> None:
+    def as_a_whole(tables: dict[str, dict[str, list[Any]]]) -> None:
+        tables["graph_launch"] = {"start_ns": [START + 20_000], "duration_ns": [30_000], "graph": [4], "track": [0]}
+
+    document = speedscope(Recording(training_store(as_a_whole)), tmp_path)
+    check_speedscope(document)
+    assert total_ns(document, "CUDA graph 4") == 30_000
+
+
+def test_work_without_timestamps_is_not_in_speedscope(tmp_path: Path) -> None:
+    def without_times(tables: dict[str, dict[str, list[Any]]]) -> None:
+        kernels = tables["kernel"]
+        kernels["flags"] = [int(Flag.ZERO_TIME), 0]
+        kernels["start_ns"][0] = kernels["duration_ns"][0] = 0
+
+    document = speedscope(Recording(training_store(without_times)), tmp_path)
+    check_speedscope(document)
+    assert {profile["startValue"] for profile in document["profiles"]} == {0, 1500}
 
 
 def test_spans_that_overlap_are_cut_and_counted(tmp_path: Path) -> None:
@@ -191,6 +213,16 @@ def test_pprof_leaves_names_whole_and_looks_for_no_binary(tmp_path: Path) -> Non
     assert [(each.id, each.has_functions) for each in profile.mapping] == [(1, 1)]
     assert profile.string_table[profile.mapping[0].filename] == program_name(recording.trace.info)
     assert {place.mapping_id for place in profile.location} == {1}
+
+
+def test_pprof_has_the_innermost_names_of_deep_paths(tmp_path: Path) -> None:
+    names = [f"region_{number}" for number in range(600)]
+    Recording(nested(names).store).export_pprof(tmp_path / "run.pb.gz")
+    profile = pprof_message()
+    profile.ParseFromString(gzip.decompress((tmp_path / "run.pb.gz").read_bytes()))
+    functions = {function.id: profile.string_table[function.name] for function in profile.function}
+    deepest = profile.sample[-1].location_id
+    assert [functions[each] for each in deepest] == names[: -512 - 1 : -1]
 
 
 def test_totals_alone_make_a_profile_of_pprof(tmp_path: Path) -> None:

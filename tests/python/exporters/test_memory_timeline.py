@@ -11,9 +11,11 @@ import pytest
 from fakes.gscope import NONE
 from fakes.operators import training_step
 from fakes.recordings import make_trace, training
+from gpuscope import _core
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.exporters.memory_timeline import CATEGORIES, export_memory_timeline, read_timeline
 from gpuscope.exporters.page.memory import STEPS
+from gpuscope.trace import Trace
 
 
 def load(path):
@@ -85,6 +87,30 @@ def test_a_training_on_the_cpu_is_told_apart(tmp_path, options):
     # Both linear layers' outputs, GELU's, the squares: what waits for the backward.
     assert most["ACTIVATION"] >= 4 * 256 * (128 + 128 + 64)
     assert most["AUTOGRAD_DETAIL"] > 0
+
+
+def test_what_is_taken_between_windows_is_unknown(tmp_path):
+    def window(*rows):
+        start, size, address, allocated = zip(*rows, strict=True)
+        columns = {"start_ns": start, "bytes": size, "address": address, "allocated_bytes": allocated}
+        more = {"region": [NONE] * len(rows), "ordinal": [0] * len(rows)}
+        return make_trace({"thread": {"system_id": [1]}, "allocation": columns | more}).store
+
+    first = window((1000, 100, 16, 100), (2000, 50, 32, 150))
+    second = window((9000, 10, 144, 1110), (10_000, -10, 144, 1100))
+    export_memory_timeline(Trace(_core.merge([first, second])), tmp_path / "memory.json")
+    assert [sum(row) for row in load(tmp_path / "memory.json")[1]] == [100, 150, 1110, 1100]
+
+
+def test_cuda_is_the_first_gpu_that_has_allocations():
+    columns = {"start_ns": [0, 1, 2], "bytes": [8] * 3, "region": [NONE] * 3, "ordinal": [2, 1, NONE]}
+    trace = make_trace({"thread": {"system_id": [1]}, "allocation": columns})
+    assert read_timeline(trace, "cuda").device == "cuda:1"
+
+
+def test_cuda_is_no_host():
+    with pytest.raises(InvalidArgument, match="device is 'cuda'; the recording has allocations on cpu"):
+        read_timeline(many(1), "cuda")
 
 
 def test_changes_within_one_us_are_one_point(tmp_path):

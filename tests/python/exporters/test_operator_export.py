@@ -63,6 +63,16 @@ def test_operators_have_shapes_sequence_and_stack():
     }
 
 
+@pytest.mark.parametrize("overload", ["Tensor", 'a"b', "a\\", "a\n\x01", "\u4f60", ""])
+def test_overloads_stand_behind_the_names_whatever_is_in_them(overload):
+    def add(tables):
+        detail = tables["detail"]
+        detail["overload"] = [overload if row == 1 else NONE for row in range(len(detail["region"]))]
+
+    found = names(events(exported(steps_store(add)), cat="cpu_op"))
+    assert f"aten::addmm.{overload}" in found
+
+
 def test_backward_operators_name_their_forward_thread():
     backward = events(exported(steps_store()), name="AddmmBackward0")[0]
     assert (backward["tid"], backward["args"]["Fwd thread id"]) == (4243, 4242)

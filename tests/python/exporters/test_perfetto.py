@@ -8,7 +8,7 @@ import pytest
 
 from fakes.gscope import make_store
 from fakes.steps import steps_store
-from fakes.stores import START, aggregate_store, training_store
+from fakes.stores import START, add_overlapping_functions, aggregate_store, training_store
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
 from gpuscope.exporters import export_perfetto
@@ -126,19 +126,60 @@ def exported(store):
     return read_tracks(b"".join(pieces))
 
 
-def test_tracks_are_named_and_nested():
-    store = training_store()
+def described(store):
+    """Each track's name, and that of the one that it is part of."""
     pieces = []
     _core.write_perfetto(store, pieces.append)
-    described = [p.track_descriptor for p in packets(b"".join(pieces)) if p.HasField("track_descriptor")]
-    names = {d.uuid: d.name or d.thread.thread_name or d.process.process_name for d in described}
-    assert [(names[d.uuid], names.get(d.parent_uuid)) for d in described] == [
+    found = [p.track_descriptor for p in packets(b"".join(pieces)) if p.HasField("track_descriptor")]
+    names = {d.uuid: d.name or d.thread.thread_name or d.process.process_name for d in found}
+    return [(names[d.uuid], names.get(d.parent_uuid)) for d in found]
+
+
+def test_tracks_are_named_and_nested():
+    assert described(training_store()) == [
         ("train.py", None),
         ("MainThread", "train.py"),
         ("GPU 0: NVIDIA H100", None),
         ("stream 7", "GPU 0: NVIDIA H100"),
         ("stream 7 (lane 2)", "GPU 0: NVIDIA H100"),
     ]
+
+
+@pytest.mark.parametrize("listed", [(1, 2), (1, 0)])
+def test_streams_are_of_their_device_in_whatever_order_devices_are_listed(listed):
+    def change(tables):
+        tables["device"] = {"ordinal": listed, "name": [f"number {ordinal}" for ordinal in listed]}
+        tables["track"] = {"device": listed, "context": [1, 1], "stream": [10 + ordinal for ordinal in listed]}
+        tables["kernel"]["track"] = [0, 1]
+        del tables["memcpy"]
+
+    tracks = described(training_store(change))
+    for ordinal in listed:
+        assert (f"stream {10 + ordinal}", f"GPU {ordinal}: number {ordinal}") in tracks
+
+
+def functions_that_overlap(tables):
+    """Nothing else."""
+    for table in ("region", "api", "kernel", "memcpy", "mark"):
+        del tables[table]
+    add_overlapping_functions(tables)
+
+
+def test_functions_that_overlap_without_nesting_stand_in_lanes():
+    tracks = exported(training_store(functions_that_overlap))
+    assert [(name, s.name, s.start - START, s.end - START) for name, track in tracks.items() for s in track.slices] == [
+        ("MainThread", "f", 1000, 11_000),
+        ("MainThread (lane 2)", "g", 6000, 16_000),
+        ("MainThread (lane 3)", "h", 7000, 27_000),
+    ]
+
+
+def test_times_of_a_sequence_never_go_back():
+    pieces = []
+    _core.write_perfetto(training_store(functions_that_overlap), pieces.append)
+    steps = [p.timestamp for p in packets(b"".join(pieces)) if p.HasField("track_event")]
+    assert len(steps) == 6
+    assert max(steps) < 1 << 63  # unsigned: those back would lie above
 
 
 def test_thread_has_regions_and_calls_nested():

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 
 from fakes.browser import chromium, opened
+from fakes.gscope import NONE
 from fakes.powered import MS, START, PoweredGpu
 from gpuscope.analysis import key_averages
 from gpuscope.analysis.device_samples import DeviceReadings
@@ -94,6 +96,21 @@ def test_each_figure_of_nvml_is_a_curve_in_its_unit_and_those_never_read_are_non
     assert found["GPU 0 memory used by all processes"][1][0][1] == pytest.approx(3 * 2**30, rel=1e-3)
 
 
+def test_memory_of_several_threads_is_one_curve_in_the_order_of_time():
+    memory = {
+        "start_ns": [START + 20 * MS, START + 30 * MS, START + 10 * MS],  # each thread's follow each other
+        "bytes": [200, 300, 100],
+        "allocated_bytes": [300, 600, 100],
+        "region": [NONE] * 3,
+        "ordinal": [0] * 3,
+        "thread": [0, 0, 1],
+    }
+    trace = powered(allocation=memory, thread={"system_id": [1, 2]})
+    _, points = curves(trace)["GPU 0 memory in use"]
+    assert [value for _, value in points] == [100, 300, 600]
+    assert [moment for moment, _ in points] == pytest.approx([10 * MS, 20 * MS, 30 * MS], abs=TICK_NS)
+
+
 def test_samples_lie_on_the_axis_of_the_events():
     curve, points = curves(powered())["GPU 0 power"]
     read = [(moment - START, mw / 1000) for moment, mw in zip(TIMES, POWER_MW, strict=True) if mw >= 0]
@@ -130,6 +147,18 @@ def test_hardware_counters_have_gaps_where_nothing_was_sampled_and_sums_are_rate
     rate, points = found["GPU 0 dram__bytes.sum"]
     assert rate["unit"] == "B/s"
     assert [value for _, value in points[:3]] == pytest.approx([1e10, 2e10, 3e10])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of sums that take in what is infinite
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_counter_without_a_finite_value_was_not_sampled_there(value):
+    _, points = curves(powered(**sampled([0, 1, 2], [10.0, value, 30.0])))["GPU 0 sm__busy.pct"]
+    assert [value for _, value in points] == [10, 30, None]
+
+
+def test_values_of_a_curve_that_are_not_finite_are_none():
+    curve = report_series._curve("reads", "B", np.arange(3), np.array([1.0, math.inf, math.nan]))
+    assert curve["values"] == [1, None, None]
 
 
 def test_of_many_samples_no_peak_is_lost():

@@ -137,6 +137,15 @@ def test_either_contents_say_what_is_lost(opened, tmp_path, lost):
     use(recording, tmp_path)
 
 
+def test_rows_that_the_contents_alone_have_are_said_to_be_lost(opened, tmp_path):
+    blocks = gscope_blocks(training_tables(), info=INFO)
+    contents = contents_of([*blocks, Block(2, 3, name="kernel")])
+    numbered = [block.numbered(number) for number, block in enumerate([contents, *blocks, contents])]
+    recording = opened(file_header() + b"".join(numbered))
+    assert "3 of 5 rows of kernel" in recording.audit().verdict
+    use(recording, tmp_path)
+
+
 def test_nothing_is_lost_of_a_whole_file(opened):
     assert opened(WHOLE).audit().complete
     assert not [key for key in opened(WHOLE).trace.info if key.startswith("file.")]

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ import gpuscope as gs
 from fakes import other_traces
 from fakes.operators import training_step
 from fakes.recordings import training
+from fakes.stores import training_store
 from fakes.versions import version
 from gpuscope import _core
 from gpuscope.cli import main
@@ -108,6 +110,49 @@ def test_gaps_begin_where_all_work_has_ended(tmp_path: Path) -> None:
     assert rows == [(100_000, 50_000, "k")]
 
 
+def graphs_as_a_whole(tables: dict[str, dict[str, list[Any]]]) -> None:
+    start = tables["region"]["start_ns"][0]
+    tables["memcpy"] = {}
+    tables["graph_launch"] = {"start_ns": [start + 20_000], "duration_ns": [30_000], "graph": [4], "track": [0]}
+
+
+def test_graphs_that_were_traced_as_a_whole_are_work() -> None:
+    recording = Recording(training_store(graphs_as_a_whole))
+    assert recording.sql("select name, duration_ns from gpu_work where kind = 'graph'").rows == [
+        ("CUDA graph 4", 30_000)
+    ]
+
+
+def test_gaps_end_where_a_graph_begins() -> None:
+    recording = Recording(training_store(graphs_as_a_whole))
+    assert recording.sql("select duration_ns from idle where ended_by = 'CUDA graph 4'").rows == [(10_500,)]
+
+
+def without_times(tables: dict[str, dict[str, list[Any]]]) -> None:
+    kernels = tables["kernel"]
+    kernels["flags"] = [int(_core.Flag.ZERO_TIME), 0]
+    kernels["start_ns"][0] = kernels["duration_ns"][0] = 0
+
+
+def test_kernels_without_timestamps_are_in_no_gap() -> None:
+    recording = Recording(training_store(without_times))
+    assert recording.sql("select duration_ns, ended_by from idle").rows == [(2000, "triton_add")]
+
+
+def test_kernels_without_timestamps_have_no_times_in_launches() -> None:
+    recording = Recording(training_store(without_times))
+    query = "select kernel_start_ns, kernel_duration_ns, until_kernel_ns from launches order by start_ns"
+    assert recording.sql(query).rows[0] == (None, None, None)
+
+
+def test_launches_and_kernels_without_a_correlation_are_not_paired() -> None:
+    def unknown(tables: dict[str, dict[str, list[Any]]]) -> None:
+        tables["api"]["correlation"] = [0, 0, 0]
+        tables["kernel"]["correlation"] = [0, 0]
+
+    assert Recording(training_store(unknown)).sql("select kernel from launches").rows == [(None,), (None,)]
+
+
 def test_numbers_are_read_where_they_lie(recording: Recording) -> None:
     import pyarrow
 
@@ -139,6 +184,8 @@ def test_the_schema_is_the_cores(recording: Recording) -> None:
         ("select nothing from kernels", "query cannot be run: .*nothing"),
         ("select error('x')", "query cannot be run: .*x"),
         ("", "query is ''; accepted is a statement of SQL"),
+        (";", "query is ';'; accepted is a statement of SQL"),
+        ("-- c", "query is '-- c'; accepted is a statement of SQL"),
         (3, "query is 3; accepted is a statement of SQL"),
     ],
 )
@@ -159,6 +206,37 @@ def test_results_can_be_printed_and_converted(recording: Recording) -> None:
     assert len(recording.sql("select 1 where false")) == 0
 
 
+LARGE = 1_788_000_000_000_000_123  # which a float has not
+
+
+@pytest.mark.parametrize("large", [LARGE, 2**64 - 1, 2**100 + 1])
+def test_large_numbers_among_missing_ones_stay_whole_in_pandas(recording: Recording, large: int) -> None:
+    found = recording.sql(f"select {large} as a union all select null").to_pandas()
+    assert int(found["a"][0]) == large  # NumPy compares floats with what they round it to
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (f"select {LARGE} as a union all select null", {"a": [LARGE, None]}),
+        ("select 1 as a, 2 as a", {"a": [1], "a_1": [2]}),
+        (f"select {2**100} as a", {"a": [str(2**100)]}),
+    ],
+    ids=["a missing number", "two columns of a name", "a number of more than 64 bits"],
+)
+def test_results_are_whole_in_parquet(
+    recording: Recording, tmp_path: Path, query: str, expected: dict[str, list[Any]]
+) -> None:
+    import pyarrow.parquet
+
+    recording.sql(query).to_parquet(tmp_path / "x.parquet")
+    assert pyarrow.parquet.read_table(tmp_path / "x.parquet").to_pydict() == expected
+
+
+def test_decimals_are_numbers_in_json(recording: Recording) -> None:
+    assert recording.sql("select 0.5 as half, 7 * 0.001 as us").to_dict()["rows"] == [[0.5, 0.007]]
+
+
 @pytest.mark.parametrize("width", [30, 60, 200])
 def test_a_table_fits_the_terminal_and_keeps_its_numbers(recording: Recording, width: int) -> None:
     query = "select repeat('name', 30) as name, repeat('\u540d', 20) as wide, 123456 as n"
@@ -166,6 +244,16 @@ def test_a_table_fits_the_terminal_and_keeps_its_numbers(recording: Recording, w
     assert max(map(columns_of, lines)) <= width
     assert all("123456" in line for line in lines[2:-1])
     assert columns_of(recording.sql(query).table().splitlines()[2]) == 120 + 2 + 40 + 2 + 6
+
+
+@pytest.mark.parametrize(
+    "query", ["select repeat(chr(27), 20) as a, 7 as n", f"select '' as \"{chr(27) * 20}\", 7 as n"]
+)
+def test_control_characters_are_shown_in_a_table_that_fits(recording: Recording, query: str) -> None:
+    lines = recording.sql(query).table(40).splitlines()
+    assert "\\x1b" in "".join(lines)
+    assert all(line.isprintable() and columns_of(line) <= 40 for line in lines)
+    assert "7" in lines[2].split()
 
 
 def test_columns_that_do_not_fit_are_counted(recording: Recording) -> None:
@@ -195,6 +283,54 @@ def test_the_command_prints_csv_json_and_parquet(
     assert pyarrow.parquet.read_table(tmp_path / "x.parquet").to_pydict()["count"] == [STEPS, STEPS]
     assert main(["sql", saved, "select 1 as a where false", "--json"]) == 0
     capsys.readouterr()
+
+
+def test_columns_of_the_same_name_are_all_in_json(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sql", saved, "select 1 as a, 2 as a, 3 as a_1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"a": 1, "a_1": 2, "a_1_1": 3}]
+
+
+def test_a_parquet_file_that_is_replaced_keeps_its_permissions(saved: str, tmp_path: Path) -> None:
+    target = tmp_path / "x.parquet"
+    target.touch(0o600)
+    assert main(["sql", saved, "select 1 as a", "--parquet", str(target)]) == 0
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert target.stat().st_size
+
+
+@pytest.mark.parametrize("end", [" --x", "; -- x", ";;", "; /* x; */ ; --"])
+def test_comments_and_semicolons_may_end_what_is_written_as_parquet(saved: str, tmp_path: Path, end: str) -> None:
+    assert main(["sql", saved, f"select ';é' as a{end}", "--parquet", str(tmp_path / "x.parquet")]) == 0
+
+
+def test_a_pipe_gets_the_parquet_file(saved: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gpuscope", "sql", saved, "select 1 as a", "--parquet", "-"]
+    ran = subprocess.run(command, capture_output=True, cwd=tmp_path)
+    assert (ran.returncode, ran.stdout[:4], ran.stdout[-4:]) == (0, b"PAR1", b"PAR1"), ran.stderr
+    assert os.listdir(tmp_path) == ["run.gscope"]
+
+
+def shell(command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"GPUSCOPE": f"{sys.executable} -m gpuscope"} | variables
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment)
+
+
+def test_a_parquet_file_for_which_there_is_no_room_cannot_be_written(saved: str, tmp_path: Path) -> None:
+    query = "select random() from range(100000)"
+    ran = shell(f"ulimit -f 2; $GPUSCOPE sql {saved} '{query}' --parquet {tmp_path}/x.parquet")
+    assert (ran.returncode, ran.stderr) == (1, f"gpuscope: cannot write {tmp_path}/x.parquet: File too large\n")
+    assert os.listdir(tmp_path) == ["run.gscope"]
+
+
+@pytest.mark.parametrize("form", ["", "--csv", "--json"])
+def test_closed_standard_output_is_no_error(saved: str, form: str) -> None:
+    ran = shell(f"$GPUSCOPE sql {saved} 'select 1' {form} >&-")
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_characters_that_standard_output_has_not_are_escaped(saved: str) -> None:
+    ran = shell(f"$GPUSCOPE sql {saved} 'select chr(21517) as name' --csv", PYTHONIOENCODING="ascii")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "name\n\\u540d\n", "")
 
 
 def test_the_command_takes_traces_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,6 +374,19 @@ def test_a_query_may_come_from_standard_input(saved: str) -> None:
     command = [sys.executable, "-m", "gpuscope", "sql", saved, "-", "--csv"]
     ran = subprocess.run(command, input="select count(*) as n from kernels", capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (0, f"n\n{2 * STEPS}\n"), ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("$GPUSCOPE sql {} - <&-", "standard input is closed"),
+        ("printf '\\xff' | $GPUSCOPE sql {} -", "what standard input has is no text in utf-8"),
+    ],
+)
+def test_standard_input_without_a_query_gets_one_sentence(saved: str, command: str, sentence: str) -> None:
+    ran = shell(command.format(saved), PYTHONIOENCODING="utf-8:strict")
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
+    assert sentence in ran.stderr
 
 
 def test_sums_are_those_of_numpy() -> None:

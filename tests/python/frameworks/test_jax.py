@@ -28,17 +28,26 @@ def ranges(trace: Trace) -> list[str]:
     return [names[path] for path in trace.regions.path if kinds[path] == 2]
 
 
-def test_annotations_are_ranges_and_steps_have_their_number(annotations):
+def test_annotations_are_ranges(annotations):
     @annotations.annotate_function
     def train():
         pass
 
     with profile() as profiler:
-        with annotations.StepTraceAnnotation("train", step_num=3), annotations.TraceAnnotation("forward", other=1):
+        with annotations.TraceAnnotation("forward", other=1):
             pass
         train()
-    assert ranges(profiler.trace)[:2] == ["train 3", "forward"]
-    assert "train" in ranges(profiler.trace)[2]
+    assert ranges(profiler.trace)[0] == "forward"
+    assert "train" in ranges(profiler.trace)[1]
+
+
+def test_steps_that_are_annotated_are_the_steps(annotations):
+    with profile() as profiler:
+        for number in range(8):
+            with annotations.StepTraceAnnotation("train", step_num=number), annotations.TraceAnnotation("forward"):
+                pass
+    steps = profiler.step_breakdown().steps
+    assert (len(steps), steps.source) == (8, 'the region "train"')
 
 
 def test_the_class_is_as_jax_made_it_when_the_window_is_over(annotations):

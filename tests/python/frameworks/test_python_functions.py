@@ -652,21 +652,21 @@ def hooks():
     return [sys.monitoring.get_tool(id) for id in (3, 4)] if sys.version_info >= (3, 12) else [sys.getprofile()]
 
 before = hooks()
-for ends_at in range(1, 11):  # as many calls as it makes
+for ends_at in range(1, 31):  # as many calls as it makes
     calls = []
     try:
-        PythonFunctions.measure(work, 1)
+        PythonFunctions.measure(work, work, work, 2)
     except KeyboardInterrupt:
         pass
     else:
         raise SystemExit(f"{ends_at}: {len(calls)} calls")
     assert hooks() == before, ends_at
 calls, ends_at = [], 0
-PythonFunctions.measure(work, 1)
-assert len(calls) == 10
+PythonFunctions.measure(work, work, work, 2)
+assert len(calls) == 30
 assert hooks() == before
-PythonFunctions.measure(work, 1)
-assert len(calls) == 10  # it is known
+PythonFunctions.measure(work, work, work, 2)
+assert len(calls) == 30  # it is known
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -71,6 +71,12 @@ def test_segments_have_their_pool_and_blocks(machine):
     ]
 
 
+@pytest.mark.parametrize("kind", ["small", "large"])
+def test_segments_for_small_requests_are_told_whatever_their_size(machine, kind):
+    machine.use_torch(segment(0x1000, 5, -(200 << 20), expandable=True, kind=kind))
+    assert only(torch_memory.segments(0)).small == (kind == "small")
+
+
 def test_segments_are_those_of_the_device(machine):
     machine.use_torch(segment(0x1000, 5), segment(0x9000, 7, device=1))
     assert [segment.bytes for segment in torch_memory.segments(1)] == [7]
@@ -179,6 +185,11 @@ def test_rmms_pool_without_statistics_says_so(machine):
     pool = only(pools())
     assert pool.reserved_bytes == 1000
     assert "StatisticsResourceAdaptor" in pool.note
+
+
+def test_rmms_statistics_below_its_pool_are_not_of_what_is_in_use(machine):
+    machine.use_rmm({"pool_size": lambda: 1000}, {"allocation_counts": {"current_bytes": 1000, "peak_bytes": 1000}})
+    assert "StatisticsResourceAdaptor" in only(pools()).note
 
 
 def test_rmms_statistics_may_be_an_object(machine):

@@ -244,7 +244,8 @@ def test_it_ends_before_the_host_swaps(monkeypatch):
     room, before, peak = 10**9, 10**8, [0]
     monkeypatch.setattr(host, "available_memory", lambda: (room - before, room))
     monkeypatch.setattr(host, "resident", lambda: before)
-    monkeypatch.setattr(host, "peak_resident", lambda: peak[0])
+    monkeypatch.setattr(host, "peak_resident", lambda root=None: peak[0])
+    monkeypatch.setattr(host, "_highest", 0)
     ran = []
 
     def step(size):
@@ -267,6 +268,7 @@ BAD = {
     "margin is 1; accepted is a share from 0 to below 1": {"margin": 1},
     "input_shape is given with a function; a function is called with the batch size alone": {"input_shape": (3,)},
     "training is given with a function; a function is called with the batch size alone": {"training": True},
+    "progress is 3; accepted is a function of one line of text, as print": {"progress": 3},
 }
 
 
@@ -274,6 +276,12 @@ BAD = {
 def test_bad_input_gets_one_sentence(sentence, given):
     with pytest.raises(InvalidArgument, match=f"^{re.escape(sentence)}$"):
         find_max_batch_size(lambda size: None, **given)
+
+
+@pytest.mark.parametrize("device", ["cdua:1", 3.5, True, -1])
+def test_a_device_that_is_none_is_refused(device):
+    with pytest.raises(InvalidArgument, match=r"^device is .*; accepted are an ordinal"):
+        find_max_batch_size(lambda size: None, device=device)
 
 
 def test_what_cannot_be_called_is_refused():

@@ -22,15 +22,29 @@ def no_libraries(monkeypatch):
 
 @pytest.fixture
 def cupy(monkeypatch):
-    freed = []
-    pool = SimpleNamespace(total_bytes=lambda: 300, free_all_blocks=lambda: freed.append("device"))
+    freed, here = [], [0]  # what was called, and the current device
+    held, free = (300, 50), (1000, 70)
+
+    class Device:
+        def __init__(self, device=None):
+            self.id = here[0] if device is None else device
+
+        def __enter__(self):
+            self.before, here[0] = here[0], self.id
+
+        def __exit__(self, *error):
+            here[0] = self.before
+
+        def synchronize(self):
+            freed.append(f"waited for {self.id}")
+
+    pool = SimpleNamespace(total_bytes=lambda: held[here[0]], free_all_blocks=lambda: freed.append(f"device {here[0]}"))
     pinned = SimpleNamespace(free_all_blocks=lambda: freed.append("pinned"))
-    runtime = SimpleNamespace(getDeviceCount=lambda: 1, memGetInfo=lambda: (1000, 5000))
-    device = SimpleNamespace(synchronize=lambda: freed.append("waited"))
+    runtime = SimpleNamespace(getDeviceCount=lambda: 1, memGetInfo=lambda: (free[here[0]], 5000))
     module = SimpleNamespace(
         get_default_memory_pool=lambda: pool,
         get_default_pinned_memory_pool=lambda: pinned,
-        cuda=SimpleNamespace(runtime=runtime, Device=lambda: device),
+        cuda=SimpleNamespace(runtime=runtime, Device=Device),
         freed=freed,
     )
     monkeypatch.setitem(sys.modules, "cupy", module)
@@ -82,12 +96,19 @@ def test_torch_and_cupy_are_added(cupy, monkeypatch):
 
 def test_cupys_blocks_are_given_back(cupy):
     batch_size.release()
-    assert cupy.freed == ["device", "pinned"]
+    assert cupy.freed == ["device 0", "pinned"]
 
 
 def test_cupys_work_is_waited_for(cupy):
     batch_size.finish(None)
-    assert cupy.freed == ["waited"]
+    assert cupy.freed == ["waited for 0"]
+
+
+def test_cupy_is_asked_about_the_device_that_is_measured(cupy):
+    assert (GpuMeter(1).peak(), GpuMeter(1).room()) == (50, 120)
+    batch_size.finish(None, 1)
+    batch_size.release(1)
+    assert cupy.freed == ["waited for 1", "device 1", "pinned"]
 
 
 def test_cupy_that_cannot_work_is_left_alone(cupy):

@@ -130,6 +130,24 @@ def test_a_fresh_optimizer_is_fresh_again(model):
     assert optimizer.state_dict()["state"] == {}
 
 
+class Masked(nn.Module):
+    """Makes its mask on demand."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", None)
+
+    def forward(self, x):
+        self.mask = torch.ones(len(x))
+        return x
+
+
+def test_a_buffer_that_was_not_there_is_taken_away_again():
+    model = Masked()
+    find_max_batch_size(model, (6,), limit=16)
+    assert model.mask is None
+
+
 def test_the_model_is_as_before_when_it_raises(model):
     before = state_of(model)
 
@@ -202,6 +220,14 @@ BAD = {
         "training": True,
         "make_target": len,
     },
+    "dtype is 7; accepted are torch's, as torch.float16, and None": {"input_shape": (6,), "dtype": 7},
+    "optimizer is 'adam'; accepted are torch's optimizers, True and None": {
+        "input_shape": (6,),
+        "training": True,
+        "optimizer": "adam",
+    },
+    "loss is 3; accepted is a function": {"input_shape": (6,), "training": True, "loss": 3},
+    "make_input is 3; accepted is a function": {"make_input": 3},
 }
 
 

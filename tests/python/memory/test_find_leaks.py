@@ -123,6 +123,17 @@ def test_too_few_steps_in_a_loop_tell_nothing(training):
     assert str(leaks).startswith("leaks cannot be told in 4 steps: it takes at least 5")
 
 
+@pytest.mark.parametrize("steps", [12, 30])
+def test_too_few_steps_after_the_warm_up_tell_nothing(training, steps):
+    with find_leaks(steps=200, warmup=27) as leaks:
+        for _ in range(steps):
+            training.leaky()
+            leaks.step()
+    warmup = min(steps, 27)
+    assert not leaks.report().judged
+    assert str(leaks).startswith(f"leaks cannot be told in {steps} steps, the first {warmup} of them warm-up: it takes")
+
+
 def test_a_program_that_allocates_nothing_is_not_called_clean(history):
     assert str(find_leaks(lambda: None)).startswith("leaks cannot be told in 20 steps: not one allocation was seen")
 
@@ -145,9 +156,28 @@ def test_a_history_is_recorded_only_while_it_is_needed(history, training):
 
 
 def test_a_history_that_runs_is_used_and_left_on(history, training):
-    history.running = True
+    history.active = True
     assert find_leaks(training.leaky)
-    assert (history.begun, history.ended, history.running) == (0, 0, True)
+    assert (history.begun, history.ended, history.active) == (0, 0, True)
+
+
+def test_a_history_that_the_program_ends_tells_nothing_of_later_steps(history, training):
+    def step():
+        training.leaky()
+        history.active = False
+
+    report = find_leaks(step)
+    assert (report.steps, report.judged) == (0, False)
+    assert any("ended a memory history itself after 0 whole steps" in note for note in report.notes)
+
+
+def test_steps_before_the_program_ends_the_history_are_judged(history, training):
+    def step():
+        training.leaky()
+        history.active = training.called < 13
+
+    report = find_leaks(step)
+    assert (report.steps, len(report)) == (12, 1)
 
 
 def test_what_the_history_does_not_record_is_said(history, training):
@@ -161,7 +191,7 @@ def test_an_error_of_the_program_goes_on_and_recording_ends(history):
 
     with pytest.raises(KeyError, match="mine"):
         find_leaks(fail)
-    assert not history.running
+    assert not history.active
 
 
 def test_ctrl_c_reaches_the_program_with_the_report_of_the_steps_so_far(training):

@@ -23,6 +23,7 @@ class Segment:
     blocks: tuple
     pool: str = "default"
     expandable: bool = False
+    small: bool = False
 
     @property
     def bytes(self):
@@ -75,8 +76,9 @@ def test_one_free_piece_fails_nothing_that_it_holds():
 
 
 def test_small_segments_cannot_serve_large_requests():
-    found = fragmentation_of([segment("+1 -1"), segment("+10 -5"), segment("+10 -4")])
-    assert (found.largest_free_bytes, found.fails_above_bytes, found.free_bytes) == (5 * MIB, 5 * MIB, 10 * MIB)
+    small = segment("+1 -200", small=True, expandable=True)
+    found = fragmentation_of([small, segment("+10 -5"), segment("+10 -4")])
+    assert (found.largest_free_bytes, found.fails_above_bytes, found.free_bytes) == (200 * MIB, 5 * MIB, 209 * MIB)
 
 
 def test_what_awaits_its_release_is_not_free():

@@ -215,6 +215,52 @@ def test_memory_that_no_tensor_stands_for_is_put_down_to_the_graphs_that_are_kep
 
 
 @needs_autograd
+def test_tensors_that_no_name_leads_to_are_not_put_down_to_graphs():
+    weight = torch.ones(4, requires_grad=True)
+    losses = [(weight * 2).sum() for _ in range(COUNT)]
+    untracked = {number: one.numpy() for number, one in enumerate(new())}  # neither it nor they are known to gc
+    at = [one.__array_interface__["data"][0] for one in untracked.values()]
+    found, _ = find_holders([growth(at), growth(addresses(losses))])
+    assert found[0] is None
+
+
+@needs_autograd
+def test_arrays_over_tensors_are_followed_to_their_list():
+    arrays = [one.numpy() for one in new()]
+    views = [array[2:] for array in arrays]  # noqa: F841
+    at = [array.__array_interface__["data"][0] for array in arrays]
+    assert named(at)[1:] == ("list", COUNT)
+    del arrays
+    assert named(at) == ("views", "list", COUNT)
+
+
+@needs_autograd
+def test_places_beyond_those_that_are_searched_are_not_put_down_to_graphs():
+    weight = torch.ones(4, requires_grad=True)
+    losses = [(weight * 2).sum() for _ in range(COUNT)]
+    searched = [new() for _ in range(7)]
+    more = new()
+    places = [losses, *searched, more, losses]
+    found, remarks = find_holders([growth(addresses(kept)) for kept in places])
+    assert [one and one.name for one in found] == ["losses", *["searched[...]"] * 7, None, "losses"]
+    assert remarks == ("who holds the memory was looked up for the 8 places with most of it",)
+
+
+def test_lists_that_one_line_fills_by_turns_are_all_named():
+    for count in (2, 3):
+        kept = new(COUNT * count)
+        lists = [kept[at::count] for at in range(count)]
+        first, second, *third = lists
+        at = addresses(kept)
+        del kept, lists
+        found = holder(at)
+        assert sorted((found.name, *found.others)) == ["first", "second", "third"][:count]
+        assert f", and others: {', '.join(found.others)}" in str(found)
+        assert len(first) == len(second) == COUNT
+        assert len(third) == count - 2
+
+
+@needs_autograd
 def test_a_sum_of_losses_whose_graph_spans_the_steps_is_found():
     weight = torch.ones(4, requires_grad=True)
     total = torch.zeros(())
@@ -313,6 +359,22 @@ def test_arrays_of_cupy_are_found(monkeypatch):
     arrays = [Array(0x10000 + 1024 * number) for number in range(COUNT)]
     (found,), _ = find_holders([growth([0x10000 - 512 + 1024 * number for number in range(COUNT)], "other")])
     assert (found.name, len(arrays)) == ("arrays", COUNT)
+
+
+class Equal(type):
+    """Its classes are equal to all, and cannot be hashed."""
+
+    def __eq__(cls, other):
+        return True
+
+
+def test_classes_that_cannot_be_hashed_are_passed_through():
+    class Odd(metaclass=Equal):
+        pass
+
+    odd = Odd()
+    odd.kept = new()
+    assert named(addresses(odd.kept)) == ("odd.kept", "list", COUNT)
 
 
 def test_no_holder_is_made_up():

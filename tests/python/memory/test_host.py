@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpuscope.memory import host
 from gpuscope.memory.host import available_memory, peak_resident, reset_peak_resident, resident
 
 MEMINFO = "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    600 kB\n"
@@ -65,3 +66,9 @@ def test_the_process_is_told_of(root):
     assert (resident(here), peak_resident(here)) == (30 * KiB, 40 * KiB)
     assert reset_peak_resident(here)
     assert (here / "proc/self/clear_refs").read_text() == "5"
+
+
+def test_the_highest_goes_on_where_the_peak_begins_anew(root, monkeypatch):
+    monkeypatch.setattr(host, "_highest", 0)
+    reset_peak_resident(root({"proc/self/status": f"VmHWM:\t  {1 << 40} kB\n", "proc/self/clear_refs": ""}))
+    assert (host.highest_resident_bytes(), host.host_memory().peak_resident_bytes) == (KiB << 40, KiB << 40)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -72,6 +74,21 @@ def test_losses_that_keep_their_graphs_are_one_leak(training):
     assert leak.holder.name == "training.kept"
 
 
+def test_threads_whose_allocations_are_not_seen_are_named(training):
+    ends = threading.Event()
+    thread = threading.Thread(target=ends.wait, name="loader")
+    thread.start()
+    try:
+        report = find_leaks(training.clean, steps=5)
+    finally:
+        ends.set()
+        thread.join()
+    (note,) = [note for note in report.notes if "threads" in note]
+    assert note.startswith("what other threads allocate through torch and CuPy is not seen; there are: ")
+    assert "loader" in note
+    assert "MainThread" not in note
+
+
 def test_a_sum_that_keeps_the_graphs_is_found(training):
     (leak,) = find_leaks(training.sums_graphs)
     assert leak.holder.name == "training.total"
@@ -101,6 +118,19 @@ def test_a_history_that_is_recorded_goes_on(training):
     with history.record_memory_history(max_entries=500_000):
         assert find_leaks(training.leaky)
         assert history.recording()
+
+
+def test_steps_after_the_program_began_a_history_of_its_own_are_not_judged(training):
+    def step():
+        if training.steps == 8:
+            history.record_memory_history()
+        training.leaky()
+
+    try:
+        report = find_leaks(step)
+    finally:
+        history.record_memory_history(None)
+    assert (report.steps, len(report)) == (8, 1)
 
 
 def test_what_lives_at_the_peak_is_put_down_to_its_line():

@@ -88,7 +88,12 @@ def test_stacks_are_left_out_where_nobody_wants_them(options):
     assert history.events().stack.tolist() == [0]
 
 
-@pytest.mark.parametrize("options", [{"stacks": "python"}, {"stacks": "all"}, {"context": "state", "device": 0}])
+TORCHS = {"compile_context": True, "global_record_annotations": True, "skip_actions": ["free_requested"]}
+
+
+@pytest.mark.parametrize(
+    "options", [{"stacks": "python"}, {"stacks": "all"}, {"context": "state", "device": 0}, TORCHS]
+)
 def test_the_arguments_of_torch_are_accepted(options):
     with record_memory_history("all", clear_history=True, **options) as history:
         where()

@@ -131,6 +131,7 @@ def core(monkeypatch: pytest.MonkeyPatch) -> Iterator[Core]:
     yield core
     while allocation_watch._users:
         allocation_watch.unwatch_allocations()
+    allocation_watch._pause.subscription.close()
 
 
 @pytest.fixture
@@ -187,6 +188,19 @@ def test_torch_is_as_it_was_after_the_last_user(core: Core, profiler: Profiler) 
     assert profiler._enable_profiler != before[1]
     allocation_watch.unwatch_allocations()
     assert (profiler._prepare_profiler, profiler._enable_profiler, profiler._disable_profiler) == before
+
+
+def test_a_torch_profiler_that_outlasts_the_watch_is_waited_for(core: Core, profiler: Profiler) -> None:
+    before = profiler._enable_profiler
+    allocation_watch.watch_allocations()
+    profiler._enable_profiler("config", [CUDA])
+    allocation_watch.unwatch_allocations()
+    profiler._disable_profiler()
+    assert core.calls == ["watch", "pause", "unwatch", "resume"]
+    assert profiler._enable_profiler == before
+    allocation_watch.watch_allocations()
+    profiler._enable_profiler("config", [CUDA])
+    assert core.calls[4:] == ["watch", "pause"]
 
 
 def test_torch_is_left_alone_where_nothing_is_watched(core: Core, profiler: Profiler) -> None:

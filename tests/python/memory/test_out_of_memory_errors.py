@@ -75,6 +75,9 @@ KNOWN = {
     ),
     "NumPy": (MemoryError("Unable to allocate 8.00 GiB for an array with shape"), Request("host", 8 * GiB, HOST)),
     "Python": (MemoryError(), Request("host", None, HOST)),
+    "no unit": (MemoryError("cannot allocate, bytes requested=1000"), Request("host", None, HOST)),
+    "a comma alone": (MemoryError("failed to allocate memory, B"), Request("host", None, HOST)),
+    "no number that could be": (MemoryError(f"cannot allocate {'9' * 400} bytes"), Request("host", None, HOST)),
 }
 
 OTHERS = {

@@ -60,6 +60,14 @@ def test_memory_in_pieces_is_told_with_the_setting_against_it(report):
     only(found, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
 
 
+def test_memory_of_cuda_graphs_is_no_fragmentation(report):
+    graphs = pool(allocated=30 * GiB, reserved=70 * GiB, largest_free=0, free_bytes=0, graph_reserved_bytes=40 * GiB)
+    found = report(used=79 * GiB, total=80 * GiB, process=79 * GiB, pools=[graphs])
+    assert found.verdict == ""
+    assert "of which 30.0 GiB in use and 40.0 GiB in private pools, as of CUDA graphs" in found.summary()
+    only(found, "a smaller batch needs less")
+
+
 def test_the_setting_is_not_advised_where_it_is_on(report, monkeypatch):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     found = report(total=80 * GiB, pools=[pool(allocated=60 * GiB, reserved=72 * GiB)])

@@ -100,6 +100,32 @@ def test_an_error_wrapped_on_its_way_is_reported_once(file):
     assert outer.count == 1
 
 
+def test_an_error_with_the_text_of_its_reported_cause_is_the_same(file):
+    def step():
+        try:
+            with report_out_of_memory(file=file):
+                run_out()
+        except OutOfMemoryError as error:
+            raise RuntimeError(f"step 3 failed: {error}") from error
+
+    with pytest.raises(RuntimeError, match="step 3"), report_out_of_memory(file=file) as outer:
+        step()
+    assert outer.count == 1
+
+
+def test_a_second_try_that_runs_out_too_is_a_report_of_its_own(file):
+    def step():
+        try:
+            with report_out_of_memory(file=file):
+                run_out()
+        except OutOfMemoryError:
+            run_out()
+
+    with pytest.raises(OutOfMemoryError), report_out_of_memory(file=file) as outer:
+        step()
+    assert outer.count == 2
+
+
 def test_an_error_that_nobody_catches_is_reported_before_the_previous_hook(file, monkeypatch):
     order = []
     monkeypatch.setattr(sys, "excepthook", lambda *args: order.append((args[1], file.getvalue() != "")))
@@ -174,6 +200,37 @@ def test_as_a_decorator_of_a_coroutine_it_waits_for_its_end(file):
     with pytest.raises(OutOfMemoryError):
         asyncio.run(step())
     assert "out of GPU memory" in file.getvalue()
+
+
+def test_as_a_decorator_of_a_generator_it_is_on_while_its_body_runs(file):
+    before = sys.excepthook
+
+    @report_out_of_memory(file=file)
+    def batches():
+        assert sys.excepthook is not before
+        yield 1
+        run_out()
+
+    running = batches()
+    assert next(running) == 1
+    assert sys.excepthook is before
+    with pytest.raises(OutOfMemoryError):
+        next(running)
+    assert file.getvalue().count("out of GPU memory") == 1
+
+
+def test_as_a_decorator_of_an_asynchronous_generator_it_is_on_while_its_body_runs(file):
+    @report_out_of_memory(file=file)
+    async def batches():
+        yield 1
+        run_out()
+
+    async def loop():
+        return [batch async for batch in batches()]
+
+    with pytest.raises(OutOfMemoryError):
+        asyncio.run(loop())
+    assert file.getvalue().count("out of GPU memory") == 1
 
 
 def test_it_can_be_entered_again_after_its_end(file):

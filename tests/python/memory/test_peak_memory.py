@@ -90,6 +90,56 @@ def test_releases_of_what_was_allocated_before_move_the_peak():
     assert (found.bytes, found.base_bytes, len(found)) == (12 * MIB, 10 * MIB, 1)
 
 
+@pytest.mark.parametrize("source", ["cupy", "driver"])
+def test_an_allocator_that_gave_all_back_has_no_part_in_a_later_peak(source):
+    rows = (
+        ("alloc", A, 8 * MIB, at(1, allocated_bytes=8 * MIB)),
+        ("free", A, 8 * MIB, at(1, allocated_bytes=0)),
+        ("alloc", B, 10 * MIB, at(2, allocated_bytes=0, source=source)),
+    )
+    found = report(*rows)
+    assert (found.bytes, found.base_bytes) == (10 * MIB, 0)
+
+
+def test_the_moment_is_that_of_the_allocators_own_figure():
+    rows = (
+        ("alloc", A, 100 * MIB, at(1, allocated_bytes=100 * MIB)),
+        ("free", A, 100 * MIB, at(1, allocated_bytes=0)),
+        ("alloc", B, 50 * MIB, at(2, allocated_bytes=8000 * MIB)),  # with what other threads took
+        ("free", B, 50 * MIB, at(2, allocated_bytes=0)),
+    )
+    found = report(*rows)
+    assert (found.bytes, found.base_bytes, found.since_begin_ns) == (8000 * MIB, 7950 * MIB, 2 * STEP)
+
+
+@pytest.mark.parametrize("said", [0, 100 * MIB])
+def test_an_address_that_comes_again_was_given_back(said):
+    first = 5 * said
+    rows = (
+        ("alloc", A, 500 * MIB, at(1, allocated_bytes=first)),
+        ("free", A, 500 * MIB, at(1, allocated_bytes=0)),
+        *[("alloc", B, 100 * MIB, at(2, allocated_bytes=said))] * 10,
+    )
+    found = report(*rows)
+    assert (found.bytes, found.since_begin_ns) == (500 * MIB, 0)
+
+
+def test_host_memory_is_what_the_events_add_up_to():
+    said = ({"device": HOST, "allocated_bytes": 900 * MIB}, {"device": HOST, "allocated_bytes": 1000 * MIB})
+    found = report(*(("alloc", A, 100 * MIB, one) for one in said))  # in between another thread gave it back
+    assert (found.bytes, found.base_bytes) == (100 * MIB, 0)
+
+
+def test_a_history_may_begin_at_the_peak():
+    rows = (
+        ("free", A, 400 * MIB, at(0, allocated_bytes=400 * MIB)),
+        ("free", B, 400 * MIB, at(0, allocated_bytes=0)),
+        ("alloc", C, 100 * MIB, at(1, allocated_bytes=100 * MIB)),
+    )
+    found = report(*rows)
+    assert (found.bytes, found.base_bytes, found.since_begin_ns, len(found)) == (800 * MIB, 800 * MIB, 0, 0)
+
+
 def test_a_segment_and_what_lies_in_it_count_once():
     rows = (("alloc", A, 20 * MIB, at(1, source="driver")), ("alloc", A, MIB, at(1, allocated_bytes=MIB)))
     assert report(*rows).bytes == MIB

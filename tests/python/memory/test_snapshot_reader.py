@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fakes.snapshot_files import BASE, FORWARD, MIB, snapshot
+from fakes.snapshot_files import BASE, FORWARD, LOAD, MIB, snapshot
 from gpuscope.errors import CorruptTrace, InvalidArgument
 from gpuscope.memory.events import Frame
 from gpuscope.memory.plain_pickle import load_plain_pickle
@@ -109,6 +109,56 @@ def test_what_a_library_took_from_the_driver_is_not_torchs(load):
     assert found.allocated_bytes.tolist() == [*before.allocated_bytes.tolist(), 0]
 
 
+def test_without_requests_memory_is_given_back_when_that_is_completed(load):
+    content = snapshot()
+    trace = content["device_traces"][0]
+    trace[:] = [entry for entry in trace if entry["action"] != "free_requested"]
+    del content["segments"][1:]
+    content["segments"][0]["active_size"] = 5 * MIB
+    events = load(content).events
+    assert events.bytes.tolist() == [3 * MIB, 2 * MIB, -2 * MIB]
+    assert events.allocated_bytes.tolist() == [5 * MIB, 7 * MIB, 5 * MIB]
+
+
+def with_blocks(content, *blocks):
+    """Those of the first segment, each (state, stack), of a MiB and behind what the trace has."""
+    content["segments"][0]["blocks"] = [
+        {"address": BASE + (10 + number) * MIB, "size": MIB, "state": state, "frames": stack}
+        for number, (state, stack) in enumerate(blocks)
+    ]
+    return content
+
+
+def test_what_lives_at_the_end_was_allocated_before_a_history_without_it(load):
+    events = load(with_blocks(snapshot(), ("active_allocated", LOAD))).events
+    assert (events.bytes[0], events.address[0], events.time_ns[0]) == (MIB, BASE + 10 * MIB, 10_000)
+    assert events.allocated_bytes.tolist() == [m * MIB for m in (1, 4, 6, 4)]
+    assert events.frames(int(events.stack[0])) == (Frame("load", "/home/me/train.py", 5),)
+
+
+@pytest.mark.parametrize("block", [("inactive", LOAD), ("active_pending_free", LOAD), ("active_allocated", [])])
+def test_blocks_that_are_given_back_or_have_no_stack_are_no_events(load, block):
+    assert len(load(with_blocks(snapshot(), block)).events) == 3
+
+
+def test_a_block_that_the_history_has_is_no_event_of_its_own(load):
+    content = snapshot()
+    content["segments"][0]["blocks"][0]["frames"] = LOAD
+    assert len(load(content).events) == 3
+
+
+def test_what_lives_at_the_end_has_its_lines_without_any_history(load):
+    events = load(with_blocks({**snapshot(), "device_traces": []}, ("active_allocated", LOAD))).events
+    assert (events.bytes.tolist(), events.lifetimes().alive.tolist()) == ([MIB], [True])
+
+
+def test_refusals_are_in_the_order_of_time_with_their_devices(load):
+    content = snapshot()
+    content["device_traces"][1] = [{"action": "oom", "size": 7 * MIB, "time_us": 3}]
+    found = load(content)
+    assert (found.refused_bytes, found.refused_devices) == ((7 * MIB, 900 * MIB), (1, 0))
+
+
 def test_what_gpuscope_lost_and_noted_is_told(load):
     found = load({**snapshot(), "gpuscope": {"lost": 12, "notes": ["one GPU was busy"]}})
     assert (found.events.lost, found.notes) == (12, ("one GPU was busy",))
@@ -156,6 +206,10 @@ def test_a_damaged_file_gives_a_sound_result_or_an_error(load):
         assert all(len(found.events.frames(int(stack))) >= 0 for stack in found.events.stack)
 
 
+HUGE_SEGMENT = {"device": 0, "address": 1, "total_size": 1, "allocated_size": 1 << 62}
+HUGE_FREE = {"action": "free_requested", "addr": 1, "size": 1 << 62}
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -165,6 +219,8 @@ def test_a_damaged_file_gives_a_sound_result_or_an_error(load):
         ({"segments": [], "device_traces": [["alloc"]]}, "an event is no dict"),
         ({"segments": [{"device": 0}]}, "address of an entry"),
         ({"segments": [], "device_traces": [[{"action": "alloc", "addr": 1, "size": 1 << 62}] * 3]}, "add up to more"),
+        ({"segments": [HUGE_SEGMENT], "device_traces": [[{**HUGE_FREE}]]}, "add up to more"),
+        ({"segments": [{**HUGE_SEGMENT, "blocks": [{}] * 999}] * 99, "device_traces": []}, "one list of blocks"),
     ],
 )
 def test_plain_data_of_another_kind_is_no_snapshot(load, content, words):

@@ -224,6 +224,17 @@ def test_peaks_are_told_of_while_reports_are_acquired_and_no_longer():
     del kept, more
 
 
+def test_acquired_reports_know_when_torch_profiler_takes_their_place():
+    assert torch_memory.acquire_reports() == ""
+    reports = torch_memory.acquired_reports()
+    with torch.profiler.profile(activities=CPU):
+        assert (reports.pauses, reports.paused) == (1, True)
+        assert torch_memory.acquire_reports() == "torch.profiler runs on this thread"
+    assert (reports.pauses, reports.paused) == (1, False)
+    torch_memory.release_reports()
+    assert torch_memory.acquired_reports() is None
+
+
 def test_releasing_what_was_not_acquired_is_harmless():
     torch_memory.release_reports()
     assert torch_memory.acquire_reports() == ""

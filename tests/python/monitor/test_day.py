@@ -48,7 +48,7 @@ class Sampler:
         return COST
 
     def stop(self):
-        pass
+        return True
 
 
 @pytest.mark.parametrize("name", ["gpu.csv", "gpu.jsonl"])

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import atexit
 import csv
 import json
 import os
+import resource
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -24,6 +27,7 @@ class FakeSampler:
     """The core's sampler of GPUs that are not there: each take gives what was put in."""
 
     why = ""
+    ends = True
 
     def __init__(self, interval_ns):
         self.interval_ns = interval_ns
@@ -44,6 +48,7 @@ class FakeSampler:
 
     def stop(self):
         self.stopped = True
+        return self.ends
 
 
 @pytest.fixture
@@ -148,6 +153,79 @@ def test_a_file_that_cannot_be_written_for_a_while_loses_nothing(sampler, tmp_pa
     assert (monitor.error, monitor.cost.dropped) == ("", 2)
 
 
+@pytest.fixture
+def room():
+    """A function that gives files so many bytes at most, as a disk that fills; None ends that."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def allow(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, before if size is None else (size, before[1]))
+
+    yield allow
+    allow(None)
+
+
+@pytest.mark.parametrize("name", ["gpu.csv", "gpu.jsonl"])
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_write_that_was_cut_short_leaves_nothing_and_is_repeated_as_a_whole(sampler, tmp_path, room, name, is_new):
+    path = tmp_path / name
+    with gs.GPUMonitor(path) as monitor:
+        if not is_new:
+            sampler().add(gpu(7))
+            monitor._collect(sampler())
+        before = path.read_bytes() if path.exists() else b""
+        sampler().add(gpu(0, why={"fan_ratio": "Not Supported"}), gpu(1))
+        room(len(before) + 100)
+        with pytest.warns(GpuscopeWarning, match="bytes were written"):
+            monitor._collect(sampler())
+        room(None)
+        assert path.read_bytes() == before
+    found = gs.monitor.read_log(path)
+    assert ([each.gpu.index for each in found.samples], found.damaged) == ([7] * (not is_new) + [0, 1], 0)
+    if name.endswith("jsonl"):
+        assert found.samples[-2].gpu.why["fan_ratio"] == "Not Supported"
+
+
+@pytest.mark.filterwarnings("error")
+def test_where_warnings_are_errors_a_failed_write_loses_nothing(sampler, tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_monitor, "_WRITE_SECONDS", 0.01)
+    path = tmp_path / "gpu.csv"
+    monitor = gs.GPUMonitor(path, interval=0.01)
+    append, tried = monitor._log.append, threading.Semaphore(0)
+
+    def fail(samples):
+        tried.release()
+        raise GpuscopeError("no space")
+
+    monkeypatch.setattr(monitor._log, "append", fail)
+    with monitor:
+        sampler().add(gpu(0))
+        assert all(tried.acquire(timeout=60) for _ in range(2)), "the thread tries again"
+        assert monitor.error == "no space"
+        monkeypatch.setattr(monitor._log, "append", append)
+        sampler().add(gpu(1))
+    assert [row["gpu_idx"] for row in rows_of(path)] == ["0", "1"]
+
+
+def test_samples_may_be_asked_for_while_it_stops(sampler):
+    monitor = gs.GPUMonitor(None)
+    monitor.start()
+    sampler().add()
+
+    class Lock:
+        """One that was had only after the monitor had stopped."""
+
+        def __enter__(self):
+            monitor._sampler = None
+
+        def __exit__(self, *error):
+            pass
+
+    monitor._lock = Lock()
+    atexit.unregister(monitor.stop)
+    assert monitor.latest() == []
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
 def test_a_full_disk_is_told_in_a_sentence():
     from pathlib import Path
@@ -212,6 +290,27 @@ def test_without_a_file_samples_are_taken(sampler):
         sampler().add(gpu(5))
     assert sample.gpu.index == 4
     assert [sample.gpu.index for sample in monitor.take()] == [5]
+
+
+def test_without_a_file_the_latest_samples_are_kept_and_others_counted_as_dropped(sampler):
+    with gs.GPUMonitor(None) as monitor:
+        before = monitor.cost.dropped
+        for number in range(3):
+            sampler().add(*[gpu(number)] * 5_000)
+            monitor.latest()
+        assert monitor.cost.dropped - before == 5_000
+        assert [sample.gpu.index for sample in monitor.take()] == [1] * 5_000 + [2] * 5_000
+
+
+def test_a_gpu_that_does_not_answer_is_told_and_what_there_is_is_written(sampler, tmp_path):
+    monitor = gs.GPUMonitor(tmp_path / "gpu.csv")
+    monitor.start()
+    sampler().ends = False
+    sampler().add()
+    with pytest.warns(GpuscopeWarning, match="a GPU does not answer"):
+        monitor.stop()
+    assert len(rows_of(tmp_path / "gpu.csv")) == 1
+    assert monitor.hangs.startswith("a GPU does not answer")
 
 
 def test_its_cost_is_told(sampler):

@@ -156,6 +156,35 @@ def test_a_clock_that_goes_backwards_is_told():
     assert "clock goes backwards" in growth(samples).why["energy_j"]
 
 
+def of_two_processes():
+    """What a log of two monitors on one GPU has, each of which reads counters once a second for itself."""
+    rows = []
+    for begin_s in (0.0, 0.35):
+        for number in range(40):
+            at = begin_s + number / 4
+            read = begin_s + number // 4
+            host = {"machine_cpu_s": 2.0 * read, "process_major_faults": int(1000 * begin_s) + number, "why": {}}
+            moments = {"slow_time_ns": round((BEGIN_S + read) * 1e9), "rare_time_ns": round((BEGIN_S + read) * 1e9)}
+            facts = gpu(energy_total_j=100.0 * read, throttled_s={"sw_power_cap": 0.5 * read})
+            made = sample(facts, BEGIN_S + at, host=host, process_cpu_s=10 * begin_s + at, **moments)
+            rows.append(made | {"host_time_ns": round((BEGIN_S + read) * 1e9)})
+    return taken(*sorted(rows, key=lambda each: each["time_ns"]))
+
+
+def test_counters_of_the_gpu_and_the_machine_grow_in_a_log_of_several_processes():
+    found = growth(of_two_processes())
+    assert found.energy_j.per_second == pytest.approx(100)
+    assert found.throttled_s["sw_power_cap"].per_second == pytest.approx(0.5)
+    assert found.host["machine_cpu_s"].per_second == pytest.approx(2)
+
+
+def test_counters_of_a_process_are_not_known_in_a_log_of_several():
+    found = growth(of_two_processes())
+    assert "process_cpu_s" not in found.host
+    assert "the samples are of several processes" in found.why["process_cpu_s"]
+    assert "the samples are of several processes" in found.why["process_major_faults"]
+
+
 def test_what_the_host_counts_grows_too():
     rows = [
         sample(None, BEGIN_S + n, host={"io_pressure_s": 0.5 * n, "machine_cpu_s": 2.0 * n, "why": {}})

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fakes.machines import COST, gpu, sample
+from fakes.machines import COST, INSTANCES, gpu, sample
 from fakes.monitors import BEGIN_S, series, taken
+from gpuscope import GPUMonitor
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.monitor import parquet, read_log
 from gpuscope.monitor.log import Log
@@ -86,6 +89,49 @@ def test_a_line_that_was_cut_is_left_out_and_counted(suffix, cut, tmp_path):
     assert (len(found.samples), found.damaged) == ((2, 0) if (suffix, cut) == ("jsonl", 1) else (1, 1))
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("remapping_pending", "maybe"),
+        ("gpu_idx", "inf"),
+        ("slow_age_s", "inf"),
+        ("xid_errors", "31x1@inf"),
+        ("timestamp", "9999-12-31T23:59:59-12:00"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_a_value_that_no_monitor_has_written_spoils_one_line(suffix, column, value, tmp_path):
+    path = tmp_path / f"gpu.{suffix}"
+    if suffix == "csv":
+        header, first, second, *_ = write(path, samples(2)).read_text().split("\n")
+        cells = next(csv.reader([second]))
+        cells[header.split(",").index(column)] = value
+        path.write_text("\n".join([header, first, ",".join(f'"{cell}"' for cell in cells), ""]))
+    else:
+        first, second, *_ = write(path, samples(2)).read_text().split("\n")
+        path.write_text("\n".join([first, json.dumps(json.loads(second) | {column: value}), ""]))
+    found = read_log(path)
+    assert (len(found.samples), found.damaged) == (1, 1)
+
+
+def test_words_for_yes_are_read_as_other_tools_spell_them(tmp_path):
+    path = write(tmp_path / "gpu.csv", samples(2))
+    path.write_text(path.read_text().replace(",True,", ",true,", 1).replace(",True,", ",TRUE,", 1))
+    assert [each.gpu.remapping_pending for each in read_log(path).samples] == [True, True]
+
+
+def test_a_frame_has_all_lines_but_those_that_were_cut(tmp_path):
+    pytest.importorskip("pandas")
+    path = write(tmp_path / "gpu.csv", taken(*(sample(gpu(n, instances=INSTANCES), BEGIN_S) for n in range(3))))
+    header, first, second, third, _ = path.read_text().split("\n")
+    cut = second[: second.index("gpu_instance")]
+    for lines in ([header, first, cut], [header, first, cut, third, ""]):
+        path.write_text("\n".join(lines))
+        frame = GPUMonitor(path).to_pandas()
+        assert frame["gpu_idx"].tolist() == [0, 2][: len(lines) - 2]
+        assert frame["power_w"].tolist()[0] == 612.4
+
+
 def test_a_log_of_scripts_around_nvidia_smi_is_read(tmp_path):
     path = tmp_path / "gpu_metrics.csv"
     path.write_text(
@@ -102,6 +148,7 @@ def test_a_log_of_scripts_around_nvidia_smi_is_read(tmp_path):
     [
         ("gpu.csv", "a,b\n1,2\n", "first line does not name timestamp and gpu_idx"),
         ("gpu.csv", "", "first line does not name"),
+        ("gpu.csv", "timestamp,gpu_idx," + "x" * 200_000 + "\n", "first line does not name"),
         ("gpu.csv", "timestamp,gpu_idx\n", "no sample that can be read"),
         ("gpu.csv", "timestamp,gpu_idx\nyesterday,0\n", "no sample that can be read"),
         ("gpu.jsonl", "[]\n7\n\x00\n", "no sample that can be read"),
@@ -139,6 +186,23 @@ def test_a_process_that_was_killed_loses_no_line_of_a_parquet_log(tmp_path):
     write(path, samples(1))
     assert len(read_log(path).samples) == 3
     assert not lines.exists()
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "gscope"])
+def test_logs_that_end_together_on_one_file_lose_no_row(suffix, tmp_path):
+    path = tmp_path / f"gpu.{suffix}"
+    logs, rounds = [Log(path) for _ in range(4)], 10
+
+    def run(log, begin_s):
+        log.append(series(2, begin_s=begin_s))
+        log.close()
+
+    with ThreadPoolExecutor(len(logs)) as threads:
+        for turn in range(rounds):
+            begins = [BEGIN_S + 10 * (len(logs) * turn + number) for number in range(len(logs))]
+            [*threads.map(run, logs, begins)]
+    assert len(read_log(path).samples) == 2 * rounds * len(logs)
+    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_a_parquet_file_that_cannot_be_made_leaves_the_lines(tmp_path, monkeypatch):
@@ -195,7 +259,7 @@ def test_logs_of_two_hosts_are_put_in_order(tmp_path):
 
 
 def test_a_monitor_writes_parquet_when_it_stops(tmp_path, monkeypatch):
-    from gpuscope import GPUMonitor, _core
+    from gpuscope import _core
 
     class Sampler:
         why = ""
@@ -211,7 +275,7 @@ def test_a_monitor_writes_parquet_when_it_stops(tmp_path, monkeypatch):
             return COST
 
         def stop(self):
-            pass
+            return True
 
     monkeypatch.setattr(_core, "GpuSampler", Sampler)
     path = tmp_path / "gpu.parquet"

@@ -78,6 +78,28 @@ def test_counters_that_are_read_at_two_moments_are_two_rows(tmp_path):
     assert found.slow_time_ns - found.rare_time_ns == 4_000_000_000
 
 
+def lost_and_back():
+    """GPU 1 is lost after three seconds, and is back after six."""
+    lost = dict.fromkeys([*gpu()["figures"], "throttle_reasons"]) | {"throttled_s": {}}
+    lost_rows = (sample(gpu(1, why={"all": "GPU is lost"}, **lost), BEGIN_S + n) for n in range(3, 6))
+    return taken(
+        *(sample(gpu(1), BEGIN_S + n) for n in range(3)),
+        *lost_rows,
+        *(sample(gpu(1), BEGIN_S + n) for n in range(6, 8)),
+    )
+
+
+def test_a_gpu_that_is_lost_is_lost_in_a_log_too(tmp_path):
+    found = [each.gpu for each in read_log(write(tmp_path / "gpu.gscope", lost_and_back())).samples]
+    assert ["all" in each.why for each in found] == [False] * 3 + [True] * 3 + [False] * 2
+    assert [each.power_w for each in found] == [612.4] * 3 + [None] * 3 + [612.4] * 2
+
+
+def test_a_gpu_that_is_lost_keeps_the_size_of_its_memory(tmp_path):
+    found = read_log(write(tmp_path / "gpu.gscope", lost_and_back()[:5])).samples
+    assert found[0].gpu.memory_total_bytes == gpu()["figures"]["memory_total_bytes"]
+
+
 def test_lines_that_no_monitor_has_written_are_left_out(tmp_path):
     path = tmp_path / "gpu.gscope"
     log = Log(path)

@@ -16,6 +16,7 @@ from fakes.machines import INSTANCES, XIDS, gpu, sample
 from fakes.monitors import BEGIN_S, FakeMonitor, series, taken
 from gpuscope.monitor.history import History, moment
 from gpuscope.monitor.programs import Program
+from gpuscope.monitor.rows import Rows, row
 
 pytest.importorskip("textual")
 
@@ -367,6 +368,40 @@ def test_no_signal_is_sent_to_what_nobody_selected_or_to_the_past(sleeper, monke
     assert sent == []
 
 
+def test_a_process_stays_selected_whatever_rows_come_and_go(sleeper):
+    async def look(app, pilot):
+        app._monitor.add(*taken(sample(gpu(processes=[(2, 1), (3, 1), (sleeper.pid, 1)]), BEGIN_S + 1)))
+        app._look_for_samples()
+        before = app._selected().process.pid
+        app._monitor.add(*taken(sample(gpu(processes=[(3, 1), (4, 1)]), BEGIN_S + 2)))
+        app._look_for_samples()
+        return before, app._selected()
+
+    assert drive(one(processes=[(sleeper.pid, 1)]), "down", then=look) == (sleeper.pid, None)
+
+
+def test_cpu_shares_are_of_half_a_second_however_often_they_are_asked_for(monkeypatch):
+    moment = [100.0]
+    spent = [1000]
+
+    def fields(pid):
+        return ["S", "1", *["0"] * 9, str(spent[0]), "0", *["0"] * 6, "7", "0", "0"]
+
+    job = processes.GpuProcess(7, 1, "job", "me")
+    monkeypatch.setattr(processes, "named_process", lambda pid, memory_bytes: job)
+    monkeypatch.setattr(processes, "_stat", fields)
+    monkeypatch.setattr(processes.time, "monotonic", lambda: moment[0])
+    reader = processes.ProcessReader()
+    told = []
+    for passed_s, ticks in ((0.0, 0), (0.1, 10), (0.4, 40), (0.01, 10), (0.5, 0)):
+        moment[0] += passed_s
+        spent[0] += ticks * reader._ticks // 100
+        told.append(reader.rows([(0, job)])[0].cpu_ratio)
+    assert told[:2] == [None, None]
+    assert told[2:4] == [pytest.approx(1.0)] * 2
+    assert told[4] == pytest.approx(0.1 / 0.51)
+
+
 def test_the_environment_of_a_process_is_shown(sleeper):
     async def look(app, pilot):
         return str(app.screen.query_one(Static).content)
@@ -426,6 +461,50 @@ def test_a_clock_that_is_set_breaks_neither_history_nor_page(step_s):
     assert "200 of 700 W" in drive(monitor)
     for keys in (("left",) * 12, ("p", "["), ("p", "right")):
         assert "of 700 W" in drive(FakeMonitor([*before, *after]), *keys)
+
+
+def test_steps_go_through_all_that_any_gpu_has():
+    history = History(None)
+    history.append(series(5) + series(2, index=1, begin_s=BEGIN_S + 0.001))
+    times, at = [], history.step(None, -100)
+    while not times or at != times[-1]:
+        times.append(at)
+        at = history.step(at, 1)
+    assert [round(time_ns / 1e9 - BEGIN_S, 3) for time_ns in times] == [0.001, 1.001, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize(("count", "late_s", "begin_s"), [(5, 0.001, 0.001), (5, 3.0, 0.0), (1, 0.001, 0.001)])
+def test_a_history_begins_with_the_gpus_that_were_there(count, late_s, begin_s):
+    history = History(None)
+    history.append(series(count) + series(count, index=1, begin_s=BEGIN_S + late_s))
+    assert history.begin_ns == pytest.approx((BEGIN_S + begin_s) * 1e9)
+
+
+def test_a_gpu_that_was_not_read_for_long_is_not_as_it_was():
+    history = History(None)
+    history.append(series(60) + series(5, index=1))
+    found = moment(history, 1, history.end_ns)
+    assert (found.gpu.power_w, found.gpu.why) == (None, {"all": "it was not read for 55 s"})
+    assert moment(history, 1, round((BEGIN_S + 5.5) * 1e9)).gpu.power_w == 612.4
+
+
+def test_rows_tell_of_the_last_minute_and_the_last_seconds():
+    samples = [
+        replace(each, slow_time_ns=each.time_ns // 10**9 * 10**9, rare_time_ns=0)
+        for each in series(700, every_s=0.1, throttled_s=lambda s: 0.25 * int(s), pcie_sent_bytes_per_s=None)
+    ]
+    *_, last = Rows().lines(samples)
+    history = History()
+    history.append(samples)
+    assert last == row(moment(history, 0))
+    assert last.split()[10] == "25"
+
+
+def test_rows_have_rates_however_long_the_interval():
+    host = [dict(HOST, machine_cpu_s=4.0 * 60 * number) for number in range(3)]
+    samples = taken(*(sample(gpu(), BEGIN_S + 60 * number, host=each) for number, each in enumerate(host)))
+    *_, last = Rows().lines(samples)
+    assert last.split()[-1] == "50"
 
 
 def test_a_moment_of_nothing_is_none():

@@ -18,6 +18,8 @@ from gpuscope.monitor import programs as room
 from gpuscope.monitor.programs import OPT_OUT, StatusPage, programs
 from gpuscope.text import one_line
 
+NAMESPACE = os.stat("/proc/self/ns/pid").st_ino
+
 
 @pytest.fixture(autouse=True)
 def runtime(tmp_path, monkeypatch):
@@ -167,11 +169,25 @@ def test_pages_of_processes_that_ended_are_removed(page, runtime):
     (file,) = runtime.iterdir()
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    for name in (f"{ended.pid}-1.status", f"{os.getpid()}-1.status"):  # it died; its number is another's now
+    for pid in (ended.pid, os.getpid()):  # it died; its number is another's now
+        name = f"{NAMESPACE}-{pid}-1.status"
         (runtime / name).write_bytes(file.read_bytes())
         (runtime / name).chmod(0o600)
     assert [program.pid for program in programs()] == [os.getpid()]
     assert [*runtime.iterdir()] == [file]
+
+
+def test_pages_of_other_pid_namespaces_are_left_alone(page, runtime):
+    page.open("recording")
+    (file,) = runtime.iterdir()
+    other = runtime / file.name.replace(str(NAMESPACE), str(NAMESPACE + 1))
+    other.write_bytes(file.read_bytes())
+    other.chmod(0o600)
+    dead = runtime / f"{NAMESPACE + 1}-1-1.status"
+    dead.touch(0o600)
+    assert len(programs()) == 1
+    assert other.exists()
+    assert dead.exists()
 
 
 def test_damaged_pages_are_left_out_whatever_is_wrong_with_them(page, runtime):
@@ -194,12 +210,12 @@ def test_damaged_pages_are_left_out_whatever_is_wrong_with_them(page, runtime):
 def test_what_else_lies_there_harms_nobody(page, runtime):
     page.open("recording")
     (file,) = runtime.iterdir()
-    name = f"{os.getppid()}-{room._started(os.getppid())}.status"
+    name = f"{NAMESPACE}-{os.getppid()}-{room._started(os.getppid())}.status"
     os.mkfifo(runtime / name, 0o600)
-    (runtime / "1-2.status").mkdir()
+    (runtime / f"{NAMESPACE}-1-2.status").mkdir()
     (runtime / "notes.txt").write_text("mine")
-    (runtime / "3-4.status").symlink_to(file)
-    (runtime / "99999999999999999999-5.status").write_bytes(b"")
+    (runtime / f"{NAMESPACE}-3-4.status").symlink_to(file)
+    (runtime / f"{NAMESPACE}-99999999999999999999-5.status").write_bytes(b"")
     assert [program.pid for program in programs()] == [os.getpid()]
     assert (runtime / "notes.txt").exists()
 

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
 import sys
+import threading
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 
 import pytest
@@ -77,6 +80,27 @@ def test_counters_of_a_gpu_that_is_lost_stay_and_its_gauges_go():
     assert ("gpuscope_power_watts", "GPU-0", "mean") not in found
 
 
+def test_scrapes_at_once_wait_for_each_other():
+    monitor, both, met = FakeMonitor(), threading.Barrier(2), []
+
+    def latest():
+        with contextlib.suppress(threading.BrokenBarrierError):
+            met.append(both.wait(timeout=0.2))
+        return []
+
+    monitor.latest = latest
+    collector = prometheus.Collector(monitor)
+    with ThreadPoolExecutor(2) as threads:
+        [*threads.map(lambda _: [*collector.collect()], range(2))]
+    assert not met
+
+
+def test_the_age_of_a_sample_is_on_its_clock(monkeypatch):
+    each = sample(gpu())
+    monkeypatch.setattr(_core, "now_ns", lambda: each["time_ns"] + 5_000_000_000)
+    assert scrape(FakeMonitor(taken(each)))[("gpuscope_sample_age_seconds", "GPU-0")] == 5
+
+
 def test_errors_are_served_by_number_with_their_time():
     found = scrape(FakeMonitor(taken(sample(gpu(xid_errors=XIDS)))))
     assert found[("gpuscope_xid_errors_total", "31", "GPU-0")] == 2
@@ -114,6 +138,16 @@ def test_instances_by_the_labels_of_dcgm_exporter():
     found = scrape(prometheus.DcgmCollector(FakeMonitor(taken(sample(gpu(mig=True, instances=INSTANCES))))))
     of_parts = [key for key in found if key[0] == "DCGM_FI_PROF_SM_ACTIVE"]
     assert [{"1g.10gb", number} <= {*key} for key, number in zip(of_parts, "78", strict=True)] == [True, True]
+
+
+def test_compute_instances_of_one_gpu_instance_are_one_series_of_dcgm_exporter():
+    first, other = INSTANCES
+    parts = [first | {"name": "NVIDIA H100 MIG 1c.2g.20gb", "compute_instance": number} for number in range(2)]
+    found = scrape(prometheus.DcgmCollector(FakeMonitor(taken(sample(gpu(mig=True, instances=[*parts, other]))))))
+    of_parts = [key for key in found if key[0] == "DCGM_FI_DEV_FB_USED" and "" not in key]
+    assert [
+        {profile, number} <= {*key} for key, profile, number in zip(of_parts, ("2g.20gb", "1g.10gb"), "78", strict=True)
+    ]
 
 
 def test_a_machine_without_a_gpu_serves_its_host():

@@ -15,6 +15,7 @@ from gpuscope.page.chart import Axis, Chart, Line, Mark, View
 HOSTILE = "</script><img src=x onerror=\"document.title = 'taken'\">'&amp;{{data}}\u202e"
 
 LINES = (Line("none", [], [], 0), Line("one", [3], [2.0], 0), Line("zeros", [0, 1], [0.0, 0.0], 0))
+LINES_OF_TWO = (Line("modes", [1, 2, 3, 4], [1e-4, 1e-4, 2e-2, 1e-4], 0, joined=False),)
 
 
 def chart(name="kernel", outlier=1e-2):
@@ -70,6 +71,30 @@ def test_what_lies_far_off_is_counted_at_the_edge_and_shown_when_asked_for(show)
         page.focus("#chart")
         page.keyboard.press("End")
         assert page.locator("#chart .tip").inner_text() == "samples, call 200\n10.0 ms"
+
+
+def test_logarithmic_values_show_all_where_the_axis_would_begin_below_0(show):
+    made = Chart("wide", [View("wide", Axis("call"), Axis("time", "time", shown=(-5e-3, 2.5e-2)), LINES_OF_TWO)])
+    with show(made) as page:
+        page.check("#logy")
+        low, high = span(page)[2:]
+        assert 0 < low < 1e-4
+        assert high > 2e-2
+        assert page.get_attribute("#chart", "data-beyond") == "0"
+
+
+def test_an_axis_ends_where_nothing_is_left_to_see(show):
+    sizes = View("sizes", Axis("n", log=True), Axis("time", "time", log=True), LINES_OF_TWO)
+    with show(Chart("sizes", [sizes])) as page:
+        page.focus("#chart")
+        for _ in range(40):
+            page.keyboard.press("-")
+        widest = span(page)
+        page.keyboard.press("-")
+        assert span(page) == widest
+        assert all(0 < end < math.inf for end in widest)
+        page.keyboard.press("0")
+        assert span(page)[1] < 10
 
 
 def test_views_are_chosen_and_kept_in_the_address(show):

@@ -13,6 +13,7 @@ import pytest
 
 import gpuscope
 from fakes.browser import opened
+from gpuscope import units
 from gpuscope.benchmarking.explorer import exploration
 from gpuscope.diffing import page as diff_page
 from gpuscope.exporters.page import memory, report
@@ -52,6 +53,18 @@ def test_columns_come_back_in_the_browser(browser, tmp_path):
     with opened(browser, path) as shown:
         found = json.loads(shown.inner_text("body"))
     assert found == {name: column.values.tolist() for name, column in COLUMNS.items()}
+
+
+def test_pages_write_figures_as_the_library_does(browser, tmp_path):
+    sizes = [1152 << 20, 1136 << 20, 12544, 12800 - 64, 1000, 1023, 0, -1152 * 1024]
+    times = [1125, 1135, 12_250, 12_350, 100_500_000, 101_500_000, 999, 999_499, 0]
+    script = f"{markup.script_of(['units.js'])}\nconst found = [{sizes}.map(sizeText), {times}.map(timeText)];\n"
+    script += "document.body.textContent = JSON.stringify(found); document.documentElement.dataset.complete = 1;"
+    path = tmp_path / "page.html"
+    path.write_text(f'<!DOCTYPE html><body><script type="module">{script}</script></body>', encoding="utf-8")
+    with opened(browser, path) as shown:
+        found = json.loads(shown.inner_text("body"))
+    assert found == [list(map(units.format_bytes, sizes)), list(map(markup.time_text, times))]
 
 
 def test_sorted_times_take_few_bytes():

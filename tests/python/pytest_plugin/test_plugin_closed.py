@@ -121,6 +121,18 @@ def test_damaged_field_fails_nothing_without_the_gate(run, stored):
     result.stdout.fnmatch_lines(["*is damaged: it has no estimate"])
 
 
+def test_damaged_run_fails_though_others_can_be_compared(run, stored):
+    stored[1](lambda content: facts(content).update(estimate=None))
+    result = run(*ALL_RUNS)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "test_it.py::test_gemm * 1 run)",
+            "NOT COMPARED test_it.py::test_gemm: *(commit 01234567) is damaged: its estimate is None",
+        ]
+    )
+
+
 def test_other_runs_are_compared_where_one_is_damaged(run, bench, stored):
     stored[1](lambda content: facts(content).pop("estimate"))
     bench.now(seconds=20e-6, seed=1)
@@ -166,6 +178,10 @@ def test_gate_with_measuring_disabled_is_a_usage_error(run, bench, stored):
     bench.asked.clear()
     said = "--gpu-benchmark-fail needs measurements, and pytest-benchmark measures nothing with --benchmark-disable *"
     assert_refused_at_once(run(*GATE, "--benchmark-disable"), bench, said)
+
+
+def test_gate_takes_measuring_that_is_enabled_after_all(run, stored):
+    assert run(*GATE, "--benchmark-disable", "--benchmark-enable").ret == pytest.ExitCode.OK
 
 
 @pytest.mark.parametrize("margin", ["float('nan')", "float('inf')", "10**400", "0", "'5%'", "None"])

@@ -223,6 +223,33 @@ def test_histogram_is_drawn(one_test, pytester):
     assert list(pytester.path.glob("chart*.svg"))
 
 
+ASKED_FOR_BY_NAME = """
+    import pytest
+
+    @pytest.mark.gpu_benchmark({arguments})
+    def test_gemm(request):
+        assert request.getfixturevalue("gpu_benchmark")(lambda: 42) == 42
+"""
+
+
+def test_fixture_asked_for_by_name_shows_its_samples(run, bench, pytester):
+    pytester.makepyfile(ASKED_FOR_BY_NAME.format(arguments="budget=0.5"))
+    run("--benchmark-json=out.json").assert_outcomes(passed=1)
+    (entry,) = json.loads((pytester.path / "out.json").read_text())["benchmarks"]
+    assert entry["stats"]["data"] == bench.canned.result(None, True).samples.tolist()
+
+
+def test_fixture_asked_for_by_name_has_the_options_of_the_marker(run, bench, pytester):
+    pytester.makepyfile(ASKED_FOR_BY_NAME.format(arguments="budget=0.5"))
+    run()
+    assert bench.asked[0]["budget"] == 0.5
+
+
+def test_fixture_asked_for_by_name_works_without_pytest_benchmark(run, pytester):
+    pytester.makepyfile(ASKED_FOR_BY_NAME.format(arguments=""))
+    run("-p", "no:benchmark").assert_outcomes(passed=1)
+
+
 def test_several_tests_under_xdist_are_called_and_not_measured(run, pytester):
     pytest.importorskip("xdist")
     pytester.makepyfile(

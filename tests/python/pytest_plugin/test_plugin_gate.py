@@ -188,6 +188,16 @@ def test_accepted_slowdown_is_the_new_level(run, bench, one_test):
     result.stdout.fnmatch_lines(["test_it.py::test_gemm * same: *"])
 
 
+def test_runs_from_folders_of_several_machines_are_taken_in_their_order_of_time(run, bench, one_test, pytester):
+    save_runs(run, bench, [10e-6, 10.02e-6, 9.98e-6, 5e-6, 5.01e-6])
+    files = sorted(pytester.path.glob(".benchmarks/*/*.json"))
+    other = pytester.mkdir(".benchmarks/another machine")
+    for number, file in enumerate(files[3:], 1):  # which the other machine counts from 1
+        file.rename(other / f"{number:04}_x.json")
+    bench.now(seconds=9e-6, seed=9)
+    assert run("--benchmark-compare=*/0*", "--gpu-benchmark-fail").ret == pytest.ExitCode.TESTS_FAILED
+
+
 def test_doubtful_baseline_is_left_out_when_there_are_others(run, bench, one_test):
     run(SAVE)
     bench.now(seconds=50e-6, converged=False)

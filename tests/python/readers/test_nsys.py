@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,25 @@ def test_rows_in_any_order_are_the_same_recording(tmp_path: Path, form: str) -> 
     mixed = load(nsys.shuffled(nsys.training()), tmp_path / "other", form)
     assert mixed.table() == ordered.table()
     assert str(mixed.tree()) == str(ordered.tree())
+
+
+def test_names_are_those_of_their_ranges_also_where_an_index_has_them_in_another_order(tmp_path: Path) -> None:
+    path = export(nsys.training(), tmp_path)
+    plain = gs.load(path).trace.regions.to_pandas()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("create index by_text on NVTX_EVENTS(text)")
+    indexed = gs.load(path).trace.regions.to_pandas()
+    columns = ["name", "start_ns", "duration_ns"]
+    assert indexed[columns].values.tolist() == plain[columns].values.tolist()
+
+
+def test_a_view_is_read_as_its_table_is(tmp_path: Path) -> None:
+    path = export(nsys.training(), tmp_path)
+    plain = gs.load(path).table()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("alter table NVTX_EVENTS rename to rows_of_ranges")
+        connection.execute("create view NVTX_EVENTS as select * from rows_of_ranges")
+    assert gs.load(path).table() == plain
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -215,6 +215,43 @@ def test_a_bare_list_of_events_is_a_trace(tmp_path: Path) -> None:
     assert len(gs.load(tmp_path / "list.json").trace.regions) == 1
 
 
+def test_times_since_1970_keep_operators_within_those_around_them(tmp_path: Path) -> None:
+    operator = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1}
+    document = []
+    for number in range(300):
+        at = 1_700_000_000_000_000 + 41 * number  # us, as older versions of torch write them: a double has no ns then
+        document.append(operator | {"name": "outer", "ts": at, "dur": 37})
+        document.append(operator | {"name": "inner", "ts": at + 3, "dur": 34})
+    (tmp_path / "list.json").write_text(json.dumps(document))
+    recording = gs.load(tmp_path / "list.json")
+    assert {row.key: (row.count, row.cpu_time_total, row.self_cpu_time_total) for row in recording.key_averages()} == {
+        "outer": (300, 300 * 37, 300 * 3),
+        "inner": (300, 300 * 34, 300 * 34),
+    }
+    assert set(recording.trace.regions.to_pandas().path) == {"outer", "outer/inner"}
+
+
+def wait(**place: int) -> dict[str, Any]:
+    arguments = {"device": 0, "context": 1, "correlation": 5, **place}
+    return {"ph": "X", "cat": "cuda_sync", "name": "Context Sync", "ts": 1, "dur": 2, "pid": 0, "tid": 0} | {
+        "args": arguments
+    }
+
+
+@pytest.mark.parametrize(("place", "stream"), [({"stream": -1}, NONE), ({"stream": 7}, 7), ({}, 0)])
+def test_a_wait_is_on_the_stream_that_is_told(tmp_path: Path, place: dict[str, int], stream: int) -> None:
+    (tmp_path / "list.json").write_text(json.dumps([wait(**place)]))
+    trace = gs.load(tmp_path / "list.json").trace
+    assert trace.tracks.stream[trace.sync.track].tolist() == [stream]
+
+
+def test_a_wait_for_all_streams_is_exported_as_it_was_read(tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text(json.dumps([wait(stream=-1)]))
+    gs.load(tmp_path / "list.json").export_chrome_trace(tmp_path / "again.json")
+    written = json.loads((tmp_path / "again.json").read_text())["traceEvents"]
+    assert [event["args"]["stream"] for event in written if event.get("cat") == "cuda_sync"] == [-1]
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [

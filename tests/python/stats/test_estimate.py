@@ -126,6 +126,13 @@ def test_the_normal_ranks_go_on_where_the_exact_ones_end():
     assert median_rank(201, 0.95) - median_rank(200, 0.95) == pytest.approx(0.5, abs=0.2)
 
 
+@pytest.mark.parametrize("freedom", [1.05, 1.3, 1.9])
+@pytest.mark.parametrize("confidence", [0.9, 0.99])
+def test_students_factor_is_a_little_too_large_between_one_and_two_degrees(confidence, freedom):
+    expected = scipy.stats.t.ppf((1 + confidence) / 2, freedom)
+    assert expected <= student_factor(confidence, freedom) <= 1.04 * expected
+
+
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 7.5, 30, 1000])
 @pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95, 0.999])
 def test_students_factor_is_scipys(freedom, confidence):
@@ -160,7 +167,7 @@ def test_long_sums_by_fourier_transform_are_those_lag_by_lag():
     assert integrated_time(series) == pytest.approx(2 * pairs[:first].sum() - 1)
 
 
-@pytest.mark.parametrize("bad", [[], [1.0, math.nan], [[1.0, 2.0]], ["a"]])
+@pytest.mark.parametrize("bad", [[], [1.0, math.nan], [[1.0, 2.0]], ["a"], [10**400, 1]])
 @pytest.mark.parametrize("function", [stats.estimate, stats.trend, stats.modes, stats.autocorrelation_time])
 def test_bad_samples_get_one_sentence(function, bad):
     with pytest.raises(InvalidArgument, match=r"^samples .*; accepted "):
@@ -185,9 +192,15 @@ def test_bursts_of_independent_samples_cost_little():
     assert together.relative_half_width < 1.4 * alone.relative_half_width
 
 
-@pytest.mark.parametrize("bursts", [[50, 51], [100, 0], [-1, 101]])
+@pytest.mark.parametrize("bursts", [[50, 51], [100, 0], [-1, 101], [50.5, 49.5]])
 def test_bursts_must_add_up(bursts):
     with pytest.raises(InvalidArgument, match="bursts do not add up to 100 samples"):
+        stats.estimate(np.ones(100), bursts=bursts)
+
+
+@pytest.mark.parametrize("bursts", ["abc", [[50], [25, 25]], [[50, 50]]])
+def test_bursts_that_are_no_sizes_get_one_sentence(bursts):
+    with pytest.raises(InvalidArgument, match=r"^bursts .*; accepted "):
         stats.estimate(np.ones(100), bursts=bursts)
 
 

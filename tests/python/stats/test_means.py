@@ -51,3 +51,9 @@ def test_holm_stops_at_the_first_that_is_not_sure() -> None:
     assert holm(np.array([0.001, 0.02, 0.9, 0.012]), 0.05).tolist() == [True, True, False, True]
     assert holm(np.array([0.02, 0.02, 0.02]), 0.05).tolist() == [False, False, False]
     assert holm(np.array([]), 0.05).tolist() == []
+
+
+def test_a_column_that_no_other_moves_with_is_known_by_itself() -> None:
+    before, after = np.random.default_rng(1).normal(100.0, 5.0, (2, 30, 4))
+    alone, without = welch(before, after, 0.95, groups=np.arange(4)), welch(before, after, 0.95)
+    np.testing.assert_allclose(alone, without)

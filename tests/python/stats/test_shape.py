@@ -97,6 +97,10 @@ def test_two_modes_ten_percent_apart_are_found(share, n):
     assert np.mean([len(stats.modes(level * random.normal(1, 0.01, n))) == 2 for level in levels]) >= 0.95
 
 
+def test_values_that_differ_by_what_floats_round_are_one_mode():
+    assert len(stats.modes([0.1 + 0.2] * 20 + [0.3] * 20)) == 1
+
+
 @pytest.mark.parametrize("n", [8, 40, 60])
 def test_the_p_of_pairs_is_scipys(n):
     logs = np.random.default_rng(n).normal(0.01, 0.03, n)
@@ -159,6 +163,22 @@ def test_too_few_samples_have_a_ratio_without_bounds():
 def test_a_ratio_of_medians_takes_positive_samples():
     with pytest.raises(InvalidArgument, match=r"^denominator holds numbers that are not above 0; accepted are"):
         stats.ratio_of_medians([1.0], [0.0])
+
+
+@pytest.mark.parametrize("n", [30, 100])
+@pytest.mark.parametrize("spikes", [False, True])
+def test_the_interval_of_a_ratio_of_sums_holds_the_truth_as_often_as_it_says(n, spikes):
+    random = np.random.default_rng(8)
+    hold = 0
+    for _ in range(400):
+        seconds = random.normal(1, 0.1, n) + (2 * (random.random(n) < 0.1) if spikes else 0)
+        low, high = stats.ratio_of_sums(seconds, np.ones(n))
+        hold += low <= (1.2 if spikes else 1.0) <= high
+    assert 0.915 <= hold / 400 <= 0.985
+
+
+def test_too_few_batches_have_no_interval():
+    assert stats.ratio_of_sums(np.ones(29), np.ones(29)) is None
 
 
 @pytest.mark.parametrize("bad", [[], [math.nan]])

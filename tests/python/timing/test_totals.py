@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes.event_gpu import FakeEvent
 from gpuscope.errors import InvalidArgument
 from gpuscope.timing import Timed, reset_timings, timed, timings, totals
 from gpuscope.timing.timer import Steps
@@ -46,6 +47,49 @@ def test_reading_waits_for_all_blocks(gpu):
     assert summary.gpu is not None
     assert summary.gpu.count == 10
     assert gpu.waited == 10
+
+
+def while_waiting(gpu, monkeypatch, happens):
+    """Has something happen, once, while a reader waits for the GPU."""
+    gpu.busy = True
+    coming = iter([happens])
+    monkeypatch.setattr(FakeEvent, "synchronize", lambda event: next(coming, float)())
+
+
+def test_block_waited_for_in_vain_is_read_the_next_time(gpu, monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    while_waiting(gpu, monkeypatch, interrupt)
+    with timed("x"):
+        gpu.work(0.001)
+    with pytest.raises(KeyboardInterrupt):
+        timings()
+    assert timings()["x"].gpu.count == 1
+
+
+def test_step_of_a_coroutine_waited_for_in_vain_is_read_the_next_time(gpu, monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    @timed("c")
+    async def work() -> None:
+        gpu.work(0.001)
+
+    while_waiting(gpu, monkeypatch, interrupt)
+    asyncio.run(work())
+    with pytest.raises(KeyboardInterrupt):
+        timings()
+    assert timings()["c"].gpu.total == 0.001
+
+
+def test_two_readers_that_wait_for_a_block_both_have_it(gpu, monkeypatch):
+    found = []
+    while_waiting(gpu, monkeypatch, lambda: found.append(timings()))
+    with timed("x"):
+        gpu.work(0.001)
+    found.append(timings())
+    assert [each["x"].gpu.count for each in found] == [1, 1]
 
 
 def test_memory_stays_bounded_while_the_gpu_is_busy(gpu):
@@ -199,6 +243,17 @@ class TestDecorator:
         assert next(generator) == 1
         assert generator.send("x") == "x"
         assert timings()["g"].count == 2
+
+    def test_coroutine_that_never_ran_has_no_gpu_time(self):
+        @timed("c")
+        async def work() -> None: ...
+
+        async def wrong() -> None:
+            with pytest.raises(TypeError):
+                await work(1)  # type: ignore[call-arg]
+
+        asyncio.run(wrong())
+        assert timings()["c"].gpu is None
 
     def test_what_cannot_be_called_is_refused(self):
         with pytest.raises(InvalidArgument):

@@ -133,9 +133,12 @@ def _exposed(context: Context) -> Iterator[Cause]:
     if len(work) == 0:
         return
     exposed = context.exposed_ns(work, context.computing).astype(np.float64)
-    computed = np.bincount(context.work_step[context.kernels], context.duration_ns[context.kernels], len(context.steps))
+    # No more can be hidden than there is to hide it behind: what is computed while the link has nothing else to do.
+    ways = context.column("memcpy", "kind", context.copies)
+    same_way = context.copies[np.isin(ways, context.column("memcpy", "kind", work))]
+    free = context.exposed_ns(context.kernels, same_way)
+    computed = np.bincount(context.work_step[context.kernels], free, len(context.steps))
     copied = np.bincount(context.work_step[work], exposed, len(context.steps))
-    # No more can be hidden than there is to hide it behind.
     exposed *= np.minimum(1.0, computed / np.maximum(copied, 1))[context.work_step[work]]
     rows = _rows(context, work)
     yield Cause(
@@ -160,6 +163,7 @@ def _slow_link(context: Context) -> Iterator[Cause]:
         work, size = work[large], size[large]
         # One that runs beside another has a part of the link.
         alone = context.exposed_ns(work, np.setdiff1d(context.copies, work)) == context.duration_ns[work]
+        alone &= _is_apart(context.start_ns[work], context.start_ns[work] + context.duration_ns[work])
         work, size = work[alone], size[alone]
         duration = np.maximum(context.duration_ns[work], 1)
         if len(work) == 0 or float(np.median(size / duration)) >= _SLOW_LINK * reached:
@@ -176,6 +180,17 @@ def _slow_link(context: Context) -> Iterator[Cause]:
             _where(context, work, exposed + 1.0),
             {"": f"{rate} of {format_digits(reached)} GB/s"},
         )
+
+
+def _is_apart(starts: Array, ends: Array) -> Array:
+    """Whether each of these spans, in any order, meets none of the others."""
+    order = np.argsort(starts, kind="stable")
+    begins, until = starts[order], np.maximum.accumulate(ends[order])
+    meets_earlier = np.append(False, begins[1:] < until[:-1])
+    meets_later = np.append(begins[1:] < ends[order][:-1], False)
+    found = np.zeros(len(starts), bool)
+    found[order] = ~(meets_earlier | meets_later)
+    return found
 
 
 def _round_trips(context: Context) -> Iterator[Cause]:

@@ -15,6 +15,7 @@ from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.launches import LAUNCHING
 from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, places
+from gpuscope.trace import number_of
 from gpuscope.units import format_bytes, format_seconds, format_share
 
 _HALF = 0.5
@@ -116,7 +117,9 @@ def _unused_gpus(context: Context) -> Iterator[Cause]:
         return
     busy = {each.device: 1 - each.idle_ns / context.wall_ns for each in devices}
     known = {int(number) for number in context.trace.devices.ordinal}
-    unused = sorted(known - set(busy))
+    # The others of a job have the GPUs that this process leaves alone.
+    is_alone = number_of(context.trace.info, "process.world_size") <= 1
+    unused = sorted(known - set(busy)) if is_alone else []
     most = max(busy.values())
     lazy = [number for number, share in sorted(busy.items()) if share < _HALF * most]
     if not unused and not lazy:

@@ -167,13 +167,16 @@ def _double(context: Context) -> Iterator[Cause]:
     work = np.union1d(np.setdiff1d(named, context.kernels[known]), context.kernels[types]).astype(np.int64)
     if len(work) == 0:
         return
+    # What is no product mostly waits for the memory, and has half as many bytes then.
+    is_product = context.device.work.classes[work] <= int(KernelClass.PRODUCT)
     if context.capability in _FAST_DOUBLE:
-        is_product = context.device.work.classes[work] <= int(KernelClass.PRODUCT)
-        factors = np.where(is_product, _on_tensor_cores(context, work), 1 / 2)
+        of_products = _on_tensor_cores(context, work)
     else:
-        is_product, factors = np.zeros(len(work), bool), np.full(len(work), 1 / 64)
+        slow = 1 / 64 if context.capability >= (7, 0) else 1 / 2  # of what is not known, no more than of the others
+        of_products = np.maximum(slow, np.minimum(_SHORTEST_PRODUCT_NS / np.maximum(context.duration_ns[work], 1), 1))
+    factors = np.where(is_product, of_products, 1 / 2)
     advice = "float32 where the result allows it: dtype=torch.float32, array.astype(np.float32)"
-    if is_product.any():
+    if is_product.any() and context.capability in _FAST_DOUBLE:
         advice += '; products also with torch.set_float32_matmul_precision("high"), or in bfloat16'
     yield _cause(context, work, factors, "computing in double precision", advice, {})
 

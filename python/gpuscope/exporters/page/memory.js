@@ -1,6 +1,6 @@
 // Memory over time: what lives at each moment, and the moment that the reader chooses.
 
-import { sizeText } from "./units.js";
+import { fixed, sizeText } from "./units.js";
 import { colors, makeToggle, whenThemeChanges } from "./theme.js";
 import { zoomOf } from "./pen.js";
 import { listenToKeys, makeHelp } from "./keys.js";
@@ -190,7 +190,7 @@ const MEMORY_KEYS = [
 
   function row(bytes, share, name, hue, stack) {
     const line = document.createElement("tr");
-    const cells = [sizeText(bytes), `${(100 * share).toFixed(1)} %`].map((text) => Object.assign(document.createElement("td"), { textContent: text }));
+    const cells = [sizeText(bytes), `${fixed(100 * share, 1)} %`].map((text) => Object.assign(document.createElement("td"), { textContent: text }));
     const what = document.createElement("td");
     const swatch = Object.assign(document.createElement("span"), { className: "swatch" });
     swatch.style.background = hue;

@@ -16,7 +16,10 @@ const FAMILIES = { kernels: "tables", operators: "tables", regions: "tables", ca
 const parts = { timeline: null, tables: null, icicle: null };
 const sections = new Sections({
   state: () => stateOf(parts),
-  restore: (wanted, section) => restoreParts(parts, wanted, section in FAMILIES ? section : null),
+  restore: (wanted, section) => {
+    restoreParts(parts, wanted, section in FAMILIES ? section : null);
+    if (ranges) ranges.follow();
+  },
   places: FAMILIES,
 });
 const keep = () => sections.keep();

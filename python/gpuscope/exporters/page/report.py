@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from gpuscope.diagnosis.findings import Diagnosis
 
 SCRIPTS = (
-    *("units.js", "data.js", "theme.js", "axis.js", "lanes.js", "pen.js", "model.js", "timeline.js", "ranges.js"),
-    *("table.js", "icicle.js", "memory_chart.js", "keys.js", "sections.js", "report.js"),
+    *("units.js", "elements.js", "data.js", "theme.js", "axis.js", "lanes.js", "pen.js", "model.js"),
+    *("timeline.js", "ranges.js", "table.js", "icicle.js", "memory_chart.js", "keys.js", "sections.js", "report.js"),
 )
 """The modules of the page, each after those that it imports from."""
 

@@ -18,7 +18,7 @@ from gpuscope._core import Flag
 from gpuscope.diagnosis.breakdown import StepBreakdown
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.steps import calls_of
-from gpuscope.exporters.page.report_names import Names
+from gpuscope.exporters.page.report_names import Names, path_texts
 from gpuscope.page.planes import STEPS, TIMES, Array, Column
 from gpuscope.trace import NONE, Trace, number_of
 
@@ -91,6 +91,7 @@ class Lanes:
         self._trace, self.names = trace, names
         self._tables: dict[str, _Table] = {}
         self._links: Array = _EMPTY
+        self._paths: Array = _EMPTY
         self.groups: list[Group] = []
         self.zero_ns, self.span = _limits(trace, breakdown)
         self._threads(breakdown)
@@ -159,6 +160,7 @@ class Lanes:
         starts, lasted = (np.concatenate([table[name] for table in tables]) for name in ("start_ns", "duration_ns"))
         self._add("work", starts, lasted, thing)
         self._links = calls_of(trace, np.concatenate([table.correlation for table in tables]))
+        self._paths = _paths_of(trace, names, np.concatenate([table.region for table in tables]))
         track = np.concatenate([table.track for table in tables]).astype(np.int64)
         tracks = trace.tracks
         titles = {
@@ -400,6 +402,8 @@ def columns_of(
         columns[f"{name}-thing"] = Column(np.concatenate([table.thing[rows] for _, table, rows in tables]))
     if counts.get("work") and counts.get("calls"):
         columns["work-call"] = Column(_links_of(stretches, parts), STEPS)
+    if counts.get("work"):
+        columns["work-path"] = Column(np.concatenate([stretches[at].lanes._paths[rows] for at, rows in parts["work"]]))
     return columns, made, {name: at for name, at in firsts.items() if at}
 
 
@@ -411,6 +415,18 @@ def _links_of(stretches: Sequence[Stretch], parts: dict[str, list[tuple[int, Arr
         places[at][rows] = np.arange(count + 1, count + len(rows) + 1)
         count += len(rows)
     return np.concatenate([places[at][stretches[at].lanes._links[rows]] for at, rows in parts["work"]])
+
+
+def _paths_of(trace: Trace, names: Names, region: Array) -> Array:
+    """Of each event of the work the text of the regions that launched it, as its number and 1; 0 for none."""
+    texts = [*path_texts(trace), ""]
+    paths = np.minimum(np.append(trace.regions.path, NONE), len(texts) - 1).astype(np.int64)
+    path = paths[np.minimum(region, len(paths) - 1)]
+    known = np.zeros(len(texts), np.int64)
+    for each in np.flatnonzero(np.bincount(path, minlength=len(texts))).tolist():
+        known[each] = names.id(texts[each]) + 1 if texts[each] else 0
+    found: Array = known[path]
+    return found
 
 
 def _limits(trace: Trace, breakdown: StepBreakdown | None) -> tuple[int, int]:

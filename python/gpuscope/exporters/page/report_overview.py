@@ -485,7 +485,7 @@ def audit_section(trace: Trace, audit: Audit, reduced: str) -> str:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and value
     ]
     notes = [f"<li>{shown(text)}</li>" for text in (*audit.reasons, *audit.remarks, reduced) if text]
-    ignored = ("audit.", "session.notes", "session.step_edges_ns", "session.step_costs_ns")
+    ignored = ("audit.", "session.notes", "session.windows_ns", "session.step_edges_ns", "session.step_costs_ns")
     facts = sorted((key, value) for key, value in trace.info.items() if not key.startswith(ignored) and value)
     cells = [(f"<code>{shown(key)}</code>", shown(value[:500])) for key, value in facts]
     return (

@@ -38,11 +38,12 @@ _FIGURES = (
 
 
 def series_of(trace: Trace, lanes: Lanes) -> list[dict[str, Any]]:
-    """Curves over the timeline: ticks, and values from then on."""
+    """Curves over the timeline: ticks, and values from then on, as `_curve` has them."""
     found = []
     memory = trace.memory
     for ordinal in np.unique(memory.ordinal).tolist():
         rows = np.flatnonzero(memory.ordinal == ordinal)
+        rows = rows[np.argsort(memory.start_ns[rows], kind="stable")]  # of several threads
         where = "host" if ordinal == 0xFFFFFFFF else f"GPU {ordinal}"
         for column, words in (("allocated_bytes", "in use"), ("reserved_bytes", "held")):
             values = memory[column][rows].astype(np.float64)
@@ -59,7 +60,7 @@ def series_of(trace: Trace, lanes: Lanes) -> list[dict[str, Any]]:
     counters = range(min(len(trace.counters), _MOST_COUNTERS))
     for device, timeline in (timelines(trace, list(counters)) if len(trace.counter_samples) else {}).items():
         for counter in counters:
-            known = np.flatnonzero(~np.isnan(timeline.rates[:, counter]))
+            known = np.flatnonzero(np.isfinite(timeline.rates[:, counter]))
             if len(known):
                 name, unit = (trace.string(int(trace.counters[each][counter])) for each in ("name", "unit"))
                 unit = "%" if unit == "percent" or ".pct" in name else unit
@@ -104,9 +105,10 @@ def _with_gaps(start_ns: Array, end_ns: Array, values: Array) -> tuple[Array, Ar
 def _curve(title: str, unit: str, ticks: Array, values: Array) -> dict[str, Any]:
     """At most so many points: of each stretch of time the highest and the lowest, so that no peak is lost.
 
-    A value that is not known is None.
+    Where it is in such "ranges", both stand one behind the other. A value that is not known is None.
     """
-    if len(ticks) > _POINTS:
+    ranges = len(ticks) > _POINTS
+    if ranges:
         edges = np.linspace(0, len(ticks), _POINTS // 2 + 1).astype(int)[:-1]
         most = np.fmax.reduceat(values, edges)
         least = np.fmin.reduceat(values, edges)
@@ -115,8 +117,9 @@ def _curve(title: str, unit: str, ticks: Array, values: Array) -> dict[str, Any]
     return {
         "title": title,
         "unit": unit,
+        "ranges": ranges,
         "ticks": np.diff(ticks, prepend=0),
-        "values": [None if math.isnan(v) else float(f"{v:.4g}") for v in values.tolist()],
+        "values": [float(f"{v:.4g}") if math.isfinite(v) else None for v in values.tolist()],
     }
 
 

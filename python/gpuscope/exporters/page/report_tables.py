@@ -159,7 +159,10 @@ def calls_of_samples(found: Samples, names: Names) -> dict[str, Any] | None:
 
 
 def _columns_of(nodes: list[dict[str, Any]], names: Names) -> dict[str, Any]:
-    """Nodes, parents first; of many, those with the most time, the others added up as "smaller ones"."""
+    """Nodes, parents first; of many, those with the most time, the others added up as "smaller ones".
+
+    Parents are written as differences from the one before.
+    """
     shown = _largest(nodes)
     place: dict[int, int] = {}
     columns: dict[str, list[int]] = {
@@ -180,12 +183,14 @@ def _columns_of(nodes: list[dict[str, Any]], names: Names) -> dict[str, Any]:
             name = brief_name(node["name"]) if node["kind"] == Kind.KERNEL.label else node["name"]
             place[number] = add(-1 if parent is None else place[parent], name, node["kind"], numbers)
         elif parent in shown:
+            # With all that lies in it, which is left out as well, it is their own.
+            own = [1, node["count"], node["cpu_ns"], node["cpu_ns"], node["device_ns"], node["device_ns"]]
             sums = left_out.setdefault(parent, [0] * 6)
-            for at, value in enumerate((1, *numbers)):
+            for at, value in enumerate(own):
                 sums[at] += value
     for parent, (count, *sums) in left_out.items():
         add(place[parent], f"{count:,} smaller ones", "smaller", sums)
-    return columns
+    return {**columns, "parent": np.diff(columns["parent"], prepend=0)}
 
 
 def _largest(nodes: list[dict[str, Any]]) -> set[int]:

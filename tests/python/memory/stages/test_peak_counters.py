@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -137,6 +138,17 @@ class TestReports:
             reporting_torch.take(70, reported=False)
             reporting_torch.give(70)
         assert block.peak_bytes == 70
+
+    def test_a_pause_of_the_reports_leaves_what_the_counter_says(self, reporting_torch, monkeypatch):
+        spike(reporting_torch, 100)
+        reports = SimpleNamespace(pauses=0)
+        monkeypatch.setattr(torch_memory, "acquired_reports", lambda: reports)
+        with track_memory("x") as block:
+            spike(reporting_torch, 30)
+            reports.pauses += 1
+            reporting_torch.take(70, reported=False)
+            reporting_torch.give(70)
+        assert (block.peak_bytes, block.stage.peak_at_most_bytes) == (30, 100)
 
     def test_they_are_had_only_while_a_stage_is_open(self, reporting_torch):
         with track_memory("x"), track_memory("y"):

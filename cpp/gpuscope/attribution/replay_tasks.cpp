@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "gpuscope/attribution/replay.h"
+
+namespace gpuscope::attribution {
+
+using store::kNone;
+
+/// The strand that the place is in is one of this thread, and still the same.
+bool Replay::has_strand(const TaskPlace& place) const noexcept {
+  return place.strand < strands_.size() && strands_[place.strand].number == place.strand_number;
+}
+
+Replay::OpenRegion* Replay::find_open(const TaskPlace& place) {
+  if (has_strand(place)) {
+    for (OpenRegion& region : strands_[place.strand].stack) {
+      if (region.number == place.region) {
+        return &region;
+      }
+    }
+  }
+  return nullptr;
+}
+
+/// The innermost region that is open around a task: of those that surrounded the place where it was created, the first
+/// that has not closed by now.
+Replay::OpenRegion* Replay::open_outside(std::size_t strand) {
+  while (strands_[strand].place.has_value()) {
+    const TaskPlace& place = *strands_[strand].place;
+    if (!has_strand(place) || place.strand == strand ||
+        (place.strand != 0 && place.strand_number >= strands_[strand].number)) {
+      return nullptr;
+    }
+    std::vector<OpenRegion>& stack = strands_[place.strand].stack;
+    const auto found = std::find_if(stack.rbegin(), stack.rend(),
+                                    [&](const OpenRegion& region) { return region.number <= place.region; });
+    if (found != stack.rend()) {
+      return &*found;
+    }
+    strand = place.strand;
+  }
+  return strand != 0 && !strands_[0].stack.empty() ? &strands_[0].stack.back() : nullptr;
+}
+
+Replay::Parent Replay::place_outside(std::size_t strand) {
+  if (const std::optional<TaskPlace>& place = strands_[strand].place; place.has_value()) {
+    const OpenRegion* region = find_open(*place);
+    return {region != nullptr ? region->row : place->row, place->path};
+  }
+  // A task of which that is not known is inside what its thread itself has open.
+  const OpenRegion* region = strand != 0 && !strands_[0].stack.empty() ? &strands_[0].stack.back() : nullptr;
+  return region != nullptr ? Parent{region->row, region->path} : Parent{kNone, kNone};
+}
+
+TaskPlace Replay::place_in(std::size_t strand) const {
+  for (const std::size_t index : {strand, std::size_t{0}}) {
+    const Strand& around = strands_[index];
+    if (!around.stack.empty()) {
+      const OpenRegion& region = around.stack.back();
+      return {region.row, region.path, index, around.number, region.number};
+    }
+    if (around.place.has_value()) {
+      return *around.place;
+    }
+  }
+  return {};
+}
+
+void Replay::settle_origin(std::size_t strand) {
+  if (const uint32_t origin = std::exchange(strands_[strand].origin, 0); origin != 0) {
+    state_->origins.settle(origin, place_in(strand));
+  }
+}
+
+void Replay::renew_origin(uint32_t origin) {
+  settle_origin(current_);
+  if (origin != 0) {
+    strands_[current_].origin = origin;
+    state_->origins.set(origin, this, current_);
+  }
+}
+
+std::optional<TaskPlace> Replay::place_of_origin(uint32_t origin) const {
+  const auto find = [&]() -> std::optional<TaskPlace> {
+    if (const Origins::Current* current = state_->origins.find_current(origin); current != nullptr) {
+      return current->thread->place_in(current->strand);
+    }
+    const TaskPlace* settled = state_->origins.find_settled(origin);
+    return settled != nullptr ? std::optional(*settled) : std::nullopt;
+  };
+  std::optional<TaskPlace> place = find();
+  if (!place.has_value() && origin != 0 && state_->read_others_until) {
+    state_->read_others_until(last_ns_);
+    place = find();
+  }
+  return place;
+}
+
+/// A strand with nothing open may be any task's, so that a server's millions of tasks cost nothing.
+void Replay::offer_strand(std::size_t strand) {
+  if (strand != 0 && !std::exchange(strands_[strand].is_offered, true)) {
+    offered_strands_.push_back(strand);
+  }
+}
+
+std::size_t Replay::take_offered_strand() {
+  while (!offered_strands_.empty()) {
+    const std::size_t strand = offered_strands_.front();
+    if (strands_[strand].stack.empty()) {
+      return strand;  // and is offered on, until something opens in it
+    }
+    strands_[strand].is_offered = false;
+    offered_strands_.pop_front();
+  }
+  strands_.emplace_back();
+  offer_strand(strands_.size() - 1);
+  return strands_.size() - 1;
+}
+
+std::size_t Replay::find_strand(const base::Event& event) {
+  const bool begins = (event.detail & base::kStrandBegins) != 0;
+  if (const auto known = strand_of_key_.find(event.word); known != strand_of_key_.end()) {
+    const std::size_t strand = known->second;
+    if (!begins || strand == 0 || strands_[strand].stack.empty()) {
+      return strand;
+    }
+    strands_[strand].key = kNoTask;  // another task that has ended, with regions that were never left
+    strand_of_key_.erase(known);
+  }
+  const bool is_task = (event.detail & base::kStrandIsTask) != 0;
+  return strands_[0].key == kNoTask && !is_task ? 0 : take_offered_strand();
+}
+
+void Replay::select_strand(const base::Event& event) {
+  current_ = find_strand(event);
+  Strand& strand = strands_[current_];
+  if (strand.key == event.word && (event.detail & base::kStrandBegins) == 0) {
+    return;
+  }
+  settle_origin(current_);
+  strand_of_key_.erase(strand.key);
+  strand_of_key_[event.word] = current_;
+  strand.key = event.word;
+  strand.number = ++state_->strands_begun;
+  strand.is_elsewhere = event.detail == base::kStrandIsTask && event.id == 0;
+  strand.place = place_of_origin(event.id);
+  if (strand.place.has_value() && strand.place->strand_number == strand.number) {
+    strand.place.reset();  // in itself: what its thread had open lay nowhere, and was taken over
+  }
+  if ((event.detail & base::kStrandBegins) == 0 && strand.place.has_value()) {
+    renew_origin(event.id);  // it goes on, but had nothing open and made room for another
+  }
+}
+
+}  // namespace gpuscope::attribution

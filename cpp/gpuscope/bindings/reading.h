@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "gpuscope/store/store.h"
+
+namespace gpuscope::bindings {
+
+/// Sets the facts that waited, unless the store is read just now. With the GIL.
+inline void settle(store::Store& store) {
+  if (store.readers == 0) {
+    for (const auto& [key, value] : std::exchange(store.waiting, {})) {
+      store.set_info(key, value);
+    }
+  }
+}
+
+/// While a store is read without the GIL, facts that are set wait: strings and rows would move beneath who reads them.
+/// Nobody waits for a lock, so the program may set facts anywhere, in a signal's handler too. Begins and ends with the
+/// GIL.
+class Reading {
+ public:
+  explicit Reading(store::Store& store) : store_(store) {
+    settle(store);
+    ++store.readers;
+  }
+  ~Reading() { --store_.readers; }
+  Reading(const Reading&) = delete;
+  Reading& operator=(const Reading&) = delete;
+
+ private:
+  store::Store& store_;
+};
+
+/// What `read` makes of a store, without the GIL.
+template <class F>
+auto read_unlocked(store::Store& store, F&& read) {
+  const Reading reading(store);
+  const pybind11::gil_scoped_release unlocked;
+  return read(std::as_const(store));
+}
+
+}  // namespace gpuscope::bindings
