@@ -114,7 +114,11 @@ def _find_holders(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...],
     search = References(names, hidden, keepers)
     found = search.chains_to(things)
     holders = [_holder(_chains(sample, found, graphs), _with_graph(sample), graphs, tensors) for sample in samples]
-    unexplained = [row for row, growth in enumerate(growths) if not samples[row] and growth.source == "torch"]
+    # Where saved tensors cannot be read, one that only an operation has is found without a name that leads to it.
+    unseen = [not sample or (not graphs.shows_saved and row < _MOST_PLACES) for row, sample in enumerate(samples)]
+    unexplained = [
+        row for row, growth in enumerate(growths) if unseen[row] and holders[row] is None and growth.source == "torch"
+    ]
     if unexplained:
         shared = next((holder for holder in holders if holder is not None and holder.keeps_graphs), None)
         shared = shared or _spanning_graph(tensors, search, growths[unexplained[0]].grew)

@@ -297,6 +297,34 @@ def test_a_version_of_torch_that_shows_no_saved_memory_is_survived(monkeypatch):
     assert [(one.name, one.saved_by) for one in found] == [("losses", "")] * 2
 
 
+class Doubled(torch.autograd.Function):
+    """Has a tensor of Python's saved, which nothing else refers to."""
+
+    @staticmethod
+    def forward(ctx, x):
+        doubled = x * 2
+        ctx.save_for_backward(doubled)
+        AT.append(address(doubled))
+        return x.sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.saved_tensors[0]
+
+
+AT: list[int] = []
+
+
+@pytest.mark.parametrize("shown", [pytest.param(True, marks=needs_saved), False])
+def test_tensors_that_a_function_of_the_program_saved_are_its_graphs(monkeypatch, shown):
+    if not shown:
+        monkeypatch.setattr(torch_autograd, "_shows_saved", lambda: False)
+    AT.clear()
+    losses = [Doubled.apply(WEIGHT) for _ in range(COUNT)]
+    found, _ = find_holders([growth(AT), growth(map(address, losses))])
+    assert [(one.name, one.keeps_graphs) for one in found] == [("losses", True)] * 2
+
+
 def test_classes_that_look_like_operations_are_left_alone():
     class Lookalike:
         @property
