@@ -153,7 +153,10 @@ def format_estimate(estimate: stats.Estimate) -> str:
 def format_half_width(estimate: stats.Estimate) -> str:
     """Half of the interval in percent of the value, as "+-1.2 %"."""
     spread = estimate.relative_half_width
-    return f"+-{100 * spread:.1f} %" if math.isfinite(spread) else "+-?"
+    if not math.isfinite(spread):
+        return "+-?"
+    width = f"{100 * spread:.1f}"
+    return f"+-{width} %" if width != "0.0" else f"+-{100 * spread:.1g} %"  # no interval reads as none
 
 
 def format_rows(calls_per_sample: int) -> str:

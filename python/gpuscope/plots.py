@@ -26,6 +26,7 @@ SLOWER, FASTER, UNSURE = "#d55e00", "#009e73", GREY
 
 _FENCE = 3.0  # interquartile ranges beyond the quartiles: Tukey's outer fence
 _MARGIN = 0.05
+_ROUNDING = 1e-9
 _LONGEST_NAME = 48
 _SCALES: Mapping[str, Sequence[tuple[float, str]]] = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
@@ -99,7 +100,10 @@ def distribution(
     ax = axes(ax, title=title)
     low, high, _ = robust_limits(together)
     size, unit = _unit(together, "s")
-    bins = np.histogram_bin_edges(together[(together >= low) & (together <= high)] / size, "auto")
+    inside = together[(together >= low) & (together <= high)] / size
+    if inside.size and np.ptp(inside) <= _ROUNDING * np.abs(inside).max():
+        inside = inside[:1]  # between values that differ by rounding there is no room for bins
+    bins = np.histogram_bin_edges(inside, "auto")
     if len(bins) > 100:
         bins = np.linspace(bins[0], bins[-1], 101)
     for (name, samples), colour in zip(arrays.items(), _cycle(len(arrays)), strict=True):

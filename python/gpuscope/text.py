@@ -56,6 +56,12 @@ def columns_of(text: str) -> int:
     return sum(map(_columns, text))
 
 
+def padded(text: str, columns: int, *, left: bool = True) -> str:
+    """A text that takes so many columns at least, with spaces behind it, or where it is not at the left, before it."""
+    spaces = " " * (columns - columns_of(text))
+    return text + spaces if left else spaces + text
+
+
 def shorten(text: str, columns: int, ellipsis: str = "…") -> str:
     """At most so many columns of a text: both of its ends, as names that begin alike differ there."""
     if columns_of(text) <= columns:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from gpuscope.errors import InvalidArgument
-from gpuscope.text import brief, one_line
+from gpuscope.text import brief, columns_of, one_line, padded
 
 US_PER_S = 1e6
 US_PER_MS = 1e3
@@ -51,8 +51,8 @@ def format_seconds(seconds: float | None, digits: int = 3) -> str:
         return "-"
     if seconds == 0:
         return "0 s"
-    # From 999.5 up, three digits would read 1000 of the smaller unit.
-    rounded = 1 - 0.5 * 10**-digits
+    # From 999.5 up, and what floats make of it, three digits would read 1000 of the smaller unit.
+    rounded = 1 - 0.5 * 10**-digits - 1e-12
     size, unit = next((pair for pair in _SECONDS if abs(seconds) >= rounded * pair[0]), _SECONDS[-1])
     return f"{_rounded(seconds / size, digits)} {unit}"
 
@@ -92,7 +92,13 @@ def format_digits(value: float) -> str:
     """Three significant digits without an exponent: "1,230", "4.56", "0.0789"."""
     if not math.isfinite(value) or value <= 0:
         return f"{value:g}"
-    return f"{value:,.{max(0, 2 - math.floor(math.log10(value) + 1e-4))}f}"
+    # Three digits of what lies above 9.995 would read 10.00.
+    return f"{value:,.{max(0, 2 - math.floor(math.log10(value / 0.9995)))}f}"
+
+
+def format_rough(value: float) -> str:
+    """Two significant digits without an exponent: "0.045", "1.2", "150"."""
+    return f"{value:.2g}" if abs(value) < 99.5 else f"{float(f'{value:.2g}'):.0f}"
 
 
 def format_times(value: float) -> str:
@@ -133,9 +139,13 @@ def align_columns(rows: Sequence[Sequence[str]], *, left: int = 0, rule: bool = 
         rule: whether a line of dashes stands under the first row.
     """
     rows = [[*map(one_line, row)] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    formats = [f"{{:{'<' if column < left else '>'}{width}}}" for column, width in enumerate(widths)]
-    lines = ["  ".join(map(str.format, formats, row)).rstrip() for row in rows]
+    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        cells = enumerate(zip(row, widths, strict=True))
+        return "  ".join(padded(cell, width, left=column < left) for column, (cell, width) in cells).rstrip()
+
+    lines = [*map(line, rows)]
     return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]] if rule else lines
 
 

@@ -29,6 +29,7 @@ class Canned:
         seed: of the noise.
         kernels: (name, count, seconds) per call.
         gpu: None: the machine has none.
+        interrupted: by Ctrl-C.
     """
 
     seconds: float = 10e-6
@@ -45,6 +46,7 @@ class Canned:
     warnings: tuple[str, ...] = ()
     absent: dict[str, str] = field(default_factory=dict)
     calls_per_sample: int = 1
+    interrupted: bool = False
 
     def result(self, value: object, cold: bool) -> BenchmarkResult:
         noise = np.random.default_rng(self.seed).normal(0, self.noise, self.n)
@@ -56,7 +58,7 @@ class Canned:
             absent=self.absent,
             kernels=tuple(Kernel(*kernel) for kernel in self.kernels),
             converged=self.converged,
-            stopped="target" if self.converged else "budget",
+            stopped="interrupted" if self.interrupted else "target" if self.converged else "budget",
             warnings=self.warnings,
             cold=cold,
             clock_hz=np.full(self.n, 1.98e9),
@@ -87,7 +89,7 @@ class Canned:
             names=names or ("a", "b"),
             kernels=(kernels, kernels),
             warnings=self.warnings,
-            stopped="verdict",
+            stopped="interrupted" if self.interrupted else "verdict",
             seconds=0.5,
             calls_per_sample=self.calls_per_sample,
         )

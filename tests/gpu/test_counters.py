@@ -335,7 +335,7 @@ def test_samples_that_come_too_fast_become_longer_and_most_of_the_time_is_sample
     samples = prof.trace.counter_samples
     start_ns, stop_ns = (int(prof.trace.info[f"session.{moment}"]) for moment in ("start_ns", "stop_ns"))
     window_ns = stop_ns - start_ns
-    # Some 0.3 s pass after a loss until there are samples of the longer interval: after one near the end there are none.
+    # Some 0.3 s pass after a loss until there are samples again: after one near the end there are none.
     unsampled_ns = stop_ns - int(samples.start_ns[-1] + samples.duration_ns[-1])
     last_sampled_ns = last_ns if unsampled_ns < last_ns + MS else last_ns / 2
     assert np.median(samples.duration_ns[-10:]) == pytest.approx(last_sampled_ns, rel=0.1)

@@ -188,8 +188,15 @@ def test_a_cell_that_fails_shows_its_error_and_the_recording(shell):
     assert "part" in [node.name for node in shell.user_ns["prof"].tree()]
 
 
-@pytest.mark.parametrize("line", ["--wrong", "2x", "--height tall", '"prof'])
+@pytest.mark.parametrize("line", ["--wrong", "2x", "class", "--height tall", '"prof'])
 def test_a_wrong_option_is_a_sentence(shell, line):
     done = shell.run(f"%%gpuscope {line}\n{CELL}")
     assert isinstance(done.result.error_in_exec, InvalidArgument)
     assert "total" not in shell.user_ns
+
+
+def test_what_a_wrong_option_refers_to_shows_the_options(shell):
+    error = shell.run(f"%%gpuscope --wrong\n{CELL}").result.error_in_exec
+    shown = shell.run(str(error).rpartition("see ")[2])
+    assert shown.result.success
+    assert "--record-shapes" in shown.stdout + str(shown.outputs)

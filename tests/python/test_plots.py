@@ -222,6 +222,11 @@ def test_limits_are_those_of_the_bulk(values, expected):
     assert plots.robust_limits(values) == expected
 
 
+def test_times_that_differ_by_rounding_alone_are_in_one_bar():
+    ax = Distribution([0.3e-3, 3 * 0.1e-3] * 30).plot()
+    assert [bar.get_height() for bar in ax.patches] == [60]
+
+
 def test_bars_have_the_figures_of_the_rows():
     averages = recording().key_averages()
     ax = averages.plot("self_device_time_total", top=3)

@@ -69,6 +69,26 @@ def test_a_stopped_profiler_is_not_delivered_again():
     assert lines("with profile(on_trace_ready=deliver): pass") == ["delivered 1"]
 
 
+def test_a_process_in_which_nothing_was_to_be_recorded_yet_ends_well():
+    pytest.importorskip("torch")
+    script = """
+        import torch, warnings
+        from gpuscope.errors import GpuscopeWarning
+        from gpuscope.profiler import profile, schedule
+        warnings.simplefilter("ignore", GpuscopeWarning)
+        with profile(schedule=schedule(wait=9, warmup=1, active=1)) as prof:
+            prof.step()
+    """
+    finished = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, timeout=60)
+    assert (finished.returncode, finished.stderr) == (0, b"")
+
+
+def test_contexts_can_be_kept_before_anything_has_opened_the_driver():
+    script = "from gpuscope import _core; _core.keep_primary_contexts()"
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    assert (finished.returncode, finished.stderr) == (0, b"")
+
+
 def test_one_profiler_that_fails_at_exit_does_not_cost_another_its_delivery():
     script = """
         idle = profile(schedule=schedule(wait=9, warmup=0, active=1))

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import gpuscope as gs
+from fakes.disturbances import least_disturbed
 from gpuscope import _core
 from gpuscope.analysis.rows import stack_texts
 from gpuscope.errors import GpuscopeError, InvalidArgument
@@ -78,6 +79,7 @@ def looks(prof: gs.Recording) -> float:
 
 
 @pytest.mark.parametrize("mode", ["full", "ring", "aggregate"])
+@least_disturbed
 def test_functions_have_the_shares_of_their_time(mode):
     took = {"long_part": 0.0, "short_part": 0.0}
 
@@ -96,11 +98,13 @@ def test_functions_have_the_shares_of_their_time(mode):
     assert found["long_part"] / both == pytest.approx(real, abs=0.02 + 4 * math.sqrt(0.25 / looks(prof)))
 
 
+@least_disturbed
 def test_the_samples_add_up_to_the_recorded_time():
     prof = sampled(in_turns)
     assert sampled_ns(prof, threading.get_native_id()) == pytest.approx(prof.samples().recorded_ns, rel=0.1)
 
 
+@least_disturbed
 def test_a_sample_has_the_line_that_ran():
     first = in_turns.__code__.co_firstlineno
     prof = sampled(in_turns)
@@ -110,6 +114,7 @@ def test_a_sample_has_the_line_that_ran():
     assert f"{__file__}({first + 1}): in_turns" not in texts or len(texts) > 2
 
 
+@least_disturbed
 def test_the_time_of_a_function_in_c_that_keeps_the_gil_is_its_callers():
     numbers = np.random.default_rng(0).normal(size=400_000).tolist()
 
@@ -125,24 +130,20 @@ def test_the_time_of_a_function_in_c_that_keeps_the_gil_is_its_callers():
     assert max(each.total_ns for each in functions if each.function.endswith("sort")) > 0.8 * took_ns[0]
 
 
+@least_disturbed
 def test_waiting_counts_and_is_told_from_running():
     def wait():
         time.sleep(0.3)
 
-    # A sampler that gets no CPU for a while gives what ran meanwhile to the function that it finds then, so that of
-    # several recordings the one that was disturbed least is judged.
-    shares = []
-    for _ in range(5):
-        functions = sampled(lambda: (spend(0.2), wait())).samples().functions
-        spent = next(function for function in functions if function.function == "spend")
-        waited = next(function for function in functions if function.function.endswith("wait"))
-        assert waited.total_ns > 0.2e9
-        shares.append((waited.cpu_ns / waited.total_ns, waited.cpu_ns / max(spent.cpu_ns, 1)))
-        if shares[-1][0] < 0.1 and shares[-1][1] < 0.5:
-            return
-    pytest.fail(f"CPU time of a wait, by its time and by that of a loop: {shares}")
+    functions = sampled(lambda: (spend(0.2), wait())).samples().functions
+    spent = next(function for function in functions if function.function == "spend")
+    waited = next(function for function in functions if function.function.endswith("wait"))
+    assert waited.total_ns > 0.2e9
+    assert waited.cpu_ns < 0.1 * waited.total_ns
+    assert waited.cpu_ns < 0.5 * spent.cpu_ns
 
 
+@least_disturbed
 def test_generators_and_coroutines_are_under_those_who_run_them():
     def numbers():
         for _ in range(10):
@@ -165,6 +166,7 @@ def test_generators_and_coroutines_are_under_those_who_run_them():
     assert any(stack[:3] == ["spend", "inner", "outer"] for stack in own)
 
 
+@least_disturbed
 def test_a_generator_that_goes_on_each_moment_is_under_its_caller():
     def total():
         until = time.perf_counter() + 0.5
@@ -177,6 +179,7 @@ def test_a_generator_that_goes_on_each_moment_is_under_its_caller():
     assert 0 <= alone < 0.05 * inside
 
 
+@least_disturbed
 def test_deep_recursion_keeps_the_innermost_frames():
     def deep(levels):
         if levels:
@@ -194,6 +197,7 @@ def test_deep_recursion_keeps_the_innermost_frames():
     assert recursive.total_ns <= samples.recorded_ns * 1.05  # counted once
 
 
+@least_disturbed
 def test_code_without_a_file_has_the_name_that_it_was_compiled_with():
     names: dict[str, object] = {"spend": spend}
     exec(compile("def made():\n    spend(0.1)\n", "<made up>", "exec"), names)
@@ -203,6 +207,7 @@ def test_code_without_a_file_has_the_name_that_it_was_compiled_with():
     assert found.line == 2
 
 
+@least_disturbed
 def test_names_of_any_alphabet_are_read():
     names: dict[str, object] = {"spend": spend}
     exec(compile("def größe_量_ߜ():\n    spend(0.1)\n", "<código 数>", "exec"), names)
@@ -212,6 +217,7 @@ def test_names_of_any_alphabet_are_read():
     assert found.file == "<código 数>"
 
 
+@least_disturbed
 def test_functions_made_again_and_again_are_told_apart():
     def make_and_call():
         until = time.perf_counter() + 1.0
@@ -232,7 +238,8 @@ def test_functions_made_again_and_again_are_told_apart():
 # -- threads ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_thread_is_sampled_and_named():
+def in_four_threads() -> tuple[gs.Recording, list[threading.Thread]]:
+    """A recording of four threads that run for a while, and those that are not the main one."""
     workers = [threading.Thread(target=spend, args=(0.3,), name=f"worker {number}") for number in range(3)]
 
     def work():
@@ -242,14 +249,23 @@ def test_every_thread_is_sampled_and_named():
         for thread in workers:
             thread.join()
 
-    prof = sampled(work)
+    return sampled(work), workers
+
+
+@least_disturbed
+def test_every_thread_is_sampled():
+    prof, workers = in_four_threads()
     assert all(
         sampled_ns(prof, thread) for thread in (threading.get_native_id(), *(each.native_id for each in workers))
     )
-    threads = prof.trace.threads
+
+
+def test_every_thread_has_one_row():
+    threads = in_four_threads()[0].trace.threads
     assert len(set(threads.system_id.tolist())) == len(threads)
 
 
+@least_disturbed
 def test_a_thread_that_opens_regions_has_one_row():
     def work():
         def inside():
@@ -267,7 +283,7 @@ def test_a_thread_that_opens_regions_has_one_row():
     assert len(set(prof.trace.threads.system_id.tolist())) == len(prof.trace.threads)
 
 
-def test_threads_that_come_and_go_in_thousands():
+def in_thousands_of_threads() -> gs.Recording:
     def work():
         for _ in range(60):
             threads = [threading.Thread(target=spend, args=(0.0005,)) for _ in range(40)]
@@ -276,14 +292,23 @@ def test_threads_that_come_and_go_in_thousands():
             for thread in threads:
                 thread.join()
 
-    prof = sampled(work)
+    return sampled(work)
+
+
+def test_threads_that_come_and_go_in_thousands_leave_whole_samples():
+    prof = in_thousands_of_threads()
     assert prof.audit().complete
     table = prof.trace.python_samples
     assert (table.duration_ns > 0).all()
     assert (table.cpu_ns <= table.duration_ns).all()
-    assert shares(prof)["spend"] > 0.05
 
 
+@least_disturbed
+def test_threads_that_come_and_go_in_thousands_are_sampled():
+    assert shares(in_thousands_of_threads())["spend"] > 0.05
+
+
+@least_disturbed
 def test_a_profile_in_a_thread_samples_the_main_one_too():
     result = []
 
@@ -331,7 +356,7 @@ def test_nothing_is_sampled_unless_asked_for():
 
 def program(text: str, **options: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "import gpuscope as gs, os, sys, threading, time\n" + text]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
 
 
 @pytest.mark.parametrize(
@@ -356,15 +381,17 @@ def record():
     with gs.profile(activities=["CPU"], python_samples=1e-3) as prof:
         spend(0.2)
     return prof.samples().find("spend") is not None
+def can_record():  # the sampler may get no CPU for a while
+    return any(record() for _ in range(5))
 prof = gs.profile(activities=["CPU"], python_samples=1e-4)
 prof.start()
 for _ in range(20):
     child = os.fork()
     if child == 0:
-        os._exit(0 if record() else 1)
+        os._exit(0 if can_record() else 1)
     assert os.waitpid(child, 0)[1] == 0
 prof.stop()
-print(prof.samples().count > 0, record())
+print(prof.samples().count > 0, can_record())
 """
     )
     assert ran.stdout == "True True\n", ran.stderr
@@ -392,6 +419,7 @@ def test_samples_of_a_window_lie_in_it():
         assert (table.start_ns + table.duration_ns).max() <= int(trace.info["session.stop_ns"])
 
 
+@least_disturbed
 def test_the_ring_keeps_the_latest_samples():
     prof = sampled(lambda: [part(0.3) for part in (spend, time.sleep, spend)], mode="ring", ring_seconds=0.2)
     table = prof.trace.python_samples
@@ -401,6 +429,7 @@ def test_the_ring_keeps_the_latest_samples():
     assert (table.start_ns + table.duration_ns).max() > stop_ns - 0.1e9
 
 
+@least_disturbed
 def test_aggregate_mode_keeps_a_row_for_each_stack():
     prof = sampled(in_turns, mode="aggregate")
     table = prof.trace.python_samples
@@ -475,6 +504,7 @@ def test_without_samples_nothing_is_said_of_waits():
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system keeps no process to a CPU")
+@least_disturbed
 def test_a_thread_that_shares_its_cpu_waits_for_it():
     cpus = os.sched_getaffinity(0)
     one = {min(cpus)}

@@ -43,6 +43,7 @@ def test_a_plus_stands_only_before_growth():
         (999.6e-6, "1.00 ms"),
         (0.0012345, "1.23 ms"),
         (12.34e-3, "12.3 ms"),
+        (0.9995e-3, "1.00 ms"),
         (0.99996, "1.00 s"),
         (-0.002, "-2.00 ms"),
         (1.5, "1.50 s"),
@@ -71,6 +72,27 @@ def test_rates_and_factors_have_three_digits():
     assert units.format_rate(4560, "items") == "4.56 k items/s"
     assert units.format_times(3.2149) == "3.21x"
     assert units.format_digits(0.07891) == "0.0789"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(9.9949, "9.99"), (9.9951, "10.0"), (0.99949, "0.999"), (0.9996, "1.00"), (99.96, "100"), (999.6, "1,000")],
+)
+def test_digits_are_three_also_of_what_is_rounded_up(value, text):
+    assert units.format_digits(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0451, "0.045"), (1.23, "1.2"), (99.4, "99"), (100.0, "100"), (1234.0, "1200"), (-170.3, "-170")],
+)
+def test_rough_figures_have_two_digits_and_no_exponent(value, text):
+    assert units.format_rough(value) == text
+
+
+def test_columns_are_as_wide_as_a_terminal_shows_their_cells():
+    rows = [["name", "time"], ["\u65e5\u672c\u8a9e", "1 s"], ["e\u0301", "20 s"]]
+    assert units.align_columns(rows, left=1) == ["name    time", "\u65e5\u672c\u8a9e   1 s", "e\u0301       20 s"]
 
 
 def test_first_line_of_an_error_names_its_class():

@@ -36,7 +36,8 @@ constexpr std::chrono::seconds kGilLimit(10);
 /// thread may be inside a call that does not return. To the program the signals have their default action: what it
 /// sets with signal.signal or sigaction takes the place of this, and its children have the default.
 ///
-/// All functions but `handle`: one thread at a time, with the GIL. Leaked: a signal may come at any moment.
+/// All functions but `handle`: one thread at a time, with the GIL, which `unwatch` gives back while a signal that has
+/// come is dealt with. Leaked: a signal may come at any moment.
 class EndingSignals {
  public:
   static EndingSignals& process() {
@@ -50,13 +51,15 @@ class EndingSignals {
     given_up_ = given_up;
     owner_.store(getpid());
     first_.store(0);
-    std::shared_ptr<std::binary_semaphore> stopped = stopped_ = std::make_shared<std::binary_semaphore>(0);
+    while (sem_trywait(&wake_) == 0) {  // what a signal has left that came while the one before ended
+    }
+    std::shared_ptr<Waiting> waiting = waiting_ = std::make_shared<Waiting>();
     sigset_t all;
     sigset_t before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's signals must reach its own threads
     try {
-      std::thread([this, stopped] { wait(*stopped); }).detach();
+      std::thread([this, waiting] { wait(*waiting); }).detach();
     } catch (...) {
       pthread_sigmask(SIG_SETMASK, &before, nullptr);
       throw;
@@ -74,11 +77,16 @@ class EndingSignals {
         signal(number, SIG_DFL);
       }
     }
-    if (owner_.exchange(0) == getpid() && stopped_ != nullptr) {
-      stopped_->release();
+    const std::shared_ptr<Waiting> waiting = std::exchange(waiting_, nullptr);
+    const bool is_own = owner_.load() == getpid() && waiting != nullptr;
+    if (is_own && first_.load() == 0) {
+      waiting->stopped.release();
       sem_post(&wake_);
+    } else if (is_own && !is_called_) {  // the function must not come to run while the interpreter ends
+      const py::gil_scoped_release released;
+      waiting->over.acquire();
     }
-    stopped_ = nullptr;
+    owner_.store(0);
   }
 
   /// Where it has the default action and a process ends of that.
@@ -95,6 +103,12 @@ class EndingSignals {
   }
 
  private:
+  /// Of the thread that waits for a signal.
+  struct Waiting {
+    std::binary_semaphore stopped{0};
+    std::binary_semaphore over{0};  // what a signal began, where the process goes on
+  };
+
   EndingSignals() { sem_init(&wake_, 0, 0); }
 
   // Calls async-signal-safe functions alone.
@@ -113,11 +127,11 @@ class EndingSignals {
     errno = error;
   }
 
-  void wait(std::binary_semaphore& stopped) {
+  void wait(Waiting& waiting) {
     pthread_setname_np(pthread_self(), "gpuscope-signal");
     while (sem_wait(&wake_) != 0) {
     }
-    if (stopped.try_acquire()) {
+    if (waiting.stopped.try_acquire()) {
       return;
     }
     struct Progress {
@@ -128,6 +142,7 @@ class EndingSignals {
     const auto progress = std::make_shared<Progress>();
     std::thread([this, number, progress] {
       const py::gil_scoped_acquire gil;
+      is_called_ = true;
       progress->began.release();
       try {
         on_signal_(number);
@@ -142,6 +157,7 @@ class EndingSignals {
       say(given_up_);
     }
     end_by(number);  // does nothing to the first process of a container, which goes on
+    waiting.over.release();
   }
 
   /// Has the signal do what it does by default.
@@ -171,8 +187,9 @@ class EndingSignals {
   inline static std::atomic<int64_t> first_ns_{0};
   inline static sem_t wake_{};
   inline static std::string given_up_;
+  inline static thread_local bool is_called_ = false;  // here the function runs
   py::function on_signal_;
-  std::shared_ptr<std::binary_semaphore> stopped_;  // of the thread that waits
+  std::shared_ptr<Waiting> waiting_;
 };
 
 }  // namespace

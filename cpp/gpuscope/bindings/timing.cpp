@@ -288,7 +288,12 @@ void bind_timing(py::module_& module) {
       "find_device", [](int device) { return driver::find_device(vendor().cuda, device); }, py::arg("device") = 0,
       "The device itself; raises NotAvailable where there is no such GPU. Makes no context.");
   module.def(
-      "keep_primary_contexts", [] { timing::keep_primary_contexts(vendor().cuda); }, release(),
+      "keep_primary_contexts",
+      [] {
+        const driver::Cuda& cuda = vendor().cuda;
+        const py::gil_scoped_release released;
+        timing::keep_primary_contexts(cuda);
+      },
       "Keeps every primary context that there is until the process is gone.");
   module.def(
       "synchronize",

@@ -42,7 +42,7 @@ from gpuscope.results import kept_on_error
 from gpuscope.streams import resolve
 from gpuscope.system import environment
 from gpuscope.text import brief
-from gpuscope.units import format_seconds, format_share
+from gpuscope.units import format_rough, format_seconds, format_share
 
 # Parts of the budget: the headline has what the others leave.
 _WARM_UP, _SIDE, _SLOPE = 0.25, 0.05, 0.02
@@ -294,9 +294,7 @@ class _Run:
             if self.processes is not None:
                 self.whole = Budget(self.whole.seconds)
             self.spent = self.whole.for_samples()
-            # A call that leaves no room for a sample is no warming up.
-            fits = self.spent.left >= 2 * self.engine.sample_seconds
-            self.warm_up = self.engine.warm_up(self.spent.share(_WARM_UP).seconds if fits else 0.0)
+            self._warm_up(self.engine.sample_seconds)
             for quantity in ("stream", "launch", "wall"):
                 self._sample_side(quantity)
             self._slope(captured)
@@ -305,6 +303,11 @@ class _Run:
         except KeyboardInterrupt:
             if not self.cut_short("interrupted"):
                 raise
+
+    def _warm_up(self, sample_seconds: float) -> None:
+        """Warms up, unless calls of so many seconds leave no room for it and for a sample."""
+        fits = self.spent.left >= 2 * sample_seconds
+        self.warm_up = self.engine.warm_up(self.spent.share(_WARM_UP).seconds if fits else 0.0)
 
     def cut_short(self, why: str) -> bool:
         """Judges what was sampled; False when nothing was."""
@@ -352,6 +355,14 @@ class _Run:
             cost = (self.spent.spent - burst_began) / len(part.which)
             if quantity in self.engine.absent:  # a gate that did not hold: go on with another headline
                 continue
+            if not self.warm_up.samples:
+                # Where only the first call took so long, as one that compiles, there is room for it after all.
+                self._warm_up(cost)
+                if self.warm_up.samples:
+                    self.parts.pop(quantity, None)
+                    cost = self.warm_up.sample_seconds
+                    bursts, began = Bursts(self.spent.left, self._random), self.spent.spent
+                    continue
             del self.parts.setdefault(quantity, [])[:warming]
             self.parts[quantity].append(part)
             warming, span = 0, self.spent.spent - began
@@ -474,7 +485,7 @@ def _drift_sentence(progress: Progress, span: float) -> str:
     """How samples drifted or changed that were taken over `span` seconds."""
     change, drift = progress.change, 100 * progress.trend.drift
     if not progress.abrupt:
-        rate = f", {drift / span:+.2g} % a second" if span else ""
+        rate = f", {'+' if drift > 0 else ''}{format_rough(drift / span)} % a second" if span else ""
         return f"the time drifted by {drift:+.1f} % over the run{rate}"
     levels = [format_seconds(level, 4) for level in (change.before, change.after)]
     return (
@@ -496,11 +507,11 @@ def _unsettled(run: _Run, headline: Measured) -> Iterator[str]:
     if run.stopped != "budget" or progress.drifts or estimate.n < FEWEST_SAMPLES:
         return
     half = estimate.relative_half_width
-    reached = f"known to +-{100 * half:.2g} %" if math.isfinite(half) else "without an interval"
+    reached = f"known to +-{format_rough(100 * half)} %" if math.isfinite(half) else "without an interval"
     low, high = format_seconds(headline.p5, 4), format_seconds(headline.p95, 4)
     yield (
-        f"the time did not settle: it is {reached} after {run.span:.2g} s of samples, +-{100 * run.target:.2g} % was "
-        f"wanted; nine tenths of them lie between {low} and {high}"
+        f"the time did not settle: it is {reached} after {format_rough(run.span)} s of samples, "
+        f"+-{100 * run.target:.2g} % was wanted; nine tenths of them lie between {low} and {high}"
     )
 
 

@@ -17,7 +17,7 @@ from gpuscope.benchmarking.charts import view_of_calls
 from gpuscope.benchmarking.engine import CLOCK, TINY, Engine, function_name
 from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.samples import Quantity, Samples, check_quantity, joined
-from gpuscope.benchmarking.stopping import Budget
+from gpuscope.benchmarking.stopping import Budget, WarmUp
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.figures import Distribution, format_estimate, format_rows
 from gpuscope.page.chart import Chart
@@ -25,8 +25,8 @@ from gpuscope.results import Result, kept_on_error, plain_fields, plain_values
 from gpuscope.stats import Ratio
 from gpuscope.stats.location import COARSE, TRIMMED, is_coarse, on_ticks
 from gpuscope.stats.ratio import log
-from gpuscope.text import brief
-from gpuscope.units import format_seconds
+from gpuscope.text import brief, columns_of, padded
+from gpuscope.units import format_digits, format_rough, format_seconds
 
 SCHEMA = "gpuscope.comparison"
 VERSION = 1
@@ -172,10 +172,10 @@ class Comparison(Result):
     def report(self) -> str:
         """Several lines: the verdict, the time of each function, its kernels, and the warnings."""
         lines = [str(self)]
-        width = max(map(len, self.names))
+        width = max(map(columns_of, self.names))
         for name, samples in zip(self.names, (self.a.samples, self.b.samples), strict=True):
             time = stats.estimate(samples)
-            lines.append(f"  {name:<{width}}  {self.quantity} {format_estimate(time)}, {time.n} samples")
+            lines.append(f"  {padded(name, width)}  {self.quantity} {format_estimate(time)}, {time.n} samples")
         for name, kernels in zip(self.names, self.kernels, strict=False):
             lines += [f"    {format_seconds(k.seconds, 4):>9}  {k.count:6g} x  {k.name}  ({name})" for k in kernels]
         if self.stopped in _CUT_SHORT:
@@ -184,7 +184,7 @@ class Comparison(Result):
 
 
 def _short(value: float) -> str:
-    return f"{value:.3f}" if value < 10 else f"{value:.3g}"
+    return f"{value:.3f}" if 0.1 <= value < 10 else format_digits(value)
 
 
 def compare(
@@ -449,12 +449,17 @@ class _Run:
         try:
             self.engine.prepare()
             self.spent = self.whole.for_samples()
-            # Warming up must leave room for a block.
-            fits = self.spent.left >= (2 + _width(FEWEST_CALLS)) * self.engine.sample_seconds
-            warm_up = self.engine.warm_up(self.spent.share(WARM_UP).seconds if fits else 0.0)
-            self.warnings += warm_up.warnings
+            warm_up = self._warm_up(self.engine.sample_seconds)
+            self.warnings = [*warm_up.warnings]
             self.spent = self.whole.for_samples()
             self._pilot(warm_up.sample_seconds)
+            if not warm_up.samples:
+                # Where only the first calls took so long, as those that compile, there is room for it after all.
+                warm_up = self._warm_up(self._cost / _width(self._calls))
+                if warm_up.samples:
+                    self.warnings = [*warm_up.warnings]
+                    self._parts, self._cells, self._calls = [], [], FEWEST_CALLS
+                    self._pilot(warm_up.sample_seconds)
             for share in LOOKS:
                 self._sample_until(share)
                 if self._look(share):
@@ -463,6 +468,11 @@ class _Run:
             self.stopped = "interrupted"
             if not self.blocks:
                 raise
+
+    def _warm_up(self, sample_seconds: float) -> WarmUp:
+        """Warms up, unless calls of so many seconds leave no room for it and for a block."""
+        fits = self.spent.left >= (2 + _width(FEWEST_CALLS)) * sample_seconds
+        return self.engine.warm_up(self.spent.share(WARM_UP).seconds if fits else 0.0)
 
     def _pilot(self, sample_seconds: float) -> None:
         """Samples some blocks in each possible quantity, the best one first, until one is available.
@@ -578,9 +588,10 @@ class _Run:
     def _cautions(self, judgement: Judgement, samples: Samples) -> list[str]:
         found = []
         if judgement.biased:
+            percent = format_rough(100 * abs(judgement.null.value - 1))
             found.append(
-                f"the control differs from itself by {100 * abs(judgement.null.value - 1):.2g} %: the machine is not "
-                "quiet, so that a difference must be beyond what the control shows"
+                f"the control differs from itself by {percent} %: the machine is not quiet, so that a difference must "
+                "be beyond what the control shows"
             )
         elif judgement.noisy:
             found.append("the control's interval is wider than the margin, so that a difference must be beyond it")
@@ -597,7 +608,9 @@ class _Run:
             found.append(f"{lost} of {len(samples.valid)} samples were not whole and were left out")
         throttled = float(samples.throttled.mean()) if len(samples.throttled) else 0.0
         if throttled > TAGGED:
-            found.append(f"{100 * throttled:.2g} % of the samples were taken throttled or with a shifted clock")
+            found.append(
+                f"{format_rough(100 * throttled)} % of the samples were taken throttled or with a shifted clock"
+            )
         return found
 
     def _caution_of_the_clock(self, samples: Samples) -> list[str]:
@@ -618,18 +631,18 @@ def _advice(judgement: Judgement, seconds: float) -> str:
         return ""
     if not math.isfinite(judgement.ratio.high):
         n = judgement.ratio.n
-        wanted = seconds * 2 * FEWEST_BLOCKS / n
-        return f"{n} block{'' if n == 1 else 's'} cannot give an interval; a budget of about {wanted:.2g} s would"
+        wanted = format_rough(seconds * 2 * FEWEST_BLOCKS / n)
+        return f"{n} block{'' if n == 1 else 's'} cannot give an interval; a budget of about {wanted} s would"
     factor, half = _budget_factor(judgement), math.expm1(_half_width(judgement))
     if half > judgement.margin:
-        longer = f"{'about' if factor else 'more than'} {(factor or LARGEST_BUDGET_FACTOR) * seconds:.2g} s"
+        longer = f"{'about' if factor else 'more than'} {format_rough((factor or LARGEST_BUDGET_FACTOR) * seconds)} s"
         return (
             f"the noise is too large for a margin of {100 * judgement.margin:.3g} %: the ratio is known to "
-            f"+-{100 * half:.2g} % after {seconds:.2g} s; a budget of {longer} would settle it"
+            f"+-{format_rough(100 * half)} % after {format_rough(seconds)} s; a budget of {longer} would settle it"
         )
     if factor is None:
         return "the ratio lies at the margin: another margin would settle it"
-    return f"a budget of about {factor * seconds:.2g} s would settle it"
+    return f"a budget of about {format_rough(factor * seconds)} s would settle it"
 
 
 def _names(a: object, b: object, names: Sequence[str] | None) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from gpuscope.figures import Figures, format_rows
 from gpuscope.page.chart import Axis, Chart, Line, Mark, View
 from gpuscope.paths import read_text
 from gpuscope.results import Result, plain_fields
-from gpuscope.units import first_line, format_seconds, format_share
+from gpuscope.units import first_line, format_rough, format_seconds, format_share
 
 SCHEMA = "gpuscope.benchmark"
 VERSION = 1
@@ -377,7 +377,7 @@ def format_modes(modes: Sequence[stats.Mode]) -> str:
 
 def _interval(estimate: stats.Estimate, scope: str = "") -> str:
     half = 100 * estimate.relative_half_width
-    width = f"+-{half:.2g} %" if math.isfinite(half) else "+-? %"
+    width = f"+-{format_rough(half)} %" if math.isfinite(half) else "+-? %"
     confidence = f"{100 * estimate.confidence:g} %{scope}"
     return f"{format_seconds(estimate.value, 4)} {width} ({confidence}, n={estimate.n}, n_eff={estimate.n_eff:.0f}"
 

@@ -15,7 +15,7 @@ from gpuscope import stats
 from gpuscope.stats.autocorrelation import FEWEST_BURSTS
 from gpuscope.stats.distributions import normal_quantile
 from gpuscope.stats.shape import mann_kendall, theil_sen
-from gpuscope.units import format_seconds
+from gpuscope.units import format_rough, format_seconds
 
 FEWEST_SAMPLES = 30
 FEWEST_INDEPENDENT = 20
@@ -205,11 +205,13 @@ class WarmUp:
     def warnings(self) -> tuple[str, ...]:
         """A sentence when time or clock were not steady, and one on what counts as warming up."""
         found = []
-        if not self.steady:
+        if not self.samples:
+            found.append("nothing was warmed up: the budget left no time for it")
+        elif not self.steady:
             seen = [one for one in self.last if math.isfinite(one)]
             least, most = (format_seconds(one, 4) for one in (min(seen), max(seen))) if seen else ("", "")
             span = f": {least} to {most} in its last {len(seen)} rounds" if len(seen) > 1 else ""
-            found.append(f"time or clock were not steady after {self.seconds:.2g} s of warming up{span}")
+            found.append(f"time or clock were not steady after {format_rough(self.seconds)} s of warming up{span}")
         return (*found, self.note) if self.note else tuple(found)
 
 

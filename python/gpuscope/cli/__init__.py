@@ -109,6 +109,9 @@ _OPTIONS = {
     "query": "QUERY",
     "max_bytes": "--max-memory",
     "ring_seconds": "--ring-seconds",
+    "python_samples": "--python-samples",
+    "device_samples": "--device-samples",
+    "counter_interval_us": "--counter-interval",
     **{
         name: f"--{name}"
         for name in ("setup", "target", "budget", "bytes", "flops", "stream", "processes", "operations", "sizes")

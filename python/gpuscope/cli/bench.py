@@ -17,7 +17,7 @@ import textwrap
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -309,14 +309,23 @@ class Namespace:
             function.gpuscope_repeat = lambda calls: loop(itertools.repeat(None, calls))  # type: ignore[attr-defined]
         return function
 
-    def _defined(self, shell: str, body: list[ast.stmt], label: str) -> Callable[..., object]:
+    def _defined(self, shell: str, body: list[ast.stmt], label: str) -> FunctionType:
         """The function `measured` of the shell, with that body instead of its ``pass``."""
         tree = ast.parse(shell, _file(label))
         outer: Any = tree.body[0]
         while not isinstance(outer.body[0], ast.Pass):
             outer = outer.body[0]
         outer.body = body
-        found: dict[str, Callable[..., object]] = {}  # not among the names, where setup may have one of its own
+        function = self._executed(tree, label)
+        # What setup has made and the text assigns goes on from call to call, as in timeit.
+        if shared := sorted(self._names.keys() & set(function.__code__.co_varnames)):
+            measured: Any = tree.body[0]
+            measured.body.insert(0, ast.Global(shared))
+            function = self._executed(ast.fix_missing_locations(tree), label)
+        return function
+
+    def _executed(self, tree: ast.Module, label: str) -> FunctionType:
+        found: dict[str, FunctionType] = {}  # not among the names, where setup may have one of its own
         exec(_compiled(tree, label), self._names, found)
         return found["measured"]
 

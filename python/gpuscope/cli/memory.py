@@ -248,6 +248,8 @@ class _Watch:
         self._finder: Any = self._attempt("leaks", lambda: find_leaks())
         if self._finder is not None and self._history is not None:
             self._attempt("leaks", self._finder.__enter__)
+        if self._history is not None:
+            lifecycle.keep_contexts_at_exit()
         lifecycle.watch(self)
 
     def step(self) -> None:

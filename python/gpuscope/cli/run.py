@@ -197,7 +197,7 @@ class Delivery:
                 self.show_results(self.profiler, self._options, self._out)
             for path in self._outputs.written:
                 self._out.wrote(path)
-            if self._options.schedule and not self._windows:
+            if self._options.schedule and not self._windows and not self.profiler.step_num:
                 self._complaints.append("with --schedule the script must call gpuscope.step() at the end of every step")
             for complaint in self._complaints:
                 self._out.complain(complaint, "bold yellow")

@@ -380,7 +380,8 @@ def _device(trace: Trace, steps: Steps, work: _Work, number: int) -> DeviceBreak
         for at, (name, kind) in enumerate(work.kinds)
         if covered[at].any()
     ]
-    idle = explain_idle(trace, steps, on_device, alone[-1])
+    others_ns = np.sort(work.end_ns[~here & (work.end_ns > work.start_ns)])
+    idle = explain_idle(trace, steps, on_device, alone[-1], others_ns)
     for cause in sorted(IdleCause, key=lambda cause: -int(idle.per_step_ns[:, cause].sum())):
         per_step = idle.per_step_ns[:, cause]
         if per_step.any():

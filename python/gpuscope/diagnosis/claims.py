@@ -13,8 +13,11 @@ from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.steps import Array
 
+WAITING = (IdleCause.OTHER_GPU, IdleCause.WAKE_UP)
+"""What of the idle time the host spends in calls that wait for GPUs."""
+
 HOST = (
-    IdleCause.WAKE_UP,
+    *WAITING,
     IdleCause.COPY_CALL,
     IdleCause.DRIVER_CALL,
     IdleCause.FRAMEWORK,
@@ -56,6 +59,7 @@ class Ledger:
         self._has = context.pieces.present
         self._idle: dict[IdleCause, Array] = {}  # what is left of a cause, once something of it was taken
         self._work: Array | None = None
+        self._times: dict[int, Array] = {}  # by claim, which live as long as this
 
     def left(self, claim: Claim) -> Array:
         """What is left of a claim in each step, in ns."""
@@ -88,11 +92,18 @@ class Ledger:
             work = context.duration_ns if self._work is None else self._work
             there = np.minimum(work[claim.work], claim.work_ns)
             inside = context.work_step[claim.work] >= 0
-            per_step += np.bincount(context.work_step[claim.work][inside], there[inside], count)
+            saved = np.minimum(there, self._time_of(claim))
+            per_step += np.bincount(context.work_step[claim.work][inside], saved[inside], count)
             if take:
                 self._work = work.astype(np.float64) if self._work is None else self._work
                 self._work[claim.work] -= there
         return per_step
+
+    def _time_of(self, claim: Claim) -> Array:
+        """How long each piece of work of a claim ran without one before it: what runs at once takes its time once."""
+        if id(claim) not in self._times:
+            self._times[id(claim)] = self._context.time_ns(claim.work)
+        return self._times[id(claim)]
 
 
 def shared_ns(context: Context, one: Claim, other: Claim) -> float:
@@ -138,11 +149,17 @@ def kernel_edit(context: Context, work: Array, factors: Array) -> Edit:
     return Edit(kernels=context.device.work.rows[work[chosen]], kernel_factors=factors[chosen])
 
 
-def host_edit(context: Context, pieces: Array) -> Edit:
-    """The launching threads no longer spend what lies between the beginning of these idle pieces and their launch."""
+def host_edit(context: Context, pieces: Array, causes: Sequence[IdleCause] = ()) -> Edit:
+    """The launching threads no longer spend what lies between the beginning of these idle pieces and their launch.
+
+    With `causes` it is the end of that, as long as these took: what was before, as a wait for data, is left.
+    """
     idle, api = context.pieces, context.trace.api
     known = pieces[(idle.launch[pieces] >= 0) & context.in_replay(idle.launch[pieces])]
     calls = idle.launch[known]
     until = np.minimum(idle.end_ns[known], api.start_ns[calls] + api.duration_ns[calls])
-    spans = np.stack([api.thread[calls].astype(np.int64), idle.start_ns[known], until], axis=1)
+    since = idle.start_ns[known]
+    if causes:
+        since = np.maximum(since, until - idle.sum_of(causes, known))
+    spans = np.stack([api.thread[calls].astype(np.int64), since, until], axis=1)
     return Edit(host_spans=spans[spans[:, 2] > spans[:, 1]])

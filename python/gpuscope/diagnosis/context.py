@@ -27,8 +27,9 @@ T = TypeVar("T")
 
 KERNELS, GRAPHS, COPIES, FILLS = range(len(WORK_TABLES))
 
-# A GPU that waits for launch after launch waits some microseconds for each; what takes longer is something else.
-_LAUNCHES_OF_A_PAUSE, _LEAST_PAUSE_NS = 10, 100_000
+# A GPU that waits for launch after launch waits some microseconds for each; what takes longer is something else. Where
+# there is one launch a step, all that the program does lies between two.
+_LAUNCHES_OF_A_PAUSE, _LEAST_PAUSE_NS, _LONGEST_LAUNCH_NS = 10, 100_000, 1_000_000
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,30 @@ class Context:
         found = SampledCounters(self.trace)
         return found if self.device is not None and self.device.device in found.devices else None
 
+    def time_ns(self, work: Array) -> Array:
+        """How long each piece of `work` ran with none of it that began earlier: together the time that it all took."""
+        lasted = self.duration_ns[work]
+        if not self._overlaps:
+            return lasted
+        starts = self.start_ns[work]
+        order = np.argsort(starts, kind="stable")
+        ends = (starts + lasted)[order]
+        until = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, ends))[:-1]
+        found = np.empty(len(work), np.int64)
+        found[order] = np.maximum(ends - np.maximum(starts[order], until), 0)
+        return found
+
+    @cached_property
+    def _overlaps(self) -> bool:
+        """Whether any work of the device ran beside other work."""
+        order = np.argsort(self.start_ns, kind="stable")
+        ends = (self.start_ns + self.duration_ns)[order]
+        return bool((self.start_ns[order][1:] < np.maximum.accumulate(ends)[:-1]).any())
+
+    def share_of(self, work: Array) -> float:
+        """The share of the time of the steps in which some of this work ran."""
+        return min(float(self.time_ns(work).sum()) / max(self.wall_ns, 1), 1.0)
+
     def exposed_ns(self, work: Array, beside: Array) -> Array:
         """How long each piece of `work` ran with none of the work `beside` running too."""
         spans = joined(self.start_ns[beside], self.start_ns[beside] + self.duration_ns[beside])
@@ -228,8 +253,8 @@ class Context:
 
     @cached_property
     def longest_launch_ns(self) -> int:
-        """What takes longer is something else than a launch: ten of the usual ones, and 100 us."""
-        return max(_LAUNCHES_OF_A_PAUSE * self.launch_interval_ns, _LEAST_PAUSE_NS)
+        """What takes longer is something else than a launch: ten of the usual ones, from 100 us to 1 ms."""
+        return min(max(_LAUNCHES_OF_A_PAUSE * self.launch_interval_ns, _LEAST_PAUSE_NS), _LONGEST_LAUNCH_NS)
 
     @cached_property
     def long_pieces(self) -> Array:

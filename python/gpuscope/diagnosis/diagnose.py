@@ -270,9 +270,8 @@ def _lower(context: Context, candidate: _Candidate) -> float:
 def _share(context: Context, per_step: Array) -> tuple[float, float]:
     """The share of the time of all steps, and its standard error as the steps differ."""
     count, wall = len(per_step), max(context.wall_ns, 1)
-    if count < _FEWEST:
-        return float(per_step.sum()) / wall, 0.0
-    return float(per_step.sum()) / wall, float(per_step.std(ddof=1)) * count**0.5 / wall
+    share = min(float(per_step.sum()) / wall, 1.0)
+    return share, float(per_step.std(ddof=1)) * count**0.5 / wall if count >= _FEWEST else 0.0
 
 
 def _finding(context: Context, candidate: _Candidate, together: Saving | None, before: Saving | None = None) -> Finding:
@@ -375,11 +374,14 @@ def _summary(context: Context, findings: Sequence[Finding], verdict: str) -> str
     if not parts:
         return "the GPU did nothing in these steps"
     largest = max(parts, key=lambda part: part.exclusive_ns)
-    waits = [part for part in context.device.parts if part.kind == IDLE and part.name != IdleCause.BACK_TO_BACK.label]
-    most = max(waits, key=lambda part: part.exclusive_ns, default=None)
+    pauses = {part.name: part.exclusive_ns for part in context.device.parts if part.kind == IDLE}
+    queued = pauses.pop(IdleCause.BACK_TO_BACK.label, 0) / wall  # of kernel after kernel, which nobody waits for
     none = f"no cause takes {100 * SMALL:g} % of it"
-    if most is not None and most.exclusive_ns >= SMALL * wall:
-        none = f"no rule has a finding in the rest, most of which is {most.name} ({percent(most.exclusive_ns / wall)})"
+    if queued >= SMALL:
+        none = f"besides what lies between queued work ({percent(queued)}) {none}"
+    most = max(pauses, key=lambda name: pauses[name], default="")
+    if pauses.get(most, 0) >= SMALL * wall:
+        none = f"no rule has a finding in the rest, most of which is {most} ({percent(pauses[most] / wall)})"
     words = (
         f"the GPU works {percent(1 - idle)} of the time, and {none}; the limit is "
         f"{largest.name} ({percent(largest.exclusive_ns / wall)})"

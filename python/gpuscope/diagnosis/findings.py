@@ -256,7 +256,8 @@ def _device_lines(device: DeviceBreakdown, found: StepBreakdown, width: int) -> 
 def _counted(found: IdleByCounters) -> str:
     """What the front end says, and in brackets what the causes of idle time say."""
     if not found.is_enough:
-        return f"{found.samples} whole samples lie in it, too few to tell; a shorter interval helps"
+        samples = "1 whole sample lies" if found.samples == 1 else f"{found.samples} whole samples lie"
+        return f"{samples} in it, too few to tell; a shorter interval helps"
     sampled = percent(min(found.sampled_ns / max(found.idle_ns, 1), 1.0))
     return (
         f"nothing was queued {percent(found.nothing_queued)} (causes: the host {percent(found.host_by_causes)}), "

@@ -28,28 +28,29 @@ from gpuscope.trace import NONE, Trace
 class IdleCause(IntEnum):
     """What kept the GPU idle. Of what the launching thread did at once, the lowest counts."""
 
-    WAKE_UP = 0
-    LOADING = 1
-    PROFILER = 2
-    ALLOCATION = 3
-    COPY_CALL = 4
-    DRIVER_CALL = 5
-    COMPILING = 6
-    DATA_WAIT = 7
-    GARBAGE = 8
-    FILES = 9
-    CPU_LIMIT = 10
-    CPU_WAIT = 11
-    LOCK = 12
-    FRAMEWORK = 13
-    HOST_CODE = 14
-    LAUNCH_CALL = 15
-    LAUNCH_LATENCY = 16
-    BACK_TO_BACK = 17
-    EVENT_WAIT = 18
-    DEVICE_WAIT = 19
-    UNSEEN = 20
-    NO_WORK_AFTER = 21
+    OTHER_GPU = 0
+    WAKE_UP = 1
+    LOADING = 2
+    PROFILER = 3
+    ALLOCATION = 4
+    COPY_CALL = 5
+    DRIVER_CALL = 6
+    COMPILING = 7
+    DATA_WAIT = 8
+    GARBAGE = 9
+    FILES = 10
+    CPU_LIMIT = 11
+    CPU_WAIT = 12
+    LOCK = 13
+    FRAMEWORK = 14
+    HOST_CODE = 15
+    LAUNCH_CALL = 16
+    LAUNCH_LATENCY = 17
+    BACK_TO_BACK = 18
+    EVENT_WAIT = 19
+    DEVICE_WAIT = 20
+    UNSEEN = 21
+    NO_WORK_AFTER = 22
 
     @property
     def label(self) -> str:
@@ -58,6 +59,7 @@ class IdleCause(IntEnum):
 
 
 _LABELS = {
+    IdleCause.OTHER_GPU: "waiting for another GPU",
     IdleCause.WAKE_UP: "waking up from a wait",
     IdleCause.LOADING: "loading, compiling code in the driver",
     IdleCause.PROFILER: "taken by the recording",
@@ -190,10 +192,13 @@ class Idle:
     pieces: IdlePieces
 
 
-def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array) -> Idle:
-    """The causes of the idle time of the GPU that the work is of; in each step they add up to `idle_ns`."""
+def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array, others_ns: Array) -> Idle:
+    """The causes of the idle time of the GPU that the work is of; in each step they add up to `idle_ns`.
+
+    `others_ns` are the moments at which work of other GPUs ended, in order.
+    """
     gaps = _gaps(steps, device_work)
-    calls = _Calls(trace)
+    calls = _Calls(trace, others_ns)
     launch = device_work.launch[gaps.next]
     seen = launch >= 0
     began = np.where(seen, calls.start_ns[launch], gaps.start_ns)
@@ -262,7 +267,7 @@ def explain_steps(trace: Trace, steps: Steps, thread: int) -> IdlePieces:
     count = len(steps)
     cause_ns = np.zeros((len(IdleCause), count), np.int64)
     cause_ns[: _HOST_CAUSES + 1] = _explain_host(
-        trace, _Calls(trace), thread, steps.start_ns, steps.start_ns, steps.end_ns
+        trace, _Calls(trace, np.zeros(0, np.int64)), thread, steps.start_ns, steps.start_ns, steps.end_ns
     )
     none = np.full(count, -1)
     return IdlePieces(np.arange(count), steps.start_ns, steps.end_ns, none, none, none, np.zeros(count, int), cause_ns)
@@ -318,6 +323,7 @@ def _explain_host(trace: Trace, calls: _Calls, thread: int, idle_starts: Array, 
     """What a thread did in these spans, which are in order: a row a cause up to HOST_CODE, a column a span."""
     kinds = [
         calls.of_thread(thread, idle_starts),
+        calls.for_others(thread),
         *_regions_of_thread(trace, thread),
         *_functions_of_thread(trace, thread),
         *_waits_of_thread(trace, thread),
@@ -407,12 +413,13 @@ Spans = tuple[Array, Array, Array]
 class _Calls:
     """The driver calls of the recording; an empty one of no kind where there are none, so that -1 can be looked up."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, others_ns: Array) -> None:
         api, kinds = trace.api, np.append(trace.calls.kind, int(CallKind.OTHER))
         self.kind = _or_zero(kinds[np.minimum(api.call, len(kinds) - 1)], int(CallKind.OTHER))
         self.start_ns = _or_zero(api.start_ns)
         self.end_ns = _or_zero(api.start_ns + api.duration_ns)
         self.thread = _or_zero(api.thread)
+        self._others_ns = others_ns
         self._rows: dict[int, Array | slice] = {}
 
     def _of(self, thread: int) -> Array | slice:
@@ -438,6 +445,16 @@ class _Calls:
         waited = (at >= 0) & (starts[waits] < idle_starts[np.maximum(at, 0)])
         causes[waits[waited]] = IdleCause.WAKE_UP
         return starts, ends, causes
+
+    def for_others(self, thread: int) -> Spans:
+        """Calls that wait, as far as work of other GPUs ended in them: while this one is idle, they wait for that."""
+        rows = self._of(thread)
+        waits = np.flatnonzero(is_one_of(self.kind[rows], _BLOCKING) & (len(self._others_ns) > 0))
+        starts, ends = self.start_ns[rows][waits], self.end_ns[rows][waits]
+        last = count_before(self._others_ns, ends, equal=True) - 1
+        until = np.where(last >= 0, np.append(self._others_ns, 0)[last], starts)
+        kept = until > starts
+        return starts[kept], until[kept], np.full(int(kept.sum()), int(IdleCause.OTHER_GPU))
 
     def draining(self, thread: int, idle_starts: Array, idle_ends: Array) -> Array:
         """For each gap, the row of the call of the thread that waited for the GPU and ended in it; -1 without."""

@@ -39,12 +39,14 @@ class Steps:
         end_ns: and ends: where the next begins, for the last of a window where its region or its last kernel does.
         source: how they were found, as words.
         thread: row of ``trace.threads`` of the thread that takes them; None where that is not known.
+        numbers: of each, what the recording calls it; None where that is its place, counted from 0.
     """
 
     start_ns: Array
     end_ns: Array
     source: str
     thread: int | None = None
+    numbers: Array | None = None
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -149,7 +151,9 @@ def steady_steps(steps: Steps) -> tuple[Steps, int]:
     if first + last == 0:
         return steps, 0
     kept = slice(first, count - last)
-    return replace(steps, start_ns=steps.start_ns[kept], end_ns=steps.end_ns[kept]), first + last
+    numbers = np.arange(count) if steps.numbers is None else steps.numbers
+    left = replace(steps, start_ns=steps.start_ns[kept], end_ns=steps.end_ns[kept], numbers=numbers[kept])
+    return left, first + last
 
 
 def as_passed(trace: Trace, steps: Steps) -> Steps:
@@ -180,7 +184,14 @@ def _marked(trace: Trace) -> Steps | None:
     names = [trace.string(name) for name in trace.paths.name.tolist()]
     marks = np.array([name.startswith(STEP) for name in names] + [False])
     rows = np.flatnonzero(marks[np.minimum(trace.regions.path, len(names))])
-    return _turns(trace, trace.regions, rows, f"{STEP}N")
+    steps = _turns(trace, trace.regions, rows, f"{STEP}N")
+    if steps is None:
+        return None
+    first = rows[np.unique(trace.regions.start_ns[rows], return_index=True)[1]]
+    numbers = [names[path].removeprefix(STEP) for path in trace.regions.path[first].tolist()]
+    if not all(number.isdecimal() for number in numbers):
+        return steps
+    return replace(steps, numbers=np.array(list(map(int, numbers))))
 
 
 def _noted(trace: Trace) -> Steps | None:

@@ -18,6 +18,7 @@ from gpuscope import plots
 from gpuscope.analysis.completeness import audit
 from gpuscope.arguments import check_count, check_fraction
 from gpuscope.diagnosis.diagnose import diagnose
+from gpuscope.diagnosis.findings import Diagnosis
 from gpuscope.diffing.changes import (
     ENOUGH_RUNS,
     LEAST_STEPS,
@@ -25,12 +26,12 @@ from gpuscope.diffing.changes import (
     Change,
     Differences,
     MedianStep,
-    Promise,
     Side,
     is_windows,
 )
 from gpuscope.diffing.costs import THE_STEP, Array, Costs, Node, costs_of, pair
 from gpuscope.diffing.page import render
+from gpuscope.diffing.promises import promises_of
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.paths import write_text
 from gpuscope.recording import Analyses, load
@@ -81,7 +82,7 @@ class Diff(Differences, Result):
 
         Raises:
             InvalidArgument: `fail_over` is no fraction, or the recordings are of unlike GPUs.
-        NotAvailable: they have no steps.
+            NotAvailable: they have no steps.
         """
         fail_over = check_fraction("fail_over", fail_over) if fail_over else 0.0
         if not self.has_steps:
@@ -306,14 +307,13 @@ def diff(
     sides = [_traces("before", before), _traces("after", after)]
     with ThreadPoolExecutor(2) as both:
         costs = _comparable(list(both.map(_costs, ("before", "after"), sides)))
-        found = list(both.map(_findings, sides)) if findings else [(), ()]
+        found = list(both.map(_diagnosis, sides)) if findings else []
     by_runs = min(map(len, sides)) >= ENOUGH_RUNS
     steps = [_step_rows(each, by_runs) for each in costs]
     step = _changes([Node("step", (), "step")], {}, steps[0], steps[1], margin)[0]
     nodes, was, rows = _aligned(costs, by_runs)
     changes = _changes(nodes, was, rows[0], rows[1], margin)
     changes.sort(key=lambda change: -abs(change.delta_ns))
-    still_there = {name for name, _, _ in found[1]}
     return Diff(
         step=step,
         changes=tuple(change for change in changes if change.verdict not in ("same", "inconclusive")),
@@ -323,7 +323,7 @@ def diff(
         unlike=tuple(_unlike(*sides)),
         matched=_matched(nodes, rows[0], rows[1]),
         margin=margin,
-        promises=tuple(Promise(name, title, saving, name not in still_there) for name, title, saving in found[0]),
+        promises=promises_of(*found) if found else (),
         replicates="runs" if by_runs else "steps",
         medians=(MedianStep.of(sides[0][0], costs[0][0].steps), MedianStep.of(sides[1][0], costs[1][0].steps)),
     )
@@ -354,9 +354,9 @@ def _comparable(sides: Sequence[Sequence[Costs]]) -> list[list[Costs]]:
     return [[each.without(THE_STEP) for each in side] for side in sides]
 
 
-def _findings(traces: Sequence[Trace]) -> Sequence[tuple[str, str, float | None]]:
-    """Id, title and saving of the findings of the first recording."""
-    return [(each.id, each.title, each.saving) for each in diagnose(traces[0]).findings]
+def _diagnosis(traces: Sequence[Trace]) -> Diagnosis:
+    """That of the first recording."""
+    return diagnose(traces[0])
 
 
 def _side(traces: Sequence[Trace], costs: Sequence[Costs]) -> Side:

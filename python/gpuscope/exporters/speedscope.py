@@ -42,7 +42,9 @@ class _Frames:
 def export_speedscope(trace: Trace, path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> None:
     """Writes a file for speedscope: regions and driver calls of each thread, GPU work of each stream.
 
-    Spans that overlap without lying in each other are cut where the next one begins, or the one around them ends.
+    GPU work of a stream that runs at one time, as branches of a CUDA graph do, has a profile for each lane, and so have
+    ranges that nest in nothing. Spans of a thread that overlap without lying in each other are cut where the one around
+    them ends.
     Of recordings that would take more than speedscope can read, the first events of each thread and stream are
     written; then, and where spans were cut, the name that speedscope shows says so. GPU work without timestamps is left
     out.
@@ -92,10 +94,15 @@ def _threads(trace: Trace, frames: _Frames) -> Iterator[tuple[str, Array, Array,
     thread = np.concatenate([regions.thread, api.thread])
     start, duration = (np.concatenate([regions[name], api[name]]) for name in ("start_ns", "duration_ns"))
     frame = np.concatenate([of_paths[regions.path], of_calls[api.call]]) if len(thread) else np.zeros(0, np.int64)
+    nests = np.ones(len(thread), bool)
+    nests[: len(regions)] = (regions.flags & Flag.ASYNC) == 0
     for number, rows in _by(thread):
         system_id = int(trace.threads.system_id[number])
-        name = trace.string(int(trace.threads.name[number]))
-        yield f"thread {system_id} {name}".strip(), *_in_order(start[rows], duration[rows], frame[rows])
+        name = f"thread {system_id} {trace.string(int(trace.threads.name[number]))}".strip()
+        nested = rows[nests[rows]]
+        yield name, *_in_order(start[nested], duration[nested], frame[nested])
+        ranges = rows[~nests[rows]]
+        yield from _side_by_side(f"{name} (ranges)", start[ranges], duration[ranges], frame[ranges])
 
 
 def _streams(trace: Trace, frames: _Frames) -> Iterator[tuple[str, Array, Array, Array]]:
@@ -120,7 +127,29 @@ def _streams(trace: Trace, frames: _Frames) -> Iterator[tuple[str, Array, Array,
     track, start, duration, frame = (values[timed] for values in (track, start, duration, frame))
     for number, rows in _by(track):
         device, stream = int(trace.tracks.device[number]), int(trace.tracks.stream[number])
-        yield f"GPU {device} stream {stream}", *_in_order(start[rows], duration[rows], frame[rows])
+        yield from _side_by_side(f"GPU {device} stream {stream}", start[rows], duration[rows], frame[rows])
+
+
+def _side_by_side(name: str, start: Array, duration: Array, frame: Array) -> Iterator[tuple[str, Array, Array, Array]]:
+    """What does not nest, in as many lanes as it takes for none to overlap."""
+    start, duration, frame = _in_order(start, duration, frame)
+    lane = _lanes(start, start + duration)
+    for number in range(int(lane.max(initial=-1)) + 1):
+        rows = lane == number
+        yield f"{name} (lane {number + 1})" if number else name, start[rows], duration[rows], frame[rows]
+
+
+def _lanes(start: Array, end: Array) -> Array:
+    """The first lane that is free at each start; starts are in order."""
+    lane = np.zeros(len(start), np.int64)
+    if not (start[1:] < np.maximum.accumulate(end)[:-1]).any():
+        return lane
+    free_at: list[int] = []
+    for row, (begins, ends) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
+        number = next((number for number, at in enumerate(free_at) if at <= begins), len(free_at))
+        free_at[number : number + 1] = [ends]
+        lane[row] = number
+    return lane
 
 
 def _copies(trace: Trace, frames: _Frames) -> Array:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import keyword
 import shlex
 from typing import Any, NoReturn
 
@@ -21,7 +22,7 @@ _OPTIONS = {
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise InvalidArgument(f"%%gpuscope: {message}; see %%gpuscope --help")
+        raise InvalidArgument(f"%%gpuscope: {message}; see %%gpuscope?")  # --help needs a cell
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,7 +50,7 @@ def load_ipython_extension(shell: Any) -> None:
             options = _parser().parse_args(_words(line))
         except SystemExit:  # --help
             return
-        if not options.name.isidentifier():
+        if not options.name.isidentifier() or keyword.iskeyword(options.name):
             raise InvalidArgument(f"%%gpuscope: name is {options.name!r}; accepted is the name of a variable")
         chosen = {option: getattr(options, option) for option in _OPTIONS}
         profiler = profile(python_samples=True, **chosen)

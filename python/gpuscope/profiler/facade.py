@@ -461,7 +461,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         if self._collector.window_open:
             return "no recording yet: its window is still open; results exist after stop() or at the end of the cycle"
         steps = self.step_num - (self._started_at_step or 0)
-        taken = f"no recording{' yet' if self._running else ''}: {steps} step{'' if steps == 1 else 's'} were taken"
+        taken = f"no recording{' yet' if self._running else ''}: {steps} step{' was' if steps == 1 else 's were'} taken"
         if isinstance(self.schedule, Schedule):
             return f"{taken} and the schedule begins to record at step {self.schedule.first_recorded_step}"
         return f"{taken} and the schedule asked to record at none of them"

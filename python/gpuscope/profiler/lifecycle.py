@@ -28,18 +28,23 @@ class Running(Protocol):
 
 _running: list[Running] = []
 _hooked = False
-_process = 0  # the one that recorded last: a forked child leaves the driver alone
+_process = 0  # the one that had the core open the driver last: a forked child leaves that alone
 
 
 def watch(profiler: Running) -> None:
     """Stops `profiler` at exit, and makes forked children abandon it, until `forget`."""
-    global _hooked, _process
-    _process = os.getpid()
+    global _hooked
     if not _hooked:
         atexit.register(_stop_all)
         os.register_at_fork(after_in_child=_abandon_all)
         _hooked = True
     _running.append(profiler)
+
+
+def keep_contexts_at_exit() -> None:
+    """Has the exit of this process call `keep_contexts_from_kineto`, once the core has the driver open."""
+    global _process
+    _process = os.getpid()
 
 
 def forget(profiler: Running) -> None:

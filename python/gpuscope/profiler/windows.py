@@ -22,6 +22,7 @@ from gpuscope.errors import GpuscopeWarning, InvalidArgument
 from gpuscope.frameworks.torch import process_group
 from gpuscope.frameworks.torch_operators import switched_off, wants_syncs
 from gpuscope.profiler.activities import ProfilerActivity
+from gpuscope.profiler.lifecycle import keep_contexts_at_exit
 from gpuscope.profiler.schedules import ProfilerAction
 from gpuscope.recording import Recording
 from gpuscope.text import brief
@@ -218,6 +219,7 @@ class Collector:
             if self._counters_are_names:
                 check_names(self._counters, "counters", sampling=True)
             self._session = self._make_session()
+            keep_contexts_at_exit()
         if action.records and not self.window_open:
             self._session.open()
             self.window_open = True

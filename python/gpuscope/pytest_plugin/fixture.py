@@ -68,6 +68,7 @@ class GpuBenchmark:
 
         Raises:
             NotAvailable: the quantity that the marker names cannot be measured here.
+            KeyboardInterrupt: Ctrl-C was pressed.
             Exception: whatever the function raises.
         """
         call = functools.partial(function, *args, **kwargs) if args or kwargs else function
@@ -88,6 +89,7 @@ class GpuBenchmark:
                 bytes=chosen.bytes,
                 flops=chosen.flops,
             )
+            _end_if_interrupted(result)
             if (chosen.quantity or result.quantity) not in result.quantities:
                 why = result.absent.get(str(chosen.quantity), "it was not measured")
                 raise NotAvailable(f"no {chosen.quantity} time: {why}")
@@ -115,6 +117,7 @@ class GpuBenchmark:
 
         Raises:
             NotAvailable: the quantity that the marker names cannot be measured here.
+            KeyboardInterrupt: Ctrl-C was pressed.
             Exception: whatever the functions raise.
         """
         if why := self._why_disabled():
@@ -135,6 +138,7 @@ class GpuBenchmark:
                 margin=margin,
                 budget=chosen.budget,
             )
+            _end_if_interrupted(comparison)
         self._show(Measured.of_comparison(comparison, chosen), None, b)
         return comparison
 
@@ -147,7 +151,7 @@ class GpuBenchmark:
         self._used = True
         try:
             yield
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             if self._benchmark is not None:
                 self._benchmark.pedantic(_raise, args=(error,))  # which takes down that the test was tried and failed
             raise
@@ -185,5 +189,11 @@ class GpuBenchmark:
         return synchronized
 
 
-def _raise(error: Exception) -> NoReturn:
+def _end_if_interrupted(result: BenchmarkResult | Comparison) -> None:
+    """Ctrl-C is for the run of pytest: a benchmark only ends by it, with what there is, and the next would begin."""
+    if result.stopped == "interrupted":
+        raise KeyboardInterrupt
+
+
+def _raise(error: BaseException) -> NoReturn:
     raise error

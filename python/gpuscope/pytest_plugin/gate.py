@@ -7,7 +7,8 @@ how differently the tests changed. Where neither is enough, the verdict rests on
 each baseline, and the margin has to cover the rest.
 
 A test is slower when two things are sure: at 95 % that it lies beyond its margin, and, so that a session of many tests
-whose code is the same fails in at most 1 % of cases, at 1 % shared among the tests that it is slower at all.
+whose code is the same fails in at most 1 % of cases, at 1 % shared among the tests that it is slower at all. That
+holds where runs scatter about normally: a test that jumps between two times is taken for one whose code changes.
 """
 
 from __future__ import annotations

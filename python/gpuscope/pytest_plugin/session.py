@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuscope.errors import InvalidArgument
-from gpuscope.text import one_line, printable
-from gpuscope.units import format_change, format_seconds
+from gpuscope.text import columns_of, one_line, padded, printable
+from gpuscope.units import format_change, format_rough, format_seconds
 
 if TYPE_CHECKING:
     from gpuscope.pytest_plugin.baselines import Baseline
@@ -94,11 +94,11 @@ class State:
         """Writes what pytest-benchmark's table has no column for, and why the gate fails the run."""
         if self.measured:
             terminal.section(one_line(f"gpuscope: {_where(list(self.measured.values()))}"), "-")
-        width = max((len(one_line(test)) for test in self.measured), default=0)
+        width = max((columns_of(one_line(test)) for test in self.measured), default=0)
         for test, measured in self.measured.items():
             verdict = self.verdicts.get(test)
             bad = verdict is not None and verdict.kind == "slower"
-            terminal.write_line(f"{one_line(test):{width}}  {_line(measured.facts, verdict)}", red=bad)
+            terminal.write_line(f"{padded(one_line(test), width)}  {_line(measured.facts, verdict)}", red=bad)
             for note in _notes(measured, verdict):
                 terminal.write_line(f"    {printable(note)}", yellow=True)
         if self.gated and (unjudged := self.unjudged()):
@@ -125,7 +125,8 @@ STATE = pytest.StashKey[State]()
 def _line(facts: dict[str, Any], verdict: Verdict | None) -> str:
     """One test's result, as ``12.34 us +-0.4%  n=173 (120 independent)  kernel, cold  same: +0.3% (...)``."""
     low, high = facts["ci"]
-    unsure = "+-?" if low is None or high is None else f"+-{100 * (high - low) / 2 / facts['estimate']:.2g}%"
+    known = low is not None and high is not None and facts["estimate"]
+    unsure = f"+-{format_rough(100 * (high - low) / 2 / abs(facts['estimate']))}%" if known else "+-?"
     texts = [
         f"{format_seconds(facts['estimate'], 4)} {unsure}",
         f"n={facts['n']}",

@@ -30,6 +30,8 @@ _INTEGERS = (
     "registers per thread",
     "shared memory",
     "bytes",
+    "graph id",
+    "graph node id",
     "Sequence number",
     "Python id",
     "Python parent id",
@@ -42,6 +44,8 @@ _INTEGERS = (
     "Bytes",
     "Total Allocated",
     "Total Reserved",
+    "Ev Idx",
+    "sort_index",
 )
 _TEXTS = (
     "name",
@@ -57,7 +61,8 @@ _TEXTS = (
     "memset_details",
     "step_name",
 )
-_PHASES = "XMsfi"
+_ROWS_AT_ONCE = 1 << 16
+_PHASES = "XMsfibe"
 
 
 class EventMapper(ABC):
@@ -252,6 +257,28 @@ class Meanings:
         if text not in self._known:
             self._known[text] = self._read(self._events.string(text))
         return self._known[text]
+
+
+def arrows_of(rows: Mapping[str, Column], arrows: Mapping[str, Column]) -> Column:
+    """The id of the first arrow that begins, or ends, with each row; -1 where there is none."""
+    if not arrows:
+        return np.full(len(rows["start_ns"]), -1, np.int64)
+    order = np.lexsort((arrows["start_ns"], arrows["place"]))
+    place, start, ids = (arrows[name][order] for name in ("place", "start_ns", "id"))
+    del order
+    found = np.full(len(rows["start_ns"]), -1, np.int64)
+    for begin in range(0, len(found), _ROWS_AT_ONCE):
+        part = slice(begin, begin + _ROWS_AT_ONCE)
+        row_place, row_start = rows["place"][part], rows["start_ns"][part]
+        for lane in np.unique(row_place).tolist():
+            first, last = np.searchsorted(place, np.array([lane, lane + 1], place.dtype))
+            of_lane = np.flatnonzero(row_place == lane)
+            at = np.searchsorted(start[first:last], row_start[of_lane]) + first
+            inside = at < last
+            at, of_lane = at[inside], of_lane[inside]
+            same = start[at] == row_start[of_lane]
+            found[begin + of_lane[same]] = ids[at[same]]
+    return found
 
 
 def names_of_threads(mapper: EventMapper, strings: Strings) -> dict[str, list[int]]:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gpuscope import _core
-from gpuscope._core import CopyKind, Flag, OverheadKind, RegionKind, SyncKind, Work
+from gpuscope._core import CopyKind, OverheadKind, RegionKind, SyncKind, Work
 from gpuscope.errors import CorruptTrace, GpuscopeError, NotAvailable
 from gpuscope.paths import open_file
 from gpuscope.readers.tables import (
@@ -250,6 +250,7 @@ class _Reader:
         self._processes = _core.RowNumbers(1)
         self._correlations = _core.RowNumbers(2)
         self._texts = self._read_texts()
+        self._numbers = self._read_numbers()
 
     def _read_texts(self) -> dict[int, int]:
         """From nsys' numbers of texts to ours."""
@@ -257,6 +258,32 @@ class _Reader:
             rows = self._source.rows("StringIds", ("id", "value"))
             return {number: self._strings(text if isinstance(text, str) else "") for number, text in rows}
         return {}
+
+    def _read_numbers(self) -> dict[tuple[int, int], int]:
+        """Numbers of GPUs by process and CUDA's number there; empty where they do not tell the GPUs apart.
+
+        With CUDA_VISIBLE_DEVICES each process counts its own from 0.
+        """
+        if not {"pid", "cudaId", "gpuId"} <= self._source.columns("TARGET_INFO_CUDA_DEVICE"):
+            return {}
+        if not {"id", "cuDevice"} <= self._source.columns("TARGET_INFO_GPU"):
+            return {}
+        gpus = self._source.rows("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
+        among_all = {row[0]: row[1] for row in self._source.rows("TARGET_INFO_GPU", ("id", "cuDevice"))}
+        found = {(pid, number): among_all.get(gpu) for pid, number, gpu in gpus}
+        usable = {each: number for each, number in found.items() if isinstance(number, int) and 0 <= number < NONE}
+        is_clear = len(usable) == len(found) and len(set(usable.values())) == len({gpu for _, _, gpu in gpus})
+        return usable if is_clear else {}
+
+    def _device(self, columns: dict[str, Column]) -> Column:
+        """Numbers of GPUs among all."""
+        number = bounded(columns["deviceId"])
+        if not self._numbers:
+            return number
+        process = columns["globalPid"] >> _THREAD_BITS & _THREAD_MASK
+        distinct, inverse = np.unique(np.stack([process, number]), axis=1, return_inverse=True)
+        known = [self._numbers.get((pid, each), each) for pid, each in distinct.T.tolist()]
+        return np.array(known, np.int64)[inverse.reshape(-1)]
 
     def _text(self, numbers: Column) -> Column:
         distinct, inverse = np.unique(numbers, return_inverse=True)
@@ -298,7 +325,7 @@ class _Reader:
         return numbers
 
     def _work(self, columns: dict[str, Column]) -> dict[str, Column]:
-        place = (bounded(columns["deviceId"]), self._context(columns), bounded(columns["streamId"]))
+        place = (self._device(columns), self._context(columns), bounded(columns["streamId"]))
         return {
             "start_ns": columns["start"],
             "duration_ns": columns["length"],
@@ -384,19 +411,7 @@ class _Reader:
         self._add_work(Work.KERNEL, columns, {"variant": variant})
 
     def _add_work(self, kind: Work, columns: dict[str, Column], rows: dict[str, Column]) -> None:
-        """All work of a kind, and what of it ran as nodes of graphs; where these were captured is not told."""
-        node = columns["graphNodeId"]
-        flags = np.where(node != 0, int(Flag.IN_GRAPH), 0).astype(np.uint16)
-        self._tables.add_work(kind.name.lower(), {**self._work(columns), **rows, "flags": flags})
-        event = np.flatnonzero(node)
-        nodes = {
-            "event": event,
-            "graph": bounded(columns["graphId"][event]),
-            "node": node[event],
-            "flags": flags[event],
-        }
-        fixed = {"path": NONE, "kind": int(kind)}
-        self._tables.add("graph_node", nodes | {name: np.full(len(event), value) for name, value in fixed.items()})
+        self._tables.add_nodes(kind, {**self._work(columns), **rows}, columns["graphId"], columns["graphNodeId"])
 
     def _add_memory_operations(self) -> None:
         place = ("deviceId", "contextId", "streamId", "correlationId", "globalPid", "bytes")
@@ -443,7 +458,7 @@ class _Reader:
             "bytes": np.where(columns["memoryOperationType"] == _GIVEN_BACK, -size, size),
             "address": bounded(columns["address"], most=MOST_NS),
             "correlation": self._correlation(columns["globalPid"], columns["correlationId"]),
-            "track": self._tables.track(bounded(columns["deviceId"]), self._context(columns), np.full(len(size), NONE)),
+            "track": self._tables.track(self._device(columns), self._context(columns), np.full(len(size), NONE)),
             "kind": self._memory(columns["memKind"]),
         }
         blank = {"pool": 0, "pool_reserved_bytes": 0, "pool_used_bytes": 0, "flags": 0, "library": NONE}
@@ -522,7 +537,7 @@ class _Reader:
         named: dict[int, int] = {}
         if {"nameId", "globalTid"} <= self._source.columns("ThreadNames"):
             for number, thread in self._source.rows("ThreadNames", ("nameId", "globalTid")):
-                named[thread] = self._texts.get(number, 0)
+                named[thread - (thread >> 63 << 64)] = self._texts.get(number, 0)  # signed, as `numbers` has it
         threads = [int(each) for each in self._tables.threads.columns()[0]]
         return {
             "system_id": [each & _THREAD_MASK for each in threads],

@@ -15,7 +15,7 @@ from gpuscope import _core
 from gpuscope._core import RegionKind, Work
 from gpuscope.errors import CorruptTrace
 from gpuscope.paths import open_file
-from gpuscope.readers.chrome import Batch, EventMapper, Meanings, names_of_threads, read_parts
+from gpuscope.readers.chrome import Batch, EventMapper, Meanings, arrows_of, names_of_threads, read_parts
 from gpuscope.readers.tables import (
     ABSENT_OF_TRACES,
     MOST_NS,
@@ -34,7 +34,6 @@ from gpuscope.text import brief
 _STREAM = re.compile(r"(?:.*?(?:Device|GPU):? ?(\d+).*?)?Stream:? ?(\d+)")
 _SCOPES = ("scope", "metric")
 _MOST_DEEP = 500
-_ROWS_AT_ONCE = 1 << 16
 # Lanes of graphs and GPUs are numbered from here on, with a GPU's number in front of its streams'.
 _GRAPH_LANES, _GPU_LANES, _GPU_STRIDE = 100_000, 200_000, 1_000_000
 _ABSENT = (
@@ -124,14 +123,14 @@ class ProtonEvents(EventMapper):
             order = np.argsort(scopes["duration_ns"], kind="stable")
             order = order[is_thread[scopes["place"][order]]]
             scopes = {name: scopes.pop(name)[order] for name in list(scopes)}
-            key = _ids_of(scopes, self._arrows["s"].take())
+            key = arrows_of(scopes, self._arrows["s"].take())
             scopes["thread"] = self.tables.thread(scopes.pop("place").astype(np.int64))
             if len(order):
                 self.tables.add_regions(scopes, key)
             del scopes, key, order  # which the tables have
         if self._kernels.count:
             kernels = self._kernels.take()
-            key = _ids_of(kernels, self._arrows["f"].take())
+            key = arrows_of(kernels, self._arrows["f"].take())
             if self._nested and self._within.count:
                 kernels |= self._within.take()
                 others = self._scopes_of_stacks(kernels["start_ns"], kernels["region"])
@@ -178,28 +177,6 @@ class ProtonEvents(EventMapper):
     def found(self) -> bool:
         """Whether there was anything of Proton's."""
         return bool(self._scopes.count or self._kernels.count)
-
-
-def _ids_of(rows: Mapping[str, Column], arrows: Mapping[str, Column]) -> Column:
-    """The id of the first arrow that begins, or ends, with each row; -1 where there is none."""
-    if not arrows:
-        return np.full(len(rows["start_ns"]), -1, np.int64)
-    order = np.lexsort((arrows["start_ns"], arrows["place"]))
-    place, start, ids = (arrows[name][order] for name in ("place", "start_ns", "id"))
-    del order
-    found = np.full(len(rows["start_ns"]), -1, np.int64)
-    for begin in range(0, len(found), _ROWS_AT_ONCE):
-        part = slice(begin, begin + _ROWS_AT_ONCE)
-        row_place, row_start = rows["place"][part], rows["start_ns"][part]
-        for lane in np.unique(row_place).tolist():
-            first, last = np.searchsorted(place, np.array([lane, lane + 1], place.dtype))
-            of_lane = np.flatnonzero(row_place == lane)
-            at = np.searchsorted(start[first:last], row_start[of_lane]) + first
-            inside = at < last
-            at, of_lane = at[inside], of_lane[inside]
-            same = start[at] == row_start[of_lane]
-            found[begin + of_lane[same]] = ids[at[same]]
-    return found
 
 
 # -- trees -----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpuscope import _core
-from gpuscope._core import CallKind, Flag, MemoryKind, RegionKind
+from gpuscope._core import CallKind, Flag, MemoryKind, RegionKind, Work
 
 NONE = _core.NONE
 NOT_GIVEN: int = _core.NOT_GIVEN
@@ -22,6 +22,8 @@ Column = np.ndarray[Any, Any]
 
 _MOST_NARROW = 1 << 16  # rows of a table that two bytes refer to: the last stands for those beyond
 _WORK = ("kernel", "memcpy", "memset")
+_LAUNCHED = (*_WORK, "graph_launch")
+_RANGE = "range"  # no table: regions that nest in nothing, until they are put behind the others
 _INSTANTS = ("mark", "allocation", "failed_allocation")  # of a thread
 _TYPES = {table.name: {column.name: column.dtype for column in table.columns} for table in _core.schema()}
 _VARIANT = (
@@ -32,6 +34,8 @@ _VARIANT = (
     "dynamic_shared_bytes",
     "local_bytes",
 )
+_ENDS_OF_CAPTURES = re.compile(r"cu(?:da)?Stream(Begin|End)Capture")
+_CAPTURED = (CallKind.LAUNCH, CallKind.MEMCPY, CallKind.MEMSET)  # what a graph can hold
 _KINDS_OF_CALLS = (
     (re.compile(r"cu(da)?(Launch(Cooperative)?Kernel|LaunchKernelEx)"), CallKind.LAUNCH),
     (re.compile(r"cu(da)?GraphLaunch"), CallKind.GRAPH_LAUNCH),
@@ -136,7 +140,7 @@ class Tables:
         self.threads = _core.RowNumbers(1)
         self._tracks = _core.RowNumbers(3)
         self._variants = _core.RowNumbers(len(_VARIANT))
-        self._calls = _core.RowNumbers(2)
+        self._calls = _core.RowNumbers(3)
 
     def __len__(self) -> int:
         return sum(rows.count for rows in self._rows.values())
@@ -181,22 +185,48 @@ class Tables:
         kind = columns.get("kind", np.full(rows, int(RegionKind.REGION), np.uint8))
         self.add("region", {**columns, "kind": kind, "key": np.full(rows, -1, np.int64) if key is None else key})
 
+    def add_ranges(self, columns: Mapping[str, Column]) -> None:
+        """Regions that lie in no other and have none in them, as they may overlap; columns as of `add_regions`."""
+        self.add(_RANGE, columns)
+
     def add_calls(self, columns: Mapping[str, Column], name: Column, result: Column | None = None) -> None:
         """Calls of the driver or its runtime: ``start_ns``, ``duration_ns``, ``thread`` and ``correlation``."""
         results = np.zeros(len(name), np.int64) if result is None else result
-        call = np.minimum(self._calls.number([name, results]), _MOST_NARROW - 1)
-        self.add("api", {**columns, "call": call})
+        self.add("api", {**columns, "call": self._call(name, results, np.zeros(len(name), np.int64))})
+
+    def _call(self, name: Column, result: Column, flags: Column) -> Column:
+        """Numbers of calls."""
+        return np.minimum(self._calls.number([name, result, flags]), _MOST_NARROW - 1)
 
     def add_work(self, table: str, columns: Mapping[str, Column], key: Column | None = None) -> None:
-        """Kernels, copies or fills: ``start_ns``, ``duration_ns``, ``track``, ``correlation``, 0 for none, and others.
+        """Work of a GPU: ``start_ns``, ``duration_ns``, ``track``, ``correlation``, 0 for none, and others.
 
         Args:
-            table: kernel, memcpy or memset.
+            table: kernel, memcpy, memset or graph_launch.
             columns: as above.
             key: of the region that launched it, where no call has the correlation; negative for none.
         """
         rows = len(columns["start_ns"])
         self.add(table, {**columns, "key": np.full(rows, -1, np.int64) if key is None else key})
+
+    def add_nodes(
+        self, work: Work, columns: Mapping[str, Column], graph: Column, node: Column, key: Column | None = None
+    ) -> None:
+        """Kernels, copies or fills, as `add_work`, and which ran as nodes of CUDA graphs: `node` is not 0.
+
+        Where the nodes were captured is not told.
+        """
+        flags = np.where(node != 0, int(Flag.IN_GRAPH), 0).astype(np.uint16)
+        of_graphs = np.flatnonzero(node)
+        nodes = {
+            "event": of_graphs + self.count(work.name.lower()),
+            "graph": bounded(graph[of_graphs]),
+            "node": node[of_graphs],
+            "flags": flags[of_graphs],
+        }
+        fixed = {"path": NONE, "kind": int(work)}
+        self.add("graph_node", nodes | {name: np.full(len(of_graphs), value) for name, value in fixed.items()})
+        self.add_work(work.name.lower(), {**columns, "flags": flags}, key)
 
     def variant(self, name: Column, **sizes: Column) -> Column:
         """Numbers of kernels with their launch configurations; what is not given is 0, sizes of grid and block 1."""
@@ -230,6 +260,7 @@ class Tables:
         first_ns, last_ns = self._span()
         nesting = self._nest(tables)
         self._attribute(tables, nesting)
+        self._append_ranges(tables)
         for table in list(self._rows):
             tables[table] = self._rows.pop(table).take()
         for columns in tables.values():
@@ -242,9 +273,10 @@ class Tables:
         tables["track"] = dict(zip(("device", "context", "stream"), self._tracks.columns(), strict=True))
         tables["variant"] = dict(zip(_VARIANT, self._variants.columns(), strict=True))
         texts = list(strings.ids)
-        names, results = self._calls.columns()
+        self._find_captured(tables, texts)
+        names, results, flags = self._calls.columns()
         kinds = np.array([_kind_of_call(texts[name]) for name in names.tolist()], np.uint16)
-        tables["call"] = {"name": names, "kind": kinds, "result": results}
+        tables["call"] = {"name": names, "kind": kinds, "result": results, "flags": flags}
         for table in ("track", "call"):
             tables[table] = {name: column[:_MOST_NARROW] for name, column in tables[table].items()}
         tables = {name: columns for name, columns in tables.items() if len(next(iter(columns.values())))}
@@ -295,14 +327,34 @@ class Tables:
             found["correlation"], found["region"] = tables["api"]["correlation"], tables["api"]["region"]
         return found
 
+    def _append_ranges(self, tables: dict[str, dict[str, Column]]) -> None:
+        """Puts the regions that nest in nothing behind the others."""
+        if _RANGE not in self._rows:
+            return
+        ranges = self._rows.pop(_RANGE).take()
+        columns = ("parent", "name", "kind", "depth")
+        paths = tables.get("path", {name: np.zeros(0, np.uint32) for name in columns})
+        rows = list(zip(*(paths[name].tolist() for name in columns), strict=True))
+        known = {row: number for number, row in enumerate(rows)}
+        names, kinds = ranges.pop("name"), ranges.pop("kind")
+        of_ranges = zip(names.tolist(), kinds.tolist(), strict=True)
+        path = [known.setdefault((NONE, name, kind, 0), len(known)) for name, kind in of_ranges]
+        tables["path"] = dict(zip(columns, np.array(list(known), np.uint32).T, strict=True))
+        count = len(path)
+        ranges |= {"path": np.array(path, np.uint32), "parent": np.full(count, NONE, np.uint32)}
+        ranges["flags"] = np.full(count, int(Flag.ASYNC), np.uint16)
+        regions = tables.get("region", {name: values[:0] for name, values in ranges.items()})
+        regions.setdefault("flags", np.zeros(len(regions["path"]), np.uint16))
+        tables["region"] = {name: np.concatenate([regions[name], ranges[name]]) for name in ranges}
+
     def _attribute(self, tables: dict[str, dict[str, Column]], nesting: dict[str, Column]) -> None:
         """Gives work and waits the regions that they were launched in."""
-        of_calls = _Lookup(nesting["correlation"], nesting["region"], least=1) if "correlation" in nesting else None
+        of_calls = Lookup(nesting["correlation"], nesting["region"], least=1) if "correlation" in nesting else None
         of_regions = None
         if "region_key" in nesting:
             key = nesting["region_key"]
-            of_regions = _Lookup(key, np.arange(len(key), dtype=np.uint32), least=0)
-        for table in (*_WORK, "graph_launch", "sync", "device_memory"):
+            of_regions = Lookup(key, np.arange(len(key), dtype=np.uint32), least=0)
+        for table in (*_LAUNCHED, "sync", "device_memory"):
             if table not in self._rows:
                 continue
             rows = self._rows.pop(table)
@@ -314,21 +366,41 @@ class Tables:
             if "key" in columns and of_regions is not None:
                 by_key, _ = of_regions.find(columns["key"])
                 region = np.where(launched, region, by_key)
-            if table in (*_WORK, "graph_launch"):
+            if table in _LAUNCHED:
                 flags = columns.get("flags", np.zeros(rows.count, np.uint16))
                 columns["flags"] = flags | np.where(launched, 0, int(Flag.NO_LAUNCH)).astype(np.uint16)
             columns.pop("key", region)
             tables[table] = {**columns, "region": region}
+
+    def _find_captured(self, tables: dict[str, dict[str, Column]], texts: Sequence[str]) -> None:
+        """Marks the calls that went into a CUDA graph: those without work of theirs while a thread captured one.
+
+        Any thread may launch into it, as autograd's does; what is launched then outside the graph has its work.
+        """
+        name, result, _ = self._calls.columns()
+        kinds = [_of_captures(texts[each]) for each in name.tolist()]
+        if "begin" not in kinds:
+            return
+        api = tables["api"]
+        what = np.array(kinds)[api["call"]]
+        rows = _within(api["start_ns"], api["thread"], what == "begin", what == "end")
+        rows = rows[(what[rows] == "work") & (result[api["call"][rows]] == 0) & (api["correlation"][rows] > 0)]
+        worked = [tables[table]["correlation"] for table in _LAUNCHED if table in tables]
+        rows = rows[~np.isin(api["correlation"][rows], np.concatenate([np.zeros(0, np.int64), *worked]))]
+        call = api["call"][rows]
+        captured = np.full(len(rows), int(Flag.CAPTURED), np.int64)
+        api["call"][rows] = self._call(name[call], result[call], captured)
 
     @staticmethod
     def _facts(tables: Mapping[str, Mapping[str, Column]], span: tuple[int, int]) -> dict[str, str]:
         kernels = tables["kernel"]["correlation"] if "kernel" in tables else np.zeros(0, np.uint32)
         launches = np.zeros(0, np.uint32)
         if "api" in tables:
-            is_launch = tables["call"]["kind"] == int(CallKind.LAUNCH)
+            calls = tables["call"]
+            is_launch = (calls["kind"] == int(CallKind.LAUNCH)) & (calls["result"] == 0) & (calls["flags"] == 0)
             launches = tables["api"]["correlation"][is_launch[tables["api"]["call"]]]
-        missing = len(np.setdiff1d(launches, kernels)) if len(kernels) else 0
-        has_work = any(table in tables for table in _WORK)
+        has_work = any(table in tables for table in _LAUNCHED)
+        missing = len(np.setdiff1d(launches[launches > 0], kernels)) if has_work else 0
         return {
             "session.mode": "full",
             "session.tier": "cupti" if has_work else "cpu",
@@ -341,7 +413,7 @@ class Tables:
         }
 
 
-class _Lookup:
+class Lookup:
     """The value of the first row of each key; keys below `least` are none."""
 
     def __init__(self, key: Column, value: Column, least: int) -> None:
@@ -361,6 +433,24 @@ class _Lookup:
 
 def _kind_of_call(name: str) -> int:
     return int(next((kind for pattern, kind in _KINDS_OF_CALLS if pattern.match(name)), CallKind.OTHER))
+
+
+def _of_captures(name: str) -> str:
+    """What a call is for the capture of a CUDA graph: its begin or its end, or what may be part of the graph."""
+    if found := _ENDS_OF_CAPTURES.match(name):
+        return found[1].lower()
+    return "work" if _kind_of_call(name) in _CAPTURED else ""
+
+
+def _within(start_ns: Column, thread: Column, begins: Column, ends: Column) -> Column:
+    """The rows of any thread between a begin and the next end of the same thread; without one, all that follow."""
+    opened, closed = [], []
+    for each in np.unique(thread[begins]).tolist():
+        of_begins, of_ends = (np.sort(start_ns[which & (thread == each)]) for which in (begins, ends))
+        opened.append(of_begins)
+        closed.append(np.append(of_ends, np.iinfo(np.int64).max)[np.searchsorted(of_ends, of_begins, "right")])
+    before = [np.searchsorted(np.sort(np.concatenate(edges)), start_ns) for edges in (opened, closed)]
+    return np.flatnonzero(before[0] > before[1])
 
 
 def json_of(text: str) -> Any:

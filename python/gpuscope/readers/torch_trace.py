@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 
 from gpuscope import _core
-from gpuscope._core import CopyKind, FunctionKind, RegionKind, SyncKind
-from gpuscope.readers.chrome import Batch, EventMapper, Meanings, names_of_threads
+from gpuscope._core import CopyKind, FunctionKind, RegionKind, SyncKind, Work
+from gpuscope.readers.chrome import Batch, EventMapper, Meanings, arrows_of, names_of_threads
 from gpuscope.readers.tables import (
     MOST_NS,
     NONE,
     NOT_GIVEN,
     OVERHEAD,
     Column,
+    Lookup,
+    Rows,
     Strings,
     absent,
     bounded,
@@ -30,7 +32,8 @@ from gpuscope.readers.tables import (
 
 _REGIONS = {"cpu_op": RegionKind.OP, "user_annotation": RegionKind.REGION}
 _CALLS = ("cuda_runtime", "cuda_driver")
-_WORK = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
+_WORK = {"kernel": Work.KERNEL, "gpu_memcpy": Work.MEMCPY, "gpu_memset": Work.MEMSET}
+_GRAPH = "graph"  # a CUDA graph that was traced as a whole: in our own traces alone, as marks and ranges are
 _COPY = re.compile(r"Memcpy (\w+) \((\w+) -> (\w+)\)")
 _COPY_KINDS = {
     "HtoD": CopyKind.HOST_TO_DEVICE,
@@ -49,6 +52,10 @@ _MEMORY = {"[memory]": "allocation", "[OutOfMemory]": "failed_allocation"}
 _INSTANT, _MARK = "cpu_instant_event", "mark"  # the latter is in our own traces alone
 _HOST = 0  # of "Device Type", c10::DeviceType's numbers; others than CUDA's are read as GPUs
 _NOTE = "read from a trace of torch.profiler, which does not say what it lost; samples and lines are not in it"
+_NOTE_OF_OURS = (
+    "read from a trace in Chrome's format, which does not keep call stacks, modules, samples, hardware counters, power "
+    "and clocks, and the driver's memory: .gscope files do"
+)
 _ABSENT = ("samples", "lines", "hardware counters", "power and clocks", "what was lost", OVERHEAD)
 
 
@@ -61,6 +68,9 @@ class TorchEvents(EventMapper):
     def __init__(self, events: _core.TraceEvents) -> None:
         super().__init__(events)
         self._callers: list[dict[str, Column]] = []
+        self._arrows = {"s": Rows(), "f": Rows()}  # from forward to backward operators: their begins, and ends
+        self._range_ends = {"b": Rows(), "e": Rows()}
+        self._sort_index: dict[int, int] = {}  # of lanes, by place: a thread's id
         self._sizes = Meanings(events, _three)
         self._copies = Meanings(events, _copy)
         self._syncs = Meanings(events, _sync)
@@ -94,9 +104,19 @@ class TorchEvents(EventMapper):
             if len(rows):
                 columns = self._span(batch, rows) | {"correlation": _argument(batch, rows, "correlation")}
                 self.tables.add_calls(columns, batch["name"][rows].astype(np.int64))
-        for name, table in _WORK.items():
-            self._add_work(batch, rows_of(name), table)
+        for name, work in _WORK.items():
+            self._add_work(batch, rows_of(name), work)
+        rows = rows_of(_GRAPH)
+        if len(rows):
+            columns = self._work(batch, rows) | {"graph": _argument(batch, rows, "graph id")}
+            self.tables.add_work("graph_launch", columns, bounded(_raw(batch, rows, "External id"), -1, MOST_NS))
         self._add_instants(batch, word)
+        self._keep_ranges(batch, word)
+        for phase, arrows in self._arrows.items():
+            which = (batch["phase"] == ord(phase)) & (category == word("fwdbwd")) & (batch["id"] != NOT_GIVEN)
+            rows = kept(batch, which & (category != NONE))
+            if len(rows):
+                arrows.add({name: batch[name][rows] for name in ("start_ns", "place", "id")})
         rows = rows_of("cuda_sync")
         if len(rows):
             columns = self._work(batch, rows)
@@ -134,6 +154,65 @@ class TorchEvents(EventMapper):
         columns = self._span(batch, rows) | {"name": batch["name"][rows]}
         columns["kind"] = np.full(len(rows), int(kind), np.uint8)
         self.tables.add_regions(columns, bounded(_raw(batch, rows, "External id"), -1, MOST_NS))
+
+    def _keep_ranges(self, batch: Batch, word: Callable[[str], int]) -> None:
+        """Begins and ends of the ranges that nest in nothing, in our own traces; of calls the same have no number."""
+        lanes = np.flatnonzero((batch["phase"] == ord("M")) & (batch["name"] == word("thread_sort_index")))
+        self._sort_index |= zip(batch["place"][lanes].tolist(), _raw(batch, lanes, "sort_index").tolist(), strict=True)
+        of_regions = np.isin(batch["category"], [each for each in map(word, _REGIONS) if each != NONE])
+        for phase, edges in self._range_ends.items():
+            which = (batch["phase"] == ord(phase)) & of_regions & (batch["name"] != NONE) & (batch["id"] != NOT_GIVEN)
+            rows = kept(batch, which)
+            if len(rows):
+                numbers = {"number": _raw(batch, rows, "Ev Idx")}
+                edges.add(
+                    numbers | {name: batch[name][rows] for name in ("start_ns", "place", "id", "name", "category")}
+                )
+
+    def _add_ranges(self) -> None:
+        """The ranges that have both; they are on the thread whose lane theirs stands beside."""
+        begins, ends = (edges.take() for edges in self._range_ends.values())
+        if not (begins and ends):
+            return
+        keys, of_ends = (zip(edges["place"].tolist(), edges["id"].tolist(), strict=True) for edges in (begins, ends))
+        ended = dict(zip(of_ends, ends["start_ns"].tolist(), strict=True))
+        end_ns = np.array([ended.get(key, -1) for key in keys], np.int64)
+        rows = np.flatnonzero((begins["number"] != NOT_GIVEN) & (end_ns >= begins["start_ns"]))
+        if not len(rows):
+            return
+        places = self.events.places()
+        numbers = {place: number for number, place in enumerate(places)}
+        beside = {
+            at: numbers.get((places[at][0], self._sort_index.get(at, 0)), at) for at in set(begins["place"].tolist())
+        }
+        kinds = {self.events.find(name): int(kind) for name, kind in _REGIONS.items()}
+        ranges = {
+            "start_ns": begins["start_ns"][rows],
+            "duration_ns": (end_ns - begins["start_ns"])[rows],
+            "thread": self.tables.thread(np.array([beside[at] for at in begins["place"][rows].tolist()], np.int64)),
+            "name": begins["name"][rows],
+            "kind": np.array([kinds[category] for category in begins["category"][rows].tolist()], np.uint8),
+        }
+        self.tables.add_ranges(ranges)
+
+    def _join_backward(self) -> None:
+        """Gives backward operators their forward ones, which have their sequence number at the arrow's other end."""
+        begins, ends = (arrows.take() for arrows in self._arrows.values())
+        if not (begins and ends and self.tables.count("detail")):
+            return
+        region, sequence = (self.tables.column("detail", name) for name in ("region", "sequence"))
+        rows = np.flatnonzero(sequence >= 0)
+        start, thread = (self.tables.column("region", name)[region[rows]] for name in ("start_ns", "thread"))
+        keys = []
+        for arrows in (begins, ends):
+            arrows["place"] = self.tables.thread(arrows["place"].astype(np.int64))
+            keys.append(arrows_of({"start_ns": start, "place": thread}, arrows))
+        numbers = _core.RowNumbers(2)
+        begun, ended = (np.where(key >= 0, numbers.number([key, sequence[rows]]).astype(np.int64), -1) for key in keys)
+        found, _ = Lookup(begun, region[rows], least=0).find(ended)
+        forward = np.full(len(sequence), NONE, np.uint32)
+        forward[rows] = np.where(found == region[rows], NONE, found)  # nothing is its own, as a file may say
+        self.tables.set_column("detail", "forward", forward)
 
     def _add_instants(self, batch: Batch, word: Callable[[str], int]) -> None:
         category = batch["category"]
@@ -173,11 +252,11 @@ class TorchEvents(EventMapper):
             "track": track,
         }
 
-    def _add_work(self, batch: Batch, rows: Column, table: str) -> None:
+    def _add_work(self, batch: Batch, rows: Column, work: Work) -> None:
         if not len(rows):
             return
         columns = self._work(batch, rows)
-        if table == "kernel":
+        if work == Work.KERNEL:
             sizes = {
                 f"{what}_{axis}": size
                 for what in ("grid", "block")
@@ -190,15 +269,18 @@ class TorchEvents(EventMapper):
             columns["variant"] = self.tables.variant(batch["name"][rows].astype(np.int64), **sizes, **resources)
         else:
             columns["bytes"] = bounded(_raw(batch, rows, "bytes"), most=MOST_NS)
-        if table == "memcpy":
+        if work == Work.MEMCPY:
             names = ("kind", "source", "destination", "peer")
             columns |= zip(names, self._copies(batch["name"][rows]), strict=True)
-        self.tables.add_work(table, columns, bounded(_raw(batch, rows, "External id"), -1, MOST_NS))
+        graph, node = _argument(batch, rows, "graph id"), bounded(_raw(batch, rows, "graph node id"), most=MOST_NS)
+        self.tables.add_nodes(work, columns, graph, node, bounded(_raw(batch, rows, "External id"), -1, MOST_NS))
 
     # -- the recording -----------------------------------------------------------------------------------------------
     def finish(self, strings: Strings, facts: dict[str, str], document: Mapping[str, Any]) -> _core.Store:
         """The recording."""
         base = document.get("baseTimeNanoseconds")
+        self._add_ranges()
+        self._join_backward()
         if self._callers:
             self.tables.set_column("python_function", "parent", self._parents())
         others = {"device": _devices(document, strings)}
@@ -230,9 +312,11 @@ class TorchEvents(EventMapper):
         ours = document.get("gpuscope")
         if not isinstance(ours, dict):
             facts["audit.overhead_source"] = not_recorded(self.tool)
-        for key, value in ours.items() if isinstance(ours, dict) else ():
-            if isinstance(key, str) and isinstance(value, str) and not key.startswith("session.st"):
-                facts[key] = value
+        else:
+            facts["session.notes"] = ""
+            facts |= {key: value for key, value in ours.items() if isinstance(value, str)}
+            notes = [each for each in facts["session.notes"].splitlines() if each != _NOTE_OF_OURS]
+            facts["session.notes"] = "\n".join([*notes, _NOTE_OF_OURS])
         for key, fact in (("host_name", "process.host"), ("trace_id", "trace.id")):
             if isinstance(document.get(key), str):
                 facts.setdefault(fact, document[key])

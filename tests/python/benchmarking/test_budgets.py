@@ -91,6 +91,20 @@ def test_a_first_call_longer_than_the_budget_leaves_blocks_to_compare(monkeypatc
     assert found.blocks >= 50
 
 
+@pytest.mark.parametrize("functions", [1, 2])
+def test_tiny_calls_are_measured_in_rows_after_a_first_one_longer_than_the_budget(monkeypatch, functions):
+    machine = Machine(monkeypatch, lambda calls: 3.0 if calls < functions else 100e-9)
+    measure = benchmark if functions == 1 else compare
+    found = measure(*[machine.call] * functions, budget=0.05, target=1e-9)
+    assert found.calls_per_sample >= 50
+    assert found.seconds < 3.0 * functions + 0.06
+
+
+def test_calls_that_leave_no_time_for_warming_up_are_said_to_have_had_none(monkeypatch):
+    machine = Machine(monkeypatch, lambda calls: 3.0)
+    assert benchmark(machine.call, budget=0.5).warnings == ("nothing was warmed up: the budget left no time for it",)
+
+
 def test_a_first_call_counts_where_it_leaves_time_enough(monkeypatch):
     machine = Machine(monkeypatch, lambda calls: 0.4 if not calls else 20e-6)
     assert 0.95 < benchmark(machine.call, budget=1.0, target=1e-9).seconds < 1.05

@@ -19,6 +19,7 @@ from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.samples import Samples
 from gpuscope.benchmarking.stopping import WarmUp
 from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.stats import Ratio
 
 budget = importlib.import_module("gpuscope.benchmarking.stopping")
 module = importlib.import_module("gpuscope.benchmarking.comparison")
@@ -171,7 +172,7 @@ def test_the_budget_that_is_advised_mostly_settles_it(compared, ratio):
 
 def test_noise_for_which_no_budget_is_long_enough_is_said(compared):
     found = compared(ModelEngine(20e-6, 20e-6, noise=0.3), margin=1e-4, budget=0.1)
-    assert re.search(r"too large for a margin of 0.01 %.*; a budget of more than 1e\+02 s would", found.advice)
+    assert re.search(r"too large for a margin of 0.01 %.*; a budget of more than 100 s would", found.advice)
 
 
 def test_too_few_blocks_have_no_verdict(compared):
@@ -288,6 +289,21 @@ def test_it_says_itself_in_one_line(compared):
     assert "margin 1 %" in slower
     assert str(compared(ModelEngine(20e-6, 10e-6))).startswith(("b is 2.00", "b is 1.99"))
     assert str(compared(ModelEngine(20e-6, 20e-6))).startswith("b is as fast as a: ratio ")
+
+
+def test_times_that_are_worlds_apart_have_no_exponent(compared):
+    found = replace(
+        compared(ModelEngine(20e-6, 20e-6)), verdict="slower", ratio=Ratio(19_837.0, 18_950.0, 20_030.0, 9, 0.01)
+    )
+    assert str(found).startswith("b is 19,837x slower than a (95 %: 18,950 to 20,030,")
+    unsure = replace(found, verdict="inconclusive", ratio=Ratio(5.05e-5, 0.0, math.inf, 1, 1.0))
+    assert str(unsure).startswith("b against a is inconclusive: ratio 0.0000505 (95 %: 0 to inf,")
+
+
+def test_the_report_is_aligned_by_what_a_terminal_shows(compared):
+    lines = compared(ModelEngine(20e-6, 20e-6), names=("\u65e5\u672c", "kernel")).report().splitlines()
+    assert lines[1].startswith("  \u65e5\u672c    kernel ")
+    assert lines[2].startswith("  kernel  kernel ")
 
 
 def test_it_is_neither_true_nor_false(compared):

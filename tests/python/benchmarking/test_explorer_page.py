@@ -202,7 +202,7 @@ def test_a_reader_looks_closer_and_back(show):
         assert span(page) == whole
         page.mouse.move(box["x"] + 300, box["y"] + 200)
         page.mouse.wheel(0, -300)
-        for _ in range(40):
+        for _ in range(200):
             if span(page) != whole:
                 break
             page.wait_for_timeout(50)

@@ -272,7 +272,12 @@ SCRIPT = """
 import time
 from dataclasses import replace
 import gpuscope
+calls = 0
 def work():
+    global calls
+    calls += 1
+    if calls == 1000:  # it is warmed up by then
+        open("works", "w").close()
     time.sleep(0.001)
 {guard}
     say = lambda text: print(text, flush=True)
@@ -288,6 +293,7 @@ def started(tmp_path, text, **options):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        cwd=tmp_path,
         **options,
     )
 
@@ -317,11 +323,12 @@ def test_ctrl_c_keeps_what_there_is_and_leaves_no_process(tmp_path, send):
     process = started(tmp_path, text, start_new_session=True)
     lines = [process.stdout.readline() for _ in range(2)]
     assert "measuring in process 1" in lines[1] or pytest.fail(process.stderr.read())
-    time.sleep(1.0)
+    while not (tmp_path / "works").exists() and process.poll() is None:
+        time.sleep(0.02)
     send(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=60)
     assert out.splitlines()[-1] == "interrupted 1 True"
-    deadline = time.monotonic() + 10  # multiprocessing's own tracker ends a moment after its owner
+    deadline = time.monotonic() + 60  # multiprocessing's own tracker ends a moment after its owner
     while time.monotonic() < deadline:
         try:
             os.killpg(process.pid, 0)

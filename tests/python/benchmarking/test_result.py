@@ -15,6 +15,7 @@ from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.result import BenchmarkResult, Measured, Processes
 from gpuscope.benchmarking.roofline import Rate
 from gpuscope.errors import GpuscopeError, InvalidArgument
+from gpuscope.figures import format_half_width
 from gpuscope.units import format_seconds
 
 
@@ -80,6 +81,16 @@ def test_the_interval_says_how_much_between_processes_it_allows_for():
     allowing = result(processes_differ=0.0025)
     assert "(95 % with 0.25 % between processes, n=59" in str(allowing)
     assert BenchmarkResult.from_json(allowing.to_json()).processes_differ == 0.0025
+
+
+@pytest.mark.parametrize(
+    ("half", "line", "cell"),
+    [(5.12, "+-510 %", "+-512.0 %"), (0.0123, "+-1.2 %", "+-1.2 %"), (4e-4, "+-0.04 %", "+-0.04 %")],
+)
+def test_wide_intervals_have_no_exponent_and_narrow_ones_are_not_0(half, line, cell):
+    estimate = stats.Estimate(1.0, 1 - half, 1 + half, 60, 60.0, "median", 0.95)
+    assert f" {line} (95 %" in repr(dataclasses.replace(measured("wall", 1.0), estimate=estimate))
+    assert format_half_width(estimate) == cell
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,14 @@ def test_any_name_may_be_the_setups_own():
     assert [names.function("measured + 1", "expression")() for _ in range(2)] == [6, 6]
 
 
+def test_what_setup_made_may_be_assigned_and_goes_on_from_call_to_call():
+    names = Namespace("x = 0")
+    count = names.function("x += 1\nx", "expression")
+    assert [count() for _ in range(2)] == [1, 2]
+    names.function("x += 1", "expression").gpuscope_repeat(3)
+    assert names.value("x", "x") == 5
+
+
 def test_an_expression_may_be_indented_and_span_lines():
     assert Namespace("").function("\n    sum(\n        [1, 2]\n    )\n", "expression")() == 3
 

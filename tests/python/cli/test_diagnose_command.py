@@ -11,6 +11,7 @@ import sys
 import pytest
 
 import gpuscope as gs
+from fakes.disturbances import least_disturbed
 from fakes.loops import Loop
 from gpuscope._core import RegionKind
 from gpuscope.recording import Recording
@@ -43,6 +44,7 @@ def recording(tmp_path):
     return path
 
 
+@least_disturbed
 def test_a_script_runs_as_it_is_and_its_page_goes_to_standard_error(gpuscope, script):
     ran = gpuscope("diagnose", script(PROGRAM), "--epochs", "1")
     assert (ran.returncode, ran.stdout) == (0, "trained ['--epochs', '1']\n")
@@ -53,6 +55,7 @@ def test_a_script_runs_as_it_is_and_its_page_goes_to_standard_error(gpuscope, sc
     assert "causes of the host only" in ran.stderr
 
 
+@least_disturbed
 def test_a_module_and_code_are_diagnosed_too(gpuscope, script):
     script(PROGRAM, "training.py")
     assert "R01" in gpuscope("diagnose", "-m", "training").stderr
@@ -67,6 +70,7 @@ def test_a_recording_is_read_and_its_page_printed(gpuscope, recording):
     assert "at train.py:48 (step)" in ran.stdout
 
 
+@least_disturbed
 def test_the_recording_of_a_script_is_kept_where_it_is_asked_for(gpuscope, script, tmp_path):
     ran = gpuscope("diagnose", "-o", "kept.gscope", script(PROGRAM))
     assert "wrote kept.gscope" in ran.stderr
@@ -90,6 +94,7 @@ def test_findings_that_are_asked_for_fail_the_command(gpuscope, recording, wante
     assert gpuscope("diagnose", recording, "--fail-on", wanted).returncode == code
 
 
+@least_disturbed
 def test_a_script_that_fails_keeps_its_exit_code_and_what_it_did_is_diagnosed(gpuscope, script):
     ran = gpuscope("diagnose", "--fail-on", "R01", script(PROGRAM + "sys.exit(7)\n"))
     assert ran.returncode == 7
@@ -100,10 +105,12 @@ def test_a_script_that_fails_keeps_its_exit_code_and_what_it_did_is_diagnosed(gp
     assert "R01" in ran.stderr
 
 
+@least_disturbed
 def test_a_script_with_a_finding_that_is_asked_for_fails(gpuscope, script):
     assert gpuscope("diagnose", "--fail-on", "R01", script(PROGRAM)).returncode == 1
 
 
+@least_disturbed
 def test_ctrl_c_ends_the_script_and_what_it_did_is_diagnosed(script, tmp_path):
     path = script(PROGRAM.replace('print("trained", sys.argv[1:])', 'print("ready", flush=True)\ntime.sleep(60)'))
     command = [sys.executable, "-m", "gpuscope", "diagnose", str(path)]

@@ -17,6 +17,7 @@ import time
 import pytest
 
 import gpuscope as gs
+from fakes.disturbances import least_disturbed
 from fakes.monitors import nvml_library, series
 from gpuscope.monitor import read_log
 from gpuscope.monitor.log import Log
@@ -234,11 +235,11 @@ def test_what_keeps_it_from_the_gpus_is_one_sentence_and_the_host_is_shown(monit
 
 def test_a_gpu_that_is_lost_for_a_while_is_named_and_the_other_goes_on(monitor):
     # It comes back at the search that is made 4 s after it was lost at the latest.
-    done = monitor("--json", "--count", "60", "--interval", "100ms", FAKE_GPUS="2", FAKE_LOST="1:10:12")
+    done = monitor("--json", "--count", "80", "--interval", "100ms", FAKE_GPUS="2", FAKE_LOST="1:10:12")
     rows = objects(done)
     other = [row for row in rows if row["gpu_idx"] == 0]
     lost = [row for row in rows if row["gpu_idx"] == 1 and "power_w" not in row]
-    assert (len(other), len(rows)) == (60, 120)
+    assert (len(other), len(rows)) == (80, 160)
     assert all("power_w" in row for row in other)
     assert lost
     assert lost[0]["why"] == {"all": "GPU is lost"}
@@ -298,6 +299,7 @@ def test_a_counter_of_energy_that_is_absent_leaves_the_rest(monitor):
     assert all("power_w" in row and "energy_total_j" not in row for row in rows)
 
 
+@least_disturbed  # a figure that is read long after the time that it has says another rate
 def test_energy_of_a_log_is_that_of_the_gpu(monitor, tmp_path):
     (tmp_path / "gpu.jsonl").write_text(monitor("--json", "--count", "7", "--interval", "500ms").stdout)
     found = gs.monitor.growth(read_log(tmp_path / "gpu.jsonl").samples)
@@ -381,14 +383,15 @@ def test_a_child_that_is_forked_while_it_samples_ends_and_the_parent_goes_on(lib
 import os, sys, time
 import gpuscope as gs
 with gs.GPUMonitor("gpu.jsonl", interval=0.02) as monitor:
-    time.sleep(0.3)
+    while not monitor.cost.rounds:
+        time.sleep(0.01)
     child = os.fork()
     if child == 0:
         sys.exit(0 if monitor.take() == [] and not monitor.running else 1)
     code = os.waitpid(child, 0)[1]
     before = monitor.cost.rounds
-    time.sleep(0.3)
-    code = code or monitor.cost.rounds <= before
+    while monitor.cost.rounds == before:  # it goes on
+        time.sleep(0.01)
 print(monitor.cost.rounds)
 sys.exit(code)
 """

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import gpuscope as gs
+from fakes.disturbances import least_disturbed
 from fakes.gscope import make_store
 from fakes.stores import INFO, START, training_tables
 from gpuscope import _core
@@ -280,6 +281,12 @@ def test_a_schedule_that_never_became_active_is_explained(gpuscope, script, tmp_
     assert not list(tmp_path.glob("*.gscope"))
 
 
+def test_a_script_that_takes_too_few_steps_is_not_told_to_take_any(gpuscope, script):
+    done = gpuscope("run", "--schedule", "wait=2,active=1", script("import gpuscope; gpuscope.step()"))
+    assert "1 step was taken" in done.stderr
+    assert "must call" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -303,6 +310,7 @@ def test_a_schedule_that_never_became_active_is_explained(gpuscope, script, tmp_
         ),
         (["--max-memory", "lots", "script.py"], "--max-memory is 'lots'"),
         (["--ring-seconds", "-1", "script.py"], "--ring-seconds"),
+        (["--device-samples", "1us", "script.py"], "--device-samples is 1e-06"),
         (["--sort-by", "beauty", "script.py"], "--sort-by is 'beauty'"),
         (["--row-limit", "0", "script.py"], "--row-limit"),
         (["--max-depth", "x", "script.py"], "--max-depth"),
@@ -354,6 +362,7 @@ print(spent[slow] / sum(spent.values()))
 
 @knows_stacks
 @pytest.mark.parametrize("more", [[], ["--mode", "ring"], ["--mode", "aggregate"], ["--python-samples", "500us"]])
+@least_disturbed
 def test_an_unmodified_script_gets_a_tree_of_its_functions(gpuscope, script, tmp_path, more):
     script(SLOW_AND_FAST)
     ran = gpuscope("run", *more, "script.py")
@@ -380,6 +389,7 @@ def test_a_saved_recording_shows_the_same_functions(gpuscope, script):
 
 
 @knows_stacks
+@least_disturbed
 def test_regions_and_the_time_outside_them_make_up_the_run(gpuscope, script, tmp_path):
     script(SLOW_AND_FAST + "import gpuscope\nwith gpuscope.record_function('inside'):\n    spend(0.2)\n")
     ran = gpuscope("run", "script.py")
@@ -404,7 +414,7 @@ def test_no_python_samples_takes_none(gpuscope, script, tmp_path):
         ("-1ms", "'-1ms' is not a time above 0"),
         ("often", "'often' is not a time above 0"),
         ("nan", "'nan' is not a time above 0"),
-        ("1e-9", "python_samples is 1e-09; accepted are True, False and seconds from 0.0001 to 10"),
+        ("1e-9", "--python-samples is 1e-09; accepted are True, False and seconds from 0.0001 to 10"),
     ],
 )
 def test_a_wrong_time_between_samples_gets_a_sentence(gpuscope, script, time, words):
@@ -431,7 +441,7 @@ def test_counters_that_cannot_be_had_are_told_with_what_would_change_it(gpuscope
     [
         (("--counters", ","), "counters is '[]'; accepted is 'why', or a list of metrics"),
         (("--counters", "why", "--mode", "aggregate"), "counters is given with mode='aggregate'"),
-        (("--counters", "why", "--counter-interval", "1us"), "counter_interval_us is 1"),
+        (("--counters", "why", "--counter-interval", "1us"), "--counter-interval is 1"),
         (("--counters", "why", "--counter-interval", "soon"), "'soon' is not a time above 0"),
     ],
 )

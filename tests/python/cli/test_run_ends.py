@@ -273,6 +273,14 @@ def test_a_second_signal_gives_up_and_says_so(start):
     assert "gpuscope: a second signal, or Python that did not run, ended this before all was written" in errors
 
 
+@pytest.mark.parametrize("attempt", range(5))
+def test_a_signal_that_comes_as_the_program_ends_ends_it_as_well(start, tmp_path, attempt):
+    process = start(WORK + "import os, signal\nprint('ready', flush=True)\nos.kill(os.getpid(), signal.SIGHUP)")
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGHUP
+    assert "work" in names(tmp_path)
+
+
 def test_a_recording_that_cannot_be_written_is_said_at_a_signal(start):
     process = start(WORK + SLOW.format(action="raise OSError('no space')") + WAITS)
     process.terminate()

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import gpuscope
+from fakes.disturbances import least_disturbed
 from fakes.loops import ADD, SMS, Loop
 from fakes.recordings import aggregate, cpu_only, make_trace
 from gpuscope._core import FunctionKind, RegionKind
@@ -509,6 +510,7 @@ def test_the_findings_that_the_docs_name_exist():
     assert set(re.findall(r"\bR\d\d\b", text)) <= set(known_findings())
 
 
+@least_disturbed
 def test_a_profiler_and_a_recording_are_diagnosed_alike(tmp_path):
     with gpuscope.profile() as prof:
         for _ in range(4):

@@ -41,6 +41,7 @@ class Program:
         self.overheads: list[tuple[int, int, OverheadKind, int]] = []  # start, end, kind, thread
         self.event_waits: list[tuple[int, int]] = []  # when, stream
         self.streams: dict[int, int] = {}  # of kernels that are not on the first
+        self.devices = [0, 0]  # of the streams
 
     def call(self, name, start, end, *, thread=0, region=NONE, line=None):
         if line is not None:
@@ -77,7 +78,7 @@ class Program:
         files = sorted(set(self.lines.values()))
         tables = {
             "thread": {"system_id": [1, 2]},
-            "track": {"device": [0, 0], "stream": [7, 8]},
+            "track": {"device": self.devices, "stream": [7, 8]},
             "variant": {"name": ["kernel"]},
             "call": {"name": names, "kind": [int(kind) for kind in CALLS.values()]},
             "path": {
@@ -176,6 +177,32 @@ def test_after_a_wait_time_goes_to_waking_up_to_the_program_to_the_launch_and_to
     assert idle(two_kernels(), 0, 250) == {
         IdleCause.WAKE_UP.label: 10,
         IdleCause.HOST_CODE.label: 90,
+        IdleCause.LAUNCH_CALL.label: 3,
+        IdleCause.LAUNCH_LATENCY.label: 5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("waits_from", "waking_up"),
+    [
+        (10, {IdleCause.WAKE_UP.label: 5}),
+        (110, {IdleCause.HOST_CODE.label: 10, IdleCause.DRIVER_CALL.label: 5}),  # which this GPU's end did not begin
+    ],
+)
+def test_a_call_that_waits_for_another_gpu_does_so_until_that_is_done(waits_from, waking_up):
+    program = Program()
+    program.devices, program.streams = [0, 1], {1: 1, 2: 1}
+    program.launch(0, 2, 2, 100)
+    program.launch(3, 5, 7, 170)
+    program.launch(5, 7, 175, 300)
+    program.call("cuStreamSynchronize", waits_from, 175)
+    program.launch(180, 183, 188, 300)
+    found = idle(program, 2, 300)
+    assert found.pop(IdleCause.OTHER_GPU.label) == 170 - max(waits_from, 100)
+    host_code = waking_up.pop(IdleCause.HOST_CODE.label, 0) + 5
+    assert found == {
+        **waking_up,
+        IdleCause.HOST_CODE.label: host_code,
         IdleCause.LAUNCH_CALL.label: 3,
         IdleCause.LAUNCH_LATENCY.label: 5,
     }

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fakes.loops import ADD, PRODUCT, SMS, Loop
+from fakes.recordings import make_trace
 from gpuscope._core import FunctionKind, RegionKind
 from gpuscope.diagnosis import diagnose
 
@@ -621,6 +622,106 @@ def test_the_saving_is_what_the_mended_program_saves(fault):
     assert not found.findings[0].is_bound
 
 
+@pytest.mark.parametrize(
+    ("rule", "share", "what"),
+    [
+        ("R31", 1, {"local_bytes": 64}),
+        ("R32", 1 - 33 / 64, {"block_x": 33}),
+        ("R33", 1 - 1 / 7.4, {"name": "ampere_sgemm_128x64_tn"}),
+        ("R34", 1, {"name": "cutlass_bf16_align1"}),
+        ("R46", 1, {"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL"}),
+    ],
+)
+def test_kernels_of_several_streams_at_once_take_their_time_once(rule, share, what):
+    def step(loop):
+        for stream in (7, 8, 9) * 10:
+            loop.launch(host=1, stream=stream, **what)
+
+    found = next(each for each in diagnosis_of(step) if each.id == rule)
+    assert found.share == pytest.approx(share, abs=0.02)
+    assert found.share <= 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "held_up"), [("R08", lambda loop: loop.wait_for_cpu(300)), ("R24", lambda loop: loop.work(300))]
+)
+def test_a_wait_for_data_is_not_saved_with_what_holds_the_host_up_after_it(rule, held_up):
+    def step(loop, wrong=True):
+        with loop.region("load", RegionKind.REGION):
+            loop.work(200)
+        if wrong:
+            held_up(loop)
+        compute(loop, 10, 20)
+
+    found, mended = diagnosis_of(step), diagnosis_of(lambda loop: step(loop, wrong=False))
+    assert [each.id for each in found.findings] == [rule, "R01"]
+    saved = 1 - mended.breakdown.wall_ns / found.breakdown.wall_ns
+    assert found.findings[0].saving == pytest.approx(saved, rel=0.05)
+
+
+def test_what_is_waited_for_before_a_copy_is_not_saved_with_it():
+    def step(loop, made=True):
+        with loop.region("load", RegionKind.REGION):
+            loop.work(300)
+        if made:
+            with loop.region("aten::zeros"):
+                loop.work(300)
+            with loop.region("aten::to"):
+                loop.copy(4 * MIB, 330, waits=True)
+        compute(loop, 10, 50)
+        loop.wait()
+
+    found, mended = diagnosis_of(step), diagnosis_of(lambda loop: step(loop, made=False))
+    assert [each.id for each in found.findings] == ["R14", "R01"]
+    saved = 1 - mended.breakdown.wall_ns / found.breakdown.wall_ns
+    assert found.findings[0].saving == pytest.approx(saved, rel=0.05)
+
+
+@pytest.mark.parametrize("launch", [lambda loop: loop.launch(gpu=1000), lambda loop: loop.graph(50, 20)])
+def test_code_before_the_only_launch_of_a_step_is_no_slow_launch(launch):
+    def step(loop):
+        with loop.at("train.py", 20):
+            loop.work(20_000)
+            launch(loop)
+        loop.wait()
+
+    found = diagnosis_of(step)
+    assert "R19" not in [each.id for each in found]
+    assert (found.findings[0].id, str(found.findings[0].where[0])) == ("R24", "train.py:20")
+
+
+def test_waits_are_counted_that_lie_in_the_steps():
+    def step(loop):
+        loop.work(2000)
+        compute(loop)
+        with loop.at("train.py", 31):
+            loop.wait()
+
+    (finding,) = (each for each in diagnosis_of(step) if each.id == "R16")
+    assert finding.evidence[""] == "1.00 times a step"
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_the_wait_for_data_is_that_of_the_steps(waits):
+    loop = Loop()
+    for _ in loop.steps(14, waits=waits):
+        with loop.region("load", RegionKind.REGION):
+            loop.work(2000)
+        compute(loop)
+    (finding,) = (each for each in diagnose(loop.trace()) if each.id == "R01")
+    assert finding.evidence["the wait takes"] == "2.00 ms a step"
+
+
+@pytest.mark.parametrize(("to_gpu", "advice"), [(True, "DataLoader"), (False, ".copy_(tensor, non_blocking=True)")])
+def test_the_advice_on_pageable_copies_is_of_their_way(to_gpu, advice):
+    def step(loop):
+        compute(loop)
+        loop.copy(8 * MIB, 700, to_gpu=to_gpu, waits=True)
+
+    (finding,) = (each for each in diagnosis_of(step) if each.id == "R09")
+    assert advice in finding.advice
+
+
 def test_memory_that_is_nearly_full_is_told_without_a_saving():
     def step(loop):
         loop.held(78 << 30)
@@ -631,12 +732,37 @@ def test_memory_that_is_nearly_full_is_told_without_a_saving():
     assert finding.evidence["held at most"] == "97.5 % of the GPU's memory"
 
 
+@pytest.mark.parametrize(
+    ("count", "said"), [(1, "1 allocation, of up to 1.00 GiB"), (2, "2 allocations, of up to 1.00 GiB")]
+)
+def test_allocations_that_failed_are_counted(count, said):
+    loop = Loop()
+    for _ in loop.steps():
+        compute(loop)
+    tables = {**loop.tables(), "failed_allocation": {"start_ns": [loop.now] * count, "bytes": [1 << 30] * count}}
+    (finding,) = diagnose(make_trace(tables, info=dict(loop.trace().info))).findings
+    assert (finding.id, finding.evidence) == ("R42", {"failed": said})
+
+
+def test_communication_on_few_multiprocessors_is_no_small_grid():
+    def step(loop, grid_x):
+        compute(loop)
+        loop.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 400, grid_x=8)
+        loop.launch("softmax_kernel", 400, grid_x=grid_x)
+
+    def small(grid_x):
+        return [each for each in diagnosis_of(lambda loop: step(loop, grid_x)) if each.id == "R29"]
+
+    assert small(SMS) == []
+    (found,) = small(SMS // 2)
+    assert [where.kernel for where in found.where if where.kernel] == ["softmax_kernel"]
+    assert found.evidence["kernels fill"] == "86 % of 132 multiprocessors"
+
+
 def test_a_gpu_without_work_is_told():
     loop = Loop()
     for _ in loop.steps():
         compute(loop)
-    from fakes.recordings import make_trace
-
     tables = loop.tables()
     tables["device"] = {name: values * 2 for name, values in tables["device"].items()}
     tables["device"]["ordinal"] = [0, 1]
@@ -670,6 +796,7 @@ def test_steps_that_are_slow_now_and_then_are_told_with_what_makes_them_so(pause
     found = [each for each in diagnose(loop.trace()) if each.id == "R48"]
     assert [each.id for each in found] == expected
     assert all("waiting for data" in each.title for each in found)
+    assert all(each.advice.startswith("look at steps 4, 8, 12, counted from 0") for each in found)
 
 
 def ids(found):
@@ -904,6 +1031,26 @@ def test_what_launches_while_the_gpu_works_takes_time_of_a_host_that_is_behind(r
     first = found.findings[0]
     assert first.id == rule
     assert first.saving == pytest.approx(saved - gone, rel=0.1)
+
+
+@pytest.mark.parametrize(("kernels", "gpu"), [(900, 1.3), (900, 10), (100, 1.3)])
+def test_kernels_as_short_as_what_lies_between_them_are_worth_a_graph_where_the_host_is_ahead(kernels, gpu):
+    """The GPU takes 1 us from one to the next here, and 0.4 us from a node of a graph to the next."""
+
+    def step(loop):
+        compute(loop, 20, 500)
+        with loop.at("train.py", 20):
+            for _ in range(kernels):
+                loop.launch(gpu=gpu, host=1)
+
+    found = diagnosis_of(step)
+    if (kernels, gpu) != (900, 1.3):  # kernels that are longer, or few
+        assert (found.verdict, found.findings) == ("fine", ())
+        return
+    (first,) = found.findings
+    assert (first.id, str(first.where[0])) == ("R19", "train.py:20")
+    assert first.saving == pytest.approx(kernels * 600 * len(found.breakdown.steps) / found.breakdown.wall_ns, rel=0.05)
+    assert first.evidence["from each to the next"] == "1.00 us (p50), in a graph 400 ns"
 
 
 def test_an_optimizer_s_kernels_are_the_time_of_a_busy_gpu_too():

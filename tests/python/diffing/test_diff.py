@@ -4,15 +4,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import gpuscope as gs
+from fakes.loops import Loop
 from fakes.versions import version
+from gpuscope.diagnosis.context import Where
+from gpuscope.diagnosis.findings import Diagnosis, Finding
 from gpuscope.diffing import Change, Diff
+from gpuscope.diffing.promises import promises_of
 from gpuscope.errors import CorruptTrace, InvalidArgument, NotAvailable
+from gpuscope.recording import Recording
 from gpuscope.text import columns_of
 
 MS = 1e6
@@ -221,13 +227,54 @@ def test_no_more_can_be_saved_than_there_was() -> None:
 def test_findings_that_are_gone_have_their_promise_beside_them() -> None:
     slow = version({"gemm": 1 * MS}, seed=1, waits_ns=3 * MS)
     found = gs.diff(slow, version({"gemm": 1 * MS}, seed=2))
-    (idle,) = (promise for promise in found.promises if promise.id == "R19")
+    (idle,) = (promise for promise in found.promises if promise.id == "R24")
     assert idle.is_gone
     assert idle.saving == pytest.approx(0.75, abs=0.05)
     (small,) = (promise for promise in found.promises if promise.id == "R29")  # which nobody mended
     assert not small.is_gone
     assert any("is gone" in line for line in found.head())
     assert not gs.diff(slow, slow, findings=False).promises
+
+
+def _copies(*, round_trip: bool) -> Recording:
+    """A program that makes tensors on the CPU in each step, and may fetch others and bring them back."""
+    loop = Loop()
+    for _ in loop.steps(14):
+        for _ in range(10):
+            loop.launch()
+        if round_trip:
+            loop.copy(1 << 20, 100, to_gpu=False, pinned=True)
+            loop.copy(1 << 20, 100, pinned=True)
+        with loop.region("aten::zeros"):
+            loop.work(300)
+        with loop.region("aten::to"):
+            loop.copy(2 << 20, 150, waits=True)
+    return Recording(loop.trace().store)
+
+
+def test_a_finding_is_gone_though_another_one_of_its_rule_is_still_there() -> None:
+    found = gs.diff(_copies(round_trip=True), _copies(round_trip=False))
+    gone = {promise.title: promise.is_gone for promise in found.promises if promise.id == "R14"}
+    assert gone == {
+        "data goes to the host and comes back in the same step": True,
+        "tensors are made on the CPU and then copied": False,
+    }
+
+
+def test_of_two_findings_that_say_the_same_the_one_at_the_other_place_is_gone() -> None:
+    def at(function: str, *, line: int) -> Finding:
+        where = (Where("train.py", line, function),)
+        return Finding("R15", "a value is read", 0.1, None, False, 0.1, 0.1, "warn", where, {}, "", "")
+
+    def found(*findings: Finding) -> Diagnosis:
+        return Diagnosis("findings", findings, (), (), (), "", None)
+
+    before = found(at("log", line=30), at("clip", line=50))
+    assert [each.is_gone for each in promises_of(before, found(at("clip", line=44)))] == [True, False]
+    moved = found(at("clip_all", line=44))
+    assert sorted(each.is_gone for each in promises_of(before, moved)) == [False, True]
+    inside = replace(at("train", line=9), id="R16", parts=(at("log", line=30), at("clip", line=50)))
+    assert not any(each.is_gone for each in promises_of(before, found(inside)))
 
 
 def test_forms_hold_the_same_figures(tmp_path: Path) -> None:

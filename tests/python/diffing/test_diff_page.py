@@ -239,7 +239,7 @@ def test_the_address_brings_everything_back(show, found):
         page.click("[data-key=before] button")
         page.locator("[data-row]").first.click()
         page.select_option("#tree-by", "after")
-        for _ in range(100):
+        for _ in range(200):
             if "by=after" in page.url and "row=" in page.url:
                 break
             page.wait_for_timeout(50)

@@ -16,7 +16,7 @@ from fakes.other_traces import proton_tree
 from fakes.recordings import nested, training
 from fakes.stores import START, training_store
 from fakes.versions import version
-from gpuscope._core import Flag
+from gpuscope._core import NONE, Flag
 from gpuscope.errors import InvalidArgument
 from gpuscope.exporters.speedscope import export_speedscope
 from gpuscope.recording import Recording
@@ -106,13 +106,49 @@ def test_work_without_timestamps_is_not_in_speedscope(tmp_path: Path) -> None:
     assert {profile["startValue"] for profile in document["profiles"]} == {0, 1500}
 
 
-def test_spans_that_overlap_are_cut_and_counted(tmp_path: Path) -> None:
+def test_spans_of_a_thread_that_overlap_are_cut_and_counted(tmp_path: Path) -> None:
+    def overlapping(tables: dict[str, dict[str, list[Any]]]) -> None:
+        tables["region"]["duration_ns"] = [90_000, 100_000]
+
+    document = speedscope(Recording(training_store(overlapping)), tmp_path)
+    check_speedscope(document)
+    assert "1 spans cut where they overlap" in document["name"]
+
+
+def test_work_of_a_stream_that_runs_at_one_time_has_all_its_time(tmp_path: Path) -> None:
     event = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "args": {"device": 0, "context": 1, "stream": 7}}
-    events = [event | {"name": "a", "ts": 0, "dur": 10}, event | {"name": "b", "ts": 5, "dur": 10}]
+    events = [
+        event | {"name": name, "ts": ts, "dur": 10}
+        for name, ts in (("a", 0), ("b", 5), ("c", 10), ("d", 15), ("e", 16))
+    ]
     (tmp_path / "trace.json").write_text(json.dumps(events))
     document = speedscope(gs.load(tmp_path / "trace.json"), tmp_path)
     check_speedscope(document)
-    assert "1 spans cut where they overlap" in document["name"]
+    assert [total_ns(document, name) for name in "abcde"] == [10_000] * 5
+    assert [profile["name"] for profile in document["profiles"]] == [
+        "GPU 0 stream 7",
+        "GPU 0 stream 7 (lane 2)",
+        "GPU 0 stream 7 (lane 3)",
+    ]
+    assert "cut" not in document["name"]
+
+
+def test_ranges_that_nest_in_nothing_have_all_their_time(tmp_path: Path) -> None:
+    def with_ranges(tables: dict[str, dict[str, list[Any]]]) -> None:
+        tables["path"] = {"name": ["step", "load", "send"], "parent": [NONE] * 3}
+        tables["region"] = {
+            "start_ns": [START, START + 1000, START + 2000],
+            "duration_ns": [90_000, 100_000, 200_000],
+            "parent": [NONE] * 3,
+            "path": [0, 1, 2],
+            "thread": [0] * 3,
+            "flags": [0, int(Flag.ASYNC), int(Flag.ASYNC)],
+        }
+
+    document = speedscope(Recording(training_store(with_ranges)), tmp_path)
+    check_speedscope(document)
+    assert [total_ns(document, name) for name in ("step", "load", "send")] == [90_000, 100_000, 200_000]
+    assert "cut" not in document["name"]
 
 
 def test_speedscope_has_a_cap_and_says_so(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_line_that_was_cut_spoils_no_other(sampler, tmp_path, cut):
 
 def test_a_file_that_is_removed_begins_anew_with_its_header(sampler, tmp_path):
     path = tmp_path / "gpu.csv"
-    monitor = gs.GPUMonitor(path)
+    monitor = gs.GPUMonitor(path, interval=3600)  # which writes nothing by itself meanwhile
     with monitor:
         sampler().add()
         monitor._collect(sampler())
@@ -133,7 +133,7 @@ def test_a_file_that_is_removed_begins_anew_with_its_header(sampler, tmp_path):
 
 def test_a_file_that_cannot_be_written_for_a_while_loses_nothing(sampler, tmp_path, monkeypatch):
     path = tmp_path / "gpu.csv"
-    monitor = gs.GPUMonitor(path)
+    monitor = gs.GPUMonitor(path, interval=3600)
     append = monitor._log.append
 
     def fail(samples):
@@ -169,7 +169,7 @@ def room():
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_write_that_was_cut_short_leaves_nothing_and_is_repeated_as_a_whole(sampler, tmp_path, room, name, is_new):
     path = tmp_path / name
-    with gs.GPUMonitor(path) as monitor:
+    with gs.GPUMonitor(path, interval=3600) as monitor:
         if not is_new:
             sampler().add(gpu(7))
             monitor._collect(sampler())
@@ -363,7 +363,8 @@ import sys, time
 import gpuscope as gs
 monitor = gs.GPUMonitor({path!r}, interval=0.01)
 monitor.start()
-time.sleep(0.3)
+while not monitor.latest():
+    time.sleep(0.01)
 {ending}
 """
 

@@ -63,6 +63,11 @@ def test_clock_has_a_name_in_the_file(run, one_test, pytester):
     assert entry["options"]["timer"] == "gpu_time"
 
 
+def test_times_of_zero_are_shown(run, bench, one_test):
+    bench.now(seconds=0.0)
+    run().stdout.fnmatch_lines(["test_it.py::test_gemm  0 s +-[?]  n=200  *"])
+
+
 def test_many_samples_are_thinned_for_the_table(run, bench, one_test, pytester):
     bench.now(n=12_000)
     run("--benchmark-json=out.json")
@@ -200,6 +205,23 @@ def test_asking_for_a_result_where_nothing_is_measured_skips(run, pytester):
     result = run("--benchmark-disable", "-rs")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED*not measured: pytest-benchmark is disabled*"])
+
+
+@pytest.mark.parametrize("measure", ["gpu_benchmark(int)", "gpu_benchmark.compare(int, int)"])
+def test_ctrl_c_ends_the_run(run, bench, pytester, measure):
+    bench.now(interrupted=True)
+    pytester.makepyfile(
+        f"""
+        def test_a(gpu_benchmark):
+            {measure}
+
+        def test_b(gpu_benchmark):
+            {measure}
+        """
+    )
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert len(bench.asked) == 1
 
 
 def test_cprofile_profiles_the_function(run, pytester):

@@ -112,6 +112,73 @@ def test_a_range_without_a_text_has_no_name(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_gpus_of_processes_that_see_one_each_are_told_apart(tmp_path: Path, form: str) -> None:
+    tables = nsys.training()
+    kernels, (gpu,) = tables["CUPTI_ACTIVITY_KIND_KERNEL"], tables["TARGET_INFO_GPU"]
+    other = nsys.PID + 1
+    kernels += [row | {"globalPid": nsys.MACHINE | other << 24} for row in kernels]
+    tables["TARGET_INFO_GPU"] = [gpu | {"id": 10, "cuDevice": 0}, gpu | {"id": 11, "cuDevice": 1}]
+    tables["TARGET_INFO_CUDA_DEVICE"] = [
+        {"pid": nsys.PID, "cudaId": 0, "gpuId": 10},
+        {"pid": other, "cudaId": 0, "gpuId": 11},
+    ]
+    devices = load(tables, tmp_path, form).trace.kernels.to_pandas().device
+    assert devices.value_counts().to_dict() == {0: len(kernels) // 2, 1: len(kernels) // 2}
+
+
+def test_gpus_keep_their_numbers_where_those_among_all_are_not_told(tmp_path: Path) -> None:
+    tables = nsys.training()
+    (gpu,) = tables["TARGET_INFO_GPU"]
+    for row in tables["CUPTI_ACTIVITY_KIND_KERNEL"][::2]:
+        row["deviceId"] = 1
+    tables["TARGET_INFO_GPU"] = [gpu | {"id": 10}, gpu | {"id": 11}]  # both have the number 0
+    tables["TARGET_INFO_CUDA_DEVICE"] = [{"pid": nsys.PID, "cudaId": each, "gpuId": 10 + each} for each in (0, 1)]
+    assert set(load(tables, tmp_path).trace.kernels.to_pandas().device) == {0, 1}
+
+
+def test_threads_of_parquet_have_their_names_whatever_their_machine(tmp_path: Path) -> None:
+    tables = nsys.training()
+    for rows in tables.values():
+        for row in rows:
+            row |= {name: row[name] | 1 << 63 for name in ("globalTid", "globalPid") if row.get(name)}
+    trace = load(tables, tmp_path, "parquet").trace
+    assert trace.threads.to_pandas().name.tolist() == ["main"]
+
+
+def test_launches_into_a_graph_are_not_missing(tmp_path: Path) -> None:
+    tables = nsys.training()
+    calls = tables["CUPTI_ACTIVITY_KIND_RUNTIME"]
+    numbers = {row["value"]: row["id"] for row in tables["StringIds"]}
+    for name in ("cudaStreamBeginCapture_v10000", "cudaStreamEndCapture_v10000"):
+        numbers[name] = max(numbers.values()) + 1
+        tables["StringIds"].append({"id": numbers[name], "value": name})
+    for at, name in enumerate(
+        ("cudaStreamBeginCapture_v10000", "cudaLaunchKernel_v7000", "cudaStreamEndCapture_v10000")
+    ):
+        row = {"start": 100 * at, "end": 100 * at + 50, "nameId": numbers[name], "correlationId": 1000 + at}
+        calls.append(calls[0] | row)
+    audit = load(tables, tmp_path).audit()
+    assert (audit.missing, audit.launches) == (0, 2 * nsys.STEPS)
+
+
+def test_launches_that_failed_are_not_missing(tmp_path: Path) -> None:
+    tables = nsys.training()
+    kernels, calls = tables["CUPTI_ACTIVITY_KIND_KERNEL"], tables["CUPTI_ACTIVITY_KIND_RUNTIME"]
+    failed = kernels.pop()["correlationId"]
+    next(row for row in calls if row["correlationId"] == failed)["returnValue"] = 700
+    assert load(tables, tmp_path).audit().missing == 0
+
+
+def test_graphs_that_were_traced_as_a_whole_are_work_of_a_gpu(tmp_path: Path) -> None:
+    tables = nsys.training()
+    kernels = tables.pop("CUPTI_ACTIVITY_KIND_KERNEL")
+    tables["CUPTI_ACTIVITY_KIND_GRAPH_TRACE"] = [row | {"graphId": 3} for row in kernels]
+    for table in ("MEMCPY", "MEMSET", "RUNTIME"):
+        del tables[f"CUPTI_ACTIVITY_KIND_{table}"]
+    assert load(tables, tmp_path).audit().gpu_traced
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_calls_with_a_call_stack_count_once(tmp_path: Path, form: str) -> None:
     tables = nsys.training()
     calls = tables["CUPTI_ACTIVITY_KIND_RUNTIME"]

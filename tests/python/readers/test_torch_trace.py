@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import gpuscope as gs
 from fakes.operators import training_step
-from fakes.recordings import training
+from fakes.recordings import make_trace, training
 from fakes.steps import START, steps_store
 from fakes.versions import version
-from gpuscope._core import NONE
+from gpuscope._core import NONE, CallKind, Flag, RegionKind, Work
 from gpuscope.errors import CorruptTrace, GpuscopeError
 from gpuscope.recording import Recording
 
@@ -133,7 +133,7 @@ def test_memory_of_operators_is_what_torch_says_of_them(tmp_path: Path) -> None:
 
 
 def test_a_trace_without_memory_says_that_it_has_none(tmp_path: Path) -> None:
-    recording = through_json(version(KERNELS, steps=5), tmp_path)
+    recording = load_events([event("cpu_op", "aten::add", 10)], tmp_path)
     assert any("allocations, without profile_memory" in each for each in recording.audit().remarks)
     assert "Mem" not in recording.table()
 
@@ -250,6 +250,187 @@ def test_a_wait_for_all_streams_is_exported_as_it_was_read(tmp_path: Path) -> No
     gs.load(tmp_path / "list.json").export_chrome_trace(tmp_path / "again.json")
     written = json.loads((tmp_path / "again.json").read_text())["traceEvents"]
     assert [event["args"]["stream"] for event in written if event.get("cat") == "cuda_sync"] == [-1]
+
+
+def event(category: str, name: str, ts: float, tid: int = 1, **arguments: int) -> dict[str, Any]:
+    return {"ph": "X", "cat": category, "name": name, "ts": ts, "dur": 1, "pid": 1, "tid": tid, "args": arguments}
+
+
+def load_events(events: list[dict[str, Any]], folder: Path) -> Recording:
+    (folder / "list.json").write_text(json.dumps(events))
+    return gs.load(folder / "list.json")
+
+
+CAPTURE = [
+    event("cuda_runtime", "cudaStreamBeginCapture", 10, correlation=1),
+    event("cuda_runtime", "cudaLaunchKernel", 20, correlation=2),
+    event("cuda_runtime", "cudaLaunchKernel", 30, tid=2, correlation=3),  # of autograd's thread
+    event("cuda_runtime", "cudaStreamEndCapture", 40, correlation=4),
+    event("cuda_runtime", "cudaGraphLaunch", 50, correlation=5),
+    event("kernel", "gemm", 60, correlation=5),
+]
+
+
+def test_launches_into_a_graph_are_not_missing(tmp_path: Path) -> None:
+    recording = load_events(CAPTURE, tmp_path)
+    audit = recording.audit()
+    assert (audit.complete, audit.missing, audit.launches) == (True, 0, 0)
+    calls = recording.trace.calls
+    captured = (calls.flags[recording.trace.api.call] & Flag.CAPTURED) != 0
+    assert sorted(recording.trace.api.correlation[captured].tolist()) == [2, 3]
+
+
+@pytest.mark.parametrize("at", [5, 45])
+def test_launches_before_and_behind_a_capture_are_missing(tmp_path: Path, at: float) -> None:
+    audit = load_events([*CAPTURE, event("cuda_runtime", "cudaLaunchKernel", at, correlation=9)], tmp_path).audit()
+    assert (audit.missing, audit.launches) == (1, 1)
+
+
+def test_a_launch_with_a_kernel_while_a_graph_is_captured_ran(tmp_path: Path) -> None:
+    audit = load_events([*CAPTURE, event("kernel", "relu", 25, correlation=3)], tmp_path).audit()
+    assert (audit.missing, audit.launches) == (0, 1)
+
+
+def test_launches_of_a_trace_without_kernels_are_missing(tmp_path: Path) -> None:
+    launch = event("cuda_runtime", "cudaLaunchKernel", 20, correlation=2)
+    assert load_events([launch, event("gpu_memset", "Memset", 30, correlation=3)], tmp_path).audit().missing == 1
+
+
+def test_launches_without_a_correlation_are_not_missing(tmp_path: Path) -> None:
+    launch = event("cuda_runtime", "cudaLaunchKernel", 20)
+    assert load_events([launch, event("kernel", "gemm", 30, correlation=3)], tmp_path).audit().missing == 0
+
+
+def test_nodes_of_graphs_are_in_their_table(tmp_path: Path) -> None:
+    node = {"correlation": 5, "graph id": 3}
+    events = [
+        event("kernel", "gemm", 10, correlation=1),
+        event("kernel", "relu", 20, **node | {"graph node id": 41}),
+        event("gpu_memset", "Memset", 30, **node | {"graph node id": 42}),
+    ]
+    trace = load_events(events, tmp_path).trace
+    assert rows(Recording(trace.store), "graph_nodes", "kind", "event", "graph", "node") == [
+        (Work.KERNEL, 1, 3, 41),
+        (Work.MEMSET, 0, 3, 42),
+    ]
+    assert ((trace.kernels.flags & Flag.IN_GRAPH) != 0).tolist() == [False, True]
+
+
+def test_launches_of_whole_graphs_are_those_of_the_recording(tmp_path: Path) -> None:
+    tables: dict[str, Any] = {
+        "path": {"name": ["step"]},
+        "thread": {"system_id": [100]},
+        "region": {"start_ns": [1000], "duration_ns": [10_000], "path": [0], "parent": [NONE]},
+        "track": {"device": [0], "context": [1], "stream": [7]},
+        "call": {"name": ["cuGraphLaunch"], "kind": [CallKind.GRAPH_LAUNCH]},
+        "api": {"start_ns": [2000], "duration_ns": [100], "correlation": [5], "region": [0], "call": [0]},
+        "graph_launch": {"start_ns": [4000], "duration_ns": [700], "correlation": [5], "graph": [3], "region": [0]},
+    }
+    before = Recording(make_trace(tables, info={"session.tier": "cupti"}).store)
+    after = through_json(before, tmp_path)
+    columns = ("start_ns", "duration_ns", "correlation", "graph", "region", "track", "flags")
+    assert rows(after, "graph_launches", *columns) == rows(before, "graph_launches", *columns)
+    (step,) = (row for row in after.key_averages() if row.key == "step")
+    assert step.device_time_total == 0.7
+
+
+def test_ranges_that_overlap_are_those_of_the_recording(tmp_path: Path) -> None:
+    kinds = [RegionKind.REGION] * 3
+    tables: dict[str, Any] = {
+        "path": {"name": ["step", "load", "send"], "parent": [NONE] * 3, "kind": kinds},
+        "thread": {"system_id": [100, 200], "name": ["main", "beside"]},
+        "region": {
+            "start_ns": [1000, 5000, 6000, 7000],
+            "duration_ns": [10_000, 20_000, 30_000, 10],
+            "path": [0, 1, 2, 1],
+            "parent": [NONE] * 4,
+            "thread": [0, 0, 0, 1],
+            "flags": [0, Flag.ASYNC, Flag.ASYNC, Flag.ASYNC],
+        },
+    }
+    before = Recording(make_trace(tables).store)
+    after = through_json(before, tmp_path)
+    frames = [
+        each.trace.regions.to_pandas().sort_values("start_ns")[["start_ns", "duration_ns", "path", "parent", "flags"]]
+        for each in (before, after)
+    ]
+    assert frames[1].astype(object).values.tolist() == frames[0].astype(object).values.tolist()
+    assert after.trace.threads.system_id[after.trace.regions.thread].tolist()[:3] == [100] * 3
+
+
+def test_calls_that_were_suspended_are_no_regions_of_their_own(tmp_path: Path) -> None:
+    golden = Path(__file__).parents[2] / "golden" / "gscope" / "program.gscope"
+    before = gs.load(golden)
+    assert len(before.trace.resumptions)
+    after = through_json(before, tmp_path)
+    assert rows(after, "regions", "start_ns", "duration_ns") == rows(before, "regions", "start_ns", "duration_ns")
+
+
+def test_an_operator_is_not_its_own_forward_one(tmp_path: Path) -> None:
+    arrows = [arrow("s", 1, 51), arrow("f", 1, 51)]
+    assert set(load_events([*BACKWARD, *arrows], tmp_path).trace.details.forward.tolist()) == {NONE}
+
+
+def test_what_our_own_traces_do_not_keep_is_told_once(tmp_path: Path) -> None:
+    before = version(KERNELS, steps=5, info={"session.notes": "slow machine"})
+    again = through_json(through_json(before, tmp_path), tmp_path)
+    remarks = again.audit().remarks
+    assert [each for each in remarks if "does not keep call stacks" in each] == [remarks[-1]]
+    assert "slow machine" in remarks
+    assert not any("torch.profiler" in each for each in remarks)
+
+
+def test_steps_and_overhead_are_those_of_the_recording(tmp_path: Path) -> None:
+    def with_steps(recording: Recording) -> Recording:
+        starts = np.sort(recording.trace.kernels.start_ns)
+        edges = [int(starts[0]), *np.diff(starts[:: len(starts) // 4]).tolist()]
+        recording.trace.store.set_info("session.step_edges_ns", " ".join(map(str, edges)))
+        recording.trace.store.set_info("session.start_ns", str(edges[0] - 10_000_000))
+        recording.trace.store.set_info("session.stop_ns", str(int(starts[-1]) + 10_000_000))
+        return recording
+
+    before = with_steps(version(KERNELS, steps=8, info={"audit.overhead_ns": "1000000"}))
+    after = through_json(before, tmp_path)
+    assert after.audit().overhead_percent == before.audit().overhead_percent
+    assert str(after.step_breakdown()).splitlines()[0] == str(before.step_breakdown()).splitlines()[0]
+
+
+def operator(name: str, ts: float, dur: float, sequence: int) -> dict[str, Any]:
+    return event("cpu_op", name, ts, **{"Sequence number": sequence}) | {"dur": dur}
+
+
+def arrow(phase: str, number: int, ts: float) -> dict[str, Any]:
+    return {"ph": phase, "id": number, "cat": "fwdbwd", "name": "fwdbwd", "pid": 1, "tid": 1, "ts": ts}
+
+
+BACKWARD = [
+    operator("aten::linear", 10, 10, 6),
+    operator("aten::addmm", 10, 5, 7),  # begins with the one around it
+    operator("aten::relu", 30, 5, 8),
+    operator("autograd::engine::evaluate_function: ReluBackward0", 50, 9, 8),
+    operator("ReluBackward0", 51, 5, 8),
+    operator("autograd::engine::evaluate_function: AddmmBackward0", 60, 9, 7),
+    operator("AddmmBackward0", 61, 5, 7),
+]
+ARROWS = [arrow("s", 1, 30), arrow("f", 1, 51), arrow("s", 2, 10), arrow("f", 2, 61)]
+
+
+def test_backward_operators_have_their_forward_ones(tmp_path: Path) -> None:
+    recording = load_events([*BACKWARD, *ARROWS], tmp_path)
+    names, details = recording.trace.regions.to_pandas().name, recording.trace.details
+    joined = [
+        (names[region], names[forward])
+        for region, forward in zip(details.region.tolist(), details.forward.tolist(), strict=True)
+        if forward != NONE
+    ]
+    assert sorted(joined) == [("AddmmBackward0", "aten::addmm"), ("ReluBackward0", "aten::relu")]
+    assert not any("could not be joined" in each for each in recording.audit().remarks)
+
+
+@pytest.mark.parametrize("phase", ["s", "f"])
+def test_arrows_of_one_end_alone_join_nothing(tmp_path: Path, phase: str) -> None:
+    arrows = [each for each in ARROWS if each["ph"] == phase]
+    assert set(load_events([*BACKWARD, *arrows], tmp_path).trace.details.forward.tolist()) == {NONE}
 
 
 @pytest.mark.parametrize(

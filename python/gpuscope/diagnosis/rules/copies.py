@@ -70,6 +70,13 @@ def _pageable(context: Context) -> Iterator[Cause]:
     rows = _rows(context, work)
     where = _where(context, work, exposed + 1.0)
     idle = claim_of(context, heads)
+    to_gpu = context.column("memcpy", "kind", work) == _HTOD
+    advice = "pin_memory=True in the DataLoader (or tensor.pin_memory()), and .to(device, non_blocking=True)"
+    if 2 * size[to_gpu].sum() < size.sum():
+        advice = (
+            "torch.empty(..., pin_memory=True) once, and .copy_(tensor, non_blocking=True) into it; wait for an event "
+            "where it is read"
+        )
     edit = Edit(unwaited=np.unique(calls), copies=rows, copy_factors=np.full(len(rows), min(rate / pinned, 1.0)))
     evidence = {
         "": f"{format_bytes(float(size.sum()) / len(context.steps))} a step at {format_digits(rate)} GB/s",
@@ -77,7 +84,7 @@ def _pageable(context: Context) -> Iterator[Cause]:
     }
     yield Cause(
         "copies of pageable memory",
-        "pin_memory=True in the DataLoader (or tensor.pin_memory()), and .to(device, non_blocking=True)",
+        advice,
         Claim(idle.pieces, idle.causes, idle.most_ns, work, exposed),
         edit,
         where,
@@ -97,7 +104,7 @@ def _many_small(context: Context) -> Iterator[Cause]:
     exposed = context.exposed_ns(work, context.computing)
     rows = _rows(context, work)
     calls = context.work_launch[work]
-    spans = np.concatenate([host_edit(context, before).host_spans, _in_a_row(context, calls[calls >= 0])])
+    spans = np.concatenate([host_edit(context, before, HOST).host_spans, _in_a_row(context, calls[calls >= 0])])
     edit = Edit(host_spans=spans, copies=rows, copy_factors=np.zeros(len(rows)))
     yield Cause(
         "many small copies to the GPU",
@@ -283,7 +290,7 @@ def _needless(
     rows = _rows(context, work)
     size = float(context.column("memcpy", "bytes", work).sum())
     claimed, most = before, None
-    spans = [host_edit(context, before).host_spans]
+    spans = [host_edit(context, before, HOST).host_spans]
     if made is not None and after is not None:
         after = np.setdiff1d(after, before)
         claimed = np.append(before, after)

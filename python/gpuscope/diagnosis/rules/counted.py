@@ -71,7 +71,7 @@ def _memory_bound(context: Context) -> Iterator[Cause]:
         Claim(),
         where=places(*(where for where, _ in context.lines(context.work_launch[work], duration)[:2])),
         evidence={"they move": f"{reached:.0f} % of what the memory could at most"},
-        share=float(duration.sum()) / context.wall_ns,
+        share=context.share_of(work),
     )
 
 
@@ -105,7 +105,7 @@ def _slow(context: Context) -> Iterator[Cause]:
                 "it reaches": f"{float(reached[here].mean()):.0f} % of the busiest unit",
                 "warps": f"{float(values[0][here].mean()):.0f} % of those that there is room for",
             },
-            share=float(totals[variant]) / context.wall_ns,
+            share=context.share_of(context.kernels[here]),
         )
 
 
@@ -137,7 +137,7 @@ def _shared_gpu(context: Context) -> Iterator[Cause]:
             "ran others' work while this one's was queued": format_share(others_ns / context.wall_ns),
             "went from one process to the other": format_share(switched),
         },
-        share=others_ns / context.wall_ns + switched,
+        share=min(others_ns / context.wall_ns + switched, 1.0),
     )
 
 

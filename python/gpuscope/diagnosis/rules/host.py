@@ -14,7 +14,7 @@ from gpuscope.diagnosis.context import Context, Where, joined
 from gpuscope.diagnosis.host_waits import DEEPEST
 from gpuscope.diagnosis.idle import IdleCause, causes_of_paths, function_rows, overheads_of_thread
 from gpuscope.diagnosis.replay import Edit
-from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, places
+from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, count_of, places
 from gpuscope.diagnosis.rules.waits import claim_of, drained
 from gpuscope.diagnosis.steps import Array, covered_ns
 from gpuscope.memory.call_stacks import is_program
@@ -69,7 +69,7 @@ def _garbage(context: Context) -> Iterator[Cause]:
         late_claim(context, IdleCause.GARBAGE, pieces, spans),
         Edit(host_spans=spans),
         _callers(context, rows),
-        {"": f"{len(rows)} collections", "the longest took": _time(longest)},
+        {"": count_of(len(rows), "collection"), "the longest took": _time(longest)},
         is_rare=True,
     )
 
@@ -118,7 +118,7 @@ def _compiling(context: Context) -> Iterator[Cause]:
         Claim(pieces, (IdleCause.COMPILING,)),
         Edit(host_spans=spans),
         places(where),
-        {"": f"{len(outermost)} times in {len(context.steps)} steps"},
+        {"": _in_steps(context, len(outermost))},
         is_rare=True,
     )
 
@@ -142,7 +142,7 @@ def _loading(context: Context) -> Iterator[Cause]:
         Claim(pieces, (IdleCause.LOADING,)),
         Edit(host_spans=every),
         places(*(where for where, _ in context.lines(context.pieces.launch[pieces], spent)[:2])),
-        {"": f"{len(every)} times in {len(context.steps)} steps"},
+        {"": _in_steps(context, len(every))},
         is_rare=True,
     )
 
@@ -170,7 +170,7 @@ def _python(context: Context) -> Iterator[Cause]:
             "code of the program keeps the GPU waiting",
             "make it faster (vectorise, compute it once before the loop), or have another thread or process do it",
             Claim(rows, causes),
-            host_edit(context, rows),
+            host_edit(context, rows, causes),
             places(*(place for place, _ in sampled[:1]), *(place for place, _, _ in inside[:1]), where),
             evidence,
         )
@@ -265,6 +265,10 @@ def _spans(context: Context, rows: Array) -> Array:
         starts, ends = joined(functions.start_ns[here], functions.start_ns[here] + functions.duration_ns[here])
         spans.append(np.stack([np.full(len(starts), thread), starts, ends], axis=1))
     return np.concatenate(spans)
+
+
+def _in_steps(context: Context, count: int) -> str:
+    return f"{count_of(count, 'time')} in {count_of(len(context.steps), 'step')}"
 
 
 def _time(time_ns: float) -> str:

@@ -37,7 +37,7 @@ def _in_own_thread(context: Context) -> Iterator[Cause]:
     here = inside[context.path_of_regions(rows)]
     if not here.any():
         return
-    waits, spent_ns = rows[here], int(context.trace.regions.duration_ns[rows[here]].sum())
+    waits, spent_ns = rows[here], _spent_ns(context, rows[here])
     rest_ns = max(context.wall_ns - spent_ns, 1)
     workers = min(max(math.ceil(spent_ns / rest_ns), 2), _MOST_WORKERS)
     yield _cause(
@@ -65,7 +65,7 @@ def _few_workers(context: Context) -> Iterator[Cause]:
     rows, workers = _waits_for_workers(context), _workers(context)
     if len(rows) == 0 or workers is None or workers.cpu_share < _WORKS:
         return
-    spent_ns = int(context.trace.regions.duration_ns[rows].sum())
+    spent_ns = _spent_ns(context, rows)
     rest_ns = max(context.wall_ns - spent_ns, 1)
     enough = min(math.ceil(workers.count * context.wall_ns / rest_ns), _MOST_WORKERS)
     yield _of_workers(
@@ -281,6 +281,13 @@ def _waits(context: Context) -> Array:
     return outermost
 
 
+def _spent_ns(context: Context, waits: Array) -> int:
+    """How long the host waited in its steps: it may be in a later one while the GPU is in the last."""
+    regions = context.trace.regions
+    inside = context.host_steps.at(regions.start_ns[waits]) >= 0
+    return int(regions.duration_ns[waits[inside] if inside.any() else waits].sum())
+
+
 def _cause(context: Context, waits: Array, title: str, advice: str) -> Cause:
     trace, pieces = context.trace, context.pieces
     starts = trace.regions.start_ns[waits]
@@ -293,7 +300,7 @@ def _cause(context: Context, waits: Array, title: str, advice: str) -> Cause:
     found = np.flatnonzero(hit & (pieces.cause_ns[IdleCause.DATA_WAIT] > 0))
     spans = np.stack([trace.regions.thread[waits].astype(np.int64), starts, ends], axis=1)
     longest = int(waits[np.argmax(trace.regions.duration_ns[waits])])
-    mean = float(trace.regions.duration_ns[waits].sum()) / len(context.steps) / 1e9
+    mean = _spent_ns(context, waits) / len(context.steps) / 1e9
     evidence = {
         "the wait takes": f"{format_seconds(mean)} a step",
         "in": trace.string(int(trace.paths.name[trace.regions.path[longest]])),

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuscope.diagnosis.claims import Claim, kernel_edit
 from gpuscope.diagnosis.context import Context, Where
+from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.rules.rule import LEAST_OF_KERNELS, SHORTEST_KERNEL_NS, Cause, Rule, places
 from gpuscope.diagnosis.steps import Array
 from gpuscope.units import format_digits, format_seconds
@@ -67,8 +68,11 @@ def _small_grids(context: Context) -> Iterator[Cause]:
     fills[fills >= _FILLED] = 1.0
     if (fills == 1).all():
         return
+    assert context.device is not None
     fill = fills[context.kernel_variant]
     duration = context.duration_ns[context.kernels].astype(np.float64)
+    # Communication has a block for each of its channels: more work at once gives it no more.
+    duration[context.device.work.classes[context.kernels] == int(KernelClass.COMMUNICATION)] = 0
     saved = np.clip(np.minimum(duration * (1 - fill), duration - SHORTEST_KERNEL_NS), 0, None) * _beside_none(context)
     chosen = saved > 0
     if not chosen.any():
@@ -154,7 +158,7 @@ def _spills(context: Context) -> Iterator[Cause]:
                 "": f"{int(context.trace.variants.registers[variant])} registers",
                 "each takes": format_seconds(float(np.median(context.duration_ns[rows])) / 1e9),
             },
-            share=float(context.duration_ns[rows].sum()) / max(context.wall_ns, 1),
+            share=context.share_of(rows),
         )
 
 

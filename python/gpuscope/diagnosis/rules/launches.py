@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuscope._core import CallKind, Flag
-from gpuscope.diagnosis.claims import HOST, Claim, kernel_edit
+from gpuscope.diagnosis.claims import HOST, WAITING, Claim, kernel_edit
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.kernel_classes import KernelClass
@@ -68,8 +69,7 @@ def _launched_at_once(context: Context, pieces: Array, calls: Array) -> Array:
 
 def _waited(context: Context, pieces: Array) -> Array:
     """How far the host would be ahead at each of these pieces had it not waited for the GPU before it."""
-    idle = context.pieces
-    found: Array = idle.waited_ns[pieces] + idle.cause_ns[IdleCause.WAKE_UP, pieces]
+    found: Array = context.pieces.waited_ns[pieces] + context.pieces.sum_of(WAITING, pieces)
     return found
 
 
@@ -108,20 +108,56 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
             advice += f"; first take out the {format_digits(waits)} waits a step{line}: a graph can have none"
     # Kernels that were queued are nobody's loss, unless a graph is what helps.
     is_bound = weights.sum() >= LEAST * context.wall_ns
-    short, between = _as_nodes(context, _KERNELS_OF_AN_INTERVAL * interval_ns) if is_bound else (rows[:0], 0.0)
-    queued = np.isin(context.pieces.next[rows], short) * context.pieces.cause_ns[IdleCause.BACK_TO_BACK, rows]
-    claim = Claim(rows, (*LAUNCHING, IdleCause.BACK_TO_BACK), weights + np.minimum(queued, between))
-    sooner = kernel_edit(
-        context, short, np.maximum(1 - between / np.maximum(context.duration_ns[short], 1), _LEAST_FACTOR)
-    )
-    edit = replace(sooner, host_spans=_launched_at_once(context, rows, np.flatnonzero(launches)))
+    if not is_bound and (tiny := _tiny_kernels(context, rows, advice)) is not None:
+        yield tiny
+        return
+    short, between = _as_nodes(context, context.kernels, _KERNELS_OF_AN_INTERVAL * interval_ns)
+    claim = Claim(rows, (*LAUNCHING, IdleCause.BACK_TO_BACK), weights)
+    edit = Edit(host_spans=_launched_at_once(context, rows, np.flatnonzero(launches)))
+    if is_bound:
+        claim = replace(claim, most_ns=weights + _between(context, rows, short, between))
+        edit = replace(_sooner(context, short, between), host_spans=edit.host_spans)
     yield Cause(title, advice, claim, edit, where, evidence)
 
 
-def _as_nodes(context: Context, longest_ns: float) -> tuple[Array, float]:
-    """Kernels up to a length that are launched one by one, and by how much sooner each begins as a node of a graph."""
-    alone = context.column("kernels", "flags", context.kernels) & int(Flag.IN_GRAPH) == 0
-    short = context.kernels[alone & (context.duration_ns[context.kernels] < longest_ns)]
+def _tiny_kernels(context: Context, rows: Array, advice: str) -> Cause | None:
+    """What a graph is worth where the host is ahead: of kernels no longer than twice what lies between them.
+
+    Longer ones are many in any program, and win less by it.
+    """
+    short, between = _as_nodes(context, context.kernels, math.inf)
+    tiny = short[context.duration_ns[short] <= 2 * (between + _BETWEEN_NODES_NS)]
+    tiny, between = _as_nodes(context, tiny, math.inf)
+    if len(tiny) * between < LEAST * context.wall_ns or len(tiny) == 0:
+        return None
+    evidence = {
+        "": f"{format_digits(len(tiny) / len(context.steps))} of them a step",
+        "from each to the next": f"{_time(between + _BETWEEN_NODES_NS)} (p50), in a graph {_time(_BETWEEN_NODES_NS)}",
+        "kernels take": f"{_time(float(np.median(context.duration_ns[tiny])))} (p50)",
+    }
+    title = "launch-bound: kernels so short that the GPU takes as long from each to the next"
+    claim = Claim(rows, (IdleCause.BACK_TO_BACK,), _between(context, rows, tiny, between))
+    where = places(*(where for where, _ in context.lines(context.work_launch[tiny], np.ones(len(tiny)))[:2]))
+    return Cause(title, advice, claim, _sooner(context, tiny, between), where, evidence)
+
+
+def _between(context: Context, rows: Array, kernels: Array, between: float) -> Array:
+    """Of idle pieces so much as lies before these kernels, and is gone in a graph."""
+    queued = context.pieces.cause_ns[IdleCause.BACK_TO_BACK, rows]
+    found: Array = np.minimum(np.isin(context.pieces.next[rows], kernels) * queued, between)
+    return found
+
+
+def _sooner(context: Context, kernels: Array, between: float) -> Edit:
+    """Each of these kernels begins so much sooner, and lasts so much less in a replay."""
+    left = 1 - between / np.maximum(context.duration_ns[kernels], 1)
+    return kernel_edit(context, kernels, np.maximum(left, _LEAST_FACTOR))
+
+
+def _as_nodes(context: Context, kernels: Array, longest_ns: float) -> tuple[Array, float]:
+    """Those up to a length that are launched one by one, and by how much sooner each begins as a node of a graph."""
+    alone = context.column("kernels", "flags", kernels) & int(Flag.IN_GRAPH) == 0
+    short = kernels[alone & (context.duration_ns[kernels] < longest_ns)]
     pieces = context.pieces
     gaps = pieces.cause_ns[IdleCause.BACK_TO_BACK][np.isin(pieces.next, short)]
     gaps = gaps[gaps > 0]

@@ -14,7 +14,7 @@ from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.launches import LAUNCHING
-from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, places
+from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, count_of, places
 from gpuscope.trace import number_of
 from gpuscope.units import format_bytes, format_seconds, format_share
 
@@ -23,6 +23,7 @@ _FULL = 0.9  # the limit of PyTorch's TensorBoard plugin
 _UNEVEN = 1.3
 _STARTS_UP = 3  # times the median step
 _FEWEST_SLOW = 2  # one may have waited for what a slow step before it had queued
+_MOST_SLOW = 3  # that are named
 _FEWEST_STEPS = 10  # of which a 95th percentile says something
 
 
@@ -73,7 +74,7 @@ def _full_memory(context: Context) -> Iterator[Cause]:
     evidence = {"held at most": f"{format_share(peak)} of the GPU's memory"} if peak is not None else {}
     if failed:
         asked = int(context.trace.failed_allocations.bytes.max())
-        evidence["failed"] = f"{failed} allocations, of up to {format_bytes(asked)}"
+        evidence["failed"] = f"{count_of(failed, 'allocation')}, of up to {format_bytes(asked)}"
     yield Cause(
         "the GPU's memory is nearly full",
         "activation checkpointing, a smaller batch, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
@@ -153,11 +154,13 @@ def _uneven(context: Context) -> Iterator[Cause]:
         rows = np.flatnonzero(chosen[pieces.step] & (pieces.cause_ns[cause] > 0))
         there = pieces.cause_ns[cause, rows].astype(np.float64)
         claim = Claim(rows, (cause,), there * min(1.0, extra / max(float(there.sum()), 1.0)))
-        edit = host_edit(context, rows)
-    numbers = np.flatnonzero(chosen)[:3].tolist()
+        edit = host_edit(context, rows, (cause,))
+    first = np.flatnonzero(chosen)[:_MOST_SLOW]
+    numbers = first if context.steps.numbers is None else context.steps.numbers[first]
     yield Cause(
         f"steps differ: what makes some slow is {part.name}",
-        f"look at steps {', '.join(map(str, numbers))} of those in the table; what else ran then?",
+        f"look at step{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers.tolist()))}, counted from 0; what else "
+        "ran then?",
         claim,
         edit,
         evidence={

@@ -130,7 +130,7 @@ def _misaligned(context: Context) -> Iterator[Cause]:
             "": f"{format_share(float(duration.sum()) / max(_busy_ns(context), 1))} of the GPU's time",
             **evidence,
         },
-        share=float(duration.sum()) / max(context.wall_ns, 1),
+        share=context.share_of(work),
     )
 
 

@@ -69,6 +69,11 @@ class Rule:
     is_note: bool = False
 
 
+def count_of(count: int, noun: str) -> str:
+    """A number of things: "1 step", "2 steps"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def places(*found: Where | None) -> tuple[Where, ...]:
     """Those that are known."""
     return tuple(each for each in found if each is not None)

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuscope.diagnosis.claims import host_edit, late_claim
+from gpuscope.diagnosis.claims import late_claim
 from gpuscope.diagnosis.context import Context, Where, joined
 from gpuscope.diagnosis.host_waits import NOT_KNOWN, Spans, cpu_waits, lock_waits
 from gpuscope.diagnosis.idle import IdleCause
-from gpuscope.diagnosis.rules.rule import Cause, Rule, places
+from gpuscope.diagnosis.replay import Edit
+from gpuscope.diagnosis.rules.rule import Cause, Rule, count_of, places
 from gpuscope.diagnosis.steps import Array
 from gpuscope.units import format_digits, format_seconds
 
@@ -31,6 +32,7 @@ def _cpu_limit(context: Context) -> Iterator[Cause]:
         return
     groups = context.trace.control_group_usages
     rows = np.flatnonzero(_in_steps(context, groups.start_ns) & (groups.throttled_ns != NOT_KNOWN))
+    periods = int(np.maximum(groups.throttled_periods[rows], 0).sum())
     yield _waiting(
         context,
         IdleCause.CPU_LIMIT,
@@ -38,7 +40,7 @@ def _cpu_limit(context: Context) -> Iterator[Cause]:
         "the container's CPU limit stops the program",
         "raise the limit (cpu.max, docker --cpus, resources.limits.cpu), or run fewer threads: OMP_NUM_THREADS and "
         "num_workers together no more than the limit",
-        {"throttled": f"in {int(np.maximum(groups.throttled_periods[rows], 0).sum())} periods of the limit"},
+        {"throttled": f"in {count_of(periods, 'period')} of the limit"},
     )
 
 
@@ -97,13 +99,13 @@ def _waiting(
     where: tuple[Where, ...] = (),
 ) -> Cause:
     """The launching thread waits in these pieces."""
-    spent = float(context.pieces.cause_ns[cause, pieces].sum())
+    spent, spans = float(context.pieces.cause_ns[cause, pieces].sum()), _spans(context, cause, pieces)
     waited = f"{format_seconds(spent / len(context.steps) / 1e9)} a step"
     return Cause(
         title,
         advice,
-        late_claim(context, cause, pieces, _spans(context, cause, pieces)),
-        host_edit(context, pieces),
+        late_claim(context, cause, pieces, spans),
+        Edit(host_spans=spans),
         where,
         {"the launching thread waited": waited, **evidence},
         is_rare=True,

@@ -15,9 +15,8 @@ from functools import partial
 import numpy as np
 
 from gpuscope._core import CallKind, CopyKind, MemoryKind
-from gpuscope.diagnosis.claims import HOST, Claim
+from gpuscope.diagnosis.claims import HOST, WAITING, Claim
 from gpuscope.diagnosis.context import Context
-from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import Cause, Rule, places
 from gpuscope.diagnosis.steps import Array, count_before, distinct
@@ -101,7 +100,7 @@ def claim_of(context: Context, heads: Array, beside_ns: Array | None = None) -> 
         return Claim()
     there = pieces.sum_of(HOST, rows)
     ahead = np.zeros(len(chosen))
-    ahead[segment[heads]] = pieces.waited_ns[heads] + pieces.cause_ns[IdleCause.WAKE_UP, heads]
+    ahead[segment[heads]] = pieces.waited_ns[heads] + pieces.sum_of(WAITING, heads)
     if beside_ns is not None:
         ahead[segment[heads]] += beside_ns
     before = np.cumsum(there) - there
@@ -122,7 +121,8 @@ def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[
     for where, group in context.lines(calls, weights)[:_MOST_LINES]:
         api = context.trace.api
         waits = distinct(np.append(calls[group], idle[at_line[where]] if where in at_line else idle[:0]), len(api))
-        count = len(waits) / len(context.steps)
+        # One from before the steps may have left the GPU without work in the first.
+        count = max(int((context.call_step[waits] >= 0).sum()), 1) / len(context.steps)
         name = context.trace.string(int(context.trace.calls.name[api.call[waits[0]]]))
         mean = float(api.duration_ns[waits].mean()) / 1e9
         evidence = {"": f"{format_digits(count)} times a step", f"{name} waits": f"{format_seconds(mean)} each"}
