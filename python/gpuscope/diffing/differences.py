@@ -28,10 +28,10 @@ from gpuscope.diffing.changes import (
     MedianStep,
     Side,
     is_windows,
+    promises_of,
 )
 from gpuscope.diffing.costs import THE_STEP, Array, Costs, Node, costs_of, pair
 from gpuscope.diffing.page import render
-from gpuscope.diffing.promises import promises_of
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.paths import write_text
 from gpuscope.recording import Analyses, load

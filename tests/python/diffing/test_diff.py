@@ -16,7 +16,7 @@ from fakes.versions import version
 from gpuscope.diagnosis.context import Where
 from gpuscope.diagnosis.findings import Diagnosis, Finding
 from gpuscope.diffing import Change, Diff
-from gpuscope.diffing.promises import promises_of
+from gpuscope.diffing.changes import promises_of
 from gpuscope.errors import CorruptTrace, InvalidArgument, NotAvailable
 from gpuscope.recording import Recording
 from gpuscope.text import columns_of
