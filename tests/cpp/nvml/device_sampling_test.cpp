@@ -198,7 +198,7 @@ TEST_F(DeviceSamplings, ReadWhatTakesLongRarelyUnlessWhatHoldsClocksBackHasChang
     reasons = bits;
     const auto before = std::chrono::steady_clock::now();
     take_until(sampling, has_heat);
-    EXPECT_LT(std::chrono::steady_clock::now() - before, 900ms);
+    EXPECT_LT(std::chrono::steady_clock::now() - before, 1500ms);
   }
   reasons = 0x44;
   take_until(sampling, has_heat);

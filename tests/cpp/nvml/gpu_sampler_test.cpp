@@ -138,7 +138,7 @@ TEST_F(GpuSamplers, ReadWhatTakesLongAsOftenAsItMayCost) {
   }
   const GpuSample hot = take_at_least(sampler, 12).back();
   EXPECT_GT(hot.rare_time_ns, sample.rare_time_ns);
-  EXPECT_LT(hot.rare_time_ns - sample.time_ns, 5'000'000'000);
+  EXPECT_LT(hot.rare_time_ns - sample.time_ns, 10'000'000'000);  // else it is read each 20 s
 }
 
 TEST_F(GpuSamplers, ReadWhatDiffersSeldomAsOftenAsItMayCost) {
@@ -153,10 +153,13 @@ TEST_F(GpuSamplers, ReadWhatDiffersSeldomAsOftenAsItMayCost) {
   };
   GpuSampler sampler(nvml_, 100ms);
   std::this_thread::sleep_for(3500ms);
+  for (const auto limit = std::chrono::steady_clock::now() + 10s; reads < 2 && std::chrono::steady_clock::now() < limit;
+       std::this_thread::sleep_for(1ms)) {
+  }
   EXPECT_EQ(reads, 2);
   EXPECT_GE(sampler.cost().slow_interval_ns, 20'000'000'000);
   const GpuSample sample = sampler.take().back();
-  EXPECT_LT(sample.time_ns - sample.slow_time_ns, 2'000'000'000);  // of seconds of throttling
+  EXPECT_LT(sample.time_ns - sample.slow_time_ns, 3'000'000'000);  // of seconds of throttling
 }
 
 TEST_F(GpuSamplers, ReadTemperaturesAndLimitsOnceASecond) {
@@ -339,7 +342,8 @@ TEST_F(GpuSamplers, KeepTheNewestWhereNobodyTakesThem) {
   while (sampler.cost().rounds < 3) {
     std::this_thread::sleep_for(1ms);
   }
-  sampler.stop();
+  while (!sampler.stop()) {  // a round of so many takes longer than a stop waits, where the machine is busy
+  }
   const uint64_t made = sampler.cost().rounds * 5'001;
   EXPECT_EQ(sampler.take().size(), 10'000U);
   EXPECT_EQ(sampler.cost().dropped, made - 10'000);
