@@ -46,7 +46,8 @@ class Dictionaries {
 
   std::string_view text(uint32_t string) const { return strings_[string]; }
   uint32_t path_name(uint32_t path) const { return tables_.path.name[path]; }
-  uint64_t path_parent(uint32_t path) const { return tables_.path.parent[path]; }
+  uint32_t path_parent(uint32_t path) const { return tables_.path.parent[path]; }
+  base::RegionKind path_kind(uint32_t path) const { return static_cast<base::RegionKind>(tables_.path.kind[path]); }
   /// Whether it stands for all that found no room.
   bool is_unnamed(uint32_t string) const noexcept { return string == more_names_ && string != store::kNone; }
 

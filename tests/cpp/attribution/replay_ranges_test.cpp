@@ -163,6 +163,22 @@ TEST_F(ReplayRanges, PutsOperatorsOfAThreadWithoutRegionsIntoTheRegionItWorksFor
   EXPECT_EQ(regions().thread[1], 1U);
 }
 
+TEST_F(ReplayRanges, PutsOperatorsOfAThreadBesideThoseThatRunOnTheMainThreadMeanwhile) {
+  say(main_, Op::Enter, name("step"));
+  op(main_, "aten::linear", 3);
+  op(main_, "aten::addmm", 3);
+  op(engine_, "aten::mm", 4);
+  EXPECT_EQ(regions().parent[2], 1U);
+  EXPECT_EQ(regions().parent[3], 0U);
+  EXPECT_EQ(state_.dictionaries.path_parent(regions().path[3]), regions().path[0]);
+}
+
+TEST_F(ReplayRanges, PutsOperatorsOfAThreadIntoNothingWhereTheMainThreadHasOperatorsAlone) {
+  op(main_, "aten::mm", 3);
+  op(engine_, "aten::mm", 4);
+  EXPECT_EQ(regions().parent[1], kNone);
+}
+
 TEST_F(ReplayRanges, LeavesTheProgramsOwnRegionsOfAnotherThreadAlone) {
   say(main_, Op::Enter, name("serve"));
   say(engine_, Op::Enter, name("request"));

@@ -275,6 +275,25 @@ def test_a_window_may_be_ended_by_another_thread():
     assert names(second).count("aten::add") == 1
 
 
+def test_operators_of_two_threads_at_once_are_none_of_each_other():
+    square = torch.randn(200, 200)
+
+    def work():
+        for _ in range(100):
+            square @ square
+
+    with gs.profile(record_shapes=True, with_flops=True) as prof:
+        thread = threading.Thread(target=work)
+        thread.start()
+        work()
+        thread.join()
+    regions = prof.trace.regions
+    inside = regions.parent != NONE
+    assert (regions.thread[inside] == regions.thread[regions.parent[inside]]).all()
+    row = next(row for row in prof.key_averages() if row.key == "aten::mm")
+    assert (row.count, row.flops) == (200, 200 * 2 * 200**3)
+
+
 def test_types_and_shapes_of_all_kinds_of_arguments_are_those_of_torch_profiler():
     def work():
         wide = torch.ones(1, 2, 1, 2, 1, 2, 2)
