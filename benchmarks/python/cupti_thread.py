@@ -23,12 +23,13 @@ import measure
 THREADS = 3  # that launch; with CUPTI's, a way keeps four cores busy
 CHUNK = 200  # launches of one call, without the GIL
 LOOK_S, LOOKS = 5.0, 12
-# Whether kernel records are all that is taken, and whether a window lasts for one look alone.
+# What records: gpuscope in a mode of its own, or bare kernel records; and whether a window lasts for one look alone.
 WAYS = {
-    "gpuscope": (False, False),
-    "gpuscope, windows of one look": (False, True),
-    "bare": (True, False),
-    "bare, windows of one look": (True, True),
+    "gpuscope": ("ring", False),
+    "gpuscope, windows of one look": ("ring", True),
+    "gpuscope, windows of one look with all rows": ("full", True),
+    "bare": ("bare", False),
+    "bare, windows of one look": ("bare", True),
 }
 
 
@@ -43,8 +44,8 @@ def thread_cpu_s() -> dict[int, float]:
 
 
 @contextlib.contextmanager
-def recording(bare: bool) -> Iterator[None]:
-    if bare:
+def recording(what: str) -> Iterator[None]:
+    if what == "bare":
         from floor import Floor
 
         floor = Floor()
@@ -54,11 +55,11 @@ def recording(bare: bool) -> Iterator[None]:
     else:
         import load
 
-        with load.profiler(mode="ring", ring_seconds=1.0):
+        with load.profiler(mode=what, ring_seconds=1.0):
             yield
 
 
-def looks(gpu: Any, bare: bool, short: bool) -> list[list[float]]:
+def looks(gpu: Any, what: str, short: bool) -> list[list[float]]:
     """Of each look: ns that the busiest thread of all that do not launch takes for a launch, and resident MB."""
     counts = [0] * THREADS
     launching = {threading.get_native_id()}
@@ -82,7 +83,7 @@ def looks(gpu: Any, bare: bool, short: bool) -> list[list[float]]:
     for thread in threads:
         thread.start()
     for _ in range(LOOKS if short else 1):
-        with recording(bare):
+        with recording(what):
             for _ in range(1 if short else LOOKS):
                 look()
     done.set()

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from child import last_facts, run_code
 
 import gpuscope
 from gpuscope import ProfilerActivity, _core
@@ -42,11 +43,94 @@ def latencies_us(prof: gpuscope.profile) -> np.ndarray:
     return np.array([start_ns - began[correlation] for correlation, start_ns in starts]) / 1e3
 
 
-def test_a_ring_is_of_the_gpus_own_clock_and_a_full_recording_of_cuptis(kernels: _core.Kernels) -> None:
-    ring, _ = recorded(kernels, "ring")
-    full, _ = recorded(kernels, "full")
-    assert int(ring.trace.info["clock.gpu_readings"]) > 0
-    assert "clock.gpu_readings" not in full.trace.info
+# Of a process of its own: what CUPTI's age is, and whether there is a context, are of the whole process.
+WINDOWS = """
+import json, sys, time
+import gpuscope
+from gpuscope import _core, ProfilerActivity
+
+def window(mode, kernels=None, sync=False):
+    ends = []
+    with gpuscope.profile(activities=[ProfilerActivity.CUDA], mode=mode, sync=sync) as prof:
+        kernels = kernels or _core.Kernels()
+        for _ in range(500):
+            kernels.spin(20_000)
+            kernels.synchronize()
+            ends.append(_core.now_ns())
+    table, calls = prof.trace.kernels, prof.trace.api
+    began = dict(zip(calls["correlation"].tolist(), calls["start_ns"].tolist()))
+    starts = zip(table["correlation"].tolist(), table["start_ns"].tolist())
+    early = min(start - began[number] for number, start in starts)
+    late = min(end - start - last for end, start, last in zip(ends, table["start_ns"], table["duration_ns"]))
+    return kernels, {
+        "readings": int(prof.trace.info.get("clock.gpu_readings", 0)), "rows": len(table), "early_ns": int(early),
+        "late_ns": int(late), "complete": prof.audit().complete, "reasons": list(prof.audit().reasons),
+        # Of each wait: its end on our clock, after the wait's end as it is recorded.
+        "waits_ns": [int(end - start - took) for end, start, took in zip(
+            ends, prof.trace.sync["start_ns"], prof.trace.sync["duration_ns"])] if sync else [],
+    }
+"""
+
+
+def test_a_full_recording_has_cuptis_own_times_until_these_cost_more() -> None:
+    found = last_facts(
+        run_code(
+            WINDOWS + "kernels, young = window('full')\ntime.sleep(21)\n_, old = window('full', kernels)\n"
+            "print(json.dumps({'young': young, 'old': old}))"
+        )
+    )
+    assert found["young"]["readings"] == 0
+    assert found["old"]["readings"] > 0
+    for window in found.values():
+        assert (window["rows"], window["reasons"]) == (500, [])
+        assert window["early_ns"] > 0
+        assert window["late_ns"] > -20_000
+
+
+def test_a_ring_that_begins_before_the_program_uses_a_gpu_has_the_times_of_its_clock() -> None:
+    found = last_facts(run_code(WINDOWS + "print(json.dumps(window('ring')[1]))"))
+    assert found["readings"] > 0
+    assert (found["rows"], found["reasons"]) == (500, [])
+    assert found["early_ns"] > 0
+    assert found["late_ns"] > -20_000
+
+
+def test_waits_of_a_ring_keep_the_time_of_the_host() -> None:
+    found = last_facts(run_code(WINDOWS + "print(json.dumps(window('ring', sync=True)[1]))"))
+    assert found["readings"] > 0
+    assert len(found["waits_ns"]) == 500
+    assert 0 < np.median(found["waits_ns"]) < 50_000
+
+
+# The driver's own functions: a context that is not the primary one, in which no clock is read.
+OWN_CONTEXT = """
+import ctypes, json, time
+import gpuscope
+from gpuscope import ProfilerActivity
+
+prof = gpuscope.profile(activities=[ProfilerActivity.CUDA], mode="ring")
+prof.start()
+cuda = ctypes.CDLL("libcuda.so.1")
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0
+assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(memory), 1 << 20) == 0
+for _ in range(20):
+    assert cuda.cuMemsetD8_v2(memory, 0, 1 << 20) == 0
+    assert cuda.cuCtxSynchronize() == 0
+    time.sleep(0.05)
+prof.stop()
+fills, calls = prof.trace.memset, prof.trace.api
+began = dict(zip(calls["correlation"].tolist(), calls["start_ns"].tolist()))
+early = [start - began[number] for number, start in zip(fills["correlation"].tolist(), fills["start_ns"].tolist())]
+print(json.dumps({"rows": len(fills), "early_ns": min(early), "latest_ns": max(early)}))
+"""
+
+
+def test_a_ring_of_a_program_with_a_context_of_its_own_has_cuptis_times_after_a_moment() -> None:
+    found = last_facts(run_code(OWN_CONTEXT))
+    assert found["rows"] >= 10, found  # the first moments' records have no times, and the audit says how many
+    assert -20_000 < found["early_ns"] <= found["latest_ns"] < 5_000_000, found
 
 
 def test_nothing_begins_before_it_was_launched_or_ends_after_it_was_waited_for(kernels: _core.Kernels) -> None:

@@ -116,8 +116,13 @@ def test_the_session_starts_with_the_warmup_and_the_window_with_the_record(log):
     assert transitions(log) == ["start", "open", "stop"]
 
 
-def test_the_session_lives_on_between_cycles(log):
+def test_steps_that_wait_between_cycles_are_in_no_session(log):
     run(profile(schedule=schedule(wait=1, warmup=1, active=1, repeat=3)), 20)
+    assert transitions(log) == ["start", "open", "stop"] * 3
+
+
+def test_cycles_without_a_wait_share_a_session(log):
+    run(profile(schedule=schedule(wait=0, warmup=1, active=1, repeat=3)), 20)
     assert transitions(log) == ["start", "open", "cut", "open", "cut", "open", "stop"]
 
 

@@ -79,6 +79,8 @@ class Collector {
   void disable_kinds() noexcept;
   /// CUPTI gives back every buffer that it holds, as far as it can.
   void stop() noexcept;
+  /// Records of work that ends from now on have CUPTI's own times again, where they were raw. While nobody flushes.
+  void leave_raw_timestamps() noexcept;
 
   /// From now on base::allocation_sink is called for what the driver allocates and frees. Returns why that is not
   /// possible, "" when it is; does nothing while it is on.
@@ -106,6 +108,11 @@ class Collector {
   bool names_libraries() const noexcept { return names_libraries_; }
   /// Records of GPU work have the time of the GPU's own clock.
   bool is_raw() const noexcept { return is_raw_; }
+  /// Since CUPTI was first started in this process; zero before.
+  std::chrono::nanoseconds age() const noexcept {
+    return first_started_.has_value() ? std::chrono::steady_clock::now() - *first_started_
+                                      : std::chrono::nanoseconds::zero();
+  }
   /// CUPTI had to end by itself after an error in it or in the program.
   bool broken() const noexcept { return broken_.load(std::memory_order_relaxed); }
   /// Records that CUPTI dropped since start.
@@ -147,6 +154,7 @@ class Collector {
   std::string memory_why_;
   bool names_libraries_ = false;
   bool is_raw_ = false;
+  std::optional<std::chrono::steady_clock::time_point> first_started_;
   std::atomic<bool> broken_{false};
   std::atomic<uint64_t> unloads_{0};
   std::atomic<uint64_t> contexts_{0};

@@ -123,6 +123,7 @@ struct Window {
 /// What the audit counts. Zeroed with each window.
 struct Counters {
   uint64_t launches = 0;
+  uint64_t later_calls = 0;     // begun after the window's end
   uint64_t matched = 0;         // launches whose kernel arrived
   uint64_t copies = 0;          // calls that copy or fill
   uint64_t matched_copies = 0;  // whose record arrived: some, as between host buffers, have none

@@ -363,10 +363,16 @@ Replay::Parent Replay::parent_at(int64_t at_ns, uint32_t detail, std::size_t dep
   if (const Parent parent = parent_in(current_, depth); parent.path != kNone) {
     return parent;
   }
-  // Operators on a thread that has nothing else open, as autograd's, belong to the region that waits for them.
+  // Operators on a thread that has nothing else open, as autograd's, belong to the region that waits for them. That is
+  // no operator: threads call theirs beside each other.
   if (parent_thread_ != nullptr && (detail & EnterDetail::kPopped) != 0) {
     const Place place = parent_thread_->place_at(at_ns);
-    return {state_->aggregates() ? kNone : place.reference, place.path};
+    Parent parent{state_->aggregates() ? kNone : place.reference, place.path};
+    while (parent.path != kNone && state_->dictionaries.path_kind(parent.path) == base::RegionKind::Op) {
+      parent.path = state_->dictionaries.path_parent(parent.path);
+      parent.row = parent.row != kNone ? state_->store->region.parent[parent.row] : kNone;
+    }
+    return parent;
   }
   return {kNone, kNone};
 }
@@ -776,6 +782,7 @@ void Replay::call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback) 
   OpenCall call{callback, correlation, kNone, kNone, at_ns, state_->window.keeps_calls(at_ns), false};
   if (!call.in_window || what == nullptr) {
     state_->correlations.set(correlation, Correlations::kOutside, Correlations::Awaits::Nothing);
+    state_->counters.later_calls += at_ns >= state_->window.close_ns.load(std::memory_order_relaxed);
   } else {
     ++state_->counters.calls;
     state_->counters.refused += state_->full;

@@ -24,6 +24,7 @@ constexpr int64_t kEventsOfARegion = 2;
 constexpr int kBatches = 7;
 constexpr int kEventsOfABatch = 500;   // all batches fit a chunk of a log
 constexpr int kLaunchesOfABatch = 64;  // a queue takes 1,024; batches of 1,000 come out at half of this (H100)
+constexpr int kCallsOfALook = 16;      // whether they take too long
 constexpr int kWarmUp = 16;
 constexpr auto kQueryInterval = std::chrono::microseconds(50);
 constexpr unsigned kNoTiming = 2;  // CU_EVENT_DISABLE_TIMING
@@ -31,14 +32,19 @@ constexpr int kNotReady = 600;
 
 constexpr const char* kEmpty = "\n.visible .entry gpuscope_empty() { ret; }\n";
 
-/// The median time of one of the calls of a batch, in ns. `after` is not counted.
+/// The median time of one of the calls of a batch, in ns. `after` is not counted. Throws NotAvailable where the calls
+/// take longer than `limit` in all.
 template <class F, class G>
-double median_time(int calls, F&& call, G&& after) {
+double median_time(int calls, F&& call, G&& after, std::chrono::nanoseconds limit = std::chrono::hours(1)) {
   std::array<double, kBatches> times{};
+  const auto until = Clock::now() + limit;
   for (double& each : times) {
     const auto began = Clock::now();
     for (int made = 0; made < calls; ++made) {
       call();
+      if (made % kCallsOfALook == 0 && Clock::now() > until) {
+        throw base::NotAvailable("the cost of a launch", "the driver was busy with other work", "");
+      }
     }
     const std::chrono::nanoseconds took = Clock::now() - began;
     each = static_cast<double>(took.count()) / calls;
@@ -176,9 +182,9 @@ LaunchProbe::Times LaunchProbe::measure() {
   wait();
   Times times{};
   times.launch_ns = median_time(
-      kLaunchesOfABatch, [this] { work_->launch(); }, wait);
+      kLaunchesOfABatch, [this] { work_->launch(); }, wait, limit_);
   times.call_ns = median_time(
-      kLaunchesOfABatch, [&] { cuda.stream_synchronize(work_->stream); }, [] {});
+      kLaunchesOfABatch, [&] { cuda.stream_synchronize(work_->stream); }, [] {}, limit_);
   return times;
 }
 

@@ -45,7 +45,7 @@ double measure_event() noexcept;
 ///
 /// Only where the program has made a primary context already, and while nothing is captured in it. Waits for the GPU
 /// for at most `limit` at a time: another program, or a kernel that never ends, may hold it. What is not ended then is
-/// left behind, as to destroy it would wait too.
+/// left behind, as to destroy it would wait too. Launches that take `limit` in all are given up as well.
 class LaunchProbe {
  public:
   static constexpr std::chrono::milliseconds kLimit{20};
@@ -61,6 +61,7 @@ class LaunchProbe {
     double launch_ns;
     double call_ns;
   };
+  /// Throws NotAvailable where the GPU or the driver is held by others.
   Times measure();
 
  private:

@@ -42,6 +42,8 @@ constexpr auto kQuietInterval = 5ms;
 constexpr int kQuietRounds = 4;
 // While a flush is waited for, what it has delivered so far is decoded this often.
 constexpr auto kDecodeInterval = 1ms;
+// Records of a GPU are kept so long for its clock to be read, which its work may delay.
+constexpr std::chrono::steady_clock::duration kClockLimit = 2s;
 
 // Two clocks of one epoch differ by the wall clock's slewing since start; different epochs differ by far more.
 constexpr int64_t kSameEpochNs = 1'000'000;
@@ -296,8 +298,11 @@ Recorder::Recorder(Vendor& vendor, const Options& options)
       exhausted_start_(vendor.collector.buffers().exhausted()),
       foreign_start_(vendor.collector.buffers().foreign()) {}
 
-bool Recorder::read_gpu_clocks() {
+bool Recorder::read_gpu_clocks(bool later) {
   clock_reader_ = std::make_unique<GpuClockReader>(vendor_.cuda);
+  if (!has_context(vendor_.cuda)) {
+    return later;
+  }
   return clock_reader_->read(options_.clock_wait) && clock_reader_->has_clocks();
 }
 
@@ -306,6 +311,36 @@ void Recorder::take_gpu_clocks() {
     for (const auto& [device, reading] : clock_reader_->take()) {
       gpu_clocks_.add(device, reading);
     }
+  }
+}
+
+bool Recorder::awaits_gpu_clocks() {
+  if (clock_reader_ == nullptr) {
+    return false;
+  }
+  const std::vector<GpuClockReader::Device> devices = clock_reader_->devices();
+  if (std::ranges::all_of(devices, [this](GpuClockReader::Device device) { return gpu_clocks_.knows(device); })) {
+    awaits_clocks_since_.reset();
+    return devices.empty();
+  }
+  const auto now = std::chrono::steady_clock::now();
+  awaits_clocks_since_ = awaits_clocks_since_.value_or(now);
+  return now - *awaits_clocks_since_ < kClockLimit &&
+         vendor_.collector.buffers().unread() < activity::BufferPool::kMaxBuffers / 2;
+}
+
+// Records though no GPU has a primary context: the program has made contexts of its own, in which no clock is read. The
+// records so far have no times that mean anything here.
+void Recorder::leave_clocks_of_others() {
+  const bool has_records = vendor_.collector.buffers().unread() != 0;
+  if (clock_reader_ != nullptr && flusher_ != nullptr && has_records && clock_reader_->devices().empty() &&
+      flusher_->wait(0ns)) {
+    decoder_->decode(vendor_.collector.buffers());
+    vendor_.collector.leave_raw_timestamps();
+    decoder_->gpu_records().set_gpu_clocks(nullptr);
+    flusher_.reset();
+    clock_reader_.reset();
+    start_flusher();
   }
 }
 
@@ -397,7 +432,7 @@ std::unique_ptr<store::Store> Recorder::end_window(const Facts& about, std::chro
     const Facts facts = gather_facts(about);
     store = decoder_->finish(about.close_ns);
     if (last && is_idle && facts.counters.launches >= kWorthMeasuring) {
-      measure_launches();
+      measure_launches(facts.counters.later_calls != 0);
     }
     write_facts(*store, facts, vendor_.costs, vendor_.cuda, vendor_.collector.cupti());
   } catch (...) {
@@ -423,11 +458,12 @@ std::unique_ptr<store::Store> Recorder::end_window(const Facts& about, std::chro
 void Recorder::poll(bool flush) {
   const auto before = std::chrono::steady_clock::now();
   activity::Collector& collector = vendor_.collector;
-  if (flusher_ != nullptr && flush) {
-    flusher_->begin();
-  }
   // An exception that leaves this thread would end the program.
   try {
+    leave_clocks_of_others();
+    if (flusher_ != nullptr && flush) {
+      flusher_->begin();
+    }
     if (failed_) {
       decoder_->discard(collector.buffers());
     } else {
@@ -436,7 +472,7 @@ void Recorder::poll(bool flush) {
         decoder_->state().dictionaries.forget_pointers();
       }
       take_gpu_clocks();
-      decoder_->decode(collector.buffers());
+      decoder_->decode(collector.buffers(), awaits_gpu_clocks());
       read_gpu_spans();
       read_counters();
       read_device_samples();
@@ -483,8 +519,9 @@ void Recorder::release_cupti() {
 }
 
 // Once in a process, when the last window is complete: what is launched here is of no recording. CUPTI is stopped, as
-// it is at once anyway.
-void Recorder::measure_launches() noexcept {
+// it is at once anyway. Not while other threads call the driver: the driver's lock is theirs then, so that what takes 10 ms took
+// 0.6 to 8 s beside eight of them (H100).
+void Recorder::measure_launches(bool others_call) noexcept {
   activity::Collector& collector = vendor_.collector;
   Costs& costs = vendor_.costs;
   if (costs.is_measured || collector.tier() != activity::Tier::Sole) {
@@ -492,6 +529,10 @@ void Recorder::measure_launches() noexcept {
   }
   if (collector.watches_allocations()) {  // and would see ours
     costs.why_not = "allocations of the driver were watched";
+    return;
+  }
+  if (others_call) {
+    costs.why_not = "other threads went on calling the driver";
     return;
   }
   const auto began = std::chrono::steady_clock::now();
@@ -578,6 +619,7 @@ void Recorder::fetch_unfinished() {
     std::this_thread::sleep_for(kQuietInterval);
   }
   decoder_->gpu_records().set_forced(true);
+  awaits_clocks_since_ = std::chrono::steady_clock::now() - kClockLimit;  // and for no clock any longer
   poll(false);
   decoder_->gpu_records().set_forced(false);
 }

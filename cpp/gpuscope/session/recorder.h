@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <semaphore>
 #include <string>
 #include <thread>
@@ -53,6 +54,8 @@ struct Options {
   bool may_share_cupti = false;
   // How long a recording waits at its start for a GPU to tell its clock; later for a tenth of that, as it tries again.
   std::chrono::nanoseconds clock_wait = std::chrono::milliseconds(20);
+  // From this age of CUPTI on its own timestamps are dear enough to be replaced: 0.1 us more a launch.
+  std::chrono::nanoseconds old_cupti = std::chrono::seconds(20);
   counters::Request counters;
   std::chrono::nanoseconds device_interval{};  // at which NVML is asked of the GPUs; 0: not at all
   driver::Nvml nvml;                           // where it is asked
@@ -144,8 +147,9 @@ class Recorder {
   /// Called on the thread whose regions others inherit.
   Recorder(Vendor& vendor, const Options& options);
 
-  /// Reads the GPUs' clocks; true where records may have the time of these. Before CUPTI is started.
-  bool read_gpu_clocks();
+  /// Reads the GPUs' clocks; true where records may have the time of these. `later`: also where the process has no
+  /// context yet, as a clock can be read once there is one. Before CUPTI is started.
+  bool read_gpu_clocks(bool later);
   /// `collecting`: CUPTI delivers.
   void begin(bool collecting);
   /// Throws std::system_error where no thread can be started.
@@ -193,10 +197,13 @@ class Recorder {
  private:
   void make_decoder();
   void take_gpu_clocks();
+  /// Whether records may be of a GPU whose clock has not been read yet, but may soon be.
+  bool awaits_gpu_clocks();
+  void leave_clocks_of_others();
   void flush_and_decode();
   void wait_for_gpu_work(std::chrono::nanoseconds limit, bool last);
   void wait_for_gpu_records(std::chrono::nanoseconds limit);
-  void measure_launches() noexcept;
+  void measure_launches(bool others_call) noexcept;
   bool awaits_gpu_work() const;
   std::chrono::nanoseconds grace() const;
   void fetch_unfinished();
@@ -210,6 +217,7 @@ class Recorder {
   std::unique_ptr<attribution::Decoder> decoder_;
   std::unique_ptr<GpuClockReader> clock_reader_;    // where records have the time of the GPUs' clocks
   attribution::GpuClocks gpu_clocks_;               // as read
+  std::optional<std::chrono::steady_clock::time_point> awaits_clocks_since_;
   std::unique_ptr<Flusher> flusher_;                // where CUPTI delivers
   std::unique_ptr<counters::PmSampling> sampling_;  // where counters are sampled
   std::vector<counters::Samples> samples_;

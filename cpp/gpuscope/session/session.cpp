@@ -120,13 +120,15 @@ void Session::start_thread() {
   entered_.acquire();
 }
 
-// CUPTI's own timestamps cost more the longer a process is recorded, which tells where a recording may go on for hours.
-// What has the host's time, or the time of CUPTI's own clock, keeps that.
-bool Session::wants_raw_timestamps() const {
+// CUPTI's own timestamps cost more the longer ago CUPTI was started, which tells where a recording may go on for hours,
+// and in a window of a program that has run for long. Records of waits keep the host's time. Those of memory and of
+// overheads would have what reads the clock among them; counters have the time of CUPTI's own clock.
+bool Session::gets_raw_timestamps() {
   const bool may_last = options_.settings.mode != attribution::Mode::Full;
-  const bool has_others =
-      options_.synchronization || options_.overheads || options_.memory || !options_.counters.metrics.empty();
-  return may_last && !has_others && !vendor_.collector.watches_allocations() && has_context(vendor_.cuda);
+  const bool is_old = vendor_.collector.age() >= options_.old_cupti;
+  const bool has_others = options_.overheads || options_.memory || !options_.counters.metrics.empty();
+  return (may_last || is_old) && !has_others && !vendor_.collector.watches_allocations() &&
+         recorder_.read_gpu_clocks(may_last);
 }
 
 void Session::choose_tier() {
@@ -148,7 +150,7 @@ void Session::choose_tier() {
       .overheads = options_.overheads && keeps_rows,
       .memory = options_.memory && keeps_rows,
       .may_share = options_.may_share_cupti,
-      .raw_timestamps = wants_raw_timestamps() && recorder_.read_gpu_clocks()};
+      .raw_timestamps = gets_raw_timestamps()};
   cupti_was_started.store(true);
   const activity::Tier got = vendor_.collector.start(wanted);
   collecting_ = got != activity::Tier::None;

@@ -62,7 +62,7 @@ class Session {
   enum class Request { None, Cut, Stop, ReleaseCupti };
 
   void choose_tier();
-  bool wants_raw_timestamps() const;
+  bool gets_raw_timestamps();
   void start_thread();
   bool in_forked_child() const noexcept;
   void run();

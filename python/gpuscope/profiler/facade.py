@@ -662,7 +662,9 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             for sentence in _without_torch(self._options):
                 self._annotations.note(sentence)
             then = functools.partial(self.on_trace_ready, self) if saves and self.on_trace_ready is not None else None
-            self._windows.end(then, last=action is None or self._schedule_is_over(), timeout=timeout)
+            # Steps that wait are not to pay for the recording: the next cycle's warmup begins another.
+            last = action is None or not action.collects or self._schedule_is_over()
+            self._windows.end(then, last=last, timeout=timeout)
         while self._windows.undelivered:
             self._windows.undelivered.popitem()[1]()
 

@@ -29,6 +29,7 @@ struct Launches {
   static inline std::atomic<int> loaded{0};
   static inline std::atomic<int> unloaded{0};
   static inline std::atomic<bool> ends{true};  // whether the GPU comes to its end
+  static inline std::chrono::nanoseconds launch_time = kLaunch;
 
   static void spin(std::chrono::nanoseconds time) {
     const auto began = std::chrono::steady_clock::now();
@@ -38,6 +39,7 @@ struct Launches {
   static driver::Cuda table() {
     launched = loaded = unloaded = 0;
     ends = true;
+    launch_time = kLaunch;
     driver::Cuda table = Cuda::reset().table();
     Cuda::instance().active_contexts = 1;
     table.module_load_data = [](driver::CuModule* module, const void*) {
@@ -57,7 +59,7 @@ struct Launches {
     table.launch_kernel = [](driver::CuFunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                              driver::CuStream, void**, void**) {
       ++launched;
-      spin(kLaunch);
+      spin(launch_time);
       if (Cupti::instance().subscribed != 0) {
         Cupti::instance().launch("gpuscope_empty");
         spin(kRecording);
@@ -133,6 +135,16 @@ TEST(LaunchProbe, LeavesAGpuThatIsBusyAlone) {
   EXPECT_TRUE(Cuda::instance().pushed.empty());
 }
 
+TEST(LaunchProbe, LeavesADriverThatIsBusyAlone) {
+  Cupti::reset();
+  const driver::Cuda cuda = Launches::table();
+  Launches::launch_time = std::chrono::milliseconds(1);
+  EXPECT_NE(reason(cuda).find("the driver was busy"), std::string::npos);
+  EXPECT_LT(Launches::launched, 100);
+  EXPECT_EQ(Launches::unloaded, 1);
+  EXPECT_TRUE(Cuda::instance().pushed.empty());
+}
+
 TEST(LaunchProbe, LaunchesNothingWhereTheProgramHasNoContextOrCaptures) {
   Cupti::reset();
   const driver::Cuda cuda = Launches::table();
@@ -203,6 +215,23 @@ TEST_F(MeasuredSessions, SayWhyTheyCouldNot) {
   Launches::ends = false;
   const auto store = record(2'000);
   EXPECT_NE(info(*store, "overhead_source").find("the GPU was busy"), std::string::npos);
+  EXPECT_EQ(store->kernel.size(), 2'000U);
+}
+
+TEST_F(MeasuredSessions, DoNotMeasureWhileOtherThreadsLaunch) {
+  Session session(vendor_, {});
+  session.open();
+  for (int count = 0; count < 2'000; ++count) {
+    cupti_.launch("theirs");
+  }
+  cupti_.on_flush = [this](bool) {  // on another thread, while the window's end is waited for
+    cupti_.launch("others");
+    cupti_.deliver();
+  };
+  const auto store = session.stop();
+  cupti_.on_flush = nullptr;
+  EXPECT_EQ(info(*store, "overhead_source"), "estimated: other threads went on calling the driver");
+  EXPECT_EQ(Launches::launched, 0);
   EXPECT_EQ(store->kernel.size(), 2'000U);
 }
 

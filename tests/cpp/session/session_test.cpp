@@ -202,6 +202,61 @@ TEST_F(ClockedSessions, LeaveTimestampsToCuptiWhereEveryRowIsKept) {
   EXPECT_TRUE(cupti_.raw_timestamps.empty());
 }
 
+TEST_F(ClockedSessions, LeaveTimestampsToCuptiNoLongerOnceItIsOld) {
+  Options options;
+  options.clock_wait = std::chrono::minutes(1);
+  options.old_cupti = std::chrono::nanoseconds(1);
+  start(options);
+  EXPECT_TRUE(cupti_.raw_timestamps.empty());  // it has only begun
+  session_.reset();
+  start(options);
+  EXPECT_EQ(cupti_.raw_timestamps, std::vector<int>{1});
+}
+
+TEST_F(ClockedSessions, ReadTheClockOfAGpuThatIsFirstUsedLater) {
+  cuda_.active_contexts = 0;
+  Session& session = start_in(Mode::Ring);
+  EXPECT_EQ(cupti_.raw_timestamps, std::vector<int>{1});
+  session.open();
+  const int64_t before_ns = base::Clock::process().now_ns();
+  cuda_.active_contexts = 1;
+  launch();
+  base::EventLogs::process().wake().release();  // records are looked at before the clock is read
+  std::this_thread::sleep_for(kShort);
+  const auto store = session.stop();
+  ASSERT_EQ(store->kernel.size(), 1U);
+  EXPECT_EQ(audit(*store, "zero_time"), 0U);
+  EXPECT_GE(store->kernel.start_ns[0], before_ns - 500'000'000);  // the GPU's clock is seconds ahead
+  EXPECT_LE(store->kernel.start_ns[0], before_ns + fakes::ClockKernels::kAheadNs / 2);
+}
+
+TEST_F(ClockedSessions, HandOverWhatAGpuDidThatNeverToldItsClock) {
+  cuda_.active_contexts = 0;
+  Session& session = start_in(Mode::Ring, std::chrono::milliseconds(10));
+  session.open();
+  cuda_.active_contexts = 1;
+  gpu_.busy = true;
+  launch();
+  const auto store = session.stop(kShort);
+  EXPECT_EQ(audit(*store, "zero_time"), 1U);
+  EXPECT_EQ(audit(*store, "missing"), 0U);
+}
+
+TEST_F(ClockedSessions, LeaveTimestampsToCuptiWhereContextsAreTheProgramsOwn) {
+  cuda_.active_contexts = 0;
+  Session& session = start_in(Mode::Ring);
+  session.open();
+  launch();
+  while (cupti_.raw_timestamps != std::vector<int>{1, 0}) {
+    std::this_thread::sleep_for(kShort);
+  }
+  cupti_.launch("later");
+  const auto store = session.stop();
+  EXPECT_EQ(audit(*store, "zero_time"), 1U);
+  ASSERT_EQ(store->kernel.size(), 1U);  // a ring has no place for what has no time
+  EXPECT_EQ(store->kernel.flags[0], 0U);
+}
+
 TEST_F(ClockedSessions, LeaveTimestampsToCuptiWhereTheGpuIsBusy) {
   gpu_.busy = true;
   start_in(Mode::Ring, std::chrono::milliseconds(1));
