@@ -19,7 +19,7 @@ from gpuscope.diagnosis.host_waits import DEEPEST, program_frame, stacks_in
 from gpuscope.diagnosis.idle import IdlePieces, explain_steps
 from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import is_replayed
-from gpuscope.diagnosis.steps import Array, Steps, covered_ns, is_one_of
+from gpuscope.diagnosis.steps import Array, Steps, covered_ns, is_one_of, usual
 from gpuscope.memory.call_stacks import is_program
 from gpuscope.trace import NONE, Trace
 
@@ -249,7 +249,7 @@ class Context:
         rows = np.flatnonzero(self.launches & (self.call_step >= 0))
         rows = rows[np.lexsort((api.start_ns[rows], api.thread[rows]))]
         between = np.diff(api.start_ns[rows])[np.diff(api.thread[rows].astype(np.int64)) == 0]
-        return int(np.median(between)) if len(between) else 0
+        return usual(between)
 
     @cached_property
     def longest_launch_ns(self) -> int:

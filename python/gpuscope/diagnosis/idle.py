@@ -20,7 +20,7 @@ from gpuscope import _core
 from gpuscope._core import CallKind, FunctionKind, OverheadKind, RegionKind, SyncKind
 from gpuscope.analysis.rows import ANNOTATIONS
 from gpuscope.diagnosis.host_waits import cpu_waits, lock_waits, program_frame
-from gpuscope.diagnosis.steps import MANY, Array, Steps, count_before, is_one_of, profiler_spans
+from gpuscope.diagnosis.steps import MANY, Array, Steps, count_before, is_one_of, profiler_spans, usual
 from gpuscope.frameworks.python_functions import FILES
 from gpuscope.trace import NONE, Trace
 
@@ -316,7 +316,7 @@ def _gaps(steps: Steps, work: Work) -> _Gaps:
 
 
 def _learned(times: Array, limits: tuple[int, int]) -> int:
-    return int(np.clip(2 * np.median(times), *limits)) if len(times) else limits[0]
+    return int(np.clip(2 * usual(times), *limits))
 
 
 def _explain_host(trace: Trace, calls: _Calls, thread: int, idle_starts: Array, starts: Array, ends: Array) -> Array:

@@ -27,6 +27,9 @@ LEAST_LEFT = 5
 MANY = 8
 """A table of so many times as many entries takes less than looking each up."""
 
+_SAMPLE = 1 << 16
+"""The median of so many is within 0.4 % of the ranks, at two standard errors."""
+
 Array = np.ndarray[Any, Any]
 
 
@@ -69,6 +72,13 @@ def distinct(rows: Array, count: int) -> Array:
     seen = np.zeros(count, bool)
     seen[rows] = True
     return np.flatnonzero(seen)
+
+
+def usual(values: Array) -> int:
+    """Their median, for a limit: a sample's where there are many. NumPy takes 0.15 s for a million that are alike."""
+    if len(values) > _SAMPLE:
+        values = values[np.random.default_rng(0).integers(0, len(values), _SAMPLE)]
+    return int(np.median(values)) if len(values) else 0
 
 
 def is_one_of(kinds: Array, wanted: Iterable[int]) -> Array:

@@ -183,9 +183,9 @@ def _calls_around(context: Context, waits: Array) -> tuple[Array, Array]:
 
     def widen(begins: Array, until: Array, known: Array) -> None:
         for thread in every:
-            launches = context.launches_of(thread)
+            launches = np.append(context.launches_of(thread), np.iinfo(np.int64).max)
             here = np.flatnonzero(known & (threads == thread))
-            none = count_before(launches, begins[here], equal=False) == count_before(launches, until[here], equal=False)
+            none = launches[count_before(launches, begins[here], equal=False)] >= until[here]
             here = here[none]
             starts[here], ends[here] = np.minimum(starts[here], begins[here]), np.maximum(ends[here], until[here])
 
