@@ -257,22 +257,23 @@ def stop_while_launching(gpu: Gpu, name: str, nanoseconds: int, pause_s: float, 
     return worst(lines)
 
 
-def windows_while_launching(gpu: Gpu, stops: int) -> Line:
+def windows_while_launching(gpu: Gpu, name: str, wait: int, stops: int) -> Line:
+    """Of a schedule whose cycles follow one another, or after steps that wait: then each has a session of its own."""
     import gpuscope
 
     lines: list[Line] = []
     spent: list[float] = []
     with launching(gpu, STOPPED_THREADS, 1, 0.001):
         prof = profiler(
-            schedule=gpuscope.schedule(wait=0, warmup=1, active=1, repeat=stops),
-            on_trace_ready=lambda p: lines.append(judged("windows of a schedule", p, None, 0.0)),
+            schedule=gpuscope.schedule(wait=wait, warmup=1, active=1, repeat=stops),
+            on_trace_ready=lambda p: lines.append(judged(name, p, None, 0.0)),
         )
         prof.start()
-        for _ in range(2 * stops):
+        for _ in range((wait + 2) * stops):
             time.sleep(0.1)
             spent.append(timed_ms(prof.step))
         prof.stop()
-    for line, ms in zip(lines, spent[1::2], strict=True):
+    for line, ms in zip(lines, spent[wait + 1 :: wait + 2], strict=True):
         line.stop_ms = round(ms, 2)
     return worst(lines)
 
@@ -342,7 +343,8 @@ def scenes(gpu: Gpu, quick: bool, seconds: float, threads: int) -> dict[str, Cal
         "stop slow": lambda: stop_while_launching(gpu, "stop: 8 threads, 10 us kernels", 10_000, 0.0, stops),
         "stop server": lambda: stop_while_launching(gpu, "stop: 8 threads, one a ms of 0.8", 800_000, 0.001, stops),
         "stop long": lambda: stop_while_launching(gpu, "stop: 8 threads, 20 ms kernels", 20_000_000, 0.021, stops),
-        "windows": lambda: windows_while_launching(gpu, stops),
+        "windows": lambda: windows_while_launching(gpu, "windows of a schedule", 0, stops),
+        "windows, waits": lambda: windows_while_launching(gpu, "windows of a schedule that waits", 1, stops),
         "long": lambda: long_kernel(gpu, 2.0 if quick else LONG_KERNEL_SECONDS),
         "cycles": lambda: start_stop(gpu, int(CYCLES * share)),
         "minute": lambda: busy(gpu, "16 threads for a minute", BUSY_THREADS, BUSY_SECONDS * share),

@@ -930,9 +930,9 @@ class PythonFunctions:
         Has calls logged; False where other tools leave no place, or frames are not known. `prefixes`: what the names of files are given without; `module_call`: the code of torch.nn.Module.__call__, or None; `is_wanted`: called once with the name of each function, true for those whose calls are logged; None for all. A line that called another first may not be asked again.
         """
     @staticmethod
-    def stop() -> None:
+    def stop() -> bool:
         """
-        Ends that.
+        Ends that; whether calls of this thread were logged up to now.
         """
 class PythonSampler:
     """

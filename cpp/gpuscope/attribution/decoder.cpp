@@ -157,7 +157,10 @@ void Decoder::drain_logs() {
       return true;
     });
     being_read_.pop_back();
-    log_dropped_ += log->take_dropped();
+    if (const uint64_t dropped = log->take_dropped(); dropped != 0) {
+      log_dropped_ += dropped;
+      replay.lose_events();
+    }
     state_.counters.work_ns += log->take_work();
     state_.counters.function_work_ns += log->take_function_work();
     if (is_main && state_.window.open_ns.load(std::memory_order_relaxed) <= state_.clock.now_ns()) {

@@ -726,6 +726,10 @@ void Replay::function_enter(int64_t at_ns, uint32_t name, uint32_t detail) {
   }
   ++state_->counters.function_events;
   const bool running = (detail & FunctionDetail::kRunning) != 0;
+  if (has_lost_events_) {  // a frame is where another was: the end of that one found no room in the log
+    const auto stale = std::ranges::find(functions_, detail & ~FunctionDetail::kRunning, &OpenFunction::detail);
+    end_functions(static_cast<std::size_t>(stale - functions_.begin()), at_ns);
+  }
   const int64_t start_ns = running ? state_->window.open_ns.load(std::memory_order_relaxed) : at_ns;
   uint32_t row = kNone;
   if (state_->keeps_rows()) {
@@ -745,18 +749,22 @@ void Replay::function_exit(int64_t at_ns, uint32_t detail) {
   for (std::size_t depth = functions_.size(); depth-- > 0;) {
     if (functions_[depth].detail == detail) {
       ++state_->counters.function_events;
-      for (std::size_t ended = depth; ended < functions_.size(); ++ended) {
-        if (functions_[ended].row != kNone) {
-          state_->store->python_function.flags[functions_[ended].row] &= static_cast<uint16_t>(~store::kOpen);
-        }
-      }
-      return close_functions(depth, at_ns);
+      return end_functions(depth, at_ns);
     }
     // A built-in function is called last: where another is, its call was not seen.
     if (FunctionDetail::kind(detail) == base::FunctionKind::BuiltIn) {
       return;
     }
   }
+}
+
+void Replay::end_functions(std::size_t depth, int64_t end_ns) {
+  for (std::size_t ended = depth; ended < functions_.size(); ++ended) {
+    if (functions_[ended].row != kNone) {
+      state_->store->python_function.flags[functions_[ended].row] &= static_cast<uint16_t>(~store::kOpen);
+    }
+  }
+  close_functions(depth, end_ns);
 }
 
 void Replay::close_functions(std::size_t depth, int64_t end_ns) {

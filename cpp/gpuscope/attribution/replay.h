@@ -34,6 +34,8 @@ class Replay {
                  uint32_t result);
   /// A launch or copy of the window is under way.
   bool has_open_launches() const;
+  /// Some of the thread's events found no room in its log: ends may be missing from now on.
+  void lose_events() noexcept { has_lost_events_ = true; }
 
   /// Adds rows for the regions that were open before the window was.
   void open_window();
@@ -172,6 +174,8 @@ class Replay {
   void allocation(int64_t at_ns, bool has_failed);
   void function_enter(int64_t at_ns, uint32_t name, uint32_t detail);
   void function_exit(int64_t at_ns, uint32_t detail);
+  /// Those from this depth on have ended; close_functions: or are cut, as the window ends.
+  void end_functions(std::size_t depth, int64_t end_ns);
   void close_functions(std::size_t depth, int64_t end_ns);
   void add_results(uint32_t row);
   void add_details(uint32_t row, const OpenRegion& region, uint32_t parent_path);
@@ -222,6 +226,7 @@ class Replay {
   std::deque<std::size_t> offered_strands_;  // those with nothing open, and some in which something opened since
   std::vector<OpenCall> calls_;
   std::vector<OpenFunction> functions_;  // of Python; no regions, and not in anything's path
+  bool has_lost_events_ = false;
   std::deque<Moment> timeline_;
   Arguments arguments_;
   bool has_arguments_ = false;

@@ -533,6 +533,8 @@ void switch_off() {
   monitor.attr("restart_events")();  // or places that were disabled would tell nobody of the next calls
 }
 
+bool is_heard() noexcept { return true; }
+
 void join_thread(const py::object&, const std::string&, const py::object&) {}  // all threads are monitored
 
 #else
@@ -584,6 +586,8 @@ bool switch_on() {
 }
 
 void switch_off() { swap_hooks(on_event, nullptr); }
+
+bool is_heard() noexcept { return PyThreadState_Get()->c_profilefunc == on_event; }
 
 // For threading.setprofile: the first event of a thread that began after `start`.
 void join_thread(const py::object& frame, const std::string& event, const py::object&) {
@@ -662,12 +666,15 @@ bool start(std::vector<std::string> prefixes, py::object module_call, py::object
   return is_on;
 }
 
-void stop() {
+/// Whether this thread was listened to up to now: another profiler may have taken the hook.
+bool stop() {
+  const bool kept = is_on && is_heard();
   if (std::exchange(is_on, false)) {
     switch_off();
     CalledFrames::forget_all();
     names->stop();
   }
+  return kept;
 }
 
 // For gc.callbacks.
@@ -683,7 +690,7 @@ void on_garbage(const std::string& phase, const py::object& /*info*/) {
 
 void measure(const py::function&, const py::function&, const py::function&, int) {}
 bool start(const std::vector<std::string>&, const py::object&, const py::object&) { return false; }
-void stop() {}
+bool stop() { return false; }
 void join_thread(const py::object&, const std::string&, const py::object&) {}
 void on_garbage(const std::string&, const py::object&) {}
 
@@ -706,7 +713,7 @@ void bind_python_functions(py::module_& module) {
           "torch.nn.Module.__call__, or None; `is_wanted`: called once with the name of each function, true for "
           "those whose calls are logged; None for all. A line that called another first may not be asked "
           "again.")
-      .def_static("stop", &stop, "Ends that.")
+      .def_static("stop", &stop, "Ends that; whether calls of this thread were logged up to now.")
       .def_static("join_thread", &join_thread, py::arg("frame"), py::arg("event"), py::arg("argument"),
                   "For threading.setprofile.")
       .def_static("on_garbage", &on_garbage, py::arg("phase"), py::arg("info"), "For gc.callbacks.");

@@ -51,7 +51,7 @@ class GpuClockReader {
 
   driver::Cuda cuda_;
   std::map<Device, Clock> clocks_;  // the reading thread's
-  mutable std::mutex mutex_;     // guards what follows
+  mutable std::mutex mutex_;        // guards what follows
   Readings readings_;
   Total total_;
 };

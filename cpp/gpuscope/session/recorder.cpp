@@ -519,8 +519,8 @@ void Recorder::release_cupti() {
 }
 
 // Once in a process, when the last window is complete: what is launched here is of no recording. CUPTI is stopped, as
-// it is at once anyway. Not while other threads call the driver: the driver's lock is theirs then, so that what takes 10 ms took
-// 0.6 to 8 s beside eight of them (H100).
+// it is at once anyway. Not while other threads call the driver: the driver's lock is theirs then, so that what takes
+// 10 ms took 0.6 to 8 s beside eight of them (H100).
 void Recorder::measure_launches(bool others_call) noexcept {
   activity::Collector& collector = vendor_.collector;
   Costs& costs = vendor_.costs;

@@ -215,8 +215,8 @@ class Recorder {
   Vendor& vendor_;
   const Options& options_;
   std::unique_ptr<attribution::Decoder> decoder_;
-  std::unique_ptr<GpuClockReader> clock_reader_;    // where records have the time of the GPUs' clocks
-  attribution::GpuClocks gpu_clocks_;               // as read
+  std::unique_ptr<GpuClockReader> clock_reader_;  // where records have the time of the GPUs' clocks
+  attribution::GpuClocks gpu_clocks_;             // as read
   std::optional<std::chrono::steady_clock::time_point> awaits_clocks_since_;
   std::unique_ptr<Flusher> flusher_;                // where CUPTI delivers
   std::unique_ptr<counters::PmSampling> sampling_;  // where counters are sampled

@@ -26,6 +26,7 @@ _WAITS = re.compile(r"\b(synchronize|block_until_ready)\b")
 _MONITORS = sys.version_info >= (3, 12)  # calls come from sys.monitoring, which has every thread's
 _MEASURED_EVENTS = 200
 _TAKEN = "with_stack: Python functions are not recorded: {}; the stacks of operators are"
+_LOST = "with_stack: calls of Python functions are missing, as another profiler (cProfile, coverage) took Python's hook"
 _WHO = (
     "other tools have the places 3 and 4 of sys.monitoring"
     if _MONITORS
@@ -41,11 +42,13 @@ class _PythonFunctions:
         self._garbage = garbage
         self._every = every
         self._started = False
+        self._thread = 0
 
     def start(self) -> None:
         """A window begins."""
         calls = (_prefixes(), _module_call()) if self._every else (_prefixes(), None, _is_wait)
         self._started = True
+        self._thread = threading.get_ident()
         if not _MONITORS and threading._profile_hook is None:
             threading.setprofile(PythonFunctions.join_thread)
         if self._garbage:
@@ -55,14 +58,19 @@ class _PythonFunctions:
             PythonFunctions.measure(_call_nothing, _resume_nothing, _call_built_in, _MEASURED_EVENTS)
         if is_taken or not PythonFunctions.start(*calls):
             self._note(_TAKEN.format(_WHO))
-            self.stop()
+            self._end()
 
     def stop(self) -> None:
         """It ends."""
-        if self._started:
-            PythonFunctions.stop()
-            self._remove()
-            self._started = False
+        if self._started and not self._end() and threading.get_ident() == self._thread:
+            self._note(_LOST)
+
+    def _end(self) -> bool:
+        """Whether this thread was listened to up to now."""
+        kept = PythonFunctions.stop()
+        self._remove()
+        self._started = False
+        return kept
 
     def _remove(self) -> None:
         if threading._profile_hook is PythonFunctions.join_thread:

@@ -23,7 +23,10 @@ _INSTALLED = ("/site-packages/", "/dist-packages/")
 _SOURCE = (".py", ".pyw", ".pyx")
 # What was typed or made of a text; a notebook's cell may also be a file of this suffix in a folder of its own.
 _TYPED = ("<stdin>", "<string>", "<console>", "<input>", "<ipython-input", "<python-input", "<command-", "<doctest ")
-_ELSEWHERE = re.compile(r"/lib/python3\.\d+t?/")  # the standard library of the machine that wrote a snapshot
+# The standard library of the machine that wrote a snapshot: of Unix, and of Windows in folders of Python's or Conda's.
+_ELSEWHERE = re.compile(r"/lib(64)?/python3\.\d+t?/|\A[A-Z]:/.*(python|conda|/envs/)[^/]*/lib/", re.IGNORECASE)
+# What torch.compile writes: a letter and a hash, in a folder named by the first two of that (torch/_inductor/codecache).
+_COMPILED = re.compile(r"/([a-z2-7]{2})/[a-z]\1[a-z2-7]{20,}\.py\Z")
 
 _FRAMEWORKS = {"torch", "torchvision", "numpy", "cupy", "jax", "triton"}
 _SCRIPTS = {
@@ -60,7 +63,7 @@ def line_text(line: Frame | None, missing: str = NO_STACK) -> str:
     """A line as "train.py:12 step", the file without its folders; `missing` for None."""
     if line is None:
         return missing
-    return f"{os.path.basename(line.file) or line.file}:{line.line} {line.function}"
+    return f"{os.path.basename(unix_path(line.file)) or line.file}:{line.line} {line.function}"
 
 
 def program_line_text(stack: int) -> str:
@@ -73,6 +76,11 @@ def without_gpuscope(stack: Iterable[Frame]) -> tuple[Frame, ...]:
     return tuple(frame for frame in stack if not is_gpuscope(frame.file))
 
 
+def unix_path(file: str) -> str:
+    """A file's path with slashes: snapshots come from Windows too."""
+    return file.replace("\\", "/")
+
+
 @functools.lru_cache(maxsize=4096)
 def is_gpuscope(file: str) -> bool:
     """Whether a file is gpuscope's."""
@@ -83,9 +91,11 @@ def is_gpuscope(file: str) -> bool:
 def is_program(file: str) -> bool:
     """Whether a file is the program's own: Python that is not installed; notebooks' cells and what was typed count.
 
-    A file without its folder, as profilers write them, is told by its first part: the module that was imported.
+    A file without its folder, as profilers write them, is told by its first part: the module that was imported. What
+    torch.compile has written is not the program's own.
     """
-    if is_gpuscope(file) or is_standard(file) or any(part in file for part in _INSTALLED):
+    file = unix_path(file)
+    if is_gpuscope(file) or is_standard(file) or any(part in file for part in _INSTALLED) or _COMPILED.search(file):
         return False
     module = file.split("/", 1)[0].removesuffix(".py")
     if module in _FRAMEWORKS or (module in sys.stdlib_module_names and file not in _SCRIPTS):
@@ -96,6 +106,7 @@ def is_program(file: str) -> bool:
 @functools.lru_cache(maxsize=4096)
 def is_standard(file: str) -> bool:
     """Whether a file is of Python's standard library, frozen modules among it."""
+    file = unix_path(file)
     if any(part in file for part in _INSTALLED):
         return False
     return file.startswith(("<frozen ", *_standard_library())) or _ELSEWHERE.search(file) is not None
@@ -104,6 +115,7 @@ def is_standard(file: str) -> bool:
 @functools.lru_cache(maxsize=4096)
 def is_python(file: str) -> bool:
     """Whether a file has Python's code, and not the C++ that PyTorch's own stacks may show too."""
+    file = unix_path(file)
     name = os.path.basename(file)
     if "." in name or "/include/" in file:
         return name.endswith(_SOURCE) or file.startswith("<")
@@ -188,11 +200,13 @@ def library_of(frames: Sequence[Frame]) -> str:
 
 def _package(file: str) -> str:
     """The installed package that a file belongs to, "python" for the standard library, "" for the program's own."""
-    path = file.replace("\\", "/")
+    path = unix_path(file)
     for folder in _PACKAGES:
         _, found, rest = path.rpartition(folder)
         if found:
             return rest.partition("/")[0].removesuffix(".py")
     if is_gpuscope(file):
         return "gpuscope"
+    if _COMPILED.search(path):
+        return "torch"
     return "python" if path.startswith("<") or is_standard(file) else ""

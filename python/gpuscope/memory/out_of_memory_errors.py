@@ -16,7 +16,7 @@ _CLASSES = {"OutOfMemoryError", "ResourceExhaustedError"}
 _WITH_CODE = {"CudaAPIError": "code", "CUDARuntimeError": "status", "CUDADriverError": "status"}  # Numba, CuPy
 _XLA = {"XlaRuntimeError", "JaxRuntimeError"}
 _TEXTS = re.compile(
-    r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|\bCUDA out of memory|\bCUDA error: out of memory"
+    r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|\bCUDA out of memory|\bCUDA (?:driver )?error: out of memory"
     r"|\bCU[A-Z]+_(?:\w+_)?ALLOC(?:ATION)?_FAILED"  # CUBLAS_STATUS_ALLOC_FAILED and its like of cuDNN, cuSOLVER, cuFFT
     r"|Cuda failure (?:2 )?'out of memory'|Triton Error \[CUDA\]: out of memory"  # the first is NCCL's
     r"|\bcu\w+ failed: out of memory"  # PyCUDA's
@@ -134,7 +134,7 @@ def _library(error: BaseException, text: str) -> str:
         return _LIBRARIES.get(package, package)
     if type(error).__name__ in _XLA:
         return "jax"
-    if "CPUAllocator" in text or "PyTorch" in text or re.search(r"CUDA out of memory|CUDA error: out", text):
+    if "CPUAllocator" in text or "PyTorch" in text or re.search(r"CUDA (?:out of memory|(?:driver )?error: out)", text):
         return "torch"
     if isinstance(error, MemoryError) or "bad_alloc" in text:
         return "CUDA" if re.search("cuda", text, re.IGNORECASE) else "host"

@@ -281,8 +281,8 @@ def _lies_at(place: Frame, wanted: str | Frame) -> bool:
     file, colon, line = wanted.rpartition(":")
     if not colon or not line.isdigit():
         file, line = wanted, str(place.line)
-    path = place.file.replace(os.sep, "/")
-    return line == str(place.line) and (path == file or path.endswith("/" + file.replace(os.sep, "/")))
+    path, file = unix_path(place.file), unix_path(file)
+    return line == str(place.line) and (path == file or path.endswith("/" + file))
 
 
 def _text(report: PeakReport) -> str:

@@ -790,6 +790,23 @@ TEST_F(Functions, NestByTheirFrames) {
   EXPECT_EQ(functions().flags[1], 0U);
 }
 
+TEST_F(Functions, EndWhereAnotherTakesTheirFrameIfEventsWereLost) {
+  main_->lose_events();
+  call("main", 0x1000);
+  for (int turn = 0; turn < 3; ++turn) {
+    call("f", 0x2000);
+    call("g", 0x3000);  // no end is seen
+  }
+  leave(0x1000);
+  ASSERT_EQ(functions().size(), 7U);
+  for (uint32_t turn = 0; turn < 3; ++turn) {
+    EXPECT_EQ(functions().parent[1 + 2 * turn], 0U);
+    EXPECT_EQ(functions().parent[2 + 2 * turn], 1 + 2 * turn);
+    EXPECT_EQ(functions().start_ns[1 + 2 * turn] + functions().duration_ns[1 + 2 * turn],
+              ns(4 + 2 * static_cast<int>(turn)));
+  }
+}
+
 TEST_F(Functions, EndWithTheirCallerWhereTheirOwnEndIsMissing) {
   call("f", 0x1000);
   call("lost", 0x2000);

@@ -389,6 +389,19 @@ def test_a_recording_gives_its_place_back():
     assert [sys.monitoring.get_tool(place) for place in (3, 4)] == [None, None]
 
 
+@pytest.mark.skipif(MONITORS, reason="sys.monitoring leaves the hook to others")
+def test_another_profiler_that_came_and_went_is_told_of():
+    def work():
+        sys.setprofile(hook_of_another)
+        sys.setprofile(None)
+        leaf(1)
+
+    prof = record(work)
+    assert not named(rows_of(prof), "leaf")
+    assert any("calls of Python functions are missing" in note for note in prof.audit().remarks)
+    assert not any("are missing" in note for note in record(lambda: leaf(1)).audit().remarks)
+
+
 def test_a_profiler_that_the_program_starts_meanwhile_keeps_its_hook():
     try:
         with gs.profile(activities=CPU, with_stack=True):
