@@ -102,6 +102,47 @@ def test_waits_of_a_ring_keep_the_time_of_the_host() -> None:
     assert 0 < np.median(found["waits_ns"]) < 50_000
 
 
+GRAPHS = """
+import json
+import gpuscope
+import torch
+from gpuscope import _core, ProfilerActivity
+
+ends = []
+with gpuscope.profile(activities=[ProfilerActivity.CUDA], mode="ring", graphs="launch") as prof:
+    x = torch.zeros(1 << 20, device="cuda")
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(side):
+        x.add_(1)
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph):
+        for _ in range(20):
+            x.add_(1)
+    torch.cuda.synchronize()
+    for _ in range(100):
+        graph.replay()
+        torch.cuda.synchronize()
+        ends.append(_core.now_ns())
+launches, calls = prof.trace.graph_launches, prof.trace.api
+began = dict(zip(calls["correlation"].tolist(), calls["start_ns"].tolist()))
+starts = zip(launches["correlation"].tolist(), launches["start_ns"].tolist())
+early = [start - began[number] for number, start in starts]
+late = [end - start - took for end, start, took in zip(ends, launches["start_ns"], launches["duration_ns"])]
+print(json.dumps({
+    "readings": int(prof.trace.info.get("clock.gpu_readings", 0)), "rows": len(launches), "early_ns": min(early),
+    "late_ns": int(min(late)), "reasons": list(prof.audit().reasons),
+}))
+"""
+
+
+def test_whole_graph_launches_of_a_ring_lie_between_their_calls_and_what_waits_for_them() -> None:
+    pytest.importorskip("torch")
+    found = last_facts(run_code(GRAPHS))
+    assert (found["rows"], found["reasons"]) == (100, []), found
+    assert found["early_ns"] > 0, found
+    assert found["late_ns"] > -20_000, found
+
+
 # The driver's own functions: a context that is not the primary one, in which no clock is read.
 OWN_CONTEXT = """
 import ctypes, json, time

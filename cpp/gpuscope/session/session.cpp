@@ -144,13 +144,14 @@ void Session::choose_tier() {
     return;
   }
   const bool keeps_rows = options_.settings.mode != attribution::Mode::Aggregate;
+  const bool graph_trace = options_.settings.merge_graphs && graph_trace_is_safe(vendor_.cuda);
   const activity::Collector::Options wanted{
-      .graph_trace = options_.settings.merge_graphs && graph_trace_is_safe(vendor_.cuda),
+      .graph_trace = graph_trace,
       .synchronization = options_.synchronization,
       .overheads = options_.overheads && keeps_rows,
       .memory = options_.memory && keeps_rows,
       .may_share = options_.may_share_cupti,
-      .raw_timestamps = gets_raw_timestamps()};
+      .raw_timestamps = !graph_trace && gets_raw_timestamps()};  // of whole graphs CUPTI may not have them
   cupti_was_started.store(true);
   const activity::Tier got = vendor_.collector.start(wanted);
   collecting_ = got != activity::Tier::None;

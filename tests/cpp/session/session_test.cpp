@@ -230,6 +230,16 @@ TEST_F(ClockedSessions, ReadTheClockOfAGpuThatIsFirstUsedLater) {
   EXPECT_LE(store->kernel.start_ns[0], before_ns + fakes::ClockKernels::kAheadNs / 2);
 }
 
+TEST_F(ClockedSessions, LeaveTimestampsToCuptiWhereGraphsAreTracedAsAWhole) {
+  cuda_.active_contexts = 0;
+  Options options;
+  options.settings.mode = Mode::Ring;
+  options.settings.merge_graphs = true;
+  start(options);
+  const bool traced = cupti_.kinds.count(activity::kGraphTrace) != 0;  // by the first session of a process alone
+  EXPECT_EQ(cupti_.raw_timestamps.empty(), traced);
+}
+
 TEST_F(ClockedSessions, HandOverWhatAGpuDidThatNeverToldItsClock) {
   cuda_.active_contexts = 0;
   Session& session = start_in(Mode::Ring, std::chrono::milliseconds(10));
