@@ -258,7 +258,7 @@ def stop_while_launching(gpu: Gpu, name: str, nanoseconds: int, pause_s: float, 
 
 
 def windows_while_launching(gpu: Gpu, name: str, wait: int, stops: int) -> Line:
-    """Of a schedule whose cycles follow one another, or after steps that wait: then each has a session of its own."""
+    """Of a schedule whose cycles follow one another, or with steps that wait in between."""
     import gpuscope
 
     lines: list[Line] = []

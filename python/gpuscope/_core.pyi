@@ -747,9 +747,9 @@ class Session:
         """
         True while a session collects in this process.
         """
-    def __init__(self, *, cuda: bool = True, mode: str = 'full', graphs: str = 'node', sync: bool = False, overheads: bool = False, max_bytes: int = 1073741824, ring_ns: int = 10000000000, stacks: bool = False, memory: bool = False, left_out: collections.abc.Set[str] = set(), counters: collections.abc.Sequence[str] = [], counters_in_full: bool = False, counter_interval_ns: int = 100000, device_interval_ns: int = 0) -> None:
+    def __init__(self, *, cuda: bool = True, mode: str = 'full', graphs: str = 'node', sync: bool = False, overheads: bool = False, max_bytes: int = 1073741824, ring_ns: int = 10000000000, stacks: bool = False, memory: bool = False, left_out: collections.abc.Set[str] = set(), counters: collections.abc.Sequence[str] = [], counters_in_full: bool = False, counter_interval_ns: int = 100000, device_interval_ns: int = 0, repeats: bool = False) -> None:
         """
-        Starts collecting; nothing is recorded until open(). `left_out`: tables of kernel, memcpy, memset and api that get no rows. `counters`: metrics to sample, those of them that fit into one pass or, in full, all. `device_interval_ns`: how often NVML is asked of the GPUs; 0: not at all.
+        Starts collecting; nothing is recorded until open(). `left_out`: tables of kernel, memcpy, memset and api that get no rows. `counters`: metrics to sample, those of them that fit into one pass or, in full, all. `device_interval_ns`: how often NVML is asked of the GPUs; 0: not at all. `repeats`: windows may come for as long as the program runs.
         """
     def cut(self, timeout: float | None = None, into: list | None = None) -> Store:
         """

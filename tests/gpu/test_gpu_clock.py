@@ -72,6 +72,33 @@ def window(mode, kernels=None, sync=False):
 """
 
 
+SCHEDULE = """
+import json
+import gpuscope
+from gpuscope import _core, ProfilerActivity
+
+kernels, rows, early, reasons, readings = _core.Kernels(), [], [], [], 0
+
+def look(prof):
+    table, calls = prof.trace.kernels, prof.trace.api
+    began = dict(zip(calls["correlation"].tolist(), calls["start_ns"].tolist()))
+    starts = zip(table["correlation"].tolist(), table["start_ns"].tolist())
+    rows.append(len(table))
+    early.append(min(start - began[number] for number, start in starts))
+    reasons.extend(prof.audit().reasons)
+
+schedule = gpuscope.schedule(wait=1, warmup=1, active=1, repeat=2)
+with gpuscope.profile(activities=[ProfilerActivity.CUDA], schedule=schedule, on_trace_ready=look) as prof:
+    for _ in range(6):
+        for _ in range(200):
+            kernels.spin(10_000)
+            kernels.synchronize()
+        prof.step()
+readings = int(prof.trace.info.get("clock.gpu_readings", 0))
+print(json.dumps({"readings": readings, "rows": rows, "early_ns": min(early), "reasons": reasons}))
+"""
+
+
 def test_a_full_recording_has_cuptis_own_times_until_these_cost_more() -> None:
     found = last_facts(
         run_code(
@@ -87,91 +114,18 @@ def test_a_full_recording_has_cuptis_own_times_until_these_cost_more() -> None:
         assert window["late_ns"] > -20_000
 
 
-def test_a_ring_that_begins_before_the_program_uses_a_gpu_has_the_times_of_its_clock() -> None:
-    found = last_facts(run_code(WINDOWS + "print(json.dumps(window('ring')[1]))"))
-    assert found["readings"] > 0
-    assert (found["rows"], found["reasons"]) == (500, [])
-    assert found["early_ns"] > 0
-    assert found["late_ns"] > -20_000
-
-
 def test_waits_of_a_ring_keep_the_time_of_the_host() -> None:
-    found = last_facts(run_code(WINDOWS + "print(json.dumps(window('ring', sync=True)[1]))"))
+    found = last_facts(run_code(WINDOWS + "print(json.dumps(window('ring', _core.Kernels(), sync=True)[1]))"))
     assert found["readings"] > 0
     assert len(found["waits_ns"]) == 500
     assert 0 < np.median(found["waits_ns"]) < 50_000
 
 
-GRAPHS = """
-import json
-import gpuscope
-import torch
-from gpuscope import _core, ProfilerActivity
-
-ends = []
-with gpuscope.profile(activities=[ProfilerActivity.CUDA], mode="ring", graphs="launch") as prof:
-    x = torch.zeros(1 << 20, device="cuda")
-    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    with torch.cuda.stream(side):
-        x.add_(1)
-    torch.cuda.current_stream().wait_stream(side)
-    with torch.cuda.graph(graph):
-        for _ in range(20):
-            x.add_(1)
-    torch.cuda.synchronize()
-    for _ in range(100):
-        graph.replay()
-        torch.cuda.synchronize()
-        ends.append(_core.now_ns())
-launches, calls = prof.trace.graph_launches, prof.trace.api
-began = dict(zip(calls["correlation"].tolist(), calls["start_ns"].tolist()))
-starts = zip(launches["correlation"].tolist(), launches["start_ns"].tolist())
-early = [start - began[number] for number, start in starts]
-late = [end - start - took for end, start, took in zip(ends, launches["start_ns"], launches["duration_ns"])]
-print(json.dumps({
-    "readings": int(prof.trace.info.get("clock.gpu_readings", 0)), "rows": len(launches), "early_ns": min(early),
-    "late_ns": int(min(late)), "reasons": list(prof.audit().reasons),
-}))
-"""
-
-
-def test_whole_graph_launches_of_a_ring_lie_between_their_calls_and_what_waits_for_them() -> None:
-    pytest.importorskip("torch")
-    found = last_facts(run_code(GRAPHS))
-    assert (found["rows"], found["reasons"]) == (100, []), found
-    assert found["early_ns"] > 0, found
-    assert found["late_ns"] > -20_000, found
-
-
-# The driver's own functions: a context that is not the primary one, in which no clock is read.
-OWN_CONTEXT = """
-import ctypes, json, time
-import gpuscope
-from gpuscope import ProfilerActivity
-
-prof = gpuscope.profile(activities=[ProfilerActivity.CUDA], mode="ring")
-prof.start()
-cuda = ctypes.CDLL("libcuda.so.1")
-context, memory = ctypes.c_void_p(), ctypes.c_uint64()
-assert cuda.cuInit(0) == 0
-assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
-assert cuda.cuMemAlloc_v2(ctypes.byref(memory), 1 << 20) == 0
-for _ in range(20):
-    assert cuda.cuMemsetD8_v2(memory, 0, 1 << 20) == 0
-    assert cuda.cuCtxSynchronize() == 0
-    time.sleep(0.05)
-prof.stop()
-fills, calls = prof.trace.memset, prof.trace.api
-began = dict(zip(calls["correlation"].tolist(), calls["start_ns"].tolist()))
-early = [start - began[number] for number, start in zip(fills["correlation"].tolist(), fills["start_ns"].tolist())]
-print(json.dumps({"rows": len(fills), "early_ns": min(early), "latest_ns": max(early)}))
-"""
-
-
-def test_a_ring_of_a_program_with_a_context_of_its_own_has_cuptis_times_after_a_moment() -> None:
-    found = last_facts(run_code(OWN_CONTEXT))
-    assert found["rows"] >= 10, found  # the first moments' records have no times, and the audit says how many
-    assert -20_000 < found["early_ns"] <= found["latest_ns"] < 5_000_000, found
+def test_windows_of_a_schedule_that_repeats_have_the_times_of_the_gpus_clock() -> None:
+    found = last_facts(run_code(SCHEDULE))
+    assert found["readings"] > 0
+    assert (found["rows"], found["reasons"]) == ([200, 200], [])
+    assert found["early_ns"] > 0
 
 
 def test_nothing_begins_before_it_was_launched_or_ends_after_it_was_waited_for(kernels: _core.Kernels) -> None:

@@ -116,14 +116,24 @@ def test_the_session_starts_with_the_warmup_and_the_window_with_the_record(log):
     assert transitions(log) == ["start", "open", "stop"]
 
 
-def test_steps_that_wait_between_cycles_are_in_no_session(log):
+def test_the_session_lives_on_between_cycles(log):
     run(profile(schedule=schedule(wait=1, warmup=1, active=1, repeat=3)), 20)
-    assert transitions(log) == ["start", "open", "stop"] * 3
-
-
-def test_cycles_without_a_wait_share_a_session(log):
-    run(profile(schedule=schedule(wait=0, warmup=1, active=1, repeat=3)), 20)
     assert transitions(log) == ["start", "open", "cut", "open", "cut", "open", "stop"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "repeats"),
+    [
+        (None, False),
+        (schedule(wait=0, warmup=0, active=1, repeat=1), False),
+        (schedule(wait=0, warmup=0, active=1, repeat=2), True),
+        (schedule(wait=0, warmup=0, active=1), True),
+        (lambda step: ProfilerAction.RECORD, True),
+    ],
+)
+def test_the_core_is_told_whether_windows_may_come_as_long_as_the_program_runs(log, steps, repeats):
+    with profile(schedule=steps):
+        assert fake.Session.options["repeats"] is repeats
 
 
 def test_the_callback_comes_after_each_cycle_with_that_cycle(log):
@@ -591,6 +601,7 @@ def test_the_core_is_asked_for_the_defaults(log):
         "stacks": False,
         "memory": False,
         "left_out": set(),
+        "repeats": False,
     }
 
 
@@ -616,6 +627,7 @@ def test_the_core_is_asked_for_what_was_given(log):
         "stacks": False,
         "memory": False,
         "left_out": set(),
+        "repeats": False,
     }
 
 

@@ -240,18 +240,16 @@ Tier Collector::start(const Options& options) {
 // the process lives, whether it records or not, and goes through all of it for each timestamp of a kernel that has just
 // ended: some 4 to 6 ns a launch more for each second (H100; 13.0 and 13.5). Raw timestamps spare it that, and are
 // 0.1 us cheaper from the beginning.
+bool Collector::knows_raw_timestamps() const noexcept {
+  return cupti_.enable_raw_timestamps != nullptr && cupti_.version >= kKnownRawTimestamps;
+}
+
 void Collector::switch_raw_timestamps() {
-  if (tier_ != Tier::Sole || cupti_.enable_raw_timestamps == nullptr || cupti_.version < kKnownRawTimestamps) {
+  if (tier_ != Tier::Sole || !knows_raw_timestamps()) {
     return;
   }
   cupti_.flush_all(0);  // what was recorded before lies in no buffer of this recording
   is_raw_ = cupti_.enable_raw_timestamps(1) == driver::kCuptiSuccess;
-}
-
-void Collector::leave_raw_timestamps() noexcept {
-  if (std::exchange(is_raw_, false)) {
-    cupti_.enable_raw_timestamps(0);
-  }
 }
 
 void Collector::set_attributes() {
@@ -382,7 +380,9 @@ void Collector::stop_recording() noexcept {
   if (tier_ != Tier::None) {
     bring_buffers_home();  // after the kinds: threads that go on launching take no more buffers
   }
-  leave_raw_timestamps();
+  if (std::exchange(is_raw_, false)) {
+    cupti_.enable_raw_timestamps(0);
+  }
   if (std::exchange(names_libraries_, false)) {
     cupti_.enable_allocation_source(0);
   }

@@ -79,8 +79,6 @@ class Collector {
   void disable_kinds() noexcept;
   /// CUPTI gives back every buffer that it holds, as far as it can.
   void stop() noexcept;
-  /// Records of work that ends from now on have CUPTI's own times again, where they were raw. While nobody flushes.
-  void leave_raw_timestamps() noexcept;
 
   /// From now on base::allocation_sink is called for what the driver allocates and frees. Returns why that is not
   /// possible, "" when it is; does nothing while it is on.
@@ -108,6 +106,8 @@ class Collector {
   bool names_libraries() const noexcept { return names_libraries_; }
   /// Records of GPU work have the time of the GPU's own clock.
   bool is_raw() const noexcept { return is_raw_; }
+  /// This CUPTI can give records of GPU work the time of the GPU's own clock.
+  bool knows_raw_timestamps() const noexcept;
   /// Since CUPTI was first started in this process; zero before.
   std::chrono::nanoseconds age() const noexcept {
     return first_started_.has_value() ? std::chrono::steady_clock::now() - *first_started_

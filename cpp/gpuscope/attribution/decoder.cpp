@@ -364,18 +364,15 @@ void Decoder::discard(activity::BufferPool& pool) noexcept {
   }
 }
 
-void Decoder::decode(activity::BufferPool& pool, bool logs_alone) {
-  std::optional<activity::CompletedBuffers> buffers;
-  if (!logs_alone) {
-    buffers.emplace(pool);  // before the logs are read
-  }
+void Decoder::decode(activity::BufferPool& pool) {
+  activity::CompletedBuffers buffers(pool);
   state_.unread_names_bytes = base::Names::process().bytes();
   drain_logs();
   read_samples();
   logs_are_read_ = true;
-  for (; buffers.has_value() && buffers->first() != nullptr; buffers->release_first()) {
+  for (; buffers.first() != nullptr; buffers.release_first()) {
     state_.counters.unread_bytes +=
-        walker_.walk(buffers->first()->data, buffers->first()->valid,
+        walker_.walk(buffers.first()->data, buffers.first()->valid,
                      [this](uint32_t kind, const uint8_t* record) { gpu_records_.take(kind, record); });
     look_at_bounds();
   }

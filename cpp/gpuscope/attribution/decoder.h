@@ -38,8 +38,8 @@ class Decoder {
   /// Forgets what the logs hold from before this state.
   static void discard_logs();
   /// Reads every thread's events, then the given buffers: a kernel's launch was logged before the kernel ran, so that
-  /// it is known by then. Buffers go back to the pool. `logs_alone`: buffers stay where they are, for later.
-  void decode(activity::BufferPool& pool, bool logs_alone = false);
+  /// it is known by then. Buffers go back to the pool.
+  void decode(activity::BufferPool& pool);
   /// Samples of a GPU's hardware counters, of which the window's are kept.
   void take_counters(uint32_t device, std::span<const counters::Sampled> sampled, const counters::Samples& samples);
   /// What NVML told of GPUs, of which the window's is kept; in aggregate mode some of it, from the beginning to the

@@ -67,7 +67,7 @@ std::unique_ptr<session::Session, EndWithoutGil> start_session(bool cuda, const 
                                                                bool memory, const std::set<std::string>& left_out,
                                                                const std::vector<std::string>& counters,
                                                                bool counters_in_full, int64_t counter_interval_ns,
-                                                               int64_t device_interval_ns) {
+                                                               int64_t device_interval_ns, bool repeats) {
   session::Options options;
   options.settings.mode = mode_of(mode);
   options.settings.merge_graphs = merges_graphs(graphs);
@@ -91,6 +91,7 @@ std::unique_ptr<session::Session, EndWithoutGil> start_session(bool cuda, const 
     options.nvml = libnvidia_ml();
   }
   options.may_share_cupti = torch_profiler_is_idle();
+  options.repeats = repeats;
   session::Vendor& libraries = vendor();
   const py::gil_scoped_release nogil;
   return std::unique_ptr<session::Session, EndWithoutGil>(new session::Session(libraries, options));
@@ -154,9 +155,11 @@ void bind_session(py::module_& module) {
            py::arg("stacks") = false, py::arg("memory") = false, py::arg("left_out") = std::set<std::string>{},
            py::arg("counters") = std::vector<std::string>{}, py::arg("counters_in_full") = false,
            py::arg("counter_interval_ns") = int64_t{100'000}, py::arg("device_interval_ns") = int64_t{0},
+           py::arg("repeats") = false,
            "Starts collecting; nothing is recorded until open(). `left_out`: tables of kernel, memcpy, memset and api "
            "that get no rows. `counters`: metrics to sample, those of them that fit into one pass or, in full, all. "
-           "`device_interval_ns`: how often NVML is asked of the GPUs; 0: not at all.")
+           "`device_interval_ns`: how often NVML is asked of the GPUs; 0: not at all. `repeats`: windows may come for "
+           "as long as the program runs.")
       .def("open", &Session::open, py::call_guard<py::gil_scoped_release>(), "Begins a recorded window.")
       .def(
           "cut",

@@ -17,28 +17,21 @@ constexpr std::chrono::nanoseconds kLongestInterval = 4s;
 
 }  // namespace
 
-std::vector<GpuClockReader::Device> GpuClockReader::devices() const noexcept {
-  std::vector<Device> found;
-  int count = 0;
-  if (cuda_.device_get_count == nullptr || cuda_.device_get_count(&count) != 0) {
-    return found;  // cuInit has not been called
-  }
-  for (int ordinal = 0; ordinal < count; ++ordinal) {
-    driver::CuDevice device = 0;
-    if (cuda_.device_get(&device, ordinal) == 0 && driver::has_primary_context(cuda_, device)) {
-      found.push_back(static_cast<Device>(ordinal));
-    }
-  }
-  return found;
-}
-
 bool GpuClockReader::read(std::chrono::nanoseconds limit) noexcept {
   const base::EventLogs::Silence silence;  // these launches are none of the program's
   const timing::RelaxedCapture relaxed(cuda_);
+  int count = 0;
+  if (cuda_.device_get_count == nullptr || cuda_.device_get_count(&count) != 0) {
+    return false;
+  }
   bool all = true;
-  for (const Device device : devices()) {
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    driver::CuDevice device = 0;
+    if (cuda_.device_get(&device, ordinal) != 0 || !driver::has_primary_context(cuda_, device)) {
+      continue;
+    }
     try {
-      all = read_device(device, limit) && all;
+      all = read_device(ordinal, limit) && all;
     } catch (const std::exception&) {  // the driver refuses, or memory ran out
       all = false;
     }
@@ -46,9 +39,9 @@ bool GpuClockReader::read(std::chrono::nanoseconds limit) noexcept {
   return all;
 }
 
-bool GpuClockReader::read_device(Device device, std::chrono::nanoseconds limit) {
+bool GpuClockReader::read_device(int ordinal, std::chrono::nanoseconds limit) {
   const auto now = std::chrono::steady_clock::now();
-  Clock& clock = clocks_.try_emplace(device, cuda_, device).first->second;
+  Clock& clock = clocks_.try_emplace(ordinal, cuda_, ordinal).first->second;
   if (now < clock.next) {
     return true;
   }
@@ -59,7 +52,7 @@ bool GpuClockReader::read_device(Device device, std::chrono::nanoseconds limit) 
   }
   clock.interval = std::min(2 * clock.interval, kLongestInterval);
   const std::lock_guard lock(mutex_);
-  readings_.push_back({device, {reading->device_ns, reading->host_ns}});
+  readings_.push_back({static_cast<Device>(ordinal), {reading->device_ns, reading->host_ns}});
   ++total_.count;
   total_.widest_ns = std::max(total_.widest_ns, reading->width_ns);
   return true;

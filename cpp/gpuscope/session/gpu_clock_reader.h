@@ -25,9 +25,7 @@ class GpuClockReader {
 
   explicit GpuClockReader(const driver::Cuda& cuda) : cuda_(cuda) {}
 
-  /// The GPUs that have a primary context: the kernel that reads a clock runs in it. Any thread.
-  std::vector<Device> devices() const noexcept;
-  /// Reads the clock of each of them, where it is time for the next reading; false when one
+  /// Reads the clock of each GPU that has a primary context, where it is time for the next reading; false when one
   /// could not be read, as the GPU was busy for that long.
   bool read(std::chrono::nanoseconds limit) noexcept;
   Readings take();
@@ -41,17 +39,17 @@ class GpuClockReader {
 
  private:
   struct Clock {
-    Clock(const driver::Cuda& cuda, Device device) : clock(cuda, static_cast<int>(device)) {}
+    Clock(const driver::Cuda& cuda, int ordinal) : clock(cuda, ordinal) {}
     timing::DeviceClock clock;
     std::chrono::steady_clock::time_point next;
     std::chrono::nanoseconds interval = std::chrono::milliseconds(50);
   };
 
-  bool read_device(Device device, std::chrono::nanoseconds limit);
+  bool read_device(int ordinal, std::chrono::nanoseconds limit);
 
   driver::Cuda cuda_;
-  std::map<Device, Clock> clocks_;  // the reading thread's
-  mutable std::mutex mutex_;        // guards what follows
+  std::map<int, Clock> clocks_;  // the reading thread's
+  mutable std::mutex mutex_;     // guards what follows
   Readings readings_;
   Total total_;
 };

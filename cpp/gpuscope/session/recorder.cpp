@@ -42,14 +42,14 @@ constexpr auto kQuietInterval = 5ms;
 constexpr int kQuietRounds = 4;
 // While a flush is waited for, what it has delivered so far is decoded this often.
 constexpr auto kDecodeInterval = 1ms;
-// Records of a GPU are kept so long for its clock to be read, which its work may delay.
-constexpr std::chrono::steady_clock::duration kClockLimit = 2s;
 
 // Two clocks of one epoch differ by the wall clock's slewing since start; different epochs differ by far more.
 constexpr int64_t kSameEpochNs = 1'000'000;
 
 // A window with fewer launches is not worth the launches that measure their cost.
 constexpr uint64_t kWorthMeasuring = 1'000;
+// Of other threads while a window ends, in some ms: these would hold the measurement up.
+constexpr uint64_t kManyCalls = 16;
 
 std::string command_line() {
   std::string text = base::read_file("/proc/self/cmdline");
@@ -298,11 +298,8 @@ Recorder::Recorder(Vendor& vendor, const Options& options)
       exhausted_start_(vendor.collector.buffers().exhausted()),
       foreign_start_(vendor.collector.buffers().foreign()) {}
 
-bool Recorder::read_gpu_clocks(bool later) {
+bool Recorder::read_gpu_clocks() {
   clock_reader_ = std::make_unique<GpuClockReader>(vendor_.cuda);
-  if (!has_context(vendor_.cuda)) {
-    return later;
-  }
   return clock_reader_->read(options_.clock_wait) && clock_reader_->has_clocks();
 }
 
@@ -311,36 +308,6 @@ void Recorder::take_gpu_clocks() {
     for (const auto& [device, reading] : clock_reader_->take()) {
       gpu_clocks_.add(device, reading);
     }
-  }
-}
-
-bool Recorder::awaits_gpu_clocks() {
-  if (clock_reader_ == nullptr) {
-    return false;
-  }
-  const std::vector<GpuClockReader::Device> devices = clock_reader_->devices();
-  if (std::ranges::all_of(devices, [this](GpuClockReader::Device device) { return gpu_clocks_.knows(device); })) {
-    awaits_clocks_since_.reset();
-    return devices.empty();
-  }
-  const auto now = std::chrono::steady_clock::now();
-  awaits_clocks_since_ = awaits_clocks_since_.value_or(now);
-  return now - *awaits_clocks_since_ < kClockLimit &&
-         vendor_.collector.buffers().unread() < activity::BufferPool::kMaxBuffers / 2;
-}
-
-// Records though no GPU has a primary context: the program has made contexts of its own, in which no clock is read. The
-// records so far have no times that mean anything here.
-void Recorder::leave_clocks_of_others() {
-  const bool has_records = vendor_.collector.buffers().unread() != 0;
-  if (clock_reader_ != nullptr && flusher_ != nullptr && has_records && clock_reader_->devices().empty() &&
-      flusher_->wait(0ns)) {
-    decoder_->decode(vendor_.collector.buffers());
-    vendor_.collector.leave_raw_timestamps();
-    decoder_->gpu_records().set_gpu_clocks(nullptr);
-    flusher_.reset();
-    clock_reader_.reset();
-    start_flusher();
   }
 }
 
@@ -432,7 +399,7 @@ std::unique_ptr<store::Store> Recorder::end_window(const Facts& about, std::chro
     const Facts facts = gather_facts(about);
     store = decoder_->finish(about.close_ns);
     if (last && is_idle && facts.counters.launches >= kWorthMeasuring) {
-      measure_launches(facts.counters.later_calls != 0);
+      measure_launches(facts.counters.later_calls >= kManyCalls);
     }
     write_facts(*store, facts, vendor_.costs, vendor_.cuda, vendor_.collector.cupti());
   } catch (...) {
@@ -458,12 +425,11 @@ std::unique_ptr<store::Store> Recorder::end_window(const Facts& about, std::chro
 void Recorder::poll(bool flush) {
   const auto before = std::chrono::steady_clock::now();
   activity::Collector& collector = vendor_.collector;
+  if (flusher_ != nullptr && flush) {
+    flusher_->begin();
+  }
   // An exception that leaves this thread would end the program.
   try {
-    leave_clocks_of_others();
-    if (flusher_ != nullptr && flush) {
-      flusher_->begin();
-    }
     if (failed_) {
       decoder_->discard(collector.buffers());
     } else {
@@ -472,7 +438,7 @@ void Recorder::poll(bool flush) {
         decoder_->state().dictionaries.forget_pointers();
       }
       take_gpu_clocks();
-      decoder_->decode(collector.buffers(), awaits_gpu_clocks());
+      decoder_->decode(collector.buffers());
       read_gpu_spans();
       read_counters();
       read_device_samples();
@@ -619,7 +585,6 @@ void Recorder::fetch_unfinished() {
     std::this_thread::sleep_for(kQuietInterval);
   }
   decoder_->gpu_records().set_forced(true);
-  awaits_clocks_since_ = std::chrono::steady_clock::now() - kClockLimit;  // and for no clock any longer
   poll(false);
   decoder_->gpu_records().set_forced(false);
 }

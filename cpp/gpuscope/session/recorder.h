@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <semaphore>
 #include <string>
 #include <thread>
@@ -52,6 +51,7 @@ struct Options {
   bool memory = false;  // what libraries allocate from the driver
   bool stacks = false;  // base::stack_source is called for regions and calls
   bool may_share_cupti = false;
+  bool repeats = false;  // windows may come for as long as the program runs
   // How long a recording waits at its start for a GPU to tell its clock; later for a tenth of that, as it tries again.
   std::chrono::nanoseconds clock_wait = std::chrono::milliseconds(20);
   // From this age of CUPTI on its own timestamps are dear enough to be replaced: 0.1 us more a launch.
@@ -147,9 +147,8 @@ class Recorder {
   /// Called on the thread whose regions others inherit.
   Recorder(Vendor& vendor, const Options& options);
 
-  /// Reads the GPUs' clocks; true where records may have the time of these. `later`: also where the process has no
-  /// context yet, as a clock can be read once there is one. Before CUPTI is started.
-  bool read_gpu_clocks(bool later);
+  /// Reads the GPUs' clocks; true where records may have the time of these. Before CUPTI is started.
+  bool read_gpu_clocks();
   /// `collecting`: CUPTI delivers.
   void begin(bool collecting);
   /// Throws std::system_error where no thread can be started.
@@ -197,9 +196,6 @@ class Recorder {
  private:
   void make_decoder();
   void take_gpu_clocks();
-  /// Whether records may be of a GPU whose clock has not been read yet, but may soon be.
-  bool awaits_gpu_clocks();
-  void leave_clocks_of_others();
   void flush_and_decode();
   void wait_for_gpu_work(std::chrono::nanoseconds limit, bool last);
   void wait_for_gpu_records(std::chrono::nanoseconds limit);
@@ -215,9 +211,8 @@ class Recorder {
   Vendor& vendor_;
   const Options& options_;
   std::unique_ptr<attribution::Decoder> decoder_;
-  std::unique_ptr<GpuClockReader> clock_reader_;  // where records have the time of the GPUs' clocks
-  attribution::GpuClocks gpu_clocks_;             // as read
-  std::optional<std::chrono::steady_clock::time_point> awaits_clocks_since_;
+  std::unique_ptr<GpuClockReader> clock_reader_;    // where records have the time of the GPUs' clocks
+  attribution::GpuClocks gpu_clocks_;               // as read
   std::unique_ptr<Flusher> flusher_;                // where CUPTI delivers
   std::unique_ptr<counters::PmSampling> sampling_;  // where counters are sampled
   std::vector<counters::Samples> samples_;

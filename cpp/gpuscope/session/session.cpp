@@ -124,11 +124,12 @@ void Session::start_thread() {
 // and in a window of a program that has run for long. Records of waits keep the host's time. Those of memory and of
 // overheads would have what reads the clock among them; counters have the time of CUPTI's own clock.
 bool Session::gets_raw_timestamps() {
-  const bool may_last = options_.settings.mode != attribution::Mode::Full;
+  const bool may_last = options_.settings.mode != attribution::Mode::Full || options_.repeats;
   const bool is_old = vendor_.collector.age() >= options_.old_cupti;
-  const bool has_others = options_.overheads || options_.memory || !options_.counters.metrics.empty();
-  return (may_last || is_old) && !has_others && !vendor_.collector.watches_allocations() &&
-         recorder_.read_gpu_clocks(may_last);
+  const bool has_others = options_.overheads || options_.memory || !options_.counters.metrics.empty() ||
+                          vendor_.collector.watches_allocations();
+  return (may_last || is_old) && !has_others && vendor_.collector.knows_raw_timestamps() && has_context(vendor_.cuda) &&
+         recorder_.read_gpu_clocks();
 }
 
 void Session::choose_tier() {
@@ -144,14 +145,13 @@ void Session::choose_tier() {
     return;
   }
   const bool keeps_rows = options_.settings.mode != attribution::Mode::Aggregate;
-  const bool graph_trace = options_.settings.merge_graphs && graph_trace_is_safe(vendor_.cuda);
   const activity::Collector::Options wanted{
-      .graph_trace = graph_trace,
+      .graph_trace = options_.settings.merge_graphs && graph_trace_is_safe(vendor_.cuda),
       .synchronization = options_.synchronization,
       .overheads = options_.overheads && keeps_rows,
       .memory = options_.memory && keeps_rows,
       .may_share = options_.may_share_cupti,
-      .raw_timestamps = !graph_trace && gets_raw_timestamps()};  // of whole graphs CUPTI may not have them
+      .raw_timestamps = gets_raw_timestamps()};
   cupti_was_started.store(true);
   const activity::Tier got = vendor_.collector.start(wanted);
   collecting_ = got != activity::Tier::None;

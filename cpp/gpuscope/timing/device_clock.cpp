@@ -63,7 +63,7 @@ uint64_t wait_for_answer(DeviceClock::Words& words, uint64_t last, std::chrono::
 
 DeviceClock::DeviceClock(const driver::Cuda& cuda, int ordinal) : context_(cuda, ordinal) {
   const PrimaryContext::Current current(context_);
-  module_.emplace(context_, kClockKernel);
+  module_ = std::make_unique<Module>(context_, kClockKernel);
   function_ = module_->function(kKernel);
   void* words = nullptr;
   GPUSCOPE_CUDA(cuda, mem_host_alloc, &words, sizeof(Words), kPortableAndMapped);
@@ -80,7 +80,8 @@ DeviceClock::DeviceClock(const driver::Cuda& cuda, int ordinal) : context_(cuda,
 DeviceClock::~DeviceClock() {
   std::atomic_ref(words_->asked).store(kNoMore, std::memory_order_release);
   if (std::atomic_ref(words_->ended).load(std::memory_order_acquire) == 0) {
-    return;  // a kernel that waits behind work of the program's will read the words: to wait for it could take for ever
+    (void)module_.release();  // a kernel that waits behind work of the program's will read the words: to unload it, or
+    return;                   // to wait for it, could take for ever
   }
   context_.release_in([&](const driver::Cuda& cuda) {
     cuda.stream_destroy(stream_);

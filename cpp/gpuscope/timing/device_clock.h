@@ -40,7 +40,7 @@ class DeviceClock {
 
  private:
   PrimaryContext context_;
-  std::optional<Module> module_;
+  std::unique_ptr<Module> module_;
   driver::CuFunction function_ = nullptr;
   driver::CuStream stream_ = nullptr;
   Words* words_ = nullptr;

@@ -278,6 +278,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             counters=counters,
             counter_interval_us=counter_interval_us,
             device_samples=device_samples,
+            repeats=schedule is not None and not (isinstance(schedule, Schedule) and schedule.repeat == 1),
         )
         self._options = Options(
             operators=ProfilerActivity.CPU in self.activities,
@@ -662,9 +663,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             for sentence in _without_torch(self._options):
                 self._annotations.note(sentence)
             then = functools.partial(self.on_trace_ready, self) if saves and self.on_trace_ready is not None else None
-            # Steps that wait are not to pay for the recording: the next cycle's warmup begins another.
-            last = action is None or not action.collects or self._schedule_is_over()
-            self._windows.end(then, last=last, timeout=timeout)
+            self._windows.end(then, last=action is None or self._schedule_is_over(), timeout=timeout)
         while self._windows.undelivered:
             self._windows.undelivered.popitem()[1]()
 

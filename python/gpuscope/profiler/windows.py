@@ -150,6 +150,7 @@ class Collector:
         counters: str | Iterable[str] | None = None,
         counter_interval_us: float = 100.0,
         device_samples: bool | float = False,
+        repeats: bool = False,
     ) -> None:
         _check_choice("mode", mode, _MODES)
         _check_choice("graphs", graphs, _GRAPHS)
@@ -179,6 +180,7 @@ class Collector:
             stacks=keeps_stacks,
             memory=memory,
             left_out=set(left_out),
+            repeats=repeats,
             **options,
         )
         self.notes: list[str] = []

@@ -225,7 +225,9 @@ TEST_F(MeasuredSessions, DoNotMeasureWhileOtherThreadsLaunch) {
     cupti_.launch("theirs");
   }
   cupti_.on_flush = [this](bool) {  // on another thread, while the window's end is waited for
-    cupti_.launch("others");
+    for (int count = 0; count < 20; ++count) {
+      cupti_.launch("others");
+    }
     cupti_.deliver();
   };
   const auto store = session.stop();
