@@ -213,12 +213,22 @@ TEST_F(ClockedSessions, LeaveTimestampsToCuptiNoLongerOnceItIsOld) {
   EXPECT_EQ(cupti_.raw_timestamps, std::vector<int>{1});
 }
 
-TEST_F(ClockedSessions, HaveTheGpusClockWhereWindowsMayComeForHours) {
+TEST_F(ClockedSessions, HaveTheGpusClockInEachWindowWhereTheyMayComeForHours) {
   Options options;
   options.clock_wait = std::chrono::minutes(1);
   options.repeats = true;
-  start(options);
+  Session& session = start(options);
   EXPECT_EQ(cupti_.raw_timestamps, std::vector<int>{1});
+  for (const bool last : {false, false, true}) {
+    session.open();
+    const int64_t before_ns = base::Clock::process().now_ns();
+    launch();
+    const auto store = last ? session.stop() : session.cut();
+    ASSERT_EQ(store->kernel.size(), 1U);
+    EXPECT_NEAR(static_cast<double>(store->kernel.start_ns[0] - before_ns), 0, 5e8);  // its clock is seconds ahead
+    EXPECT_EQ(audit(*store, "zero_time"), 0U);
+    EXPECT_NE(store->find_info("clock.gpu_readings"), "");
+  }
 }
 
 TEST_F(ClockedSessions, ReadNoClockWhereCuptiCannotHaveItsTimes) {
