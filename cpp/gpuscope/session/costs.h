@@ -19,6 +19,7 @@ struct Costs {
   bool is_measured = false;
   std::string why_not = "nothing was measured in this process yet";  // "" where it is
   int64_t took_ns = 0;                                               // to measure it
+  int failures = 0;                                                  // so often it could not be
 };
 
 struct Overhead {

@@ -50,6 +50,8 @@ constexpr int64_t kSameEpochNs = 1'000'000;
 constexpr uint64_t kWorthMeasuring = 1'000;
 // Of other threads while a window ends, in some ms: these would hold the measurement up.
 constexpr uint64_t kManyCalls = 16;
+// A GPU that is always busy is asked so often: each time a kernel, and what it needs, waits behind its work for ever.
+constexpr int kMostFailures = 3;
 
 std::string command_line() {
   std::string text = base::read_file("/proc/self/cmdline");
@@ -490,7 +492,7 @@ void Recorder::release_cupti() {
 void Recorder::measure_launches(bool others_call) noexcept {
   activity::Collector& collector = vendor_.collector;
   Costs& costs = vendor_.costs;
-  if (costs.is_measured || collector.tier() != activity::Tier::Sole) {
+  if (costs.is_measured || costs.failures == kMostFailures || collector.tier() != activity::Tier::Sole) {
     return;
   }
   if (collector.watches_allocations()) {  // and would see ours
@@ -516,6 +518,7 @@ void Recorder::measure_launches(bool others_call) noexcept {
     costs.why_not.clear();
   } catch (const std::exception& error) {
     costs.why_not = error.what();
+    ++costs.failures;
   }
   costs.took_ns = std::chrono::nanoseconds(std::chrono::steady_clock::now() - began).count();
 }

@@ -22,6 +22,8 @@ class PrimaryContext {
 
   const driver::Cuda& cuda() const noexcept { return cuda_; }
   driver::CuContext handle() const noexcept { return context_; }
+  /// The program has reset the device (cudaDeviceReset): all that was made in the context is gone, host memory too.
+  bool was_reset() const noexcept;
   /// Calls `release(cuda)` with the context current: for destructors. Nothing is to be released in a context that is
   /// gone.
   template <class F>

@@ -78,6 +78,10 @@ DeviceClock::DeviceClock(const driver::Cuda& cuda, int ordinal) : context_(cuda,
 }
 
 DeviceClock::~DeviceClock() {
+  if (context_.was_reset()) {
+    (void)module_.release();
+    return;
+  }
   std::atomic_ref(words_->asked).store(kNoMore, std::memory_order_release);
   if (std::atomic_ref(words_->ended).load(std::memory_order_acquire) == 0) {
     (void)module_.release();  // a kernel that waits behind work of the program's will read the words: to unload it, or
@@ -90,6 +94,9 @@ DeviceClock::~DeviceClock() {
 }
 
 std::optional<DeviceClock::Reading> DeviceClock::read(std::chrono::nanoseconds limit) {
+  if (context_.was_reset()) {
+    return std::nullopt;
+  }
   if (std::atomic_ref(words_->ended).load(std::memory_order_acquire) == 0) {
     return std::nullopt;  // the kernel of an earlier time has not begun
   }

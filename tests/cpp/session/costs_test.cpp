@@ -237,6 +237,17 @@ TEST_F(MeasuredSessions, DoNotMeasureWhileOtherThreadsLaunch) {
   EXPECT_EQ(store->kernel.size(), 2'000U);
 }
 
+TEST_F(MeasuredSessions, GiveUpWhereTheGpuIsAlwaysBusy) {
+  Launches::ends = false;
+  for (int turn = 0; turn < 3; ++turn) {
+    record(2'000);
+  }
+  const int launched = Launches::launched;
+  const auto store = record(2'000);
+  EXPECT_EQ(Launches::launched, launched);
+  EXPECT_NE(info(*store, "overhead_source").find("the GPU was busy"), std::string::npos);
+}
+
 uint32_t slow_stack(const void*) noexcept {
   for (const auto began = std::chrono::steady_clock::now();
        std::chrono::steady_clock::now() - began < std::chrono::microseconds(10);) {

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "fakes/clock_kernel.h"
+#include "fakes/cuda.h"
 #include "fakes/gpu_work.h"
 #include "gpuscope/base/clock.h"
 
@@ -19,7 +20,10 @@ using fakes::ClockKernels;
 
 class DeviceClocks : public testing::Test {
  protected:
-  DeviceClocks() { fakes::GpuWork::reset(); }
+  DeviceClocks() {
+    fakes::GpuWork::reset();
+    fakes::Cuda::instance().active_contexts = 1;
+  }
   ~DeviceClocks() override { gpu_.wait(); }
 
   ClockKernels& gpu_ = ClockKernels::instance();
@@ -67,6 +71,16 @@ TEST_F(DeviceClocks, LeaveTheirWordsToAKernelThatHasNotBegun) {
   gpu_.wait();
   { const DeviceClock clock(table, 0); }
   EXPECT_EQ(gpu_.frees, 1);
+}
+
+TEST_F(DeviceClocks, LeaveAContextAloneThatTheProgramHasReset) {
+  {
+    DeviceClock clock(gpu_.table(), 0);
+    fakes::Cuda::instance().active_contexts = 0;
+    EXPECT_FALSE(clock.read(5s).has_value());
+  }
+  EXPECT_EQ(gpu_.launched(), 0U);
+  EXPECT_EQ(gpu_.frees, 0);  // the memory is gone with the context
 }
 
 }  // namespace
