@@ -20,7 +20,7 @@ HOST = -1
 LARGEST = 2**31 - 1
 """The largest ordinal that the driver's type holds."""
 
-_NAME = re.compile(r"(?:cuda|gpu)(?::(\d+))?", re.IGNORECASE)
+_NAME = re.compile(r"(?:cuda|gpu)(?::([0-9]{1,10}))?", re.IGNORECASE)
 _CPU = re.compile(r"cpu(?::\d+)?")
 _UUID = re.compile(r"GPU-[0-9a-f-]+", re.IGNORECASE)
 

@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 import textwrap
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from typing import NoReturn
 
 from gpuscope.arguments import type_of_option
 from gpuscope.cli import console
@@ -33,6 +37,7 @@ _INTERVAL_S = 1.0
 _INTERVAL_OF_PAGE_S = 0.5
 _LONGEST_SLEEP_S = 0.05  # between two looks for samples: how late a row is at most
 _COLUMNS = 80  # of a snapshot
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def _interval(text: str) -> float:
@@ -163,21 +168,51 @@ def _running(options: argparse.Namespace, interval: float) -> Iterator[GPUMonito
         GpuscopeError: at the end, however it came: the log could not be written.
     """
     monitor = GPUMonitor(options.log, interval)
-    try:
-        with ExitStack() as open_things:
-            open_things.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("ignore", GpuscopeWarning)  # which are told here
-            open_things.enter_context(monitor)
-            if options.prometheus is not None:
-                from gpuscope.monitor.prometheus import serve
+    with _ended_by_signals():
+        try:
+            with ExitStack() as open_things:
+                open_things.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore", GpuscopeWarning)  # which are told here
+                open_things.enter_context(monitor)
+                if options.prometheus is not None:
+                    from gpuscope.monitor.prometheus import serve
 
-                open_things.enter_context(serve(monitor, options.prometheus, options.names or "gpuscope"))
-            yield monitor
+                    open_things.enter_context(serve(monitor, options.prometheus, options.names or "gpuscope"))
+                yield monitor
+        finally:
+            if monitor.hangs:
+                console.errors().note(monitor.hangs)
+            if monitor.error:
+                raise GpuscopeError(monitor.error)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """While open, what ends a service or a session ends the block as Ctrl-C does, and then the process.
+
+    A log is written, and a terminal given back, before.
+    """
+    if threading.current_thread() is not threading.main_thread():  # which alone has handlers
+        yield
+        return
+
+    def end(number: int, frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    ours = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]  # nohup ignores one
+    for number in ours:
+        signal.signal(number, end)
+    try:
+        yield
+    except SystemExit as error:
+        for number in ours:
+            if error.code == 128 + number:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)  # which the first process of a container outlives
+        raise
     finally:
-        if monitor.hangs:
-            console.errors().note(monitor.hangs)
-        if monitor.error:
-            raise GpuscopeError(monitor.error)
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _tell_of_no_gpu(monitor: GPUMonitor) -> None:
@@ -221,11 +256,13 @@ def _index(sample: GpuSample) -> int:
     return -1 if sample.gpu is None else sample.gpu.index
 
 
-def _writer(options: argparse.Namespace, out: Console) -> Callable[[Iterable[GpuSample]], None]:
-    """What writes samples in the form that was asked for."""
+def _writer(
+    options: argparse.Namespace, out: Console, before: Iterable[GpuSample] = ()
+) -> Callable[[Iterable[GpuSample]], None]:
+    """What writes samples in the form that was asked for; `before` are earlier ones, which are not written."""
     if options.csv:
         out.line(",".join(COLUMNS))
-    rows = Rows()
+    rows = Rows(before)
     why: dict[int, Mapping[str, str]] = {}
 
     def write(samples: Iterable[GpuSample]) -> None:
@@ -245,8 +282,10 @@ def _writer(options: argparse.Namespace, out: Console) -> Callable[[Iterable[Gpu
 def _show_once(options: argparse.Namespace, out: Console, samples: Sequence[GpuSample] | None) -> int:
     """All that is known now, or what the last moment of a log has."""
     if samples is not None:
-        latest = {None if sample.gpu is None else sample.gpu.index: sample for sample in samples}
-        _writer(options, out)(latest.values())
+        latest = {_index(sample): place for place, sample in enumerate(samples)}
+        last = {*latest.values()}
+        before = (sample for place, sample in enumerate(samples) if place not in last)
+        _writer(options, out, before)(samples[place] for place in latest.values())
         return 0
     if not options.csv and options.log is None:
         _show_snapshot(options, out)

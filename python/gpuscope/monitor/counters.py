@@ -24,6 +24,7 @@ _WRAP = 1 << 32
 _STUCK_NS = 2_000_000_000  # a board draws some watts at any time: its energy grows
 _S = 1e-9
 _ANEW = "the counter began anew: the driver was loaded again, or what it counts is another"
+_BACKWARDS = "the samples' clock goes backwards"
 _OTHER_PROCESS = "the samples are of several processes, which count it each for itself"
 
 
@@ -222,21 +223,30 @@ def _bytes(samples: Sequence[GpuSample], name: str, begin_ns: int | None, end_ns
     """The counter has 32 bits: what it grew by is known modulo 2**32, and for sure where it cannot wrap twice."""
     times: list[int] = []
     values: list[float] = []
-    last = 0
+    last, took_s, grown = 0, 0.0, 0
     for sample in samples:
         value = None if sample.gpu is None else getattr(sample.gpu, name)
         if value is None:  # a gap in which the counter may have wrapped is found below
             continue
         if times:
+            if sample.time_ns < times[-1]:
+                raise _Unknown(_BACKWARDS)
             gap_s, wrap_s = _S * (sample.time_ns - times[-1]), _wrap_s(sample)
             if gap_s >= wrap_s:
                 raise _Unknown(
                     f"the counter has 32 bits and may wrap each {1e3 * wrap_s:.0f} ms on this link; readings lie up to "
                     f"{1e3 * gap_s:.0f} ms apart"
                 )
-        values.append(values[-1] + (value - last) % _WRAP if values else 0.0)
+            # A sample's counter was read while the sample was taken, and what it had then is a tick old at most.
+            early_s = max(took_s, sample.took_s) + _S * _TICK_OF_BYTES_NS
+            grown = (value - last) % _WRAP
+            if grown > _WRAP * (gap_s + early_s) / wrap_s:  # more than the link carries
+                if _WRAP - grown > _WRAP * early_s / wrap_s:
+                    raise _Unknown(_ANEW)
+                continue  # two processes read it at once
+        values.append(values[-1] + grown if values else 0.0)
         times.append(sample.time_ns)
-        last = value
+        last, took_s = value, sample.took_s
     if not times or samples[-1].gpu is None or "all" in samples[-1].gpu.why:
         raise _Unknown(_reason(samples, name))
     return _Track(times, values, _TICK_OF_BYTES_NS).grown(begin_ns, end_ns)
@@ -294,7 +304,7 @@ def _track(readings: Iterable[tuple[int, int, float | None]], tick_ns: int, anew
     told_ns = 0
     for sample_ns, time_ns, value in readings:
         if sample_ns < told_ns:
-            raise _Unknown("the samples' clock goes backwards")
+            raise _Unknown(_BACKWARDS)
         told_ns = sample_ns
         if value is not None:
             found.setdefault(time_ns, value)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+from gpuscope.monitor.log import lines_beside
 from gpuscope.monitor.parquet import read_table
 from gpuscope.monitor.replay import csv_cells
 from gpuscope.monitor.sample import GpuSample, read_lines
@@ -53,7 +54,7 @@ def frame_of_log(path: Path) -> pd.DataFrame:
         if suffix == ".csv":
             frame = pd.read_csv(_whole_lines(path))
         elif suffix == ".parquet":
-            frame = read_table(path, path.with_name(path.name + ".part")).to_pandas()
+            frame = read_table(path, lines_beside(path)).to_pandas()
         else:
             frame = pd.DataFrame([row for row in read_lines(path) if row is not None]).drop(columns="time_ns")
     except (OSError, ValueError, KeyError) as error:

@@ -291,7 +291,7 @@ class GPUMonitor:
     def _write_on(self) -> None:
         sampler = self._sampler
         assert sampler is not None
-        while not self._ends.wait(max(self.interval, _WRITE_SECONDS)):
+        while not self._ends.wait(_WRITE_SECONDS):  # also where samples come more seldom
             with contextlib.suppress(GpuscopeWarning):  # where warnings are errors, it would end the thread
                 self._collect(sampler)
 

@@ -36,9 +36,10 @@ from gpuscope.monitor.panels import (
     instance_lines,
     program_lines,
 )
-from gpuscope.monitor.processes import SORTS, ProcessKey, ProcessRow, process_lines
+from gpuscope.monitor.processes import SORTS, ProcessIdentity, ProcessKey, ProcessRow, process_lines
 from gpuscope.monitor.programs import Program, programs
 from gpuscope.monitor.sample import GpuSample
+from gpuscope.text import one_line
 
 _FULL_ROWS = 7  # of a GPU with its frame
 _LEAST_WIDTH = 78  # of a GPU beside another
@@ -46,6 +47,7 @@ _MOST_WIDTH = 200  # a minute of samples each half second has its graph there
 _MOST_COLUMNS = 4
 _LEAST_PROCESSES = 4  # lines, under GPUs that are shown in full
 _MODES = ("auto", "full", "compact")
+_NO_PROCESSES = "processes are not in the log"
 _FIRST_SAMPLE_S = 0.1  # that the first frame waits for
 _LOOKS_S = 0.002
 
@@ -68,7 +70,7 @@ class Look:
     only: int | None = None
     paused_ns: int | None = None
     selected: ProcessKey | None = None
-    tagged: set[int] = field(default_factory=set)
+    tagged: set[ProcessIdentity] = field(default_factory=set)
 
     _KEPT: ClassVar = ("mode", "graph", "sort", "reverse", "tree", "light")
 
@@ -141,7 +143,9 @@ def body_lines(
     if not gpus:
         return lines
     if rows is None:
-        return [*lines, cut([("processes are not in the log", DIM)], width)]
+        reasons = (at.gpu.why.get("processes") for at in gpus if at.gpu is not None)
+        why = next((f"processes are not known: {one_line(each)}" for each in reasons if each), _NO_PROCESSES)
+        return [*lines, cut([(why, DIM)], width)]
     selected = next((at for at, (_, row) in enumerate(rows) if row.key == look.selected), None)
     table = process_lines(
         rows, width, sort=look.sort, reverse=look.reverse, selected=selected, tagged=frozenset(look.tagged)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from gpuscope.errors import InvalidArgument
 from gpuscope.monitor import gscope, parquet
@@ -14,7 +15,12 @@ from gpuscope.text import brief
 
 SUFFIXES = (".csv", ".parquet", ".jsonl", ".ndjson", ".gscope")
 # Files that are made of lines that wait beside them until the end.
-_MADE_AT_THE_END = {".parquet": parquet, ".gscope": gscope}
+MADE_AT_THE_END = {".parquet": parquet, ".gscope": gscope}
+
+
+def lines_beside(path: Path) -> Path:
+    """Where the lines of a file stand that is made of them at the end."""
+    return path.with_name(f"{path.name}.part")
 
 
 class Log:
@@ -39,8 +45,8 @@ class Log:
         if suffix is None or is_stream(self.path):
             raise InvalidArgument(f"log_path is {brief(str(self.path))}; accepted are files: {', '.join(SUFFIXES)}")
         self._is_csv = suffix == ".csv"
-        self._format = _MADE_AT_THE_END.get(suffix)
-        self._lines = self.path.with_name(f"{self.path.name}.part") if self._format else self.path
+        self._format = MADE_AT_THE_END.get(suffix)
+        self._lines = lines_beside(self.path) if self._format else self.path
         self._why: dict[int, Mapping[str, str]] = {}
         if self._is_csv:
             self._check_columns()

@@ -24,7 +24,7 @@ from gpuscope.monitor.history import NO_GPU, History, Moment, moment
 from gpuscope.monitor.layout import Look, body_lines, config_path, head_line, is_unicode
 from gpuscope.monitor.log import Log
 from gpuscope.monitor.panels import ALARM, DIM, GRAPHS, HELP, TITLE, Line, cut
-from gpuscope.monitor.processes import SORTS, ProcessReader, ProcessRow, as_tree, environment_of, sorted_rows
+from gpuscope.monitor.processes import SORTS, ProcessReader, ProcessRow, as_tree, environment_of, runs, sorted_rows
 from gpuscope.monitor.programs import Program, programs
 from gpuscope.monitor.sample import GpuSample
 from gpuscope.text import one_line
@@ -285,7 +285,7 @@ class MonitorPage(App[None]):
     def action_tag(self) -> None:
         """Tags the selected process, or no longer."""
         if (row := self._selected()) is not None:
-            self.look.tagged ^= {row.process.pid}
+            self.look.tagged ^= {row.identity}
         self.action_select(1)
 
     def action_sort(self, steps: int) -> None:
@@ -318,18 +318,22 @@ class MonitorPage(App[None]):
             self._say("signals are sent to what runs now: p goes on")
             return
         row = self._selected()
-        wanted = self.look.tagged or ({row.process.pid} if row is not None else set())
-        known = {each.process.pid: each for _, each in self._rows or ()}
-        seen = sorted(pid for pid in wanted if pid in known and known[pid].process.command is not None)
+        wanted = self.look.tagged or ({row.identity} if row is not None else set())
+        known = {each.identity: each.process.command for _, each in self._rows or ()}
+        seen = sorted(process for process in wanted if known.get(process) is not None)
         if not seen:
             self._say("no process that can be seen from here is selected: Up and Down select one")
             return
-        named = ", ".join(f"{pid} ({one_line(known[pid].process.command or '')[:40]})" for pid in seen)
+        named = ", ".join(f"{process[0]} ({one_line(known[process] or '')[:40]})" for process in seen)
 
         def send(agreed: bool | None) -> None:
             if not agreed:
                 return
-            for pid in seen:
+            for process in seen:
+                pid, _ = process
+                if not runs(process):  # it ended while the question stood; its number may be another's by now
+                    self._say(f"process {pid} has ended")
+                    continue
                 try:
                     os.kill(pid, signal.Signals[name])
                 except OSError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from gpuscope.monitor.history import Moment
+from gpuscope.monitor.history import MINUTE_S, Moment
 from gpuscope.monitor.programs import Program
 from gpuscope.monitor.snapshot import GpuState, MigInstance
 from gpuscope.text import one_line, shorten
@@ -29,6 +29,7 @@ _REGION = 24  # columns of the region that a program is in, at most
 _MOST_PROGRAMS = 4
 _WIDE = 100  # columns, where a GPU in one line has room for what matters less
 _BARS = "▁▂▃▄▅▆▇█"
+_ABOUT = 0.05  # of a minute
 _THROTTLED_MUCH = 0.01  # of the last minute: what a step's time shows
 
 # What a key's graph is of: title, figure of GpuState, what is 100 %.
@@ -300,10 +301,16 @@ def _throttled(at: Moment, gpu: GpuState) -> str:
     share, shares = at.throttled_share, at.throttled_shares
     if share is not None and shares and share >= _THROTTLED_MUCH:
         reasons = ", ".join(_words(name) for name, part in shares.items() if part >= _THROTTLED_MUCH)
-        return f"THROTTLED {_share(share)} of 60 s: {reasons}"
+        return f"THROTTLED {_share(share)} of {_seen_s(at):.0f} s: {reasons}"
     if gpu.throttle_faults:
         return f"THROTTLED now: {', '.join(map(_words, gpu.throttle_faults))}"
     return ""
+
+
+def _seen_s(at: Moment) -> float:
+    """Seconds that shares are of: a minute or so, unless there are samples of less, or they come more seldom."""
+    seen_s = (at.samples[-1].time_ns - at.samples[0].time_ns) / 1e9
+    return MINUTE_S if abs(seen_s - MINUTE_S) < _ABOUT * MINUTE_S else seen_s
 
 
 def _alarms(at: Moment, gpu: GpuState) -> str:

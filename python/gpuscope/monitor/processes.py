@@ -19,6 +19,7 @@ _USER_WIDTH = 8
 _LEAST_S = 0.5  # that a CPU share is of: CPU time is counted in ticks of 10 ms
 
 ProcessKey = tuple[int, int, str]
+ProcessIdentity = tuple[int, str]
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,12 @@ class ProcessRow:
     @property
     def key(self) -> ProcessKey:
         """What no other row has, however rows are sorted: numbers of processes come again."""
-        return self.gpu, self.process.pid, self.began
+        return self.gpu, *self.identity
+
+    @property
+    def identity(self) -> ProcessIdentity:
+        """What no other process has, whatever GPUs it is on."""
+        return self.process.pid, self.began
 
 
 # Letter after `o`, title, what is sorted by; the largest first but for names and numbers.
@@ -155,7 +161,7 @@ def process_lines(
     sort: int = 0,
     reverse: bool = False,
     selected: int | None = None,
-    tagged: frozenset[int] = frozenset(),
+    tagged: frozenset[ProcessIdentity] = frozenset(),
 ) -> list[Line]:
     """A header and a line for each; ``>`` marks what is selected, ``*`` what is tagged."""
     title = SORTS[sort][1]
@@ -171,7 +177,7 @@ def process_lines(
     lines: list[Line] = [cut([(header, TITLE)], width)]
     for at, (depth, row) in enumerate(rows):
         process = row.process
-        mark = (">" if at == selected else " ") + ("*" if process.pid in tagged else " ")
+        mark = (">" if at == selected else " ") + ("*" if row.identity in tagged else " ")
         memory = "-" if process.memory_bytes is None else f"{process.memory_bytes / _GIB:.2f}G"
         host = "-" if row.resident_bytes is None else f"{row.resident_bytes / _GIB:.2f}G"
         cpu = "-" if row.cpu_ratio is None else f"{100 * row.cpu_ratio:.0f} %"
@@ -193,6 +199,12 @@ def environment_of(pid: int) -> list[str]:
     except OSError as error:
         return [f"the environment of {pid} cannot be read: {error.strerror}"]
     return sorted(one_line(each) for each in data.decode(errors="replace").split("\0") if each)
+
+
+def runs(process: ProcessIdentity) -> bool:
+    """Whether it is there still, and its number not another's."""
+    pid, began = process
+    return _stat(pid)[19:20] == [began]
 
 
 def _stat(pid: int) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -119,6 +120,7 @@ _OF_SAMPLING = {
     "gpu_info": "1, with the names of the GPU.",
     "up": "Whether the GPU could be read.",
     "sample_age_seconds": "Seconds since the GPU was read.",
+    "sample_interval_seconds": "Seconds between two readings.",
     _THROTTLE: "Seconds for which clocks were held back, by reason.",
     "sampler_cpu_seconds_total": "CPU time that reading the GPUs took.",
     "samples_dropped_total": "Samples that were lost.",
@@ -180,6 +182,8 @@ class Collector:
         self._add(families, "up", "all" not in gpu.why, _OF_SAMPLING["up"], label)
         age_s = max(0.0, (_core.now_ns() - sample.time_ns) / 1e9)  # their clock follows no step of the system's
         self._add(families, "sample_age_seconds", age_s, _OF_SAMPLING["sample_age_seconds"], label)
+        interval_s = self._monitor.interval
+        self._add(families, "sample_interval_seconds", interval_s, _OF_SAMPLING["sample_interval_seconds"], label)
         for series in _OF_GPU:
             self._add(families, series.name, getattr(gpu, series.figure), series.about, {**label, **series.labels})
         seen = {labels[1] for name, labels in self._counters if name == _THROTTLE and labels[0] == label["uuid"]}
@@ -187,10 +191,12 @@ class Collector:
             seconds = gpu.throttled_s.get(reason)
             self._add(families, _THROTTLE, seconds, _OF_SAMPLING[_THROTTLE], label | {"reason": reason})
 
+        # Prometheus compares it with a clock that is right. Whole seconds: it is to stand still between two scrapes.
+        stepped_s = round((time.time_ns() - _core.now_ns()) / 1e9)
         for error in gpu.xid_errors or ():
             number = label | {"xid": str(error.xid)}
             self._add(families, _XID, error.count, _OF_SAMPLING[_XID], number)
-            self._add(families, _XID_TIME, error.last_ns / 1e9, _OF_SAMPLING[_XID_TIME], number)
+            self._add(families, _XID_TIME, error.last_ns / 1e9 + stepped_s, _OF_SAMPLING[_XID_TIME], number)
         for instance in gpu.instances or ():
             numbers = {"gpu_instance_id": instance.gpu_instance, "compute_instance_id": instance.compute_instance}
             which = label | {name: str(number) for name, number in numbers.items()}

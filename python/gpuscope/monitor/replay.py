@@ -8,15 +8,14 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
-from gpuscope.monitor import gscope
 from gpuscope.monitor.host import HostState
-from gpuscope.monitor.log import SUFFIXES
-from gpuscope.monitor.parquet import read_rows
+from gpuscope.monitor.log import MADE_AT_THE_END, SUFFIXES, lines_beside
 from gpuscope.monitor.sample import (
     MOST_BYTES_OF_LINE,
     GpuSample,
@@ -40,6 +39,7 @@ _OF_NVIDIA_SMI = {
     "temp_c": ("temperature_c", 1.0),
     "power_w": ("power_w", 1.0),
 }
+_EMPTY = ("", "N/A", "[N/A]", "[Not Supported]")  # nvidia-smi's words for what is not known
 _KINDS = {name: str(kind).partition(" ")[0] for name, kind in GpuState.__annotations__.items()}
 _HOST_KINDS = {name: str(kind).partition(" ")[0] for name, kind in HostState.__annotations__.items()}
 
@@ -71,16 +71,10 @@ def read_log(path: str | Path) -> Recording:
     suffix = find_suffix(checked, SUFFIXES)
     if suffix is None:
         raise InvalidArgument(f"path is {str(checked)!r}; accepted are logs: {', '.join(SUFFIXES)}")
-    if suffix == ".parquet":
-        rows: Iterator[dict[str, Any] | None] = read_rows(checked)
-    elif suffix == ".gscope":
-        rows = gscope.read_rows(checked)
-    else:
-        rows = _csv_rows(checked) if suffix == ".csv" else read_lines(checked)
     samples: list[GpuSample] = []
     damaged = 0
     why: dict[int, Mapping[str, str]] = {}
-    for row in rows:
+    for row in _rows(checked, suffix):
         try:
             sample = None if row is None else _sample(row, why)
         except (TypeError, ValueError, AttributeError, KeyError, OverflowError):
@@ -95,11 +89,24 @@ def read_log(path: str | Path) -> Recording:
     return Recording(samples, damaged)
 
 
+def _rows(path: Path, suffix: str) -> Iterator[dict[str, Any] | None]:
+    """The rows of a log, with those that wait beside it for the end of a run, or were left there by one."""
+    if suffix == ".csv":
+        return _csv_rows(path)
+    if suffix not in MADE_AT_THE_END:
+        return read_lines(path)
+    made: Iterator[dict[str, Any]] = MADE_AT_THE_END[suffix].read_rows(path)
+    lines = lines_beside(path)
+    if not lines.exists():
+        return made
+    return chain(made, read_lines(lines)) if path.exists() else read_lines(lines)
+
+
 def _csv_rows(path: Path) -> Iterator[dict[str, Any] | None]:
     rows = csv_cells(path)
     names = next(rows) or []
     for cells in rows:
-        row: dict[str, Any] = {name: cell for name, cell in zip(names, cells or (), strict=False) if cell != ""}
+        row: dict[str, Any] = {name: cell for name, cell in zip(names, cells or (), strict=False) if cell not in _EMPTY}
         try:
             row["time_ns"] = time_ns_of(row["timestamp"])
         except (ValueError, KeyError, OverflowError):

@@ -48,13 +48,18 @@ class Rows:
 
     ``-`` is what is not known. ``thr`` is the share of the last minute in which clocks were held back, ``rx`` and
     ``tx`` are bytes from and to the host, ``cpu`` the share of the machine's CPUs that is used.
+
+    Args:
+        before: samples that have no line of their own, which what follows is seen against.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, before: Iterable[GpuSample] = ()) -> None:
         self._lately = History()
         self._readings = History()  # samples whose seconds of throttling were read anew
         self._read_ns: dict[int, tuple[int, int]] = {}
         self._rows = 0
+        for sample in before:
+            self._add(sample)
 
     def lines(self, samples: Iterable[GpuSample]) -> Iterator[str]:
         """The samples' lines."""
@@ -65,14 +70,19 @@ class Rows:
             yield row(self._moment(sample))
 
     def _moment(self, sample: GpuSample) -> Moment:
+        gpu = self._add(sample)
+        minute = self._readings.window(gpu, MINUTE_S, sample.time_ns)
+        return Moment(sample, minute, self._lately.window(gpu, LATELY_S, sample.time_ns))
+
+    def _add(self, sample: GpuSample) -> int:
+        """Takes it into account; says of which GPU it is."""
         gpu = NO_GPU if sample.gpu is None else sample.gpu.index
         self._lately.append([sample])
         read_ns = (sample.slow_time_ns, sample.rare_time_ns)
         if self._read_ns.get(gpu) != read_ns:
             self._read_ns[gpu] = read_ns
             self._readings.append([sample])
-        minute = self._readings.window(gpu, MINUTE_S, sample.time_ns)
-        return Moment(sample, minute, self._lately.window(gpu, LATELY_S, sample.time_ns))
+        return gpu
 
 
 def header() -> list[str]:

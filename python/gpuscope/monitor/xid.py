@@ -32,7 +32,8 @@ _MEANINGS = {
 NEED_RESET = tuple(sorted(xid for xid, (_, kind) in _MEANINGS.items() if kind == _RESET))
 """Those after which nothing works until the GPU is reset."""
 
-_IN_KERNEL_LOG = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)")
+# On a GPU that is split, the instance stands after the address: (PCI:0000:c1:00 GPU-I:05 GPU-CI:00).
+_IN_KERNEL_LOG = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)(?: [^)]*)?\): (\d+)")
 _MOST_BYTES = 16 << 20  # the kernel's log has 1 MiB or less, unless it was given more
 
 

@@ -18,7 +18,9 @@ import pytest
 
 import gpuscope as gs
 from fakes.disturbances import least_disturbed
-from fakes.monitors import nvml_library, series
+from fakes.machines import gpu, sample
+from fakes.monitors import BEGIN_S, nvml_library, series, taken
+from gpuscope import _core
 from gpuscope.monitor import read_log
 from gpuscope.monitor.log import Log
 from gpuscope.monitor.programs import StatusPage
@@ -150,6 +152,14 @@ def test_a_log_is_shown_again_for_as_many_moments_as_are_wanted(monitor, gpuscop
     assert [json.loads(line)["gpu_idx"] for line in shown] == [0, 1, 0, 1]
 
 
+def test_the_last_moment_of_a_log_has_its_rates(gpuscope, tmp_path):
+    host = [dict.fromkeys(_core.HOST_FIGURES) | {"machine_cpus": 8, "machine_cpu_s": 4.0 * n} for n in range(4)]
+    rows = [sample(gpu(index), BEGIN_S + n, host=host[n]) for n in range(4) for index in range(2)]
+    Log(tmp_path / "gpu.jsonl").append(taken(*rows))
+    shown = gpuscope("monitor", str(tmp_path / "gpu.jsonl"), "--once").stdout.splitlines()[2:]
+    assert [(line.split()[1], line.split()[-1]) for line in shown] == [("0", "50"), ("1", "50")]
+
+
 @pytest.mark.parametrize("name", ["gpu.csv", "gpu.jsonl", "gpu.parquet", "gpu.gscope"])
 @pytest.mark.parametrize("options", [("--count", "9", "--interval", "50ms"), ("--once",)])
 def test_a_log_that_could_not_be_written_is_told_at_the_end(library, tmp_path, name, options):
@@ -188,6 +198,29 @@ def test_ctrl_c_ends_it_with_whole_lines_and_no_traceback(started, form):
     assert not out or out.endswith(b"\n")
     with open("gpu.jsonl") as file:
         assert [json.loads(line) for line in file]
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("name", ["gpu.jsonl", "gpu.gscope"])
+def test_a_service_or_session_that_ends_has_its_log(started, name, sent):
+    process = started("--interval", "50ms", "--log", name)
+    assert process.stdout.readline()
+    process.stdout.readline()
+    process.send_signal(sent)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (-sent, b"")
+    assert not out or out.endswith(b"\n")
+    assert not os.path.exists(f"{name}.part")
+    assert read_log(name).damaged == 0
+
+
+def test_nohup_keeps_it_from_ending_with_its_session(started):
+    process = started(
+        "--interval", "50ms", "--count", "40", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    )
+    assert process.stdout.readline()
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(120) == 0
 
 
 def test_a_reader_that_has_seen_enough_ends_it(started):
@@ -449,8 +482,8 @@ def test_board_and_rules_are_written(gpuscope, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gpuscope-alerts.yml", "gpuscope-board.json"]
 
 
-def on_terminal(library, seconds, *arguments, keys=b"q", when=b"q end", **variables):
-    """What a terminal of 80 by 24 is given until the keys, pressed `when` that was seen, have ended it; exit status."""
+def on_terminal(library, seconds, *arguments, keys=b"q", sent=None, when=b"q end", **variables):
+    """What a terminal of 80 by 24 is given until keys or a signal, `when` that was seen, have ended it; exit status."""
     master, slave = pty.openpty()
     import fcntl
     import struct
@@ -472,7 +505,7 @@ def on_terminal(library, seconds, *arguments, keys=b"q", when=b"q end", **variab
             break
         if when in seen and not pressed:
             pressed = True
-            os.write(master, keys)
+            os.write(master, keys) if sent is None else process.send_signal(sent)
     code = process.wait(max(1, until - time.monotonic()))
     os.close(master)
     return seen.decode(errors="replace"), code
@@ -484,6 +517,15 @@ def test_on_a_terminal_there_is_the_page(library, keys):
     seen, code = on_terminal(library, 120, keys=keys)
     assert code == 0
     assert "GiB" in seen
+    assert "Traceback" not in seen
+
+
+def test_sigterm_gives_the_terminal_back(library):
+    pytest.importorskip("textual")
+    seen, code = on_terminal(library, 120, sent=signal.SIGTERM)
+    assert code == -signal.SIGTERM
+    assert seen.rindex("\x1b[?1049l") > seen.rindex("\x1b[?1049h")
+    assert seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")
     assert "Traceback" not in seen
 
 

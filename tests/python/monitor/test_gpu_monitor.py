@@ -347,10 +347,11 @@ def test_errors_and_instances_are_logged_and_come_back(sampler, tmp_path, name):
     assert unknown.xid_errors is None
 
 
-def test_the_file_grows_while_it_runs(sampler, tmp_path, monkeypatch):
+@pytest.mark.parametrize("interval", [0.01, 3600])
+def test_the_file_grows_while_it_runs(sampler, tmp_path, monkeypatch, interval):
     monkeypatch.setattr(gpu_monitor, "_WRITE_SECONDS", 0.01)
     path = tmp_path / "gpu.csv"
-    with gs.GPUMonitor(path, interval=0.01):
+    with gs.GPUMonitor(path, interval=interval):
         sampler().add()
         until = time.monotonic() + 60
         while not path.exists() and time.monotonic() < until:

@@ -116,6 +116,24 @@ def test_one_round_that_came_late_is_enough_for_bytes_not_to_be_known():
     assert growth(samples[:4] + samples[6:]).pcie_sent_bytes is None
 
 
+def test_bytes_are_counted_in_a_log_of_two_processes_that_read_at_once():
+    rate = 10e9
+    rows = []
+    for number in range(100):
+        for begin_s, late_s in ((0.0, 0.002), (0.001, 0.0001)):  # the first one reads after the second
+            at_s = 0.01 * number + begin_s
+            facts = gpu(pcie_sent_bytes=int(rate * (at_s + late_s)) % 2**32, pcie_received_bytes=0, **LINK)
+            rows.append(sample(facts, BEGIN_S + at_s, took_ns=2_500_000))
+    assert growth(taken(*rows)).pcie_sent_bytes.value == pytest.approx(rate * 0.99, rel=0.01)
+
+
+def test_more_bytes_than_the_link_carries_are_a_counter_that_began_anew():
+    sent = lambda s: int(1e9 * s) if s < 0.5 else int(1e9 * (s - 0.5))  # noqa: E731
+    found = growth(series(100, every_s=0.01, pcie_sent_bytes=sent, pcie_received_bytes=0, **LINK))
+    assert found.pcie_sent_bytes is None
+    assert "began anew" in found.why["pcie_sent_bytes"]
+
+
 def test_a_slow_link_may_be_read_seldom():
     link = {"pcie_generation_max": 1, "pcie_width_max": 1}  # 0.25 GB/s: 17 s
     samples = series(5, every_s=2.0, pcie_sent_bytes=lambda s: int(1e8 * s), pcie_received_bytes=0, **link)
@@ -151,9 +169,12 @@ def test_a_moment_before_the_first_reading_is_not_known():
 
 
 def test_a_clock_that_goes_backwards_is_told():
-    samples = series(6, energy_total_j=lambda s: s)
+    counters = {"energy_total_j": lambda s: s, "pcie_sent_bytes": 7, "pcie_received_bytes": 7}
+    samples = series(6, every_s=0.01, **counters, **LINK)
     samples[2], samples[3] = samples[3], samples[2]
-    assert "clock goes backwards" in growth(samples).why["energy_j"]
+    why = growth(samples).why
+    assert "clock goes backwards" in why["energy_j"]
+    assert "clock goes backwards" in why["pcie_sent_bytes"]
 
 
 def of_two_processes():

@@ -143,6 +143,14 @@ def test_a_log_of_scripts_around_nvidia_smi_is_read(tmp_path):
     assert (state.energy_total_j, state.why["energy_total_j"]) == (None, "it is not in the log")
 
 
+@pytest.mark.parametrize("word", ["N/A", "[N/A]", "[Not Supported]"])
+def test_what_nvidia_smi_does_not_know_spoils_no_line(word, tmp_path):
+    path = tmp_path / "gpu_metrics.csv"
+    path.write_text(f"timestamp,gpu_idx,util_pct,power_w\n2026-01-02T03:04:05,0,97,{word}\n")
+    state = read_log(path).samples[0].gpu
+    assert (state.busy_ratio, state.power_w) == (pytest.approx(0.97), None)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
@@ -186,6 +194,16 @@ def test_a_process_that_was_killed_loses_no_line_of_a_parquet_log(tmp_path):
     write(path, samples(1))
     assert len(read_log(path).samples) == 3
     assert not lines.exists()
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "gscope"])
+def test_a_log_is_read_before_its_run_has_ended(suffix, tmp_path):
+    path = tmp_path / f"gpu.{suffix}"
+    Log(path).append(samples(2))
+    assert len(read_log(path).samples) == 2
+    write(path, samples(1))
+    Log(path).append(samples(2))
+    assert len(read_log(path).samples) == 5
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "gscope"])

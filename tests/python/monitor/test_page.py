@@ -129,6 +129,12 @@ def test_a_throttled_gpu_says_so_in_words_first_of_its_row():
     assert "THROTTLED 12 %" in drive(monitor, "c")
 
 
+@pytest.mark.parametrize(("count", "every_s", "said"), [(3, 1.0, "2 s"), (3, 300.0, "300 s")])
+def test_a_share_of_throttling_says_of_which_time_it_is(count, every_s, said):
+    text = drive(FakeMonitor(series(count, every_s=every_s, throttled_s=lambda s: 0.5 * s, **USEFUL)))
+    assert f"THROTTLED 50 % of {said}: power limit" in text
+
+
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
@@ -357,6 +363,46 @@ def test_a_signal_is_sent_after_a_yes_alone(sleeper):
     assert sleeper.wait(60) == -signal.SIGTERM
 
 
+@pytest.fixture
+def another_by_its_number(sleeper, monkeypatch):
+    """Makes the process look like one that began later."""
+
+    def begin():
+        stat = processes._stat
+        monkeypatch.setattr(processes, "_stat", lambda pid: [*stat(pid)[:19], "1", *stat(pid)[20:]])
+
+    return begin
+
+
+def test_no_signal_is_sent_to_another_process_that_has_the_number_by_now(sleeper, another_by_its_number, monkeypatch):
+    sent = []
+
+    async def look(app, pilot):
+        await pilot.press("down", "T")
+        another_by_its_number()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "kill", lambda *arguments: sent.append(arguments))
+            await pilot.press("y")
+        return shown(app)
+
+    assert f"process {sleeper.pid} has ended" in drive(one(processes=[(sleeper.pid, 1)]), then=look)
+    assert sent == []
+
+
+def test_another_process_that_has_the_number_of_a_tagged_one_is_not_tagged(sleeper, another_by_its_number):
+    async def look(app, pilot):
+        await pilot.press("down", "space")
+        before = shown(app)
+        another_by_its_number()
+        app.draw()
+        return before, shown(app)
+
+    before, after = drive(one(processes=[(sleeper.pid, 1)]), then=look)
+    assert f">*   0 {sleeper.pid:>8}" in before
+    assert f"    0 {sleeper.pid:>8}" in after
+    assert f"*   0 {sleeper.pid:>8}" not in after
+
+
 def test_no_signal_is_sent_to_what_nobody_selected_or_to_the_past(sleeper, monkeypatch):
     facts = {"processes": [(sleeper.pid, 1)]}
     sent = []
@@ -514,6 +560,11 @@ def test_a_moment_of_nothing_is_none():
 def test_names_of_others_move_no_cursor():
     text = drive(one(name="\x1b[31mGPU\n", why={"all": "\x1b[2J"}))
     assert "\x1b" not in text
+
+
+def test_processes_that_nvml_does_not_tell_have_its_reason():
+    text = drive(one(processes=None, why={"processes": "Not Supported"}))
+    assert "processes are not known: Not Supported" in text
 
 
 def test_without_unicode_bars_and_frames_are_ascii():

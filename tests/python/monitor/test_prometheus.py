@@ -107,6 +107,14 @@ def test_errors_are_served_by_number_with_their_time():
     assert found[("gpuscope_xid_last_timestamp_seconds", "79", "GPU-0")] == 1_700_000_003.5
 
 
+def test_the_time_of_an_error_is_on_the_clock_of_the_system(monkeypatch):
+    """Samples keep to the clock that was when the program began, which may have been set since."""
+    now_ns = _core.now_ns() - 7200 * 10**9
+    monkeypatch.setattr(_core, "now_ns", lambda: now_ns)
+    found = scrape(FakeMonitor(taken(sample(gpu(xid_errors=[(79, 1, 1_700_000_003_500_000_000)])))))
+    assert found[("gpuscope_xid_last_timestamp_seconds", "79", "GPU-0")] == pytest.approx(1_700_007_203.5, abs=60)
+
+
 def test_instances_are_served_by_their_numbers():
     found = scrape(FakeMonitor(taken(sample(gpu(mig=True, instances=INSTANCES)))))
     assert found[("gpuscope_mig_sm_active_ratio", "0", "7", "GPU-0")] == 0.25
@@ -203,11 +211,31 @@ def test_the_board_is_one_that_grafana_opens():
     assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in board["panels"])
 
 
-def test_the_rules_are_those_of_prometheus():
+@pytest.fixture
+def rules():
     yaml = pytest.importorskip("yaml")
     (group,) = yaml.safe_load((FILES / "alerts.yml").read_text())["groups"]
-    assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) >= 8
-    for rule in group["rules"]:
+    return group["rules"]
+
+
+def expression(rules, alert):
+    return next(rule["expr"] for rule in rules if rule["alert"] == alert)
+
+
+def test_reasons_that_hold_at_once_are_no_more_than_the_time_that_went_by(rules):
+    assert expression(rules, "GpuThrottled").startswith("max by (uuid)")
+
+
+def test_samples_that_are_to_come_seldom_are_not_old(rules):
+    assert (
+        expression(rules, "GpuSamplesOld") == "gpuscope_sample_age_seconds > 60 + 2 * gpuscope_sample_interval_seconds"
+    )
+    assert scrape(FakeMonitor(taken(sample(gpu()))))[("gpuscope_sample_interval_seconds", "GPU-0")] == 0.5
+
+
+def test_the_rules_are_those_of_prometheus(rules):
+    assert len({rule["alert"] for rule in rules}) == len(rules) >= 8
+    for rule in rules:
         assert (
             {"alert", "expr", "labels", "annotations"} <= {*rule} <= {"alert", "expr", "for", "labels", "annotations"}
         )

@@ -35,6 +35,13 @@ def test_the_kernels_log_is_read_by_gpu_however_addresses_are_written(log):
     assert log.of("") == {}
 
 
+@pytest.mark.parametrize("instance", ["GPU-I:05", "GPU-I:05 GPU-CI:00"])
+def test_an_error_of_an_instance_is_one_of_its_gpu(instance, tmp_path):
+    path = tmp_path / "kmsg"
+    path.write_text(f"4,1240,99,-;NVRM: Xid (PCI:0000:0a:00 {instance}): 94, pid=42, name=python, Contained\n")
+    assert kernel_xids(str(path)).of("00000000:0A:00.0") == {94: 1}
+
+
 def test_a_log_that_may_not_be_read_says_why(tmp_path):
     found = kernel_xids(str(tmp_path / "none"))
     assert found == KernelXids((), "the kernel's log cannot be read: No such file or directory")
