@@ -91,7 +91,8 @@ def _show_end(found: MemoryFile, device: int, out: Console) -> None:
     out.sentence((found.path, "bold"))
     text = f"{device_text(device)} at its end: {format_bytes(used)} in use, {format_bytes(held)} held"
     noun = "segment" if len(segments) == 1 else "segments"
-    out.sentence(f"{text} in {len(segments):,} {noun}" + (f", {format_bytes(graphs)} of CUDA graphs" if graphs else ""))
+    private = f", {format_bytes(graphs)} in private pools, as of CUDA graphs" if graphs else ""
+    out.sentence(f"{text} in {len(segments):,} {noun}{private}")
     here = found.events.device == device
     if here.any():
         times = found.events.time_ns[here]

@@ -25,7 +25,7 @@ _SOURCE = (".py", ".pyw", ".pyx")
 _TYPED = ("<stdin>", "<string>", "<console>", "<input>", "<ipython-input", "<python-input", "<command-", "<doctest ")
 # The standard library of the machine that wrote a snapshot: of Unix, and of Windows in folders of Python's or Conda's.
 _ELSEWHERE = re.compile(r"/lib(64)?/python3\.\d+t?/|\A[A-Z]:/.*(python|conda|/envs/)[^/]*/lib/", re.IGNORECASE)
-# What torch.compile writes: a letter and a hash, in a folder named by the first two of that (torch/_inductor/codecache).
+# What torch.compile writes: a letter and a hash, in a folder named by the hash's first two (torch._inductor.codecache).
 _COMPILED = re.compile(r"/([a-z2-7]{2})/[a-z]\1[a-z2-7]{20,}\.py\Z")
 
 _FRAMEWORKS = {"torch", "torchvision", "numpy", "cupy", "jax", "triton"}

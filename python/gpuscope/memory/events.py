@@ -109,7 +109,7 @@ class MemoryEvents:
         write_parquet(self.to_pandas(), path)
 
     def plot(self, device: int | None = None, ax: Axes | None = None) -> Axes:
-        """The bytes in use over time.
+        """The bytes in use over time, each byte once: of all allocators, and what libraries took from the driver.
 
         Args:
             device: ordinal of the GPU, HOST for the host's memory; None takes the device with the most in use.
@@ -119,14 +119,14 @@ class MemoryEvents:
             NotAvailable: Matplotlib is not installed.
             InvalidArgument: that device has no events.
         """
-        if device is None and len(self):
-            device = int(self.device[int(np.argmax(self.allocated_bytes))])
-        here = self.device == device
-        if not here.any():
+        from gpuscope.memory.peak import in_use  # which works on events
+
+        rows, level = in_use(self, device)
+        if not len(rows):
             raise InvalidArgument(f"device is {device}; accepted are {sorted({*self.device.tolist()})}")
-        seconds = (self.time_ns[here] - int(self.time_ns[0])) / 1e9
-        in_use = {"in use": self.allocated_bytes[here]}
-        return plots.levels(seconds, in_use, what="memory", ax=ax, title=f"device {device}")
+        seconds = (self.time_ns[rows] - int(self.time_ns[0])) / 1e9
+        title = f"device {int(self.device[rows[0]])}"
+        return plots.levels(seconds, {"in use": level}, what="memory", ax=ax, title=title)
 
     def select(self, rows: NDArray[Any]) -> MemoryEvents:
         """Some of the rows, by numbers or a mask, in their order."""

@@ -27,14 +27,14 @@ class Growth:
 
     Attributes:
         place: innermost line of the program's own code that allocated it; None when no stack is known.
-        stack: the whole call stack, innermost frame first, of the allocations that hold most of it.
+        stack: the whole call stack, innermost frame first, of those of `addresses` that hold most.
         source: who handed it out, see SOURCES.
         device: ordinal of the GPU, HOST for host memory.
         steps: steps that were judged: those after the warm-up.
         grew: steps among them in which it grew.
         bytes: how much it grew over them.
         allocations: how many more allocations there are; 0 when one allocation was replaced by a larger one each time.
-        addresses: of the allocations that live.
+        addresses: of the allocations that live, without those of the last step where others do.
         sizes_bytes: of each of them; empty where they are not known.
     """
 
@@ -81,17 +81,26 @@ def leaks_in(events: MemoryEvents, steps_ns: Sequence[int], warmup: int | None =
     number, born, died, survives = keys.number[mine], born[mine], died[mine], survives[mine]
     sizes, addresses, stacks = allocations.bytes[mine], allocations.address[mine], allocations.stack[mine]
     shape = (len(keys.all), steps + 2)
-    count = _levels(number, born, died, np.ones(len(number)), shape)
-    held = _levels(number, born, died, sizes.astype(np.float64), shape)
+    each, weights = np.ones(len(number)), sizes.astype(np.float64)
+    count = _levels(number, born, died, each, shape)
+    held = _levels(number, born, died, weights, shape)
+    # Without what one step makes and the next one drops, as a batch or gradients, whose size may vary by far more than
+    # a leak grows: what lives at the end of a step and was made before it.
+    lasting = [_levels(number, born + 1, np.maximum(died, born + 1), one, shape) for one in (weights, each)]
     fresh = _total(number[survives], born[survives], np.ones(int(survives.sum())), shape)[:, first + 1 : steps + 1] > 0
+    newest = [_total(number, born, one * (survives & (born == steps)), shape)[:, steps] for one in (weights, each)]
+    drops = _total(number, born, each * (~survives & (died == born + 1)), shape)[:, first:].sum(axis=1)
     growths = []
     for key, (place, device, source, _) in enumerate(keys.all):
-        kept = _steady(count[key], fresh[key], first)
+        kept = _steady(count[key], lasting[1][key], fresh[key], first, drops=drops[key] > 0)
         grew = kept or _swells(held[key], first)
         if not grew:
             continue
-        floor = _floor(held[key])
+        swelled = int(held[key][-1] - held[key][first])
         lives = (number == key) & survives & (born > first)
+        # What the last step made lives because no other has followed, as gradients do; it may be far larger.
+        older = lives & (born < steps)
+        lives = older if kept and older.any() else lives
         weight = np.bincount(np.unique(stacks[lives], return_inverse=True)[1], weights=sizes[lives])
         stack = int(np.unique(stacks[lives])[int(np.argmax(weight))])
         growths.append(
@@ -102,8 +111,8 @@ def leaks_in(events: MemoryEvents, steps_ns: Sequence[int], warmup: int | None =
                 device=device,
                 steps=steps - first,
                 grew=grew,
-                bytes=int(floor[-1] - floor[first]),
-                allocations=int(count[key][-1] - _floor(count[key])[first]) if kept else 0,
+                bytes=_growth(lasting[0][key], newest[0][key], first) if kept else swelled,
+                allocations=_growth(lasting[1][key], newest[1][key], first) if kept else 0,
                 addresses=tuple(addresses[lives].tolist()),
                 sizes_bytes=tuple(sizes[lives].tolist()),
             )
@@ -190,6 +199,13 @@ def _floor(level: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.minimum.accumulate(level[::-1])[::-1])
 
 
+def _growth(lasting: NDArray[np.float64], newest: float, first: int) -> int:
+    """How much was left behind for good; of the last step, whose `newest` may be dropped yet, the usual at most."""
+    floor = _floor(lasting)
+    grew = float(floor[-1] - floor[first + 1])
+    return round(grew + min(newest, grew / max(1, len(floor) - 2 - first)))
+
+
 def _confirmed(events: MemoryEvents, ends: NDArray[np.int64], growths: list[Growth]) -> list[Growth]:
     """Those of allocators whose own total grows as well: releases by threads that are not watched are not seen."""
     kept = []
@@ -209,9 +225,15 @@ def _confirmed(events: MemoryEvents, ends: NDArray[np.int64], growths: list[Grow
     return kept
 
 
-def _steady(count: NDArray[np.float64], fresh: NDArray[np.bool_], first: int) -> int:
-    """In how many steps allocations were left behind for good, where that went on to the end; else 0."""
-    grew = (np.diff(_floor(count)[first:]) > 0) & fresh
+def _steady(
+    count: NDArray[np.float64], lasting: NDArray[np.float64], fresh: NDArray[np.bool_], first: int, *, drops: bool
+) -> int:
+    """In how many steps allocations were left behind for good, where that went on to the end; else 0.
+
+    `drops`: each step drops some of the one before, so that of the last step's it is not known which will last.
+    """
+    grew = np.diff(_floor(lasting))[first + 1 :] > 0
+    grew = np.append(grew, count[-1] > count[-2] or (drops and len(grew) > 0 and grew[-1])) & fresh
     at = np.flatnonzero(grew)
     if len(at) < FEWEST_GROWTHS:
         return 0
@@ -220,7 +242,7 @@ def _steady(count: NDArray[np.float64], fresh: NDArray[np.bool_], first: int) ->
     if len(grew) - 1 - at[-1] >= longest:
         return 0  # it came to a stop
     if at[0] >= longest:  # it began late: something that is emptied now and then, or a leak that waited
-        fall = float((np.maximum.accumulate(count) - count).max())
+        fall = float((np.maximum.accumulate(lasting) - lasting).max())
         if at[0] > len(grew) / 2 or fall >= max(2, len(at) / 2):
             return 0
     nearly_every = len(at) >= _NEARLY_EVERY * (len(grew) - at[0])

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from gpuscope import _core
 from gpuscope.errors import GpuscopeError
@@ -84,12 +85,11 @@ def _uses_gpu() -> bool:
 def available_memory(root: Path = Path("/")) -> tuple[int | None, int | None]:
     """Bytes that can still be taken without swapping, and bytes in all; None where the system does not report it.
 
-    The least of /proc/meminfo's MemAvailable (proc(5)) and what the control group leaves, whose file cache counts as
-    free, as the kernel drops it first.
+    The least of /proc/meminfo's MemAvailable (proc(5)) and what each control group of the process leaves, as those of a
+    container or of a batch system's job. Their file cache counts as free, as the kernel drops it first.
     """
     free, total = _meminfo(root)
-    limit, used = _group(root)
-    if limit is not None and used is not None:
+    for limit, used in _groups(root):
         left = max(0, limit - used)
         free = left if free is None else min(free, left)
         total = limit if total is None else min(total, limit)
@@ -101,21 +101,34 @@ def _meminfo(root: Path) -> tuple[int | None, int | None]:
     return found.get("MemAvailable"), found.get("MemTotal")
 
 
-def _group(root: Path) -> tuple[int | None, int | None]:
-    """Limit and use of the control group that a container sees as its own, of version 2 or 1."""
-    for folder, limit_name, used_name, cache_name in (
-        (root / "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-        (root / "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+def _groups(root: Path) -> Iterator[tuple[int, int]]:
+    """Limit and use of the control group that the process is in and of those around it, of version 2 or 1."""
+    own = _own_groups(root)
+    for folder, controller, limit_name, used_name, cache_name in (
+        ("sys/fs/cgroup", "", "memory.max", "memory.current", "inactive_file"),
+        ("sys/fs/cgroup/memory", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
-        try:
-            limit = (folder / limit_name).read_text().strip()
-            used = int((folder / used_name).read_text())
-        except (OSError, ValueError):
-            continue
-        if not limit.isdigit() or int(limit) >= _UNLIMITED:
-            return None, None
-        return int(limit), used - figures(folder / "memory.stat").get(cache_name, 0)
-    return None, None
+        path = own.get(controller, PurePosixPath())
+        for group in (path, *path.parents):
+            place = root / folder / group
+            try:
+                limit = (place / limit_name).read_text().strip()
+                used = int((place / used_name).read_text())
+            except (OSError, ValueError):
+                continue  # the root has none, and a container sees its own as the root
+            if limit.isdigit() and int(limit) < _UNLIMITED:
+                yield int(limit), used - figures(place / "memory.stat").get(cache_name, 0)
+
+
+def _own_groups(root: Path) -> dict[str, PurePosixPath]:
+    """The path of the process's group by controller, "" for version 2; see cgroups(7)."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return {}
+    parts = (line.split(":", 2) for line in lines if line.count(":") >= 2)
+    paths = {name: PurePosixPath(path.lstrip("/")) for _, names, path in parts for name in names.split(",")}
+    return {name: path for name, path in paths.items() if ".." not in path.parts}  # it lies outside what can be seen
 
 
 def resident_bytes() -> int:

@@ -24,7 +24,7 @@ from gpuscope.errors import NotAvailable
 from gpuscope.frameworks.pools import Pool
 from gpuscope.memory.call_stacks import line_text, program_line, stack_of_main_thread
 from gpuscope.memory.events import SOURCES, Frame, MemoryEvents
-from gpuscope.memory.history import history_events
+from gpuscope.memory.history import history_events, recording
 from gpuscope.memory.host import available_memory
 from gpuscope.memory.ledger import MemoryLedger, memory_ledger
 from gpuscope.memory.out_of_memory_errors import Request
@@ -447,13 +447,17 @@ def _history(report: OutOfMemory, notes: list[str], since_ns: int) -> dict[str, 
     if report.device == HOST:
         return {}
     try:
-        events = of_library(history_events(), report.library, report.device)
+        recorded = history_events()
     except NotAvailable:
         notes.append(HISTORY_HINT)
         return {}
+    events = of_library(recorded, report.library, report.device)
     if not len(events):
-        notes.append(HISTORY_HINT)
+        # A history of nothing is as good as none.
+        notes.append(f"the memory history has nothing of {report.library} there" if len(recorded) else HISTORY_HINT)
         return {}
+    if not recording():
+        notes.append("the memory history had ended before: what lived then may have been given back since")
     return {"last": last_allocations(events), "largest": largest_lines(events)}
 
 

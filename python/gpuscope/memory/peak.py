@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,14 @@ from gpuscope.arguments import check_count
 from gpuscope.devices import HOST, is_cpu, ordinal_of
 from gpuscope.errors import InvalidArgument
 from gpuscope.memory import history
-from gpuscope.memory.call_stacks import NO_PYTHON_STACK, cached_lines, frames_of, line_text, without_gpuscope
+from gpuscope.memory.call_stacks import (
+    NO_PYTHON_STACK,
+    cached_lines,
+    frames_of,
+    line_text,
+    unix_path,
+    without_gpuscope,
+)
 from gpuscope.memory.categories import WITHOUT_PYTHON, backward_without_stack
 from gpuscope.memory.events import NEVER, SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of, counted_events
 from gpuscope.results import Result, import_pandas
@@ -168,13 +174,7 @@ def peak_memory(
     elif not isinstance(events, MemoryEvents):
         raise InvalidArgument(f"events is {events!r}; accepted are memory events and None")
     allocations = allocations_of(events)
-    counted = counted_events(events, allocations)
-    change = np.zeros(len(events), dtype=np.int64)
-    change[allocations.born] = allocations.bytes
-    change[allocations.died[~allocations.alive]] -= allocations.bytes[~allocations.alive]
-    asked = np.unique(events.device[counted]).tolist() if device is None else [device]
-    devices = [_Levels(events, np.flatnonzero(counted & (events.device == one)), change) for one in asked]
-    levels = max(devices, key=lambda one: (one.on_gpu, one.most), default=None)
+    levels = max(_levels(events, allocations, device), key=lambda one: (one.on_gpu, one.most), default=None)
     notes = (f"{events.lost:,} older events are no longer kept",) if events.lost else ()
     if levels is None or not len(levels.rows):
         return PeakReport(device, 0, 0, 0, 0, None, (), len(events), notes)
@@ -199,11 +199,32 @@ def peak_memory(
     )
 
 
+def in_use(events: MemoryEvents, device: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of a device's events that count, and the bytes in use after each, of all sources, each byte once.
+
+    None for the device takes the one with the most in use at a time; nothing where it has no events.
+    """
+    devices = _levels(events, allocations_of(events), device)
+    levels = max(devices, key=lambda one: one.most, default=None)
+    return (levels.rows, levels.total[1:]) if levels is not None else (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def _levels(events: MemoryEvents, allocations: Lifetimes, device: int | None) -> list[_Levels]:
+    """Those of one device, or of each."""
+    counted = counted_events(events, allocations)
+    change = np.zeros(len(events), dtype=np.int64)
+    change[allocations.born] = allocations.bytes
+    change[allocations.died[~allocations.alive]] -= allocations.bytes[~allocations.alive]
+    asked = np.unique(events.device[counted]).tolist() if device is None else [device]
+    return [_Levels(events, np.flatnonzero(counted & (events.device == one)), change) for one in asked]
+
+
 class _Levels:
     """What was in use on a device: before the first of its rows, and after each of them.
 
     Attributes:
         rows: of the events that count.
+        total: in use by all sources.
         by_source: in use by each source, as its allocator says on a GPU; where it does not, as the events add up.
         peak: where most was in use; 0 is before the first row.
         most: what was in use then.
@@ -225,6 +246,7 @@ class _Levels:
             level = np.concatenate([[before], said])[np.searchsorted(own, np.arange(len(total)))]
             self.by_source[source] = level
             total += level
+        self.total = total
         # A later moment that is as high as the beginning tells more.
         self.peak = 0 if total[0] > total[1:].max(initial=-1) else 1 + int(np.argmax(total[1:]))
         self.most = int(total[self.peak])

@@ -37,7 +37,8 @@ class FileSegment:
         address: where it begins.
         bytes: its size.
         allocated_bytes: bytes of it that the program had in use.
-        pool: "default", or "graph (1, 0)" for the private pool of a CUDA graph.
+        pool: "default", "graph (1, 0)" for a CUDA graph's, "private (0, 1)" for one that the program made, which graphs
+            may share.
         expandable: whether it grows in place.
     """
 
@@ -75,8 +76,8 @@ class MemoryFile:
     notes: tuple[str, ...] = ()
 
     def graph_pools(self, device: int) -> tuple[tuple[int, int], ...]:
-        """First address and the one behind the last of each segment of the CUDA graphs' private pools."""
-        there = (segment for segment in self.segments if segment.device == device and segment.pool.startswith("graph"))
+        """First address and the one behind the last of each segment of private pools, as those of CUDA graphs."""
+        there = (segment for segment in self.segments if segment.device == device and segment.pool != "default")
         return tuple((segment.address, segment.address + segment.bytes) for segment in there)
 
 
@@ -89,8 +90,9 @@ def load_memory_snapshot(path: str | os.PathLike[str]) -> MemoryFile:
     down are the allocators' own sizes, which are not changed.
 
     Args:
-        path: a pickle of ``torch.cuda.memory._dump_snapshot`` or of gpuscope. Only plain data is read from it: nothing
-            in the file is run, so that one from a stranger does no harm.
+        path: a pickle of ``torch.cuda.memory._dump_snapshot`` or of gpuscope, or of the list that
+            ``torch.cuda.memory_snapshot()`` returns. Only plain data is read from it: nothing in the file is run, so
+            that one from a stranger does no harm.
 
     Raises:
         InvalidArgument: there is no such file, or it is a directory, a pipe or a device.
@@ -121,7 +123,7 @@ class _Interpreter:
     def __init__(self, path: str, content: Any, size: int) -> None:
         self._path = path
         self._size = size
-        self._content = _typed(content, dict, "the file")
+        self._content = _typed({"segments": content} if type(content) is list else content, dict, "the file")
         self._block = 1 if "gpuscope" in self._content else _BLOCK
         self._stacks: dict[tuple[Frame, ...], int] = {(): 0}
         self._numbers: dict[int, int] = {}  # of lists of frames that came before; the content keeps them alive
@@ -255,10 +257,16 @@ def _older(
         for entry in _list(segment, "blocks"):
             block = _typed(entry, dict, "a block")
             at, size = _number(block.get("address", at), "address", (1 << 64) - 1), _number(block.get("size"), "size")
-            frames = block.get("frames")
+            frames = block.get("frames", _frames_of_old(block))
             if frames and block.get("state") in states and at not in seen:
                 yield {"action": "alloc", "addr": at, "size": size, "time_us": begin, "frames": frames}
             at += size
+
+
+def _frames_of_old(block: Mapping[str, Any]) -> Any:
+    """Of a block as torch wrote them until 2.0: of the newest of those that had the memory."""
+    history = _list(block, "history")
+    return _typed(history[0], dict, "what had a block").get("frames") if history else None
 
 
 def _segment(entry: Any) -> FileSegment:
@@ -275,7 +283,7 @@ def _segment(entry: Any) -> FileSegment:
         address=_number(known.get("address"), "address", (1 << 64) - 1),
         bytes=_number(known.get("total_size"), "total_size"),
         allocated_bytes=_number(known.get("allocated_size"), "allocated_size"),
-        pool="default" if tuple(pool) == (0, 0) else f"graph ({pool[0]}, {pool[1]})",
+        pool="default" if tuple(pool) == (0, 0) else f"{'graph' if pool[0] else 'private'} ({pool[0]}, {pool[1]})",
         expandable=known.get("is_expandable") is True,
     )
 

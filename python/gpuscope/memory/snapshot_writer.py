@@ -159,15 +159,18 @@ def _trace(events: MemoryEvents, segments: Segments, frames: Callable[[int], Fra
         is_allocation = source != _DRIVER or row in segments.whole
         more = {"source": "driver"} if source == _DRIVER else {}
         more |= {"user_metadata": events.regions[region]} if region else {}
+        comes, goes = "segment_alloc", "segment_free"
+        if source == _DRIVER and segments.is_expandable(allocation):
+            comes, goes = "segment_map", "segment_unmap"
         if source == _DRIVER and size > 0:
-            add("segment_map" if segments.is_expandable(allocation) else "segment_alloc", allocation, time_ns, stack)
+            add(comes, allocation, time_ns, stack)
         if is_allocation and size > 0:
             add("alloc", allocation, time_ns, stack, **more)
         if is_allocation and size < 0:
             add("free_requested", allocation, time_ns, stack, **more)
             add("free_completed", allocation, time_ns, stack, **more)
         if source == _DRIVER and size < 0:
-            add("segment_free", allocation, time_ns, stack)
+            add(goes, allocation, time_ns, stack)
         for segment in segments.last_seen_at.get(row, ()):
             add("segment_free", segment, time_ns, 0)
     return entries

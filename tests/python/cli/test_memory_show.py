@@ -37,7 +37,8 @@ def test_peak_end_and_largest_lines_are_told(file, capsys):
     assert cli.main(["memory", "show", file(snapshot())]) == 0
     said = capsys.readouterr().out
     parts = (
-        *("GPU 0 at its end: 4.00 MiB in use, 22.0 MiB held in 2 segments, 2.00 MiB of CUDA graphs", "3 events in"),
+        "GPU 0 at its end: 4.00 MiB in use, 22.0 MiB held in 2 segments, 2.00 MiB in private pools, as of CUDA graphs",
+        "3 events in",
         *("an allocation of 900 MiB was refused", "peak of GPU 0: 6.00 MiB", "from before the history"),
         *("at its end: 3.00 MiB of known lines", "train.py:5 load", "taken over the whole time: 5.00 MiB"),
         *("train.py:5 load", "train.py:12 step"),

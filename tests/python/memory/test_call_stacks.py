@@ -30,6 +30,10 @@ DEBIAN = Frame("empty", "/usr/lib/python3/dist-packages/cupy/core.py", 7)
 STANDARD = Frame("dumps", json.__file__, 12)
 THREADING = Frame("run", os.path.join(os.path.dirname(os.__file__), "threading.py"), 9)
 OTHER_MACHINES = Frame("run", "/opt/conda/lib/python3.12/threading.py", 9)
+RED_HAT = Frame("run", "/usr/lib64/python3.9/threading.py", 9)
+WINDOWS = Frame("run", r"C:\Users\me\miniconda3\Lib\threading.py", 9)
+WINDOWS_TORCH = Frame("forward", r"C:\me\venv\Lib\site-packages\torch\nn\modules\linear.py", 134)
+COMPILED = Frame("call", "/tmp/torchinductor_me/ab/cab5kzq3tjr2wxyzabcdefghijklmnopqrstuvwxyz234567abcd.py", 80)
 FROZEN = Frame("_run_code", "<frozen runpy>", 88)
 GPUSCOPE = Frame("find_leaks", gpuscope.__file__, 3)
 OWN = Frame("step", "/me/train.py", 41)
@@ -43,7 +47,13 @@ CPP = Frame("c10::malloc", "Allocator.cpp", 88)
 LIBRARIES = [DEBIAN, TORCH, STANDARD, GPUSCOPE, FROZEN]
 
 
-@pytest.mark.parametrize("inner", [TORCH, STANDARD, THREADING, OTHER_MACHINES, GPUSCOPE, FROZEN, UNWIND, ALLOCATOR])
+@pytest.mark.parametrize(
+    "inner",
+    [
+        *(TORCH, STANDARD, THREADING, OTHER_MACHINES, RED_HAT, WINDOWS, WINDOWS_TORCH, COMPILED),
+        *(GPUSCOPE, FROZEN, UNWIND, ALLOCATOR),
+    ],
+)
 def test_the_innermost_line_of_the_programs_own_code_is_the_line(inner):
     assert program_line((inner, OWN, CELL)) == OWN
 
@@ -96,6 +106,13 @@ def test_a_file_without_its_folder_is_told_by_its_module(file, is_own):
     assert is_program(file) == is_own
 
 
+@pytest.mark.parametrize(
+    "file", [r"C:\me\train.py", r"D:\python\train.py", "/me/ab/cab.py", "/me/torchinductor_runs/train.py"]
+)
+def test_what_only_looks_installed_or_compiled_is_the_programs_own(file):
+    assert is_program(file)
+
+
 def test_where_all_is_installed_the_innermost_line_is_the_line():
     assert program_line((GPUSCOPE, TORCH, STANDARD)) == TORCH
 
@@ -128,6 +145,7 @@ def test_no_stack_has_no_own_line(monkeypatch):
 
 def test_lines_are_written_short():
     assert line_text(OWN) == "train.py:41 step"
+    assert line_text(Frame("step", r"C:\me\train.py", 41)) == "train.py:41 step"
     assert line_text(None) == NO_STACK
 
 
@@ -140,6 +158,7 @@ def test_lines_are_written_short():
         ((CUPY, THREADING, OWN), YOUR_CODE),
         ((SINGLE,), "single"),
         ((TORCH,), "torch"),
+        ((COMPILED, TORCH, LLAMA, OWN), "transformers"),
         ((CPP, TORCH, LLAMA), "transformers"),
         ((CPP,), CPP_CODE),
     ],

@@ -59,6 +59,71 @@ def test_how_much_it_grew_is_told():
     assert (leak.bytes, leak.allocations, leak.grew, leak.steps, leak.bytes_per_step) == (17 * MIB, 17, 17, 17, MIB)
 
 
+class Batches:
+    """Each step keeps a KiB, and drops the large piece of the step before, made by the same line."""
+
+    def __init__(self):
+        self.large = None
+        self.kept = []
+
+    def __call__(self, program, number):
+        if self.large is not None:
+            program.give(self.large)
+        self.large = program.take((10 + 37 * number % 100) * MIB)
+        self.kept.append(program.take(1024, stack=4)[0])
+
+
+FRAMES[4] = [("loss", "/env/lib/python3.12/site-packages/torch/a.py", 5), *FRAMES[1][1:]]
+
+
+@pytest.mark.parametrize("warmup", [None, 5])
+def test_what_each_step_drops_of_the_one_before_is_no_growth(warmup):
+    (leak,) = run(20, Batches(), warmup=warmup)
+    assert (leak.bytes_per_step, leak.allocations) == (1024, leak.steps)
+
+
+def test_what_the_warm_up_keeps_is_no_growth():
+    batches = Batches()
+
+    def body(program, number):
+        batches(program, number)
+        if number == 2:  # the last step of the warm-up
+            program.take(100 * MIB)
+
+    (leak,) = run(20, body)
+    assert leak.bytes == 17 * 1024
+
+
+def dropping(most, then):
+    """Each step drops what the one before has made, between one piece and `most`, and goes on with `then`."""
+    made = []
+
+    def body(program, number):
+        for piece in made:
+            program.give(piece)
+        made[:] = [program.take() for _ in range(1 + number * 7 % most)]
+        then(program, number)
+
+    return body
+
+
+@pytest.mark.parametrize("most", [2, 3, 5])
+def test_a_leak_is_found_beside_any_number_of_pieces_that_the_next_step_drops(most):
+    (leak,) = run(20, dropping(most, lambda program, number: program.take(1024)))
+    assert (leak.grew, leak.bytes) == (17, 17 * 1024)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5])
+def test_a_cache_that_fills_up_beside_pieces_that_the_next_step_drops_is_no_leak(most):
+    assert not run(20, dropping(most, lambda program, number: number < 12 and program.take(1024)))
+
+
+def test_what_lives_of_the_last_step_stands_not_for_the_leak():
+    batches = Batches()
+    (leak,) = run(20, batches)
+    assert (leak.addresses, leak.stack[0].function) == (tuple(batches.kept[3:19]), "loss")
+
+
 def test_a_leak_is_found_within_eight_steps():
     assert len(run(8, leaky)) == 1
 

@@ -47,6 +47,25 @@ def test_a_containers_limit_counts_where_it_is_less(root, version):
     assert available_memory(root(files)) == (300 * KiB, 500 * KiB)
 
 
+@pytest.mark.parametrize(
+    ("folder", "line"),
+    [
+        ("sys/fs/cgroup/slurm/job_7/step_0/", "0::/slurm/job_7/step_0/task_1"),
+        ("sys/fs/cgroup/memory/slurm/job_7/", "4:cpu,memory:/slurm/job_7"),
+    ],
+)
+def test_the_limit_of_a_job_around_the_process_counts(root, folder, line):
+    version = 1 if "memory" in folder else 2
+    job = {}
+    for name, text in group(500 * KiB, 300 * KiB, 100 * KiB, version=version).items():
+        job[name if name == "proc/meminfo" else folder + name.rpartition("/")[2]] = text
+    files = group(400 * KiB if version == 2 else 1 << 62, 0, 0, version=version)
+    assert available_memory(root({**files, **job, "proc/self/cgroup": f"1:cpuset:/other\n{line}\n"})) == (
+        300 * KiB,
+        400 * KiB if version == 2 else 500 * KiB,
+    )
+
+
 @pytest.mark.parametrize("limit", ["max", 5000 * KiB, 1 << 62])
 def test_a_limit_that_is_none_or_above_the_host_does_not_count(root, limit):
     assert available_memory(root(group(limit, 0, 0))) == (600 * KiB, 1000 * KiB)

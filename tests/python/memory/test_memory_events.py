@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.memory_events import HOST, events
+from gpuscope import plots
 from gpuscope.memory.events import NEVER
 
 
@@ -56,3 +57,16 @@ def test_pairs_are_those_of_a_simple_reading(rows):
             expected[row] = NEVER
     pieces = made.lifetimes()
     assert dict(zip(pieces.born.tolist(), pieces.died.tolist(), strict=True)) == expected
+
+
+def test_the_bytes_in_use_that_are_drawn_are_those_of_all_sources(monkeypatch):
+    monkeypatch.setattr(plots, "levels", lambda seconds, parts, **_: parts["in use"].tolist())
+    driver, cupy = {"source": "driver", "allocated_bytes": 0}, {"source": "cupy", "allocated_bytes": 7}
+    rows = [
+        ("alloc", 0x1000, 100, driver),  # a segment: the next allocation lies in it
+        ("alloc", 0x1000, 40, {"allocated_bytes": 40}),
+        ("alloc", 0x9000, 7, cupy),
+        ("alloc", 0x8000, 5, driver),
+        ("free", 0x1000, 40, {"allocated_bytes": 0}),
+    ]
+    assert events(*rows).plot() == [40, 47, 52, 12]

@@ -35,6 +35,10 @@ KNOWN = {
         RuntimeError("CUDA error: out of memory\nCUDA kernel errors"),
         Request("torch", None, None),
     ),
+    "torch, expandable segments": (
+        RuntimeError("CUDA driver error: out of memory"),
+        Request("torch", None, None),
+    ),
     "torch, host": (
         RuntimeError(
             "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "

@@ -26,7 +26,10 @@ def report(monkeypatch):
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
         monkeypatch.delenv(name, raising=False)
 
-    def report(asked=2 * GiB, library="torch", device=0, stack=STACK, free=None, allowed=None, **figures):
+    def report(
+        asked=2 * GiB, library="torch", device=0, stack=STACK, free=None, allowed=None, recording=True, **figures
+    ):
+        monkeypatch.setattr(evidence, "recording", lambda: recording)
         for name, answer in parts(**figures).items():
             monkeypatch.setattr(evidence, name, answer)
         return gather(Request(library, asked, device), "OutOfMemoryError: x", stack, free=free, allowed=allowed)
@@ -181,6 +184,17 @@ def test_what_takes_from_the_driver_itself_is_shown_the_drivers_events(report):
 
 def test_without_a_history_it_says_what_would_give_one(report):
     assert report().notes == (HISTORY_HINT,)
+
+
+def test_a_history_without_the_librarys_memory_is_told_from_none(report):
+    found = report(events=events(("alloc", 4, 999, {"device": 1})))
+    assert found.notes == ("the memory history has nothing of torch there",)
+
+
+@pytest.mark.parametrize("recording", [True, False])
+def test_a_history_that_had_ended_is_told_as_such(report, recording):
+    found = report(events=events(("alloc", 4, 999)), recording=recording)
+    assert any("had ended before" in note for note in found.notes) is not recording
 
 
 def test_refusals_of_the_driver_give_the_size_that_an_error_does_not_tell(report, monkeypatch):

@@ -206,6 +206,11 @@ def test_a_place_is_looked_up(place):
     assert [one.bytes for one in report(*STEP_ROWS).at(place)] == [7 * MIB]
 
 
+def test_a_place_on_windows_is_looked_up_by_its_file():
+    made = events(("alloc", A, MIB, at(1)), frames={1: [("step", r"C:\me\train.py", 4)]})
+    assert [one.bytes for one in peak_memory(made).at("train.py:4")] == [MIB]
+
+
 @pytest.mark.parametrize("place", ["model.py:1", "odel.py:12", "", Frame("other", "/me/model.py", 12)])
 def test_a_place_that_held_nothing_is_empty(place):
     assert report(*STEP_ROWS).at(place) == ()

@@ -152,6 +152,30 @@ def test_what_lives_at_the_end_has_its_lines_without_any_history(load):
     assert (events.bytes.tolist(), events.lifetimes().alive.tolist()) == ([MIB], [True])
 
 
+def test_blocks_of_old_files_have_their_lines_in_a_history(load):
+    content = with_blocks({**snapshot(), "device_traces": []}, ("active_allocated", None))
+    block = content["segments"][0]["blocks"][0]
+    del block["frames"], block["address"]
+    block["history"] = [{"addr": BASE, "real_size": MIB, "frames": LOAD}, {"addr": BASE, "real_size": MIB}]
+    events = load(content).events
+    assert events.frames(int(events.stack[0])) == (Frame("load", "/home/me/train.py", 5),)
+
+
+def test_a_list_of_segments_alone_is_read(load):
+    found = load(snapshot()["segments"])
+    assert ([piece.bytes for piece in found.segments], len(found.events)) == ([20 * MIB, 2 * MIB], 0)
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [((0, 0), "default"), ((1, 0), "graph (1, 0)"), ((0, 1), "private (0, 1)")]
+)
+def test_pools_are_named_by_who_made_them(load, number, name):
+    content = snapshot()
+    content["segments"][1]["segment_pool_id"] = number
+    found = load(content)
+    assert (found.segments[1].pool, len(found.graph_pools(0))) == (name, number != (0, 0))
+
+
 def test_refusals_are_in_the_order_of_time_with_their_devices(load):
     content = snapshot()
     content["device_traces"][1] = [{"action": "oom", "size": 7 * MIB, "time_us": 3}]
@@ -213,7 +237,8 @@ HUGE_FREE = {"action": "free_requested", "addr": 1, "size": 1 << 62}
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ([1, 2], "the file is no dict"),
+        ("memory", "the file is no dict"),
+        ([1, 2], "a segment is no dict"),
         ({"device_traces": []}, "it has no segments"),
         ({"segments": [], "device_traces": [[{"action": "alloc", "addr": 1, "size": -4}]]}, "size of an entry"),
         ({"segments": [], "device_traces": [["alloc"]]}, "an event is no dict"),

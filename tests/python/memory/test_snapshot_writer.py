@@ -191,6 +191,13 @@ def test_a_piece_mapped_into_an_expandable_segment_is_a_mapping(given, torch_wit
     assert actions(torch_snapshot()) == [("segment_map", BASE + 20 * MIB)]
 
 
+def test_what_an_expandable_segment_gave_back_is_unmapped(given, torch_with):
+    torch_with(segment(BASE, (40 * MIB, "inactive"), is_expandable=True))
+    piece = (BASE + 20 * MIB, 20 * MIB, {"source": "driver"})
+    given(("alloc", *piece), ("free", *piece), ("alloc", *piece))
+    assert [action for action, _ in actions(torch_snapshot())] == ["segment_map", "segment_unmap", "segment_map"]
+
+
 def test_a_segment_that_is_gone_untold_comes_and_goes_around_its_pieces(given, torch_with):
     torch_with(segment(BASE, (2 * MIB, "inactive")))
     gone = BASE + 100 * MIB
