@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import plots
+from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import import_pandas, write_parquet
 from gpuscope.text import shown
@@ -119,14 +120,12 @@ class MemoryEvents:
             NotAvailable: Matplotlib is not installed.
             InvalidArgument: that device has no events.
         """
-        from gpuscope.memory.peak import in_use  # which works on events
-
-        rows, level = in_use(self, device)
-        if not len(rows):
+        levels = max(levels_of(self, allocations_of(self), device), key=lambda one: one.most, default=None)
+        if levels is None or not len(levels.rows):
             raise InvalidArgument(f"device is {device}; accepted are {sorted({*self.device.tolist()})}")
-        seconds = (self.time_ns[rows] - int(self.time_ns[0])) / 1e9
-        title = f"device {int(self.device[rows[0]])}"
-        return plots.levels(seconds, {"in use": level}, what="memory", ax=ax, title=title)
+        seconds = (self.time_ns[levels.rows] - int(self.time_ns[0])) / 1e9
+        title = f"device {int(self.device[levels.rows[0]])}"
+        return plots.levels(seconds, {"in use": levels.total[1:]}, what="memory", ax=ax, title=title)
 
     def select(self, rows: NDArray[Any]) -> MemoryEvents:
         """Some of the rows, by numbers or a mask, in their order."""
@@ -284,3 +283,46 @@ def _explains_growth(
                     left[event] -= taken
                     explained[allocation] = True
     return explained
+
+
+class Levels:
+    """What was in use on a device: before the first of its rows, and after each of them.
+
+    Attributes:
+        rows: of the events that count.
+        total: in use by all sources.
+        by_source: in use by each source, as its allocator says on a GPU; where it does not, as the events add up.
+        peak: where most was in use; 0 is before the first row.
+        most: what was in use then.
+    """
+
+    def __init__(self, events: MemoryEvents, rows: NDArray[np.int64], change: NDArray[np.int64]) -> None:
+        self.rows = rows
+        self.on_gpu = bool(len(rows)) and int(events.device[rows[0]]) != HOST
+        self.by_source: dict[int, NDArray[np.int64]] = {}
+        total = np.zeros(len(rows) + 1, dtype=np.int64)
+        for source in np.unique(events.source[rows]).tolist():
+            own = np.flatnonzero(events.source[rows] == source)
+            said = events.allocated_bytes[rows[own]]
+            # torch's figure of host memory lacks what threads that do not report gave back: it only grows.
+            if self.on_gpu and source != _DRIVER and said.any():
+                before = max(0, int(said[0] - events.bytes[rows[own[0]]]))
+            else:
+                before, said = 0, np.cumsum(change[rows[own]])
+            level = np.concatenate([[before], said])[np.searchsorted(own, np.arange(len(total)))]
+            self.by_source[source] = level
+            total += level
+        self.total = total
+        # A later moment that is as high as the beginning tells more.
+        self.peak = 0 if total[0] > total[1:].max(initial=-1) else 1 + int(np.argmax(total[1:]))
+        self.most = int(total[self.peak])
+
+
+def levels_of(events: MemoryEvents, allocations: Lifetimes, device: int | None) -> list[Levels]:
+    """Those of one device, or of each."""
+    counted = counted_events(events, allocations)
+    change = np.zeros(len(events), dtype=np.int64)
+    change[allocations.born] = allocations.bytes
+    change[allocations.died[~allocations.alive]] -= allocations.bytes[~allocations.alive]
+    asked = np.unique(events.device[counted]).tolist() if device is None else [device]
+    return [Levels(events, np.flatnonzero(counted & (events.device == one)), change) for one in asked]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuscope.arguments import check_count
 from gpuscope.devices import HOST, is_cpu, ordinal_of
@@ -23,14 +22,13 @@ from gpuscope.memory.call_stacks import (
     without_gpuscope,
 )
 from gpuscope.memory.categories import WITHOUT_PYTHON, backward_without_stack
-from gpuscope.memory.events import NEVER, SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of, counted_events
+from gpuscope.memory.events import NEVER, Frame, Lifetimes, MemoryEvents, allocations_of, levels_of
 from gpuscope.results import Result, import_pandas
 from gpuscope.units import align_columns, format_bytes
 
 if TYPE_CHECKING:  # Matplotlib is optional
     from matplotlib.axes import Axes
 
-_DRIVER = SOURCES.index("driver")
 
 _MOST_ROWS = 15
 _LONGEST_PLACE = 48
@@ -174,7 +172,7 @@ def peak_memory(
     elif not isinstance(events, MemoryEvents):
         raise InvalidArgument(f"events is {events!r}; accepted are memory events and None")
     allocations = allocations_of(events)
-    levels = max(_levels(events, allocations, device), key=lambda one: (one.on_gpu, one.most), default=None)
+    levels = max(levels_of(events, allocations, device), key=lambda one: (one.on_gpu, one.most), default=None)
     notes = (f"{events.lost:,} older events are no longer kept",) if events.lost else ()
     if levels is None or not len(levels.rows):
         return PeakReport(device, 0, 0, 0, 0, None, (), len(events), notes)
@@ -197,59 +195,6 @@ def peak_memory(
         events=len(events),
         notes=notes,
     )
-
-
-def in_use(events: MemoryEvents, device: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of a device's events that count, and the bytes in use after each, of all sources, each byte once.
-
-    None for the device takes the one with the most in use at a time; nothing where it has no events.
-    """
-    devices = _levels(events, allocations_of(events), device)
-    levels = max(devices, key=lambda one: one.most, default=None)
-    return (levels.rows, levels.total[1:]) if levels is not None else (np.empty(0, np.int64), np.empty(0, np.int64))
-
-
-def _levels(events: MemoryEvents, allocations: Lifetimes, device: int | None) -> list[_Levels]:
-    """Those of one device, or of each."""
-    counted = counted_events(events, allocations)
-    change = np.zeros(len(events), dtype=np.int64)
-    change[allocations.born] = allocations.bytes
-    change[allocations.died[~allocations.alive]] -= allocations.bytes[~allocations.alive]
-    asked = np.unique(events.device[counted]).tolist() if device is None else [device]
-    return [_Levels(events, np.flatnonzero(counted & (events.device == one)), change) for one in asked]
-
-
-class _Levels:
-    """What was in use on a device: before the first of its rows, and after each of them.
-
-    Attributes:
-        rows: of the events that count.
-        total: in use by all sources.
-        by_source: in use by each source, as its allocator says on a GPU; where it does not, as the events add up.
-        peak: where most was in use; 0 is before the first row.
-        most: what was in use then.
-    """
-
-    def __init__(self, events: MemoryEvents, rows: NDArray[np.int64], change: NDArray[np.int64]) -> None:
-        self.rows = rows
-        self.on_gpu = bool(len(rows)) and int(events.device[rows[0]]) != HOST
-        self.by_source: dict[int, NDArray[np.int64]] = {}
-        total = np.zeros(len(rows) + 1, dtype=np.int64)
-        for source in np.unique(events.source[rows]).tolist():
-            own = np.flatnonzero(events.source[rows] == source)
-            said = events.allocated_bytes[rows[own]]
-            # torch's figure of host memory lacks what threads that do not report gave back: it only grows.
-            if self.on_gpu and source != _DRIVER and said.any():
-                before = max(0, int(said[0] - events.bytes[rows[own[0]]]))
-            else:
-                before, said = 0, np.cumsum(change[rows[own]])
-            level = np.concatenate([[before], said])[np.searchsorted(own, np.arange(len(total)))]
-            self.by_source[source] = level
-            total += level
-        self.total = total
-        # A later moment that is as high as the beginning tells more.
-        self.peak = 0 if total[0] > total[1:].max(initial=-1) else 1 + int(np.argmax(total[1:]))
-        self.most = int(total[self.peak])
 
 
 def _bytes_of(lived: Lifetimes, source: int) -> int:
