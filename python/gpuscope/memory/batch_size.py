@@ -291,7 +291,7 @@ class MaxBatchSize(int, Result):
         spare = peak is not None and self.room_bytes is not None and peak <= (1 - self.margin) * self.room_bytes
         if self.limited_by == "limit" and spare:
             return int(self)
-        less = int(int(self) * (1 - self.margin)) // self.multiple_of * self.multiple_of
+        less = int(round(int(self) * (1 - self.margin), 6)) // self.multiple_of * self.multiple_of  # 0.1 of 100 is 10
         return max(less, min(int(self), self.multiple_of))
 
     @property

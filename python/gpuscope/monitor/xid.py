@@ -35,6 +35,7 @@ NEED_RESET = tuple(sorted(xid for xid, (_, kind) in _MEANINGS.items() if kind ==
 # On a GPU that is split, the instance stands after the address: (PCI:0000:c1:00 GPU-I:05 GPU-CI:00).
 _IN_KERNEL_LOG = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)(?: [^)]*)?\): (\d+)")
 _MOST_BYTES = 16 << 20  # the kernel's log has 1 MiB or less, unless it was given more
+_READ_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -100,21 +101,23 @@ def _lines(path: str) -> Iterator[str]:
     """A record for each read, as /dev/kmsg has them, or the lines of a file."""
     log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        left = _MOST_BYTES
+        left, begun = _MOST_BYTES, b""
         while left > 0:
             try:
-                record = os.read(log, 1 << 16)
+                record = os.read(log, _READ_BYTES)
             except BlockingIOError:  # all read
-                return
+                record = b""
             except OSError as error:
                 if error.errno == errno.EPIPE:  # records were overwritten while we read
                     left -= 1
                     continue
                 raise
+            left -= len(record)
+            *lines, begun = (begun + (record or b"\n")).split(b"\n")
+            yield from (line.decode(errors="replace") for line in lines)
             if not record:
                 return
-            left -= len(record)
-            yield from record.decode(errors="replace").splitlines()
+            begun = begun[-_READ_BYTES:]  # of a file that has no lines
     finally:
         os.close(log)
 

@@ -203,6 +203,11 @@ def test_the_recommended_size_leaves_the_margin(on):
     assert found.recommended == 75
 
 
+def test_the_margin_is_taken_exactly(on):
+    found = find_max_batch_size(on(Machine(1000, per_sample=10)), margin=0.9)
+    assert (int(found), found.recommended) == (100, 10)
+
+
 def test_the_limit_is_recommended_where_memory_is_left(on):
     assert find_max_batch_size(on(Machine(10**9)), limit=50).recommended == 50
     assert find_max_batch_size(on(Machine(1000, per_sample=10)), limit=99).recommended == 89

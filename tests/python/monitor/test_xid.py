@@ -47,6 +47,13 @@ def test_a_log_that_may_not_be_read_says_why(tmp_path):
     assert found == KernelXids((), "the kernel's log cannot be read: No such file or directory")
 
 
+def test_an_error_is_found_wherever_it_lies_in_a_file(tmp_path):
+    path = tmp_path / "messages"
+    line = "host kernel: NVRM: Xid (PCI:0000:0a:00): 31, pid=42\n"
+    path.write_text(line * 5000 + line.rstrip())
+    assert kernel_xids(str(path)).of("00000000:0A:00.0") == {31: 5001}
+
+
 def test_a_log_without_end_ends():
     assert kernel_xids("/dev/zero").found == ()
 
