@@ -3,6 +3,10 @@
 
 #include <atomic>
 #include <cstddef>
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
 
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/errors.h"
@@ -59,6 +63,17 @@ uint64_t wait_for_answer(DeviceClock::Words& words, uint64_t last, std::chrono::
   return 0;
 }
 
+/// For ever.
+void leave_behind(std::unique_ptr<Module> module) noexcept {
+  static auto* const left = new std::vector<std::unique_ptr<Module>>;
+  try {
+    left->push_back(nullptr);
+    left->back() = std::move(module);
+  } catch (const std::bad_alloc&) {
+    (void)module.release();
+  }
+}
+
 }  // namespace
 
 DeviceClock::DeviceClock(const driver::Cuda& cuda, int ordinal) : context_(cuda, ordinal) {
@@ -79,13 +94,14 @@ DeviceClock::DeviceClock(const driver::Cuda& cuda, int ordinal) : context_(cuda,
 
 DeviceClock::~DeviceClock() {
   if (context_.was_reset()) {
-    (void)module_.release();
+    leave_behind(std::move(module_));
     return;
   }
   std::atomic_ref(words_->asked).store(kNoMore, std::memory_order_release);
   if (std::atomic_ref(words_->ended).load(std::memory_order_acquire) == 0) {
-    (void)module_.release();  // a kernel that waits behind work of the program's will read the words: to unload it, or
-    return;                   // to wait for it, could take for ever
+    // A kernel that waits behind work of the program's will read the words: to unload it could take for ever.
+    leave_behind(std::move(module_));
+    return;
   }
   context_.release_in([&](const driver::Cuda& cuda) {
     cuda.stream_destroy(stream_);
