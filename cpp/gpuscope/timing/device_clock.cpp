@@ -65,8 +65,8 @@ uint64_t wait_for_answer(DeviceClock::Words& words, uint64_t last, std::chrono::
 
 /// For ever.
 void leave_behind(std::unique_ptr<Module> module) noexcept {
-  static auto* const left = new std::vector<std::unique_ptr<Module>>;
   try {
+    static auto* const left = new std::vector<std::unique_ptr<Module>>;
     left->push_back(nullptr);
     left->back() = std::move(module);
   } catch (const std::bad_alloc&) {
