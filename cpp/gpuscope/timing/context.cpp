@@ -16,12 +16,7 @@ PrimaryContext::~PrimaryContext() {
   }
 }
 
-bool PrimaryContext::was_reset() const noexcept {
-  unsigned flags = 0;
-  int active = 1;
-  return cuda_.primary_context_state != nullptr && cuda_.primary_context_state(device_, &flags, &active) == 0 &&
-         active == 0;
-}
+bool PrimaryContext::was_reset() const noexcept { return !driver::has_primary_context(cuda_, device_); }
 
 PrimaryContext::Current::Current(const PrimaryContext& context) : cuda_(context.cuda_) {
   GPUSCOPE_CUDA(cuda_, context_push, context.context_);
