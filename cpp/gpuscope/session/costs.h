@@ -20,6 +20,7 @@ struct Costs {
   std::string why_not = "nothing was measured in this process yet";  // "" where it is
   int64_t took_ns = 0;                                               // to measure it
   int failures = 0;                                                  // so often it could not be
+  std::chrono::nanoseconds limit = std::chrono::milliseconds(20);    // of a LaunchProbe's waits and launches
 };
 
 struct Overhead {
@@ -49,10 +50,8 @@ double measure_event() noexcept;
 /// left behind, as to destroy it would wait too. Launches that take `limit` in all are given up as well.
 class LaunchProbe {
  public:
-  static constexpr std::chrono::milliseconds kLimit{20};
-
   /// Throws NotAvailable where a launch cannot or should not be made, CudaError when the driver refuses.
-  explicit LaunchProbe(const driver::Cuda& cuda, std::chrono::nanoseconds limit = kLimit);
+  explicit LaunchProbe(const driver::Cuda& cuda, std::chrono::nanoseconds limit);
   ~LaunchProbe();
   LaunchProbe(const LaunchProbe&) = delete;
   LaunchProbe& operator=(const LaunchProbe&) = delete;

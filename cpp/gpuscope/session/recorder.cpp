@@ -505,7 +505,7 @@ void Recorder::measure_launches(bool others_call) noexcept {
   }
   const auto began = std::chrono::steady_clock::now();
   try {
-    LaunchProbe probe(vendor_.cuda);
+    LaunchProbe probe(vendor_.cuda, costs.limit);
     const LaunchProbe::Times recorded = probe.measure();
     flusher_.reset();
     collector.stop();

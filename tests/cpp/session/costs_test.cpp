@@ -22,6 +22,7 @@ using fakes::Cupti;
 
 constexpr std::chrono::nanoseconds kLaunch(2'000);
 constexpr std::chrono::nanoseconds kRecording(3'000);
+constexpr std::chrono::seconds kPatience(60);  // a machine that is busy with other tests is not a busy driver
 
 /// A driver that launches what LaunchProbe does; each launch takes kLaunch, and kRecording more while it is recorded.
 struct Launches {
@@ -115,7 +116,7 @@ TEST(LaunchProbe, MeasuresLaunchesAndCleansUp) {
   Cupti::reset();
   const driver::Cuda cuda = Launches::table();
   {
-    LaunchProbe probe(cuda);
+    LaunchProbe probe(cuda, kPatience);
     const LaunchProbe::Times times = probe.measure();
     EXPECT_GE(times.launch_ns, static_cast<double>(kLaunch.count()));
     EXPECT_GE(times.call_ns, 0);
@@ -161,7 +162,9 @@ TEST(LaunchProbe, LaunchesNothingWhereTheProgramHasNoContextOrCaptures) {
 
 class MeasuredSessions : public testing::Test {
  protected:
-  MeasuredSessions() : cupti_(Cupti::reset()), vendor_(Launches::table(), cupti_.table()) {}
+  MeasuredSessions() : cupti_(Cupti::reset()), vendor_(Launches::table(), cupti_.table()) {
+    vendor_.costs.limit = kPatience;
+  }
 
   std::unique_ptr<store::Store> record(int launches) {
     Session session(vendor_, {});
@@ -213,6 +216,7 @@ TEST_F(MeasuredSessions, OfFewLaunchesSayThatTheyAreEstimated) {
 
 TEST_F(MeasuredSessions, SayWhyTheyCouldNot) {
   Launches::ends = false;
+  vendor_.costs.limit = std::chrono::milliseconds(1);
   const auto store = record(2'000);
   EXPECT_NE(info(*store, "overhead_source").find("the GPU was busy"), std::string::npos);
   EXPECT_EQ(store->kernel.size(), 2'000U);
@@ -239,6 +243,7 @@ TEST_F(MeasuredSessions, DoNotMeasureWhileOtherThreadsLaunch) {
 
 TEST_F(MeasuredSessions, GiveUpWhereTheGpuIsAlwaysBusy) {
   Launches::ends = false;
+  vendor_.costs.limit = std::chrono::milliseconds(1);
   for (int turn = 0; turn < 3; ++turn) {
     record(2'000);
   }
