@@ -656,3 +656,56 @@ def test_a_greenlet_inside_of_an_operator_of_a_task_ends_with_its_recording():
     with gpuscope.profile() as prof:
         on_another_thread(run)
     assert {"before", "green", "aten::add"} <= {row.key for row in prof.key_averages()}
+
+
+@pytest.mark.parametrize("mode", ["full", "aggregate"])
+def test_what_opens_after_a_region_has_ended_on_another_thread_lies_beside_it(mode):
+    generators = []
+    with gpuscope.profile(mode=mode) as prof:
+        for _ in range(3):
+            generators.append(begun(generate_in(gpuscope.record_function("request"))))
+            on_another_thread(generators.clear)
+            with gpuscope.record_function("later"):
+                gpuscope.mark("now")
+    assert {row.key: row.count for row in prof.key_averages()} == {"request": 3, "later": 3}
+    tree = prof.tree()
+    assert "  request" not in tree
+    assert "  later" not in tree
+
+
+def test_a_context_that_two_threads_run_in_turns_has_its_region_ended_by_the_second(record):
+    context = contextvars.copy_context()
+    waiting, ends = threading.Event(), threading.Event()
+    generator = generate_in(_core.record_function("region"))
+
+    def begin():
+        context.run(next, generator)
+        waiting.set()
+        ends.wait()
+        context.run(generate_and_end, "later")
+
+    with record() as done:
+        thread = threading.Thread(target=begin)
+        thread.start()
+        waiting.wait()
+        on_another_thread(lambda: context.run(generator.close))
+        ends.set()
+        thread.join()
+    assert parents_of(done[0].store) == {"region": None, "later": None}
+    assert done[0].store.info().get("audit.unmatched_exits", "0") == "0"
+
+
+def test_a_region_that_ends_on_another_thread_takes_as_long_as_it_was_open(record):
+    moments = []
+    generators = []
+    with record() as done:
+        for _ in range(3):
+            began_ns = _core.now_ns()
+            generators.append(begun(generate_in(_core.record_function("request"))))
+            on_another_thread(generators.clear)
+            moments.append((began_ns, _core.now_ns()))
+    rows = done[0].regions
+    ends_ns = rows["start_ns"] + rows["duration_ns"]
+    assert len(rows["start_ns"]) == 3
+    for (began_ns, ended_ns), start_ns, end_ns in zip(moments, rows["start_ns"], ends_ns, strict=True):
+        assert began_ns <= start_ns <= end_ns <= ended_ns

@@ -273,8 +273,9 @@ struct DecodeState {
   Origins origins;
   uint64_t strands_begun = 0;
   std::function<void(int64_t at_ns)> read_others_until;  // the logs that are not being read
-  /// Ends a region of a task's, known by its key, that was entered on another thread; false where there is none.
-  std::function<bool(uint64_t task, int64_t at_ns, uint32_t name, uint32_t detail)> exit_elsewhere;
+  /// Ends a region of a task's, known by its key, that was entered on another thread than `here`; false where there is
+  /// none.
+  std::function<bool(const Replay& here, uint64_t task, int64_t at_ns, uint32_t name, uint32_t detail)> exit_elsewhere;
   std::unordered_map<uint32_t, CallInParts> calls;  // by number
 
   std::vector<GpuSpan> gpu_spans;       // not read yet

@@ -32,10 +32,11 @@ constexpr std::size_t kMostBeingRead = 64;
 Decoder::Decoder(const Settings& settings, const driver::Cupti& cupti, uint64_t main_thread)
     : state_(settings), gpu_records_(state_), walker_(cupti), main_thread_(main_thread) {
   state_.read_others_until = [this](int64_t at_ns) { read_others_until(at_ns); };
-  state_.exit_elsewhere = [this](uint64_t task, int64_t at_ns, uint32_t name, uint32_t detail) {
+  state_.exit_elsewhere = [this](const Replay& here, uint64_t task, int64_t at_ns, uint32_t name, uint32_t detail) {
     read_others_until(at_ns);  // where it was entered
     bool found = false;
-    each_replay([&](Replay& replay) { found = found || replay.exit_of(task, at_ns, name, detail); });
+    each_replay(
+        [&](Replay& replay) { found = found || (&replay != &here && replay.exit_of(task, at_ns, name, detail)); });
     return found;
   };
   if (settings.by_time) {
@@ -150,6 +151,7 @@ void Decoder::drain_logs() {
       if (is_ahead && is_after(event, began_ns)) {
         return false;
       }
+      take_ends_before(event);
       replay.take(event);
       if (++events_ % kEventsBetweenLooks == 0) {
         look_at_bounds();
@@ -167,6 +169,19 @@ void Decoder::drain_logs() {
       replay.open_window();
     }
     EventLogs::release_if_done(*log);
+  }
+}
+
+/// What other threads ended before the event, of regions of the thread that is being read.
+void Decoder::take_ends_before(const base::Event& event) {
+  base::EndsElsewhere& ends = base::EndsElsewhere::process();
+  for (uint64_t ticks = ends.first(); ticks != 0; ticks = ends.first()) {
+    const int64_t at_ns = state_.clock.to_ns(ticks);
+    if (!is_after(event, at_ns)) {
+      return;
+    }
+    ends.take_first();
+    read_others_until(at_ns);
   }
 }
 

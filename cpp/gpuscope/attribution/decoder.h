@@ -89,6 +89,7 @@ class Decoder {
   uint16_t row_of(uint64_t number, uint32_t system_id);
   uint16_t row_of(const base::EventLog& log);
   /// While logs are read: a thread created a task that another one runs, whose log is read first.
+  void take_ends_before(const base::Event& event);
   void read_others_until(int64_t at_ns);
   bool is_after(const base::Event& event, int64_t at_ns) const noexcept {
     return base::has_time(static_cast<base::Op>(event.op)) && state_.clock.to_ns(event.word) > at_ns;

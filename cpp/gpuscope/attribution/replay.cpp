@@ -529,10 +529,10 @@ void Replay::close_innermost(int64_t at_ns, bool ends_call, F&& matches) {
 void Replay::exit(int64_t at_ns, uint32_t name, uint32_t detail) {
   // A generator may be resumed by one thread and ended by another. What that one has open of the same name is not
   // meant.
-  if (strands_[current_].is_elsewhere && strands_[current_].stack.empty()) {
+  const Strand& strand = strands_[current_];
+  if ((detail & base::ExitDetail::kElsewhere) != 0 || (strand.is_elsewhere && strand.stack.empty())) {
     ++state_->counters.region_events;
-    const uint64_t task = strands_[current_].key;
-    const bool found = (state_->exit_elsewhere && state_->exit_elsewhere(task, at_ns, name, detail)) ||
+    const bool found = (state_->exit_elsewhere && state_->exit_elsewhere(*this, strand.key, at_ns, name, detail)) ||
                        exit_of(kNoTask, at_ns, name, detail);
     state_->counters.unmatched_exits += !found && state_->window.contains(at_ns) ? 1 : 0;
     return note_moment(at_ns);
@@ -548,6 +548,9 @@ bool Replay::exit_of(uint64_t task, int64_t at_ns, uint32_t name, uint32_t detai
   for (std::size_t index = 0; index < strands_.size(); ++index) {
     const auto is_ended = [&](const OpenRegion& region) { return exited.ends(region, detail); };
     if (strands_[index].key == task && close_in(index, at_ns, by_exception, is_ended)) {
+      if (at_ns >= last_ns_) {
+        note_moment(at_ns);
+      }
       return true;
     }
   }

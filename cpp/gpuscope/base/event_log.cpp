@@ -113,11 +113,12 @@ void EventLog::drop_strand(const Event& event) noexcept {
 void EventLog::drop_step(const Event& event) noexcept {
   const bool ends = static_cast<Op>(event.op) != Op::Enter;
   const bool pops = static_cast<Op>(event.op) == Op::Pop;
-  if (ends && lost_.deeper != 0) {
+  const bool ends_own = ends && (pops || (event.detail & ExitDetail::kElsewhere) == 0);
+  if (ends_own && lost_.deeper != 0) {
     --lost_.deeper;
     return;
   }
-  for (std::size_t at = lost_.count; ends && at-- != 0;) {
+  for (std::size_t at = lost_.count; ends_own && at-- != 0;) {
     const Event& begin = lost_.steps[at];
     const bool is_its = pops ? EnterDetail::source(begin.detail) == EnterDetail::source(event.detail)
                              : !is_pushed(begin) && begin.id == event.id &&
@@ -272,6 +273,11 @@ EventLogs& EventLogs::process() noexcept {
   // Leaked on purpose: threads may log while the process is torn down.
   static auto* logs = new EventLogs;  // NOLINT(bugprone-unhandled-exception-at-new): without it nothing can be logged
   return *logs;
+}
+
+EndsElsewhere& EndsElsewhere::process() noexcept {
+  static constinit EndsElsewhere ends;
+  return ends;
 }
 
 EventLogs::ThreadEnd::~ThreadEnd() {

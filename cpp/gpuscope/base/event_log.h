@@ -123,9 +123,11 @@ struct EnterDetail {
   static constexpr uint32_t source(uint32_t detail) noexcept { return detail & ~kKindMask; }
 };
 
-/// What an Exit says: whether an exception left the region, and the call that it is part of, where EnterDetail has it.
+/// What an Exit says: whether an exception left the region, whether another thread entered it, and the call that it is
+/// part of, where EnterDetail has it.
 struct ExitDetail {
   static constexpr uint32_t kByException = 1;
+  static constexpr uint32_t kElsewhere = 2;
 
   static constexpr uint32_t of_call(uint32_t enter_detail) noexcept {
     return EnterDetail::call(enter_detail) << EnterDetail::kDomainShift;
@@ -441,6 +443,36 @@ class EventLogs {
   std::atomic<EventLog*> first_{nullptr};
   std::atomic<uint32_t> threads_{0};
   std::counting_semaphore<> wake_{0};
+};
+
+/// When regions ended on a thread that need not be the one they began on, in ticks: the reader reads these ends before
+/// what the other thread did next.
+///
+/// One writer, who holds the GIL, and one reader. Where too many wait, further ones are left out: such a region ends
+/// when the reader comes to its end.
+class EndsElsewhere {
+ public:
+  static EndsElsewhere& process() noexcept;
+
+  /// After the end was logged.
+  void add(uint64_t ticks) noexcept {
+    const uint32_t written = written_.load(std::memory_order_relaxed);
+    if (written - read_.load(std::memory_order_acquire) < times_.size()) {
+      times_[written % times_.size()] = ticks;
+      written_.store(written + 1, std::memory_order_release);
+    }
+  }
+  /// The oldest, 0 for none.
+  uint64_t first() const noexcept {
+    const uint32_t read = read_.load(std::memory_order_relaxed);
+    return read != written_.load(std::memory_order_acquire) ? times_[read % times_.size()] : 0;
+  }
+  void take_first() noexcept { read_.fetch_add(1, std::memory_order_release); }
+
+ private:
+  std::array<uint64_t, 4096> times_{};  // 2^n, as the counts below wrap
+  std::atomic<uint32_t> written_{0};
+  std::atomic<uint32_t> read_{0};
 };
 
 /// What the hot paths ask first. Zero: nobody listens. Above the flags stands the number of the session, so that a

@@ -507,7 +507,7 @@ const StackReader::KnownCode* StackReader::know(uintptr_t address, const Code& c
   base::Names& names = base::Names::process();
   // Python 3.12 runs a code of its own between C and Python.
   known.is_own = file.starts_with(own_folder()) || function == "<interpreter trampoline>";
-  known.is_launcher = file == own_folder() + "cli/program.py";
+  known.is_launcher = file.starts_with(own_folder() + "cli/");
   known.file = names.intern(file);
   known.function = names.intern(function);
   known.first_line = code.first_line;

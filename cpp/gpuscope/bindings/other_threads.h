@@ -91,7 +91,7 @@ class StackReader {
     uint64_t read_ticks = 0;
     uint32_t function = 0, file = 0;  // base::Names ids
     bool is_own = false;              // of this package
-    bool is_launcher = false;         // of this package, and runs the program
+    bool is_launcher = false;         // of this package, and runs the program: nothing around it is the program's
     int first_line = 0;
     std::vector<uint8_t> lines;
   };

@@ -95,6 +95,7 @@ struct RecordFunction {
   PyObject* name;
   PyObject* args;    // text beside the name, for execution traces; null for none
   uint64_t strand;   // the task that entered; kAnyTask when several have the region open
+  EventLog* log;     // of the thread that entered; null when several have
   uint32_t id;       // of the name, once it is known
   uint32_t period;   // of base::Names, that has the id
   uint32_t session;  // that saw the last enter
@@ -421,6 +422,7 @@ PyObject* make(PyObject* name, PyTypeObject* type = &record_function_type) {
   self->period = 0;
   self->session = 0;
   self->strand = kAnyTask;
+  self->log = nullptr;
   self->open = 0;
   self->pair = RegionTimer::kNoPair;
   self->detail = 0;
@@ -557,6 +559,7 @@ PyObject* enter(PyObject* object, PyObject*) {
     if (EventLog* log = left_out(listening) ? nullptr : EventLogs::current(); log != nullptr) [[likely]] {
       const uint64_t strand = select_task(*log, session);
       self->strand = self->open == 0 || self->strand == strand ? strand : kAnyTask;
+      self->log = self->open == 0 || self->log == log ? log : nullptr;
       ++self->open;
       if ((listening & base::kListenStacks) != 0) [[unlikely]] {
         base::append_stack(*log);
@@ -586,6 +589,7 @@ PyObject* exit(PyObject* object, PyObject* const* exception, Py_ssize_t count) {
     if (EventLog* log = left_out(listening) ? nullptr : EventLogs::current(); log != nullptr) [[likely]] {
       // Of the task that entered: a generator may be closed from another one. Where tasks share the region, of this
       // one.
+      const bool is_elsewhere = self->log != nullptr && self->log != log && self->strand != kAnyTask;
       select_strand(*log, self->strand, self->session);
       if (self->pair != RegionTimer::kNoPair) [[unlikely]] {
         RegionTimer* timer = RegionTimer::current().load(std::memory_order_acquire);
@@ -594,8 +598,15 @@ PyObject* exit(PyObject* object, PyObject* const* exception, Py_ssize_t count) {
         }
         self->pair = RegionTimer::kNoPair;
       }
-      const uint32_t by_exception = count != 0 && exception[0] != Py_None ? base::ExitDetail::kByException : 0;
-      log->append(base::ticks(), self->id, Op::Exit, by_exception | base::ExitDetail::of_call(self->detail));
+      uint32_t detail = base::ExitDetail::of_call(self->detail);
+      detail |= count != 0 && exception[0] != Py_None ? base::ExitDetail::kByException : 0;
+      const uint64_t ticks = base::ticks();
+      if (is_elsewhere) [[unlikely]] {
+        log->append(ticks, self->id, Op::Exit, detail | base::ExitDetail::kElsewhere);
+        base::EndsElsewhere::process().add(ticks);
+      } else {
+        log->append(ticks, self->id, Op::Exit, detail);
+      }
     }
   }
   if (observers.open != 0 && EnterDetail::kind(self->detail) == base::RegionKind::Region) [[unlikely]] {

@@ -481,6 +481,92 @@ TEST(Decoder, FindsWhereAYoungerThreadCreatedATaskOfAnOlderOne) {
   EXPECT_EQ(store->region.duration_ns[1 - path] > store->region.duration_ns[path], true);
 }
 
+/// Regions of a thread that another one ends, and what the first thread opens after each.
+class EndsElsewhere : public testing::Test {
+ protected:
+  void SetUp() override {
+    decoder_.discard_logs();
+    decoder_.window().open_ns = INT64_MIN;
+    for (fakes::Puppet* thread : {&older_, &younger_}) {
+      thread->run([] { say(base::Op::Mark, "first"); });
+    }
+  }
+  static uint64_t say(base::Op op, const char* name, uint32_t detail = 0) {
+    const uint64_t ticks = base::ticks();
+    base::EventLogs::current()->append(ticks, base::Names::process().intern(name), op, detail);
+    return ticks;
+  }
+  static void run_task(uint64_t key) {
+    base::EventLogs::current()->append(key, 0, base::Op::Strand, base::kStrandIsTask);
+  }
+  void enter(const char* name) {
+    older_.run([&] {
+      run_task(kTask);
+      say(base::Op::Enter, name);
+    });
+  }
+  int64_t end_elsewhere(const char* name) {
+    uint64_t ticks = 0;
+    younger_.run([&] {
+      run_task(kTask);
+      ticks = say(base::Op::Exit, name, base::ExitDetail::kElsewhere);
+      base::EndsElsewhere::process().add(ticks);
+    });
+    return base::Clock::process().to_ns(ticks);
+  }
+  std::unique_ptr<store::Store> finish() {
+    decoder_.decode(pool_);
+    return decoder_.finish(base::Clock::process().now_ns());
+  }
+
+  static constexpr uint64_t kTask = 0x1000;
+  Decoder decoder_{{}, fakes::Cupti::instance().table(), 0};
+  activity::BufferPool pool_;
+  fakes::Puppet older_;
+  fakes::Puppet younger_;
+};
+
+TEST_F(EndsElsewhere, AreOfTheRegionThatWasOpenThen) {
+  std::array<int64_t, 3> ended_ns{};
+  for (int64_t& each : ended_ns) {
+    enter("request");
+    each = end_elsewhere("request");
+  }
+  const auto store = finish();
+  ASSERT_EQ(store->region.size(), 3U);
+  for (std::size_t row = 0; row < 3; ++row) {
+    EXPECT_EQ(store->region.parent[row], store::kNone);
+    EXPECT_EQ(store->region.start_ns[row] + store->region.duration_ns[row], ended_ns[row]);
+  }
+}
+
+TEST_F(EndsElsewhere, LeaveTheirOwnThreadsRegionOfThatNameAlone) {
+  enter("request");
+  younger_.run([] {
+    run_task(kTask);
+    say(base::Op::Enter, "request");
+  });
+  const int64_t ended_ns = end_elsewhere("request");
+  const auto store = finish();
+  ASSERT_EQ(store->region.size(), 2U);
+  const std::size_t first = store->region.start_ns[0] < store->region.start_ns[1] ? 0 : 1;
+  EXPECT_EQ(store->region.start_ns[first] + store->region.duration_ns[first], ended_ns);
+  EXPECT_EQ(store->region.flags[1 - first] & store::kOpen, store::kOpen);
+}
+
+TEST_F(EndsElsewhere, OfWhichTooManyWaitComeWhenTheyAreRead) {
+  for (int count = 0; count < 5'000; ++count) {
+    enter("request");
+    end_elsewhere("request");
+  }
+  const auto store = finish();
+  ASSERT_EQ(store->region.size(), 5'000U);
+  for (std::size_t row = 0; row < 4'000; ++row) {
+    ASSERT_EQ(store->region.parent[row], store::kNone);
+  }
+  EXPECT_EQ(std::ranges::count(store->region.flags, store::kOpen), 0);
+}
+
 TEST(Decoder, ReadsLogsThatOtherThreadsTakeOverMeanwhile) {
   Decoder decoder({}, fakes::Cupti::instance().table(), 0);
   decoder.discard_logs();

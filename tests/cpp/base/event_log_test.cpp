@@ -169,6 +169,15 @@ TEST(EventLog, EndsWhatHasEndedOnceThereIsRoom) {
   EXPECT_EQ(events, (Events{{Op::Pop, 0}, {Op::Exit, 1}, {Op::Mark, 7}}));
 }
 
+TEST(EventLog, LeavesOpenWhatOnlyAnotherThreadsRegionOfThatNameHasEnded) {
+  EventLog log;
+  const Events events = read_after_loss(log, [&] {
+    log.append(0, 1, Op::Enter);
+    log.append(0, 1, Op::Exit, ExitDetail::kElsewhere);
+  });
+  EXPECT_EQ(events, (Events{{Op::Enter, 1}, {Op::Exit, 1}, {Op::Mark, 7}}));
+}
+
 TEST(EventLog, BeginsNothingOfATaskThatIsLeft) {
   EventLog log;
   const Events events = read_after_loss(log, [&] {
