@@ -298,6 +298,8 @@ def differences(
 ) -> Axes:
     """A bar a difference in seconds, with its interval: red where slower, green where faster, grey where unsure.
 
+    A wide interval goes over the edge, and flattens no bar.
+
     Raises:
         NotAvailable: Matplotlib is not installed.
     """
@@ -309,9 +311,13 @@ def differences(
     colours = [(good | bad).get(verdict, UNSURE) for verdict in verdicts]
     ends = np.asarray(intervals, np.float64).reshape(-1, 2)
     known = np.isfinite(ends[:, 0]) & np.isfinite(ends[:, 1])
-    reach = np.where(known[:, None], np.abs(ends - deltas[:, None]), 0.0).T / size
+    ends = np.where(known[:, None], ends, deltas[:, None])
+    reach = np.abs(ends - deltas[:, None]).T / size
     ax.barh(np.arange(len(names)), deltas / size, color=colours, height=0.7, xerr=reach, ecolor="#444444", capsize=2)
     ax.axvline(0, color="#444444", linewidth=0.8)
+    most = 2 * np.abs(deltas[np.isfinite(deltas)]).max(initial=0.0) or np.inf
+    inside = np.clip(ends[np.isfinite(ends)], -most, most) / size
+    _limit(ax, "x", inside.min(initial=0.0), inside.max(initial=0.0))
     _names(ax, names)
     unknown = int((~known).sum())
     ax.set_xlabel(f"difference ({unit})" + (f"; {unknown} without an interval" if unknown else ""))

@@ -227,6 +227,11 @@ def test_times_that_differ_by_rounding_alone_are_in_one_bar():
     assert [bar.get_height() for bar in ax.patches] == [60]
 
 
+def test_a_wide_interval_flattens_no_difference():
+    ax = plots.differences(["a", "b"], [1e-3, -2e-3], [(0.9e-3, 1.1e-3), (-9.0, 9.0)], ["slower", "inconclusive"])
+    assert ax.get_xlim() == pytest.approx((-4.4, 4.4))  # ms
+
+
 def test_bars_have_the_figures_of_the_rows():
     averages = recording().key_averages()
     ax = averages.plot("self_device_time_total", top=3)

@@ -16,6 +16,7 @@ from gpuscope.arguments import check_budget, check_count, check_fraction, check_
 from gpuscope.benchmarking.charts import view_of_calls
 from gpuscope.benchmarking.engine import CLOCK, TINY, Engine, function_name
 from gpuscope.benchmarking.kernel_times import Kernel
+from gpuscope.benchmarking.result import format_modes
 from gpuscope.benchmarking.samples import Quantity, Samples, check_quantity, joined
 from gpuscope.benchmarking.stopping import Budget, WarmUp
 from gpuscope.errors import InvalidArgument, NotAvailable
@@ -566,18 +567,19 @@ class _Run:
         samples = joined(self._parts)
         seconds = samples.times(self._quantity)
         valid = np.isfinite(seconds)
+        a, b = (Distribution(seconds[valid & (samples.which == function)]) for function in (0, 1))
         return Comparison(
             verdict=judgement.verdict,
             ratio=judgement.ratio,
             margin=judgement.margin,
             null=judgement.null,
             quantity=self._quantity,
-            a=Distribution(seconds[valid & (samples.which == 0)]),
-            b=Distribution(seconds[valid & (samples.which == 1)]),
+            a=a,
+            b=b,
             blocks=judgement.ratio.n,
             names=names,
             kernels=samples.kernels,
-            warnings=(*self.warnings, *self._cautions(judgement, samples)),
+            warnings=(*self.warnings, *self._cautions(judgement, samples), *self._modes(names, (a, b))),
             stopped=stopped,
             seconds=self.whole.spent,
             advice=_advice(judgement, self.whole.spent),
@@ -611,6 +613,15 @@ class _Run:
             found.append(
                 f"{format_rough(100 * throttled)} % of the samples were taken throttled or with a shifted clock"
             )
+        return found
+
+    def _modes(self, names: tuple[str, str], both: tuple[Distribution, Distribution]) -> list[str]:
+        """Where the calls of a function gather around several times, of which the ratio is of none, or of one alone."""
+        found = []
+        for name, times in zip(names, both, strict=True):
+            modes = stats.modes(times.samples, tick=on_ticks(times.samples, self._tick)[1])
+            if len(modes) > 1:
+                found.append(f"the samples of {name} gather around {len(modes)} values: {format_modes(modes)}")
         return found
 
     def _caution_of_the_clock(self, samples: Samples) -> list[str]:

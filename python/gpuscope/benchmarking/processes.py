@@ -41,6 +41,7 @@ MOST_PROCESSES = 1000
 # Seconds that a process has to tell what it measured after Ctrl-C: by itself where the terminal told it too, after a
 # signal where not, and to end after it was asked to.
 _BY_ITSELF, _AFTER_SIGNAL, _TO_END = 0.5, 3.0, 1.0
+_LOOK = 1.0  # seconds between two looks at whether the process is still there
 # What fails so often before anything was measured would go on to fail.
 _FAILURES = 2
 
@@ -59,6 +60,7 @@ class _Failure:
     error: Exception | None
     traceback: str = ""
     before: bool = False  # the process died before it could read what it was to measure, as others would
+    seconds: float = 0.0  # that it measured for
 
     @property
     def sentence(self) -> str:
@@ -125,24 +127,27 @@ def in_processes(
     results: list[BenchmarkResult] = []
     starts: list[float] = []
     failures: list[_Failure] = []
+    spent = 0.0  # of the budget
 
     def result(cut_short: str) -> BenchmarkResult:
         return combined(results, starts, [each.sentence for each in failures], count, target, cut_short)
 
     def measure() -> str:
+        nonlocal spent
         for number in range(1, count + 1):
-            left = budget - sum(each.seconds for each in results)
-            share = max(left, 0.0) / (count + 1 - number) or sys.float_info.min
+            share = max(budget - spent, 0.0) / (count + 1 - number) or sys.float_info.min
             began = now()
             say(f"{name}: starting process {number} of {count}")
             measuring = functools.partial(say, f"{name}: measuring in process {number} of {count}")
             outcome, interrupted = _outcome(task, share, measuring)
             if isinstance(outcome, BenchmarkResult):
                 results.append(outcome)
+                spent += outcome.seconds
                 starts.append(max(now() - began - outcome.seconds, 0.0))
                 interrupted = interrupted or outcome.stopped == "interrupted"
             elif outcome.error is not None:
                 failures.append(outcome)
+                spent += min(outcome.seconds, share)  # its first call may have taken far more
             else:
                 interrupted = True
             if interrupted:
@@ -169,22 +174,26 @@ def _outcome(task: bytes, budget: float, measuring: Callable[[], object]) -> tup
     receiver, sender = spawn.Pipe(duplex=False)
     process = spawn.Process(target=_child, args=(sender, task, budget))
     interrupted = ready = False
+    began = now()
     try:
         try:
             with _later_interrupts():
                 process.start()
                 sender.close()
-            if answer := receiver.recv_bytes():  # it failed before it could measure
+            if answer := _received(receiver, process):  # it failed before it could measure
                 return _unpickled(answer), False
-            ready = True
+            ready, began = True, now()
             measuring()
-            return _unpickled(receiver.recv_bytes()), False
+            outcome = _unpickled(_received(receiver, process))
+            return replace(outcome, seconds=now() - began) if isinstance(outcome, _Failure) else outcome, False
         except KeyboardInterrupt:
             interrupted = True
             return _last_words(receiver, process), True
     except EOFError:
         process.join(_TO_END)
-        return (_Failure(None) if interrupted else _Failure(_died(process), before=not ready)), interrupted
+        if interrupted:
+            return _Failure(None), True
+        return _Failure(_died(process, ready), before=not ready, seconds=now() - began if ready else 0.0), False
     finally:
         _end(process)
         receiver.close()
@@ -192,6 +201,14 @@ def _outcome(task: bytes, budget: float, measuring: Callable[[], object]) -> tup
 
 def _unpickled(answer: bytes) -> BenchmarkResult | _Failure:
     return cast("BenchmarkResult | _Failure", pickle.loads(answer))
+
+
+def _received(receiver: connection.Connection, process: SpawnProcess) -> bytes:
+    """Its next message. What it has forked may hold the pipe open after it has died."""
+    while not receiver.poll(_LOOK):
+        if not process.is_alive() and not receiver.poll():
+            raise EOFError
+    return receiver.recv_bytes()
 
 
 def _last_words(receiver: connection.Connection, process: SpawnProcess) -> BenchmarkResult | _Failure:
@@ -208,12 +225,15 @@ def _last_words(receiver: connection.Connection, process: SpawnProcess) -> Bench
     return _Failure(None)
 
 
-def _died(process: SpawnProcess) -> NotAvailable:
+def _died(process: SpawnProcess, ready: bool) -> NotAvailable:
     code = process.exitcode
-    by_signal = code is not None and code < 0
-    how = f"by signal {signal.Signals(-code).name}" if by_signal and code is not None else f"with status {code}"
+    how = f"with status {code}"
+    if code is not None and code < 0:
+        how = f"by signal {next((one.name for one in signal.Signals if one == -code), -code)}"
+    if ready:
+        return NotAvailable(f"a process ended {how} while it measured")
     return NotAvailable(
-        f"a process ended {how} before it had measured; a script that it imports needs its calls under "
+        f"a process ended {how} before it measured; a script that it imports needs its calls under "
         "if __name__ == '__main__':"
     )
 

@@ -350,6 +350,7 @@ class BenchmarkResult(Figures, Result):
                     raise ValueError(f"{column} does not have {rows} entries")
             if len(result.bursts) and (int(result.bursts.sum()) != rows or (result.bursts < 1).any()):
                 raise ValueError(f"bursts do not add up to {rows} samples")
+            result.report()  # what cannot be told of is no result
             return result
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InvalidArgument(f"source is a damaged benchmark ({type(error).__name__}: {error})") from error

@@ -282,7 +282,7 @@ class Rounds:
                         self.progress(f"{each.title}{each.point(self.target, '')} - {state}")
         except KeyboardInterrupt:
             return "interrupted"
-        return "failed" if all(each.estimate is None for each in series) else "target"
+        return "failed" if all(each.failed for each in series) else "target"
 
     def _waiting(self, series: Sequence[Series]) -> list[Series]:
         return [each for each in series if not each.failed and not each.converged(self.target)]

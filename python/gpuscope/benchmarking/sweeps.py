@@ -12,6 +12,7 @@ from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
 from gpuscope import stats
+from gpuscope.arguments import check_function
 from gpuscope.benchmarking import visits
 from gpuscope.benchmarking.charts import view_of_points
 from gpuscope.benchmarking.rounds import FIGURES, Rounds, Series, SweepPoint
@@ -41,7 +42,7 @@ _STOPPED = {
     "budget": "the budget was spent",
     "interrupted": "interrupted",
     "error": "an error ended the measurement",
-    "failed": "no point could be measured",
+    "failed": "every point failed",
 }
 
 
@@ -193,7 +194,10 @@ class Sweep(Result):
     def _verdict(self) -> str:
         done = sum(point.converged for point in self.points)
         failed = sum(point.estimate is None for point in self.points)
-        verdict = f"{_STOPPED[self.stopped]}: {done} of {len(self.points)} points within +-{100 * self.target:g} %"
+        stopped = _STOPPED[self.stopped]
+        if self.stopped == "target" and done < len(self.points):
+            stopped = "all points that did not fail reached the target"
+        verdict = f"{stopped}: {done} of {len(self.points)} points within +-{100 * self.target:g} %"
         return verdict + (f", {failed} not measured" if failed else "")
 
     def __str__(self) -> str:
@@ -295,14 +299,16 @@ def not_measured(stopped: str) -> str:
 
 def prepared(function: Callable[..., Any], parameters: Mapping[str, object]) -> Callable[[], object]:
     """What to time at one point: what the function returns when that is callable, else the function itself."""
-    made = function(**parameters)
-    return made if callable(made) else partial(function, **parameters)
+    made: object = function(**parameters)
+    if not callable(made):
+        return partial(function, **parameters)
+    check_function("what was made", made, "a function called without arguments")
+    return made
 
 
 def check_maker(name: str, function: object) -> None:
-    """Raises InvalidArgument unless it can be called."""
-    if not callable(function):
-        raise InvalidArgument(f"{name} is {brief(function)}; accepted is a function of the values of the axes")
+    """Raises InvalidArgument unless it runs when it is called."""
+    check_function(name, function, "a function of the values of the axes")
 
 
 def checked_axes(axes: Mapping[str, Iterable[object]]) -> dict[str, tuple[object, ...]]:

@@ -318,7 +318,8 @@ class Namespace:
         outer.body = body
         function = self._executed(tree, label)
         # What setup has made and the text assigns goes on from call to call, as in timeit.
-        if shared := sorted(self._names.keys() & set(function.__code__.co_varnames)):
+        assigned = {*function.__code__.co_varnames, *function.__code__.co_cellvars}
+        if shared := sorted(self._names.keys() & assigned):
             measured: Any = tree.body[0]
             measured.body.insert(0, ast.Global(shared))
             function = self._executed(ast.fix_missing_locations(tree), label)

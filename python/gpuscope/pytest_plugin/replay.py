@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,18 +13,21 @@ MOST_ROUNDS = 5000  # a round costs pytest-benchmark some us, and its quartiles 
 
 
 class ReplayClock:
-    """A timer for pytest-benchmark that shows `now`, in seconds, and counts its `reads`."""
+    """A timer for pytest-benchmark that shows `now`, in seconds, and counts its `reads`.
+
+    Until something is replayed it is the host's clock: a test may ask for both fixtures and use `benchmark`.
+    """
 
     __name__ = "gpu_time"  # pytest-benchmark writes its timer's name into its files
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.now: float | None = None
         self.reads = 0
 
     def __call__(self) -> float:
         """The time it shows."""
         self.reads += 1
-        return self.now
+        return time.perf_counter() if self.now is None else self.now
 
     def rewind(self) -> None:
         """Back to 0, so that rounding errors do not add up over the rounds."""

@@ -70,14 +70,14 @@ def _borders(values: NDArray[np.float64], tick: float, factor: float) -> list[in
     low, high = values[int(0.01 * n)], values[-1 - int(0.01 * n)]
     quartiles = values[(3 * n) // 4] - values[n // 4]
     spread = min(float(values.std()), quartiles / 1.34) or float(values.std())
-    width = max(factor * 0.9 * spread * n**-0.2, 0.8 * tick)
+    # No kernel is narrower than a step of the grid, which has three of them beside the first and the last value.
+    width = max(factor * 0.9 * spread * n**-0.2, 0.8 * tick, (high - low) / (GRID - 7))
     if width <= 0:
         return []
     grid = np.linspace(low - 3 * width, high + 3 * width, GRID)
     step = grid[1] - grid[0]
     if step < 2 * np.spacing(np.abs(grid).max()):  # the values differ by what floats round
         return []
-    width = max(width, step)
     counts = np.histogram(values, bins=GRID, range=(grid[0] - step / 2, grid[-1] + step / 2))[0]
     reach = np.arange(-int(4 * width / step) - 1, int(4 * width / step) + 2)
     kernel = np.exp(-0.5 * (reach * step / width) ** 2)

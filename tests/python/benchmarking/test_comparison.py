@@ -389,6 +389,24 @@ def test_what_one_function_leaves_for_the_other_is_reported(compared):
     assert any("after the other function" in warning for warning in found.warnings)
 
 
+class SeldomSlowEngine(ModelEngine):
+    def sample(self, quantity, order, seconds=math.inf):
+        taken = super().sample(quantity, order, seconds)
+        slow = (taken.which == 1) & (self.random.random(len(taken.which)) < 0.1)
+        return replace(taken, seconds={quantity: taken.seconds[quantity] * np.where(slow, 10.0, 1.0)})
+
+
+def test_times_that_the_ratio_says_nothing_of_are_told(compared):
+    (warning,) = (each for each in compared(SeldomSlowEngine(20e-6, 20e-6)).warnings if "gather" in each)
+    assert re.fullmatch(r"the samples of b gather around 2 values: 20\.\d+ us \(.*\), 20\d\.\d us \(.*\)", warning)
+
+
+@pytest.mark.parametrize("absent", [(), ("kernel", "stream")], ids=["of a GPU", "of the host"])
+def test_steps_of_a_coarse_clock_are_not_told_as_modes(compared, absent):
+    found = compared(ModelEngine(20e-6, 20.3e-6, noise=0.001, absent=absent))
+    assert not any("gather" in each for each in found.warnings)
+
+
 def test_coarse_clocks_get_more_calls_a_block():
     arms = module.block_order(np.random.default_rng(1), 100, 2)
     fine = np.random.default_rng(1).normal(20e-6, 3e-7, len(arms))

@@ -43,6 +43,20 @@ def leave():
     os._exit(7)
 
 
+def die_by(number):
+    os.kill(os.getpid(), number)
+
+
+def leave_a_child(file):
+    child = os.fork()
+    if not child:
+        time.sleep(20)
+        file.with_suffix(".ended").touch()
+        os._exit(0)
+    file.write_text(str(child))
+    leave()
+
+
 def found(median, spread=0.001, *, random=None, quantity="wall", stopped="target", seconds=0.1, warnings=()):
     """What a process measured."""
     random = random or np.random.default_rng(1)
@@ -165,7 +179,7 @@ def simulated(monkeypatch):
         def outcome(task, budget, measuring):
             budgets.append(budget)
             one = left.pop(0)
-            if isinstance(one, BenchmarkResult):
+            if isinstance(one, (BenchmarkResult, processes._Failure)):
                 return one, False
             return processes._Failure(one, "a traceback"), one is None
 
@@ -179,6 +193,14 @@ def test_the_budget_is_shared_and_what_one_leaves_is_the_others(simulated):
     budgets = simulated(found(1e-3, seconds=0.4), found(1e-3, seconds=0.8), found(1e-3, seconds=0.8))
     benchmark(work, processes=3, budget=2.0)
     assert budgets == pytest.approx([2 / 3, 0.8, 0.8])
+
+
+@pytest.mark.parametrize("seconds", [1.0, 30.0], ids=["its share", "more"])
+def test_what_one_spends_until_it_fails_is_not_the_others(simulated, seconds):
+    failed = processes._Failure(ValueError("odd"), seconds=seconds)
+    budgets = simulated(found(1e-3, seconds=1.0), failed, found(1e-3, seconds=1.0))
+    benchmark(work, processes=3, budget=3.0)
+    assert budgets == pytest.approx([1.0, 1.0, 1.0])
 
 
 def test_what_failed_is_told_once_and_what_others_measured_is_kept(simulated):
@@ -239,8 +261,22 @@ def test_what_a_function_raises_comes_through_with_its_traceback():
 
 
 def test_a_process_that_ends_is_told_with_its_status():
-    with pytest.raises(NotAvailable, match="a process ended with status 7 before it had measured"):
+    with pytest.raises(NotAvailable, match=r"^a process ended with status 7 while it measured$"):
         benchmark(leave, processes=1, **QUICK)
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGSEGV, "SIGSEGV"), (signal.SIGRTMIN + 1, "35")])
+def test_a_process_that_a_signal_ends_is_told_with_it(number, name):
+    with pytest.raises(NotAvailable, match=f"^a process ended by signal {name} while it measured$"):
+        benchmark(functools.partial(die_by, int(number)), processes=1, **QUICK)
+
+
+def test_the_end_of_a_process_is_noticed_while_what_it_forked_goes_on(tmp_path):
+    file = tmp_path / "child"
+    with pytest.raises(NotAvailable, match="with status 7"):
+        benchmark(functools.partial(leave_a_child, file), processes=1, **QUICK)
+    assert not file.with_suffix(".ended").exists()
+    os.kill(int(file.read_text()), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

@@ -230,10 +230,13 @@ def spoilt(**changes):
         ('{"schema": ' + "[" * 100_000, r"^source is no JSON"),
         ('{"schema": ' + "9" * 5_000 + "}", r"^source is no (JSON|benchmark)"),
         (spoilt(clock_hz=[10**400]), r"^source is a damaged benchmark"),
+        (spoilt(environment=3), r"^source is a damaged benchmark"),
+        (spoilt(stopped="later", converged=False), r"^source is a damaged benchmark \(KeyError: 'later'\)"),
+        (spoilt(throttled=[]), r"^source is a damaged benchmark"),
     ],
     ids=[
         *("cut off", "other", "newer", "no estimate", "no list", "no numbers", "no file", "a device"),
-        *("nested deep", "many digits", "a large number"),
+        *("nested deep", "many digits", "a large number", "no mapping", "an unknown word", "no marks"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_a_sentence(text, message):

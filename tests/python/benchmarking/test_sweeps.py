@@ -7,6 +7,7 @@ import gc
 import itertools
 import json
 import random
+import re
 import weakref
 
 import numpy as np
@@ -111,6 +112,14 @@ def test_a_point_that_raises_is_kept_and_the_rest_goes_on(engines):
     result = sweep(make, n=[1, 2, 3])
     assert [point.error for point in result] == [None, "MemoryError: 2 is too much", None]
     assert result.stopped == "target"
+
+
+def test_a_coroutine_function_that_is_made_is_an_error_of_its_point(engines):
+    async def answer():
+        return 1
+
+    (point,) = sweep(lambda n: answer, n=[1])
+    assert re.fullmatch(r"InvalidArgument: what was made is .*, a coroutine function, whose call .*", point.error)
 
 
 def test_a_point_that_raises_later_keeps_its_samples(engines):
@@ -431,6 +440,18 @@ def test_calls_none_of_which_could_be_used_are_told(engines, monkeypatch):
 
 def test_the_text_says_how_it_ended(engines):
     assert str(sweep(linear, n=[1])).endswith("all points reached the target: 1 of 1 points within +-2 %")
+
+
+def test_the_text_does_not_say_of_points_that_failed_that_they_reached_the_target(engines):
+    found = sweep(lambda n: linear(n) if n < 3 else 1 / 0, n=[1, 2, 3])
+    ended = "all points that did not fail reached the target: 2 of 3 points within +-2 %, 1 not measured"
+    assert str(found).endswith(ended)
+
+
+def test_points_that_all_fail_later_have_not_reached_the_target(engines):
+    visits = iter(range(5))  # of two points
+    found = sweep(lambda n: linear(n) if next(visits, None) is not None else 1 / 0, n=[1, 2], target=1e-9)
+    assert str(found).endswith("every point failed: 0 of 2 points within +-1e-07 %")
 
 
 def test_json_holds_the_points(engines, tmp_path):

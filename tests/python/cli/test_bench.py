@@ -80,6 +80,12 @@ def test_what_setup_made_may_be_assigned_and_goes_on_from_call_to_call():
     assert names.value("x", "x") == 5
 
 
+def test_what_setup_made_goes_on_too_where_an_inner_function_uses_it():
+    names = Namespace("x = 0")
+    count = names.function("x += 1\n(lambda: x)()", "expression")
+    assert [count() for _ in range(2)] == [1, 2]
+
+
 def test_an_expression_may_be_indented_and_span_lines():
     assert Namespace("").function("\n    sum(\n        [1, 2]\n    )\n", "expression")() == 3
 

@@ -156,6 +156,14 @@ def test_global_timer_is_left_to_the_other_tests(run, pytester):
     assert [entry["options"]["timer"] for entry in entries] == ["process_time", "gpu_time"]
 
 
+@pytest.mark.parametrize("call", ["benchmark(time.sleep, 1e-3)", "benchmark.pedantic(time.sleep, (1e-3,))"])
+def test_benchmark_of_a_test_that_asks_for_both_has_the_hosts_clock(run, pytester, call):
+    pytester.makepyfile(f"import time\n\ndef test_cpu(gpu_benchmark, benchmark):\n    {call}\n")
+    run("--benchmark-max-time=0.01", "--benchmark-json=out.json").assert_outcomes(passed=1)
+    (entry,) = json.loads((pytester.path / "out.json").read_text())["benchmarks"]
+    assert entry["stats"]["min"] >= 1e-3
+
+
 def test_other_tests_of_a_session_are_as_without_the_plugin(run, pytester):
     pytester.makepyfile("def test_cpu(benchmark):\n    benchmark(int)\n")
     result = run("--benchmark-json=out.json")

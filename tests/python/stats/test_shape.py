@@ -97,6 +97,13 @@ def test_two_modes_ten_percent_apart_are_found(share, n):
     assert np.mean([len(stats.modes(level * random.normal(1, 0.01, n))) == 2 for level in levels]) >= 0.95
 
 
+@pytest.mark.parametrize("times", [10, 100, 10_000])
+def test_a_mode_many_times_as_long_is_found(times):
+    random = np.random.default_rng(1)
+    samples = np.where(np.arange(1000) % 10, 1, times) * (1 + 0.002 * random.exponential(size=1000))
+    assert [mode.share for mode in stats.modes(samples)] == [0.9, 0.1]
+
+
 def test_values_that_differ_by_what_floats_round_are_one_mode():
     assert len(stats.modes([0.1 + 0.2] * 20 + [0.3] * 20)) == 1
 
