@@ -36,10 +36,13 @@ _OWN_COST = 0.05
 _SPECIAL = 1.5  # a rule that says why comes before one that says what, unless it is about two thirds or less
 _MOST_FINDINGS = 8
 _MOST_FUNCTIONS = 3
+_HALF = 0.5
 _MUCH_IDLE = 0.15
 # Of the time of the steps, waits of the host for others than the GPU, which are longer where nothing is recorded.
 _MUCH_PACED = 0.01
-_ELSEWHERE = [IdleCause.DATA_WAIT, IdleCause.FILES, IdleCause.CPU_LIMIT, IdleCause.CPU_WAIT, IdleCause.LOCK]
+_ELSEWHERE = [IdleCause.DATA_WAIT, IdleCause.CPU_LIMIT, IdleCause.CPU_WAIT, IdleCause.LOCK]
+# A file takes as long whenever it is begun; a socket has something to be read when others send it.
+_RECEIVES = re.compile(r"\brecv(_into)?\b")
 _NOTHING = 0.005  # what saves less is not worth a word
 _VERIFY = "record again after the change: gpuscope diff before.gscope after.gscope says what it was worth"
 
@@ -81,7 +84,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     with ThreadPoolExecutor(1) as beside:
         making = beside.submit(make_replay, trace, kept)  # in C++, without the GIL
         context = Context(trace, kept, break_down(trace, as_passed(trace, kept)))
-        found, unseen = _ask(context)
+        found, unseen, blind = _ask(context)
         replay = making.result()
         if not _is_paced(context):
             replay.leave_out_recording()
@@ -93,18 +96,23 @@ def diagnose(trace: Trace) -> Diagnosis:
     verdict = FINDINGS if faults else UNKNOWN if doubts else FINE
     summary = _summary(context, faults, verdict)
     counted = idle_by_counters(trace, context.breakdown)
-    return Diagnosis(verdict, findings, small, doubts, unseen, summary, context.breakdown, program, left_out, counted)
+    where = context.breakdown, program, left_out, counted
+    return Diagnosis(verdict, findings, small, doubts, unseen, summary, *where, blind)
 
 
 def _is_paced(context: Context) -> bool:
     """Whether the host waits for what does not come sooner where nothing records it."""
-    return bool(context.pieces.cause_ns[_ELSEWHERE].sum() >= _MUCH_PACED * context.wall_ns)
+    trace = context.trace
+    names = map(trace.string, np.unique(trace.python_functions.name).tolist())
+    causes = [*_ELSEWHERE, *([IdleCause.FILES] if any(map(_RECEIVES.search, names)) else [])]
+    return bool(context.pieces.cause_ns[causes].sum() >= _MUCH_PACED * context.wall_ns)
 
 
-def _ask(context: Context) -> tuple[list[tuple[Rule, Cause]], tuple[str, ...]]:
+def _ask(context: Context) -> tuple[list[tuple[Rule, Cause]], tuple[str, ...], tuple[str, ...]]:
+    """What the rules find, what was not looked at, and the ids of the rules that could not look."""
     found = [(rule, cause) for rule in RULES for cause in rule.find(context)]
-    needs = (rule.needs(context) for rule in RULES)
-    unseen = list(dict.fromkeys(need for need in needs if need is not None))
+    needs = [(rule.id, need) for rule in RULES if (need := rule.needs(context)) is not None]
+    unseen = list(dict.fromkeys(need for _, need in needs))
     if why := context.trace.info.get("counters.why"):
         unseen.append(f"hardware counters: {why}")
     if len(context.breakdown.devices) > 1 and context.device is not None:
@@ -112,7 +120,7 @@ def _ask(context: Context) -> tuple[list[tuple[Rule, Cause]], tuple[str, ...]]:
         unseen.append(
             f"GPU {', '.join(others)}: causes and lines are those of GPU {context.device.device}, the busiest"
         )
-    return found, tuple(unseen)
+    return found, tuple(unseen), tuple(dict.fromkeys(rule for rule, _ in needs))
 
 
 @dataclass
@@ -355,12 +363,13 @@ def _unexplained(context: Context) -> str | None:
 def _busiest(trace: Trace) -> str:
     """Where a program without GPU work spends its time."""
     found = samples(trace)
-    places = [
-        f"{each.function} ({os.path.basename(each.file)}:{each.line}) {percent(found.share(each.self_ns) / 100)}"
-        for each in found.functions[:_MOST_FUNCTIONS]
-        if found.share(each.self_ns) >= 100 * SMALL
-    ]
-    return f"most of the time was spent in {', '.join(places)}" if places else "nothing of the host's stands out"
+    shares = [(each, found.share(each.self_ns) / 100) for each in found.functions[:_MOST_FUNCTIONS]]
+    shares = [(each, share) for each, share in shares if share >= SMALL]
+    if not shares:
+        return "nothing of the host's stands out"
+    places = [f"{each.function} ({os.path.basename(each.file)}:{each.line}) {percent(share)}" for each, share in shares]
+    is_most = sum(share for _, share in shares) > _HALF
+    return f"{'most of the time was spent' if is_most else 'the most time was seen'} in {', '.join(places)}"
 
 
 def _summary(context: Context, findings: Sequence[Finding], verdict: str) -> str:

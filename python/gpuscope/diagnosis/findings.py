@@ -120,6 +120,7 @@ class Diagnosis(Result):
         program: what ran.
         left_out: how many steps were not looked at, as they start up or are cut.
         idle_by_counters: what the front ends of GPUs say of their idle time, where hardware counters were sampled.
+        blind: ids of the rules that could not look, as the recording lacks what they read.
     """
 
     verdict: str
@@ -132,6 +133,7 @@ class Diagnosis(Result):
     program: str = ""
     left_out: int = 0
     idle_by_counters: tuple[IdleByCounters, ...] = ()
+    blind: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Finding]:
         """The findings, each followed by its parts, and the small ones."""

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gpuscope.diagnosis.steps import Array, covered_ns
+from gpuscope._core import CallKind
+from gpuscope.diagnosis.steps import Array, covered_ns, is_one_of
 from gpuscope.memory.call_stacks import is_program
 from gpuscope.trace import Trace
 
@@ -72,16 +73,54 @@ def _throttled_share(trace: Trace, moments: Array) -> Array:
 
 
 def lock_waits(trace: Trace, thread: int) -> Spans:
-    """When a thread stood still in Python while other threads of Python ran in its place: for the GIL or a lock."""
+    """When a thread stood still in Python while other threads of Python ran in its place: for the GIL or a lock.
+
+    It did so before the first call of the driver in a row, or after the last: a thread that calls goes on, or waits for
+    the GPU. The row that follows one at whose end it stood still begins with the rest of that wait, however short.
+    """
     samples = trace.python_samples
     rows = np.flatnonzero((samples.thread == thread) & (samples.duration_ns > 0))
     if len(rows) == 0 or len(rows) == len(samples):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    rows = rows[np.argsort(samples.start_ns[rows], kind="stable")]
     starts, lasted, on_cpu = samples.start_ns[rows], samples.duration_ns[rows], samples.cpu_ns[rows]
-    off = np.maximum(lasted - on_cpu, 0)
-    ran = running_ns(trace, np.flatnonzero(samples.thread != thread), starts, starts + lasted)
-    waits = (off >= _LEAST_LOCK_NS) & (ran >= _MOST * off) & (ran + on_cpu <= _ONE_CORE * lasted)
-    return starts[waits], starts[waits] + off[waits]
+    ends = starts + lasted
+    off = np.maximum(lasted - on_cpu - covered_ns(*_blocking_calls(trace, thread), starts, ends), 0)
+    ran = running_ns(trace, np.flatnonzero(samples.thread != thread), starts, ends)
+    before, after = _around_calls(trace, thread, starts, ends)
+    possible = (ran >= _MOST * off) & (ran + on_cpu <= _ONE_CORE * lasted)
+    waits = possible & (off >= _LEAST_LOCK_NS)
+    follows = np.append(False, starts[1:] == ends[:-1])
+    at_end = waits & (after >= before)
+    at_end &= ~(follows & np.roll(at_end, 1))  # whose wait was over in it
+    goes_on = follows & np.roll(at_end, 1)
+    waits |= possible & (off > 0) & goes_on
+    begins = np.where((after > before) & ~goes_on, ends - off, starts)
+    return begins[waits], (begins + off)[waits]
+
+
+def _blocking_calls(trace: Trace, thread: int) -> Spans:
+    """The calls of a thread that may wait for the GPU, off the CPU too, in order and apart."""
+    api, kinds = trace.api, np.append(trace.calls.kind, int(CallKind.OTHER))
+    blocking = is_one_of(kinds[np.minimum(api.call, len(kinds) - 1)], (CallKind.SYNC, CallKind.MEMCPY, CallKind.FREE))
+    calls = np.flatnonzero(blocking & (api.thread == thread))
+    calls = calls[np.argsort(api.start_ns[calls], kind="stable")]
+    starts = api.start_ns[calls]
+    ends = np.maximum.accumulate(starts + api.duration_ns[calls])
+    starts[1:] = np.maximum(starts[1:], ends[:-1])
+    return starts, ends
+
+
+def _around_calls(trace: Trace, thread: int, starts: Array, ends: Array) -> Spans:
+    """How long each of these spans is before the first of a thread's calls of the driver in it, and after the last."""
+    api = trace.api
+    calls = np.flatnonzero(api.thread == thread)
+    begun = np.sort(api.start_ns[calls])
+    left = np.sort((api.start_ns + api.duration_ns)[calls])
+    first, last = np.searchsorted(left, starts, side="right"), np.searchsorted(begun, ends) - 1
+    before = np.clip(np.append(begun, np.iinfo(np.int64).max)[first], starts, ends) - starts
+    after = ends - np.clip(np.append(left, np.iinfo(np.int64).min)[last], starts, ends)
+    return before, after
 
 
 def running_ns(trace: Trace, rows: Array, starts: Array, ends: Array) -> Array:

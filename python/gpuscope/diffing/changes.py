@@ -110,28 +110,53 @@ class Promise:
         id: of the finding, as R15.
         title: its title.
         saving: the share of a step that was promised; None where it was not known.
-        is_gone: the diagnosis of the recording after does not find it.
+        is_gone: the diagnosis of the recording after does not find it, nor as a small thing more than half of it; None
+            where that recording lacks what it is found by.
     """
 
     id: str
     title: str
     saving: float | None
-    is_gone: bool
+    is_gone: bool | None
+
+    @property
+    def state(self) -> str:
+        """Whether it is gone, in words."""
+        if self.is_gone is None:
+            return "may be gone: the recording after lacks what it is found by"
+        return "is gone" if self.is_gone else "is still there"
 
 
 def promises_of(before: Diagnosis, after: Diagnosis) -> tuple[Promise, ...]:
     """The findings before. Of those that say the same, as many are still there as after says it."""
-    left = [each for finding in after.findings for each in (finding, *finding.parts)]
+    large, small = ([part for each in of for part in (each, *each.parts)] for of in (after.findings, after.small))
+    left = [*large, *small]
     there = set()
     for alike in (_at_same_place, _same):
         for number, finding in enumerate(before.findings):
-            other = None if number in there else next((each for each in left if alike(finding, each)), None)
-            if other is not None:
+            others = (each for each in left if alike(finding, each))
+            other = next((each for each in others if each not in small or 2 * _size(each) > _size(finding)), None)
+            if other is not None and number not in there:
                 there.add(number)
                 left.remove(other)
+    sees_gpus = _has_gpus(after) or not _has_gpus(before)
+
+    def is_gone(number: int, finding: Finding) -> bool | None:
+        if number in there:
+            return False
+        return True if sees_gpus and finding.id not in after.blind else None
+
     return tuple(
-        Promise(each.id, each.title, each.saving, number not in there) for number, each in enumerate(before.findings)
+        Promise(each.id, each.title, each.saving, is_gone(number, each)) for number, each in enumerate(before.findings)
     )
+
+
+def _has_gpus(found: Diagnosis) -> bool:
+    return found.breakdown is not None and bool(found.breakdown.devices)
+
+
+def _size(finding: Finding) -> float:
+    return finding.share if finding.saving is None else finding.saving
 
 
 def _same(one: Finding, other: Finding) -> bool:

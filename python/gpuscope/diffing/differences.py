@@ -214,8 +214,8 @@ class Diff(Differences, Result):
             )
         for promise in self.promises:
             promised = f"promised {format_share(promise.saving)}" if promise.saving is not None else "promised nothing"
-            state = "is gone" if promise.is_gone else "is still there"
-            lines.append(f"{promise.id} {promise.title}: {promised}, a step takes {_percent(step.ratio)}; it {state}")
+            got = f"a step takes {_percent(step.ratio)}; it {promise.state}"
+            lines.append(f"{promise.id} {promise.title}: {promised}, {got}")
         return lines
 
     def page(self, width: int = 100, row_limit: int = _ROWS) -> str:

@@ -114,7 +114,7 @@ def _overview(found: Differences) -> str:
                 f"<code>{shown(promise.id)}</code> {shown(promise.title)}",
                 share_text(promise.saving) if promise.saving is not None else "not known",
                 f"{shown(_percent(step))}",
-                "is gone" if promise.is_gone else "is still there",
+                promise.state,
             )
             for promise in found.promises
         ]

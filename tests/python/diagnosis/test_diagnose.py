@@ -409,8 +409,14 @@ def test_without_a_gpu_causes_of_the_host_are_found_and_the_rest_is_said():
     assert "no GPU work was recorded: causes of the host only" in found.page()
 
 
-def test_without_gpu_work_the_functions_are_named_that_took_the_time():
-    ms = 1_000_000
+@pytest.mark.parametrize(
+    ("ms", "said"),
+    [
+        (1_000_000, "most of the time was spent in load (run.py:7) 60 %, main (run.py:9) 30 %"),
+        (100_000, "the most time was seen in load (run.py:7) 6.0 %, main (run.py:9) 3.0 %"),
+    ],
+)
+def test_without_gpu_work_the_functions_are_named_that_took_the_time(ms, said):
     samples = {"start_ns": [0, 60 * ms], "duration_ns": [60 * ms, 30 * ms], "stack": [0, 1], "count": [60, 30]}
     found = diagnose(
         make_trace(
@@ -424,10 +430,20 @@ def test_without_gpu_work_the_functions_are_named_that_took_the_time():
                 "thread": {"system_id": [7]},
                 "python_sample": {**samples, "cpu_ns": samples["duration_ns"], "thread": [0, 0]},
             },
-            info={"session.start_ns": "0", "session.stop_ns": str(100 * ms)},
+            info={"session.start_ns": "0", "session.stop_ns": "100000000"},
         )
     )
-    assert found.summary == "most of the time was spent in load (run.py:7) 60 %, main (run.py:9) 30 %"
+    assert found.summary == said
+
+
+def test_files_are_read_between_no_launches_where_there_is_no_gpu():
+    loop = Loop()
+    for _ in loop.steps(14):
+        with loop.function("<built-in method write of _io.BufferedWriter object>"):
+            loop.work(600)
+        loop.work(400)
+    (finding,) = diagnose(loop.trace()).findings
+    assert finding.title == "files or sockets are read or written in the steps"
 
 
 def test_a_number_and_its_sign_stay_on_one_line():
@@ -656,3 +672,18 @@ def test_no_fix_saves_what_the_recording_took():
 
 def test_a_program_that_waits_for_data_waits_longer_where_nothing_records_it():
     assert saved(of_a_loader, launch=2000, region=1000) == pytest.approx(saved(of_a_loader))
+
+
+@pytest.mark.parametrize(
+    ("function", "host_us"),
+    [("torch/serialization.py(961): save", 1120), ("<built-in method recv_into of _socket.socket>", 1240)],
+)
+def test_a_file_takes_as_long_where_nothing_records_it_and_a_socket_waits_longer(function, host_us):
+    """The GPU has work for 1040 us and the host for 1120, and for 120 more where launches take twice as long."""
+
+    def step(loop, number):
+        with loop.at("train.py", 66), loop.function(function):
+            loop.work(1000)
+        compute(loop, 10, gpu=103, host=12 + 12)
+
+    assert saved(step, launch=12_000) == pytest.approx(1 - 1040 / host_us, abs=0.01)

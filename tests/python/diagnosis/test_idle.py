@@ -351,6 +351,29 @@ def test_a_thread_that_is_not_the_others_turn_waits_for_no_lock(own, other):
     assert IdleCause.LOCK.label not in idle(program, 0, 2100)
 
 
+def test_a_thread_that_waits_for_the_gpu_waits_for_no_lock():
+    """It does so off the CPU, twice while it is seen in one place; its own code follows each time."""
+    program = Program()
+    for begins in (0, 2000, 4000):
+        program.launch(begins, begins + 10, begins + 12, begins + 1500)
+        program.call("cuStreamSynchronize", begins + 20, begins + 1505)
+    program.sample(20, 3900, 3880 - 2 * 1485)
+    program.sample(20, 3900, 2 * 1485, thread=1)
+    assert IdleCause.LOCK.label not in idle(program, 0, 5500)
+
+
+def test_a_wait_for_another_thread_lasts_until_the_call_that_ends_it():
+    """Rows end with looks: the first begins while the thread still launches, the second while it still waits."""
+    program = Program()
+    program.launch(0, 10, 12, 4000)
+    program.launch(500, 510, 4001, 9800)
+    program.launch(10_000, 10_010, 10_012, 12_000)
+    program.sample(0, 9700, 510)
+    program.sample(9700, 10_700, 700)
+    program.sample(510, 10_000, 9490, thread=1)
+    assert idle(program, 0, 12_000)[IdleCause.LOCK.label] == 200
+
+
 def test_work_that_was_queued_follows_back_to_back():
     program = Program()
     program.launch(0, 2, 5, 100)

@@ -677,6 +677,46 @@ def test_what_is_waited_for_before_a_copy_is_not_saved_with_it():
     assert found.findings[0].saving == pytest.approx(saved, rel=0.05)
 
 
+@pytest.mark.parametrize("rule", ["R09", "R14"])
+def test_a_copy_that_its_framework_waits_for_keeps_the_host_from_being_ahead(rule):
+    """Without, the GPU still works while the host does what it does after the copy."""
+
+    def step(loop, wrong):
+        with loop.region("aten::zeros" if rule == "R14" else "aten::view"):
+            loop.work(5)
+        with loop.region("aten::to"):
+            if wrong:
+                loop.copy(4 * MIB, 300, waits=True)
+                loop.wait()
+            elif rule == "R09":
+                loop.copy(4 * MIB, 87, pinned=True)
+        loop.work(200)
+        compute(loop, 10, 200)
+
+    found, mended = (diagnosis_of(lambda loop: step(loop, wrong)) for wrong in (True, False))  # noqa: B023 - at once
+    assert found.findings[0].id == rule
+    saved = 1 - mended.breakdown.wall_ns / found.breakdown.wall_ns
+    assert found.findings[0].saving == pytest.approx(saved, rel=0.05)
+
+
+def test_what_reading_values_saves_at_most_has_their_copies():
+    """They take the GPU 5 us each."""
+
+    def step(loop, wrong=True):
+        for _ in range(10):
+            compute(loop, 1, 1000)
+            with contextlib.ExitStack() as inside:
+                if wrong:
+                    inside.enter_context(loop.at("train.py", 77))
+                    inside.enter_context(loop.region("aten::item"))
+                    loop.copy(4, 5, to_gpu=False, pinned=True)
+                    loop.wait()
+
+    found, mended = diagnosis_of(step), diagnosis_of(lambda loop: step(loop, wrong=False))
+    (finding,) = (each for each in found if each.id == "R15")
+    assert finding.share >= 1 - mended.breakdown.wall_ns / found.breakdown.wall_ns - 1e-3
+
+
 @pytest.mark.parametrize("launch", [lambda loop: loop.launch(gpu=1000), lambda loop: loop.graph(50, 20)])
 def test_code_before_the_only_launch_of_a_step_is_no_slow_launch(launch):
     def step(loop):

@@ -261,14 +261,43 @@ def test_a_finding_is_gone_though_another_one_of_its_rule_is_still_there() -> No
     }
 
 
+def at(function: str, *, line: int, saving: float = 0.1) -> Finding:
+    where = (Where("train.py", line, function),)
+    return Finding("R15", "a value is read", saving, None, False, saving, saving, "warn", where, {}, "", "")
+
+
+def found(*findings: Finding, small: tuple[Finding, ...] = (), blind: tuple[str, ...] = ()) -> Diagnosis:
+    return Diagnosis("findings", findings, small, (), (), "", None, blind=blind)
+
+
+@pytest.mark.parametrize(("left", "is_gone"), [(0.019, False), (0.005, True)])
+def test_a_finding_that_is_as_large_as_before_is_not_gone_where_it_stands_among_small_things(
+    left: float, is_gone: bool
+) -> None:
+    (promise,) = promises_of(found(at("log", line=30, saving=0.021)), found(small=(at("log", line=30, saving=left),)))
+    assert promise.is_gone is is_gone
+
+
+def test_a_finding_may_be_gone_where_the_recording_after_lacks_what_it_is_found_by() -> None:
+    def waiting_for_the_gil(*, sampled: bool) -> Recording:
+        loop = Loop()
+        for _ in loop.steps(14):
+            loop.launch(gpu=1000)
+            loop.wait()
+            since = loop.now
+            loop.work(1000)
+            with loop.at("train.py", 50):
+                for thread in range(2 if sampled else 0):
+                    loop.sampled(since, thread, thread=thread)
+        return Recording(loop.trace().store)
+
+    difference = gs.diff(waiting_for_the_gil(sampled=True), waiting_for_the_gil(sampled=False))
+    (promise,) = (each for each in difference.promises if each.id == "R25")
+    assert promise.is_gone is None
+    assert "it may be gone" in difference.page(width=1000)
+
+
 def test_of_two_findings_that_say_the_same_the_one_at_the_other_place_is_gone() -> None:
-    def at(function: str, *, line: int) -> Finding:
-        where = (Where("train.py", line, function),)
-        return Finding("R15", "a value is read", 0.1, None, False, 0.1, 0.1, "warn", where, {}, "", "")
-
-    def found(*findings: Finding) -> Diagnosis:
-        return Diagnosis("findings", findings, (), (), (), "", None)
-
     before = found(at("log", line=30), at("clip", line=50))
     assert [each.is_gone for each in promises_of(before, found(at("clip", line=44)))] == [True, False]
     moved = found(at("clip_all", line=44))

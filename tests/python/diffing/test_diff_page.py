@@ -79,7 +79,7 @@ def test_what_was_promised_stands_beside_what_was_got(found):
     text = found.to_html()
     for promise in found.promises:
         assert f"<code>{promise.id}</code>" in text
-        assert ("is gone" if promise.is_gone else "is still there") in text
+        assert promise.state in text
     for doubt in found.doubts:
         assert doubt in text
 

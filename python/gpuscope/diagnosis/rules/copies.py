@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuscope._core import CopyKind, MemoryKind, RegionKind
+from gpuscope._core import CallKind, CopyKind, MemoryKind, RegionKind
 from gpuscope.diagnosis.claims import HOST, Claim, host_edit
 from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.idle import IdleCause
@@ -77,7 +77,8 @@ def _pageable(context: Context) -> Iterator[Cause]:
             "torch.empty(..., pin_memory=True) once, and .copy_(tensor, non_blocking=True) into it; wait for an event "
             "where it is read"
         )
-    edit = Edit(unwaited=np.unique(calls), copies=rows, copy_factors=np.full(len(rows), min(rate / pinned, 1.0)))
+    waits = np.union1d(calls, _waiting_for(context, work))
+    edit = Edit(unwaited=waits, copies=rows, copy_factors=np.full(len(rows), min(rate / pinned, 1.0)))
     evidence = {
         "": f"{format_bytes(float(size.sum()) / len(context.steps))} a step at {format_digits(rate)} GB/s",
         "with nothing beside": format_share(float(exposed.sum()) / max(float(context.duration_ns[work].sum()), 1.0)),
@@ -90,6 +91,14 @@ def _pageable(context: Context) -> Iterator[Cause]:
         where,
         evidence,
     )
+
+
+def _waiting_for(context: Context, work: Array) -> Array:
+    """The calls that wait for the stream right after those of these copies, as frameworks do where copies block."""
+    before = context.call_before
+    waits = np.flatnonzero((context.call_kind == int(CallKind.SYNC)) & (before >= 0))
+    found: Array = waits[np.isin(before[waits], context.work_launch[work])]
+    return found
 
 
 def _many_small(context: Context) -> Iterator[Cause]:
@@ -289,21 +298,25 @@ def _needless(
     before = np.flatnonzero(np.isin(pieces.next, work))
     rows = _rows(context, work)
     size = float(context.column("memcpy", "bytes", work).sum())
-    claimed, most = before, None
+    length = (pieces.end_ns - pieces.start_ns).astype(np.float64)
+    most = np.zeros(len(pieces))
     spans = [host_edit(context, before, HOST).host_spans]
     if made is not None and after is not None:
-        after = np.setdiff1d(after, before)
-        claimed = np.append(before, after)
-        length = ((pieces.end_ns - pieces.start_ns)[claimed]).astype(np.float64)
-        length[len(before) :] *= share
-        order = np.argsort(claimed)
-        claimed, most = claimed[order], length[order]
-        later = host_edit(context, after).host_spans
+        most[after] = length[after] * share
+        later = host_edit(context, np.setdiff1d(after, before)).host_spans
         later[:, 2] = later[:, 1] + ((later[:, 2] - later[:, 1]) * share).astype(np.int64)
         spans += [made, later]
-    edit = Edit(host_spans=np.concatenate(spans), copies=rows, copy_factors=np.zeros(len(rows)))
+    # The host no longer waits for them either.
+    calls = context.work_launch[work]
+    waits = np.union1d(calls[calls >= 0], _waiting_for(context, work))
+    ahead = claim_of(context, np.flatnonzero(np.isin(pieces.drain, waits)))
+    if ahead.most_ns is not None:
+        most[ahead.pieces] = np.maximum(most[ahead.pieces], ahead.most_ns)
+    most[before] = length[before]
+    claimed = np.flatnonzero(most)
+    edit = Edit(unwaited=waits, host_spans=np.concatenate(spans), copies=rows, copy_factors=np.zeros(len(rows)))
     evidence = {"": f"{format_bytes(size / len(context.steps))} a step"}
-    claim = Claim(claimed, HOST, most, work, exposed)
+    claim = Claim(claimed, HOST, most[claimed], work, exposed)
     return Cause(title, advice, claim, edit, _where(context, work, exposed + 1.0), evidence)
 
 

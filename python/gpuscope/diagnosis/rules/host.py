@@ -86,7 +86,7 @@ def _files(context: Context) -> Iterator[Cause]:
     where = _callers(context, rows) or places(*(where for where, _ in lines))
     evidence = {"in": inside[0][1]} if inside else {}
     yield Cause(
-        "files or sockets are read or written between launches",
+        f"files or sockets are read or written {'between launches' if context.device else 'in the steps'}",
         "save and log on another thread, less often, and on one rank alone",
         late_claim(context, IdleCause.FILES, pieces, spans),
         Edit(host_spans=spans),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 
@@ -148,6 +149,10 @@ def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[
                 claim_of(context, heads[group], beside[heading]),
                 _edit(context, waits[asked], starts[asked], ends[asked], kind),
             )
+        if kind == "VALUE":  # nor is what is read copied
+            read = context.copy_of_call[_reading(context, waits, starts)]
+            work = read[(read >= 0) & (context.work_step[read] >= 0)]
+            claim = replace(claim, work=work, work_ns=context.exposed_ns(work, context.computing))
         yield Cause(title, advice, claim, edit, places(where), evidence)
 
 
@@ -164,10 +169,15 @@ def _edit(context: Context, waits: Array, starts: Array, ends: Array, kind: str)
     spans = np.stack([context.trace.api.thread[waits].astype(np.int64), starts, ends], axis=1)
     if kind == "SYNCHRONIZE":
         return Edit(unwaited=waits, host_spans=spans)
+    return Edit(unwaited=waits, removed_calls=_reading(context, waits, starts), host_spans=spans)
+
+
+def _reading(context: Context, waits: Array, starts: Array) -> Array:
+    """The calls that copy what is then waited for, in the calls of libraries that begin at `starts`."""
     copies = np.where(_copies(context, waits), waits, context.call_before[waits])
     read = (copies >= 0) & _copies(context, np.maximum(copies, 0))
     read &= context.trace.api.start_ns[np.maximum(copies, 0)] >= starts
-    return Edit(unwaited=waits, removed_calls=distinct(copies[read], len(context.trace.api)), host_spans=spans)
+    return distinct(copies[read], len(context.trace.api))
 
 
 def _calls_around(context: Context, waits: Array) -> tuple[Array, Array]:
