@@ -69,9 +69,7 @@ class View:
                 sys.stdout.flush()  # who reads it through a pipe waits for it
             progress.line(("Ctrl-C ends it", "dim"))
             if not options.no_browser:
-                import webbrowser
-
-                webbrowser.open(server.url)
+                _open(server.url)
             server.serve()
         return exit_code(recording)
 
@@ -160,6 +158,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 (the base class names it so)
         """Nothing: the terminal is the reader's."""
+
+
+def _open(url: str) -> None:
+    """Shows a page in the browser; one that runs in the terminal returns only when its reader leaves it."""
+    import threading
+    import webbrowser
+
+    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
 
 def _port(text: str) -> int:

@@ -33,6 +33,7 @@ export class Icicle {
   constructor(data, tell) {
     this.tell = tell;
     this.strings = data.strings;
+    this.rows = data.rows;
     this.calls = nodesOf(data.tree, this.strings);
     this.sampled = data.samples && nodesOf(data.samples, this.strings);
     this.canvas = document.getElementById("icicle");
@@ -64,7 +65,7 @@ export class Icicle {
   /** What to begin with: regions and work where there are any, what samples saw otherwise. */
   firstOf(there) {
     const isSaid = this.calls[0].children.some((child) => child.kind !== "outside");
-    return ["gpu", "cpu", "samples"].find((key) => there.includes(key) && (key === "samples" || isSaid)) || "cpu";
+    return ["gpu", "cpu", "samples"].find((key) => there.includes(key) && (key === "samples" || isSaid)) || there[0] || "cpu";
   }
 
   /** Shows what boxes are wide by: one of `kinds`. */
@@ -81,7 +82,7 @@ export class Icicle {
     this.zoomed = this.top;
     this.chosen = null;
     this.describe(this.top);
-    this.draw();
+    this.find(document.getElementById("tree-find").value); // which draws
   }
 
   get nodes() { return this.by === "samples" ? this.sampled : this.calls; }
@@ -248,13 +249,14 @@ export class Icicle {
 
   find(query) {
     const matches = matcher(query), count = document.getElementById("tree-found");
-    this.matches = query.trim() === "" ? null : matches;
+    const { strings, rows } = this, inFull = new Set(rows.full.map((id, row) => matches?.(strings[id]) && strings[rows.name[row]]));
+    this.matches = query.trim() === "" || !matches ? null : (name) => inFull.has(name) || matches(name);
     count.textContent = matches === null ? "no regex" : "";
     if (this.matches) {
       // What lies in a match is counted with it.
       let found = 0;
       const left = [this.top];
-      while (left.length) { const each = left.pop(); if (matches(each.name)) found += each.value; else left.push(...each.children); }
+      while (left.length) { const each = left.pop(); if (this.matches(each.name)) found += each.value; else left.push(...each.children); }
       count.textContent = `${shareText(found / Math.max(1, this.top.value))} found`;
     }
     this.draw();

@@ -27,15 +27,19 @@ export class Lane {
     this.start = columns.start.subarray(this.first, end);
     this.length = columns.length.subarray(this.first, end);
     this.thing = columns.thing.subarray(this.first, end);
+    let until = 0;
+    this.reach = Float64Array.from(this.start, (_, place) => (until = Math.max(until, this.end(place)))); // of all so far: some may overlap
     if (!this.sums && this.count > MANY) this.sums = summed(this, BUCKETS);
   }
 
   end(place) { return this.start[place] + this.length[place]; }
 
-  /** The places of the events that touch a stretch: the first, and the one behind the last. */
+  /**
+   * The places of the events that touch a stretch: the first, and the one behind the last. Where events overlap, some
+   * between these may have ended before.
+   */
   inside(from, to) {
-    let first = firstNotBefore(this.start, from);
-    if (first > 0 && this.end(first - 1) > from) first -= 1;
+    const first = Math.min(firstNotBefore(this.start, from), firstNotBefore(this.reach, Math.floor(from) + 1));
     return [first, firstNotBefore(this.start, to, first)];
   }
 
@@ -53,7 +57,7 @@ export class Lane {
   /** The event at a moment, or the nearest within `slack`; -1 without. */
   at(moment, slack) {
     const after = firstNotBefore(this.start, moment + 1e-9);
-    if (after > 0 && this.end(after - 1) >= moment) return after - 1;
+    for (let place = after - 1; this.reach[place] >= moment; place -= 1) if (this.end(place) >= moment) return place;
     const before = after > 0 ? moment - this.end(after - 1) : Infinity;
     const next = after < this.count ? this.start[after] - moment : Infinity;
     if (Math.min(before, next) > slack) return -1;
@@ -69,9 +73,9 @@ export function together(lanes, from, to) {
     let next = null;
     for (const turn of turns) if (turn.at < turn.last && (!next || turn.lane.start[turn.at] < next.lane.start[next.at])) next = turn;
     if (!next) return { count, filled };
-    const end = Math.min(next.lane.end(next.at), to);
-    if (end > until) { filled += end - Math.max(next.lane.start[next.at], until); until = end; }
-    count += 1;
+    const start = next.lane.start[next.at], end = Math.min(next.lane.end(next.at), to);
+    if (end > until) { filled += end - Math.max(start, until); until = end; }
+    if (start >= from || end > from) count += 1;
     next.at += 1;
   }
 }

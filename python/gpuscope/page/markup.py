@@ -19,6 +19,7 @@ _EXPORT = re.compile(r"^export (?=const|let|function|async|class)", re.MULTILINE
 _COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*.*?\*/[ \t]*)\n", re.MULTILINE | re.DOTALL)
 _BEHIND = re.compile(r"[ \t]+// [^\n\"'`]*$", re.MULTILINE)  # a comment behind code, but nothing within a text
 _SPACE = re.compile(r"^\s+", re.MULTILINE)
+_SPACED = re.compile(r"(?<=[;{},]) ")  # in a style sheet, whose texts have no such places
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -74,7 +75,8 @@ def script_of(modules: Iterable[str], package: str = _CORE) -> str:
 
 def style_of(names: Iterable[str], package: str = _CORE) -> str:
     """Style sheets as one, without comments."""
-    return _SPACE.sub("", _COMMENT.sub("", "".join(file_of_page(name, package) for name in names)))
+    text = _COMMENT.sub("", "".join(file_of_page(name, package) for name in names))
+    return _SPACED.sub("", _SPACE.sub("", text))
 
 
 def island(data: object) -> str:

@@ -30,7 +30,10 @@ export class Model {
   nameOf(thing) { return this.strings[this.names[thing]]; }
   rowOf(thing) { return this.ofRows[thing]; }
   noteOf(thing) { return this.notes[thing] < 0 ? "" : this.strings[this.notes[thing]]; }
-  fullNameOf(thing) { return this.ofRows[thing] < 0 ? this.nameOf(thing) : this.strings[this.rows.full[this.ofRows[thing]]]; }
+  /** What the tables call it: all steps together, and driver calls as the runtime does. */
+  rowNameIdOf(thing) { return this.ofRows[thing] < 0 ? this.names[thing] : this.rows.full[this.ofRows[thing]]; }
+  /** Its own name with nothing left out. */
+  fullNameOf(thing) { return this.strings[this.rows.name[this.ofRows[thing]] === this.names[thing] ? this.rowNameIdOf(thing) : this.names[thing]]; }
 
   /** The regions that launched an event of the work, outermost first; "" for none. */
   pathOf({ lane, place }) {

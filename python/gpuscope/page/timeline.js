@@ -382,7 +382,7 @@ export class Timeline {
       found.textContent = matches ? "" : "no regex";
       return;
     }
-    const names = this.model.strings.map(matches), isLit = Uint8Array.from(this.model.names, (name) => (names[name] ? 1 : 0));
+    const isFound = this.model.strings.map(matches), isLit = Uint8Array.from(this.model.names, (name, thing) => isFound[name] || isFound[this.model.rowNameIdOf(thing)]);
     this.light(isLit);
     const count = this.model.lanes.reduce((sum, lane) => sum + (lane.isReady ? this.litOf(lane).places.length : 0), 0);
     found.textContent = `${countText(count)} found${this.model.windows.length ? " of those that are here one by one" : ""}`;

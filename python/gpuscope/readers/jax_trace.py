@@ -181,9 +181,9 @@ _SIZES = (
 )
 
 
-def _number(text: str, default: int = 0) -> int:
+def _number(text: str, default: int = 0, most: int = NONE) -> int:
     value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else default
-    return value if value < NONE else default
+    return value if value < most else default
 
 
 def _kernel(details: str) -> tuple[int, ...]:
@@ -195,7 +195,7 @@ def _kernel(details: str) -> tuple[int, ...]:
 
 
 def _size(details: str) -> tuple[int]:
-    return (_number(dict(_DETAIL.findall(details)).get("size", "")),)
+    return (_number(dict(_DETAIL.findall(details)).get("size", ""), most=MOST_NS),)
 
 
 def _memories(details: str) -> tuple[int, int]:

@@ -201,7 +201,8 @@ def read_proton_tree(path: str | os.PathLike[str]) -> _core.Store:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise CorruptTrace(f"{name!r} is no JSON, or cut off: {brief(str(error))}", name, 0) from error
-    roots = [each for each in document if isinstance(each, dict) and "frame" in each]
+    objects = [each for each in document if isinstance(each, dict)] if isinstance(document, list) else []
+    roots = [each for each in objects if "frame" in each]
     strings = Strings()
     paths: list[tuple[int, int, int]] = []
     totals: list[tuple[int, int, int, int]] = []  # path, name, count, ns
@@ -243,7 +244,7 @@ def read_proton_tree(path: str | os.PathLike[str]) -> _core.Store:
     if paths:
         kind = np.full(len(paths), int(RegionKind.REGION))
         tables["path"] = {"parent": above, "name": label_of, "depth": depths, "kind": kind}
-    devices = [each for each in document if isinstance(each, dict) and "frame" not in each]
+    devices = [each for each in objects if "frame" not in each]
     facts = {
         "session.mode": "aggregate",
         "session.tier": "cupti",

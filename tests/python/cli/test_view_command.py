@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import queue
 import re
 import signal
 import socket
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import urllib.parse
+import urllib.request
 
 import pytest
 
@@ -256,15 +258,36 @@ def test_the_view_stays_with_what_it_has_once_the_server_has_ended(long_recordin
 
 
 def test_the_browser_is_opened_unless_it_is_not_wanted(recording, monkeypatch, capsys):
-    shown = []
-    monkeypatch.setattr("webbrowser.open", shown.append)
-    monkeypatch.setattr(PageServer, "serve", lambda server: None)
+    shown, urls = queue.SimpleQueue(), []
+    monkeypatch.setattr("webbrowser.open", shown.put)
+    monkeypatch.setattr(PageServer, "serve", lambda server: urls.append(shown.get(timeout=60)))
     assert cli.main(["view", recording]) == 0
-    (url,) = shown
+    (url,) = urls
     assert capsys.readouterr().out.strip() == url
     assert urllib.parse.urlsplit(url).hostname == "127.0.0.1"
+    monkeypatch.setattr(PageServer, "serve", lambda server: None)
     assert cli.main(["view", recording, "--no-browser"]) == 0
-    assert len(shown) == 1
+    assert shown.empty()
+
+
+def test_a_browser_of_the_terminal_gets_the_page_while_the_command_waits_for_it(recording, monkeypatch):
+    got = queue.SimpleQueue()
+
+    def open_in_terminal(url):
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:
+            got.put(answer.status)
+
+    def serve_once(server):
+        server.timeout = 10
+        server.handle_request()
+        with contextlib.suppress(queue.Empty):
+            statuses.append(got.get(timeout=10))
+
+    statuses = []
+    monkeypatch.setattr("webbrowser.open", open_in_terminal)
+    monkeypatch.setattr(PageServer, "serve", serve_once)
+    assert cli.main(["view", recording]) == 0
+    assert statuses == [200]
 
 
 def test_the_port_may_be_chosen(recording, monkeypatch, capsys):

@@ -147,6 +147,13 @@ def of_lengths(lengths):
     return render(made_of_lengths(lengths))
 
 
+@pytest.mark.parametrize(
+    ("steps", "said"), [(120, "Each step,"), (130, "slowest of each 1 or 2 steps,"), (240, "slowest of each 2 steps,")]
+)
+def test_bars_of_many_steps_say_of_how_many_they_are(steps, said):
+    assert said in of_lengths([1] * steps)
+
+
 def test_a_step_far_longer_than_the_others_does_not_flatten_their_bars():
     text = of_lengths([200, *[10] * 9])
     assert min(heights_of_steps(text)) > 100

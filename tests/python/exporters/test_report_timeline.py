@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -12,7 +13,7 @@ from fakes.gscope import NONE
 from fakes.loops import Loop
 from fakes.recordings import make_trace
 from gpuscope._core import Flag
-from gpuscope.exporters.page import report_events, report_series
+from gpuscope.exporters.page import report, report_events, report_series
 from gpuscope.exporters.page.report import export_report
 
 ENDS = {"session.start_ns": "0", "session.stop_ns": "70000"}
@@ -79,6 +80,23 @@ def test_regions_around_work_stand_outermost_first_and_without_their_step(show):
         assert told(page, "in") == "model > layer"
 
 
+def test_a_step_and_a_driver_call_have_the_names_of_their_boxes(show):
+    made = Loop()
+    for _ in made.steps(6):
+        made.launch(name="void at::native::add<4>(int)")
+    with show(made.trace()) as page:
+        for text, name in (
+            ("ProfilerStep#0", "ProfilerStep#0"),
+            ("cudaLaunchKernel", "cuLaunchKernel"),
+            ("add<4>", "void at::native::add<4>(int)"),
+        ):
+            page.focus("#lanes")
+            page.keyboard.press("Escape")
+            page.fill("#find", text)
+            page.press("#find", "Enter")
+            assert page.inner_text("#details h3") == name
+
+
 def measured(page):
     """Measures nearly the whole timeline."""
     page.locator("#lanes").scroll_into_view_if_needed()
@@ -106,6 +124,36 @@ def test_a_stretch_is_no_busier_than_whole_where_kernels_overlap(show):
         count, share = re.fullmatch(r"(\d+) events, busy ([\d.]+) %", measured(page)).groups()
     assert int(count) == 3
     assert 99 <= float(share) <= 100
+
+
+def many_at_once():
+    """Kernels of one stream that all run from 12 us until 200 us, and a short one in the midst of their begins."""
+    starts = [1000 * at for at in range(12)]
+    return make_trace(
+        {
+            "variant": {"name": ["long", "short"]},
+            "track": {"device": [0], "context": [1], "stream": [7]},
+            "kernel": {
+                "start_ns": [*starts, 20_000],
+                "duration_ns": [*(200_000 - start for start in starts), 1000],
+                "variant": [*([0] * 12), 1],
+            },
+        },
+        info={**ENDS, "session.stop_ns": "200000"},
+    )
+
+
+def test_a_stretch_has_what_began_before_it_also_where_more_run_at_once_than_have_lanes(show):
+    with show(many_at_once(), "/timeline?t=1000-5000") as page:  # from 32 us on
+        assert measured(page) == "12 events, busy 100.0 %"
+
+
+def test_what_is_handed_out_of_a_stretch_has_what_began_before_it(monkeypatch):
+    monkeypatch.setattr(report_events, "MOST_EVENTS", 0)
+    monkeypatch.setattr(report_events, "_WHOLE_LANE", 0)
+    found = json.loads(report.ServedReport(many_at_once()).events(1000, 5000))
+    lanes = [lane for group in found["groups"] if group["kind"] == "stream" for lane in group["lanes"]]
+    assert sum(lane["total"] for lane in lanes) >= 12
 
 
 def test_a_stretch_of_more_events_than_fit_is_measured_by_their_sums(show, monkeypatch):
@@ -150,3 +198,22 @@ def test_links_of_the_page_leave_the_tree_as_it_is(show):
         page.wait_for_selector("nav a[href='#/timeline'][aria-current]")
         assert page.input_value("#tree-by") == "cpu"
         assert page.get_attribute("#tree-invert", "aria-pressed") == "true"
+
+
+@pytest.mark.parametrize("text", ["at::native::add", "native::add<4>(int)", "add<4>"])
+def test_kernels_are_found_by_their_whole_name_and_by_what_boxes_show(show, text):
+    made = Loop()
+    for _ in made.steps(6):
+        made.launch(gpu=30, name="void at::native::add<4>(int)")
+        made.launch(gpu=30, name="void at::other<4>(int)")
+    with show(made.trace()) as page:
+        page.fill("#find", text)
+        page.fill("#tree-find", text)
+        assert page.inner_text("#found") == "6 found"
+        assert page.inner_text("#tree-found") == "50.0 % found"
+
+
+def test_driver_calls_are_found_by_their_names_in_the_tables(show):
+    with show(launched_within({"thread": [0, 0]}, thread={"system_id": [11]})) as page:
+        page.fill("#find", "cudaLaunchKernel")
+        assert page.inner_text("#found") == "2 found"

@@ -7,6 +7,7 @@ import pytest
 
 from fakes.browser import opener
 from fakes.gscope import NONE
+from fakes.loops import Loop
 from fakes.recordings import make_trace
 from gpuscope.exporters.page.report import export_report
 from gpuscope.exporters.page.report_names import Names
@@ -109,3 +110,23 @@ def test_a_deep_tree_is_inverted_and_searched(show, deep):
         page.fill("#tree-find", "further callers")
         assert page.inner_text("#tree-found").endswith("% found")
         assert page.inner_text("#tree-found") != "0.00 % found"
+
+
+def test_without_any_time_it_shows_the_calls_that_it_can_be_shown_by(show):
+    with show(regions([NONE, NONE], [1000, 2000], [0, 0])) as page:
+        assert page.input_value("#tree-by") == "count"
+        assert facts(page)[1].startswith("launches and calls 2, 100.0 % of all")
+
+
+def test_what_a_search_found_is_told_of_what_boxes_are_wide_by(show):
+    made = Loop()
+    for _ in made.steps(6):
+        with made.region("host"):
+            made.work(1000)
+        with made.region("gpu"):
+            made.launch(gpu=30)
+    with show(made.trace()) as page:
+        page.fill("#tree-find", "host")
+        assert page.inner_text("#tree-found") == "0.00 % found"
+        page.select_option("#tree-by", "cpu")
+        assert float(page.inner_text("#tree-found").removesuffix(" % found")) > 90

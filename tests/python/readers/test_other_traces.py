@@ -210,3 +210,17 @@ def test_what_stands_before_damage_is_salvaged(tmp_path: Path) -> None:
     recording = gs.load(tmp_path / "bad.json", salvage=True)
     assert 0 < len(recording.trace.regions) <= 2 * STEPS
     assert not recording.audit().complete
+
+
+def test_a_copy_of_more_than_4_gib_has_its_bytes(tmp_path: Path) -> None:
+    document = other_traces.jax(1)
+    for event in document["traceEvents"]:
+        if details := event.get("args", {}).get("memcpy_details"):
+            event["args"]["memcpy_details"] = details.replace("size:4096", f"size:{5 << 30}")
+    assert load(document, tmp_path).trace.memcpy.bytes.tolist() == [5 << 30]
+
+
+@pytest.mark.parametrize("document", [5, None, True, "text", {}, []])
+def test_a_tree_that_is_no_list_of_frames_gets_one_sentence(tmp_path: Path, document: Any) -> None:
+    with pytest.raises(CorruptTrace, match="is no tree of Proton"):
+        load(document, tmp_path, "tree.hatchet")

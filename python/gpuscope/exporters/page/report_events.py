@@ -280,8 +280,8 @@ class Lanes:
             spans = [np.arange(*self._inside(lane, *window)) for window in self.windows]
             lane.rows = lane.rows[np.unique(np.concatenate([_EMPTY, *spans]))]
 
-    def _inside(self, lane: Lane, start: int, end: int, *, whole: bool = False) -> tuple[int, int]:
-        table, rows = self._tables[lane.table], lane.every if whole else lane.rows
+    def _inside(self, lane: Lane, start: int, end: int) -> tuple[int, int]:
+        table, rows = self._tables[lane.table], lane.rows
         starts = table.start[rows]
         first = max(int(np.searchsorted(starts, start)) - 1, 0)
         if first < len(starts) and table.end[rows[first]] <= start:
@@ -354,7 +354,9 @@ class Stretch:
         """The rows of a lane's table that lie in it."""
         if self.is_whole and self.is_cut:
             return lane.rows
-        return lane.every[slice(*self.lanes._inside(lane, self.start, self.end, whole=True))]
+        table, rows = self.lanes._tables[lane.table], lane.every
+        starts = table.start[rows]
+        return rows[(starts < self.end) & ((starts >= self.start) | (table.end[rows] > self.start))]
 
     def times(self, moments: Array) -> Array:
         """Moments as the page has them."""

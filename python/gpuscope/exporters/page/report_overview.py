@@ -178,7 +178,9 @@ def _device(device: DeviceBreakdown, breakdown: StepBreakdown, lanes: Lanes) -> 
     small = [part for part in device.parts if part.exclusive_ns / wall < _VISIBLE]
     if small:
         rest = sum(part.exclusive_ns for part in small)
-        rows.append((f"{len(small)} smaller parts", time_text(rest / count), share_text(rest / wall)))
+        rows.append(
+            (f"{len(small)} smaller part{'s' * (len(small) > 1)}", time_text(rest / count), share_text(rest / wall))
+        )
     total = sum(part.exclusive_ns for part in device.parts)
     whole = _mean_of("a step", breakdown)
     rows.append((f"<b>{whole}</b>", f"<b>{time_text(total / count)}</b>", f"<b>{share_text(total / wall)}</b>"))
@@ -226,7 +228,9 @@ def _bars(device: DeviceBreakdown, breakdown: StepBreakdown, lanes: Lanes) -> st
             f'<a href="#/timeline?t={start}-{end}" transform="translate({place * _BAR_WIDTH})"><title>{words}</title>'
             f"{_box('hit', 0, _BAR_WIDTH, _BAR_HEIGHT)}{''.join(boxes)}</a>"
         )
-    each = "each step" if len(slowest) == len(lasted) else f"the slowest of each {len(lasted) // len(slowest)} steps"
+    fewest, more = divmod(len(lasted), len(slowest))
+    some = f"{fewest} or {fewest + 1}" if more else fewest
+    each = "each step" if len(slowest) == len(lasted) else f"the slowest of each {some} steps"
     width, cut = len(slowest) * _BAR_WIDTH, int((drawn > most).sum())
     longer = f", {cut} longer {'one is' if cut == 1 else 'ones are'} cut" if cut else ""
     return (
