@@ -139,7 +139,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough
         code = 128 + signal.SIGPIPE
     except OSError as error:
-        _complain(str(error) if error.filename else f"cannot write the output: {error.strerror}")
+        if error.filename:
+            _complain(str(error))
+        elif isinstance(error, FileNotFoundError):  # of os.getcwd
+            _complain("the current folder no longer exists")
+        else:
+            _complain(f"cannot write the output: {error.strerror}")
         code = _FAILED
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT

@@ -84,13 +84,11 @@ class Diagnose:
 
     def run(self, options: argparse.Namespace) -> int:
         """Runs or reads, and prints the page."""
-        from gpuscope.diagnosis import check_wanted
-
         words = options.program
         is_file = options.kind is None and bool(words) and is_recording(words[0])
         if is_file:  # what follows are no arguments of a script
             self._parser.parse_args(words[1:], options)
-        outcome = Outcome(options.json, check_wanted(options.fail_on))
+        outcome = Outcome(options.json, _checked(options.fail_on))
         outputs = Outputs(options.output or [])
         check_apart([*outputs.paths, *outcome.paths], words[:1] if options.kind is None else [])
         if is_file:
@@ -146,6 +144,14 @@ class _Delivery(Delivery):
             self.failed = True
             with self._out.forgiving():
                 self._out.complain(f"the diagnosis could not be made: {error}", "bold yellow")
+
+
+def _checked(wanted: Sequence[str]) -> Sequence[str]:
+    if not wanted:
+        return wanted
+    from gpuscope.diagnosis import check_wanted  # and NumPy, which is the program's to import first
+
+    return check_wanted(wanted)
 
 
 def _read(options: argparse.Namespace, path: str, outcome: Outcome) -> int:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Protocol
 
 from gpuscope import _core
 from gpuscope.cli import console
+from gpuscope.cli.imports import own_imports
 
 _OS = ("os", "posix")  # the second is where pickle looks for what the first has
 _GIVEN_UP = "gpuscope: a second signal, or Python that did not run, ended this before all was written\n"
@@ -94,7 +95,8 @@ class Ends:
                 if not self._begun:
                     self._begun, self._thread = True, threading.get_ident()
                     self._free_spare()
-                    self._finish.finish(ending)
+                    with own_imports():
+                        self._finish.finish(ending)
                     self._thread = None
         except KeyboardInterrupt:
             self._say_given_up("a Ctrl-C")

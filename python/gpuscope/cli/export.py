@@ -137,14 +137,16 @@ def open_recording(options: argparse.Namespace, out: Console) -> Recording:
 
 def is_recording(path: str) -> bool:
     """Whether it is a recording, of ours or of another tool: by its name, or else by what is in it."""
-    from gpuscope.readers.files import SUFFIXES, kind_of
+    if path.endswith(_SCRIPT) and not os.path.isdir(path):
+        return False
+    from gpuscope.readers.files import SUFFIXES, kind_of  # and NumPy, which is a script's to import first
     from gpuscope.readers.nsys import is_export
 
     if find_suffix(Path(path), SUFFIXES) is not None:
         return True
     if os.path.isdir(path):
         return is_export(Path(path))
-    return os.path.isfile(path) and not path.endswith(_SCRIPT) and kind_of(Path(path)) != ""
+    return os.path.isfile(path) and kind_of(Path(path)) != ""
 
 
 def check_recording(path: str) -> None:

@@ -57,11 +57,14 @@ class Program:
     def check(self) -> None:
         """Makes sure that there is something to run, without running any of it; raises InvalidArgument otherwise."""
         if self.kind == "module":
+            folder = sys.path[0]
             self._enter(os.getcwd(), "-m")
             try:
                 found = importlib.util.find_spec(self.target.partition(".")[0])
             except ValueError:  # an empty name, and a module that was not imported, as __main__
                 found = None
+            finally:
+                sys.path[0] = folder  # until it runs: what gpuscope still imports is not the program's
             if found is None:
                 raise InvalidArgument(f"there is no module {self.target!r}")
         if self.kind == "script":
@@ -176,7 +179,7 @@ def _code(spec: ModuleSpec | None) -> CodeType | None:
 
 def _absolute(path: str) -> str:
     """As the interpreter makes paths absolute: with the current folder in front, and nothing else resolved."""
-    return os.path.join(os.getcwd(), path)
+    return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)  # that folder may be gone
 
 
 def _read(path: str) -> CodeType:

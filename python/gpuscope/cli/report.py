@@ -14,7 +14,6 @@ from gpuscope.cli.export import add_recording, exit_code, open_pages, open_recor
 from gpuscope.cli.options import PAGE_SUFFIXES, check_apart, positive, writable_paths
 from gpuscope.errors import NotAvailable
 from gpuscope.text import one_line, wrapped
-from gpuscope.trace import NONE, command_line, number_of
 from gpuscope.units import format_date
 
 if TYPE_CHECKING:
@@ -51,14 +50,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def check(options: argparse.Namespace) -> None:
     """Raises InvalidArgument for a sort key that the table does not have, before time is spent on it."""
-    from gpuscope.analysis import EventList
-
     if options.sort_by is not None:
+        from gpuscope.analysis import EventList
+
         EventList[Any]().sorted_by(options.sort_by)
 
 
 def show_origin(results: Analyses, out: Console) -> None:
     """What ran, when, for how long, where, and how it was recorded."""
+    from gpuscope.trace import command_line, number_of
+
     info = results.trace.info
     start_ns, stop_ns = (number_of(info, f"session.{end}_ns") for end in ("start", "stop"))
     when = format_date(start_ns) or "unknown"
@@ -89,6 +90,8 @@ def show_origin(results: Analyses, out: Console) -> None:
 
 def show_summary(results: Analyses, out: Console) -> None:
     """One line: how long was recorded, and how."""
+    from gpuscope.trace import number_of
+
     info = results.trace.info
     elapsed_ns = number_of(info, "session.stop_ns") - number_of(info, "session.start_ns")
     how = ", ".join(_how(info))
@@ -241,6 +244,8 @@ def _how(info: Mapping[str, str]) -> list[str]:
 
 def _extras(results: Analyses) -> list[str]:
     """What was recorded of operators and calls beside their time."""
+    from gpuscope.trace import NONE
+
     trace = results.trace
     there = {
         "shapes": bool((trace.details.shapes != NONE).any()),
@@ -292,6 +297,7 @@ class Report:
 
     def run(self, options: argparse.Namespace) -> int:
         """Reads and prints, or writes the page; the exit code is 3 when the file held only part of the recording."""
+        check(options)
         page = options.output or (f"{_stem(options.recording)}.html" if options.open else None)
         paths = writable_paths([page], PAGE_SUFFIXES)
         check_apart(paths, [options.recording])

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from gpuscope.cli import console, report
 from gpuscope.cli.console import Console
 from gpuscope.cli.export import Outputs, open_pages
+from gpuscope.cli.imports import own_imports
 from gpuscope.cli.options import PAGE_SUFFIXES, add_counters, add_device_samples, seconds
 from gpuscope.cli.program import Program
-from gpuscope.errors import GpuscopeWarning, InvalidArgument
+from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument
 from gpuscope.text import brief
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ class Run:
         outputs = Outputs(given)
         code = Delivery(outputs, console.errors(), options).run(program)
         if options.open:
-            open_pages(outputs.written)
+            with own_imports():
+                open_pages(outputs.written)
         return code
 
 
@@ -151,10 +153,11 @@ class Delivery:
     def __call__(self, results: Analyses) -> None:
         """Writes the files of one window."""
         self._windows += 1
-        errors = self._outputs.write(results)
+        with own_imports():
+            errors = self._outputs.write(results)
+            kept = self._outputs.keep(results) if errors else None
         self._complaints += [f"the recording could not be written: {error}" for error in errors]
         self.failed = self.failed or bool(errors)
-        kept = self._outputs.keep(results) if errors else None
         if kept is not None:
             self._complaints.append(f"the recording is kept in {kept}")
 
@@ -194,13 +197,23 @@ class Delivery:
         with self._out.forgiving():
             self._out.line()
             if self._windows:
-                self.show_results(self.profiler, self._options, self._out)
+                self._show_results()
             for path in self._outputs.written:
                 self._out.wrote(path)
             if self._options.schedule and not self._windows and not self.profiler.step_num:
                 self._complaints.append("with --schedule the script must call gpuscope.step() at the end of every step")
             for complaint in self._complaints:
                 self._out.complain(complaint, "bold yellow")
+
+    def _show_results(self) -> None:
+        try:
+            self.show_results(self.profiler, self._options, self._out)
+        except (OSError, ValueError):  # of the stream
+            raise
+        except Exception as error:  # as where a Ctrl-C left half of NumPy imported
+            why = str(error) if isinstance(error, GpuscopeError) else f"{type(error).__name__}: {error}"
+            self._complaints.append(f"the results could not be shown: {why}")
+            self.failed = True
 
 
 def _profiler(options: argparse.Namespace, delivery: Delivery) -> profile:

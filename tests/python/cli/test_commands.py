@@ -119,6 +119,12 @@ def test_what_takes_long_to_import_is_not(arguments):
     assert {"numpy", "textual", "rich", "torch", "prometheus_client"} & modules_of(*arguments) <= {"rich"}
 
 
+def test_a_wrong_column_is_told_before_anything_is_printed(gpuscope, recording):
+    done = gpuscope("report", recording, "--sort-by", "beauty")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gpuscope: --sort-by is 'beauty'; accepted are ")
+
+
 def test_the_version_is_the_cores(gpuscope):
     assert gpuscope("--version").stdout == f"gpuscope {_core.__version__}\n"
 

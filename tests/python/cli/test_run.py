@@ -110,6 +110,39 @@ def test_output_errors_and_exit_code_are_the_programs_own(gpuscope, script, sour
     assert actual.stderr.startswith(expected.stderr)
 
 
+@pytest.mark.parametrize("command", [["run"], ["run", "--with-stack", "--schedule", "active=1"], ["diagnose"]])
+def test_numpy_is_the_programs_to_import(gpuscope, script, command):
+    """What it sets before, as OPENBLAS_NUM_THREADS, is read then."""
+    assert gpuscope(*command, script("import sys; print('numpy' in sys.modules)")).stdout == "False\n"
+
+
+@pytest.mark.parametrize("command", ["run", "diagnose"])
+def test_a_report_that_fails_leaves_the_program_its_end(gpuscope, script, command):
+    done = gpuscope(command, script("import sys; sys.modules['numpy'] = None; sys.exit(3)"))
+    assert done.returncode == 3
+    assert "gpuscope: the results could not be shown: ModuleNotFoundError: import of numpy" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+LAUNCHER = "import sys\nfrom gpuscope.cli import main\nsys.exit(main())\n"  # as pip makes one
+
+
+@pytest.mark.parametrize("program", [["program.py"], ["-m", "program"]], ids=["script", "module"])
+@pytest.mark.parametrize("name", ["logging", "random", "queue"])
+def test_what_gpuscope_imports_is_no_file_of_the_programs_folder(script, tmp_path, name, program):
+    script("print('taken')", f"work/{name}.py")
+    script("", "work/program.py")
+    command = [sys.executable, script(LAUNCHER, "bin/gpuscope"), "run", "-o", "x.html", *program]
+    done = subprocess.run(command, cwd=tmp_path / "work", capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "taken" not in done.stdout + done.stderr
+
+
+def test_a_program_has_its_own_folders_back_at_its_end(gpuscope, script):
+    source = "import atexit, sys\nsys.path.append('mine')\natexit.register(lambda b=[*sys.path]: print(b == sys.path))"
+    assert gpuscope("run", script(source)).stdout == "True\n"
+
+
 @pytest.mark.parametrize("command", ["run", "memory", "diagnose"])
 def test_a_script_from_a_pipe_is_run(script, tmp_path, command):
     path = script("print('ran', __name__)")
@@ -232,6 +265,24 @@ def test_every_named_file_is_written(gpuscope, script, tmp_path):
 def test_files_land_where_the_run_began(gpuscope, script, tmp_path):
     gpuscope("run", script("import os; os.chdir('/')"))
     assert (tmp_path / "script.gscope").exists()
+
+
+def in_a_folder_that_is_gone(tmp_path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "gone").mkdir()
+    leave = "import os, runpy; os.rmdir('../gone'); runpy.run_module('gpuscope', run_name='__main__')"
+    command = [sys.executable, "-c", leave, *map(str, arguments)]
+    return subprocess.run(command, cwd=tmp_path / "gone", capture_output=True, text=True)
+
+
+def test_a_script_runs_in_a_folder_that_is_gone(script, tmp_path):
+    done = in_a_folder_that_is_gone(tmp_path, "run", "-o", tmp_path / "out.gscope", script("print('ran')"))
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+
+
+def test_what_needs_a_folder_that_is_gone_says_so(tmp_path):
+    done = in_a_folder_that_is_gone(tmp_path, "run", "-m", "json.tool")
+    assert done.returncode == 1
+    assert done.stderr == "gpuscope: the current folder no longer exists\n"
 
 
 def test_a_script_may_replace_standard_error(gpuscope, script, tmp_path):
