@@ -6,6 +6,7 @@ from __future__ import annotations
 import builtins
 import importlib
 import logging
+import pickle
 import sys
 import warnings
 from collections import Counter
@@ -146,28 +147,37 @@ def test_a_file_that_cannot_be_written_ends_no_training(train, tmp_path):
 
 
 def test_processes_have_files_of_their_own(train, tmp_path, monkeypatch):
-    from gpuscope.integrations.windows import handler
+    from gpuscope.integrations.windows import Handler
 
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with gs.profile(on_trace_ready=handler("a.json.gz", None)):
+    with gs.profile(on_trace_ready=Handler("a.json.gz", None)):
         pass
     assert (tmp_path / "a-rank2.json.gz").exists()
 
 
 def test_processes_that_no_launcher_numbered_have_files_of_their_own(tmp_path, monkeypatch):
-    from gpuscope.integrations.windows import handler
+    from gpuscope.integrations.windows import Handler
 
     distributed = pytest.importorskip("torch.distributed")
     fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
     monkeypatch.setenv("LOCAL_RANK", "1")  # all that Lightning sets of a process's place
     distributed.init_process_group("fake", store=fake.FakeStore(), rank=1, world_size=2)
     try:
-        with gs.profile(on_trace_ready=handler(tmp_path / "a.gscope", None)):
+        with gs.profile(on_trace_ready=Handler(tmp_path / "a.gscope", None)):
             pass
     finally:
         distributed.destroy_process_group()
     assert (tmp_path / "a-rank1.gscope").exists()
+
+
+def test_a_handler_reaches_the_processes_that_a_trainer_spawns(tmp_path):
+    from gpuscope.integrations.windows import Handler
+
+    made = pickle.loads(pickle.dumps(Handler(tmp_path / "a.gscope", None)))
+    with gs.profile(on_trace_ready=made):
+        pass
+    assert (tmp_path / "a.gscope").exists()
 
 
 # -- Lightning ---------------------------------------------------------------------------------------------------------

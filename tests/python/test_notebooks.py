@@ -188,6 +188,16 @@ def test_a_cell_that_fails_shows_its_error_and_the_recording(shell):
     assert "part" in [node.name for node in shell.user_ns["prof"].tree()]
 
 
+def test_a_cell_that_fails_ends_the_run_of_its_notebook(shell):
+    assert isinstance(shell.run("%%gpuscope\n1 / 0").result.error_in_exec, ZeroDivisionError)
+
+
+def test_the_traceback_of_a_cell_is_shown_once(shell):
+    done = shell.run("%%gpuscope\n1 / 0")
+    assert (done.stdout + done.stderr).count("Traceback") == 1
+    assert shell.run("%tb").stdout.count("Traceback") == 1
+
+
 @pytest.mark.parametrize("line", ["--wrong", "2x", "class", "--height tall", '"prof'])
 def test_a_wrong_option_is_a_sentence(shell, line):
     done = shell.run(f"%%gpuscope {line}\n{CELL}")

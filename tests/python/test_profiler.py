@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import os
+import pickle
 import threading
 import time
 import uuid
@@ -76,6 +78,50 @@ def test_starting_a_running_profiler_is_an_error_that_leaves_it_running(log):
         with pytest.raises(InvalidArgument, match="running already"):
             prof.start()
         assert log == ["start", "open"]
+
+
+def copied(way, prof):
+    return copy.deepcopy(prof) if way == "deepcopy" else pickle.loads(pickle.dumps(prof))
+
+
+class Named(profile):
+    def __init__(self, name):
+        super().__init__(with_flops=True)
+        self.name = name
+
+
+@pytest.mark.parametrize("way", ["deepcopy", "pickle"])
+def test_a_profiler_that_has_not_begun_can_be_copied(log, way):
+    original = profile(schedule=schedule(wait=0, warmup=0, active=2), with_flops=True)
+    original.on_trace_ready = id
+    original.add_metadata("run", "a")
+    made = copied(way, original)
+    assert (made.with_flops, made.on_trace_ready, made.schedule) == (True, id, original.schedule)
+    assert run(made, 1).trace.store.info()["metadata.run"] == '"a"'
+    assert original.step_num == 0
+
+
+def test_a_copy_has_what_a_subclass_added(log):
+    made = copied("deepcopy", Named("mine"))
+    assert (type(made), made.name, made.with_flops) == (Named, "mine", True)
+
+
+def test_a_profiler_is_copied_with_what_it_calls_back_to(log):
+    class Holder:
+        def __init__(self):
+            self.prof = profile(on_trace_ready=self.ready)
+
+        def ready(self, prof):
+            """Nothing."""
+
+    made = copied("deepcopy", Holder().prof)
+    assert made.on_trace_ready.__self__.prof is made
+
+
+@pytest.mark.parametrize("way", ["deepcopy", "pickle"])
+def test_a_profiler_that_has_begun_cannot_be_copied(log, way):
+    with pytest.raises(TypeError, match="has begun cannot be copied"):
+        copied(way, run(profile(), 0))
 
 
 def test_a_profiler_can_be_used_again(log):
@@ -1013,6 +1059,16 @@ def test_nothing_is_noted_without_torch_when_nothing_of_it_was_wanted(log, no_to
     with profile(with_stack=True) as prof:
         pass
     assert prof.trace.store.info()["session.notes"] == ""
+
+
+def test_what_aggregate_mode_keeps_nothing_of_is_noted(log):
+    pytest.importorskip("torch")
+    with profile(profile_memory=True, with_flops=True, with_modules=True, mode="aggregate") as prof:
+        pass
+    assert prof.trace.store.info()["session.notes"].split("\n") == [
+        "profile_memory: no allocations of tensors were recorded, as mode='aggregate' keeps no events",
+        "with_flops: no operations were recorded, as mode='aggregate' keeps no events",
+    ]
 
 
 def test_names_of_torch_can_be_imported_without_it_and_say_what_is_missing(no_torch):

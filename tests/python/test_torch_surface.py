@@ -233,6 +233,11 @@ def test_device_types_of_results_are_found_among_torchs(rows):
     assert pickle.loads(pickle.dumps(found)) == found
 
 
+def test_plain_values_of_rows_are_ready_for_json():
+    rows = json.loads(json.dumps(key_averages(training()).to_dict()))["events"]
+    assert {row["device_type"] for row in rows} == {0, 1}
+
+
 def test_torchs_own_list_writes_a_table_of_our_events():
     mine = events(training())
     kernel = next(event.name for event in mine if event.device_type == torch.autograd.DeviceType.CUDA)

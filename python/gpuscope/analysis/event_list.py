@@ -288,7 +288,7 @@ class EventList(Result, list[E], Generic[E]):
         totals = ("self_cpu_time_total", "self_device_time_total", "has_device", "has_memory", "verdict")
         return {
             **{name: getattr(self, name) for name in totals},
-            "events": [{name: getattr(event, name) for name in self.COLUMNS} for event in self],
+            "events": [{name: _plain(event, name) for name in self.COLUMNS} for event in self],
         }
 
     def to_pandas(self) -> pd.DataFrame:
@@ -297,7 +297,7 @@ class EventList(Result, list[E], Generic[E]):
         Raises:
             NotAvailable: pandas is not installed.
         """
-        return import_pandas().DataFrame({name: [getattr(event, name) for event in self] for name in self.COLUMNS})
+        return import_pandas().DataFrame({name: [_plain(event, name) for event in self] for name in self.COLUMNS})
 
     def __str__(self) -> str:
         return self.table()
@@ -305,6 +305,12 @@ class EventList(Result, list[E], Generic[E]):
     def __repr__(self) -> str:
         device = f", GPU {format_time(self.self_device_time_total)}" if self.has_device else ""
         return f"<{type(self).__name__}: {len(self):,} rows, CPU {format_time(self.self_cpu_time_total)}{device}>"
+
+
+def _plain(event: Any, name: str) -> Any:
+    """An attribute for JSON and frames: of a device type the number, as once torch is imported it is torch's object."""
+    value = getattr(event, name)
+    return int(value) if name == "device_type" else value
 
 
 def format_share(time_us: float, total_us: float) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpuscope.errors import NotAvailable
-from gpuscope.integrations.windows import begin, finish, handler, some_steps
+from gpuscope.integrations.windows import Handler, begin, finish, some_steps
 from gpuscope.profiler import ProfilerAction, profile
 from gpuscope.recording import Analyses
 from gpuscope.regions import record_function
@@ -69,7 +69,7 @@ class GpuscopeProfiler(_base()):  # type: ignore[misc]
         super().__init__(dirpath=dirpath, filename=filename)
         self._options = {
             "schedule": schedule or some_steps(),
-            "on_trace_ready": handler(path, on_trace_ready),
+            "on_trace_ready": Handler(path, on_trace_ready),
             **options,
         }
         profile(**self._options)  # so that wrong options are told now

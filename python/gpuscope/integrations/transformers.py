@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuscope.errors import NotAvailable
-from gpuscope.integrations.windows import begin, handler, some_steps
+from gpuscope.integrations.windows import Handler, begin, some_steps
 from gpuscope.profiler import ProfilerAction, profile
 from gpuscope.recording import Analyses
 from gpuscope.regions import record_function
@@ -49,7 +49,7 @@ class GpuscopeCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         self._options = {
             "schedule": schedule or some_steps(),
-            "on_trace_ready": handler(path, on_trace_ready),
+            "on_trace_ready": Handler(path, on_trace_ready),
             **options,
         }
         profile(**self._options)  # so that wrong options are told now

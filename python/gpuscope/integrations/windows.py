@@ -24,8 +24,10 @@ def some_steps() -> Schedule:
     return schedule(wait=1, warmup=1, active=10, repeat=1)
 
 
-def handler(path: str | os.PathLike[str] | None, then: Callable[[Analyses], Any] | None) -> Callable[[Analyses], None]:
+class Handler:
     """An ``on_trace_ready`` that writes each recording and hands it on; nothing that goes wrong ends the training.
+
+    It can be pickled, as trainers are for the processes that they spawn.
 
     Args:
         path: ending as in `SUFFIXES`; of several processes each has its rank in its file's name, and of several
@@ -36,22 +38,24 @@ def handler(path: str | os.PathLike[str] | None, then: Callable[[Analyses], Any]
         InvalidArgument: the path ends otherwise.
         GpuscopeError: it cannot be written.
     """
-    if path is not None:
-        check_writable(path, SUFFIXES)
-    written = 0
 
-    def ready(recording: Analyses) -> None:
-        nonlocal written
-        written += 1
+    def __init__(self, path: str | os.PathLike[str] | None, then: Callable[[Analyses], Any] | None) -> None:
         if path is not None:
+            check_writable(path, SUFFIXES)
+        self._path = path
+        self._then = then
+        self._written = 0
+
+    def __call__(self, recording: Analyses) -> None:
+        """Writes it, and hands it on."""
+        self._written += 1
+        if self._path is not None:
             try:
-                _write(recording, _numbered(Path(path), written, recording.trace.info))
+                _write(recording, _numbered(Path(self._path), self._written, recording.trace.info))
             except GpuscopeError as error:
                 warnings.warn(f"the recording could not be written: {error}", GpuscopeWarning, stacklevel=2)
-        if then is not None:
-            then(recording)
-
-    return ready
+        if self._then is not None:
+            self._then(recording)
 
 
 def _numbered(path: Path, window: int, info: Mapping[str, str]) -> Path:

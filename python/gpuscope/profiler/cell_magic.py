@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import keyword
 import shlex
+import traceback
 from typing import Any, NoReturn
 
 from gpuscope.errors import InvalidArgument
@@ -42,6 +43,16 @@ def _words(line: str) -> list[str]:
         raise InvalidArgument(f"%%gpuscope: the line is {line!r}: {error}; accepted are words as of a shell") from error
 
 
+def _show_briefly(error: BaseException) -> None:
+    """Has the notebook show one line of an error, the next time that it shows it: its traceback is there already."""
+
+    def lines() -> list[str]:
+        del error._render_traceback_  # type: ignore[attr-defined]
+        return traceback.format_exception_only(error)
+
+    error._render_traceback_ = lines  # type: ignore[attr-defined]
+
+
 def load_ipython_extension(shell: Any) -> None:
     """Registers ``%%gpuscope``: what ``%load_ext gpuscope`` calls with the notebook's shell."""
 
@@ -55,14 +66,18 @@ def load_ipython_extension(shell: Any) -> None:
         chosen = {option: getattr(options, option) for option in _OPTIONS}
         profiler = profile(python_samples=True, **chosen)
         with profiler:
-            shell.run_cell(cell)  # shows what the cell gives, and the traceback of what it raises
+            done = shell.run_cell(cell)  # shows what the cell gives, and the traceback of what it raises
         shell.user_ns[options.name] = profiler
         if options.page:
             profiler.show(options.height)
-            return
-        from IPython.display import display
+        else:
+            from IPython.display import display
 
-        display(profiler)
+            display(profiler)
+        error = done.error_before_exec or done.error_in_exec
+        if error is not None:
+            _show_briefly(error)
+            raise error  # or the notebook would go on with the cells below
 
     run.__doc__ = _parser().format_help()
     shell.register_magic_function(run, magic_kind="cell", magic_name="gpuscope")

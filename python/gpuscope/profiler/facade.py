@@ -209,6 +209,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         counter_interval_us: float = 100.0,
         device_samples: bool | float = False,
     ) -> None:
+        self._arguments = {name: value for name, value in locals().items() if name != "self"}
         _check_callable("schedule", schedule)
         _check_callable("on_trace_ready", on_trace_ready)
         _check_callable("custom_trace_id_callback", custom_trace_id_callback)
@@ -315,6 +316,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             sentence = f"without effect in this version: {what}"
             self._annotations.note(sentence)
             warnings.warn(f"profile: {sentence}", GpuscopeWarning, stacklevel=2)
+        self._made_here = frozenset(vars(self)) | {"_made_here"}
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -325,6 +327,20 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
 
     def __dir__(self) -> list[str]:
         return sorted({*dir(type(self)), *vars(self)})  # object's would list the names of torch's class
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        # As in torch, one that has not begun can be copied and pickled, alone or within what a program keeps it in.
+        if self._running or self._windows.trace_id is not None:
+            raise TypeError("a profiler that has begun cannot be copied or pickled; its results and `save` can")
+        arguments = self._arguments | dict.fromkeys(_CALLED_BACK)  # those may lead to the profiler again
+        state = {name: value for name, value in vars(self).items() if name in _KEPT or name not in self._made_here}
+        return _made, (type(self), arguments), (state, self._annotations.added)
+
+    def __setstate__(self, state: tuple[dict[str, Any], dict[str, str]]) -> None:
+        attributes, metadata = state
+        vars(self).update(attributes)
+        for key, value in metadata.items():
+            self._annotations.add_json(key, value)
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -413,7 +429,8 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
                 return
             self._change_windows()
             status_page.step(self.step_num, _words(action))
-        if previous is not ProfilerAction.RECORD_AND_SAVE and action.value < previous.value:
+        # Their `value` would be a call of Python's own enum.py, in the recording.
+        if previous is not ProfilerAction.RECORD_AND_SAVE and action._value_ < previous._value_:
             warnings.warn(
                 f"the schedule goes from {previous.name} to {action.name} at step {self.step_num}, "
                 "so on_trace_ready is not called for that cycle",
@@ -637,6 +654,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         action = self.current_action
         if self._to_end is not None:
             self._end_window(self._to_end, action)
+            self._deliver()
             self._to_end = None
         if self._running:
             self._windows.begin(action, self.custom_trace_id_callback)
@@ -647,9 +665,12 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         self._end_step()
         self._running = False
         lifecycle.forget(self)
-        status_page.say("recorded")
         try:
-            self._end_window(self.current_action, None, timeout)
+            try:
+                self._end_window(self.current_action, None, timeout)
+            finally:
+                status_page.say("recorded")  # after the window: what this calls is none of the program's
+            self._deliver()
         finally:
             self._collector.stop()
 
@@ -660,10 +681,13 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         saves = action is None or previous is ProfilerAction.RECORD_AND_SAVE
         goes_on = action is not None and action.records and not saves
         if self._windows.is_open and not goes_on:
-            for sentence in _without_torch(self._options):
+            for sentence in _not_recorded(self._options, self._totals_alone):
                 self._annotations.note(sentence)
             then = functools.partial(self.on_trace_ready, self) if saves and self.on_trace_ready is not None else None
             self._windows.end(then, last=action is None or self._schedule_is_over(), timeout=timeout)
+
+    def _deliver(self) -> None:
+        """Calls back with what has ended."""
         while self._windows.undelivered:
             self._windows.undelivered.popitem()[1]()
 
@@ -717,6 +741,17 @@ _KinetoProfile = profile
 """torch's name for a profiler without steps, which is the base of its `profile`."""
 
 
+_CALLED_BACK = ("on_trace_ready", "custom_trace_id_callback")
+_KEPT = (*_CALLED_BACK, "schedule", "step_num", "current_action")
+"""Attributes of a copy that are not made anew, beside those that a subclass or program has added."""
+
+
+def _made(kind: type[profile], arguments: dict[str, Any]) -> profile:
+    made = kind.__new__(kind)
+    profile.__init__(made, **arguments)  # a subclass may take others
+    return made
+
+
 def _words(action: ProfilerAction) -> str:
     return "recording" if action.records else "warming up" if action.collects else "waiting"
 
@@ -744,9 +779,12 @@ def _check_flags(flags: Mapping[str, object]) -> dict[str, bool]:
     return {name: bool(value) for name, value in flags.items()}
 
 
-def _without_torch(options: Options) -> Iterator[str]:
-    """A sentence for each option that had nothing to work on, because the program never imported PyTorch."""
-    if "torch" not in sys.modules:
-        for option, what in _TORCH_OPTIONS.items():
-            if getattr(options, option) and not (option == "record_shapes" and options.with_flops):
-                yield f"{option}: no {what} were recorded, as the program did not import PyTorch"
+def _not_recorded(options: Options, totals_alone: bool) -> Iterator[str]:
+    """A sentence for each option of which nothing is in the recording: without PyTorch, or where no events are kept."""
+    for option, what in _TORCH_OPTIONS.items():
+        if not getattr(options, option) or (option == "record_shapes" and options.with_flops):
+            continue
+        if "torch" not in sys.modules:
+            yield f"{option}: no {what} were recorded, as the program did not import PyTorch"
+        elif totals_alone and option != "with_modules":  # those are call paths
+            yield f"{option}: no {what} were recorded, as mode='aggregate' keeps no events"

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gpuscope.profiler.execution_trace import Observer
 
 _NOTES = "session.notes"
+_METADATA = "metadata."
 _MODES = ("full", "ring", "aggregate")
 _GRAPHS = ("node", "launch")
 _LEAST_BYTES = 1 << 20
@@ -81,6 +82,11 @@ class Annotations:
         self._notes: list[str] = []
         self._latest: _core.Store | None = None
 
+    @property
+    def added(self) -> dict[str, str]:
+        """What was added so far, as JSON, by its key."""
+        return {key.removeprefix(_METADATA): text for key, text in self._facts.items() if key.startswith(_METADATA)}
+
     def add(self, key: str, value: str) -> None:
         """Adds text under ``metadata.<key>``, as the JSON value that trace formats want."""
         if not isinstance(value, str):
@@ -116,9 +122,9 @@ class Annotations:
             raise InvalidArgument(f"metadata: key is {key!r}; accepted is text that is not empty")
         for argument, text in (("key", key), ("value", value)):
             _check_text(f"metadata: {argument}", text)
-        self._facts[f"metadata.{key}"] = value
+        self._facts[f"{_METADATA}{key}"] = value
         if self._latest is not None:
-            self._latest.set_info(f"metadata.{key}", value)
+            self._latest.set_info(f"{_METADATA}{key}", value)
 
 
 class Collector:

@@ -85,6 +85,22 @@ def test_what_the_profiler_itself_calls_is_not_recorded():
     assert not [name for name in names if "gpuscope" in name.lower() or name.startswith("<string>")]
 
 
+def files_in(prof):
+    return {row.name.partition("(")[0] for row in rows_of(prof) if not row.flags & Flag.CLIPPED}
+
+
+def test_what_the_end_of_a_recording_calls_is_not_recorded():
+    assert "contextlib.py" not in files_in(record(lambda: leaf(1)))
+
+
+def test_what_a_step_calls_is_not_recorded():
+    with gs.profile(activities=CPU, with_stack=True, schedule=gs.schedule(wait=0, warmup=0, active=9)) as prof:
+        prof.step()
+        leaf(1)
+        prof.step()
+    assert "enum.py" not in files_in(prof)
+
+
 def test_calls_nest_as_the_program_made_them():
     (top,) = named(rows_of(record(lambda: tree(1))), "<lambda>")
     leaf_shape = ("leaf", (("<built-in method count", ()),))
