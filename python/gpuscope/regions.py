@@ -145,7 +145,10 @@ def _resumed(begin: Callable[..., tuple[Region, Any]], is_step: bool = False) ->
 
 def _one_call(region: Region) -> Region:
     """What to open whenever the body of one call runs: the region, but that a recording counts the call as one."""
-    return region_of_call(region) if type(region) is record_function else region
+    # A subclass that does something of its own there has it done at each resumption.
+    kind = type(region)
+    is_plain = kind.__enter__ is record_function.__enter__ and kind.__exit__ is record_function.__exit__
+    return region_of_call(region) if is_plain else region
 
 
 def _generator(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:

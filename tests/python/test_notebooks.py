@@ -13,7 +13,7 @@ import pytest
 import gpuscope as gs
 from fakes.browser import chromium
 from fakes.recordings import aggregate, cpu_only, training
-from fakes.steps import steps_store
+from fakes.steps import START, STEP_NS, steps_store
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.exporters.page.notebook import MOST_BYTES, page_in_frame
 from gpuscope.recording import Recording
@@ -65,6 +65,14 @@ def test_it_has_the_audit_the_figures_the_rows_and_the_median_step():
     assert "the median step, " in html
     assert html.count("<svg") == 1
     assert "GPU 0 stream 7" in html
+
+
+def test_graphs_that_were_traced_as_a_whole_are_in_the_median_step():
+    def as_a_whole(tables):
+        starts = [START + step * STEP_NS for step in range(3)]
+        tables["graph_launch"] = {"start_ns": starts, "duration_ns": [STEP_NS // 2] * 3, "graph": [4] * 3}
+
+    assert ">CUDA graph 4</text>" in html_of(steps_store(as_a_whole))
 
 
 def test_ten_rows_at_most_and_the_others_are_counted():

@@ -98,6 +98,36 @@ def test_a_generator_counts_once_a_call(mode):
     assert row.elapsed_time_total - row.cpu_time_total >= 6000
 
 
+def test_a_call_counts_once_in_a_subclass_of_the_region():
+    class Region(gpuscope.record_function):
+        pass
+
+    @Region("numbers")
+    def numbers():
+        yield from range(3)
+
+    prof = profiled("full", lambda: list(numbers()))
+    assert row_of(prof, "numbers").count == 1
+
+
+def test_what_a_subclass_does_at_the_ends_is_done_at_each_resumption():
+    entered = []
+
+    class Region(gpuscope.record_function):
+        def __enter__(self):
+            entered.append(self)
+            return super().__enter__()
+
+    region = Region("numbers")
+
+    @region
+    def numbers():
+        yield from range(3)
+
+    list(numbers())
+    assert entered == [region] * 4
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_an_asynchronous_generator_counts_once_a_call(mode):
     @gpuscope.record_function("items")

@@ -12,7 +12,15 @@ import numpy as np
 from gpuscope import _core, plots
 from gpuscope._core import Flag
 from gpuscope.analysis.completeness import audit, has_every_region, kept_ns
-from gpuscope.analysis.event_list import SORT_KEYS, DeviceType, EventList, TorchNames, device_type, format_share
+from gpuscope.analysis.event_list import (
+    SORT_KEYS,
+    DeviceType,
+    EventList,
+    TorchNames,
+    device_key,
+    device_type,
+    format_share,
+)
 from gpuscope.analysis.flops import count_flops
 from gpuscope.analysis.python_samples import outside_regions_ns
 from gpuscope.analysis.rows import (
@@ -177,10 +185,11 @@ class Averages(EventList[FunctionEventAvg]):
             InvalidArgument: it is no such figure, or `top` is below 1.
         """
         metric = metric or ("self_device_time_total" if self.has_device else "self_cpu_time_total")
-        name = metric.replace("cuda", "device") if isinstance(metric, str) else metric
+        name = device_key(metric) if isinstance(metric, str) else metric
         if name not in _PLOTTED:
             raise InvalidArgument(
-                f"metric is {metric!r}; accepted are {', '.join(_PLOTTED)}, with cuda in place of device as you like"
+                f"metric is {metric!r}; accepted are {', '.join(_PLOTTED)}, with cuda, xpu or "
+                "privateuse1 in place of device as you like"
             )
         rows = self.sorted_by(name)[: check_count("top", top, 1)]
         quantity, size = ("B", 1.0) if "memory" in name or name == "bytes" else ("s", 1 / US_PER_S)

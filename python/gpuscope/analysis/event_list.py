@@ -28,6 +28,13 @@ def alias_of(name: str) -> property:
     return property(attrgetter(name), doc=f"The same as ``{name}``.")
 
 
+def device_key(key: str) -> str:
+    """The attribute that a key names; torch's keys may have the kind of a device in place of ``device``."""
+    for kind in ("cuda", "xpu", "privateuse1"):
+        key = key.replace(kind, "device")
+    return key
+
+
 class TorchNames:
     """What torch.profiler derives from the times (us) and memory (bytes) of an event or of a row of averages."""
 
@@ -172,8 +179,8 @@ class EventList(Result, list[E], Generic[E]):
         Percentages are of all self CPU time and of all GPU work. The last line is the audit's.
 
         Args:
-            sort_by: the column that sorts the rows, largest first: a name in ``SORT_KEYS`` (``cuda`` may stand for
-                ``device``); None keeps the order of the list.
+            sort_by: the column that sorts the rows, largest first: a name in ``SORT_KEYS`` (``cuda``, ``xpu`` and
+                ``privateuse1`` may stand for ``device``); None keeps the order of the list.
             row_limit: print so many rows at most; -1 prints all.
             max_src_column_width: cut source locations to their last so many characters; None keeps them whole.
             max_name_column_width: cut names to this many characters; None keeps them whole.
@@ -270,11 +277,12 @@ class EventList(Result, list[E], Generic[E]):
         Raises:
             InvalidArgument: another key.
         """
-        attribute = key.replace("cuda", "device") if isinstance(key, str) else key
+        attribute = device_key(key) if isinstance(key, str) else key
         accepted = [name for name in SORT_KEYS if not self or hasattr(self[0], name)]
         if attribute not in accepted:
             raise InvalidArgument(
-                f"sort_by is {key!r}; accepted are {', '.join(accepted)}, with cuda in place of device as you like"
+                f"sort_by is {key!r}; accepted are {', '.join(accepted)}, with cuda, xpu or "
+                "privateuse1 in place of device as you like"
             )
 
         def by(event: E) -> Any:

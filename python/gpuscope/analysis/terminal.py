@@ -14,6 +14,7 @@ from typing import Any
 from gpuscope.analysis.averages import Averages, FunctionEventAvg, key_averages, outside_every_region
 from gpuscope.analysis.call_tree import Node, Tree, tree_lines
 from gpuscope.analysis.completeness import audit
+from gpuscope.analysis.event_list import device_key
 from gpuscope.analysis.rows import NS_PER_US, OUTSIDE, Kind
 from gpuscope.text import columns_of, one_line, shorten
 from gpuscope.trace import Trace
@@ -97,7 +98,7 @@ def averages_lines(
     Raises:
         InvalidArgument: another key.
     """
-    key = (sort_by or ("device_time_total" if averages.has_device else "cpu_time_total")).replace("cuda", "device")
+    key = device_key(sort_by or ("device_time_total" if averages.has_device else "cpu_time_total"))
     events = [event for event in averages.sorted_by(key) if event.key != OUTSIDE]
     outside = outside_every_region(trace)
     measure, total = _whole(averages, key, outside)

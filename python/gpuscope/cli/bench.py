@@ -99,7 +99,8 @@ class Bench:
         files = writable_paths([None if alone else options.json])
         try:
             # What the code prints must not get between the lines of the JSON.
-            with contextlib.redirect_stdout(sys.stderr) if alone else contextlib.nullcontext():
+            apart = alone or console.are_standard_output(files)
+            with console.output_to_errors() if apart else contextlib.nullcontext():
                 result = _compare(options) if options.compare is not None else _measure(options)
         except Exception as error:
             shown = own_traceback(error)

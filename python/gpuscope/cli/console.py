@@ -26,6 +26,8 @@ _PATIENCE_S = 0.3  # work that is over by then shows no progress
 _LEAST_COLUMN = 24  # of a terminal's columns, beside which a text is wrapped
 _GAP = re.compile(r"(?<=\S)  +(?=\S)")
 
+_STANDARD_ERROR = 2
+
 _started_in: Path | None = None
 
 # A part of a line: plain text, or text with a rich style such as "bold" or "green".
@@ -189,14 +191,45 @@ class Console:
 
 def output(files: Iterable[Path] = ()) -> Console:
     """The console of results that were asked for: standard output, or standard error where one of the files is that."""
-    if any(open_descriptor(path) == STANDARD_OUTPUT for path in files):
-        return errors()
-    return Console(sys.stdout or io.StringIO())
+    return errors() if are_standard_output(files) else Console(sys.stdout or io.StringIO())
+
+
+def are_standard_output(files: Iterable[Path]) -> bool:
+    """Whether one of the files is standard output."""
+    return any(open_descriptor(path) == STANDARD_OUTPUT for path in files)
 
 
 def errors() -> Console:
     """The console of everything said beside another program's output: standard error."""
     return Console(sys.stderr or io.StringIO())
+
+
+@contextlib.contextmanager
+def output_to_errors() -> Iterator[None]:
+    """While open, what this process writes to standard output goes to standard error: of C and of its children too."""
+    with contextlib.ExitStack() as ends:
+        if sys.stdout is not None:  # else it is closed, and its number may be another file's
+            sys.stdout.flush()
+            ends.enter_context(_redirected_descriptor())
+        ends.enter_context(contextlib.redirect_stdout(sys.stderr))
+        yield
+
+
+@contextlib.contextmanager
+def _redirected_descriptor() -> Iterator[None]:
+    import ctypes
+
+    kept = os.dup(STANDARD_OUTPUT)
+    target = os.open(os.devnull, os.O_WRONLY) if sys.stderr is None else os.dup(_STANDARD_ERROR)
+    os.dup2(target, STANDARD_OUTPUT)
+    os.close(target)
+    try:
+        yield
+    finally:
+        discard_unwritten(sys.__stdout__)
+        ctypes.CDLL(None).fflush(None)  # C keeps what it printed to a pipe or file until its end
+        os.dup2(kept, STANDARD_OUTPUT)
+        os.close(kept)
 
 
 def discard_unwritten(stream: TextIO | None) -> None:

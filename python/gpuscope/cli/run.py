@@ -110,6 +110,8 @@ class Run:
         program.check()
         report.check(options)
         _check_groups(options)
+        if options.ring_seconds is not None and options.mode != "ring":
+            raise InvalidArgument("--ring-seconds needs --mode ring, which keeps the last seconds alone")
         given = options.output or [f"{program.name}.gscope"]
         if options.open and not any(each.endswith(PAGE_SUFFIXES) for each in given):
             given.append(f"{program.name}.html")

@@ -111,10 +111,10 @@ def parse_counters(
         return list(SETS[counters]), False
     if not isinstance(counters, Iterable):
         raise InvalidArgument(f"{argument} is {counters!r}; {accepted}")
-    names = list(dict.fromkeys(counters))
+    names = list(counters)
     if not names or not all(isinstance(name, str) and name for name in names):
         raise InvalidArgument(f"{argument} is {brief(repr(names))}; {accepted}")
-    return names, True
+    return list(dict.fromkeys(names)), True
 
 
 @dataclass(frozen=True)

@@ -101,9 +101,12 @@ class SampledCounters(Result):
 
         Raises:
             InvalidArgument: the metric was not sampled, or the device was not.
+            NotAvailable: there are no samples.
         """
         if metric not in self.metrics:
             raise InvalidArgument(f"metric is {metric!r}; sampled were {', '.join(self.metrics) or 'none'}")
+        if not self.devices:
+            raise NotAvailable(str(self))
         wanted = self.devices[0] if device is None else device
         if wanted not in self._timelines:
             raise InvalidArgument(f"device is {device!r}; sampled were {', '.join(map(str, self.devices))}")
@@ -284,7 +287,8 @@ class SampledCounters(Result):
 
     def __str__(self) -> str:
         if not len(self):
-            return f"no hardware counters were sampled: {self.why or 'profile(counters=...) was not asked for them'}"
+            unknown = "no sample was complete" if self.metrics else "profile(counters=...) was not asked for them"
+            return f"no hardware counters were sampled: {self.why or unknown}"
         devices = ", ".join(map(str, self.devices))
         lines = [f"{len(self):,} samples of {len(self.metrics)} hardware counters, device {devices}"]
         tops = self.regions()[:4]

@@ -27,8 +27,7 @@ T = TypeVar("T")
 
 KERNELS, GRAPHS, COPIES, FILLS = range(len(WORK_TABLES))
 
-# A GPU that waits for launch after launch waits some microseconds for each; what takes longer is something else. Where
-# there is one launch a step, all that the program does lies between two.
+# A GPU that waits for launch after launch waits some microseconds for each; what takes longer is something else.
 _LAUNCHES_OF_A_PAUSE, _LEAST_PAUSE_NS, _LONGEST_LAUNCH_NS = 10, 100_000, 1_000_000
 
 
@@ -245,15 +244,31 @@ class Context:
     @cached_property
     def launch_interval_ns(self) -> int:
         """The median time from one launch of a thread to its next, in the steps; 0 without launches."""
+        before, after = self._launches_in_turn
+        return usual(self.trace.api.start_ns[after] - self.trace.api.start_ns[before])
+
+    @cached_property
+    def _launches_in_turn(self) -> tuple[Array, Array]:
+        """The rows of ``trace.api`` of launches in the steps that the same thread follows with others, and of those."""
         api = self.trace.api
         rows = np.flatnonzero(self.launches & (self.call_step >= 0))
         rows = rows[np.lexsort((api.start_ns[rows], api.thread[rows]))]
-        between = np.diff(api.start_ns[rows])[np.diff(api.thread[rows].astype(np.int64)) == 0]
-        return usual(between)
+        same = np.diff(api.thread[rows].astype(np.int64)) == 0
+        return rows[:-1][same], rows[1:][same]
+
+    @cached_property
+    def has_single_launches(self) -> bool:
+        """Whether a thread usually launches one kernel a step: all that the program does lies between two."""
+        before, after = self._launches_in_turn
+        is_first = self.call_step[before] != self.call_step[after]
+        is_kernel = self.call_kind[after] == int(CallKind.LAUNCH)
+        return bool(2 * np.count_nonzero(is_first & is_kernel) > len(after))
 
     @cached_property
     def longest_launch_ns(self) -> int:
         """What takes longer is something else than a launch: ten of the usual ones, from 100 us to 1 ms."""
+        if self.has_single_launches:
+            return _LEAST_PAUSE_NS
         return min(max(_LAUNCHES_OF_A_PAUSE * self.launch_interval_ns, _LEAST_PAUSE_NS), _LONGEST_LAUNCH_NS)
 
     @cached_property

@@ -22,6 +22,7 @@ from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.idle_counters import idle_by_counters
 from gpuscope.diagnosis.replay import CONFIDENCE, Edit, Replay, Saving, make_replay
 from gpuscope.diagnosis.rules import RULES, Cause, Rule
+from gpuscope.diagnosis.rules.inputs import loaded_by_thread_ns
 from gpuscope.diagnosis.steps import LEAST_LEFT, START_UP, Array, as_passed, find_steps, steady_steps
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.stats.distributions import median_rank
@@ -41,7 +42,8 @@ _MUCH_IDLE = 0.15
 # Of the time of the steps, waits of the host for others than the GPU, which are longer where nothing is recorded.
 _MUCH_PACED = 0.01
 _ELSEWHERE = [IdleCause.DATA_WAIT, IdleCause.CPU_LIMIT, IdleCause.CPU_WAIT, IdleCause.LOCK]
-# A file takes as long whenever it is begun; a socket has something to be read when others send it.
+# A file, or a batch that the thread loads itself, takes as long whenever it is begun; a socket has something to be read
+# when others send it.
 _RECEIVES = re.compile(r"\brecv(_into)?\b")
 _NOTHING = 0.005  # what saves less is not worth a word
 _VERIFY = "record again after the change: gpuscope diff before.gscope after.gscope says what it was worth"
@@ -104,8 +106,12 @@ def _is_paced(context: Context) -> bool:
     """Whether the host waits for what does not come sooner where nothing records it."""
     trace = context.trace
     names = map(trace.string, np.unique(trace.python_functions.name).tolist())
-    causes = [*_ELSEWHERE, *([IdleCause.FILES] if any(map(_RECEIVES.search, names)) else [])]
-    return bool(context.pieces.cause_ns[causes].sum() >= _MUCH_PACED * context.wall_ns)
+    paced_ns = int(context.pieces.cause_ns[_ELSEWHERE].sum())
+    if any(map(_RECEIVES.search, names)):
+        paced_ns += int(context.pieces.cause_ns[IdleCause.FILES].sum())
+    else:
+        paced_ns -= loaded_by_thread_ns(context)
+    return paced_ns >= _MUCH_PACED * context.wall_ns
 
 
 def _ask(context: Context) -> tuple[list[tuple[Rule, Cause]], tuple[str, ...], tuple[str, ...]]:
@@ -292,7 +298,7 @@ def _finding(context: Context, candidate: _Candidate, together: Saving | None, b
         known = before.value if before is not None else 0.0
         saving = max(together.value - known, 0.0)
         interval = (max(together.low - known, 0.0), max(together.high - known, 0.0))
-    least = min(saving, interval[0]) if interval is not None else saving
+    least = 0.0 if is_bound else min(saving, interval[0]) if interval is not None else saving
     severity = "critical" if least >= CRITICAL else "warn" if saving >= SMALL else "info"
     return Finding(
         rule.id,

@@ -17,7 +17,8 @@ from gpuscope.text import wrapped
 from gpuscope.units import format_digits, format_seconds
 
 SMALL, CRITICAL = 0.02, 0.20
-"""Findings that save less are listed in a line; those that save as much are critical (XProf's and TraceML's limit).
+"""Findings that save less are listed in a line; those that surely save as much are critical (XProf's and TraceML's
+limit).
 
 XProf's lowest limit is 3 %. What is that much is told as a third less or more, and has to be found.
 """
@@ -44,7 +45,7 @@ class Finding:
         is_bound: the saving is the most that can be had: no model of the program reproduced its steps.
         alone: what removing only this one saves; None as above.
         share: the time that it is about.
-        severity: critical (surely 20 % or more), warn or info (less than 2 %, or no fault).
+        severity: critical (surely 20 % or more, which no bound is), warn or info (less than 2 %, or no fault).
         where: the places in the program, the one with most time first.
         evidence: figures by name; "" for one that says itself what it is.
         advice: what to change.

@@ -213,9 +213,8 @@ class Diff(Differences, Result):
                 f"the busiest GPU works {_signed(busy_ns)} and idles {_signed(step.delta_ns - busy_ns)} a step"
             )
         for promise in self.promises:
-            promised = f"promised {format_share(promise.saving)}" if promise.saving is not None else "promised nothing"
             got = f"a step takes {_percent(step.ratio)}; it {promise.state}"
-            lines.append(f"{promise.id} {promise.title}: {promised}, {got}")
+            lines.append(f"{promise.id} {promise.title}: promised {promise.worth}, {got}")
         return lines
 
     def page(self, width: int = 100, row_limit: int = _ROWS) -> str:

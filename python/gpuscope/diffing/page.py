@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuscope.diagnosis.breakdown import StepBreakdown, break_down
 from gpuscope.diagnosis.steps import Steps
-from gpuscope.diffing.changes import Change, Differences, MedianStep
+from gpuscope.diffing.changes import Change, Differences, MedianStep, Promise
 from gpuscope.exporters.page.report_events import TICK_NS, Group, Lanes, Stretch, columns_of
 from gpuscope.exporters.page.report_names import Names, brief_name
 from gpuscope.page.markup import file_of_page, filled, island, page_of, share_text, shown, table, time_text
@@ -112,7 +112,7 @@ def _overview(found: Differences) -> str:
         rows = [
             (
                 f"<code>{shown(promise.id)}</code> {shown(promise.title)}",
-                share_text(promise.saving) if promise.saving is not None else "not known",
+                _saving(promise),
                 f"{shown(_percent(step))}",
                 promise.state,
             )
@@ -124,6 +124,12 @@ def _overview(found: Differences) -> str:
     if doubts:
         parts.append(f'<div class="notice" role="note">Before believing it:<ul class="notes">{doubts}</ul></div>')
     return "".join(parts)
+
+
+def _saving(promise: Promise) -> str:
+    if promise.saving is None:
+        return "not known"
+    return f"{'at most ' * promise.is_bound}{share_text(promise.saving)}"
 
 
 def _conditions(found: Differences) -> str:

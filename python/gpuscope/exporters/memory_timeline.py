@@ -145,9 +145,11 @@ def read_timeline(trace: Trace, device: str | None = None) -> MemoryTimeline:
     """
     memory = trace.memory
     if not len(memory):
+        is_totals = trace.info.get("session.mode") == "aggregate"
+        modes = " in the modes 'full' and 'ring': mode='aggregate' keeps no events" if is_totals else ""
         raise NotAvailable(
             "export_memory_timeline is not available: the recording has no allocations; they are recorded with "
-            "profile(profile_memory=True)"
+            f"profile(profile_memory=True){modes}"
         )
     ordinals = sorted(set(memory.ordinal.tolist()))
     names = {("cpu" if ordinal == NONE else f"cuda:{ordinal}"): ordinal for ordinal in ordinals}

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpuscope import _core
 from gpuscope.frameworks.observers import Note, Options
@@ -84,13 +84,17 @@ def _search(holder: Any, module: Any) -> str | None:
     return None
 
 
-class _Call(NamedTuple):
+class _Call:
     """A module that is being called."""
 
-    module: Any
-    path: str
-    region: AbstractContextManager[Any]
-    frame: FrameType
+    __slots__ = ("frame", "module", "path", "region")
+
+    # Written out: what dataclasses and named tuples write has no file of this package, and would be in recordings.
+    def __init__(self, module: Any, path: str, region: AbstractContextManager[Any], frame: FrameType) -> None:
+        self.module = module
+        self.path = path
+        self.region = region
+        self.frame = frame
 
 
 class _Thread:

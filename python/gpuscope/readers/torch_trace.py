@@ -320,8 +320,11 @@ class TorchEvents(EventMapper):
         for key, fact in (("host_name", "process.host"), ("trace_id", "trace.id")):
             if isinstance(document.get(key), str):
                 facts.setdefault(fact, document[key])
-        if isinstance(document.get("distributedInfo"), dict):
-            facts["metadata.distributedInfo"] = json.dumps(document["distributedInfo"])
+        if isinstance(group := document.get("distributedInfo"), dict):
+            facts["metadata.distributedInfo"] = json.dumps(group)
+            rank, size = (_integer(group.get(key), NONE) for key in ("rank", "world_size"))
+            if rank < size < NONE:
+                facts = {"process.rank": str(rank), "process.world_size": str(size), **facts}
         return facts
 
 

@@ -16,10 +16,10 @@ SHORT_MS, EPOCH = 2.0, 250  # of a step, and steps of an epoch, where it is epoc
 
 
 class Samples(torch.utils.data.Dataset):
-    """Of which each takes so long to make, with what a worker does between them."""
+    """Of which each takes so long to make; by its pace, with what a worker does between them."""
 
-    def __init__(self, ms: float, count: int = SAMPLES) -> None:
-        self.pace, self.count = Pace(ms, LATE_MS) if ms else None, count
+    def __init__(self, ms: float, count: int = SAMPLES, *, has_pace: bool = True) -> None:
+        self.ms, self.pace, self.count = ms, Pace(ms, LATE_MS) if ms and has_pace else None, count
 
     def __len__(self) -> int:
         return self.count
@@ -27,14 +27,17 @@ class Samples(torch.utils.data.Dataset):
     def __getitem__(self, index: int) -> torch.Tensor:
         if self.pace is not None:
             wait_until(self.pace.next())
+        elif self.ms:
+            wait(self.ms)
         return torch.from_numpy(np.full((3, 32, 32), index % 7, np.float32))
 
 
 def _training(ms: float, workers: int) -> Step:
     # Batches that lie ready would hide for many steps that workers are a little too slow.
     ready = 1 if workers else None
+    samples = Samples(ms / BATCH, has_pace=workers > 0)  # the training thread has as much to do where it is recorded
     loader = torch.utils.data.DataLoader(
-        Samples(ms / BATCH), BATCH, num_workers=workers, persistent_workers=workers > 0, prefetch_factor=ready
+        samples, BATCH, num_workers=workers, persistent_workers=workers > 0, prefetch_factor=ready
     )
     batches, compute = iter(loader), Compute()
 

@@ -60,7 +60,7 @@ def test_the_footer_has_totals_and_the_audit():
     assert lines[-1].startswith("audit: complete - 3 of 3 launches have their kernel record")
 
 
-@pytest.mark.parametrize("key", ["cuda_time_total", "device_time_total"])
+@pytest.mark.parametrize("key", ["cuda_time_total", "device_time_total", "xpu_time_total", "privateuse1_time_total"])
 def test_rows_are_sorted_by_the_key_largest_first(key):
     assert names(key_averages(training()).table(sort_by=key))[:3] == ["train", "backward", "triton_mm"]
 

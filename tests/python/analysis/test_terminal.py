@@ -145,6 +145,10 @@ def test_the_column_that_sorts_is_always_there(tmp_path):
     assert first.startswith("long")
 
 
+def test_torchs_names_of_other_devices_sort():
+    assert table(training(), 80, sort_by="xpu_time_total") == table(training(), 80, sort_by="device_time_total")
+
+
 def test_a_wrong_key_is_named():
     with pytest.raises(InvalidArgument, match="sort_by is 'speed'"):
         table(training(), 80, sort_by="speed")

@@ -163,6 +163,33 @@ def test_json_alone_is_all_of_standard_output(gpuscope):
     assert "noise" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "noise",
+    [
+        "__import__('os').system('echo noise')",
+        "__import__('os').write(1, b'noise')",
+        "__import__('ctypes').CDLL(None).puts(b'noise')",
+        "__import__('sys').__stdout__.write('noise')",
+    ],
+)
+def test_what_goes_around_pythons_output_is_not_among_the_json(gpuscope, noise):
+    done = gpuscope("bench", "-s", noise, "1", "--json", *QUICK)
+    assert json.loads(done.stdout)["name"] == "1"
+    assert "noise" in done.stderr
+
+
+def test_what_the_code_prints_is_not_in_a_file_that_is_standard_output(gpuscope):
+    done = gpuscope("bench", "-s", "print('noise')", "1", "--json", "/dev/stdout", *QUICK)
+    assert json.loads(done.stdout)["name"] == "1"
+
+
+def test_an_error_leaves_standard_output_as_it_was(gpuscope):
+    """What the exit handlers print is for standard output."""
+    handler = "import atexit, os; atexit.register(os.system, 'echo end')"
+    done = gpuscope("bench", "-s", handler, "1 / 0", "--json", *QUICK)
+    assert (done.returncode, done.stdout) == (1, "end\n")
+
+
 def test_json_goes_to_a_file_beside_the_report(gpuscope, tmp_path):
     done = gpuscope("bench", "1", "--json", "x.json", *QUICK)
     assert done.stdout.endswith("wrote x.json\n")

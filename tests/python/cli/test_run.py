@@ -360,7 +360,9 @@ def test_a_script_that_takes_too_few_steps_is_not_told_to_take_any(gpuscope, scr
             ["--schedule", f"active={'9' * 5000}", "script.py"], "999...999", id="--schedule with too many digits"
         ),
         (["--max-memory", "lots", "script.py"], "--max-memory is 'lots'"),
-        (["--ring-seconds", "-1", "script.py"], "--ring-seconds"),
+        (["--mode", "ring", "--ring-seconds", "-1", "script.py"], "--ring-seconds is -1"),
+        (["--ring-seconds", "5", "script.py"], "--ring-seconds needs --mode ring"),
+        (["--mode", "aggregate", "--ring-seconds", "5", "script.py"], "--ring-seconds needs --mode ring"),
         (["--device-samples", "1us", "script.py"], "--device-samples is 1e-06"),
         (["--sort-by", "beauty", "script.py"], "--sort-by is 'beauty'"),
         (["--row-limit", "0", "script.py"], "--row-limit"),

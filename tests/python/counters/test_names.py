@@ -46,6 +46,12 @@ def test_a_set_that_may_not_be_sampled_is_refused():
         parse_counters("overview")
 
 
+@pytest.mark.parametrize("given", [[], [""], ["a.sum", 1], [["a.sum"]], 5, None, b"a.sum"])
+def test_what_is_no_list_of_names_is_refused(given):
+    with pytest.raises(InvalidArgument, match="accepted is 'why', or a list"):
+        parse_counters(given)
+
+
 def test_counters_are_listed_by_name(chip):
     found = list_counters()
     assert [counter.name for counter in found] == sorted(name for name, *_ in LISTED)

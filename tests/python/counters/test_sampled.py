@@ -205,3 +205,13 @@ def test_a_counter_without_a_value_was_not_sampled_there():
     assert step.covered_ns == 800
     assert found.mean(1200, 1400)[BUSY] != found.mean(1200, 1400)[BUSY]
     assert found.to_dict()["means"]["0"][0] == pytest.approx((45 - 5) / 8)
+
+
+@pytest.mark.parametrize(
+    ("info", "said"), [({}, "no sample was complete"), ({"counters.why": "another profiler"}, "another profiler")]
+)
+def test_counters_that_were_asked_for_and_have_no_samples_are_told_so(info, said):
+    found = SampledCounters(make_trace([(1000, 800, 0, 0)], [], info))
+    assert said in str(found)
+    with pytest.raises(NotAvailable, match=said):
+        found.timeline(BUSY)

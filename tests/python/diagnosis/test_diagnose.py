@@ -495,6 +495,17 @@ def test_where_no_model_reproduces_the_program_savings_are_bounds():
         assert finding.worth().startswith("saves at most ") == finding.is_bound
 
 
+def test_a_bound_is_not_sure_and_so_not_critical():
+    def step(loop, number):
+        with loop.at("train.py", 48), loop.region("load", RegionKind.REGION):
+            loop.work(1000)
+
+    (finding,) = diagnosed(step).findings  # without a GPU there is no model
+    assert finding.is_bound
+    assert finding.interval[0] > 0.9
+    assert finding.severity == "warn"
+
+
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
@@ -672,6 +683,28 @@ def test_no_fix_saves_what_the_recording_took():
 
 def test_a_program_that_waits_for_data_waits_longer_where_nothing_records_it():
     assert saved(of_a_loader, launch=2000, region=1000) == pytest.approx(saved(of_a_loader))
+
+
+def test_a_loader_in_the_training_thread_takes_as_long_where_nothing_records_it():
+    """The GPU has work for 1040 us; the host for 1120, and for 120 more that recording took of it."""
+
+    def step(loop, number):
+        with loop.at("train.py", 48), loop.region("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"):
+            loop.work(1000)
+        compute(loop, 10, gpu=103, host=12 + 12)
+
+    assert saved(step, launch=12_000) == pytest.approx(1 - 1040 / 1120, abs=0.01)
+
+
+def test_of_two_loaders_the_one_with_workers_is_waited_for_longer_where_nothing_records_it():
+    def step(loop, number):
+        for iterator, us in (("_SingleProcess", 300), ("_MultiProcessing", 1200)):
+            with loop.at("train.py", 48), loop.region(f"enumerate(DataLoader)#{iterator}DataLoaderIter.__next__"):
+                loop.work(us)
+        compute(loop, 10, gpu=100)
+        loop.wait()
+
+    assert saved(step, launch=2000, region=20_000) == pytest.approx(saved(step))
 
 
 @pytest.mark.parametrize(

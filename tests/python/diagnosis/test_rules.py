@@ -1488,3 +1488,46 @@ def test_a_machine_that_says_all_of_the_host_lacks_nothing():
         with loop.at("train.py", 20):
             loop.sampled(since, 1.0)
     assert not any("waits for" in each or "worker" in each for each in diagnose(loop.trace()).unseen)
+
+
+# -- one launch a step -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("launches", "host_us", "expected"), [(1, 300, "R24"), (1, 40, "R19"), (12, 25, "R19")])
+def test_what_a_program_does_between_single_launches_is_no_launching(launches, host_us, expected):
+    """A graph of one kernel in place of one kernel saves nothing."""
+
+    def step(loop):
+        with loop.at("train.py", 40):
+            for _ in range(launches):
+                loop.work(host_us)
+                loop.launch(gpu=10)
+
+    assert ids(diagnosis_of(step)) == [expected]
+
+
+@pytest.mark.parametrize(("launches", "steps_in_one"), [(1, True), (12, False)])
+def test_a_graph_of_a_single_launch_is_one_of_several_steps(launches, steps_in_one):
+    def step(loop):
+        for _ in range(launches):
+            loop.work(20)
+            loop.launch(gpu=5)
+
+    (finding,) = diagnosis_of(step).findings
+    assert ("graph of several steps" in finding.advice) == steps_in_one
+
+
+# -- without a GPU -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("has_gpu", "thread"), [(True, "the launching thread"), (False, "the thread that takes the")])
+def test_where_nothing_is_launched_no_thread_launches(has_gpu, thread):
+    def step(loop):
+        if has_gpu:
+            compute(loop)
+            loop.wait()
+        loop.wait_for_cpu(1000)
+
+    (finding,) = (each for each in diagnosis_of(step).findings if each.id == "R08")
+    assert thread in finding.title
+    assert any(thread in fact for fact in finding.facts())

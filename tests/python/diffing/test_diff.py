@@ -236,6 +236,12 @@ def test_findings_that_are_gone_have_their_promise_beside_them() -> None:
     assert not gs.diff(slow, slow, findings=False).promises
 
 
+@pytest.mark.parametrize(("is_bound", "said"), [(True, "at most 10 %"), (False, "10 %")])
+def test_a_saving_that_is_a_bound_is_promised_as_one(is_bound: bool, said: str) -> None:
+    (promise,) = promises_of(found(replace(at("log", line=30), is_bound=is_bound)), found())
+    assert promise.worth == said
+
+
 def _copies(*, round_trip: bool) -> Recording:
     """A program that makes tensors on the CPU in each step, and may fetch others and bring them back."""
     loop = Loop()

@@ -10,7 +10,7 @@ import pytest
 
 from fakes.gscope import NONE
 from fakes.operators import training_step
-from fakes.recordings import make_trace, training
+from fakes.recordings import aggregate, make_trace, training
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.exporters.memory_timeline import CATEGORIES, export_memory_timeline, read_timeline
@@ -190,6 +190,11 @@ def test_without_allocations_the_option_is_named(tmp_path):
     with pytest.raises(NotAvailable, match="profile_memory=True"):
         export_memory_timeline(training(), tmp_path / "memory.html")
     assert not (tmp_path / "memory.html").exists()
+
+
+def test_totals_alone_name_the_modes_that_have_allocations(tmp_path):
+    with pytest.raises(NotAvailable, match="'full' and 'ring'"):
+        export_memory_timeline(aggregate(), tmp_path / "memory.html")
 
 
 @pytest.mark.parametrize("device", ["cuda:1", "xpu", "", 3])

@@ -425,3 +425,10 @@ def test_torch_may_be_imported_within_the_window():
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.stdout.split() == ["Sequential", "Sequential.0"], done.stderr
+
+
+def test_what_keeps_the_calls_is_no_function_of_the_program():
+    with gs.profile(activities=[gs.ProfilerActivity.CPU], with_modules=True, with_stack=True) as profiler:
+        nn.ReLU()(X)
+    called = [event.trace_name for event in profiler.events() if event.is_python_function]
+    assert [name for name in called if name.startswith("<string>")] == []

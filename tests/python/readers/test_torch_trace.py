@@ -316,6 +316,24 @@ def test_nodes_of_graphs_are_in_their_table(tmp_path: Path) -> None:
     assert ((trace.kernels.flags & Flag.IN_GRAPH) != 0).tolist() == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("group", "rank"),
+    [
+        ({"backend": "nccl", "rank": 3, "world_size": 8}, ("3", "8")),
+        ({"backend": "nccl"}, (None, None)),
+        ({"rank": 8, "world_size": 8}, (None, None)),
+        ({"rank": "0", "world_size": 8}, (None, None)),
+    ],
+)
+def test_the_rank_is_the_one_that_torch_tells(
+    tmp_path: Path, group: dict[str, Any], rank: tuple[str | None, str | None]
+) -> None:
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1.0, "dur": 2.0}
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [event], "distributedInfo": group}))
+    info = gs.load(tmp_path / "trace.json").trace.info
+    assert (info.get("process.rank"), info.get("process.world_size")) == rank
+
+
 def test_launches_of_whole_graphs_are_those_of_the_recording(tmp_path: Path) -> None:
     tables: dict[str, Any] = {
         "path": {"name": ["step"]},

@@ -31,13 +31,20 @@ _STALLED, _READS = 0.1, 1 << 20
 _STALLS, _SEEN_WITHIN_NS, _FEWEST_STEPS = 3, 200_000_000, 5
 
 
+def loaded_by_thread_ns(context: Context) -> int:
+    """The idle time in which the training thread loads data itself, without what it waits for workers as well."""
+    rows = context.once(_waits)
+    own, _ = _pieces_of(context, rows[_is_own(context, rows)])
+    others, _ = _pieces_of(context, _waits_for_workers(context))
+    return int(context.pieces.cause_ns[IdleCause.DATA_WAIT, np.setdiff1d(own, others)].sum())
+
+
 def _in_own_thread(context: Context) -> Iterator[Cause]:
     rows = context.once(_waits)
-    inside = context.paths_inside(lambda name: "_SingleProcessDataLoader" in name)
-    here = inside[context.path_of_regions(rows)]
-    if not here.any():
+    waits = rows[_is_own(context, rows)]
+    if len(waits) == 0:
         return
-    waits, spent_ns = rows[here], _spent_ns(context, rows[here])
+    spent_ns = _spent_ns(context, waits)
     rest_ns = max(context.wall_ns - spent_ns, 1)
     workers = min(max(math.ceil(spent_ns / rest_ns), 2), _MOST_WORKERS)
     yield _cause(
@@ -246,9 +253,15 @@ def _of_workers(context: Context, waits: Array, workers: _Workers, title: str, a
 
 def _waits_for_workers(context: Context) -> Array:
     rows = context.once(_waits)
-    inside = context.paths_inside(lambda name: "_SingleProcessDataLoader" in name)
-    found: Array = rows[~inside[context.path_of_regions(rows)]]
+    found: Array = rows[~_is_own(context, rows)]
     return found
+
+
+def _is_own(context: Context, waits: Array) -> Array:
+    """Whether the thread that waits for the data loads it itself."""
+    inside = context.paths_inside(lambda name: "_SingleProcessDataLoader" in name)
+    own: Array = inside[context.path_of_regions(waits)]
+    return own
 
 
 def _joined(starts: Array, lasted: Array) -> tuple[Array, Array]:
@@ -288,16 +301,23 @@ def _spent_ns(context: Context, waits: Array) -> int:
     return int(regions.duration_ns[waits[inside] if inside.any() else waits].sum())
 
 
+def _pieces_of(context: Context, waits: Array) -> tuple[Array, Array]:
+    """Of idle pieces in which data is waited for, those that overlap one of these waits, and when its last began."""
+    regions, pieces = context.trace.regions, context.pieces
+    waits = waits[np.argsort(regions.start_ns[waits], kind="stable")]
+    starts = regions.start_ns[waits]
+    until = np.maximum.accumulate(starts + regions.duration_ns[waits])
+    at = count_before(starts, pieces.end_ns, equal=False) - 1
+    found = np.flatnonzero((at >= 0) & (pieces.cause_ns[IdleCause.DATA_WAIT] > 0))
+    found = found[until[at[found]] > pieces.start_ns[found]]
+    return found, starts[at[found]]
+
+
 def _cause(context: Context, waits: Array, title: str, advice: str) -> Cause:
     trace, pieces = context.trace, context.pieces
     starts = trace.regions.start_ns[waits]
     ends = starts + trace.regions.duration_ns[waits]
-    # Of pieces in which data is waited for, those that overlap one of these waits.
-    order = np.argsort(starts, kind="stable")
-    until = np.maximum.accumulate(ends[order])
-    at = count_before(starts[order], pieces.end_ns, equal=False) - 1
-    hit = (at >= 0) & (until[np.maximum(at, 0)] > pieces.start_ns)
-    found = np.flatnonzero(hit & (pieces.cause_ns[IdleCause.DATA_WAIT] > 0))
+    found, begun = _pieces_of(context, waits)
     spans = np.stack([trace.regions.thread[waits].astype(np.int64), starts, ends], axis=1)
     longest = int(waits[np.argmax(trace.regions.duration_ns[waits])])
     mean = _spent_ns(context, waits) / len(context.steps) / 1e9
@@ -308,7 +328,6 @@ def _cause(context: Context, waits: Array, title: str, advice: str) -> Cause:
     where = places(context.where_of_region(longest))
     # Without the wait the host would be ahead by all of it, and what it does up to its launch would be hidden.
     waited = pieces.cause_ns[IdleCause.DATA_WAIT, found]
-    begun = starts[order][at[found]]
     behind = np.minimum(pieces.sum_of(HOST, found), pieces.start_ns[found] - begun)
     claim = Claim(found, (IdleCause.DATA_WAIT, *HOST), waited + np.maximum(behind, 0))
     return Cause(title, advice, claim, Edit(host_spans=spans), where, evidence)

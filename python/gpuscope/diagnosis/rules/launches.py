@@ -100,6 +100,8 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
     else:
         title = "launch-bound: the host launches slower than the GPU works"
         advice = 'a CUDA graph (torch.compile(mode="reduce-overhead"), jax.jit, cupy graphs), or a larger batch'
+        if context.has_single_launches:  # one launch of a graph in its place saves nothing
+            advice = "more work in a launch: a CUDA graph of several steps, or a larger batch"
         drains = np.flatnonzero(np.bincount(context.pieces.drain + 1)[1:])
         waits = len(drains) / len(context.steps)
         if waits >= 1:

@@ -60,7 +60,7 @@ def _cpu_wait(context: Context) -> Iterator[Cause]:
         context,
         IdleCause.CPU_WAIT,
         pieces,
-        "more threads want to run than there are CPUs, and the launching one waits",
+        f"more threads want to run than there are CPUs, and {_thread(context)} waits",
         "fewer threads: OMP_NUM_THREADS and MKL_NUM_THREADS = cores / (workers + 1), torch.set_num_threads, fewer "
         "workers, or nothing else on these cores (taskset)",
         evidence,
@@ -82,7 +82,7 @@ def _lock(context: Context) -> Iterator[Cause]:
         context,
         IdleCause.LOCK,
         pieces,
-        "the launching thread waits for the GIL or a lock, while another Python thread runs",
+        f"{_thread(context)} waits for the GIL or a lock, while another Python thread runs",
         "do that work in another process, or in calls that release the GIL; hold locks for shorter",
         {words: str(where) for words, where in zip(("while there ran", "at"), found, strict=False) if where},
         places(*found),
@@ -107,9 +107,14 @@ def _waiting(
         late_claim(context, cause, pieces, spans),
         Edit(host_spans=spans),
         where,
-        {"the launching thread waited": waited, **evidence},
+        {f"{_thread(context)} waited": waited, **evidence},
         is_rare=True,
     )
+
+
+def _thread(context: Context) -> str:
+    """What launches; without a GPU, what takes the steps."""
+    return "the launching thread" if context.device else "the thread that takes the steps"
 
 
 def _spans(context: Context, cause: IdleCause, pieces: Array) -> Array:

@@ -9,6 +9,7 @@ from html import escape
 
 import numpy as np
 
+from gpuscope._core import GRAPH_NAME
 from gpuscope.analysis.averages import Averages, key_averages
 from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.python_samples import samples
@@ -42,6 +43,7 @@ _CLASSES = {
     KernelClass.COMMUNICATION: COLOURS[5],
 }
 _COPY = "#888888"
+_GRAPH = "#882255"
 _REGIONS = ("#c6d7eb", "#f2dcc0", "#cfe8dc", "#ecd3e2", "#dcdcf2", "#e6e3c5")  # by depth
 
 
@@ -239,16 +241,18 @@ def _regions(trace: Trace, begin: int, end: int, thread: int | None) -> Iterator
 
 
 def _streams(trace: Trace, begin: int, end: int) -> Iterator[_Lane]:
-    """Kernels, copies and fills, a lane a stream, those with most of them first."""
+    """Kernels, CUDA graphs traced as a whole, copies and fills, a lane a stream, those with most of them first."""
     found: dict[int, list[tuple[int, int, str, str]]] = {}
     of_variant = [(name, _CLASSES[kernel_class(name)]) for name in trace.kernel_names()]
     short = trace.kernel_names(short=True)
-    for table, what in ((trace.kernels, ""), (trace.memcpy, "copy"), (trace.memset, "fill")):
+    graphs = trace.graph_launches
+    whole = [f"{GRAPH_NAME} {number}" for number in graphs.graph.tolist()]
+    for table, what in ((trace.kernels, ""), (graphs, GRAPH_NAME), (trace.memcpy, "copy"), (trace.memset, "fill")):
         ends = table.start_ns + table.duration_ns
         rows = np.flatnonzero((table.start_ns < end) & (ends > begin))
         for row, start, stop, track in zip(rows, table.start_ns[rows], ends[rows], table.track[rows], strict=True):
             if what:
-                name, colour = what, _COPY
+                name, colour = (whole[row], _GRAPH) if table is graphs else (what, _COPY)
             else:
                 variant = int(table.variant[row])
                 name, colour = (short[variant], of_variant[variant][1]) if variant < len(short) else ("", GREY)
