@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import gc
 import itertools
+import queue
 import random
 import sys
 import threading
@@ -709,3 +710,75 @@ def test_a_region_that_ends_on_another_thread_takes_as_long_as_it_was_open(recor
     assert len(rows["start_ns"]) == 3
     for (began_ns, ended_ns), start_ns, end_ns in zip(moments, rows["start_ns"], ends_ns, strict=True):
         assert began_ns <= start_ns <= end_ns <= ended_ns
+
+
+class Worker:
+    """A thread that calls what it is given, and is waited for."""
+
+    def __init__(self):
+        self.calls = queue.Queue()
+        self.thread = threading.Thread(target=self.run_all)
+        self.thread.start()
+
+    def run_all(self):
+        for call, done in iter(self.calls.get, None):
+            call()
+            done.set()
+
+    def run(self, call):
+        done = threading.Event()
+        self.calls.put((call, done))
+        done.wait()
+
+    def end(self):
+        self.calls.put(None)
+        self.thread.join()
+
+
+@pytest.mark.parametrize("creator_is_older", [True, False])
+def test_tasks_keep_their_places_while_regions_of_others_end_elsewhere(record, creator_is_older):
+    older, younger, third = workers = [Worker() for _ in range(3)]
+    creator, runner = (older, younger) if creator_is_older else (younger, older)
+    generators = []
+
+    def create():
+        with _core.record_function("parent"):
+            context = contextvars.copy_context()
+            runner.run(lambda: context.run(generate_and_end, "child"))
+
+    with record() as done:
+        for worker in workers:
+            worker.run(lambda: _core.mark("first"))
+        for _ in range(50):
+            creator.run(create)
+            generators.append(begun(generate_in(_core.record_function("request"))))
+            third.run(generators.clear)
+            _core.mark("later")
+    for worker in workers:
+        worker.end()
+    rows = done[0].regions
+    names = [done[0].path(row)[-1] for row in range(len(rows["start_ns"]))]
+    around = [names[rows["parent"][row]] for row, name in enumerate(names) if name == "child"]
+    assert around == ["parent"] * 50
+
+
+def test_a_region_from_before_the_window_that_ends_on_another_thread_is_in_it():
+    begins, ends = threading.Event(), threading.Event()
+    generators = []
+
+    def begin():
+        generators.append(begun(generate_in(gpuscope.record_function("request"))))
+        begins.set()
+        ends.wait()
+        gpuscope.mark("later")
+
+    with gpuscope.profile(schedule=gpuscope.schedule(wait=0, warmup=1, active=1, repeat=1)) as prof:
+        thread = threading.Thread(target=begin)
+        thread.start()
+        begins.wait()
+        prof.step()
+        on_another_thread(generators.clear)
+        ends.set()
+        thread.join()
+        prof.step()
+    assert [row.count for row in prof.key_averages() if row.key == "request"] == [1]

@@ -63,6 +63,7 @@ void Decoder::discard_logs() {
     log.take_function_work();
     EventLogs::release_if_done(log);
   });
+  base::EndsElsewhere::process().take_all();
 }
 
 Replay& Decoder::replay_of(EventLog& log) {
@@ -153,9 +154,7 @@ void Decoder::drain_logs() {
       }
       take_ends_before(event);
       replay.take(event);
-      if (++events_ % kEventsBetweenLooks == 0) {
-        look_at_bounds();
-      }
+      count_event();
       return true;
     });
     being_read_.pop_back();
@@ -202,6 +201,7 @@ void Decoder::read_others_until(int64_t at_ns) {
         return false;
       }
       replay.take(event);
+      ++events_;  // whoever reads the other log looks at the bounds: rows may be referred to here
       return true;
     });
     being_read_.pop_back();
@@ -306,9 +306,7 @@ void Decoder::read_samples() {
   base::SampleLog& log = base::SampleLog::process();
   log.read([this](const base::Sample& sample) {
     take_sample(sample);
-    if (++events_ % kEventsBetweenLooks == 0) {
-      look_at_bounds();
-    }
+    count_event();
   });
   state_.counters.samples_dropped += log.take_dropped();
 }
@@ -430,8 +428,7 @@ void Decoder::take_counters(uint32_t device, std::span<const counters::Sampled> 
     for (std::size_t counter = 0; counter < rows.size(); ++counter) {
       store.counter_value.append({sample, rows[counter], samples.values[index * rows.size() + counter]});
     }
-    if (++events_ % kEventsBetweenLooks == 0) {
-      look_at_bounds();
+    if (count_event()) {
       rows.clear();
     }
   }
@@ -492,6 +489,16 @@ void Decoder::take_device_samples(const nvml::DeviceSampling::Rows& rows) {
   take_device_rows(state_.store->device_sample, std::span(rows.samples));
   take_device_rows(state_.store->device_counter, std::span(rows.counters));
   look_at_bounds();
+}
+
+/// Whether the bounds were looked at, so that rows and what they refer to may have other numbers.
+bool Decoder::count_event() {
+  if (++events_ - looked_at_ < kEventsBetweenLooks) {
+    return false;
+  }
+  looked_at_ = events_;
+  look_at_bounds();
+  return true;
 }
 
 void Decoder::look_at_bounds() {

@@ -95,6 +95,7 @@ class Decoder {
     return base::has_time(static_cast<base::Op>(event.op)) && state_.clock.to_ns(event.word) > at_ns;
   }
   void begin_period_of_names();
+  bool count_event();
   void look_at_bounds();
   /// Makes the dictionaries anew, of what is still referred to; returns the old ones.
   Dictionaries renew_dictionaries();
@@ -122,7 +123,8 @@ class Decoder {
   bool logs_are_read_ = false;     // since base::Names' period began
   std::size_t renewed_bytes_ = 0;  // of the dictionaries, when they were made
   uint64_t log_dropped_ = 0;
-  uint64_t events_ = 0;  // read from logs
+  uint64_t events_ = 0;     // read from logs
+  uint64_t looked_at_ = 0;  // how many these were at the last look at the bounds
 };
 
 }  // namespace gpuscope::attribution

@@ -530,10 +530,11 @@ void Replay::exit(int64_t at_ns, uint32_t name, uint32_t detail) {
   // A generator may be resumed by one thread and ended by another. What that one has open of the same name is not
   // meant.
   const Strand& strand = strands_[current_];
-  if ((detail & base::ExitDetail::kElsewhere) != 0 || (strand.is_elsewhere && strand.stack.empty())) {
+  const bool is_elsewhere = (detail & base::ExitDetail::kElsewhere) != 0;
+  if (is_elsewhere || (strand.is_elsewhere && strand.stack.empty())) {
     ++state_->counters.region_events;
     const bool found = (state_->exit_elsewhere && state_->exit_elsewhere(*this, strand.key, at_ns, name, detail)) ||
-                       exit_of(kNoTask, at_ns, name, detail);
+                       (!is_elsewhere && exit_of(kNoTask, at_ns, name, detail));
     state_->counters.unmatched_exits += !found && state_->window.contains(at_ns) ? 1 : 0;
     return note_moment(at_ns);
   }
@@ -545,16 +546,23 @@ void Replay::exit(int64_t at_ns, uint32_t name, uint32_t detail) {
 bool Replay::exit_of(uint64_t task, int64_t at_ns, uint32_t name, uint32_t detail) {
   const ExitName exited{name, state_->dictionaries.region_name(name)};
   const bool by_exception = (detail & base::ExitDetail::kByException) != 0;
-  for (std::size_t index = 0; index < strands_.size(); ++index) {
-    const auto is_ended = [&](const OpenRegion& region) { return exited.ends(region, detail); };
-    if (strands_[index].key == task && close_in(index, at_ns, by_exception, is_ended)) {
-      if (at_ns >= last_ns_) {
-        note_moment(at_ns);
-      }
-      return true;
+  const auto close = [&](std::size_t strand) {
+    return close_in(strand, at_ns, by_exception, [&](const OpenRegion& region) { return exited.ends(region, detail); });
+  };
+  bool found = false;
+  if (const auto known = strand_of_key_.find(task); known != strand_of_key_.end()) {
+    if (!window_seen_ && state_->window.contains(at_ns)) {
+      open_window();  // this thread did nothing in it yet
     }
+    found = close(known->second);
   }
-  return false;
+  for (std::size_t index = 0; task == kNoTask && !found && index < strands_.size(); ++index) {
+    found = strands_[index].key == kNoTask && close(index);
+  }
+  if (found && at_ns >= last_ns_) {
+    note_moment(at_ns);
+  }
+  return found;
 }
 
 void Replay::pop(int64_t at_ns, uint32_t source) {

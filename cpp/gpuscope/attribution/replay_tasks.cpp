@@ -90,8 +90,11 @@ std::optional<TaskPlace> Replay::place_of_origin(uint32_t origin) const {
     const TaskPlace* settled = state_->origins.find_settled(origin);
     return settled != nullptr ? std::optional(*settled) : std::nullopt;
   };
+  // The main thread is read first. Another thread may not have been read up to here, and be in another place by now.
+  const Origins::Current* owner = state_->origins.find_current(origin);
+  const bool may_be_behind = owner != nullptr && owner->thread != this && owner->thread != parent_thread_;
   std::optional<TaskPlace> place = find();
-  if (!place.has_value() && origin != 0 && state_->read_others_until) {
+  if ((!place.has_value() || may_be_behind) && origin != 0 && state_->read_others_until) {
     state_->read_others_until(last_ns_);
     place = find();
   }

@@ -457,9 +457,13 @@ class EndsElsewhere {
   /// After the end was logged.
   void add(uint64_t ticks) noexcept {
     const uint32_t written = written_.load(std::memory_order_relaxed);
-    if (written - read_.load(std::memory_order_acquire) < times_.size()) {
+    const uint32_t waiting = written - read_.load(std::memory_order_acquire);
+    if (waiting < times_.size()) {
       times_[written % times_.size()] = ticks;
       written_.store(written + 1, std::memory_order_release);
+    }
+    if (waiting == times_.size() / 2) {
+      EventLogs::process().wake().release();
     }
   }
   /// The oldest, 0 for none.
@@ -468,6 +472,7 @@ class EndsElsewhere {
     return read != written_.load(std::memory_order_acquire) ? times_[read % times_.size()] : 0;
   }
   void take_first() noexcept { read_.fetch_add(1, std::memory_order_release); }
+  void take_all() noexcept { read_.store(written_.load(std::memory_order_acquire), std::memory_order_release); }
 
  private:
   std::array<uint64_t, 4096> times_{};  // 2^n, as the counts below wrap

@@ -95,7 +95,7 @@ struct RecordFunction {
   PyObject* name;
   PyObject* args;    // text beside the name, for execution traces; null for none
   uint64_t strand;   // the task that entered; kAnyTask when several have the region open
-  EventLog* log;     // of the thread that entered; null when several have
+  uint32_t thread;   // that entered: the order of its log; kAnyThread when several have
   uint32_t id;       // of the name, once it is known
   uint32_t period;   // of base::Names, that has the id
   uint32_t session;  // that saw the last enter
@@ -105,6 +105,7 @@ struct RecordFunction {
 };
 
 constexpr uint32_t kNoId = UINT32_MAX;
+constexpr uint32_t kAnyThread = UINT32_MAX;
 constexpr uint64_t kAnyTask = 0;  // a session's number is part of every task's key, and none is 0
 
 // x86-64 and AArch64 programs have addresses of 47 or 48 bits.
@@ -422,7 +423,7 @@ PyObject* make(PyObject* name, PyTypeObject* type = &record_function_type) {
   self->period = 0;
   self->session = 0;
   self->strand = kAnyTask;
-  self->log = nullptr;
+  self->thread = kAnyThread;
   self->open = 0;
   self->pair = RegionTimer::kNoPair;
   self->detail = 0;
@@ -559,7 +560,8 @@ PyObject* enter(PyObject* object, PyObject*) {
     if (EventLog* log = left_out(listening) ? nullptr : EventLogs::current(); log != nullptr) [[likely]] {
       const uint64_t strand = select_task(*log, session);
       self->strand = self->open == 0 || self->strand == strand ? strand : kAnyTask;
-      self->log = self->open == 0 || self->log == log ? log : nullptr;
+      const uint32_t thread = log->order.load(std::memory_order_relaxed);
+      self->thread = self->open == 0 || self->thread == thread ? thread : kAnyThread;
       ++self->open;
       if ((listening & base::kListenStacks) != 0) [[unlikely]] {
         base::append_stack(*log);
@@ -589,7 +591,8 @@ PyObject* exit(PyObject* object, PyObject* const* exception, Py_ssize_t count) {
     if (EventLog* log = left_out(listening) ? nullptr : EventLogs::current(); log != nullptr) [[likely]] {
       // Of the task that entered: a generator may be closed from another one. Where tasks share the region, of this
       // one.
-      const bool is_elsewhere = self->log != nullptr && self->log != log && self->strand != kAnyTask;
+      const bool is_elsewhere = self->thread != log->order.load(std::memory_order_relaxed) &&
+                                self->thread != kAnyThread && self->strand != kAnyTask;
       select_strand(*log, self->strand, self->session);
       if (self->pair != RegionTimer::kNoPair) [[unlikely]] {
         RegionTimer* timer = RegionTimer::current().load(std::memory_order_acquire);
