@@ -200,20 +200,17 @@ class StatusPage:
         page = self._map
         if page is None or self._pid != os.getpid():  # a forked child may find the lock taken
             return
-        with self._lock:
-            try:  # suppress would have calls in a recording of Python functions
-                self._due = (time.monotonic() if now is None else now) + _EVERY_S
-                first, last = (self._points[0], self._points[-1]) if self._points else ((0.0, 0), (0.0, 0))
-                rate = (last[1] - first[1]) / (last[0] - first[0]) if last[0] > first[0] else math.nan
-                state, verdict = self._state.encode(errors="replace"), self._verdict.encode(errors="replace")
-                facts = (self._pid, self._started, time.time_ns(), self._step, rate, state, self._name, verdict)
-                body = _BODY.pack(*facts)
-                self._writes = (self._writes + 2) & 0xFFFFFFFF
-                page[: _HEAD.size] = _HEAD.pack(_MARK, self._writes | 1, 0)
-                page[_HEAD.size : _HEAD.size + len(body)] = body
-                page[: _HEAD.size] = _HEAD.pack(_MARK, self._writes, zlib.crc32(body))
-            except ValueError:  # the page is closed meanwhile
-                pass
+        with self._lock, suppress(ValueError):  # the page is closed meanwhile
+            self._due = (time.monotonic() if now is None else now) + _EVERY_S
+            first, last = (self._points[0], self._points[-1]) if self._points else ((0.0, 0), (0.0, 0))
+            rate = (last[1] - first[1]) / (last[0] - first[0]) if last[0] > first[0] else math.nan
+            state, verdict = self._state.encode(errors="replace"), self._verdict.encode(errors="replace")
+            facts = (self._pid, self._started, time.time_ns(), self._step, rate, state, self._name, verdict)
+            body = _BODY.pack(*facts)
+            self._writes = (self._writes + 2) & 0xFFFFFFFF
+            page[: _HEAD.size] = _HEAD.pack(_MARK, self._writes | 1, 0)
+            page[_HEAD.size : _HEAD.size + len(body)] = body
+            page[: _HEAD.size] = _HEAD.pack(_MARK, self._writes, zlib.crc32(body))
 
 
 status_page = StatusPage()

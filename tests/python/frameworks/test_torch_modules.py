@@ -431,4 +431,5 @@ def test_what_keeps_the_calls_is_no_function_of_the_program():
     with gs.profile(activities=[gs.ProfilerActivity.CPU], with_modules=True, with_stack=True) as profiler:
         nn.ReLU()(X)
     called = [event.trace_name for event in profiler.events() if event.is_python_function]
-    assert [name for name in called if name.startswith("<string>")] == []
+    # Whoever runs the test may have begun in a text, too.
+    assert [name for name in called if name.startswith("<string>") and not name.endswith(": <module>")] == []
