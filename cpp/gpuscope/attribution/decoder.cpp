@@ -133,7 +133,8 @@ void Decoder::drain_logs() {
     if (is_ahead) {
       end = log->end();
     }
-    const bool is_read = log->has_more(end) || log->system_id == main_thread_ || state_.settings.by_time;
+    const bool may_call = log->system_id == main_thread_ || state_.settings.by_time;
+    const bool is_read = log->has_more(end) || (may_call && log->has_owner());
     if (!is_read && !threads_.contains(log)) {
       EventLogs::release_if_done(*log);
       continue;  // a thread that logged nothing in this recording

@@ -296,7 +296,7 @@ EventLog* EventLogs::adopt() noexcept {
   each([&](EventLog& candidate) {
     auto expected = EventLog::Owner::Nobody;
     if (log == nullptr && candidate.owner_.load(std::memory_order_relaxed) == expected &&
-        candidate.owner_.compare_exchange_strong(expected, EventLog::Owner::Thread, std::memory_order_acquire)) {
+        candidate.owner_.compare_exchange_strong(expected, EventLog::Owner::Arriving, std::memory_order_acquire)) {
       log = &candidate;
     }
   });
@@ -318,6 +318,7 @@ EventLog* EventLogs::adopt() noexcept {
   log->has_lost_ = false;
   log->order = threads_.fetch_add(1, std::memory_order_relaxed);
   log->generation.fetch_add(1, std::memory_order_release);
+  log->owner_.store(EventLog::Owner::Thread, std::memory_order_release);
   if (fresh) {
     log->next_ = first_.load(std::memory_order_relaxed);
     while (!first_.compare_exchange_weak(log->next_, log, std::memory_order_release, std::memory_order_relaxed)) {

@@ -279,7 +279,12 @@ class EventLog {
   /// The same for calls and returns of Python functions.
   uint64_t take_function_work() noexcept { return function_work_ns_.exchange(0, std::memory_order_relaxed); }
 
-  // Who writes here. Set before the log is published, or while the reader alone holds it.
+  /// For the reader: a thread has it or had it, and what follows is that thread's until release_if_done.
+  bool has_owner() const noexcept {
+    const Owner owner = owner_.load(std::memory_order_acquire);
+    return owner == Owner::Thread || owner == Owner::Gone;
+  }
+  // Who writes here. Set before the log has an owner.
   std::atomic<uint32_t> generation{0};  // counts the threads that have used this log
   std::atomic<uint32_t> order{0};       // counts the threads that began to log before
   std::atomic<uint64_t> system_id{0};
@@ -298,7 +303,7 @@ class EventLog {
  private:
   friend class EventLogs;
   friend class WorkTimer;
-  enum class Owner : uint32_t { Thread, Gone, Nobody };
+  enum class Owner : uint32_t { Thread, Gone, Nobody, Arriving };
   /// Events that found no room, by which the reader knows where those that find room again lie.
   struct Lost {
     uint32_t listening = 0;         // to whom

@@ -567,8 +567,10 @@ TEST_F(EndsElsewhere, OfWhichTooManyWaitComeWhenTheyAreRead) {
   EXPECT_EQ(std::ranges::count(store->region.flags, store::kOpen), 0);
 }
 
-TEST(Decoder, ReadsLogsThatOtherThreadsTakeOverMeanwhile) {
-  Decoder decoder({}, fakes::Cupti::instance().table(), 0);
+class LogsThatAreTakenOver : public testing::TestWithParam<bool> {};
+
+TEST_P(LogsThatAreTakenOver, AreReadMeanwhile) {
+  Decoder decoder({.by_time = GetParam()}, fakes::Cupti::instance().table(), 0);
   decoder.discard_logs();
   activity::BufferPool pool;
   decoder.window().open_ns = INT64_MIN;
@@ -601,6 +603,8 @@ TEST(Decoder, ReadsLogsThatOtherThreadsTakeOverMeanwhile) {
   EXPECT_EQ(store->region.size(), kThreads + 64U);
   EXPECT_EQ(decoder.log_dropped(), 0U);
 }
+
+INSTANTIATE_TEST_SUITE_P(ByTimeOrNot, LogsThatAreTakenOver, testing::Bool());
 
 TEST(Decoder, KeepsTheRingWithinItsBoundsHoweverMuchItReadsAtOnce) {
   constexpr uint64_t kBytes = uint64_t{1} << 16;
