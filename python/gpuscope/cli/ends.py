@@ -9,19 +9,19 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
 from gpuscope import _core
 from gpuscope.cli import console
-from gpuscope.cli.imports import own_imports
 
 _OS = ("os", "posix")  # the second is where pickle looks for what the first has
 _GIVEN_UP = "gpuscope: a second signal, or Python that did not run, ended this before all was written\n"
 _SPARE_FILES = 8
 INTERRUPTED = 128 + signal.SIGINT  # as shells report it
+_FOLDERS = tuple(sys.path[1:])  # without the first, whose place the program's folder takes
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,20 @@ class Finish(Protocol):
 
     def given_up(self) -> str:
         """A sentence on what is lost where `finish` ends now."""
+
+
+@contextlib.contextmanager
+def own_imports() -> Iterator[None]:
+    """While open, gpuscope imports as if the program had no folder: a random.py there is the program's alone.
+
+    The program's folders remain behind, as its threads may go on.
+    """
+    of_program = sys.path
+    sys.path = [*_FOLDERS, *of_program]
+    try:
+        yield
+    finally:
+        sys.path = of_program
 
 
 class Ends:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from gpuscope.cli import console, report
 from gpuscope.cli.console import Console
+from gpuscope.cli.ends import own_imports
 from gpuscope.cli.export import Outputs, open_pages
-from gpuscope.cli.imports import own_imports
 from gpuscope.cli.options import PAGE_SUFFIXES, add_counters, add_device_samples, seconds
 from gpuscope.cli.program import Program
 from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument
