@@ -84,7 +84,8 @@ def judged(fault: Any, share: float, keep: Path | None) -> Line:
     rounds += rounds_ms((faulty, clean), fault.calls, MORE_ROUNDS)
     saved = statistics.median(savings(rounds))
     if saved < MADE * share:
-        raise ValueError(f"mending it saves {saved:.4f} of a step, and {share:g} was wanted")
+        known = {round(amount, 3): round(each, 4) for amount, each in sorted(fault.known.items())}
+        raise ValueError(f"mending {amount:g} of it saves {saved:.4f} of a step, and {share:g} was wanted: {known}")
     profs = [recorded(step, fault.steps) for step in (faulty, clean)]
     began = time.perf_counter()
     found = profs[0].diagnose()

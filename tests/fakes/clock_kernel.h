@@ -25,8 +25,8 @@ struct ClockKernels {
   }
   static uint64_t now_ns() { return static_cast<uint64_t>(base::Clock::process().now_ns() + kAheadNs); }
 
-  std::atomic<bool> busy{false};  // kernels do not begin
-  std::atomic<int> frees{0};      // of the words
+  std::atomic<bool> busy{false};   // kernels do not begin
+  std::atomic<int> registered{0};  // pages of words
 
   std::size_t launched() {
     const std::lock_guard lock(mutex_);
@@ -46,14 +46,13 @@ struct ClockKernels {
 
   driver::Cuda table() {
     driver::Cuda table = GpuWork::instance().table();
-    frees = 0;
-    table.mem_host_alloc = [](void** memory, size_t, unsigned) {
-      static Words words;
-      *memory = &words;
+    registered = 0;
+    table.mem_host_register = [](void*, size_t, unsigned) {
+      ++instance().registered;
       return 0;
     };
-    table.mem_free_host = [](void*) {
-      ++instance().frees;
+    table.mem_host_unregister = [](void*) {
+      --instance().registered;
       return 0;
     };
     table.stream_create = [](driver::CuStream* stream, unsigned flags) {

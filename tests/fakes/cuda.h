@@ -35,6 +35,7 @@ struct Cuda {
     state.devices = 1;
     state.initialized = true;
     state.active_contexts = 0;
+    state.context_id = 1;
     state.events.clear();
     state.created = state.recorded = 0;
     state.refuse_events = state.refuse_records = false;
@@ -51,7 +52,8 @@ struct Cuda {
   std::atomic<int> capturing{0};
   int devices = 1;
   bool initialized = true;
-  int active_contexts = 0;
+  std::atomic<int> active_contexts{0};
+  std::atomic<unsigned long long> context_id{1};  // of primary contexts; another one once a device was reset
   std::map<driver::CuEvent, Event> events;
   int created = 0;
   int recorded = 0;
@@ -115,9 +117,15 @@ struct Cuda {
       *active = instance().active_contexts;
       return 0;
     };
+    table.context_get_id = [](driver::CuContext, unsigned long long* id) {
+      constexpr int kContextIsDestroyed = 709;
+      *id = instance().context_id;
+      return instance().active_contexts != 0 ? 0 : kContextIsDestroyed;
+    };
     table.init = [](unsigned) { return instance().initialized ? 0 : 100; };
     table.primary_context_retain = [](driver::CuContext* context, driver::CuDevice device) {
       ++instance().contexts_retained;
+      instance().active_contexts = 1;
       *context = primary(device);
       return 0;
     };

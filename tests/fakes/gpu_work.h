@@ -45,6 +45,7 @@ struct GpuWork {
     table.init = [](unsigned) { return 0; };
     table.primary_context_retain = [](driver::CuContext* context, driver::CuDevice) {
       *context = Cuda::context(7);
+      Cuda::instance().active_contexts = 1;
       return 0;
     };
     table.primary_context_release = [](driver::CuDevice) { return 0; };

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import numpy as np
 import pytest
-from child import last_facts, run_code
+from child import last_facts, run, run_code
 
 import gpuscope
 from gpuscope import ProfilerActivity, _core
@@ -97,6 +98,43 @@ with gpuscope.profile(activities=[ProfilerActivity.CUDA], schedule=schedule, on_
 readings = int(prof.trace.info.get("clock.gpu_readings", 0))
 print(json.dumps({"readings": readings, "rows": rows, "early_ns": min(early), "reasons": reasons}))
 """
+
+
+RESET = """
+import ctypes, json, sys, time
+import gpuscope
+from gpuscope import _core, ProfilerActivity
+
+driver, rows, reasons, readings = ctypes.CDLL("libcuda.so.1"), [], [], []
+
+def spin():
+    kernels = _core.Kernels()
+    for _ in range(200):
+        kernels.spin(1_000)
+    kernels.synchronize()
+
+spin()
+for _ in range(3):
+    with gpuscope.profile(activities=[ProfilerActivity.CUDA], mode=sys.argv[1]) as prof:
+        spin()
+        time.sleep(0.2)
+        assert driver.cuDevicePrimaryCtxReset_v2(0) == 0
+        time.sleep(0.2)
+        spin()
+        time.sleep(0.2)
+    rows.append(len(prof.trace.kernels))
+    reasons.extend(prof.audit().reasons)
+    readings.append(int(prof.trace.info.get("clock.gpu_readings", 0)))
+spin()
+print(json.dumps({"rows": rows, "reasons": reasons, "readings": readings}))
+"""
+
+
+@pytest.mark.parametrize("mode", ["ring", "full"])
+def test_a_device_that_is_reset_meanwhile_harms_neither_program_nor_recording(mode: str) -> None:
+    found = last_facts(run(sys.executable, "-c", RESET, mode))
+    assert (found["rows"], found["reasons"]) == ([400] * 3, [])
+    assert all(count > 2 for count in found["readings"]) == (mode == "ring")
 
 
 def test_a_full_recording_has_cuptis_own_times_until_these_cost_more() -> None:

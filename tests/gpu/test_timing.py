@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from child import run_code
+from child import last_facts, run_code
 
 from gpuscope import _core, streams
 from gpuscope.errors import InvalidArgument, NotAvailable
@@ -115,6 +115,27 @@ class TestEvent:
         event = _core.Event()
         assert event.query()
         assert not event.recorded
+
+    def test_times_work_of_a_device_that_was_reset(self):
+        code = """
+import ctypes, json
+from gpuscope import _core
+from gpuscope.timing import Event
+
+def timed_ms():
+    kernels, start, end = _core.Kernels(), Event(enable_timing=True), Event(enable_timing=True)
+    start.record()
+    kernels.spin(1_000_000)
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end)
+
+before = timed_ms()
+assert ctypes.CDLL("libcuda.so.1").cuDevicePrimaryCtxReset_v2(0) == 0
+print(json.dumps({"before": before, "after": timed_ms()}))
+"""
+        found = last_facts(run_code(code))
+        assert found["after"] == pytest.approx(found["before"], rel=0.2)
 
     def test_of_a_device_that_is_not_there(self):
         with pytest.raises(NotAvailable, match="device 99"):

@@ -116,6 +116,7 @@ std::string uuid_text(const CuUuid& uuid);
   X("cuDevicePrimaryCtxGetState", primary_context_state, CuResult(CuDevice, unsigned*, int*))                    \
   X("cuDevicePrimaryCtxRetain", primary_context_retain, CuResult(CuContext*, CuDevice))                          \
   X("cuDevicePrimaryCtxRelease_v2", primary_context_release, CuResult(CuDevice))                                 \
+  X("cuCtxGetId", context_get_id, CuResult(CuContext, unsigned long long*))                                      \
   X("cuCtxGetCurrent", context_get_current, CuResult(CuContext*))                                                \
   X("cuCtxPushCurrent_v2", context_push, CuResult(CuContext))                                                    \
   X("cuCtxPopCurrent_v2", context_pop, CuResult(CuContext*))                                                     \
@@ -158,6 +159,8 @@ std::string uuid_text(const CuUuid& uuid);
   X("cuMemHostAlloc", mem_host_alloc, CuResult(void**, size_t, unsigned))                                        \
   X("cuMemHostGetDevicePointer_v2", mem_host_get_device_pointer, CuResult(CuPointer*, void*, unsigned))          \
   X("cuMemFreeHost", mem_free_host, CuResult(void*))                                                             \
+  X("cuMemHostRegister_v2", mem_host_register, CuResult(void*, size_t, unsigned))                                \
+  X("cuMemHostUnregister", mem_host_unregister, CuResult(void*))                                                 \
   X("cuModuleGetGlobal_v2", module_get_global, CuResult(CuPointer*, size_t*, CuModule, const char*))             \
   X("cuCtxResetPersistingL2Cache", reset_persisting_l2, CuResult())                                              \
   X("cuGraphGetNodes", graph_get_nodes, CuResult(CuGraph, CUgraphNode_st**, size_t*))                            \

@@ -41,10 +41,15 @@ bool GpuClockReader::read(std::chrono::nanoseconds limit) noexcept {
 
 bool GpuClockReader::read_device(int ordinal, std::chrono::nanoseconds limit) {
   const auto now = std::chrono::steady_clock::now();
-  Clock& clock = clocks_.try_emplace(ordinal, cuda_, ordinal).first->second;
-  if (now < clock.next) {
-    return true;
+  if (const auto found = clocks_.find(ordinal); found != clocks_.end()) {
+    if (now < found->second.next) {
+      return true;
+    }
+    if (found->second.clock.was_reset()) {
+      clocks_.erase(found);
+    }
   }
+  Clock& clock = clocks_.try_emplace(ordinal, cuda_, ordinal).first->second;
   clock.next = now + clock.interval;
   const std::optional<timing::DeviceClock::Reading> reading = clock.clock.read(limit);
   if (!reading) {

@@ -4,10 +4,19 @@
 #include <chrono>
 
 namespace gpuscope::timing {
+namespace {
+
+unsigned long long id_of(const driver::Cuda& cuda, driver::CuContext context) noexcept {
+  unsigned long long id = 0;
+  return cuda.context_get_id != nullptr && cuda.context_get_id(context, &id) == 0 ? id : 0;
+}
+
+}  // namespace
 
 PrimaryContext::PrimaryContext(const driver::Cuda& cuda, int ordinal)
     : cuda_(cuda), device_(driver::find_device(cuda, ordinal)) {
   GPUSCOPE_CUDA(cuda_, primary_context_retain, &context_, device_);
+  id_ = id_of(cuda_, context_);
 }
 
 PrimaryContext::~PrimaryContext() {
@@ -16,7 +25,9 @@ PrimaryContext::~PrimaryContext() {
   }
 }
 
-bool PrimaryContext::was_reset() const noexcept { return !driver::has_primary_context(cuda_, device_); }
+bool PrimaryContext::was_reset() const noexcept {
+  return id_ != 0 ? id_of(cuda_, context_) != id_ : !driver::has_primary_context(cuda_, device_);
+}
 
 PrimaryContext::Current::Current(const PrimaryContext& context) : cuda_(context.cuda_) {
   GPUSCOPE_CUDA(cuda_, context_push, context.context_);

@@ -8,8 +8,9 @@
 
 namespace gpuscope::timing {
 
-inline constexpr unsigned kPortableAndMapped = 0x01 | 0x02;  // CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_DEVICEMAP
-inline constexpr unsigned kNonBlocking = 1;                  // CU_STREAM_NON_BLOCKING: nothing else waits for it
+// CU_MEMHOSTALLOC_PORTABLE and CU_MEMHOSTALLOC_DEVICEMAP, which have these values for CU_MEMHOSTREGISTER, too
+inline constexpr unsigned kPortableAndMapped = 0x01 | 0x02;
+inline constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING: nothing else waits for it
 
 /// Keeps a device's primary context alive and current to whoever pushes it. Any thread.
 class PrimaryContext {
@@ -22,14 +23,15 @@ class PrimaryContext {
 
   const driver::Cuda& cuda() const noexcept { return cuda_; }
   driver::CuContext handle() const noexcept { return context_; }
-  /// The program has reset the device (cudaDeviceReset): all that was made in the context is gone, host memory too.
+  /// The program has reset the device (cudaDeviceReset): all that was made in the context is gone, host memory too. Its
+  /// next work makes another of the same handle, which drivers before CUDA 12 do not tell from it.
   bool was_reset() const noexcept;
-  /// Calls `release(cuda)` with the context current: for destructors. Nothing is to be released in a context that is
-  /// gone.
+  /// Calls `release(cuda)` with the context current: for destructors. Where the device was reset there is nothing to
+  /// release.
   template <class F>
   void release_in(F&& release) const noexcept {
     driver::CuContext popped = nullptr;
-    if (cuda_.context_push(context_) == 0) {
+    if (!was_reset() && cuda_.context_push(context_) == 0) {
       release(cuda_);
       cuda_.context_pop(&popped);
     }
@@ -51,6 +53,7 @@ class PrimaryContext {
   driver::Cuda cuda_;
   driver::CuDevice device_ = 0;
   driver::CuContext context_ = nullptr;
+  unsigned long long id_ = 0;  // the driver's, no two contexts of a process have the same; 0 where it has none
 };
 
 /// While a stream captures in the global mode, a call that asks for an event's state, on any thread, is refused and

@@ -10,6 +10,7 @@
 
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/errors.h"
+#include "gpuscope/base/pages.h"
 
 namespace gpuscope::timing {
 namespace {
@@ -80,14 +81,16 @@ DeviceClock::DeviceClock(const driver::Cuda& cuda, int ordinal) : context_(cuda,
   const PrimaryContext::Current current(context_);
   module_ = std::make_unique<Module>(context_, kClockKernel);
   function_ = module_->function(kKernel);
-  void* words = nullptr;
-  GPUSCOPE_CUDA(cuda, mem_host_alloc, &words, sizeof(Words), kPortableAndMapped);
-  words_ = static_cast<Words*>(words);
-  *words_ = {.asked = 0, .ended = 1, .device_ns = 0};
-  int code = cuda.mem_host_get_device_pointer(&address_, words, 0);
+  void* page = std::aligned_alloc(base::kPageBytes, base::kPageBytes);
+  if (page == nullptr) {
+    throw std::bad_alloc();
+  }
+  words_.reset(new (page) Words{.asked = 0, .ended = 1, .device_ns = 0});
+  GPUSCOPE_CUDA(cuda, mem_host_register, page, base::kPageBytes, kPortableAndMapped);
+  int code = cuda.mem_host_get_device_pointer(&address_, page, 0);
   code = code == 0 ? cuda.stream_create(&stream_, kNonBlocking) : code;
   if (code != 0) {
-    cuda.mem_free_host(words);
+    cuda.mem_host_unregister(page);
     throw base::CudaError("cuMemHostGetDevicePointer or cuStreamCreate", code, cuda.error_name(code));
   }
 }
@@ -100,12 +103,13 @@ DeviceClock::~DeviceClock() {
   std::atomic_ref(words_->asked).store(kNoMore, std::memory_order_release);
   if (std::atomic_ref(words_->ended).load(std::memory_order_acquire) == 0) {
     // A kernel that waits behind work of the program's will read the words: to unload it could take for ever.
+    (void)words_.release();
     leave_behind(std::move(module_));
     return;
   }
   context_.release_in([&](const driver::Cuda& cuda) {
     cuda.stream_destroy(stream_);
-    cuda.mem_free_host(words_);
+    cuda.mem_host_unregister(words_.get());
   });
 }
 

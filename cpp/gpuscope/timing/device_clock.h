@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 
@@ -38,14 +39,20 @@ class DeviceClock {
   /// The narrowest of the readings of one kernel; none where the GPU does not begin it within `limit`, in which each
   /// answer has to come, too. Throws CudaError.
   std::optional<Reading> read(std::chrono::nanoseconds limit);
+  /// There is nothing to be read any more; another clock can be made.
+  bool was_reset() const noexcept { return context_.was_reset(); }
 
  private:
+  struct Free {
+    void operator()(Words* words) const noexcept { std::free(words); }
+  };
+
   PrimaryContext context_;
   std::unique_ptr<Module> module_;
   driver::CuFunction function_ = nullptr;
   driver::CuStream stream_ = nullptr;
-  Words* words_ = nullptr;
-  driver::CuPointer address_ = 0;  // of the words, for the GPU
+  std::unique_ptr<Words, Free> words_;  // a page of the process's own, which a reset of the device leaves readable
+  driver::CuPointer address_ = 0;       // of the words, for the GPU
 };
 
 }  // namespace gpuscope::timing

@@ -62,7 +62,7 @@ EventPool::Counts EventPool::counts() const {
 std::shared_ptr<EventPool> EventPools::of(int ordinal) {
   const std::lock_guard lock(mutex_);
   std::shared_ptr<EventPool>& pool = pools_[ordinal];
-  if (!pool) {
+  if (!pool || pool->context().was_reset()) {
     pool = std::make_shared<EventPool>(cuda_, ordinal);
   }
   return pool;

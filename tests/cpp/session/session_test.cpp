@@ -197,6 +197,20 @@ TEST_F(ClockedSessions, DoNotCountLaunchesOfTheirOwn) {
   EXPECT_GT(std::stoi(std::string(store->find_info("clock.gpu_readings"))), 1);
 }
 
+TEST_F(ClockedSessions, ReadTheClockOnAfterTheDeviceWasReset) {
+  Session& session = start_in(Mode::Ring);
+  session.open();
+  cuda_.context_id = 2;
+  while (gpu_.launched() < 3) {
+    std::this_thread::sleep_for(kShort);
+  }
+  launch();
+  const auto store = session.stop();
+  EXPECT_EQ(audit(*store, "zero_time"), 0U);
+  EXPECT_GT(std::stoi(std::string(store->find_info("clock.gpu_readings"))), 1);
+  EXPECT_EQ(gpu_.registered, 1);  // the first page's, which went with its context
+}
+
 TEST_F(ClockedSessions, LeaveTimestampsToCuptiWhereEveryRowIsKept) {
   start_in(Mode::Full);
   EXPECT_TRUE(cupti_.raw_timestamps.empty());

@@ -67,20 +67,35 @@ TEST_F(DeviceClocks, LeaveTheirWordsToAKernelThatHasNotBegun) {
     DeviceClock clock(table, 0);
     EXPECT_FALSE(clock.read(1ms).has_value());
   }
-  EXPECT_EQ(gpu_.frees, 0);
+  EXPECT_EQ(gpu_.registered, 1);
   gpu_.wait();
   { const DeviceClock clock(table, 0); }
-  EXPECT_EQ(gpu_.frees, 1);
+  EXPECT_EQ(gpu_.registered, 1);
 }
 
 TEST_F(DeviceClocks, LeaveAContextAloneThatTheProgramHasReset) {
   {
     DeviceClock clock(gpu_.table(), 0);
     fakes::Cuda::instance().active_contexts = 0;
+    EXPECT_TRUE(clock.was_reset());
     EXPECT_FALSE(clock.read(5s).has_value());
   }
   EXPECT_EQ(gpu_.launched(), 0U);
-  EXPECT_EQ(gpu_.frees, 0);  // the memory is gone with the context
+  EXPECT_EQ(gpu_.registered, 1);  // which went with the context
+}
+
+TEST_F(DeviceClocks, TellAContextFromTheOneThatWasReset) {
+  const driver::Cuda table = gpu_.table();
+  {
+    DeviceClock clock(table, 0);
+    EXPECT_FALSE(clock.was_reset());
+    fakes::Cuda::instance().context_id = 2;  // of the program's work after the reset
+    EXPECT_TRUE(clock.was_reset());
+    EXPECT_FALSE(clock.read(5s).has_value());
+    DeviceClock another(table, 0);
+    EXPECT_TRUE(another.read(5s).has_value());
+  }
+  EXPECT_EQ(gpu_.registered, 1);
 }
 
 }  // namespace

@@ -56,6 +56,14 @@ TEST_F(Events, TellTheMillisecondsBetweenThem) {
   EXPECT_DOUBLE_EQ(end->elapsed_time(*start), -1.0);
 }
 
+TEST_F(Events, OfADeviceThatWasResetComeFromAnotherPool) {
+  const auto before = event();
+  cuda_.context_id = 2;
+  const auto pool = pools_.of(0);
+  EXPECT_EQ(pool->counts().created, 0U);
+  EXPECT_EQ(pools_.of(0), pool);
+}
+
 TEST_F(Events, ComeFromThePoolAndGoBack) {
   for (int round = 0; round < 5000; ++round) {
     const auto start = event();

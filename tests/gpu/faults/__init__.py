@@ -44,6 +44,7 @@ class Fault:
         begin: the amount with which the search for that of a share begins.
         steps: how many of them are recorded.
         calls: how many of them are timed; all that differ in turn.
+        known: which share of a step each amount was measured to be.
     """
 
     rule: str
@@ -53,7 +54,7 @@ class Fault:
     begin: float = 1.0
     steps: int = STEPS
     calls: int = CALLS
-    _known: dict[float, float] = field(default_factory=dict, compare=False, repr=False)
+    known: dict[float, float] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -70,13 +71,11 @@ class Fault:
 
     def amount(self, share: float) -> float:
         """Of the fault, for it to be that share of a step."""
-        return amount_of(
-            share, lambda amount: self.share(self.slow(amount), self.fast(amount)), self.begin, self._known
-        )
+        return amount_of(share, lambda amount: self.share(self.slow(amount), self.fast(amount)), self.begin, self.known)
 
     def learn(self, amount: float, share: float) -> None:
         """What was measured better of an amount: another is looked for where it is not the share that is asked for."""
-        self._known[amount] = share
+        self.known[amount] = share
 
     def share(self, slow: Step, fast: Step) -> float:
         """What the mended step saves of the other."""
