@@ -72,10 +72,9 @@ struct RareReading {
   }
 };
 
-/// After how long what is read seldom is read again, where reading it took so much of a core: half of what sampling
-/// may cost is left for the rest.
+/// After how long what is read seldom is read again, where reading it took so much of a core.
 std::chrono::nanoseconds slow_interval(int64_t cpu_ns, unsigned gpus, std::chrono::nanoseconds interval) {
-  const double share = kSamplingShare / 2 * std::max(gpus, 1U);
+  const double share = kSlowShare * std::max(gpus, 1U);
   const std::chrono::nanoseconds affordable(static_cast<int64_t>(static_cast<double>(cpu_ns) / share));
   return std::max(interval, std::clamp(affordable, kSlowInterval, kLongestInterval));
 }
@@ -296,7 +295,7 @@ void GpuSampler::State::run_fast() {
     wake_.wait(lock, [this] { return ends_ || has_read_slow_; });
   }
   std::vector<std::optional<bool>> mig(count_);
-  Pace pace(interval_);
+  Pace pace(interval_, count_);
   int64_t cpu_ns = 0;
   auto due = std::chrono::steady_clock::now();
   auto settled_due = due;  // of limits and temperatures
@@ -326,7 +325,8 @@ void GpuSampler::State::run_fast() {
       keep(sample);
     }
     const auto ended = std::chrono::steady_clock::now();
-    pace.end_round((ended - began).count());
+    const int64_t before_ns = std::exchange(cpu_ns, base::thread_cpu_ns());
+    pace.end_round((ended - began).count(), cpu_ns - before_ns);
     due += interval_;
     const int64_t missed = ended > due ? (ended - due) / interval_ : 0;  // deadlines stay where they were
     due += missed * interval_;
@@ -335,7 +335,6 @@ void GpuSampler::State::run_fast() {
     cost_.skipped += static_cast<uint64_t>(missed);
     cost_.longest_ns = std::max<int64_t>(cost_.longest_ns, (ended - began).count());
     cost_.divisors = pace.divisors();
-    const int64_t before_ns = std::exchange(cpu_ns, base::thread_cpu_ns());
     cost_.cpu_ns += cpu_ns - before_ns;
   } while (sleep_until(due));
 }

@@ -2,7 +2,9 @@
 #include "gpuscope/nvml/pace.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <utility>
 
 #include "gpuscope/store/values.h"
 
@@ -14,34 +16,61 @@ constexpr int64_t kTooLong = 50;  // a round takes more than this part of the in
 constexpr int64_t kShort = 200;   // and less than this: 0.5 %
 constexpr unsigned kInARow = 3;
 constexpr int64_t kCalmNs = 60 * kSecondNs;
+constexpr int64_t kCommonNs = kSecondNs / 10;  // the interval of which the shares are
+constexpr std::size_t kInTurns = 3;            // parts before use
 
 }  // namespace
 
-Pace::Pace(std::chrono::nanoseconds interval)
+Pace::Pace(std::chrono::nanoseconds interval, unsigned gpus)
     : interval_ns_(std::max<int64_t>(1, interval.count())),
-      most_(static_cast<unsigned>(std::clamp<int64_t>(kSecondNs / interval_ns_, 1, 1U << 16))) {}
+      cpu_limit_ns_(static_cast<int64_t>(kRoundShare * std::max(gpus, 1U) *
+                                         static_cast<double>(std::max(interval_ns_, kCommonNs)))),
+      most_(std::bit_floor(static_cast<unsigned>(std::clamp<int64_t>(kSecondNs / interval_ns_, 1, 1U << 16)))),
+      in_turns_(kInTurns * (std::bit_width(most_) - 1U)) {}
 
-void Pace::end_round(int64_t took_ns) {
+void Pace::end_round(int64_t took_ns, int64_t cpu_ns) {
   ++round_;
   too_long_ = took_ns * kTooLong > interval_ns_ ? too_long_ + 1 : 0;
-  short_ = took_ns * kShort < interval_ns_ ? short_ + 1 : 0;
   if (too_long_ == kInARow) {
     too_long_ = 0;
     slow_down();
-  } else if (steps_ > 0 && static_cast<int64_t>(short_) * interval_ns_ >= kCalmNs) {
+  }
+  if (runs_too_long(cpu_ns)) {
+    while (slow_down() && steps_ < in_turns_ && steps_ % kInTurns != 0) {
+    }
+  }
+  short_ = is_calm_ && took_ns * kShort < interval_ns_ ? short_ + 1 : 0;
+  if (steps_ > 0 && static_cast<int64_t>(short_) * interval_ns_ >= kCalmNs) {
     short_ = 0;
     --steps_;
-    divisors_[steps_ % divisors_.size()] /= 2;
+    divisor_of(steps_) /= 2;
   }
 }
 
-void Pace::slow_down() {
-  unsigned& divisor = divisors_[steps_ % divisors_.size()];
-  if (divisor * 2 > most_) {
-    return;  // all parts are halved in turns, so that the others have come as far
+// Each part is read equally often in as many rounds as the most that a divisor can be.
+bool Pace::runs_too_long(int64_t cpu_ns) {
+  cpu_ns_ += cpu_ns;
+  if (round_ % most_ != 0) {
+    return false;
+  }
+  const int64_t mean_ns = std::exchange(cpu_ns_, 0) / most_;
+  if (round_ == most_) {
+    return false;  // what beginning takes comes once
+  }
+  is_calm_ = 2 * mean_ns < cpu_limit_ns_;
+  return mean_ns > cpu_limit_ns_;
+}
+
+unsigned& Pace::divisor_of(uint64_t step) noexcept { return divisors_[step < in_turns_ ? step % kInTurns : kInTurns]; }
+
+bool Pace::slow_down() {
+  unsigned& divisor = divisor_of(steps_);
+  if (divisor == most_) {
+    return false;
   }
   divisor *= 2;
   ++steps_;
+  return true;
 }
 
 void Allowance::spend(int64_t now_ns, int64_t cpu_ns) {

@@ -13,35 +13,47 @@ enum class Part : std::size_t { kCounters, kLinks, kMemory, kUse };
 inline constexpr std::array kPartNames{"performance_counters", "link_bytes", "memory", "use"};
 using Divisors = std::array<unsigned, kPartNames.size()>;
 
+/// Of a core, for each GPU that is read, at 10 Hz: all of it, what is read each round, and what differs seldom.
+inline constexpr double kSamplingShare = 0.002;
+inline constexpr double kRoundShare = 0.0015;
+inline constexpr double kSlowShare = 0.0004;
+
 /// Limits what sampling takes. Where three rounds in a row each take more than 2 % of the interval, the next part is
-/// read half as often: performance counters first, use last, then these again, at least once a second each. The last
-/// such step is undone after a minute of rounds that take less than 0.5 %: what it gave back is then at most 1 %.
-/// One thread.
+/// read half as often: performance counters, bytes of links and memory in turns, at least once a second each, and use
+/// only then. Where a second's rounds run for more than their share of a core, all three at once are, or use: a call of
+/// NVML takes 2 us on some hosts and 40 on others. Rounds that were asked for more often than at 10 Hz may run for as
+/// long each. The last such step is undone after a minute of rounds that take less than 0.5 % and ran for less than
+/// half of the share. One thread.
 class Pace {
  public:
-  explicit Pace(std::chrono::nanoseconds interval);
+  Pace(std::chrono::nanoseconds interval, unsigned gpus);
 
   /// Whether this round reads it.
   bool has(Part part) const noexcept { return round_ % divisors_[static_cast<std::size_t>(part)] == 0; }
   /// Each how manieth round reads it.
   unsigned divisor(Part part) const noexcept { return divisors_[static_cast<std::size_t>(part)]; }
   const Divisors& divisors() const noexcept { return divisors_; }
-  void end_round(int64_t took_ns);
+  /// How long it took, and for how long the thread ran.
+  void end_round(int64_t took_ns, int64_t cpu_ns);
 
  private:
-  void slow_down();
+  /// Of the step with this number, from 0 on.
+  unsigned& divisor_of(uint64_t step) noexcept;
+  bool slow_down();
+  bool runs_too_long(int64_t cpu_ns);
 
   int64_t interval_ns_;
-  unsigned most_;  // of a divisor
+  int64_t cpu_limit_ns_;  // of a round
+  unsigned most_;         // of a divisor, a power of two
+  uint64_t in_turns_;     // steps, until all parts but use are read as seldom as may be
   uint64_t round_ = 0;
   uint64_t steps_ = 0;
   unsigned too_long_ = 0;  // rounds in a row
   uint64_t short_ = 0;
+  int64_t cpu_ns_ = 0;  // of the rounds since a part was last read seldom
+  bool is_calm_ = true;
   Divisors divisors_{1, 1, 1, 1};
 };
-
-/// Of a core, for each GPU that is read.
-inline constexpr double kSamplingShare = 0.002;
 
 /// What may be spent of a core: so much at once, and a share of the time in the long run. What takes long waits until
 /// nothing is owed. Times in ns. One thread.

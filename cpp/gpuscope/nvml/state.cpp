@@ -36,7 +36,7 @@ constexpr const char* kOverTime = "it is a mean over time, which a sampler has a
 
 constexpr const char* kWhileWatched = "NVML tells of errors when they happen, to a sampler; the kernel's log has them";
 
-constexpr const char* kReadLessOften = "it is read less often, as reading took too much of the interval";
+constexpr const char* kReadLessOften = "it is read less often, as reading took too much of the interval or of a core";
 
 constexpr int kFreeSearches = 2;
 constexpr std::chrono::seconds kLongestWait(60);

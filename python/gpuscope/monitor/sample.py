@@ -65,7 +65,7 @@ class SamplingCost:
         mean_s: seconds that a sample of one GPU took, in the mean.
         p99_s: what 99 % of the samples did not exceed, within 3.1 %.
         skipped: rounds that were due while another took too long.
-        limited: what is read each second, fourth or so round alone, as reading took more than 2 % of the interval:
+        limited: what is read each second, fourth or so round alone, as reading took too long (`SamplingCost`):
             ``performance_counters/2+link_bytes/2``; empty where all is read in each.
     """
 

@@ -8,20 +8,20 @@ namespace {
 
 using namespace std::chrono_literals;
 
-void run(Pace& pace, int rounds, std::chrono::nanoseconds took) {
+void run(Pace& pace, int rounds, std::chrono::nanoseconds took, std::chrono::nanoseconds cpu = 0ns) {
   for (int round = 0; round < rounds; ++round) {
-    pace.end_round(took.count());
+    pace.end_round(took.count(), cpu.count());
   }
 }
 
 TEST(Paces, ReadEverythingWhereItIsQuick) {
-  Pace pace(100ms);
+  Pace pace(100ms, 1);
   run(pace, 1000, 2ms);
   EXPECT_EQ(pace.divisors(), (Divisors{1, 1, 1, 1}));
 }
 
 TEST(Paces, HalveTheNextPartAfterThreeRoundsInARowThatTookTooLong) {
-  Pace pace(100ms);
+  Pace pace(100ms, 1);
   run(pace, 2, 3ms);
   run(pace, 1, 1ms);
   run(pace, 2, 3ms);
@@ -31,32 +31,79 @@ TEST(Paces, HalveTheNextPartAfterThreeRoundsInARowThatTookTooLong) {
   run(pace, 3, 3ms);
   EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 1, 1}));
   run(pace, 9, 3ms);
-  EXPECT_EQ(pace.divisors(), (Divisors{4, 2, 2, 2}));
+  EXPECT_EQ(pace.divisors(), (Divisors{4, 4, 2, 1}));
+}
+
+TEST(Paces, ReadUseEachRoundUntilAllOthersAreReadOnceASecond) {
+  Pace pace(100ms, 1);
+  run(pace, 3 * 9, 3ms);
+  EXPECT_EQ(pace.divisors(), (Divisors{8, 8, 8, 1}));
+  run(pace, 3, 3ms);
+  EXPECT_EQ(pace.divisors(), (Divisors{8, 8, 8, 2}));
+}
+
+TEST(Paces, HalveAllPartsButUseWhereASecondsRoundsRunForMoreThanTheirShareOfACore) {
+  Pace pace(100ms, 1);
+  run(pace, 8, 1ms, 400us);  // what beginning takes
+  run(pace, 8, 1ms, 140us);
+  EXPECT_EQ(pace.divisors(), (Divisors{1, 1, 1, 1}));
+  run(pace, 4, 1ms, 200us);
+  run(pace, 4, 1ms, 160us);
+  EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 2, 1}));
+  run(pace, 16, 1ms, 160us);
+  EXPECT_EQ(pace.divisors(), (Divisors{8, 8, 8, 1}));
+  run(pace, 8, 1ms, 160us);
+  EXPECT_EQ(pace.divisors(), (Divisors{8, 8, 8, 2}));
+}
+
+TEST(Paces, GiveEachGpuItsShare) {
+  Pace pace(100ms, 4);
+  run(pace, 96, 1ms, 590us);
+  EXPECT_EQ(pace.divisors(), (Divisors{1, 1, 1, 1}));
+  run(pace, 8, 1ms, 610us);
+  EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 2, 1}));
+}
+
+TEST(Paces, LetRoundsThatComeMoreOftenThanAtTenHertzRunForAsLong) {
+  Pace pace(10ms, 1);
+  run(pace, 1000, 140us, 140us);
+  EXPECT_EQ(pace.divisors(), (Divisors{1, 1, 1, 1}));
+}
+
+TEST(Paces, KeepWhatTheyGaveUpWhileMoreThanHalfOfTheShareIsUsed) {
+  Pace pace(100ms, 1);
+  run(pace, 8, 100us);
+  run(pace, 8, 100us, 200us);
+  EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 2, 1}));
+  run(pace, 10'000, 100us, 80us);
+  EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 2, 1}));
+  run(pace, 620, 100us, 70us);
+  EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 1, 1}));
 }
 
 TEST(Paces, ReadEachPartOnceASecondAtLeast) {
-  Pace pace(100ms);
+  Pace pace(100ms, 1);
   run(pace, 1000, 90ms);
   EXPECT_EQ(pace.divisors(), (Divisors{8, 8, 8, 8}));
-  Pace slow(1s);
+  Pace slow(1s, 1);
   run(slow, 1000, 900ms);
   EXPECT_EQ(slow.divisors(), (Divisors{1, 1, 1, 1}));
 }
 
 TEST(Paces, ReadAPartEachSoManiethRound) {
-  Pace pace(10ms);
+  Pace pace(10ms, 1);
   run(pace, 3, 1ms);
   int read = 0;
   for (int round = 0; round < 100; ++round) {
     read += pace.has(Part::kCounters) ? 1 : 0;
     EXPECT_TRUE(pace.has(Part::kUse));
-    pace.end_round(100'000);
+    pace.end_round(100'000, 0);
   }
   EXPECT_EQ(read, 50);
 }
 
 TEST(Paces, GoBackAfterAMinuteThatTookLittle) {
-  Pace pace(100ms);
+  Pace pace(100ms, 1);
   run(pace, 6, 3ms);
   EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 1, 1}));
   run(pace, 599, 100us);
