@@ -106,6 +106,7 @@ import gpuscope
 from gpuscope import _core, ProfilerActivity
 
 driver, rows, reasons, readings = ctypes.CDLL("libcuda.so.1"), [], [], []
+kept = _core.Event()  # its pool keeps the context between windows, as CUDA's runtime does
 
 def spin():
     kernels = _core.Kernels()
@@ -134,7 +135,7 @@ print(json.dumps({"rows": rows, "reasons": reasons, "readings": readings}))
 def test_a_device_that_is_reset_meanwhile_harms_neither_program_nor_recording(mode: str) -> None:
     found = last_facts(run(sys.executable, "-c", RESET, mode))
     assert (found["rows"], found["reasons"]) == ([400] * 3, [])
-    assert all(count > 2 for count in found["readings"]) == (mode == "ring")
+    assert [count > 0 for count in found["readings"]] == [mode == "ring"] * 3
 
 
 def test_a_full_recording_has_cuptis_own_times_until_these_cost_more() -> None:

@@ -5,17 +5,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <cstdlib>
 #include <ctime>
 #include <deque>
 #include <mutex>
 #include <set>
+#include <string_view>
 #include <thread>
 #include <utility>
 
 #include "gpuscope/base/clock.h"
-#include "gpuscope/base/file.h"
+#include "gpuscope/base/host_usage.h"
 
 namespace gpuscope::nvml {
 namespace {
@@ -34,10 +36,13 @@ double process_cpu_s() {
 }
 
 // The second number of /proc/self/statm, see proc(5).
-uint64_t resident_bytes() {
-  const std::string text = base::read_file("/proc/self/statm");
-  char* rest = nullptr;
-  std::strtoull(text.c_str(), &rest, 10);
+uint64_t resident_bytes(const base::KeptFile& statm) {
+  std::array<char, 128> room{};  // of numbers and spaces; a zero ends what was read
+  const std::string_view text = statm.read(room.data(), room.size() - 1);
+  char* rest = room.data();
+  if (!text.empty()) {
+    std::strtoull(rest, &rest, 10);
+  }
   return std::strtoull(rest, nullptr, 10) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
@@ -72,12 +77,29 @@ struct RareReading {
   }
 };
 
-/// After how long what is read seldom is read again, where reading it took so much of a core.
-std::chrono::nanoseconds slow_interval(int64_t cpu_ns, unsigned gpus, std::chrono::nanoseconds interval) {
-  const double share = kSlowShare * std::max(gpus, 1U);
-  const std::chrono::nanoseconds affordable(static_cast<int64_t>(static_cast<double>(cpu_ns) / share));
-  return std::max(interval, std::clamp(affordable, kSlowInterval, kLongestInterval));
-}
+/// What is read once a second, or as seldom as keeps it to its share of a core. One thread.
+class Seldom {
+ public:
+  Seldom(double share, std::chrono::nanoseconds interval) : share_(share), interval_(interval) {}
+
+  bool is_due() const { return due_ <= std::chrono::steady_clock::now(); }
+  void has_taken(int64_t cpu_ns) {
+    const bool is_first = std::exchange(is_first_, false);  // what beginning takes comes once
+    const std::chrono::nanoseconds affordable(is_first ? 0
+                                                       : static_cast<int64_t>(static_cast<double>(cpu_ns) / share_));
+    wait_ = std::max(interval_, std::clamp(affordable, kSlowInterval, kLongestInterval));
+    due_ = std::max(due_ + wait_, std::chrono::steady_clock::now());
+  }
+  /// After how long it is due again.
+  std::chrono::nanoseconds wait() const noexcept { return wait_; }
+
+ private:
+  double share_;
+  std::chrono::nanoseconds interval_;
+  std::chrono::nanoseconds wait_{0};
+  std::chrono::steady_clock::time_point due_ = std::chrono::steady_clock::now();
+  bool is_first_ = true;
+};
 
 /// Takes over what the slow thread read last; what the fast one reads stays. Nothing for a GPU that is lost.
 void merge_slow(GpuState& state, const GpuState& slow) {
@@ -296,6 +318,7 @@ void GpuSampler::State::run_fast() {
   }
   std::vector<std::optional<bool>> mig(count_);
   Pace pace(interval_, count_);
+  const base::KeptFile statm("/proc/self/statm");
   int64_t cpu_ns = 0;
   auto due = std::chrono::steady_clock::now();
   auto settled_due = due;  // of limits and temperatures
@@ -305,7 +328,8 @@ void GpuSampler::State::run_fast() {
     if (is_settled_due) {
       settled_due = due + kSlowInterval;
     }
-    GpuSample sample{.process_cpu_s = process_cpu_s(), .resident_bytes = resident_bytes(), .state = {}, .host = {}};
+    GpuSample sample{
+        .process_cpu_s = process_cpu_s(), .resident_bytes = resident_bytes(statm), .state = {}, .host = {}};
     if (readers.empty()) {
       sample.time_ns = now_ns();
       keep(sample);
@@ -353,16 +377,19 @@ void GpuSampler::State::run_slow() {
   unsigned turn = 0;  // whose GPU's turn it is to have read what takes long
   std::vector<RareReading> rare(count_);
   std::optional<Allowance> allowance;  // from the first round on: what beginning takes comes once
+  Seldom host_pace(kSlowShare, interval_);
+  Seldom gpu_pace(kSlowShare * std::max(count_, 1U), interval_);
   auto due = std::chrono::steady_clock::now();
-  auto slow_due = due;
   do {
-    SlowState host{.time_ns = now_ns(), .state = {}, .host = host_reader.read()};
-    {
+    if (host_pace.is_due()) {  // it has a file for each thread of the program
+      const int64_t before_ns = base::thread_cpu_ns();
+      SlowState host{.time_ns = now_ns(), .state = {}, .host = host_reader.read()};
+      host_pace.has_taken(base::thread_cpu_ns() - before_ns);
       const std::lock_guard lock(mutex_);
       slow_host_ = std::move(host);
     }
     xids.read(now_ns());
-    const bool is_slow_due = slow_due <= std::chrono::steady_clock::now();
+    const bool is_slow_due = gpu_pace.is_due();
     int64_t slow_cpu_ns = 0;
     for (GpuReader& reader : readers) {
       const std::optional<bool> mig = reader.state().mig;
@@ -403,9 +430,8 @@ void GpuSampler::State::run_slow() {
     due = std::max(due + std::max(kSlowInterval, interval_), std::chrono::steady_clock::now());
     const std::lock_guard lock(mutex_);
     if (is_slow_due) {
-      const std::chrono::nanoseconds interval = slow_interval(allowance ? slow_cpu_ns : 0, count_, interval_);
-      slow_due = std::max(slow_due + interval, std::chrono::steady_clock::now());
-      cost_.slow_interval_ns = interval.count();
+      gpu_pace.has_taken(slow_cpu_ns);
+      cost_.slow_interval_ns = gpu_pace.wait().count();
     }
     has_read_slow_ = true;
     wake_.notify_all();

@@ -49,8 +49,8 @@ struct SamplingCost {
 
 /// Reads all GPUs at an interval on a thread of its own, limits and temperatures once a second, and the rest on a
 /// second one: neither takes Python's GIL, and no thread that launches waits for them. That one reads seconds of
-/// throttling once a second; what differs seldom likewise, unless that takes more than `kSlowShare` of a core for each
-/// GPU, and then as often as it takes no more; and what takes long as often as both threads together keep to
+/// throttling once a second; what differs seldom and the host likewise, unless that takes more than `kSlowShare` of a
+/// core, and then as often as it takes no more; and what takes long as often as both threads together keep to
 /// `kSamplingShare`. Each is read each half minute at least, and the last at once where what holds clocks back has
 /// changed. Where reading takes too much of the interval or of a core, less is read each time (`Pace`), and `cost` says
 /// of what; figures that a round did not read are those of an earlier one, but for bytes of links, which are absent.

@@ -45,28 +45,28 @@ TEST(Paces, ReadUseEachRoundUntilAllOthersAreReadOnceASecond) {
 TEST(Paces, HalveAllPartsButUseWhereASecondsRoundsRunForMoreThanTheirShareOfACore) {
   Pace pace(100ms, 1);
   run(pace, 8, 1ms, 400us);  // what beginning takes
-  run(pace, 8, 1ms, 140us);
+  run(pace, 8, 1ms, 120us);
   EXPECT_EQ(pace.divisors(), (Divisors{1, 1, 1, 1}));
   run(pace, 4, 1ms, 200us);
-  run(pace, 4, 1ms, 160us);
+  run(pace, 4, 1ms, 140us);
   EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 2, 1}));
-  run(pace, 16, 1ms, 160us);
+  run(pace, 16, 1ms, 140us);
   EXPECT_EQ(pace.divisors(), (Divisors{8, 8, 8, 1}));
-  run(pace, 8, 1ms, 160us);
+  run(pace, 8, 1ms, 140us);
   EXPECT_EQ(pace.divisors(), (Divisors{8, 8, 8, 2}));
 }
 
 TEST(Paces, GiveEachGpuItsShare) {
   Pace pace(100ms, 4);
-  run(pace, 96, 1ms, 590us);
+  run(pace, 96, 1ms, 510us);
   EXPECT_EQ(pace.divisors(), (Divisors{1, 1, 1, 1}));
-  run(pace, 8, 1ms, 610us);
+  run(pace, 8, 1ms, 530us);
   EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 2, 1}));
 }
 
 TEST(Paces, LetRoundsThatComeMoreOftenThanAtTenHertzRunForAsLong) {
   Pace pace(10ms, 1);
-  run(pace, 1000, 140us, 140us);
+  run(pace, 1000, 120us, 120us);
   EXPECT_EQ(pace.divisors(), (Divisors{1, 1, 1, 1}));
 }
 
@@ -75,9 +75,9 @@ TEST(Paces, KeepWhatTheyGaveUpWhileMoreThanHalfOfTheShareIsUsed) {
   run(pace, 8, 100us);
   run(pace, 8, 100us, 200us);
   EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 2, 1}));
-  run(pace, 10'000, 100us, 80us);
+  run(pace, 10'000, 100us, 70us);
   EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 2, 1}));
-  run(pace, 620, 100us, 70us);
+  run(pace, 620, 100us, 60us);
   EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 1, 1}));
 }
 

@@ -223,7 +223,7 @@ def timed_ms(step: Step, calls: int = CALLS) -> float:
         torch.cuda.synchronize()
         return time.perf_counter() - began
 
-    lasted(few)  # what a pause has put to sleep is late with its first part alone
+    lasted(few + calls)  # what begins, as each of several workers, and what a pause has put to sleep is late at first
     before = lasted(few)
     return (lasted(few + calls) - before) / calls * 1e3
 
