@@ -643,6 +643,10 @@ class HostAnchors:
         """
         An event, its time in ns, and the ns by which that may be wrong; None when the GPU did not answer in time.
         """
+    def was_reset(self) -> bool:
+        """
+        Whether the program has reset the device: others are to be made, and what these gave is of no use.
+        """
 class Kernels:
     """
     Built-in kernels, launched through the driver on the primary context.

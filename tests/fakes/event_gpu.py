@@ -23,6 +23,7 @@ class FakeGpu:
         self.broken = False
         self.answers = True
         self.asked = 0
+        self.resets = 0
         self.waited = 0
         self.live = 0
         self.made: list[FakeEvent] = []  # the first few
@@ -107,6 +108,10 @@ class FakeAnchors:
     def __init__(self, gpu: FakeGpu, device: int) -> None:
         self.gpu = gpu
         self.device = device
+        self.resets = gpu.resets
+
+    def was_reset(self) -> bool:
+        return self.gpu.resets != self.resets
 
     def take(self, timeout_ns: int) -> tuple[FakeEvent, int, int] | None:
         self.gpu.asked += 1

@@ -88,7 +88,8 @@ class RangeCounters {
       throw base::InvalidArgument("counters are measured while a profiler runs: stop it first");
     }
     const timing::PrimaryContext::Current current(context_);
-    profiler_.emplace(libraries.collector.cupti(), context_.handle(), device, metrics);
+    profiler_ =
+        std::make_unique<counters::RangeProfiler>(libraries.collector.cupti(), context_.handle(), device, metrics);
     passes_ = profiler_->passes();
     chip_ = profiler_->chip();
   }
@@ -113,18 +114,19 @@ class RangeCounters {
   /// Gives the counters back, also in the middle of a pass. Any number of times.
   void close() noexcept {
     context_.release_in([this](const driver::Cuda& cuda) {
-      if (profiler_.has_value() && cuda.context_synchronize != nullptr) {
+      if (profiler_ != nullptr && cuda.context_synchronize != nullptr) {
         cuda.context_synchronize();  // a range ends when its work has
       }
       profiler_.reset();
     });
+    (void)profiler_.release();  // CUPTI is not asked about a context that was reset
   }
   std::size_t passes() const noexcept { return passes_; }
   std::string chip() const { return chip_; }
 
  private:
   counters::RangeProfiler& profiler() {
-    if (!profiler_.has_value()) {
+    if (profiler_ == nullptr) {
       throw base::InvalidArgument("the counters were closed");
     }
     return *profiler_;
@@ -133,7 +135,7 @@ class RangeCounters {
   timing::PrimaryContext context_;
   std::size_t passes_ = 0;
   std::string chip_;
-  std::optional<counters::RangeProfiler> profiler_;
+  std::unique_ptr<counters::RangeProfiler> profiler_;
 };
 
 }  // namespace

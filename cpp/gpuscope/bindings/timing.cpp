@@ -73,6 +73,8 @@ void bind_host_anchors(py::module_& module) {
   py::class_<HostAnchors>(module, "HostAnchors", "Places a device's events on the clock of time.perf_counter_ns().")
       .def(py::init([](int device) { return std::make_unique<HostAnchors>(pools().of(device)); }),
            py::arg("device") = 0)
+      .def("was_reset", &HostAnchors::was_reset,
+           "Whether the program has reset the device: others are to be made, and what these gave is of no use.")
       .def(
           "take",
           [](const HostAnchors& self, int64_t timeout_ns) -> std::optional<Anchor> {

@@ -15,6 +15,7 @@ constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr int64_t kTooLong = 50;  // a round takes more than this part of the interval: 2 %
 constexpr int64_t kShort = 200;   // and less than this: 0.5 %
 constexpr unsigned kInARow = 3;
+constexpr unsigned kWindows = 2;  // in a row, likewise
 constexpr int64_t kCalmNs = 60 * kSecondNs;
 constexpr int64_t kCommonNs = kSecondNs / 10;  // the interval of which the shares are
 constexpr std::size_t kInTurns = 3;            // parts before use
@@ -47,7 +48,8 @@ void Pace::end_round(int64_t took_ns, int64_t cpu_ns) {
   }
 }
 
-// Each part is read equally often in as many rounds as the most that a divisor can be.
+// A window is as many rounds as the most that a divisor can be: each part is read equally often in all. What is read
+// once a second may be in it twice, and a call may once take long: two windows in a row tell.
 bool Pace::runs_too_long(int64_t cpu_ns) {
   cpu_ns_ += cpu_ns;
   if (round_ % most_ != 0) {
@@ -58,7 +60,12 @@ bool Pace::runs_too_long(int64_t cpu_ns) {
     return false;  // what beginning takes comes once
   }
   is_calm_ = 2 * mean_ns < cpu_limit_ns_;
-  return mean_ns > cpu_limit_ns_;
+  busy_ = mean_ns > cpu_limit_ns_ ? busy_ + 1 : 0;
+  if (busy_ < kWindows) {
+    return false;
+  }
+  busy_ = 0;
+  return true;
 }
 
 unsigned& Pace::divisor_of(uint64_t step) noexcept { return divisors_[step < in_turns_ ? step % kInTurns : kInTurns]; }

@@ -21,10 +21,10 @@ inline constexpr double kSlowShare = 0.0003;
 
 /// Limits what sampling takes. Where three rounds in a row each take more than 2 % of the interval, the next part is
 /// read half as often: performance counters, bytes of links and memory in turns, at least once a second each, and use
-/// only then. Where a second's rounds run for more than their share of a core, all three at once are, or use: a call of
-/// NVML takes 2 us on some hosts and 40 on others. Rounds that were asked for more often than at 10 Hz may run for as
-/// long each. The last such step is undone after a minute of rounds that take less than 0.5 % and ran for less than
-/// half of the share. One thread.
+/// only then. Where the rounds of two seconds in a row run for more than their share of a core, all three at once are,
+/// or use: a call of NVML takes 2 us on some hosts and 40 on others. Rounds that were asked for more often than at 10
+/// Hz may run for as long each. The last such step is undone after a minute of rounds that take less than 0.5 % and ran
+/// for less than half of the share. One thread.
 class Pace {
  public:
   Pace(std::chrono::nanoseconds interval, unsigned gpus);
@@ -51,7 +51,8 @@ class Pace {
   uint64_t steps_ = 0;
   unsigned too_long_ = 0;  // rounds in a row
   uint64_t short_ = 0;
-  int64_t cpu_ns_ = 0;  // of the rounds since a part was last read seldom
+  int64_t cpu_ns_ = 0;  // of the rounds of this window
+  unsigned busy_ = 0;   // windows in a row above the share
   bool is_calm_ = true;
   Divisors divisors_{1, 1, 1, 1};
 };

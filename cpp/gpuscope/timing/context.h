@@ -24,7 +24,8 @@ class PrimaryContext {
   const driver::Cuda& cuda() const noexcept { return cuda_; }
   driver::CuContext handle() const noexcept { return context_; }
   /// The program has reset the device (cudaDeviceReset): all that was made in the context is gone, host memory too. Its
-  /// next work makes another of the same handle, which drivers before CUDA 12 do not tell from it.
+  /// next work makes another of the same handle, which drivers before CUDA 12 do not tell from it. So too where the
+  /// driver no longer answers, as at the end of the process and in a forked child: nothing can be released there.
   bool was_reset() const noexcept;
   /// Calls `release(cuda)` with the context current: for destructors. Where the device was reset there is nothing to
   /// release.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/timing/device_clock.h"
 
+#include <sys/mman.h>
+
 #include <atomic>
 #include <cstddef>
 #include <memory>
@@ -81,10 +83,11 @@ DeviceClock::DeviceClock(const driver::Cuda& cuda, int ordinal) : context_(cuda,
   const PrimaryContext::Current current(context_);
   module_ = std::make_unique<Module>(context_, kClockKernel);
   function_ = module_->function(kKernel);
-  void* page = std::aligned_alloc(base::kPageBytes, base::kPageBytes);
-  if (page == nullptr) {
+  void* page = mmap(nullptr, base::kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) {
     throw std::bad_alloc();
   }
+  madvise(page, base::kPageBytes, MADV_DONTFORK);  // a child's copy could leave the GPU the old page, and us a new one
   words_.reset(new (page) Words{.asked = 0, .ended = 1, .device_ns = 0});
   GPUSCOPE_CUDA(cuda, mem_host_register, page, base::kPageBytes, kPortableAndMapped);
   int code = cuda.mem_host_get_device_pointer(&address_, page, 0);
@@ -95,21 +98,25 @@ DeviceClock::DeviceClock(const driver::Cuda& cuda, int ordinal) : context_(cuda,
   }
 }
 
+void DeviceClock::Free::operator()(Words* words) const noexcept { munmap(words, base::kPageBytes); }
+
 DeviceClock::~DeviceClock() {
+  Words* words = words_.release();  // which the GPU may write to until it is known to have ended
   if (context_.was_reset()) {
     leave_behind(std::move(module_));
     return;
   }
-  std::atomic_ref(words_->asked).store(kNoMore, std::memory_order_release);
-  if (std::atomic_ref(words_->ended).load(std::memory_order_acquire) == 0) {
+  std::atomic_ref(words->asked).store(kNoMore, std::memory_order_release);
+  if (std::atomic_ref(words->ended).load(std::memory_order_acquire) == 0) {
     // A kernel that waits behind work of the program's will read the words: to unload it could take for ever.
-    (void)words_.release();
     leave_behind(std::move(module_));
     return;
   }
   context_.release_in([&](const driver::Cuda& cuda) {
     cuda.stream_destroy(stream_);
-    cuda.mem_host_unregister(words_.get());
+    if (cuda.mem_host_unregister(words) == 0) {
+      words_.reset(words);
+    }
   });
 }
 

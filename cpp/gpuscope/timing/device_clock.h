@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 
@@ -44,7 +43,7 @@ class DeviceClock {
 
  private:
   struct Free {
-    void operator()(Words* words) const noexcept { std::free(words); }
+    void operator()(Words* words) const noexcept;
   };
 
   PrimaryContext context_;

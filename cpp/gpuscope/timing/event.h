@@ -126,6 +126,8 @@ class HostAnchors {
   /// The best of a few tries; without an event when the GPU answered none of them in time, as when the hardware queues
   /// of all streams are one (CUDA_DEVICE_MAX_CONNECTIONS=1) and it is full.
   HostAnchor take(int64_t timeout_ns) const;
+  /// Its stream went with the context: others are to be made, and anchors that it gave are of no use.
+  bool was_reset() const noexcept { return pool_->context().was_reset(); }
 
  private:
   std::shared_ptr<EventPool> pool_;

@@ -93,7 +93,9 @@ Gate::Gate(const PrimaryContext& context)
 }
 
 Gate::~Gate() {
-  open();
+  if (!context_.was_reset()) {  // else the words are gone
+    open();
+  }
   context_.release_in([&](const driver::Cuda& cuda) { cuda.mem_free_host(words_); });
 }
 

@@ -64,6 +64,10 @@ class _Anchors:
         """An anchor of the last second; None when the GPU does not answer in `wait_ns`."""
         with self._lock:
             now_ns = time.perf_counter_ns()
+            source = self._sources.get(device)
+            if source is not None and source.was_reset():
+                del self._sources[device]
+                self._latest.pop(device, None)
             latest = self._latest.get(device)
             if latest is not None and now_ns - latest.host_ns < _ANCHOR_AGE_NS:
                 return latest

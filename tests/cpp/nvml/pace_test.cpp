@@ -42,25 +42,36 @@ TEST(Paces, ReadUseEachRoundUntilAllOthersAreReadOnceASecond) {
   EXPECT_EQ(pace.divisors(), (Divisors{8, 8, 8, 2}));
 }
 
-TEST(Paces, HalveAllPartsButUseWhereASecondsRoundsRunForMoreThanTheirShareOfACore) {
+TEST(Paces, HalveAllPartsButUseWhereRoundsRunForMoreThanTheirShareOfACore) {
   Pace pace(100ms, 1);
   run(pace, 8, 1ms, 400us);  // what beginning takes
-  run(pace, 8, 1ms, 120us);
+  run(pace, 16, 1ms, 120us);
   EXPECT_EQ(pace.divisors(), (Divisors{1, 1, 1, 1}));
+  run(pace, 8, 1ms, 200us);
   run(pace, 4, 1ms, 200us);
   run(pace, 4, 1ms, 140us);
   EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 2, 1}));
-  run(pace, 16, 1ms, 140us);
+  run(pace, 2 * 16, 1ms, 140us);
   EXPECT_EQ(pace.divisors(), (Divisors{8, 8, 8, 1}));
-  run(pace, 8, 1ms, 140us);
+  run(pace, 16, 1ms, 140us);
   EXPECT_EQ(pace.divisors(), (Divisors{8, 8, 8, 2}));
+}
+
+TEST(Paces, GiveNothingUpForACallThatOnceTakesLong) {
+  Pace pace(100ms, 1);
+  run(pace, 16, 1ms, 50us);
+  for (int minute = 0; minute < 10; ++minute) {
+    run(pace, 1, 10ms, 5ms);
+    run(pace, 599, 1ms, 50us);
+  }
+  EXPECT_EQ(pace.divisors(), (Divisors{1, 1, 1, 1}));
 }
 
 TEST(Paces, GiveEachGpuItsShare) {
   Pace pace(100ms, 4);
   run(pace, 96, 1ms, 510us);
   EXPECT_EQ(pace.divisors(), (Divisors{1, 1, 1, 1}));
-  run(pace, 8, 1ms, 530us);
+  run(pace, 16, 1ms, 530us);
   EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 2, 1}));
 }
 
@@ -73,7 +84,7 @@ TEST(Paces, LetRoundsThatComeMoreOftenThanAtTenHertzRunForAsLong) {
 TEST(Paces, KeepWhatTheyGaveUpWhileMoreThanHalfOfTheShareIsUsed) {
   Pace pace(100ms, 1);
   run(pace, 8, 100us);
-  run(pace, 8, 100us, 200us);
+  run(pace, 16, 100us, 200us);
   EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 2, 1}));
   run(pace, 10'000, 100us, 70us);
   EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 2, 1}));

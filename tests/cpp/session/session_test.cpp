@@ -201,7 +201,8 @@ TEST_F(ClockedSessions, ReadTheClockOnAfterTheDeviceWasReset) {
   Session& session = start_in(Mode::Ring);
   session.open();
   cuda_.context_id = 2;
-  while (gpu_.launched() < 3) {
+  const std::size_t before = gpu_.launched();
+  while (gpu_.launched() < before + 3) {
     std::this_thread::sleep_for(kShort);
   }
   launch();

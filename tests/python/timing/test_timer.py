@@ -224,6 +224,17 @@ def test_anchor_serves_many_blocks(gpu):
     assert gpu.asked < 10
 
 
+def test_anchor_is_taken_anew_once_the_program_has_reset_the_gpu(gpu):
+    with Timer():
+        pass
+    asked = gpu.asked
+    gpu.resets += 1
+    with Timer() as timer:
+        gpu.work(0.005)
+    assert gpu.asked == asked + 1
+    assert timer.wall_time is not None
+
+
 def test_line_has_all_three_times(gpu):
     with Timer() as timer:
         gpu.work(0.00123)
