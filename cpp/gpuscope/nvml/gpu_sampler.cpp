@@ -24,9 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::chrono::nanoseconds kSlowInterval = 1s;
-constexpr std::chrono::nanoseconds kLongestInterval = 30s;  // of what is read seldom or rarely
-constexpr std::size_t kMostSamples = 10'000;                // some 15 MB
+constexpr std::size_t kMostSamples = 10'000;  // some 15 MB
 constexpr auto kStopLimit = 1s;
 
 double process_cpu_s() {
@@ -73,32 +71,8 @@ struct RareReading {
   /// However much was spent: it was not for long, or `held_now` says that it has changed.
   bool is_due(int64_t now_ns, std::optional<uint64_t> held_now) {
     const bool has_changed = held_now && *held_now != std::exchange(held, *held_now);
-    return has_changed || time_ns == 0 || now_ns - time_ns >= kLongestInterval.count();
+    return has_changed || time_ns == 0 || now_ns - time_ns >= Seldom::kLongest.count();
   }
-};
-
-/// What is read once a second, or as seldom as keeps it to its share of a core. One thread.
-class Seldom {
- public:
-  Seldom(double share, std::chrono::nanoseconds interval) : share_(share), interval_(interval) {}
-
-  bool is_due() const { return due_ <= std::chrono::steady_clock::now(); }
-  void has_taken(int64_t cpu_ns) {
-    const bool is_first = std::exchange(is_first_, false);  // what beginning takes comes once
-    const std::chrono::nanoseconds affordable(is_first ? 0
-                                                       : static_cast<int64_t>(static_cast<double>(cpu_ns) / share_));
-    wait_ = std::max(interval_, std::clamp(affordable, kSlowInterval, kLongestInterval));
-    due_ = std::max(due_ + wait_, std::chrono::steady_clock::now());
-  }
-  /// After how long it is due again.
-  std::chrono::nanoseconds wait() const noexcept { return wait_; }
-
- private:
-  double share_;
-  std::chrono::nanoseconds interval_;
-  std::chrono::nanoseconds wait_{0};
-  std::chrono::steady_clock::time_point due_ = std::chrono::steady_clock::now();
-  bool is_first_ = true;
 };
 
 /// Takes over what the slow thread read last; what the fast one reads stays. Nothing for a GPU that is lost.
@@ -326,7 +300,7 @@ void GpuSampler::State::run_fast() {
     const auto began = std::chrono::steady_clock::now();
     const bool is_settled_due = settled_due <= due;
     if (is_settled_due) {
-      settled_due = due + kSlowInterval;
+      settled_due = due + Seldom::kShortest;
     }
     GpuSample sample{
         .process_cpu_s = process_cpu_s(), .resident_bytes = resident_bytes(statm), .state = {}, .host = {}};
@@ -381,15 +355,16 @@ void GpuSampler::State::run_slow() {
   Seldom gpu_pace(kSlowShare * std::max(count_, 1U), interval_);
   auto due = std::chrono::steady_clock::now();
   do {
-    if (host_pace.is_due()) {  // it has a file for each thread of the program
+    const auto began = std::chrono::steady_clock::now();
+    if (host_pace.is_due(began)) {  // it has a file for each thread of the program
       const int64_t before_ns = base::thread_cpu_ns();
       SlowState host{.time_ns = now_ns(), .state = {}, .host = host_reader.read()};
-      host_pace.has_taken(base::thread_cpu_ns() - before_ns);
+      host_pace.has_taken(base::thread_cpu_ns() - before_ns, began);
       const std::lock_guard lock(mutex_);
       slow_host_ = std::move(host);
     }
     xids.read(now_ns());
-    const bool is_slow_due = gpu_pace.is_due();
+    const bool is_slow_due = gpu_pace.is_due(began);
     int64_t slow_cpu_ns = 0;
     for (GpuReader& reader : readers) {
       const std::optional<bool> mig = reader.state().mig;
@@ -427,10 +402,10 @@ void GpuSampler::State::run_slow() {
       slow_durations_.add(took_ns);
       slow_[gpu] = std::move(slow);
     }
-    due = std::max(due + std::max(kSlowInterval, interval_), std::chrono::steady_clock::now());
+    due = std::max(due + std::max(Seldom::kShortest, interval_), std::chrono::steady_clock::now());
     const std::lock_guard lock(mutex_);
     if (is_slow_due) {
-      gpu_pace.has_taken(slow_cpu_ns);
+      gpu_pace.has_taken(slow_cpu_ns, began);
       cost_.slow_interval_ns = gpu_pace.wait().count();
     }
     has_read_slow_ = true;

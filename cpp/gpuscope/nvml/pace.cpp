@@ -80,6 +80,15 @@ bool Pace::slow_down() {
   return true;
 }
 
+void Seldom::has_taken(int64_t cpu_ns, Moment began) noexcept {
+  const bool is_first = wait_ == std::chrono::nanoseconds::zero();
+  const double affordable_ns = is_first ? 0.0 : static_cast<double>(cpu_ns) / share_;
+  const auto most_ns = static_cast<double>(kLongest.count());
+  const std::chrono::nanoseconds affordable(static_cast<int64_t>(std::min(affordable_ns, most_ns)));
+  wait_ = std::max({interval_, kShortest, affordable});
+  due_ = std::max((is_first ? began : due_) + wait_, began);  // deadlines stay where they were
+}
+
 void Allowance::spend(int64_t now_ns, int64_t cpu_ns) {
   const auto earned_ns = static_cast<int64_t>(share_ * static_cast<double>(std::max<int64_t>(now_ns - at_ns_, 0)));
   left_ns_ = std::min(left_ns_ + earned_ns, most_ns_) - cpu_ns;

@@ -57,6 +57,29 @@ class Pace {
   Divisors divisors_{1, 1, 1, 1};
 };
 
+/// When to read what differs seldom: once a second, or as seldom as keeps it to its share of a core. One thread.
+class Seldom {
+ public:
+  using Moment = std::chrono::steady_clock::time_point;
+  static constexpr std::chrono::nanoseconds kShortest = std::chrono::seconds(1);
+  static constexpr std::chrono::nanoseconds kLongest = std::chrono::seconds(30);
+
+  /// `interval`: of the rounds, after which it is read at the earliest.
+  Seldom(double share, std::chrono::nanoseconds interval) : share_(share), interval_(interval) {}
+
+  bool is_due(Moment now) const noexcept { return due_ <= now; }
+  /// What reading it ran for, begun at `began`. What beginning takes comes once, so that the first time does not count.
+  void has_taken(int64_t cpu_ns, Moment began) noexcept;
+  /// After how long it is due again.
+  std::chrono::nanoseconds wait() const noexcept { return wait_; }
+
+ private:
+  double share_;
+  std::chrono::nanoseconds interval_;
+  std::chrono::nanoseconds wait_{0};
+  Moment due_;
+};
+
 /// What may be spent of a core: so much at once, and a share of the time in the long run. What takes long waits until
 /// nothing is owed. Times in ns. One thread.
 class Allowance {

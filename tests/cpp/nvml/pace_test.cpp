@@ -127,6 +127,37 @@ TEST(Paces, GoBackAfterAMinuteThatTookLittle) {
   EXPECT_EQ(pace.divisors(), (Divisors{1, 1, 1, 1}));
 }
 
+TEST(Seldom, IsOnceASecondOrKeepsToItsShareOfACore) {
+  const Seldom::Moment begin{1h};
+  Seldom seldom(0.0003, 100ms);
+  EXPECT_TRUE(seldom.is_due(begin));
+  seldom.has_taken(900'000'000, begin);  // what beginning takes
+  EXPECT_EQ(seldom.wait(), 1s);
+  seldom.has_taken(30'000, begin);
+  EXPECT_EQ(seldom.wait(), 1s);
+  seldom.has_taken(900'000, begin);
+  EXPECT_NEAR(std::chrono::duration<double>(seldom.wait()).count(), 3.0, 1e-6);
+  seldom.has_taken(900'000'000, begin);
+  EXPECT_EQ(seldom.wait(), 30s);
+}
+
+TEST(Seldom, IsDueASecondAfterItWasDueHoweverLateItWasRead) {
+  const Seldom::Moment begin{1h};
+  Seldom seldom(0.0003, 100ms);
+  seldom.has_taken(0, begin);
+  EXPECT_FALSE(seldom.is_due(begin + 999ms));
+  EXPECT_TRUE(seldom.is_due(begin + 1s));
+  seldom.has_taken(0, begin + 1300ms);
+  EXPECT_FALSE(seldom.is_due(begin + 1999ms));
+  EXPECT_TRUE(seldom.is_due(begin + 2s));
+}
+
+TEST(Seldom, IsNotMoreOftenThanTheRounds) {
+  Seldom seldom(0.0003, 5s);
+  seldom.has_taken(30'000, Seldom::Moment{1h});
+  EXPECT_EQ(seldom.wait(), 5s);
+}
+
 TEST(Allowances, GiveSoMuchAtOnceAndAShareLater) {
   constexpr int64_t kMs = 1'000'000;
   Allowance allowance(0.002, 10 * kMs, 0);
