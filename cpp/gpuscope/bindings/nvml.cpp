@@ -71,7 +71,7 @@ py::object processes_of(const std::optional<std::vector<driver::NvmlProcess>>& p
   return listed;
 }
 
-py::dict reasons_of(const std::map<std::string, std::string>& why) {
+py::dict reasons_of(const nvml::Reasons& why) {
   py::dict reasons;
   for (const auto& [figure, reason] : why) {
     reasons[py::str(figure)] = reason;
@@ -84,7 +84,7 @@ py::dict mig_instance(const nvml::MigInstance& instance) {
 #define GPUSCOPE_ADD_FIGURE(figure, id, unit) figures[#figure] = instance.gpm.figure;
   GPUSCOPE_GPM_FIGURES(GPUSCOPE_ADD_FIGURE)
 #undef GPUSCOPE_ADD_FIGURE
-  std::map<std::string, std::string> why = instance.gpm.why;
+  nvml::Reasons why = instance.gpm.why;
   why.insert(instance.why.begin(), instance.why.end());
   return py::dict(
       "gpu_instance"_a = instance.gpu_instance, "compute_instance"_a = instance.compute_instance,

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,12 +30,15 @@ namespace gpuscope::nvml {
   X(nvlink_received_bytes_per_s, 60, 1048576.0) \
   X(nvlink_sent_bytes_per_s, 61, 1048576.0)
 
+/// Why figures are absent, by their names, which are looked for without making a string of them.
+using Reasons = std::map<std::string, std::string, std::less<>>;
+
 /// What the counters of a GPU said last. What is absent is named in `why`, with the reason.
 struct GpmState {
 #define GPUSCOPE_GPM_MEMBER(figure, id, unit) std::optional<double> figure;
   GPUSCOPE_GPM_FIGURES(GPUSCOPE_GPM_MEMBER)
 #undef GPUSCOPE_GPM_MEMBER
-  std::map<std::string, std::string> why;
+  Reasons why;
 };
 
 struct FreeGpmSample {

@@ -115,7 +115,7 @@ class GpuSampler::State {
       : nvml_(nvml),
         interval_(interval),
         count_(count_gpus(nvml, why_)),
-        slow_(count_),
+        slow_(count_, std::make_shared<SlowState>()),
         held_(count_),
         began_ns_(now_ns()) {}
 
@@ -135,15 +135,29 @@ class GpuSampler::State {
     int64_t time_ns = 0;
     int64_t rare_time_ns = 0;
     GpuState state;
-    base::HostState host;  // of the machine, in that of no GPU
+  };
+  struct SlowHost {
+    int64_t time_ns = 0;
+    base::HostState state;
+  };
+  /// What the slow thread read last.
+  struct Newest {
+    std::shared_ptr<const SlowState> slow;  // null for no GPU
+    std::shared_ptr<const SlowHost> host;
+  };
+  /// A sample as the fast thread read it, and what was the newest before. They are merged when the sample is taken:
+  /// that thread has slept, finds little in the caches, and would take longer for it.
+  struct Kept {
+    GpuSample sample;
+    Newest newest;
   };
 
+  static GpuSample merged(Kept kept);
   void read_parts(GpuReader& reader, const Pace& pace, bool is_settled_due) const;
   /// Until the moment; false where it ends before.
   bool sleep_until(std::chrono::steady_clock::time_point moment);
-  void keep(GpuSample sample);
-  /// Whether the GPU is split into instances, as the slow thread read last.
-  std::optional<bool> mig_of(unsigned gpu) const;
+  void keep(GpuSample sample, Newest newest);
+  Newest newest_of(unsigned gpu) const;
   /// What holds clocks back, of that whose seconds take long to read, as the fast thread read last.
   std::optional<uint64_t> held_of(unsigned gpu) const;
   void count_thread(int change) noexcept;
@@ -157,10 +171,10 @@ class GpuSampler::State {
   int threads_ = 0;
   bool ends_ = false;
   bool has_read_slow_ = false;
-  std::deque<GpuSample> samples_;
-  std::vector<SlowState> slow_;  // newest, a GPU each
+  std::deque<Kept> samples_;
+  std::vector<std::shared_ptr<const SlowState>> slow_;  // newest, a GPU each
   std::vector<std::optional<uint64_t>> held_;
-  SlowState slow_host_;
+  std::shared_ptr<const SlowHost> slow_host_ = std::make_shared<SlowHost>();
   SamplingCost cost_;  // but for what is computed of the durations
   Durations durations_;
   Durations slow_durations_;
@@ -199,12 +213,31 @@ bool GpuSampler::State::ends() const noexcept {
 }
 
 std::vector<GpuSample> GpuSampler::State::take() {
-  std::deque<GpuSample> taken;
+  std::deque<Kept> taken;
   {
     const std::lock_guard lock(mutex_);
     taken.swap(samples_);
   }
-  return {std::make_move_iterator(taken.begin()), std::make_move_iterator(taken.end())};
+  std::vector<GpuSample> samples;
+  samples.reserve(taken.size());
+  for (Kept& kept : taken) {
+    samples.push_back(merged(std::move(kept)));
+  }
+  return samples;
+}
+
+GpuSample GpuSampler::State::merged(Kept kept) {
+  GpuSample sample = std::move(kept.sample);
+  if (sample.gpu != GpuSample::kNoGpu) {
+    merge_slow(sample.state, kept.newest.slow->state);
+    sample.slow_time_ns = kept.newest.slow->time_ns;
+    sample.rare_time_ns = kept.newest.slow->rare_time_ns;
+  } else {
+    sample.slow_time_ns = kept.newest.host->time_ns;
+  }
+  sample.host_time_ns = kept.newest.host->time_ns;
+  sample.host = kept.newest.host->state;
+  return sample;
 }
 
 SamplingCost GpuSampler::State::cost() const {
@@ -226,30 +259,22 @@ bool GpuSampler::State::sleep_until(std::chrono::steady_clock::time_point moment
   return !wake_.wait_until(lock, moment, [this] { return ends_; });
 }
 
-void GpuSampler::State::keep(GpuSample sample) {
+void GpuSampler::State::keep(GpuSample sample, Newest newest) {
   const std::lock_guard lock(mutex_);
   durations_.add(sample.took_ns);
-  const std::optional<uint64_t> held = sample.state.throttle_bits;
   if (sample.gpu != GpuSample::kNoGpu) {
-    merge_slow(sample.state, slow_[sample.gpu].state);
-    sample.slow_time_ns = slow_[sample.gpu].time_ns;
-    sample.rare_time_ns = slow_[sample.gpu].rare_time_ns;
-    held_[sample.gpu] = held;
-  } else {
-    sample.slow_time_ns = slow_host_.time_ns;
+    held_[sample.gpu] = sample.state.throttle_bits;
   }
-  sample.host_time_ns = slow_host_.time_ns;
-  sample.host = slow_host_.host;
-  samples_.push_back(std::move(sample));
+  samples_.push_back({std::move(sample), std::move(newest)});
   if (samples_.size() > kMostSamples) {
     samples_.pop_front();
     ++cost_.dropped;
   }
 }
 
-std::optional<bool> GpuSampler::State::mig_of(unsigned gpu) const {
+GpuSampler::State::Newest GpuSampler::State::newest_of(unsigned gpu) const {
   const std::lock_guard lock(mutex_);
-  return slow_[gpu].state.mig;
+  return {gpu != GpuSample::kNoGpu ? slow_[gpu] : nullptr, slow_host_};
 }
 
 std::optional<uint64_t> GpuSampler::State::held_of(unsigned gpu) const {
@@ -293,6 +318,7 @@ void GpuSampler::State::run_fast() {
   std::vector<std::optional<bool>> mig(count_);
   Pace pace(interval_, count_);
   const base::KeptFile statm("/proc/self/statm");
+  uint64_t resident = 0;  // as often as the memory of GPUs
   int64_t cpu_ns = 0;
   auto due = std::chrono::steady_clock::now();
   auto settled_due = due;  // of limits and temperatures
@@ -302,15 +328,17 @@ void GpuSampler::State::run_fast() {
     if (is_settled_due) {
       settled_due = due + Seldom::kShortest;
     }
-    GpuSample sample{
-        .process_cpu_s = process_cpu_s(), .resident_bytes = resident_bytes(statm), .state = {}, .host = {}};
+    resident = pace.has(Part::kMemory) ? resident_bytes(statm) : resident;
+    GpuSample sample{.process_cpu_s = process_cpu_s(), .resident_bytes = resident, .state = {}, .host = {}};
     if (readers.empty()) {
+      Newest newest = newest_of(GpuSample::kNoGpu);
       sample.time_ns = now_ns();
-      keep(sample);
+      keep(sample, std::move(newest));
     }
     for (GpuReader& reader : readers) {
       const unsigned gpu = reader.state().index;
-      if (const std::optional<bool> is_split = mig_of(gpu); is_split != std::exchange(mig[gpu], is_split)) {
+      Newest newest = newest_of(gpu);
+      if (const std::optional<bool> is_split = newest.slow->state.mig; is_split != std::exchange(mig[gpu], is_split)) {
         reader.forget_refusals();  // what a split GPU does not tell, a whole one does
       }
       const uint64_t before = base::ticks();
@@ -320,7 +348,7 @@ void GpuSampler::State::run_fast() {
       sample.took_ns = base::Clock::process().to_ns(after) - base::Clock::process().to_ns(before);
       sample.gpu = gpu;
       sample.state = reader.state();
-      keep(sample);
+      keep(sample, std::move(newest));
     }
     const auto ended = std::chrono::steady_clock::now();
     const int64_t before_ns = std::exchange(cpu_ns, base::thread_cpu_ns());
@@ -358,7 +386,8 @@ void GpuSampler::State::run_slow() {
     const auto began = std::chrono::steady_clock::now();
     if (host_pace.is_due(began)) {  // it has a file for each thread of the program
       const int64_t before_ns = base::thread_cpu_ns();
-      SlowState host{.time_ns = now_ns(), .state = {}, .host = host_reader.read()};
+      const int64_t time_ns = now_ns();
+      auto host = std::make_shared<const SlowHost>(SlowHost{time_ns, host_reader.read()});
       host_pace.has_taken(base::thread_cpu_ns() - before_ns, began);
       const std::lock_guard lock(mutex_);
       slow_host_ = std::move(host);
@@ -389,14 +418,12 @@ void GpuSampler::State::run_slow() {
         turn = (gpu + 1) % count_;
       }
       const int64_t took_ns = now_ns() - began_ns;
-      SlowState slow{.time_ns = began_ns + (read_ns - began_ns) / 2,
-                     .rare_time_ns = rare[gpu].time_ns,
-                     .state = reader.state(),
-                     .host = {}};
+      auto slow = std::make_shared<SlowState>(
+          SlowState{began_ns + (read_ns - began_ns) / 2, rare[gpu].time_ns, reader.state()});
       xids.watch(gpu, reader.device());
-      slow.state.xid_errors = xids.counts(gpu);
-      if (!slow.state.xid_errors.has_value()) {
-        slow.state.why["xid_errors"] = xids.why(gpu);
+      slow->state.xid_errors = xids.counts(gpu);
+      if (!slow->state.xid_errors.has_value()) {
+        slow->state.why["xid_errors"] = xids.why(gpu);
       }
       const std::lock_guard lock(mutex_);
       slow_durations_.add(took_ns);

@@ -19,14 +19,14 @@ namespace gpuscope::nvml {
 struct GpuSample {
   static constexpr unsigned kNoGpu = UINT32_MAX;
 
-  int64_t time_ns = 0;       // since the Unix epoch, on the clock of recordings
-  int64_t took_ns = 0;       // to read it
-  unsigned gpu = kNoGpu;     // NVML's number; kNoGpu where there is none, and then the process alone is known
-  double process_cpu_s = 0;  // what all threads of this process have run so far
-  uint64_t resident_bytes = 0;
-  int64_t slow_time_ns = 0;  // when what is read once a second was: seconds of throttling
-  int64_t rare_time_ns = 0;  // when what takes long was: energy, errors, and seconds of what `takes_long`
-  int64_t host_time_ns = 0;  // when the host was
+  int64_t time_ns = 0;          // since the Unix epoch, on the clock of recordings
+  int64_t took_ns = 0;          // to read it
+  unsigned gpu = kNoGpu;        // NVML's number; kNoGpu where there is none, and then the process alone is known
+  double process_cpu_s = 0;     // what all threads of this process have run so far
+  uint64_t resident_bytes = 0;  // read as often as the memory of GPUs
+  int64_t slow_time_ns = 0;     // when what is read once a second was: seconds of throttling
+  int64_t rare_time_ns = 0;     // when what takes long was: energy, errors, and seconds of what `takes_long`
+  int64_t host_time_ns = 0;     // when the host was
   GpuState state;
   base::HostState host;
 };

@@ -22,7 +22,7 @@ struct MigInstance {
   std::optional<uint64_t> memory_total_bytes;
   std::optional<std::vector<driver::NvmlProcess>> processes;
   GpmState gpm;  // of its GPU instance, which several compute instances may share
-  std::map<std::string, std::string> why;
+  Reasons why;
 };
 
 /// Reads the instances of one GPU, again and again: their handles are looked up each time, so that ten times a second

@@ -16,8 +16,8 @@ using Divisors = std::array<unsigned, kPartNames.size()>;
 /// Of a core, for each GPU that is read, at 10 Hz: all of it, what is read each round, and what differs seldom; of the
 /// host, which there is once, as much as of a GPU.
 inline constexpr double kSamplingShare = 0.002;
-inline constexpr double kRoundShare = 0.0013;
-inline constexpr double kSlowShare = 0.0003;
+inline constexpr double kRoundShare = 0.0015;
+inline constexpr double kSlowShare = 0.00015;
 
 /// Limits what sampling takes. Where three rounds in a row each take more than 2 % of the interval, the next part is
 /// read half as often: performance counters, bytes of links and memory in turns, at least once a second each, and use

@@ -105,7 +105,9 @@ bool GpuReader::is_known(std::initializer_list<const char*> figures, int code, c
   const bool failed = code != 0 || !reason.empty();
   for (const char* figure : figures) {
     if (!failed) {
-      state_.why.erase(figure);
+      if (const auto known = state_.why.find(figure); known != state_.why.end()) {
+        state_.why.erase(known);
+      }
       continue;
     }
     state_.why[figure] = reason.empty() ? nvml_.error_text(code) : reason;

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -113,7 +113,7 @@ struct GpuState {
   std::optional<std::vector<MigInstance>> instances;                       // those, of a GPU that is split
   std::optional<std::vector<XidCount>> xid_errors;                         // since they are watched for
   std::optional<std::vector<driver::NvmlProcess>> processes;  // that compute; numbers as the host counts them
-  std::map<std::string, std::string> why;
+  Reasons why;
 };
 
 /// Reads one GPU, again and again. What a driver says it cannot tell is not asked for again, until `forget_refusals`.
@@ -178,7 +178,7 @@ class GpuReader {
   driver::Nvml nvml_;
   driver::NvmlDevice device_ = nullptr;
   GpuState state_;
-  std::set<std::string> refused_;
+  std::set<std::string, std::less<>> refused_;
   std::optional<GpmReader> gpm_;
   std::optional<MigReader> mig_;
   int lost_by_ = 0;  // code of NVML

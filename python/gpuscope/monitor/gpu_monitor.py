@@ -50,9 +50,9 @@ class MonitorCost:
         p99_s: what 99 % of the samples did not exceed.
         slow_mean_s: what reading seldom took of a GPU, on the second thread; what takes long is in it where due.
         slow_p99_s: likewise.
-        slow_interval_s: after how long that is read again: 1 s, or as much as keeps it to 0.03 % of a core a GPU.
+        slow_interval_s: after how long that is read again: 1 s, or as much as keeps it to 0.015 % of a core a GPU.
         limited: parts that are read in each so manieth round alone, as reading took more than 2 % of the interval in
-            three rounds in a row, or the rounds of two seconds 0.13 % of a core for each GPU (at intervals below 0.1 s:
+            three rounds in a row, or the rounds of two seconds 0.15 % of a core for each GPU (at intervals below 0.1 s:
             130 us each): performance_counters, link_bytes, memory and, once these are read about once a second, use. In
             between, samples have the figures of the round before, and no bytes of links.
     """
@@ -87,7 +87,7 @@ class GPUMonitor:
 
     ``with GPUMonitor("gpu.csv", interval=1.0): train()``, or ``start()`` and ``stop()``. Two threads of the core read
     NVML without Python's GIL: use, memory, power and clocks at each interval, temperatures, limits and seconds of
-    throttling once a second, so too the host and what differs seldom (processes) unless that takes more than 0.03 %
+    throttling once a second, so too the host and what differs seldom (processes) unless that takes more than 0.015 %
     of a core, or of one for each GPU, and what takes long (energy, links, errors) as often as both keep to 0.2 %, each
     half minute at least. A file that exists is appended to. On a machine without a GPU the log has this process alone,
     and `why` says so.

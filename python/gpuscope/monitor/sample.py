@@ -85,7 +85,7 @@ class GpuSample:
         took_s: seconds that reading the GPU took.
         gpu: None on a machine without one.
         process_cpu_s: CPU time of all threads of this process so far.
-        process_resident_bytes: the host's memory that this process uses.
+        process_resident_bytes: the host's memory that this process uses, read as often as that of GPUs.
         slow_time_ns: when seconds of throttling were read: once a second; what changes seldom, then or before.
         host: the machine, this process and its container.
         host_time_ns: when that was read.

@@ -109,6 +109,39 @@ TEST_F(GpuSamplers, SayWhenWhatIsReadSeldomWasRead) {
   }
 }
 
+TEST_F(GpuSamplers, GiveSamplesThatAreTakenLateWhatWasReadSeldomBeforeThem) {
+  static std::atomic<unsigned> speed;
+  speed = 0;
+  nvml_.fan_speed = [](driver::NvmlDevice, unsigned* percent) {
+    *percent = ++speed;
+    return 0;
+  };
+  GpuSampler sampler(nvml_, 10ms);
+  while (speed < 2) {
+    std::this_thread::sleep_for(10ms);
+  }
+  std::this_thread::sleep_for(100ms);
+  const std::vector<GpuSample> samples = sampler.take();
+  ASSERT_FALSE(samples.empty());
+  EXPECT_EQ(samples.front().state.fan_ratio, 0.01);
+  EXPECT_EQ(samples.back().state.fan_ratio, 0.02);
+  EXPECT_LT(samples.front().slow_time_ns, samples.back().slow_time_ns);
+  EXPECT_LE(samples.back().slow_time_ns, samples.back().time_ns);
+}
+
+TEST_F(GpuSamplers, NeverGiveWhatWasReadSeldomAfterTheSample) {
+  nvml_.utilization = [](driver::NvmlDevice, driver::NvmlUtilization* utilization) {
+    std::this_thread::sleep_for(1100ms);  // the slow thread reads meanwhile
+    *utilization = {99, 25};
+    return 0;
+  };
+  GpuSampler sampler(nvml_, 100ms);
+  for (const GpuSample& sample : take_at_least(sampler, 2)) {
+    EXPECT_LE(sample.slow_time_ns, sample.time_ns);
+    EXPECT_LE(sample.host_time_ns, sample.time_ns);
+  }
+}
+
 TEST_F(GpuSamplers, ReadWhatTakesLongAsOftenAsItMayCost) {
   static std::atomic<int> reads;
   static std::atomic<unsigned long long> reasons;

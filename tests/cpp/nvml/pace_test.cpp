@@ -49,11 +49,11 @@ TEST(Paces, HalveAllPartsButUseWhereRoundsRunForMoreThanTheirShareOfACore) {
   EXPECT_EQ(pace.divisors(), (Divisors{1, 1, 1, 1}));
   run(pace, 8, 1ms, 200us);
   run(pace, 4, 1ms, 200us);
-  run(pace, 4, 1ms, 140us);
+  run(pace, 4, 1ms, 160us);
   EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 2, 1}));
-  run(pace, 2 * 16, 1ms, 140us);
+  run(pace, 2 * 16, 1ms, 160us);
   EXPECT_EQ(pace.divisors(), (Divisors{8, 8, 8, 1}));
-  run(pace, 16, 1ms, 140us);
+  run(pace, 16, 1ms, 160us);
   EXPECT_EQ(pace.divisors(), (Divisors{8, 8, 8, 2}));
 }
 
@@ -69,9 +69,9 @@ TEST(Paces, GiveNothingUpForACallThatOnceTakesLong) {
 
 TEST(Paces, GiveEachGpuItsShare) {
   Pace pace(100ms, 4);
-  run(pace, 96, 1ms, 510us);
+  run(pace, 96, 1ms, 590us);
   EXPECT_EQ(pace.divisors(), (Divisors{1, 1, 1, 1}));
-  run(pace, 16, 1ms, 530us);
+  run(pace, 16, 1ms, 610us);
   EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 2, 1}));
 }
 
@@ -86,7 +86,7 @@ TEST(Paces, KeepWhatTheyGaveUpWhileMoreThanHalfOfTheShareIsUsed) {
   run(pace, 8, 100us);
   run(pace, 16, 100us, 200us);
   EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 2, 1}));
-  run(pace, 10'000, 100us, 70us);
+  run(pace, 10'000, 100us, 80us);
   EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 2, 1}));
   run(pace, 620, 100us, 60us);
   EXPECT_EQ(pace.divisors(), (Divisors{2, 2, 1, 1}));
