@@ -16,6 +16,7 @@ import contextlib
 import datetime
 import functools
 import gc
+import itertools
 import json
 import math
 import random
@@ -36,15 +37,19 @@ from workload import Workload, workloads
 
 INTERVAL_S = 0.1
 ROUND_S = 1.05  # with one reading of what is read once a second
-ROUNDS, QUICK_ROUNDS = 10, 3
+COST_S, QUICK_COST_S = 20.0, 5.0
+STEADY_S = 3.0  # after which nothing of the beginning is left
+COST_CHUNK = 100  # launches, some 0.7 ms
+READING_NS = 10 * MS  # before and after the middle of what takes long to read
+AROUND_NS = 2 * MS  # with two chunks or more
+WHILE_NS = 100 * MS
 LATENCY_ROUNDS, QUICK_LATENCY_ROUNDS = 5, 2
 CHUNK = 500  # launches, less than the driver queues
 LATE_NS = 100_000
 DUTIES = (0.25, 0.5, 0.75, 1.0)
-PLAY_S = 2.0
+PLAY_S, QUICK_PLAY_S = 4.0, 2.5  # some readings of performance counters, where they are read each 0.8 s
 WARM_S = 0.3
 PAIR_NS = 50 * MS
-WINDOW_NS = 100 * MS  # that performance counters are a mean over
 TENSOR_FLOPS = {"9.0": 4096, "8.0": 2048}  # bfloat16 a cycle and multiprocessor, by the architectures' white papers
 COPY_BYTES = 1 << 29
 LINK_BYTES = 1 << 26
@@ -93,30 +98,44 @@ def of_first_gpu(samples: list[Any]) -> list[Any]:
 # -- what it costs ---------------------------------------------------------------------------------------------------
 
 
+Span = tuple[float, float]  # ns since the epoch
+
+
 @contextlib.contextmanager
-def sampled() -> Iterator[None]:
-    """The samples of a recording, and nothing else of it."""
+def sampled() -> Iterator[list[Span]]:
+    """The samples of a recording, and nothing else of it; at the end: when they were read."""
     from gpuscope import _core
 
+    spans: list[Span] = []
     session = _core.Session(cuda=False, device_interval_ns=round(INTERVAL_S * SECOND))
     session.open()
     store = None
     try:
-        yield
+        yield spans
     finally:
         store = session.stop()
-    if not len(store.columns("device_sample")["start_ns"]):
+    for table in ("device_sample", "device_counter"):
+        spans += [(moment - READING_NS, moment + READING_NS) for moment in store.columns(table)["start_ns"].tolist()]
+    if not spans:
         raise RuntimeError("the recording has no sample of a GPU")
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[None]:
+def watched() -> Iterator[list[Span]]:
+    """`GPUMonitor`, likewise."""
     import gpuscope as gs
 
+    spans: list[Span] = []
     with gs.GPUMonitor(None, interval=INTERVAL_S) as monitor:
-        yield
-    if not of_first_gpu(monitor.take()):
+        yield spans
+    samples = monitor.take()
+    if not of_first_gpu(samples):
         raise RuntimeError("GPUMonitor took no sample of the GPU")
+    for sample in samples:
+        spans.append((sample.time_ns - sample.took_s * SECOND / 2, sample.time_ns + sample.took_s * SECOND / 2))
+    for name in ("slow_time_ns", "rare_time_ns", "host_time_ns"):
+        moments = {getattr(sample, name) for sample in samples}
+        spans += [(moment - READING_NS, moment + READING_NS) for moment in moments]
 
 
 MODES: dict[str, Callable[[], Any]] = {"nothing": contextlib.nullcontext, "samples": sampled, "monitor": watched}
@@ -137,32 +156,68 @@ def in_turns(rounds: int, measure_once: Callable[[], Any]) -> dict[str, list[Any
     return found
 
 
-def loop_ns(workload: Workload) -> float:
-    """Of a launch, on the mean of a round."""
-    launches, began = 0, time.perf_counter_ns()
-    while time.perf_counter_ns() - began < ROUND_S * SECOND:
-        workload.run(10 * CHUNK)
-        launches += 10 * CHUNK
-    return (time.perf_counter_ns() - began) / launches
+def chunks(workload: Workload, seconds: float) -> Any:
+    """Moments between chunks of launches that the host waits for, ns since the epoch."""
+    moments = [time.time_ns()]
+    while moments[-1] - moments[0] < seconds * SECOND:
+        workload.run(COST_CHUNK)
+        moments.append(time.time_ns())
+    return np.array(moments)
+
+
+def merged(spans: Any) -> Any:
+    """Begins and ends in turns of what these cover."""
+    spans = spans[np.argsort(spans[:, 0])]
+    ends = np.maximum.accumulate(spans[:, 1])
+    is_first = np.append(True, spans[1:, 0] > ends[:-1])
+    return np.column_stack([spans[is_first, 0], ends[np.append(is_first[1:], True)]]).reshape(-1)
+
+
+def slowdown(moments: Any, spans: Any) -> tuple[float, list[float]]:
+    """What share of its launches the loop misses in these spans, and in as much as `AROUND_NS` around each, beside as
+    much of the rest of the same while of `WHILE_NS`: a host that becomes slower and faster does not matter. With the
+    95 % interval over such whiles."""
+    edges = merged(spans + np.array([-AROUND_NS, AROUND_NS]))
+    cuts = np.unique(np.concatenate([edges, np.arange(moments[0], moments[-1], WHILE_NS), moments[-1:]]))
+    cuts = cuts[(cuts >= moments[0]) & (cuts <= moments[-1])]
+    is_read = np.searchsorted(edges, cuts[:-1], "right") % 2 == 1
+    number = ((cuts[:-1] - moments[0]) // WHILE_NS).astype(np.int64)
+    spent, launched = np.diff(cuts), np.diff(np.interp(cuts, moments, np.arange(len(moments))))
+
+    def total(weights: Any) -> Any:
+        return np.bincount(number, weights, int(number[-1]) + 1)
+
+    rest_ns = total(spent * ~is_read)
+    expected = total(spent * is_read) * total(launched * ~is_read) / np.maximum(rest_ns, 1)
+    missed = np.where(rest_ns > WHILE_NS / 4, expected - total(launched * is_read), 0.0)
+    drawn = np.random.default_rng(0).integers(0, len(missed), (2000, len(missed)))
+    low, high = np.percentile(missed[drawn].sum(axis=1), [2.5, 97.5]) / launched.sum()
+    return float(missed.sum() / launched.sum()), [round(float(low), 5), round(float(high), 5)]
 
 
 def cost(quick: bool) -> Rows:
     workload = workloads()[0]
     loads()
-    spent = in_turns(QUICK_ROUNDS if quick else ROUNDS, lambda: loop_ns(workload))
-    rows: Rows = {}
-    for mode in ("samples", "monitor"):
-        ratios = np.array(spent[mode]) / np.array(spent["nothing"])
-        drawn = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
-        low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5]) - 1
-        detail = {
-            "95 % interval": [round(float(low), 5), round(float(high), 5)],
-            "ns per launch": measure.medians({name: spent[name] for name in ("nothing", mode)}),
-            "rounds": [round(float(ratio) - 1, 5) for ratio in ratios],
-            "workload": workload.name,
+    found: dict[str, dict[str, Any]] = {}
+    for mode, begun in MODES.items():
+        with begun() as spans:
+            chunks(workload, STEADY_S)
+            moments = chunks(workload, QUICK_COST_S if quick else COST_S)
+        if not spans:  # what the estimate is off by where nothing is read
+            spans = [(moment, moment) for moment in range(moments[0], moments[-1], WHILE_NS)]
+        share, interval = slowdown(moments, np.array(spans))
+        found[mode] = {
+            "value": round(share, 5),
+            "95 % interval": interval,
+            "readings": len(spans),
+            "ns per launch": round(float(np.diff(moments).mean()) / COST_CHUNK, 1),
         }
-        rows[f"{mode}_cost"] = {"value": round(float(np.median(ratios)) - 1, 5), "detail": detail}
-    return rows
+        progress(f"{mode}: {found[mode]}")
+    detail = {"workload": workload.name, "where nothing is read": found["nothing"]}
+    return {
+        f"{mode}_cost": {"value": found[mode].pop("value"), "detail": {**found[mode], **detail}}
+        for mode in ("samples", "monitor")
+    }
 
 
 def single_launches() -> Any:
@@ -372,15 +427,16 @@ def agreement(quick: bool) -> Rows:
 
 @dataclass(frozen=True)
 class Windows:
-    """A figure over windows of `WINDOW_NS` that lie within a load, and the load in the time that these cover."""
+    """A figure over windows that lie within a load, and the load in the time that these cover."""
 
     time_ns: list[int]  # of their ends
     values: list[float]
+    shares: list[float]  # of that time
     played: Played
 
     @property
     def mean(self) -> float:
-        return statistics.mean(self.values)
+        return sum(value * share for value, share in zip(self.values, self.shares, strict=True))
 
     def far(self, known: float, by: float) -> list[list[float]]:
         """Those that differ by more: seconds since the load began, and the figure."""
@@ -390,13 +446,23 @@ class Windows:
 
 
 def inside(samples: list[Any], played: Played, figure: str) -> Windows:
-    settled_ns = played.begin_ns + SECOND // 4
-    chosen = [sample for sample in of_first_gpu(samples) if settled_ns <= sample.time_ns <= played.end_ns]
+    """Each reading is a mean since the one before, and stands in all samples until the next: they are told apart by
+    another value, and the first within the load begins the first window."""
+    chosen = [sample for sample in of_first_gpu(samples) if played.begin_ns <= sample.time_ns <= played.end_ns]
     told = [sample for sample in chosen if getattr(sample.gpu, figure) is not None]
     if not told:
         raise NotHere(chosen[-1].gpu.why.get(figure, "no sample") if chosen else "no sample lies within the load")
-    covered = played.within(told[0].time_ns - WINDOW_NS, told[-1].time_ns)
-    return Windows([sample.time_ns for sample in told], [getattr(sample.gpu, figure) for sample in told], covered)
+    new = [
+        after for before, after in itertools.pairwise(told) if getattr(before.gpu, figure) != getattr(after.gpu, figure)
+    ]
+    if len(new) < 2:
+        raise NotHere(f"{figure} was read less than twice within the load")
+    covered = played.within(new[0].time_ns, new[-1].time_ns)
+    spans = [
+        (after.time_ns - before.time_ns) / (new[-1].time_ns - new[0].time_ns)
+        for before, after in itertools.pairwise(new)
+    ]
+    return Windows([each.time_ns for each in new[1:]], [getattr(each.gpu, figure) for each in new[1:]], spans, covered)
 
 
 def counted(
@@ -414,7 +480,7 @@ def counted(
         for duty in DUTIES:
             loads().play(load, WARM_S, duty)
             monitor.take()
-            played = loads().play(load, PLAY_S / 2 if quick else PLAY_S, duty)
+            played = loads().play(load, QUICK_PLAY_S if quick else PLAY_S, duty)
             time.sleep(0.02)
             samples = monitor.take()
             windows = inside(samples, played, figure)
@@ -492,7 +558,7 @@ def pcie(quick: bool) -> Rows:
             for duty in (0.5, 1.0):
                 loads().play(load, WARM_S, duty)
                 monitor.take()
-                played = loads().play(load, PLAY_S / 2 if quick else PLAY_S, duty)
+                played = loads().play(load, QUICK_PLAY_S if quick else PLAY_S, duty)
                 time.sleep(0.12)
                 samples = of_first_gpu(monitor.take())
                 windows = inside(samples, played, rate)

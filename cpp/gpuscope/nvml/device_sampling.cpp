@@ -218,8 +218,8 @@ class SampledDevice {
     if (settled) {
       row.power_limit_mw = in_units<int32_t>(state.power_limit_w, 1e3);
       row.memory_mhz = in_units<int32_t>(state.memory_hz, 1e-6);
-      row.temperature_c = in_units<int32_t>(state.temperature_c, 1);
     }
+    row.temperature_c = in_units<int32_t>(state.temperature_c, 1);
     row.busy_percent = in_units<int32_t>(state.busy_ratio, 100);
     row.memory_busy_percent = in_units<int32_t>(state.memory_busy_ratio, 100);
     row.memory_used_bytes = in_units<int64_t>(state.memory_used_bytes, 1);

@@ -16,8 +16,8 @@
 namespace gpuscope::nvml {
 
 /// Reads the GPUs that this process uses beside a recording, on a thread of its own that takes neither Python's GIL
-/// nor, while NVML is called, a lock of ours: power, the processors' clock, use, memory and what holds clocks back at
-/// an interval, temperature, the memory's clock and the limit of power each second, the energy counter about some of
+/// nor, while NVML is called, a lock of ours: power, the processors' clock, use, temperature, memory and what holds
+/// clocks back at an interval, the memory's clock and the limit of power each second, the energy counter about some of
 /// its ticks, what takes long or differs seldom every ten seconds, and where what holds clocks back has changed. Of a
 /// core 0.2 % goes into each GPU in the long run, and 0.18 s more at first: the energy counter, which takes most, waits
 /// for that. An interval at which the rest takes more than half of it is kept nevertheless, beyond what is allowed.

@@ -321,7 +321,7 @@ void GpuSampler::State::run_fast() {
   uint64_t resident = 0;  // as often as the memory of GPUs
   int64_t cpu_ns = 0;
   auto due = std::chrono::steady_clock::now();
-  auto settled_due = due;  // of limits and temperatures
+  auto settled_due = due;  // of limits and the memory's clock
   do {
     const auto began = std::chrono::steady_clock::now();
     const bool is_settled_due = settled_due <= due;

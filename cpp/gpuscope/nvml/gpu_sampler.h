@@ -47,7 +47,7 @@ struct SamplingCost {
   Divisors divisors{1, 1, 1, 1};  // each how manieth round reads a part
 };
 
-/// Reads all GPUs at an interval on a thread of its own, limits and temperatures once a second, and the rest on a
+/// Reads all GPUs at an interval on a thread of its own, limits and the memory's clock once a second, and the rest on a
 /// second one: neither takes Python's GIL, and no thread that launches waits for them. That one reads seconds of
 /// throttling once a second; what differs seldom and the host likewise, unless that takes more than `kSlowShare` of a
 /// core, and then as often as it takes no more; and what takes long as often as both threads together keep to

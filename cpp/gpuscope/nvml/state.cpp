@@ -163,7 +163,6 @@ void GpuReader::read_use() {
     return;
   }
   read_number("power_limit_w", state_.power_limit_w, kWattsPerMilliwatt, nvml_.power_limit);
-  read_number("temperature_c", state_.temperature_c, 1, nvml_.temperature, kGpuSensor);
   read_number("memory_hz", state_.memory_hz, kHzPerMhz, nvml_.clock_info, kMemoryClock);
   read_number("performance_state", state_.performance_state, 1, nvml_.performance_state);
 }
@@ -181,6 +180,7 @@ void GpuReader::read_load() {
   }
   read_number("power_w", state_.power_w, kWattsPerMilliwatt, nvml_.power_usage);
   read_number("sm_hz", state_.sm_hz, kHzPerMhz, nvml_.clock_info, kSmClock);
+  read_number("temperature_c", state_.temperature_c, 1, nvml_.temperature, kGpuSensor);
   unsigned long long bits = 0;
   const bool is_renamed = nvml_.clocks_event_reasons != nullptr;
   state_.throttle_bits.reset();

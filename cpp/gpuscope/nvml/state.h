@@ -131,7 +131,8 @@ class GpuReader {
   void read_fast();
   void read_use();
   void read_memory();
-  /// Of `read_use` alone what differs most: use, power, the clock of the processors and what holds it back.
+  /// Of `read_use` alone what differs most: use, power, temperature, the clock of the processors and what holds it
+  /// back.
   void read_load();
   /// What differs seldom.
   void read_slow();

@@ -86,7 +86,7 @@ class GPUMonitor:
     """Samples every GPU of the machine in the background and appends to a file.
 
     ``with GPUMonitor("gpu.csv", interval=1.0): train()``, or ``start()`` and ``stop()``. Two threads of the core read
-    NVML without Python's GIL: use, memory, power and clocks at each interval, temperatures, limits and seconds of
+    NVML without Python's GIL: use, memory, power, temperature and clocks at each interval, limits and seconds of
     throttling once a second, so too the host and what differs seldom (processes) unless that takes more than 0.015 %
     of a core, or of one for each GPU, and what takes long (energy, links, errors) as often as both keep to 0.2 %, each
     half minute at least. A file that exists is appended to. On a machine without a GPU the log has this process alone,

@@ -249,9 +249,9 @@ TEST_F(DeviceSamplings, GoOnReadingTheEnergyWhereAllOtherCallsTakeLong) {
 TEST_F(DeviceSamplings, ReadEachSecondWhatDiffersSlowly) {
   static std::atomic<int> reads;
   reads = 0;
-  nvml_.temperature = [](driver::NvmlDevice, int, unsigned* celsius) {
+  nvml_.power_limit = [](driver::NvmlDevice, unsigned* milliwatts) {
     ++reads;
-    *celsius = 41;
+    *milliwatts = 700'000;
     return 0;
   };
   DeviceSampling sampling(nvml_, cuda_, 5ms);
@@ -259,7 +259,7 @@ TEST_F(DeviceSamplings, ReadEachSecondWhatDiffersSlowly) {
   const auto rows = take_until(sampling, samples(50));
   EXPECT_GE(reads, 1);
   EXPECT_LE(reads, 20);  // of fifty; more than one where this took seconds
-  EXPECT_TRUE(std::ranges::any_of(rows.samples, [](const auto& row) { return row.temperature_c == kNotRead; }));
+  EXPECT_TRUE(std::ranges::any_of(rows.samples, [](const auto& row) { return row.power_limit_mw == kNotRead; }));
 }
 
 TEST_F(DeviceSamplings, EndWithoutACallThatDoesNotReturn) {

@@ -195,11 +195,11 @@ TEST_F(GpuSamplers, ReadWhatDiffersSeldomAsOftenAsItMayCost) {
   EXPECT_LT(sample.time_ns - sample.slow_time_ns, 3'000'000'000);  // of seconds of throttling
 }
 
-TEST_F(GpuSamplers, ReadTemperaturesAndLimitsOnceASecond) {
+TEST_F(GpuSamplers, ReadLimitsOnceASecond) {
   static std::atomic<int> reads;
   reads = 0;
-  nvml_.temperature = [](driver::NvmlDevice, int, unsigned* celsius) {
-    *celsius = static_cast<unsigned>(40 + reads++);
+  nvml_.power_limit = [](driver::NvmlDevice, unsigned* milliwatts) {
+    *milliwatts = static_cast<unsigned>(40'000 + 1000 * reads++);
     return 0;
   };
   GpuSampler sampler(nvml_, 50ms);
@@ -207,7 +207,7 @@ TEST_F(GpuSamplers, ReadTemperaturesAndLimitsOnceASecond) {
   const std::vector<GpuSample> samples = sampler.take();
   EXPECT_LE(reads, 3);
   EXPECT_GE(reads, 2);
-  EXPECT_EQ(samples.back().state.temperature_c, 40 + reads - 1);
+  EXPECT_EQ(samples.back().state.power_limit_w, 40 + reads - 1);
 }
 
 TEST_F(GpuSamplers, AskOnceForWhatDoesNotChange) {
