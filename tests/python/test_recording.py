@@ -54,7 +54,9 @@ def test_stacks_weigh_regions_by_their_own_cpu_time(training, tmp_path):
     assert stacks(training, tmp_path / "stacks.txt") == ["step 40", "step;forward:2 60"]
 
 
-@pytest.mark.parametrize("metric", ["self_device_time_total", "self_cuda_time_total"])
+@pytest.mark.parametrize(
+    "metric", ["self_device_time_total", "self_cuda_time_total", "self_xpu_time_total", "self_privateuse1_time_total"]
+)
 def test_stacks_weigh_kernels_by_their_gpu_time(training, tmp_path, metric):
     assert stacks(training, tmp_path / "stacks.txt", metric) == ["step;forward:2;gemm 60", "step;relu 20"]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuscope import _core
 from gpuscope.analysis.completeness import audit
+from gpuscope.analysis.event_list import DEVICE_KINDS
 from gpuscope.analysis.python_samples import outside_regions_ns
 from gpuscope.analysis.rows import KINDS, NS_PER_US, OUTSIDE, REGION_LABELS, Kind, region_kind
 from gpuscope.errors import InvalidArgument
@@ -336,8 +337,7 @@ def _device_ns(node: Node) -> int:
 
 STACK_METRICS: dict[str, Callable[[Node], int]] = {
     "self_cpu_time_total": _cpu_ns,
-    "self_device_time_total": _device_ns,
-    "self_cuda_time_total": _device_ns,
+    **dict.fromkeys((f"self_{kind}_time_total" for kind in ("device", *DEVICE_KINDS)), _device_ns),
 }
 
 

@@ -28,9 +28,12 @@ def alias_of(name: str) -> property:
     return property(attrgetter(name), doc=f"The same as ``{name}``.")
 
 
+DEVICE_KINDS = ("cuda", "xpu", "privateuse1")  # that torch's keys name in place of ``device``
+
+
 def device_key(key: str) -> str:
     """The attribute that a key names; torch's keys may have the kind of a device in place of ``device``."""
-    for kind in ("cuda", "xpu", "privateuse1"):
+    for kind in DEVICE_KINDS:
         key = key.replace(kind, "device")
     return key
 

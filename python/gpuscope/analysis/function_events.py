@@ -17,7 +17,15 @@ from gpuscope._core import Flag
 from gpuscope.analysis import flops
 from gpuscope.analysis.averages import Averages, FunctionEventAvg, key_averages, recording_totals
 from gpuscope.analysis.call_tree import STACK_METRICS
-from gpuscope.analysis.event_list import DeviceType, EventList, TorchNames, alias_of, device_type, format_share
+from gpuscope.analysis.event_list import (
+    DeviceType,
+    EventList,
+    TorchNames,
+    alias_of,
+    device_key,
+    device_type,
+    format_share,
+)
 from gpuscope.analysis.rows import (
     ANNOTATIONS,
     DEVICE_KINDS,
@@ -889,7 +897,7 @@ class Events(EventList[FunctionEvent]):
         separators = str.maketrans(" ;\t\n", "____")  # the format's own, which cannot be part of a name
         lines = []
         for event in self:
-            time_us = int(getattr(event, metric))
+            time_us = int(getattr(event, device_key(metric)))
             if time_us > 0 and (stack := event.stack):
                 lines.append(f"{';'.join(frame.translate(separators) for frame in reversed(stack))} {time_us}\n")
         write_text(path, "".join(lines))

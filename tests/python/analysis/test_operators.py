@@ -260,6 +260,15 @@ def test_a_list_of_events_writes_stacks_with_their_own_time(tmp_path):
     assert "train.py(40):_main;model.py(12):_forward 10" in (tmp_path / "stacks.txt").read_text().splitlines()
 
 
+@pytest.mark.parametrize("kind", ["cuda", "xpu", "privateuse1", "device"])
+def test_a_list_of_events_writes_stacks_by_every_metric_that_it_says_it_has(tmp_path, kind):
+    listed = events(training_step())
+    assert f"self_{kind}_time_total" in listed.supported_export_stacks_metrics()
+    listed.export_stacks(tmp_path / "stacks.txt", f"self_{kind}_time_total")
+    listed.export_stacks(tmp_path / "same.txt", "self_device_time_total")
+    assert (tmp_path / "stacks.txt").read_text() == (tmp_path / "same.txt").read_text()
+
+
 def test_a_list_of_events_writes_a_chrome_trace(tmp_path):
     import json
 
