@@ -228,14 +228,15 @@ TEST_F(MeasuredSessions, DoNotMeasureWhileOtherThreadsLaunch) {
   for (int count = 0; count < 2'000; ++count) {
     cupti_.launch("theirs");
   }
-  cupti_.on_flush = [this](bool) {  // on another thread, while the window's end is waited for
+  const auto on_flush = [this](bool) {  // on another thread, while the window's end is waited for
     for (int count = 0; count < 20; ++count) {
       cupti_.launch("others");
     }
     cupti_.deliver();
   };
+  cupti_.change([&] { cupti_.on_flush = on_flush; });
   const auto store = session.stop();
-  cupti_.on_flush = nullptr;
+  cupti_.change([&] { cupti_.on_flush = nullptr; });
   EXPECT_EQ(info(*store, "overhead_source"), "estimated: other threads went on calling the driver");
   EXPECT_EQ(Launches::launched, 0);
   EXPECT_EQ(store->kernel.size(), 2'000U);
