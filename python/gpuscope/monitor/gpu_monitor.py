@@ -53,7 +53,7 @@ class MonitorCost:
         slow_interval_s: after how long that is read again: 1 s, or as much as keeps it to 0.015 % of a core a GPU.
         limited: parts that are read in each so manieth round alone, as reading took more than 2 % of the interval in
             three rounds in a row, or the rounds of two seconds 0.15 % of a core for each GPU (at intervals below 0.1 s:
-            130 us each): performance_counters, link_bytes, memory and, once these are read about once a second, use. In
+            150 us each): performance_counters, link_bytes, memory and, once these are read about once a second, use. In
             between, samples have the figures of the round before, and no bytes of links.
     """
 
