@@ -28,21 +28,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import measure
 import numpy as np
-from known_loads import MS, SECOND, Load, Loads, NotHere, Nvml, Played, Watched, payload_limit
+from known_loads import MS, SECOND, Load, Loads, NotHere, Nvml, Played, SmClock, Watched, payload_limit
 from workload import Workload, workloads
 
 INTERVAL_S = 0.1
 ROUND_S = 1.05  # with one reading of what is read once a second
 COST_S, QUICK_COST_S = 20.0, 5.0
+EVEN_S = 3.0  # utilization and power are means of up to a second
 STEADY_S = 3.0  # after which nothing of the beginning is left
 COST_CHUNK = 100  # launches, some 0.7 ms
 READING_NS = 10 * MS  # before and after the middle of what takes long to read
 AROUND_NS = 2 * MS  # with two chunks or more
 WHILE_NS = 100 * MS
+CPU_S, QUICK_CPU_S = (20.0, 40.0), (4.0, 6.0)  # of the beginning, and of what is measured
 LATENCY_ROUNDS, QUICK_LATENCY_ROUNDS = 5, 2
 CHUNK = 500  # launches, less than the driver queues
 LATE_NS = 100_000
@@ -57,6 +60,7 @@ LINK_BYTES = 1 << 26
 # header of 12 where the host completes a read of the GPU's, of 16 where the GPU writes to an address of 64 bits.
 TO_GPU_BYTES, TO_HOST_BYTES = 20, 24
 NO_REGION = 0xFFFFFFFF
+SAMPLERS = ("gpuscope-nvml", "gpuscope-gpus", "gpuscope-gpus-2")  # threads, as the kernel names them
 PAIRS: dict[str, tuple[str, float, float]] = {
     # of nvidia-smi's query: our figure, its unit in ours, what may differ in its unit (power: a share)
     "utilization.gpu": ("busy_ratio", 0.01, 1),
@@ -257,40 +261,45 @@ def launches(quick: bool) -> Rows:
     return {"launch_delay": {"value": round(worst / 1e3, 2), "detail": detail}}
 
 
-def recorded_cpu(load: Load, seconds: float) -> dict[str, float]:
-    """What the samples of a recording took."""
-    import gpuscope as gs
+def threads_cpu_s() -> dict[str, float]:
+    """CPU time that each thread of a sampler has run for, by its name."""
+    found: dict[str, float] = {}
+    for task in Path("/proc/self/task").iterdir():
+        name = (task / "comm").read_text().strip()
+        if name in SAMPLERS:
+            clock = (~int(task.name) << 3) | 6  # Linux's name for the CPU clock of a thread by its number
+            found[name] = time.clock_gettime(clock)
+    return found
 
-    with gs.profile(activities=[gs.ProfilerActivity.CUDA], device_samples=INTERVAL_S) as prof:
-        loads().play(load, seconds)
-    info = prof.trace.info
-    counters = prof.trace.device_counters
-    return {
-        "seconds": round((int(info["session.stop_ns"]) - int(info["session.start_ns"])) / SECOND, 2),
-        "CPU ms": round(int(info["audit.device_samples_cpu_ns"]) / MS, 2),
-        "longest ms": round(int(info["audit.device_samples_longest_ns"]) / MS, 2),
-        "values of energy": int((counters.energy_mj >= 0).sum()),
-        "samples": len(prof.trace.device_samples),
-    }
+
+def shares_of_core(load: Load, seconds: tuple[float, float]) -> dict[str, float]:
+    """Of each thread of a sampler, while the GPU works, so that its counters go on."""
+    loads().play(load, seconds[0])
+    began, before = time.perf_counter(), threads_cpu_s()
+    loads().play(load, seconds[1])
+    after, took = threads_cpu_s(), time.perf_counter() - began
+    return {name: round((after[name] - spent) / took, 5) for name, spent in before.items()}
 
 
 def cpu(quick: bool) -> Rows:
-    """With a GPU that works, so that its counters go on. The long run is what a longer one takes beyond a shorter."""
+    """What is owed of the beginning is paid before: a recording begins with 0.18 s of CPU more."""
     import gpuscope as gs
 
-    fma = loads().fma()
-    runs = [recorded_cpu(fma, seconds) for seconds in ((4, 10) if quick else (9, 20, 40))]
-    more_s = runs[-1]["seconds"] - runs[-2]["seconds"]
-    share = (runs[-1]["CPU ms"] - runs[-2]["CPU ms"]) / 1e3 / more_s
+    fma, seconds = loads().fma(), QUICK_CPU_S if quick else CPU_S
+    with gs.profile(activities=[gs.ProfilerActivity.CUDA], device_samples=INTERVAL_S) as prof:
+        recorded = shares_of_core(fma, seconds)
+    info = prof.trace.info
+    of_recording = {
+        "of the whole": round(int(info["audit.device_samples_cpu_ns"]) / SECOND / sum(seconds), 5),
+        "longest ms": round(int(info["audit.device_samples_longest_ns"]) / MS, 2),
+        "values of energy": int((prof.trace.device_counters.energy_mj >= 0).sum()),
+        "samples": len(prof.trace.device_samples),
+    }
     with gs.GPUMonitor(None, interval=INTERVAL_S) as monitor:
-        loads().play(fma, 2)
-        first = monitor.cost
-        loads().play(fma, 6 if quick else 16)
+        watched = shares_of_core(fma, seconds)
         told = monitor.cost
-    ran_s = told.elapsed_s - first.elapsed_s
-    detail = {
-        "seconds": round(ran_s, 2),
-        "of the first seconds": round(first.cpu_ratio, 5),
+    of_monitor = {
+        "of the whole": round(told.cpu_ratio, 5),
         "rounds": told.rounds,
         "skipped": told.skipped,
         "mean, p99 ms": [round(1e3 * told.mean_s, 3), round(1e3 * told.p99_s, 3)],
@@ -298,8 +307,8 @@ def cpu(quick: bool) -> Rows:
         "limited": dict(told.limited),
     }
     return {
-        "samples_cpu": {"value": round(share, 5), "detail": {"recordings": runs}},
-        "monitor_cpu": {"value": round((told.cpu_s - first.cpu_s) / ran_s, 5), "detail": detail},
+        "samples_cpu": {"value": round(sum(recorded.values()), 5), "detail": {**recorded, **of_recording}},
+        "monitor_cpu": {"value": round(sum(watched.values()), 5), "detail": {**watched, **of_monitor}},
     }
 
 
@@ -403,9 +412,9 @@ def agreement(quick: bool) -> Rows:
             why[tool] = f"{type(error).__name__}: {error}"
 
     fma = loads().fma()
-    loads().play(fma, 1.5)  # utilization is a mean of up to a second
     threads = [threading.Thread(target=read, args=(tool,)) for tool in tools]
-    with gs.GPUMonitor(None, interval=INTERVAL_S / 2) as monitor:
+    with gs.GPUMonitor(None, interval=INTERVAL_S / 2) as monitor:  # to begin takes 0.2 s, in which the GPU rests
+        loads().play(fma, EVEN_S)
         for thread in threads:
             thread.start()
         loads().play(fma, seconds + 0.3)
@@ -469,22 +478,26 @@ def counted(
     name: str,
     load: Load,
     figure: str,
-    expect: Callable[[Played, list[Any]], float],
+    expect: Callable[[Played, float], float],
     quick: bool,
 ) -> Rows:
-    """The worst difference, in points, over loads of several duties. `expect`: what the figure ought to be."""
+    """The worst difference, in points, over loads of several duties. `expect`: what the figure ought to be, of the load
+    and the clock in Hz that multiprocessors had."""
     import gpuscope as gs
 
     detail: dict[str, Any] = {}
+    clock = SmClock()
     with gs.GPUMonitor(None, interval=INTERVAL_S) as monitor:
         for duty in DUTIES:
             loads().play(load, WARM_S, duty)
             monitor.take()
+            before = clock.read()
             played = loads().play(load, QUICK_PLAY_S if quick else PLAY_S, duty)
+            clock_hz = clock.mean_hz(before, clock.read())
             time.sleep(0.02)
             samples = monitor.take()
             windows = inside(samples, played, figure)
-            found, known = windows.mean, expect(windows.played, of_first_gpu(samples))
+            found, known = windows.mean, expect(windows.played, clock_hz)
             detail[f"duty {duty:.0%}"] = {
                 "known": round(known, 4),
                 "found": round(found, 4),
@@ -493,8 +506,9 @@ def counted(
                 "samples": len(windows.values),
                 "of them": [round(min(windows.values), 4), round(max(windows.values), 4)],
                 "far ones: s, figure": windows.far(known, 0.03),
-                "of the whole load": round(expect(played, of_first_gpu(samples)), 4),
-                "clock MHz": clocks_mhz(of_first_gpu(samples)),
+                "of the whole load": round(expect(played, clock_hz), 4),
+                "clock MHz": round(clock_hz / 1e6, 1),
+                "by NVML": clocks_mhz(of_first_gpu(samples)),
             }
             progress(f"{name} {duty:.0%}: {detail[f'duty {duty:.0%}']}")
     worst = max(abs(entry["points"]) for entry in detail.values())
@@ -511,7 +525,7 @@ def sm_active(quick: bool) -> Rows:
     """Every multiprocessor works, or one of them: that of the thread which spins meanwhile."""
     alone = 1 / loads().limits["multiprocessors"]
 
-    def expect(played: Played, _: list[Any]) -> float:
+    def expect(played: Played, _: float) -> float:
         return float(played.duty + (1 - played.duty) * alone)
 
     return counted("gpm_sm_active", loads().fma(), "sm_active_ratio", expect, quick)
@@ -525,8 +539,7 @@ def tensor(quick: bool) -> Rows:
         raise NotHere(f"what the tensor cores of {capability} can do in a cycle is not written down here")
     per_cycle = TENSOR_FLOPS[capability] * loads().limits["multiprocessors"]
 
-    def expect(played: Played, samples: list[Any]) -> float:
-        clock_hz = statistics.mean(sample.gpu.sm_hz for sample in samples)
+    def expect(played: Played, clock_hz: float) -> float:
         return float(played.calls * 2 * size**3 / (played.ns / SECOND * clock_hz * per_cycle))
 
     return counted("gpm_tensor", loads().product(size, zeros=True), "tensor_active_ratio", expect, quick)
@@ -536,7 +549,7 @@ def dram(quick: bool) -> Rows:
     """Bytes read and written, of those that width and clock of the memory allow."""
     peak = loads().limits["memory_bandwidth"]
 
-    def expect(played: Played, _: list[Any]) -> float:
+    def expect(played: Played, _: float) -> float:
         return float(played.calls * 2 * COPY_BYTES / (played.ns / SECOND * peak))
 
     return counted("gpm_dram", loads().copy(COPY_BYTES), "dram_bandwidth_ratio", expect, quick)

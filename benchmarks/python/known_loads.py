@@ -176,6 +176,65 @@ def written_payload(config: bytes) -> int | None:
     return None
 
 
+class SmClock:
+    """Cycles that multiprocessors of the first GPU really have: NVML tells the clock that was set, and not that a load
+    held it back by 3 % for some ms at a time."""
+
+    _PTX = b"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry read_clocks(.param .u64 rows)
+{
+  .reg .u64 %row, %now, %cycles;
+  .reg .u32 %sm;
+  ld.param.u64 %row, [rows];
+  mov.u32 %sm, %smid;
+  mad.wide.u32 %row, %sm, 16, %row;
+  mov.u64 %now, %globaltimer;
+  mov.u64 %cycles, %clock64;
+  st.global.v2.u64 [%row], {%now, %cycles};
+  ret;
+}
+"""
+    _MOST = 512  # multiprocessors: more than any GPU has
+
+    def __init__(self) -> None:
+        self._cuda = ctypes.CDLL("libcuda.so.1")
+        device, self._context = ctypes.c_int(), ctypes.c_void_p()
+        self._check(self._cuda.cuInit(0))
+        self._check(self._cuda.cuDeviceGet(ctypes.byref(device), 0))
+        self._check(self._cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device))
+        self._check(self._cuda.cuCtxSetCurrent(self._context))
+        module, self._kernel, self._rows = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
+        self._check(self._cuda.cuModuleLoadData(ctypes.byref(module), self._PTX))
+        self._check(self._cuda.cuModuleGetFunction(ctypes.byref(self._kernel), module, b"read_clocks"))
+        self._check(self._cuda.cuMemAlloc_v2(ctypes.byref(self._rows), ctypes.c_size_t(16 * self._MOST)))
+
+    @staticmethod
+    def _check(code: int) -> None:
+        if code != 0:
+            raise OSError(f"CUDA answered {code}")
+
+    def read(self) -> Any:
+        """ns and cycles of each multiprocessor, when all launched before has ended; zeros for those there are not."""
+        rows = np.zeros((self._MOST, 2), dtype=np.uint64)
+        size = ctypes.c_size_t(rows.nbytes)
+        self._check(self._cuda.cuMemsetD8_v2(self._rows, ctypes.c_ubyte(0), size))
+        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(self._rows))
+        grid = (self._MOST, 1, 1, 1, 1, 1)
+        self._check(self._cuda.cuLaunchKernel(self._kernel, *grid, 0, None, parameters, None))
+        self._check(self._cuda.cuMemcpyDtoH_v2(rows.ctypes.data_as(ctypes.c_void_p), self._rows, size))
+        return rows
+
+    @staticmethod
+    def mean_hz(before: Any, after: Any) -> float:
+        """Between two readings; the median multiprocessor."""
+        both = (before[:, 0] > 0) & (after[:, 0] > 0)
+        ns, cycles = (after - before)[both].T
+        return float(np.median(cycles / ns)) * SECOND
+
+
 class _FieldValue(ctypes.Structure):
     """nvmlFieldValue_t of nvml.h."""
 

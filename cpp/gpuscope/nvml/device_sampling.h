@@ -16,11 +16,12 @@
 namespace gpuscope::nvml {
 
 /// Reads the GPUs that this process uses beside a recording, on a thread of its own that takes neither Python's GIL
-/// nor, while NVML is called, a lock of ours: power, the processors' clock, use, temperature, memory and what holds
-/// clocks back at an interval, the memory's clock and the limit of power each second, the energy counter about some of
-/// its ticks, what takes long or differs seldom every ten seconds, and where what holds clocks back has changed. Of a
-/// core 0.2 % goes into each GPU in the long run, and 0.18 s more at first: the energy counter, which takes most, waits
-/// for that. An interval at which the rest takes more than half of it is kept nevertheless, beyond what is allowed.
+/// nor, while NVML is called, a lock of ours: power, the processors' clock, use, temperature and what holds clocks back
+/// at an interval, memory as often as a sixth of what may be spent allows, the memory's clock and the limit of power
+/// each second, the energy counter about some of its ticks, what takes long or differs seldom every ten seconds, and
+/// where what holds clocks back has changed. Of a core 0.18 % goes into each GPU in the long run, and 0.18 s more at
+/// first: the energy counter, which takes most, waits for that. A third is its own: an interval at which the rest takes
+/// more than two is kept nevertheless, beyond what is allowed.
 ///
 /// A GPU is read from when the process has its primary context; CUDA is not initialised for it. Begun and ended by any
 /// number of windows. Any thread, one at a time. A forked child has no thread: there, it is not to be called.

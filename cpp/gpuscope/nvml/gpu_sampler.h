@@ -51,11 +51,11 @@ struct SamplingCost {
 /// second one: neither takes Python's GIL, and no thread that launches waits for them. That one reads seconds of
 /// throttling once a second; what differs seldom and the host likewise, unless that takes more than `kSlowShare` of a
 /// core, and then as often as it takes no more; and what takes long as often as both threads together keep to
-/// `kSamplingShare`. Each is read each half minute at least, and the last at once where what holds clocks back has
-/// changed. Where reading takes too much of the interval or of a core, less is read each time (`Pace`), and `cost` says
-/// of what; figures that a round did not read are those of an earlier one, but for bytes of links, which are absent.
-/// Samples are kept until they are taken, the newest 10,000 at most. Any thread may call; a forked child has neither
-/// thread, and samples no more.
+/// `kSamplingShare`. Each is read each half minute at least, the last each minute, and at once where what holds clocks
+/// back has changed. Where reading takes too much of the interval or of a core, less is read each time (`Pace`), and
+/// `cost` says of what; figures that a round did not read are those of an earlier one, but for bytes of links, which
+/// are absent. Samples are kept until they are taken, the newest 10,000 at most. Any thread may call; a forked child
+/// has neither thread, and samples no more.
 class GpuSampler {
  public:
   /// Throws std::system_error where a thread cannot be made.

@@ -14,8 +14,8 @@ inline constexpr std::array kPartNames{"performance_counters", "link_bytes", "me
 using Divisors = std::array<unsigned, kPartNames.size()>;
 
 /// Of a core, for each GPU that is read, at 10 Hz: all of it, what is read each round, and what differs seldom; of the
-/// host, which there is once, as much as of a GPU.
-inline constexpr double kSamplingShare = 0.002;
+/// host, which there is once, as much as of a GPU. Below 0.2 % by what is read each minute whatever it takes.
+inline constexpr double kSamplingShare = 0.0018;
 inline constexpr double kRoundShare = 0.0015;
 inline constexpr double kSlowShare = 0.00015;
 

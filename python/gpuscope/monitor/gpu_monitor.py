@@ -88,9 +88,9 @@ class GPUMonitor:
     ``with GPUMonitor("gpu.csv", interval=1.0): train()``, or ``start()`` and ``stop()``. Two threads of the core read
     NVML without Python's GIL: use, memory, power, temperature and clocks at each interval, limits and seconds of
     throttling once a second, so too the host and what differs seldom (processes) unless that takes more than 0.015 %
-    of a core, or of one for each GPU, and what takes long (energy, links, errors) as often as both keep to 0.2 %, each
-    half minute at least. A file that exists is appended to. On a machine without a GPU the log has this process alone,
-    and `why` says so.
+    of a core, or of one for each GPU, each half minute at least, and what takes long (energy, links, errors) as often
+    as both keep to 0.18 %, each minute at least. A file that exists is appended to. On a machine without a GPU the log
+    has this process alone, and `why` says so.
 
     The first seven columns of a ``.csv`` are those of scripts around nvidia-smi: timestamp (ISO 8601 with zone),
     gpu_idx, util_pct, mem_used_mb, mem_total_mb (MiB), temp_c, power_w; after them every figure of `GpuState` has its

@@ -246,6 +246,23 @@ TEST_F(DeviceSamplings, GoOnReadingTheEnergyWhereAllOtherCallsTakeLong) {
   EXPECT_TRUE(has_energy(take_until(sampling, has_energy)));
 }
 
+TEST_F(DeviceSamplings, ReadMemoryLessOftenWhereThatTakesLong) {
+  nvml_.memory_info = [](driver::NvmlDevice, driver::NvmlMemory* memory) {
+    const int64_t until_ns = base::thread_cpu_ns() + 2'000'000;
+    while (base::thread_cpu_ns() < until_ns) {
+    }
+    memory->used = 30'000;
+    return 0;
+  };
+  DeviceSampling sampling(nvml_, cuda_, 5ms);
+  sampling.begin();
+  const auto rows = take_until(sampling, samples(50));
+  const auto read = std::ranges::count_if(rows.samples, [](const auto& row) { return row.memory_used_bytes >= 0; });
+  EXPECT_GE(read, 1);
+  EXPECT_LE(read, 20);  // 5 ms at once, and 0.3 ms a second
+  EXPECT_EQ(std::ranges::count_if(rows.samples, [](const auto& row) { return row.power_mw >= 0; }), 50);
+}
+
 TEST_F(DeviceSamplings, ReadEachSecondWhatDiffersSlowly) {
   static std::atomic<int> reads;
   reads = 0;
