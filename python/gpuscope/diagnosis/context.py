@@ -221,10 +221,17 @@ class Context:
 
     def exposed_ns(self, work: Array, beside: Array) -> Array:
         """How long each piece of `work` ran with none of the work `beside` running too."""
-        spans = joined(self.start_ns[beside], self.start_ns[beside] + self.duration_ns[beside])
+        spans = self._computing_spans if beside is self.computing else self._spans(beside)
         starts, lasted = self.start_ns[work], self.duration_ns[work]
         found: Array = lasted - covered_ns(*spans, starts, starts + lasted)
         return found
+
+    def _spans(self, work: Array) -> tuple[Array, Array]:
+        return joined(self.start_ns[work], self.start_ns[work] + self.duration_ns[work])
+
+    @cached_property
+    def _computing_spans(self) -> tuple[Array, Array]:
+        return self._spans(self.computing)
 
     @cached_property
     def computing(self) -> Array:
@@ -300,7 +307,8 @@ class Context:
     def launches_of(self, thread: int) -> Array:
         """When a thread began to launch, in order."""
         if thread not in self._launches:
-            self._launches[thread] = np.sort(self.trace.api.start_ns[self.launches & (self.trace.api.thread == thread)])
+            starts = self.trace.api.start_ns[self.launches & (self.trace.api.thread == thread)]
+            self._launches[thread] = np.sort(starts) if (starts[1:] < starts[:-1]).any() else starts
         return self._launches[thread]
 
     @cached_property

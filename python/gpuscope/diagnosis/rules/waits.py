@@ -193,10 +193,12 @@ def _calls_around(context: Context, waits: Array) -> tuple[Array, Array]:
 
     def widen(begins: Array, until: Array, known: Array) -> None:
         for thread in every:
-            launches = np.append(context.launches_of(thread), np.iinfo(np.int64).max)
+            launches = context.launches_of(thread)
             here = np.flatnonzero(known & (threads == thread))
-            none = launches[count_before(launches, begins[here], equal=False)] >= until[here]
-            here = here[none]
+            if len(launches):
+                after = count_before(launches, begins[here], equal=False)
+                has_none = (after == len(launches)) | (launches[np.minimum(after, len(launches) - 1)] >= until[here])
+                here = here[has_none]
             starts[here], ends[here] = np.minimum(starts[here], begins[here]), np.maximum(ends[here], until[here])
 
     regions = context.outermost_regions(_READS_VALUE.search, waits)
