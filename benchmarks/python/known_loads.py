@@ -201,11 +201,11 @@ class SmClock:
 
     def __init__(self) -> None:
         self._cuda = ctypes.CDLL("libcuda.so.1")
-        device, self._context = ctypes.c_int(), ctypes.c_void_p()
+        device, context = ctypes.c_int(), ctypes.c_void_p()
         self._check(self._cuda.cuInit(0))
         self._check(self._cuda.cuDeviceGet(ctypes.byref(device), 0))
-        self._check(self._cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device))
-        self._check(self._cuda.cuCtxSetCurrent(self._context))
+        self._check(self._cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+        self._check(self._cuda.cuCtxSetCurrent(context))
         module, self._kernel, self._rows = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
         self._check(self._cuda.cuModuleLoadData(ctypes.byref(module), self._PTX))
         self._check(self._cuda.cuModuleGetFunction(ctypes.byref(self._kernel), module, b"read_clocks"))

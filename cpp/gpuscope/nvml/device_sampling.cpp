@@ -38,8 +38,7 @@ constexpr int64_t kAtOnceNs = std::chrono::nanoseconds(180ms).count();
 // energy counter has its part however much the rest takes, as on a host on which each system call is intercepted.
 constexpr double kOfMemory = 1.0 / 6;
 constexpr double kOfEnergy = 1.0 / 3;
-constexpr int64_t kMemoryAtOnceNs =
-    std::chrono::nanoseconds(5ms).count();  // each time for some seconds, where it is dear
+constexpr int64_t kMemoryAtOnceNs = std::chrono::nanoseconds(5ms).count();  // readings of some seconds
 // Of a process without a context, how soon one is seen; and how soon another is, of a process that has some.
 constexpr int64_t kFirstLook = std::chrono::nanoseconds(20ms).count();
 constexpr int64_t kNextLook = std::chrono::nanoseconds(1s).count();

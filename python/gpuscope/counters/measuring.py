@@ -127,5 +127,7 @@ def unit_of(metric: str, units: dict[str, str]) -> str:
     ending = metric[len(base) :]
     if ".pct" in ending:
         return "percent"
-    per = "/s" if ending.endswith(".per_second") else "/cycle" if ".per_cycle" in ending else ""
-    return units.get(base, "") + per if base else ""
+    if not base:
+        return ""
+    is_per_cycle = ".per_cycle" in ending or ending.endswith(".peak_sustained")  # the most that a cycle can have
+    return units[base] + ("/s" if ending.endswith(".per_second") else "/cycle" if is_per_cycle else "")

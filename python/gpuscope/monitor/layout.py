@@ -25,6 +25,7 @@ from gpuscope.monitor.panels import (
     ALARM,
     DIM,
     GRAPHS,
+    LEAST_HIGH,
     PLAIN,
     TITLE,
     Line,
@@ -46,6 +47,8 @@ _LEAST_WIDTH = 78  # of a GPU beside another
 _MOST_WIDTH = 200  # a minute of samples each half second has its graph there
 _MOST_COLUMNS = 4
 _LEAST_PROCESSES = 4  # lines, under GPUs that are shown in full
+_USUAL_PROCESSES = 8  # lines that graphs leave to them
+_HIGHEST_GRAPHS = 10  # lines: drawing takes CPU time by their number
 _MODES = ("auto", "full", "compact")
 _NO_PROCESSES = "processes are not in the log"
 _FIRST_SAMPLE_S = 0.1  # that the first frame waits for
@@ -125,6 +128,9 @@ def body_lines(
     columns = _columns(len(gpus), rows_of_gpu, width, room)
     needed = -(-len(gpus) // columns) * rows_of_gpu
     is_full = look.mode == "full" or (look.mode == "auto" and needed <= room)
+    spare = room + _LEAST_PROCESSES - max(_USUAL_PROCESSES, len(rows or ()) + 1) - needed
+    of_graphs = min(spare // max(1, needed // rows_of_gpu), _HIGHEST_GRAPHS)
+    rows_of_gpu += of_graphs if of_graphs >= LEAST_HIGH else 0
     lines: list[Line] = []
     if is_full:
         for first in range(0, len(gpus), columns):
@@ -168,7 +174,7 @@ def _framed(at: Moment, width: int, height: int, graph: int, unicode: bool) -> l
     title = cut([(f" {gpu_title(gpu)} ", TITLE)], inner)
     used = sum(len(text) for text, _ in title)
     lines: list[Line] = [[(corners[0] + across, DIM), *title, (across * (width - 3 - used) + corners[1], DIM)]]
-    rows = gpu_lines(at, inner, graph, unicode)
+    rows = gpu_lines(at, inner, graph, unicode, height - 2)
     for row in [*rows, *[[]] * (height - 2 - len(rows))]:
         space = inner - sum(len(text) for text, _ in row)
         lines.append([(f"{down} ", DIM), *row, (" " * space, PLAIN), (f" {down}", DIM)])

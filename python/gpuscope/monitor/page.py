@@ -112,6 +112,7 @@ class MonitorPage(App[None]):
     CSS = """
     Screen { layers: base; }
     #head, #foot { height: 1; width: 100%; }
+    #head, #body, #foot { text-wrap: nowrap; }
     #head { dock: top; } #foot { dock: bottom; }
     #scroll { height: 1fr; scrollbar-size-vertical: 1; }
     #body { height: auto; width: 100%; }
@@ -150,6 +151,7 @@ class MonitorPage(App[None]):
     def __init__(self, monitor: GPUMonitor | None, samples: Sequence[GpuSample] = (), look: Look | None = None) -> None:
         # Textual takes the place of standard output while it runs.
         self._unicode = is_unicode()
+        self._drawn = 0  # lines
         super().__init__()
         self.look = look or Look()
         self.history = History(None if monitor is None else 600.0)
@@ -223,9 +225,12 @@ class MonitorPage(App[None]):
         if self._monitor is not None and self._monitor.why:
             why = f"no GPU: {one_line(self._monitor.why)}"
             lines = [*([(part, ALARM)] for part in textwrap.wrap(why, width - 1)), *lines]
-        screen.query_one("#head", Static).update(_text([self._head(width)]))
-        screen.query_one("#body", Static).update(_text(lines or [[("waiting for the first sample", DIM)]]))
-        screen.query_one("#foot", Static).update(_text([self._foot(width)]))
+        lines = lines or [[("waiting for the first sample", DIM)]]
+        is_as_high = len(lines) == self._drawn  # else the page would be laid out anew each time
+        self._drawn = len(lines)
+        screen.query_one("#head", Static).update(_text([self._head(width)]), layout=False)
+        screen.query_one("#body", Static).update(_text(lines), layout=not is_as_high)
+        screen.query_one("#foot", Static).update(_text([self._foot(width)]), layout=False)
 
     def action_help(self) -> None:
         """Shows keys and what the figures mean."""

@@ -22,6 +22,8 @@ PLAIN, TITLE, DIM, ALARM = "", "bold", "dim", "bold red"
 _GIB, _GB = 1 << 30, 1e9
 _LABEL = 8  # columns of what stands before a row
 _LEAST_GRAPH = 8
+_GRAPH_WIDTH = 36  # of one that is several lines high, at least
+LEAST_HIGH = 3  # lines of those, with their titles
 _ROW_BEFORE_GRAPH = 62  # columns that text has at least, so that graphs stand under each other
 _LINE_BEFORE_GRAPH = 86  # of a GPU in one line
 _WIDEST_LINE = 200
@@ -32,8 +34,10 @@ _BARS = "▁▂▃▄▅▆▇█"
 _ABOUT = 0.05  # of a minute
 _THROTTLED_MUCH = 0.01  # of the last minute: what a step's time shows
 
-# What a key's graph is of: title, figure of GpuState, what is 100 %.
-GRAPHS: tuple[tuple[str, str, str | None], ...] = (
+# What a graph is of: title, figure of GpuState, and the one that is 100 %; None where it is a share itself.
+Graph = tuple[str, str, str | None]
+Shares = Sequence[float | None]  # of 100 %, oldest first
+GRAPHS: tuple[Graph, ...] = (
     ("SM active", "sm_active_ratio", None),
     ("busy", "busy_ratio", None),
     ("tensor", "tensor_active_ratio", None),
@@ -55,11 +59,16 @@ links    bytes a second from (in) and to (out) the host and other GPUs; lanes th
 host     share of the machine's CPUs that work, tasks that wait for a CPU, storage or memory (pressure), and the CPUs
          and the memory that the container may use, with how long its limit stopped it.
 program  what you run under gpuscope: its step, steps a second, and what the latest diagnosis found.
+graphs   the last minute, the oldest left, of 100 % or of the limit; they are as high as the terminal has room.
 """
 
 
-def gpu_lines(at: Moment, width: int, graph: int = 0, unicode: bool = True) -> list[Line]:
-    """Five rows in the order of the questions: useful, active, memory, power, links."""
+def gpu_lines(at: Moment, width: int, graph: int = 0, unicode: bool = True, height: int = 0) -> list[Line]:
+    """Five rows in the order of the questions: useful, active, memory, power, links.
+
+    Below them are the parts of a GPU that is split, and where `height` leaves some lines figures over the last minute,
+    as high as these are.
+    """
     gpu = at.gpu
     assert gpu is not None
     if "all" in gpu.why:
@@ -69,9 +78,18 @@ def gpu_lines(at: Moment, width: int, graph: int = 0, unicode: bool = True) -> l
     rows = [_useful(gpu), _active(gpu), _memory(gpu), _power(at, gpu), _links(at, gpu)]
     names = ("useful", "active", "memory", "power", "links")
     lines: list[Line] = [[(f"{name:<{_LABEL}}", TITLE), *row] for name, row in zip(names, rows, strict=True)]
-    for line, (title, figure, whole) in zip(lines, _chosen(graph), strict=False):
-        _add_graph(line, at, title, figure, whole, width, unicode)
-    return [*(cut(line, width) for line in lines), *instance_lines(at, width)]
+    instances = instance_lines(at, width)
+    spare = height - len(lines) - len(instances)
+    count = max(1, width // _GRAPH_WIDTH) if spare >= LEAST_HIGH else 0
+    chosen = {each[0]: _shares(at, each) for each in _chosen(graph)}
+    high = [title for title, shares in chosen.items() if shares][:count]
+    for line, title in zip(lines, [title for title in chosen if title not in high], strict=False):
+        _add_graph(line, title, chosen[title], width, unicode)
+    return [
+        *(cut(line, width) for line in lines),
+        *instances,
+        *_high_graphs({title: chosen[title] for title in high}, width, spare, unicode),
+    ]
 
 
 def instance_lines(at: Moment, width: int) -> list[Line]:
@@ -116,7 +134,8 @@ def gpu_line(at: Moment, width: int, graph: int = 0, unicode: bool = True) -> Li
     if warning := _alarms(at, gpu):
         line.append((f"  {warning}", ALARM))
     if width >= _WIDE:
-        _add_graph(line, at, *_chosen(graph)[0], min(width, _WIDEST_LINE), unicode, least=_LINE_BEFORE_GRAPH)
+        first = _chosen(graph)[0]
+        _add_graph(line, first[0], _shares(at, first), min(width, _WIDEST_LINE), unicode, least=_LINE_BEFORE_GRAPH)
     return cut(line, width)
 
 
@@ -157,7 +176,7 @@ def program_lines(running: Sequence[Program], width: int) -> list[Line]:
     return lines
 
 
-def sparkline(shares: Sequence[float | None], width: int, unicode: bool = True) -> str:
+def sparkline(shares: Shares, width: int, unicode: bool = True) -> str:
     """Shares of 0 to 1 as bars, or digits of tenths; a dot where nothing is known."""
     if width <= 0 or not shares:
         return ""
@@ -172,6 +191,48 @@ def sparkline(shares: Sequence[float | None], width: int, unicode: bool = True) 
     return "".join(map(bar, shown)).rjust(width)
 
 
+def _high_graphs(graphs: dict[str, Shares], width: int, height: int, unicode: bool) -> list[Line]:
+    """These beside each other: a line of titles, with the latest share, above their bars."""
+    if not graphs:
+        return []
+    room = width // len(graphs)
+    lines: list[Line] = [[] for _ in range(height)]
+    for title, shares in graphs.items():
+        latest = f" {_share(shares[-1])}"
+        lines[0] += [(title, DIM), (latest.ljust(room - len(title)), PLAIN)]
+        for line, bars in zip(lines[1:], _high_bars(shares, room - 2, height - 1, unicode), strict=True):
+            line.append((f"{bars}  ", PLAIN))
+    return [cut(line, width) for line in lines]
+
+
+def _high_bars(shares: Shares, width: int, height: int, unicode: bool) -> list[str]:
+    """Shares as bars of so many lines, the top first; means of some where there are more than columns."""
+    count = min(len(shares), width)
+    levels = f" {_BARS}" if unicode else " _=#"
+    steps = len(levels) - 1
+
+    def bar(part: Shares) -> str:
+        """From the bottom on."""
+        known = [share for share in part if share is not None]
+        if not known:
+            return ("·" if unicode else ".").ljust(height)
+        full, rest = divmod(min(max(int(sum(known) / len(known) * height * steps), 1), height * steps), steps)
+        return (levels[-1] * full + levels[rest]).ljust(height)[:height]
+
+    bars = [bar(shares[at * len(shares) // count : (at + 1) * len(shares) // count]) for at in range(count)]
+    return ["".join(line).rjust(width) for line in zip(*bars, strict=True)][::-1]
+
+
+def _shares(at: Moment, graph: Graph) -> Shares:
+    """The figure over the last minute, as shares of what is 100 %; empty where none is known."""
+    _, figure, whole = graph
+    most = 1.0 if whole is None or at.gpu is None else getattr(at.gpu, whole)
+    values = at.series(figure, len(at.samples))
+    if not most or all(value is None for value in values):
+        return []
+    return [None if value is None else value / most for value in values]
+
+
 def cut(line: Line, width: int) -> Line:
     """The line's parts as far as there is room; what is left out ends in a mark."""
     left, kept = width, []
@@ -184,31 +245,23 @@ def cut(line: Line, width: int) -> Line:
     return kept
 
 
-def _chosen(graph: int) -> list[tuple[str, str, str | None]]:
+def _chosen(graph: int) -> list[Graph]:
     first = graph % len(GRAPHS)
     return [*GRAPHS[first:], *GRAPHS[:first]]
 
 
 def _add_graph(
-    line: Line,
-    at: Moment,
-    title: str,
-    figure: str,
-    whole: str | None,
-    width: int,
-    unicode: bool,
-    least: int = _ROW_BEFORE_GRAPH,
+    line: Line, title: str, shares: Shares, width: int, unicode: bool, least: int = _ROW_BEFORE_GRAPH
 ) -> None:
     """A figure over the last minutes at the right end, where there is room for one."""
     room = width - max(least, sum(len(text) for text, _ in line)) - 2
     label = f"{title} "
     if room < _LEAST_GRAPH + len(label):
         return
-    values = at.series(figure, room - len(label))
-    most = 1.0 if whole is None or at.gpu is None else getattr(at.gpu, whole)
-    if not most or all(value is None for value in values):
+    shown = shares[len(label) - room :]
+    if all(share is None for share in shown):
         return
-    bars = sparkline([None if value is None else value / most for value in values], room - len(label), unicode)
+    bars = sparkline(shown, room - len(label), unicode)
     used = sum(len(text) for text, _ in line)
     line += [(" " * (width - used - len(label) - len(bars)), PLAIN), (label, DIM), (bars, PLAIN)]
 

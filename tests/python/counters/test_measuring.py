@@ -128,6 +128,9 @@ def test_a_metric_that_was_not_measured_is_refused():
         ("dram__bytes.sum.per_second", "byte/s"),
         ("dram__bytes.avg.pct_of_peak_sustained_elapsed", "percent"),
         ("dram__bytes_read.sum.per_cycle_active", "byte/cycle"),
+        ("dram__bytes.sum.peak_sustained", "byte/cycle"),
+        ("dram__bytes.sum.peak_sustained_active", "byte"),
+        ("dram__bytes.sum.peak_sustained_active.per_second", "byte/s"),
         ("unknown.sum", ""),
     ],
 )

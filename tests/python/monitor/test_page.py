@@ -22,7 +22,7 @@ pytest.importorskip("textual")
 
 from textual.widgets import Static
 
-from gpuscope.monitor import page, processes
+from gpuscope.monitor import page, panels, processes
 
 USEFUL = {
     "sm_active_ratio": 0.72,
@@ -268,15 +268,69 @@ def test_a_number_shows_one_gpu_and_0_all():
 
 def test_graphs_are_of_the_last_minutes_and_chosen():
     samples = series(60, sm_active_ratio=lambda s: s / 60, busy_ratio=1.0)
-    text = drive(FakeMonitor(samples), size=(120, 24))
+    text = drive(FakeMonitor(samples), size=(120, 16))
     assert "SM active " in text
     assert "▄▅▅" in text
     assert "busy ██" in text
     first = next(line for line in text.splitlines() if "useful" in line)
     assert first.rstrip(" │").endswith("█")
-    changed = drive(FakeMonitor(samples), "g", size=(120, 24))
+    changed = drive(FakeMonitor(samples), "g", size=(120, 16))
     assert "graph: busy" in changed
     assert "busy" in next(line for line in changed.splitlines() if "useful" in line)
+
+
+def high(samples, width=36, height=4, unicode=True):
+    """The titles and the bars of the graphs that stand under the rows of a GPU."""
+    history = History()
+    history.append(samples)
+    lines = panels.gpu_lines(moment(history, 0), width, 0, unicode, 5 + 1 + height)[5:]
+    titles, *bars = ["".join(text for text, _ in line) for line in lines]
+    return titles, bars
+
+
+def test_tall_terminals_have_graphs_under_the_rows():
+    samples = series(60, sm_active_ratio=lambda s: s / 60, busy_ratio=1.0)
+    low, tall = (drive(FakeMonitor(samples), size=(120, height)).splitlines() for height in (16, 40))
+    assert len([line for line in low if line.startswith("│")]) == 5
+    titles = next(at for at, line in enumerate(tall) if "busy 100 %" in line and "SM active" in line)
+    assert tall[titles - 1].startswith("│ links")
+    assert "SM active" not in next(line for line in tall if "useful" in line)  # it is said once
+    frame = next(at for at, line in enumerate(tall) if line.startswith("└"))
+    assert frame - titles - 1 == 9
+    full = [line.count("█") for line in tall[titles + 1 : frame]]
+    assert full == sorted(full)  # of a figure that grows there is more below
+    assert full[0] < full[-1]
+    assert all("██████████" in line for line in tall[titles + 1 : frame])  # of one that is at its most
+    assert "no process computes" in "".join(tall)
+
+
+def test_graphs_leave_few_lines_to_no_graph():
+    assert sum(line.startswith("│") for line in drive(several(2), size=(100, 30)).splitlines()) == 10
+
+
+def test_bars_are_as_high_as_the_figure():
+    _, bars = high(series(3, sm_active_ratio=lambda s: (0.0, 0.5, 1.0)[int(s)], busy_ratio=None))
+    assert [line.rstrip()[-3:] for line in bars] == ["  █", "  █", " ██", "▁██"]
+
+
+def test_a_graph_of_more_samples_than_columns_has_their_means():
+    _, bars = high(series(60, sm_active_ratio=lambda s: s % 2, busy_ratio=None), width=32)
+    assert {line.strip() for line in bars} == {"", "█" * 30}
+    assert [bool(line.strip()) for line in bars] == [False, False, True, True]
+
+
+def test_a_figure_that_is_not_known_has_no_graph_and_a_gap_is_marked():
+    titles, bars = high(series(3, sm_active_ratio=None, busy_ratio=lambda s: None if s == 1 else 1.0), width=80)
+    assert titles.split()[0] == "busy"
+    assert "SM active" not in titles
+    assert bars[0].strip()[:3] == "█ █"
+    assert bars[-1].strip()[:3] == "█·█"
+
+
+def test_graphs_need_no_unicode():
+    _, bars = high(series(3, sm_active_ratio=lambda s: (0.0, 0.6, 1.0)[int(s)], busy_ratio=None), unicode=False)
+    assert [line.rstrip()[-3:] for line in bars] == ["  #", " _#", " ##", "_##"]
+    assert all(line.isascii() for line in bars)
 
 
 def test_help_says_keys_and_what_figures_mean():
