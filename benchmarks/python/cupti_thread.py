@@ -33,16 +33,6 @@ WAYS = {
 }
 
 
-def thread_cpu_s() -> dict[int, float]:
-    """CPU seconds of each thread of this process, by its id."""
-    spent = {}
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # it ended meanwhile
-            fields = (task / "stat").read_text().rpartition(")")[2].split()
-            spent[int(task.name)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return spent
-
-
 @contextlib.contextmanager
 def recording(what: str) -> Iterator[None]:
     if what == "bare":
@@ -73,9 +63,9 @@ def looks(gpu: Any, what: str, short: bool) -> list[list[float]]:
             counts[number] += CHUNK
 
     def look() -> None:
-        before, launched = thread_cpu_s(), sum(counts)
+        before, launched = measure.thread_cpu_s(), sum(counts)
         time.sleep(LOOK_S)
-        now, made = thread_cpu_s(), sum(counts) - launched
+        now, made = measure.thread_cpu_s(), sum(counts) - launched
         spent = [cpu - before.get(thread, 0.0) for thread, cpu in now.items() if thread not in launching]
         found.append([round(max(spent, default=0.0) / max(made, 1) * 1e9), round(measure.resident_bytes() / 1e6)])
 

@@ -261,23 +261,23 @@ def launches(quick: bool) -> Rows:
     return {"launch_delay": {"value": round(worst / 1e3, 2), "detail": detail}}
 
 
-def threads_cpu_s() -> dict[str, float]:
+def samplers_cpu_s() -> dict[str, float]:
     """CPU time that each thread of a sampler has run for, by its name."""
     found: dict[str, float] = {}
-    for task in Path("/proc/self/task").iterdir():
-        name = (task / "comm").read_text().strip()
-        if name in SAMPLERS:
-            clock = (~int(task.name) << 3) | 6  # Linux's name for the CPU clock of a thread by its number
-            found[name] = time.clock_gettime(clock)
+    for thread, spent_s in measure.thread_cpu_s().items():
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            name = Path(f"/proc/self/task/{thread}/comm").read_text().strip()
+            if name in SAMPLERS:
+                found[name] = spent_s
     return found
 
 
 def shares_of_core(load: Load, seconds: tuple[float, float]) -> dict[str, float]:
     """Of each thread of a sampler, while the GPU works, so that its counters go on."""
     loads().play(load, seconds[0])
-    began, before = time.perf_counter(), threads_cpu_s()
+    began, before = time.perf_counter(), samplers_cpu_s()
     loads().play(load, seconds[1])
-    after, took = threads_cpu_s(), time.perf_counter() - began
+    after, took = samplers_cpu_s(), time.perf_counter() - began
     return {name: round((after[name] - spent) / took, 5) for name, spent in before.items()}
 
 

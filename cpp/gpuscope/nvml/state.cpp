@@ -263,9 +263,8 @@ void GpuReader::read_link_bytes(std::chrono::nanoseconds interval) {
 }
 
 void GpuReader::forget_link_bytes() {
-  const bool has_some = state_.pcie_received_bytes.has_value() || state_.pcie_sent_bytes.has_value();
-  if (device_ == nullptr || (!has_some && state_.why.contains("pcie_sent_bytes"))) {
-    return;  // lost, or refused, or forgotten before
+  if (device_ == nullptr || refused_.contains("pcie_sent_bytes")) {
+    return;
   }
   state_.pcie_received_bytes.reset();
   state_.pcie_sent_bytes.reset();

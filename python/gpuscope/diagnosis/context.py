@@ -219,9 +219,9 @@ class Context:
         """The share of the time of the steps in which some of this work ran."""
         return min(float(self.time_ns(work).sum()) / max(self.wall_ns, 1), 1.0)
 
-    def exposed_ns(self, work: Array, beside: Array) -> Array:
-        """How long each piece of `work` ran with none of the work `beside` running too."""
-        spans = self._computing_spans if beside is self.computing else self._spans(beside)
+    def exposed_ns(self, work: Array, beside: Array | None = None) -> Array:
+        """How long each piece of `work` ran with none of the work `beside`, by default `computing`, running too."""
+        spans = self._computing_spans if beside is None else self._spans(beside)
         starts, lasted = self.start_ns[work], self.duration_ns[work]
         found: Array = lasted - covered_ns(*spans, starts, starts + lasted)
         return found
@@ -244,7 +244,7 @@ class Context:
     @cached_property
     def exposed_copies_ns(self) -> Array:
         """How long each of `copies` ran with nothing computed beside it."""
-        return self.exposed_ns(self.copies, self.computing)
+        return self.exposed_ns(self.copies)
 
     # -- the pace of launches ------------------------------------------------------------------------------------------
 

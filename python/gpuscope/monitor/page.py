@@ -226,10 +226,10 @@ class MonitorPage(App[None]):
             why = f"no GPU: {one_line(self._monitor.why)}"
             lines = [*([(part, ALARM)] for part in textwrap.wrap(why, width - 1)), *lines]
         lines = lines or [[("waiting for the first sample", DIM)]]
-        is_as_high = len(lines) == self._drawn  # else the page would be laid out anew each time
+        is_higher_or_lower = len(lines) != self._drawn  # only then is the page laid out anew, which takes longer
         self._drawn = len(lines)
         screen.query_one("#head", Static).update(_text([self._head(width)]), layout=False)
-        screen.query_one("#body", Static).update(_text(lines), layout=not is_as_high)
+        screen.query_one("#body", Static).update(_text(lines), layout=is_higher_or_lower)
         screen.query_one("#foot", Static).update(_text([self._foot(width)]), layout=False)
 
     def action_help(self) -> None:

@@ -64,7 +64,7 @@ def _pageable(context: Context) -> Iterator[Cause]:
     if not slow.any():
         return
     work, size = work[slow], size[slow]
-    exposed = context.exposed_ns(work, context.computing)
+    exposed = context.exposed_ns(work)
     heads, calls = drained(context, "PAGEABLE_COPY")
     rate, pinned = float(size.sum() / max(context.duration_ns[work].sum(), 1)), _pinned_rate(context)
     rows = _rows(context, work)
@@ -110,7 +110,7 @@ def _many_small(context: Context) -> Iterator[Cause]:
     if count < _MANY:
         return
     before = np.flatnonzero(np.isin(context.pieces.next, work))
-    exposed = context.exposed_ns(work, context.computing)
+    exposed = context.exposed_ns(work)
     rows = _rows(context, work)
     calls = context.work_launch[work]
     spans = np.concatenate([host_edit(context, before, HOST).host_spans, _in_a_row(context, calls[calls >= 0])])
@@ -148,7 +148,7 @@ def _exposed(context: Context) -> Iterator[Cause]:
     work = work[chosen]
     if len(work) == 0:
         return
-    exposed = context.exposed_ns(work, context.computing).astype(np.float64)
+    exposed = context.exposed_ns(work).astype(np.float64)
     # No more can be hidden than there is to hide it behind: what is computed while the link has nothing else to do.
     ways = context.column("memcpy", "kind", context.copies)
     same_way = context.copies[np.isin(ways, context.column("memcpy", "kind", work))]
@@ -185,7 +185,7 @@ def _slow_link(context: Context) -> Iterator[Cause]:
         if len(work) == 0 or float(np.median(size / duration)) >= _SLOW_LINK * reached:
             continue
         factors = np.minimum(size / duration / reached, 1.0)
-        exposed = context.exposed_ns(work, context.computing)
+        exposed = context.exposed_ns(work)
         rate = format_digits(float(size.sum() / duration.sum()))
         yield Cause(
             f"copies {goes} are slower than the GPU's link",
@@ -294,7 +294,7 @@ def _needless(
 ) -> Cause:
     """Copies that need not be made, nor what is `made` for them (`Edit.host_spans`), nor that share of what follows."""
     pieces = context.pieces
-    exposed = context.exposed_ns(work, context.computing)
+    exposed = context.exposed_ns(work)
     before = np.flatnonzero(np.isin(pieces.next, work))
     rows = _rows(context, work)
     size = float(context.column("memcpy", "bytes", work).sum())
@@ -331,7 +331,7 @@ def _managed(context: Context) -> Iterator[Cause]:
     yield Cause(
         "managed memory moves between host and GPU",
         "prefetch it (cudaMemPrefetchAsync), advise where it belongs, or use plain device memory",
-        Claim(work=work, work_ns=context.exposed_ns(work, context.computing)),
+        Claim(work=work, work_ns=context.exposed_ns(work)),
         Edit(copies=_rows(context, work), copy_factors=np.zeros(len(work))),
         _where(context, work, np.ones(len(work))),
     )

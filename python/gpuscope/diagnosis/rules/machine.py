@@ -96,7 +96,7 @@ def _communication(context: Context) -> Iterator[Cause]:
     work = context.kernels_of_class(KernelClass.COMMUNICATION)
     if len(work) == 0:
         return
-    exposed = context.exposed_ns(work, context.computing)
+    exposed = context.exposed_ns(work)
     duration = context.duration_ns[work]
     where = places(*(where for where, _ in context.lines(context.work_launch[work], duration)[:2]))
     yield Cause(

@@ -152,7 +152,7 @@ def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[
         if kind == "VALUE":  # nor is what is read copied
             read = context.copy_of_call[_reading(context, waits, starts)]
             work = read[(read >= 0) & (context.work_step[read] >= 0)]
-            claim = replace(claim, work=work, work_ns=context.exposed_ns(work, context.computing))
+            claim = replace(claim, work=work, work_ns=context.exposed_ns(work))
         yield Cause(title, advice, claim, edit, places(where), evidence)
 
 
