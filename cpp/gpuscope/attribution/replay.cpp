@@ -634,6 +634,7 @@ void Replay::add_details(uint32_t row, const OpenRegion& region, uint32_t parent
     }
   }
   const Arguments::Value operands = arguments_[Argument::Operands];
+  const Arguments::Value inputs = arguments_[Argument::Inputs];
   const uint32_t overload = arguments_.text(Argument::Overload);
   if (arguments_.sequence() >= 0 || arguments_.shapes() != 0 || operands.word != 0 || arguments_.stack() != 0 ||
       overload != 0) {
@@ -642,10 +643,10 @@ void Replay::add_details(uint32_t row, const OpenRegion& region, uint32_t parent
       count_unnamed(string);
       return string;
     };
-    store.detail.append({arguments_.sequence(), row, text(arguments_.text(Argument::Types)), kNone,
-                         text(arguments_.shapes()), text(arguments_.text(Argument::Strides)),
-                         text(arguments_.text(Argument::Concrete)), text(overload), forward,
-                         static_cast<uint32_t>(operands.word), operands.id, dictionaries.stack(arguments_.stack())});
+    store.detail.append({arguments_.sequence(), row, text(inputs.id), kNone, text(arguments_.shapes()),
+                         text(static_cast<uint32_t>(inputs.word)), text(arguments_.text(Argument::Concrete)),
+                         text(overload), forward, static_cast<uint32_t>(operands.word), operands.id,
+                         dictionaries.stack(arguments_.stack())});
   }
   for (const Arguments::Payload& payload : arguments_.payloads) {
     const bool text =

@@ -70,19 +70,18 @@ enum class Argument : uint8_t {
   Address = 9,     // of the memory
   Bytes = 10,      // taken, negative when given back; the device, UINT32_MAX for the host
   Allocated = 11,  // bytes that the allocator has given out on that device, itself counted
-  Types = 13,      // Names id of the types of an operator's inputs
+  Inputs = 13,     // of an operator: Names id of their strides, 0 for none; of their types, likewise
   Results = 14,    // of the range that ends next: Names id of the shapes of its results
-  Strides = 15,    // Names id of the strides of an operator's inputs
   Reserved = 12,   // bytes that the allocator holds on that device
-  Concrete = 16,   // Names id of the numbers among an operator's inputs
-  Overload = 17,   // Names id of the operator's overload
-  Bool = 18,       // as Unsigned
-  List = 19,       // as Text, of numbers
-  Module = 20,     // of a call of a module: which of its class, counted from 1
-  None = 21,       // as Unsigned: it is None
-  Complex = 22,    // as Text, of the two parts of a complex number
+  Concrete = 15,   // Names id of the numbers among an operator's inputs
+  Overload = 16,   // Names id of the operator's overload
+  Bool = 17,       // as Unsigned
+  List = 18,       // as Text, of numbers
+  Module = 19,     // of a call of a module: which of its class, counted from 1
+  None = 20,       // as Unsigned: it is None
+  Complex = 21,    // as Text, of the two parts of a complex number
 };
-inline constexpr std::size_t kArguments = 23;
+inline constexpr std::size_t kArguments = 22;
 
 // X(enumerator, value): values are stored in files, append only.
 #define GPUSCOPE_REGION_KIND(X)                 \
@@ -296,7 +295,7 @@ class EventLog {
   uint32_t id_of(std::string_view text) noexcept { return names_ != nullptr || make_names() ? names_->id_of(text) : 0; }
   /// The writer's: the ids of the texts that `make()` makes from what the key says, by `id_of`.
   template <class F>
-  IdCache::Ids ids_of(std::string_view key, F&& make) noexcept {
+  IdCache::Ids ids_of(const Digest& key, F&& make) noexcept {
     return ids_ != nullptr || make_ids() ? ids_->ids_of(key, make) : make();
   }
 

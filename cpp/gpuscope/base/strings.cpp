@@ -122,6 +122,15 @@ uint64_t hash(std::string_view text) noexcept {
   return value ^ (value >> 32);
 }
 
+Digest::Digest(std::string_view text) noexcept {
+  const std::size_t words = text.size() / sizeof(uint64_t);
+  put(text.data(), words);
+  uint64_t rest = 0;
+  std::memcpy(&rest, text.data() + words * sizeof(uint64_t), text.size() % sizeof(uint64_t));
+  put(rest);
+  put(text.size());
+}
+
 uint32_t StringTable::intern(std::string_view text) {
   if (texts_.size() * 2 >= slots_.size()) {
     grow();
@@ -252,64 +261,56 @@ void Names::forget() {
 }
 
 uint32_t NameCache::id_of(std::string_view text) noexcept {
-  const Entry& entry = entries_[hash(text) & (entries_.size() - 1)];
+  const Digest digest(text);
+  const Entry& entry = entries_[digest.place() & (entries_.size() - 1)];
   const uint32_t period = Names::period();
-  if (entry.period == period && entry.text == text) [[likely]] {
+  if (entry.period == period && entry.text == digest) [[likely]] {
     return entry.id;
   }
   uint32_t id = 0;
   try {
     id = Names::process().intern_for_period(text);
-    keep(text, id, period);
+    keep(digest, id, period);
   } catch (...) {  // out of memory: it is asked for again
   }
   return id;
 }
 
-void NameCache::keep(std::string_view text, uint32_t id, uint32_t period) {
-  const uint64_t its_hash = hash(text);
-  if (entries_[its_hash & (entries_.size() - 1)].period == period && size_.grows(entries_.size())) {
+void NameCache::keep(const Digest& text, uint32_t id, uint32_t period) {
+  if (entries_[text.place() & (entries_.size() - 1)].period == period && size_.grows(entries_.size())) {
     std::vector<Entry> larger(entries_.size() * 2);
-    for (Entry& entry : entries_) {
+    for (const Entry& entry : entries_) {
       if (entry.period == period) {
-        larger[hash(entry.text) & (larger.size() - 1)] = std::move(entry);  // no two of one size share one of twice it
+        larger[entry.text.place() & (larger.size() - 1)] = entry;  // no two of one size share one of twice it
       }
     }
     entries_ = std::move(larger);
   }
-  Entry& entry = entries_[its_hash & (entries_.size() - 1)];
-  entry.period = 0;
-  entry.text = text;
-  entry.id = id;
-  entry.period = period;
+  entries_[text.place() & (entries_.size() - 1)] = {text, id, period};
 }
 
-void IdCache::keep(std::size_t place, std::string_view key, const Ids& ids, uint32_t period) noexcept {
-  try {
-    const Entry& older = entries_[place ^ 1];
-    if (older.period == period && !older.key.empty() && !key.empty() && size_.grows(entries_.size())) {
+void IdCache::keep(const Digest& key, const Ids& ids, uint32_t period) noexcept {
+  if (place_of(key).entries[1].period == period && size_.grows(2 * places_.size())) {
+    try {
       grow(period);
-      place = hash(key) & (entries_.size() - 1);
+    } catch (const std::bad_alloc&) {  // as large as it was
     }
-    std::swap(entries_[place], entries_[place ^ 1]);
-    Entry& entry = entries_[place];
-    entry.period = 0;
-    entry.key = key;
-    entry.ids = ids;
-    entry.period = period;
-  } catch (...) {  // out of memory: they are made again
   }
+  Place& place = place_of(key);
+  place.entries[1] = std::exchange(place.entries[0], {key, ids, period});
 }
 
 void IdCache::grow(uint32_t period) {
-  std::vector<Entry> larger(entries_.size() * 2);
-  for (Entry& entry : entries_) {
-    if (entry.period == period && !entry.key.empty()) {
-      const std::size_t place = hash(entry.key) & (larger.size() - 1);
-      larger[larger[place].key.empty() ? place : place ^ 1] = std::move(entry);
+  std::vector<Place> larger(places_.size() * 2);
+  larger.swap(places_);
+  for (const Place& place : larger) {
+    for (const Entry& entry : place.entries) {
+      if (entry.period == period) {
+        auto& entries = place_of(entry.key).entries;
+        entries[entries[0].period == 0 ? 0 : 1] = entry;  // no three of one size share one of twice it
+      }
     }
   }
-  entries_ = std::move(larger);
 }
 
 void append_utf8(std::string& text, uint32_t code_point) {

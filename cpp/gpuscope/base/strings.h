@@ -3,8 +3,10 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <mutex>
 #include <semaphore>
 #include <string>
@@ -17,6 +19,36 @@ namespace gpuscope::base {
 
 /// Of the bytes of a text, for hash tables in memory.
 uint64_t hash(std::string_view text) noexcept;
+
+/// Stands for a text, or for words that were put in: what differs has the same digest once in 2^128, as good as never.
+/// What finds things by it keeps neither the text nor the words.
+class Digest {
+ public:
+  Digest() noexcept = default;
+  explicit Digest(std::string_view text) noexcept;
+
+  void put(uint64_t word) noexcept {
+    first_ = (first_ ^ word) * kFirst;
+    first_ ^= first_ >> 32;
+    second_ = (std::rotl(second_, 23) ^ word) * kSecond;
+  }
+  void put(const char* words, std::size_t count) noexcept {
+    for (const char* end = words + count * sizeof(uint64_t); words != end; words += sizeof(uint64_t)) {
+      uint64_t word = 0;
+      std::memcpy(&word, words, sizeof(word));
+      put(word);
+    }
+  }
+  /// Where to look first, in a table of any size.
+  std::size_t place() const noexcept { return static_cast<std::size_t>(first_ ^ second_ >> 29); }
+  auto operator<=>(const Digest&) const noexcept = default;
+
+ private:
+  static constexpr uint64_t kFirst = 0x9E3779B97F4A7C15ULL;   // 2^64 / golden ratio
+  static constexpr uint64_t kSecond = 0xC2B2AE3D27D4EB4FULL;  // a prime of XXH64
+  uint64_t first_ = 0;
+  uint64_t second_ = 0;
+};
 
 /// Strings as dense ids, in order of first sight; id 0 is the empty string. One thread at a time.
 class StringTable {
@@ -138,49 +170,53 @@ class NameCache {
   uint32_t id_of(std::string_view text) noexcept;
 
  private:
-  struct Entry {
-    std::string text;
-    uint32_t id = 0;  // of the empty text
-    uint32_t period = 0;
+  // By its digest, as texts lie elsewhere: a look takes one line of the CPU's cache.
+  struct alignas(32) Entry {
+    Digest text;
+    uint32_t id = 0;
+    uint32_t period = 0;  // 0 for none
   };
-  void keep(std::string_view text, uint32_t id, uint32_t period);
+  void keep(const Digest& text, uint32_t id, uint32_t period);
 
   std::vector<Entry> entries_ = std::vector<Entry>(1024);  // a power of two
   CacheSize size_;
 };
 
-/// The Names ids of texts that a thread makes from the same words again and again, found by these words, its key. One
-/// thread at a time.
+/// The Names ids of texts that a thread makes from the same words again and again, found by the digest of these words,
+/// the key. One thread at a time.
 class IdCache {
  public:
   using Ids = std::array<uint32_t, 3>;
 
-  /// The ids that `make()` returned for that key, or returns now. An empty key is not kept.
+  /// The ids that `make()` returned for that key, or returns now.
   template <class F>
-  Ids ids_of(std::string_view key, F&& make) noexcept {
-    // Two places a key, the one of the newer in front.
-    const std::size_t place = hash(key) & (entries_.size() - 1);
+  Ids ids_of(const Digest& key, F&& make) noexcept {
     const uint32_t period = Names::period();
-    for (const std::size_t at : {place, place ^ 1}) {
-      if (entries_[at].period == period && entries_[at].key == key && !key.empty()) [[likely]] {
-        return entries_[at].ids;
+    for (const Entry& entry : place_of(key).entries) {
+      if (entry.period == period && entry.key == key) [[likely]] {
+        return entry.ids;
       }
     }
     const Ids ids = make();
-    keep(place, key, ids, period);
+    keep(key, ids, period);
     return ids;
   }
 
  private:
   struct Entry {
-    std::string key;
+    Digest key;
     Ids ids{};
-    uint32_t period = 0;
+    uint32_t period = 0;  // 0 for none
   };
-  void keep(std::size_t place, std::string_view key, const Ids& ids, uint32_t period) noexcept;
+  // A line of the CPU's cache.
+  struct alignas(64) Place {
+    std::array<Entry, 2> entries;  // the newer in front
+  };
+  Place& place_of(const Digest& key) noexcept { return places_[key.place() & (places_.size() - 1)]; }
+  void keep(const Digest& key, const Ids& ids, uint32_t period) noexcept;
   void grow(uint32_t period);
 
-  std::vector<Entry> entries_ = std::vector<Entry>(2048);  // a power of two
+  std::vector<Place> places_ = std::vector<Place>(1024);  // a power of two
   CacheSize size_;
 };
 

@@ -260,7 +260,7 @@ void bind_callbacks(py::module_& module) {
              bool numbers) {
             const auto of_engine = backward ? std::function<void()>([&] { (*backward)(); }) : nullptr;
             const OperatorCallbacks::CallCost cost = OperatorCallbacks::process().measure(
-                libtorch(), {shapes, results, numbers, false}, [&] { forward(); }, of_engine);
+                libtorch(), {.shapes = shapes, .results = results, .numbers = numbers}, [&] { forward(); }, of_engine);
             return std::pair(cost.operator_ns, cost.backward_ns);
           },
           py::arg("forward"), py::arg("backward") = py::none(), py::kw_only(), py::arg("shapes") = false,
@@ -269,11 +269,12 @@ void bind_callbacks(py::module_& module) {
           "autograd's engine, by what `forward` and `backward` call; the audit counts it.")
       .def_static(
           "start",
-          [](bool shapes, bool results, bool numbers, bool overloads) {
-            OperatorCallbacks::process().start(libtorch(), {shapes, results, numbers, overloads});
+          [](bool shapes, bool concrete, bool results, bool numbers, bool overloads) {
+            OperatorCallbacks::process().start(libtorch(), {shapes, concrete, results, numbers, overloads});
           },
-          py::kw_only(), py::arg("shapes") = false, py::arg("results") = false, py::arg("numbers") = false,
-          py::arg("overloads") = false, "Has every operator logged; only after a study that succeeded.")
+          py::kw_only(), py::arg("shapes") = false, py::arg("concrete") = false, py::arg("results") = false,
+          py::arg("numbers") = false, py::arg("overloads") = false,
+          "Has every operator logged; only after a study that succeeded.")
       .def_static(
           "stop", [] { OperatorCallbacks::process().stop(libtorch()); }, "Ends that.")
       .def_static(

@@ -35,7 +35,7 @@ constexpr std::string_view type_name(uint16_t type) noexcept {
                                                                         : "";
 }
 
-// What the words of an ArgumentKey begin with, beside ArgumentText::Kind, in the lowest byte; then a type and a count.
+// What the words of a key begin with, beside ArgumentText::Kind, in the lowest byte; then a type and a count.
 constexpr uint64_t kTensorWord = 0x10;
 constexpr uint64_t kTensorsWord = 0x11;  // a list of them, or an operator's arguments
 constexpr uint64_t kNumbersWord = 0x12;  // likewise
@@ -244,7 +244,7 @@ void ArgumentText::put_complex(ShortText& text, const char* value) const noexcep
   text.put(load<double>(parts + sizeof(double)));
 }
 
-void ArgumentText::put_tensor(ArgumentKey& key, const char* tensor) const noexcept {
+void ArgumentText::put_tensor(base::Digest& key, const char* tensor) const noexcept {
   const uint64_t count = dimensions(tensor);
   const uint64_t type = layout_.dtype != Layout::kUnknown ? load<uint16_t>(tensor + layout_.dtype) : 0;
   key.put(kTensorWord | type << kTypeShift | count << kCountShift);
@@ -254,7 +254,7 @@ void ArgumentText::put_tensor(ArgumentKey& key, const char* tensor) const noexce
   }
 }
 
-void ArgumentText::put_tensors(ArgumentKey& key, Values values) const noexcept {
+void ArgumentText::put_tensors(base::Digest& key, Values values) const noexcept {
   key.put(kTensorsWord | values.count << kCountShift);
   for (std::size_t index = 0; index < values.count; ++index) {
     const char* value = values.first + index * kValueBytes;
@@ -263,7 +263,7 @@ void ArgumentText::put_tensors(ArgumentKey& key, Values values) const noexcept {
     } else if (is_list(value) && holds_tensors(value)) {
       const Values list = elements(value);
       key.put(kTensorsWord | list.count << kCountShift);
-      for (std::size_t element = 0; element < list.count && !key.full(); ++element) {
+      for (std::size_t element = 0; element < list.count; ++element) {
         const char* its = tensor(list.first + element * kValueBytes);
         its != nullptr ? put_tensor(key, its) : key.put(kNoneWord);
       }
@@ -273,7 +273,7 @@ void ArgumentText::put_tensors(ArgumentKey& key, Values values) const noexcept {
   }
 }
 
-void ArgumentText::put_numbers(ArgumentKey& key, Values values) const noexcept {
+void ArgumentText::put_numbers(base::Digest& key, Values values) const noexcept {
   key.put(kNumbersWord | values.count << kCountShift);
   for (std::size_t index = 0; index < values.count; ++index) {
     const char* value = values.first + index * kValueBytes;

@@ -9,6 +9,7 @@
 #include <limits>
 #include <string_view>
 
+#include "gpuscope/base/strings.h"
 #include "gpuscope/torch/layout.h"
 
 namespace gpuscope::torch {
@@ -65,37 +66,6 @@ struct Values {
   std::size_t count = 0;
 };
 
-/// The words that a text would be made from, so that equal keys have equal texts; empty when they did not fit. One
-/// thread.
-class ArgumentKey {
- public:
-  void put(uint64_t word) noexcept {
-    if (size_ == words_.size()) {
-      full_ = true;
-      return;
-    }
-    words_[size_++] = word;
-  }
-  void put(const char* words, uint64_t count) noexcept {
-    if (count > words_.size() - size_) {
-      full_ = true;
-      return;
-    }
-    std::memcpy(words_.data() + size_, words, count * sizeof(uint64_t));
-    size_ += count;
-  }
-  bool full() const noexcept { return full_; }
-  std::string_view view() const noexcept {
-    return full_ ? std::string_view{}
-                 : std::string_view{reinterpret_cast<const char*>(words_.data()), size_ * sizeof(uint64_t)};
-  }
-
- private:
-  std::array<uint64_t, 256> words_;
-  std::size_t size_ = 0;
-  bool full_ = false;
-};
-
 /// Writes the values' shapes and strides, as "[[2, 3], [], [[4], [4]]]", their types, as "['float', 'Scalar',
 /// 'TensorList']", and the numbers among them, as "['', '2', '']". What is neither a tensor nor a list of them has no
 /// shape. Immutable; any thread.
@@ -112,10 +82,10 @@ class ArgumentText {
   }
   void put_types(ShortText& text, Values values) const noexcept;
   void put_concrete(ShortText& text, Values values) const noexcept;
-  /// Of the texts of shapes, strides and types.
-  void put_tensors(ArgumentKey& key, Values values) const noexcept;
-  /// Of the text of numbers.
-  void put_numbers(ArgumentKey& key, Values values) const noexcept;
+  /// What the texts of shapes, strides and types say, in a tenth of the time that these take.
+  void put_tensors(base::Digest& key, Values values) const noexcept;
+  /// Likewise what the text of numbers says.
+  void put_numbers(base::Digest& key, Values values) const noexcept;
 
   enum class Kind : uint8_t { Other, Int, Double, Bool, Text, Numbers, Texts, None, Complex };
   Kind kind(const char* value) const noexcept;
@@ -143,7 +113,7 @@ class ArgumentText {
   uint64_t dimensions(const char* tensor) const noexcept;
   const char* sizes(const char* tensor, uint64_t dimensions) const noexcept;
   const char* strides(const char* tensor, uint64_t dimensions) const noexcept;
-  void put_tensor(ArgumentKey& key, const char* tensor) const noexcept;
+  void put_tensor(base::Digest& key, const char* tensor) const noexcept;
   void put_sizes_of(ShortText& text, const char* tensor) const noexcept;
   void put_strides_of(ShortText& text, const char* tensor) const noexcept;
   void put_numbers(ShortText& text, const char* first, uint64_t count) const noexcept;

@@ -140,25 +140,22 @@ void log_inputs(EventLog& log, const void* function, uint32_t& shapes) noexcept 
     (arguments.*put)(text, inputs);
     return log.id_of(text.view());
   };
-  // Programs call operators with the same shapes again and again: a key is made in a tenth of the time of the texts.
-  ArgumentKey tensors;
+  // Programs call operators with the same shapes again and again.
+  base::Digest tensors;
   arguments.put_tensors(tensors, inputs);
-  const auto [its_shapes, strides, types] = log.ids_of(tensors.view(), [&] {
+  const auto [its_shapes, strides, types] = log.ids_of(tensors, [&] {
     return IdCache::Ids{id_of(&ArgumentText::put_shapes), layout.strides ? id_of(&ArgumentText::put_strides) : 0,
                         layout.dtype != Layout::kUnknown ? id_of(&ArgumentText::put_types) : 0};
   });
   shapes = its_shapes;
-  if (layout.strides) {
-    log.add_argument(Argument::Strides, strides);
-  }
-  if (layout.dtype != Layout::kUnknown) {
-    log.add_argument(Argument::Types, types);
+  if (strides != 0 || types != 0) {
+    log.add_argument(Argument::Inputs, strides, types);
   }
   if constexpr (kWithConcrete) {
-    ArgumentKey numbers;
+    base::Digest numbers;
     arguments.put_numbers(numbers, inputs);
     log.add_argument(Argument::Concrete,
-                     log.ids_of(numbers.view(), [&] { return IdCache::Ids{id_of(&ArgumentText::put_concrete)}; })[0]);
+                     log.ids_of(numbers, [&] { return IdCache::Ids{id_of(&ArgumentText::put_concrete)}; })[0]);
   }
 }
 
@@ -267,8 +264,7 @@ std::size_t needs_of(const OperatorCallbacks::Options& options) noexcept {
 }  // namespace
 
 void log_text_input(EventLog& log) noexcept {
-  log.add_argument(Argument::Strides, log.id_of("[[]]"));
-  log.add_argument(Argument::Types, log.id_of("['']"));
+  log.add_argument(Argument::Inputs, log.id_of("[[]]"), log.id_of("['']"));
   log.add_argument(Argument::Concrete, log.id_of("['']"));
   log.add_argument(Argument::Operator, std::bit_cast<uint64_t>(int64_t{-1}), log.id_of("[[]]"));
 }
@@ -321,6 +317,7 @@ void OperatorCallbacks::set_reading(const driver::Torch& torch) noexcept {
 OperatorCallbacks::Options OperatorCallbacks::known(const Options& options) const noexcept {
   const bool has_sizes = layout_.sizes != Layout::kUnknown;
   return {.shapes = options.shapes && has_sizes && layout_.inputs != Layout::kUnknown,
+          .concrete = options.concrete,
           .results = options.results && has_sizes && layout_.outputs != Layout::kUnknown,
           .numbers = options.numbers,
           .overloads = options.overloads};
@@ -383,7 +380,7 @@ OperatorCallbacks::CallCost OperatorCallbacks::measure(const driver::Torch& torc
 void OperatorCallbacks::start(const driver::Torch& torch, const Options& options) {
   stop(torch);
   const Options wanted = known(options);
-  const bool concrete = wanted.shapes && layout_.list != Layout::kUnknown &&
+  const bool concrete = wanted.shapes && wanted.concrete && layout_.list != Layout::kUnknown &&
                         (torch.records_concrete_inputs == nullptr || torch.records_concrete_inputs());
   const bool overloads = wanted.overloads && torch.overload_name != nullptr;
   set_reading(torch);

@@ -91,7 +91,8 @@ class OperatorRanges {
 class OperatorCallbacks {
  public:
   struct Options {
-    bool shapes = false;  // and strides and types, and numbers among the inputs unless torch's own switch is off
+    bool shapes = false;    // and strides and types
+    bool concrete = false;  // with shapes, numbers among the inputs too, unless torch's own switch is off
     bool results = false;
     bool numbers = false;  // that torch gives them
     bool overloads = false;

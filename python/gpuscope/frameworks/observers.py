@@ -19,7 +19,7 @@ class Options:
     Attributes:
         operators: operators of frameworks and annotations of libraries.
         record_shapes: the shapes of operators' inputs.
-        range_arguments: with it, what libraries give along with ranges of their own.
+        arguments: with it, numbers among the inputs too, and what libraries give along with ranges of their own.
         profile_memory: what the framework's allocator hands out and takes back.
         with_stack: where in the Python program operators, regions and launches are.
         python_functions: with it, every call of a Python function, or else of those that wait for files and GPUs alone.
@@ -34,7 +34,7 @@ class Options:
 
     operators: bool = True
     record_shapes: bool = False
-    range_arguments: bool = True
+    arguments: bool = True
     profile_memory: bool = False
     with_stack: bool = False
     python_functions: bool = True

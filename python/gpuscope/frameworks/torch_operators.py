@@ -93,6 +93,7 @@ class _TorchOperatorsObserver:
             _measure(options)
             TorchCallbacks.start(
                 shapes=options.record_shapes,
+                concrete=options.arguments,
                 results=options.with_flops,
                 numbers=options.execution_trace,
                 overloads=options.overload_names,
@@ -117,7 +118,7 @@ class _Profiler:
         """Begins, when torch has been imported."""
         options = self._options
         # Where torch's profiler asks for shapes, libraries hand it the arguments of their ranges, which torch converts.
-        shapes = options.record_shapes and (options.range_arguments or self._operators)
+        shapes = options.record_shapes and (options.arguments or self._operators)
         presence = torch_profiler.Need(shapes=shapes)
         need = replace(presence, ranges=self._operators, memory=options.profile_memory)
         if need != presence:

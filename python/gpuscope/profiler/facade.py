@@ -114,9 +114,9 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             a group to names of events, as GPU_MEMCPY, leaves out what it does not name.
         schedule: maps the number of a step to a `ProfilerAction`; by default everything is recorded. See `schedule`.
         on_trace_ready: called with this object whenever a window has been recorded.
-        record_shapes: records the shapes of operators' inputs, and what libraries give along with ranges of their own.
-            With "operators" the latter is left out: torch takes 1 us for most arguments of each kernel that compiled
-            code launches, 7 to 9 us a kernel.
+        record_shapes: records the shapes, strides and types of operators' inputs and the numbers among them, and what
+            libraries give along with ranges of their own. With "operators" numbers and the latter are left out: torch
+            takes 1 us for most arguments of each kernel that compiled code launches, 7 to 9 us a kernel.
         profile_memory: records what torch's allocators hand out and take back, and what every library takes from the
             driver and gives back, with the region that did so: see `Trace.device_memory`.
         with_stack: records where in the Python program operators, regions and launches are: the 64 innermost frames,
@@ -284,7 +284,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         self._options = Options(
             operators=ProfilerActivity.CPU in self.activities,
             record_shapes=self.record_shapes or self.with_flops,
-            range_arguments=record_shapes != _OPERATORS,
+            arguments=record_shapes != _OPERATORS,
             profile_memory=self.profile_memory,
             with_stack=self._collector.keeps_stacks,
             python_functions=every_call,

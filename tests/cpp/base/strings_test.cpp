@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace gpuscope::base {
 namespace {
@@ -158,28 +160,67 @@ TEST(StringTable, ReadsUnknownIdsAsEmpty) {
   EXPECT_EQ(table[UINT32_MAX], "");
 }
 
+TEST(Digest, TellsTextsApartThatDifferInLengthOrOneBit) {
+  std::set<Digest> digests;
+  std::size_t texts = 0;
+  const auto add = [&](const std::string& text) {
+    digests.insert(Digest(text));
+    ++texts;
+  };
+  for (std::size_t length = 0; length < 40; ++length) {
+    const std::string zeros(length, '\0');
+    add(zeros);
+    for (std::size_t bit = 0; bit < 8 * length; ++bit) {
+      std::string text = zeros;
+      text[bit / 8] = static_cast<char>(1 << bit % 8);
+      add(text);
+    }
+  }
+  EXPECT_EQ(digests.size(), texts);
+  EXPECT_EQ(Digest("aten::add"), Digest("aten::add"));
+}
+
+TEST(Digest, TellsWordsApartByTheirOrder) {
+  std::set<Digest> digests;
+  for (uint64_t first = 0; first < 300; ++first) {
+    for (uint64_t second = 0; second < 300; ++second) {
+      Digest digest;
+      digest.put(first);
+      digest.put(second);
+      digests.insert(digest);
+    }
+  }
+  EXPECT_EQ(digests.size(), 300U * 300U);
+}
+
+TEST(Digest, SpreadsShapesOverATable) {
+  std::vector<int> found(1024);
+  for (uint64_t rows = 1; rows <= 64; ++rows) {
+    for (uint64_t columns = 1; columns <= 64; ++columns) {
+      Digest digest;
+      for (const uint64_t word : {uint64_t{2} << 32, 64 * rows, 64 * columns, 64 * columns, uint64_t{1}}) {
+        digest.put(word);
+      }
+      ++found[digest.place() % found.size()];
+    }
+  }
+  EXPECT_LE(*std::ranges::max_element(found), 16);  // four on average
+}
+
 TEST(IdCache, MakesTheIdsOfAKeyOnce) {
   const auto cache = std::make_unique<IdCache>();
   int made = 0;
   const auto make = [&] { return IdCache::Ids{static_cast<uint32_t>(++made), 7, 9}; };
-  EXPECT_EQ(cache->ids_of("key"sv, make), (IdCache::Ids{1, 7, 9}));
-  EXPECT_EQ(cache->ids_of("key"sv, make), (IdCache::Ids{1, 7, 9}));
-  EXPECT_EQ(cache->ids_of("key\0"sv, make)[0], 2U);
-}
-
-TEST(IdCache, KeepsNothingOfAnEmptyKey) {
-  const auto cache = std::make_unique<IdCache>();
-  uint32_t made = 0;
-  const auto make = [&] { return IdCache::Ids{++made}; };
-  EXPECT_EQ(cache->ids_of("", make)[0], 1U);
-  EXPECT_EQ(cache->ids_of("", make)[0], 2U);
+  EXPECT_EQ(cache->ids_of(Digest("key"), make), (IdCache::Ids{1, 7, 9}));
+  EXPECT_EQ(cache->ids_of(Digest("key"), make), (IdCache::Ids{1, 7, 9}));
+  EXPECT_EQ(cache->ids_of(Digest("key\0"sv), make)[0], 2U);
 }
 
 TEST(IdCache, GivesEachKeyItsIdsBeyondWhatItHolds) {
   const auto cache = std::make_unique<IdCache>();
   for (int turn = 0; turn < 3; ++turn) {
     for (uint32_t key = 0; key < 10'000; ++key) {
-      EXPECT_EQ(cache->ids_of(std::to_string(key), [&] { return IdCache::Ids{key}; })[0], key);
+      EXPECT_EQ(cache->ids_of(Digest(std::to_string(key)), [&] { return IdCache::Ids{key}; })[0], key);
     }
   }
 }
@@ -189,7 +230,7 @@ TEST(IdCache, MakesTheIdsOfThousandsOfKeysThatComeInTurnsOnce) {
   uint32_t made = 0;
   const auto take_turn = [&] {
     for (uint32_t key = 0; key < 5'000; ++key) {
-      EXPECT_EQ(cache->ids_of("key " + std::to_string(key), [&] { return IdCache::Ids{key, ++made}; })[0], key);
+      EXPECT_EQ(cache->ids_of(Digest("key " + std::to_string(key)), [&] { return IdCache::Ids{key, ++made}; })[0], key);
     }
   };
   for (int turn = 0; turn < 20; ++turn) {
@@ -204,7 +245,7 @@ TEST(IdCache, WithMoreKeysThanItMayHoldItGivesEachItsIds) {
   const auto cache = std::make_unique<IdCache>();
   for (int turn = 0; turn < 3; ++turn) {
     for (uint32_t key = 0; key < 3 * CacheSize::kMost; ++key) {
-      ASSERT_EQ(cache->ids_of(std::to_string(key), [&] { return IdCache::Ids{key}; })[0], key);
+      ASSERT_EQ(cache->ids_of(Digest(std::to_string(key)), [&] { return IdCache::Ids{key}; })[0], key);
     }
   }
 }

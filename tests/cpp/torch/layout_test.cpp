@@ -338,8 +338,8 @@ TEST_F(LayoutTest, KeysDifferWhereTextsDo) {
                                             none.value(),
                                             numbers.value(),
                                             tensors.value()};
-  std::map<std::string, std::string> texts;
-  std::map<std::string, std::string> numbers_texts;
+  std::map<base::Digest, std::string> texts;
+  std::map<base::Digest, std::string> numbers_texts;
   std::mt19937 random(7);
   for (int turn = 0; turn < 5000; ++turn) {
     std::vector<FakeValue> values(random() % 4);
@@ -351,28 +351,32 @@ TEST_F(LayoutTest, KeysDifferWhereTextsDo) {
     arguments.put_shapes(text, all);
     arguments.put_strides(text, all);
     arguments.put_types(text, all);
-    ArgumentKey key;
+    base::Digest key;
     arguments.put_tensors(key, all);
-    EXPECT_EQ(texts.emplace(key.view(), text.view()).first->second, text.view());
+    EXPECT_EQ(texts.emplace(key, text.view()).first->second, text.view());
     ShortText concrete;
     arguments.put_concrete(concrete, all);
-    ArgumentKey its;
+    base::Digest its;
     arguments.put_numbers(its, all);
-    EXPECT_NE(its.view(), key.view());
-    EXPECT_EQ(numbers_texts.emplace(its.view(), concrete.view()).first->second, concrete.view());
+    EXPECT_NE(its, key);
+    EXPECT_EQ(numbers_texts.emplace(its, concrete.view()).first->second, concrete.view());
   }
   EXPECT_LT(texts.size(), 14 * 14 * 14);
   EXPECT_GT(texts.size(), 100U);
 }
 
-TEST_F(LayoutTest, HasNoKeyOfWhatDoesNotFit) {
+TEST_F(LayoutTest, HasAKeyOfAListOfAnyLength) {
   ASSERT_EQ(infer_all(), "");
   infer_values();
-  const FakeList many(std::vector<FakeValue>(300, value(a_)), kTensorType);
-  const FakeValue list = many.value();
-  ArgumentKey key;
-  ArgumentText(layout_, nullptr).put_tensors(key, {reinterpret_cast<const char*>(&list), 1});
-  EXPECT_TRUE(key.view().empty());
+  const auto key_of = [&](std::size_t length) {
+    const FakeList many(std::vector<FakeValue>(length, value(a_)), kTensorType);
+    const FakeValue list = many.value();
+    base::Digest key;
+    ArgumentText(layout_, nullptr).put_tensors(key, {reinterpret_cast<const char*>(&list), 1});
+    return key;
+  };
+  EXPECT_EQ(key_of(300), key_of(300));
+  EXPECT_NE(key_of(300), key_of(301));
 }
 
 TEST_F(LayoutTest, FindsAnEmptyMapOfKeywordsByItsOnlyBucket) {
