@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hardware counters on this GPU: what it offers, what sampling them costs, and whether they count what is known.
 
-Five parts, each on its own if asked for with ``--only names,cost,meaning,exact,ncu``; what cannot be had is said with
-the reason. ``cost``: a launch-bound loop and a loop of large kernels under `profile` alone and with samples every 20 us
-to 1 ms, in turns, as ratios of the loops and of their kernels, and what start and stop take. ``meaning``: what the
-front end's counters say of a host that sleeps, a stream that waits for another's event, dependent kernels and an idle
-process, as shares of time beside those that the program made, and what the diagnosis says of its gaps. ``exact``: bytes
-of a copy and operations of a product of known size; durations as a range, which is longer than what runs in it, and as
-a recording has them. ``ncu``: a copy, a reduction, a product and random accesses by Nsight Compute, where it is.
+Six parts, each on its own if asked for with ``--only names,cost,meaning,gaps,exact,ncu``; what cannot be had is said
+with the reason. ``cost``: a launch-bound loop and a loop of large kernels under `profile` alone and with samples every
+20 us to 1 ms, in turns, as ratios of the loops and of their kernels, and what start and stop take. ``meaning``: what
+the front end's counters say of a host that sleeps, a stream that waits for another's event, dependent kernels and an
+idle process, as shares of time beside those that the program made, and what the diagnosis says of its gaps. ``gaps``:
+the latter of the programs of tests/gpu, those with a fault at 40 % of a step and the tuned ones. ``exact``: bytes of a
+copy and operations of a product of known size; durations as a range, which is longer than what runs in it, and as a
+recording has them. ``ncu``: a copy, a reduction, a product and random accesses by Nsight Compute, where it is.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import measure
@@ -36,13 +38,14 @@ LOOPS = 5
 COST_SECONDS = 18.0  # of each of the two programs
 LAUNCHES = 10_000
 COPY_BYTES = 1 << 30
+SHARE = 0.4  # of a step that a fault takes
 CHAINS = 1 << 26  # places of a pointer chase: 256 MiB
 MATRIX = 8192
 MS = 1_000_000
 TENSOR = "sm__ops_path_tensor_src_bf16_dst_fp32.sum"
 EXACT = ("gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum")
 HIT_RATE = "lts__t_sector_hit_rate.pct"
-PARTS = ("names", "cost", "meaning", "exact", "ncu")
+PARTS = ("names", "cost", "meaning", "gaps", "exact", "ncu")
 
 Answer = dict[str, Any]
 
@@ -245,6 +248,27 @@ def meaning() -> Answer:
     return answer
 
 
+def gaps() -> Answer:
+    """How far the front end's share of idle time that the host made is from that by causes, in points, by program."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "gpu"))
+    from faults import faults, recorded
+    from tuned import TUNED
+
+    programs: dict[str, Callable[[], Any]] = {each.name: lambda each=each: each.faulty(SHARE) for each in faults()}
+    programs |= {each.__name__: each for each in TUNED}
+    answer: Answer = {}
+    for name, program in programs.items():
+        try:
+            found = recorded(program(), counters="why").diagnose().idle_by_counters
+        except Exception as error:  # a library that is not there, a fault that this machine cannot make
+            answer[name] = {"skipped": f"{type(error).__name__}: {error}"}
+            continue
+        answer[name] = [each.to_dict() for each in found if each.is_enough]
+        print(name, answer[name], file=sys.stderr, flush=True)
+    points = [each["agreement_points"] for rows in answer.values() if isinstance(rows, list) for each in rows]
+    return {"programs": answer, "answered": len(points), "worst points": max(points, default=None)}
+
+
 def busy_ns(start: Any, end: Any) -> int:
     """The time in which at least one of the spans is."""
     order = np.argsort(start, kind="stable")
@@ -417,6 +441,7 @@ def main() -> None:
         "names": names,
         "cost": lambda: cost(options.rounds),
         "meaning": meaning,
+        "gaps": gaps,
         "exact": exact,
         "ncu": by_ncu,
     }

@@ -17,6 +17,7 @@ import pkgutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -194,12 +195,12 @@ def _sum_ms(rows: int) -> float:
     return timed_ms(lambda: torch.sum(numbers, dim=1, out=out), calls=400)
 
 
-def recorded(step: Step, steps: int = STEPS) -> gs.profile:
-    """A recording of some steps, as `gpuscope diagnose` makes it."""
+def recorded(step: Step, steps: int = STEPS, **options: Any) -> gs.profile:
+    """A recording of some steps, as `gpuscope diagnose` makes it with these options of profile()."""
     for _ in range(WARM_UP):
         step()
     torch.cuda.synchronize()
-    with gs.profile(with_stack="operators", record_shapes="operators", python_samples=True) as prof:
+    with gs.profile(with_stack="operators", record_shapes="operators", python_samples=True, **options) as prof:
         for _ in range(steps):
             step()
             prof.step()
