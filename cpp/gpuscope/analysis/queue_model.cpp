@@ -148,11 +148,17 @@ int64_t QueueModel::after_base(int64_t time_ns) const noexcept {
 void QueueModel::take_out(const store::Store& store, const RecordingCosts& costs) {
   const auto known = [](int64_t cost) { return std::clamp<int64_t>(cost, 0, kMostCost); };
   const int64_t of_launch = known(costs.launch);
+  const int64_t of_copy = known(costs.copy);
   const int64_t of_call = known(costs.call);
   const int64_t of_region = known(costs.region);
   Rows<int64_t> spent(calls_.size());
   for (std::size_t at = 0; at < calls_.size(); ++at) {
     spent[at] = calls_[at].first_work < works_before(at + 1) ? of_launch : of_call;
+  }
+  for (const uint32_t work : work_of_copy_) {
+    if (work < works_.size()) {
+      spent[works_[work].call] = of_copy;
+    }
   }
   struct OfThread {
     const std::vector<uint32_t>* calls = nullptr;

@@ -29,6 +29,7 @@ struct QueueEdits {
 /// What recording a program costs it, in ns of the host for each event.
 struct RecordingCosts {
   int64_t launch = 0;
+  int64_t copy = 0;
   int64_t call = 0;  // that launches nothing
   int64_t region = 0;
 };

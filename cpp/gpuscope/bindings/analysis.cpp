@@ -136,13 +136,14 @@ void bind_queue_model(py::module_& module) {
            py::arg("store"))
       .def(
           "take_out",
-          [](QueueModel& model, store::Store& store, int64_t launch_ns, int64_t call_ns, int64_t region_ns) {
+          [](QueueModel& model, store::Store& store, int64_t launch_ns, int64_t copy_ns, int64_t call_ns,
+             int64_t region_ns) {
             read_unlocked(store, [&](const store::Store& read) {
-              model.take_out(read, {.launch = launch_ns, .call = call_ns, .region = region_ns});
+              model.take_out(read, {.launch = launch_ns, .copy = copy_ns, .call = call_ns, .region = region_ns});
             });
           },
-          py::arg("store"), py::kw_only(), py::arg("launch_ns"), py::arg("call_ns"), py::arg("region_ns"),
-          "From now on it runs again without what the recording cost for each event.")
+          py::arg("store"), py::kw_only(), py::arg("launch_ns"), py::arg("copy_ns"), py::arg("call_ns"),
+          py::arg("region_ns"), "From now on it runs again without what the recording cost for each event.")
       .def(
           "recorded",
           [](const QueueModel& model, const Times& moments, std::optional<uint16_t> thread) {

@@ -30,7 +30,8 @@ constexpr auto kQueryInterval = std::chrono::microseconds(50);
 constexpr unsigned kNoTiming = 2;  // CU_EVENT_DISABLE_TIMING
 constexpr int kNotReady = 600;
 
-constexpr const char* kEmpty = "\n.visible .entry gpuscope_empty() { ret; }\n";
+constexpr const char* kEmpty =
+    "\n.visible .global .align 8 .b8 gpuscope_place[8];\n.visible .entry gpuscope_empty() { ret; }\n";
 
 /// The median time of one of the calls of a batch, in ns. `after` is not counted. Throws NotAvailable where a batch of
 /// calls takes longer than `limit`.
@@ -72,12 +73,14 @@ int device_in_use(const driver::Cuda& cuda) {
 
 Overhead overhead_of(const attribution::Counters& counters, const Costs& costs) noexcept {
   const auto count = [](uint64_t value) { return static_cast<double>(value); };
-  const uint64_t others = counters.calls > counters.launches ? counters.calls - counters.launches : 0;
+  const uint64_t recorded = counters.launches + counters.copies;
+  const uint64_t others = counters.calls > recorded ? counters.calls - recorded : 0;
   const double events =
       count(counters.calls) * kEventsOfACall + count(counters.region_events) + count(counters.function_events);
   return {.own_ns = static_cast<int64_t>(events * costs.event_ns) +
                     static_cast<int64_t>(counters.work_ns + counters.function_work_ns),
-          .cupti_ns = static_cast<int64_t>(count(counters.launches) * costs.launch_ns + count(others) * costs.call_ns)};
+          .cupti_ns = static_cast<int64_t>(count(counters.launches) * costs.launch_ns +
+                                           count(counters.copies) * costs.copy_ns + count(others) * costs.call_ns)};
 }
 
 EventCosts event_costs_of(const attribution::Counters& counters, const Costs& costs) noexcept {
@@ -86,6 +89,7 @@ EventCosts event_costs_of(const attribution::Counters& counters, const Costs& co
   const double regions = static_cast<double>(counters.region_events) / static_cast<double>(kEventsOfARegion);
   const double of_regions_ns = events * costs.event_ns + static_cast<double>(counters.work_ns);
   return {.launch_ns = static_cast<int64_t>(own_ns + costs.launch_ns),
+          .copy_ns = static_cast<int64_t>(own_ns + costs.copy_ns),
           .call_ns = static_cast<int64_t>(own_ns + costs.call_ns),
           .region_ns = regions > 0 ? static_cast<int64_t>(of_regions_ns / regions) : 0};
 }
@@ -105,6 +109,7 @@ struct LaunchProbe::Work {
   timing::PrimaryContext context;
   std::optional<timing::Module> module;
   driver::CuFunction function = nullptr;
+  driver::CuPointer place = 0;
   driver::CuStream stream = nullptr;
   driver::CuEvent event = nullptr;
 
@@ -130,10 +135,15 @@ struct LaunchProbe::Work {
     }
     module.emplace(context, kEmpty);
     function = module->function("gpuscope_empty");
+    place = module->variable("gpuscope_place");
     GPUSCOPE_CUDA(cuda, stream_create, &stream, timing::kNonBlocking);
     GPUSCOPE_CUDA(cuda, event_create, &event, kNoTiming);
   }
 
+  void copy() const {
+    const uint64_t nothing = 0;
+    GPUSCOPE_CUDA(context.cuda(), copy_to_device, place, &nothing, sizeof(nothing), stream);
+  }
   void launch() const { module->launch(function, 1, 1, reinterpret_cast<uint64_t>(stream), nullptr); }
   bool wait(std::chrono::nanoseconds limit) const {
     const driver::Cuda& cuda = context.cuda();
@@ -182,6 +192,8 @@ LaunchProbe::Times LaunchProbe::measure() {
   Times times{};
   times.launch_ns = median_time(
       kLaunchesOfABatch, [this] { work_->launch(); }, wait, limit_ / kBatches);
+  times.copy_ns = median_time(
+      kLaunchesOfABatch, [this] { work_->copy(); }, wait, limit_ / kBatches);
   times.call_ns = median_time(
       kLaunchesOfABatch, [&] { cuda.stream_synchronize(work_->stream); }, [] {}, limit_ / kBatches);
   return times;

@@ -174,6 +174,7 @@ void write_facts(store::Store& store, const Facts& facts, const Costs& costs, co
   number("audit.overhead_cupti_ns", overhead.cupti_ns);
   const EventCosts of_each = event_costs_of(counters, costs);
   number("audit.launch_cost_ns", of_each.launch_ns);
+  number("audit.copy_cost_ns", of_each.copy_ns);
   number("audit.call_cost_ns", of_each.call_ns);
   number("audit.region_cost_ns", of_each.region_ns);
   const bool is_measured = costs.is_measured || overhead.cupti_ns == 0;
@@ -513,6 +514,7 @@ void Recorder::measure_launches(bool others_call) noexcept {
     const LaunchProbe::Times alone = probe.measure();
     const double own_ns = 2 * costs.event_ns;
     costs.launch_ns = std::max(0.0, recorded.launch_ns - alone.launch_ns - own_ns);
+    costs.copy_ns = std::max(0.0, recorded.copy_ns - alone.copy_ns - own_ns);
     costs.call_ns = std::max(0.0, recorded.call_ns - alone.call_ns - own_ns);
     costs.is_measured = true;
     costs.why_not.clear();

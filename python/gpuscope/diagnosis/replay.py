@@ -27,7 +27,7 @@ MOST_CALLS = 100_000
 RUNS, LEAD_IN, LEAST_REPLAYED = 4, 3, 16
 """How many runs of steps that are, how many steps at most lead in to each, and the least number of steps."""
 CONFIDENCE = 0.95
-_EVENTS = ("launch", "call", "region")  # whose costs the audit has
+_EVENTS = ("launch", "copy", "call", "region")  # whose costs the audit has
 # The most that passes from a launch to its start, and from the end of work to that of the call that waited for it.
 _AROUND_NS = 40_000
 
@@ -131,6 +131,7 @@ class Replay:
         host waits for something else than the GPU would wait longer instead.
         """
         costs = {f"{each}_ns": number_of(self._trace.info, f"audit.{each}_cost_ns") for each in _EVENTS}
+        costs["copy_ns"] = costs["copy_ns"] or costs["launch_ns"]  # a recording may tell of launches alone
         if self._model is not None and self.reason is None and any(costs.values()):
             self._model.take_out(self._trace.store, **costs)
             self._unchanged_ns = self._replayed(self._model, self._own)

@@ -118,6 +118,15 @@ TEST(QueueModel, TakesOutWhatRecordingCostTheHost) {
   EXPECT_EQ(model.recorded(Values{kStart, kStart + 150'000}, uint16_t{0}), (Values{0, 150'000}));
 }
 
+TEST(QueueModel, TakesOutWhatCopiesCostApartFromLaunches) {
+  Program program = two_waits();
+  program.call(70'000, 78'000, 0);
+  program.store.memcpy.append({.start_ns = kStart + 78'500, .duration_ns = 500, .correlation = program.correlation});
+  QueueModel model(program.store);
+  model.take_out(program.store, {.copy = 3'000});
+  EXPECT_NEAR(static_cast<double>(passed(model, 150'000)), 150'000 - 3'000, 100);
+}
+
 TEST(QueueModel, TakesOutWhatRegionsCostOfTheTimeBeforeTheNextCall) {
   Program program = two_waits();
   for (const int64_t start : {62'000, 61'000, 64'000, 1'000'000}) {  // not in order; the last is followed by no call
@@ -225,7 +234,7 @@ TEST(QueueModel, SurvivesDamagedRecordings) {
     }
     QueueModel model(program.store);
     if (round % 2 == 0) {
-      model.take_out(program.store, {.launch = time(), .call = time(), .region = time()});
+      model.take_out(program.store, {.launch = time(), .copy = time(), .call = time(), .region = time()});
     }
     const Values rows = {0, 1, 2, 3, -1, INT64_MAX, INT64_MIN};
     const std::vector<double> factors = {0.5, 0.0, 1e300, -1.0, 0.5, 0.5, 0.5};

@@ -24,7 +24,8 @@ constexpr std::chrono::nanoseconds kLaunch(2'000);
 constexpr std::chrono::nanoseconds kRecording(3'000);
 constexpr std::chrono::seconds kPatience(60);  // a machine that is busy with other tests is not a busy driver
 
-/// A driver that launches what LaunchProbe does; each launch takes kLaunch, and kRecording more while it is recorded.
+/// A driver that launches and copies what LaunchProbe does; each launch takes kLaunch, and kRecording more while it is
+/// recorded; each copy twice that.
 struct Launches {
   static inline std::atomic<int> launched{0};
   static inline std::atomic<int> loaded{0};
@@ -67,6 +68,17 @@ struct Launches {
       }
       return 0;
     };
+    table.module_get_global = [](driver::CuPointer* address, size_t*, driver::CuModule, const char*) {
+      *address = 8;
+      return 0;
+    };
+    table.copy_to_device = [](driver::CuPointer, const void*, size_t, driver::CuStream) {
+      spin(2 * kLaunch);
+      if (Cupti::instance().subscribed != 0) {
+        spin(2 * kRecording);
+      }
+      return 0;
+    };
     static driver::CuResult (*query)(driver::CuEvent) = nullptr;
     query = table.event_query;
     table.event_query = [](driver::CuEvent event) { return ends ? query(event) : 600; };
@@ -86,7 +98,8 @@ std::string reason(const driver::Cuda& cuda) {
 TEST(Costs, AddUpByWhatWasCounted) {
   attribution::Counters counters;
   counters.launches = 10;
-  counters.calls = 15;
+  counters.copies = 2;
+  counters.calls = 17;
   counters.region_events = 4;
   counters.function_events = 3;
   counters.work_ns = 7;
@@ -94,12 +107,14 @@ TEST(Costs, AddUpByWhatWasCounted) {
   Costs costs;
   costs.event_ns = 20;
   costs.launch_ns = 500;
+  costs.copy_ns = 700;
   costs.call_ns = 100;
   const Overhead overhead = overhead_of(counters, costs);
-  EXPECT_EQ(overhead.own_ns, 20 * (2 * 15 + 4 + 3) + 7 + 500);
-  EXPECT_EQ(overhead.cupti_ns, 10 * 500 + 5 * 100);
+  EXPECT_EQ(overhead.own_ns, 20 * (2 * 17 + 4 + 3) + 7 + 500);
+  EXPECT_EQ(overhead.cupti_ns, 10 * 500 + 2 * 700 + 5 * 100);
   const EventCosts each = event_costs_of(counters, costs);
   EXPECT_EQ(each.launch_ns, 500 + 2 * 20);
+  EXPECT_EQ(each.copy_ns, 700 + 2 * 20);
   EXPECT_EQ(each.call_ns, 100 + 2 * 20);
   EXPECT_EQ(each.region_ns, (20 * 4 + 7) / 2);
   EXPECT_EQ(event_costs_of({}, costs).region_ns, 0);
@@ -195,6 +210,12 @@ TEST_F(MeasuredSessions, SayWhatCuptiCostsWithoutRecordingTheirOwnLaunches) {
   EXPECT_GT(cupti, 0);
   EXPECT_EQ(std::stoll(info(*store, "overhead_ns")), own + cupti);
   EXPECT_GT(std::stoll(info(*store, "calibration_ns")), 0);
+}
+
+TEST_F(MeasuredSessions, SayWhatACopyCostsBesideALaunch) {
+  const auto store = record(2'000);
+  EXPECT_GT(std::stod(info(*store, "copy_cost_ns")), 0.8 * 2 * kRecording.count());
+  EXPECT_GT(std::stod(info(*store, "launch_cost_ns")), 0.8 * kRecording.count());
 }
 
 TEST_F(MeasuredSessions, MeasureOnceInAProcess) {
