@@ -488,7 +488,7 @@ class QueueModel:
         """
         The same when it runs again, with edits, from the first of these moments on.
         """
-    def take_out(self, store: Store, *, launch_ns: int, call_ns: int, region_ns: int) -> None:
+    def take_out(self, store: Store, *, launch_ns: int, copy_ns: int, call_ns: int, region_ns: int) -> None:
         """
         From now on it runs again without what the recording cost for each event.
         """

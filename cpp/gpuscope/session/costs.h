@@ -14,7 +14,7 @@ namespace gpuscope::session {
 /// What recording costs the program's threads, in ns.
 struct Costs {
   double event_ns = 30;    // ours: an event in a thread's log, with its time
-  double launch_ns = 460;  // CUPTI's: of a launch its two callbacks and the record of its kernel
+  double launch_ns = 800;  // CUPTI's: of a launch its two callbacks and the record of its kernel
   double copy_ns = 1200;   // CUPTI's: of a copy or fill likewise
   double call_ns = 60;     // CUPTI's: the two callbacks of another call
   bool is_measured = false;

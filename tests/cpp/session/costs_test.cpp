@@ -232,7 +232,7 @@ TEST_F(MeasuredSessions, OfFewLaunchesSayThatTheyAreEstimated) {
   const auto store = record(10);
   EXPECT_EQ(Launches::launched, 0);
   EXPECT_EQ(info(*store, "overhead_source").find("estimated: "), 0U);
-  EXPECT_EQ(info(*store, "overhead_cupti_ns"), "4600");
+  EXPECT_EQ(info(*store, "overhead_cupti_ns"), "8000");
 }
 
 TEST_F(MeasuredSessions, SayWhyTheyCouldNot) {
