@@ -321,7 +321,7 @@ class _Work:
         classes.append(self._add_copies(trace))
         classes.append(self._add_kind(_core.MEMSET_NAME, Kind.MEMSET, len(trace.memset)))
         tables = [getattr(trace, name) for name in WORK_TABLES]
-        self.classes = np.concatenate(classes).astype(np.uint8)
+        self.classes = np.concatenate(classes)
         self.tables = np.repeat(np.arange(len(tables), dtype=np.uint8), [len(table) for table in tables])
         self.rows = np.concatenate([np.arange(len(table)) for table in tables])
         self.start_ns = np.concatenate([table.start_ns for table in tables])
@@ -335,7 +335,7 @@ class _Work:
 
     def _add_kind(self, name: str, kind: Kind, count: int) -> Array:
         self.kinds.append((name, kind.label))
-        return np.full(count, len(self.kinds) - 1)
+        return np.full(count, len(self.kinds) - 1, np.uint8)
 
     def _add_copies(self, trace: Trace) -> Array:
         copies = trace.memcpy
@@ -346,13 +346,13 @@ class _Work:
         names = [name if name in known else _OTHER_COPIES for name in names]
         first, known = len(self.kinds), list(dict.fromkeys(names))
         self.kinds += [(name, Kind.MEMCPY.label) for name in known]
-        classes = np.array([first + known.index(name) for name in names], int)
+        classes = np.array([first + known.index(name) for name in names], np.uint8)
         found: Array = classes[np.searchsorted(each, keys)]
         return found
 
 
 def _classes_of_kernels(trace: Trace) -> Array:
-    of_variant = np.array([*map(kernel_class, trace.kernel_names()), KernelClass.OTHER])
+    of_variant = np.array([*map(kernel_class, trace.kernel_names()), KernelClass.OTHER], np.uint8)
     found: Array = of_variant[np.minimum(trace.kernels.variant, len(of_variant) - 1)]
     return found
 

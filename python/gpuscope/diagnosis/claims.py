@@ -63,41 +63,49 @@ class Ledger:
 
     def left(self, claim: Claim) -> Array:
         """What is left of a claim in each step, in ns."""
-        return self._of(claim, take=False)
+        context, count = self._context, len(self._context.steps)
+        idle_ns = self._idle_of(claim, take=False)
+        # Of no entries, it counts in integers.
+        per_step = np.bincount(context.pieces.step[claim.pieces], idle_ns, count).astype(np.float64, copy=False)
+        if len(claim.work):
+            inside = context.work_step[claim.work] >= 0
+            saved = np.minimum(self._work_of(claim), self._time_of(claim))
+            per_step += np.bincount(context.work_step[claim.work][inside], saved[inside], count)
+        return per_step
 
     def take(self, claim: Claim) -> None:
         """Takes that: it is gone from then on."""
-        self._of(claim, take=True)
+        self._idle_of(claim, take=True)
+        if len(claim.work):
+            there = self._work_of(claim)
+            if self._work is None:
+                self._work = self._context.duration_ns.astype(np.float64)
+            self._work[claim.work] -= there
 
-    def _of(self, claim: Claim, *, take: bool) -> Array:
-        context, count = self._context, len(self._context.steps)
+    def _idle_of(self, claim: Claim, *, take: bool) -> Array:
+        """What is left in each piece of a claim."""
         idle_ns = np.zeros(len(claim.pieces))
         most = None if claim.most_ns is None else claim.most_ns.astype(np.float64)
         for cause in claim.causes:
             if not self._has[cause]:
                 continue
-            left = self._idle.get(cause, context.pieces.cause_ns[cause])
-            there = left[claim.pieces].astype(np.float64)
+            left = self._idle.get(cause, self._context.pieces.cause_ns[cause])
+            there = left[claim.pieces].astype(np.float64, copy=False)
             if most is not None:
-                there = np.minimum(there, most)
-                most = most - there
+                np.minimum(there, most, out=there)
+                most -= there
             idle_ns += there
             if take:
                 if cause not in self._idle:
                     self._idle[cause] = left.astype(np.float64)
                 self._idle[cause][claim.pieces] -= there
-        # Of no entries, it counts in integers.
-        per_step = np.bincount(context.pieces.step[claim.pieces], idle_ns, count).astype(np.float64, copy=False)
-        if len(claim.work):
-            work = context.duration_ns if self._work is None else self._work
-            there = np.minimum(work[claim.work], claim.work_ns)
-            inside = context.work_step[claim.work] >= 0
-            saved = np.minimum(there, self._time_of(claim))
-            per_step += np.bincount(context.work_step[claim.work][inside], saved[inside], count)
-            if take:
-                self._work = work.astype(np.float64) if self._work is None else self._work
-                self._work[claim.work] -= there
-        return per_step
+        return idle_ns
+
+    def _work_of(self, claim: Claim) -> Array:
+        """What is left of each piece of work of a claim."""
+        work = self._context.duration_ns if self._work is None else self._work
+        found: Array = np.minimum(work[claim.work], claim.work_ns)
+        return found
 
     def _time_of(self, claim: Claim) -> Array:
         """How long each piece of work of a claim ran without one before it: what runs at once takes its time once."""

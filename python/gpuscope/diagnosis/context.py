@@ -15,11 +15,11 @@ from gpuscope._core import CallKind
 from gpuscope.analysis.rows import STEP
 from gpuscope.counters.sampled import SampledCounters
 from gpuscope.diagnosis.breakdown import WORK_TABLES, DeviceBreakdown, StepBreakdown
-from gpuscope.diagnosis.host_waits import DEEPEST, program_frame, stacks_in
+from gpuscope.diagnosis.host_waits import DEEPEST, own_stacks, program_frame, stacks_in
 from gpuscope.diagnosis.idle import IdlePieces, explain_steps
 from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import is_replayed
-from gpuscope.diagnosis.steps import Array, Steps, covered_ns, is_one_of, usual
+from gpuscope.diagnosis.steps import Array, Steps, covered_ns, is_one_of, kinds_of_calls, sample_of, usual
 from gpuscope.memory.call_stacks import is_program
 from gpuscope.trace import NONE, Trace
 
@@ -221,6 +221,8 @@ class Context:
 
     def exposed_ns(self, work: Array, beside: Array | None = None) -> Array:
         """How long each piece of `work` ran with none of the work `beside`, by default `computing`, running too."""
+        if len(work) == 0:
+            return np.zeros(0, np.int64)
         spans = self._computing_spans if beside is None else self._spans(beside)
         starts, lasted = self.start_ns[work], self.duration_ns[work]
         found: Array = lasted - covered_ns(*spans, starts, starts + lasted)
@@ -252,16 +254,25 @@ class Context:
     def launch_interval_ns(self) -> int:
         """The median time from one launch of a thread to its next, in the steps; 0 without launches."""
         before, after = self._launches_in_turn
-        return usual(self.trace.api.start_ns[after] - self.trace.api.start_ns[before])
+        chosen = sample_of(len(after))
+        return usual(self.trace.api.start_ns[after[chosen]] - self.trace.api.start_ns[before[chosen]])
 
     @cached_property
     def _launches_in_turn(self) -> tuple[Array, Array]:
         """The rows of ``trace.api`` of launches in the steps that the same thread follows with others, and of those."""
         api = self.trace.api
         rows = np.flatnonzero(self.launches & (self.call_step >= 0))
+        if self._is_in_turn:
+            return rows[:-1], rows[1:]
         rows = rows[np.lexsort((api.start_ns[rows], api.thread[rows]))]
         same = np.diff(api.thread[rows].astype(np.int64)) == 0
         return rows[:-1][same], rows[1:][same]
+
+    @cached_property
+    def _is_in_turn(self) -> bool:
+        """Whether all calls are of one thread, and recorded in order."""
+        threads, starts = self.trace.api.thread, self.trace.api.start_ns
+        return bool((threads[1:] == threads[:-1]).all() and (starts[1:] >= starts[:-1]).all())
 
     @cached_property
     def has_single_launches(self) -> bool:
@@ -295,9 +306,7 @@ class Context:
     @cached_property
     def call_kind(self) -> Array:
         """The `CallKind` of each row of ``trace.api``."""
-        kinds = np.append(self.trace.calls.kind, int(CallKind.OTHER))
-        found: Array = kinds[np.minimum(self.trace.api.call, len(kinds) - 1)]
-        return found
+        return kinds_of_calls(self.trace)
 
     @cached_property
     def launches(self) -> Array:
@@ -307,7 +316,7 @@ class Context:
     def launches_of(self, thread: int) -> Array:
         """When a thread began to launch, in order."""
         if thread not in self._launches:
-            starts = self.trace.api.start_ns[self.launches & (self.trace.api.thread == thread)]
+            starts = self.trace.api.start_ns[np.flatnonzero(self.launches & (self.trace.api.thread == thread))]
             self._launches[thread] = np.sort(starts) if (starts[1:] < starts[:-1]).any() else starts
         return self._launches[thread]
 
@@ -331,6 +340,8 @@ class Context:
     def call_before(self) -> Array:
         """The row of ``trace.api`` of the call that the same thread made before each; -1 for its first."""
         api = self.trace.api
+        if self._is_in_turn:
+            return np.arange(-1, len(api) - 1)
         order = np.lexsort((api.start_ns, api.thread))
         before = np.full(len(order), -1)
         threads: Array = api.thread[order]
@@ -363,7 +374,7 @@ class Context:
     @cached_property
     def _path_of_region(self) -> Array:
         """The path of each row of ``trace.regions``, and one more for none, which is one more than the last."""
-        found: Array = np.minimum(np.append(self.trace.regions.path, NONE), len(self.path_names))
+        found: Array = np.minimum(np.append(self.trace.regions.path, np.uint32(NONE)), len(self.path_names))
         return found
 
     def path_of_regions(self, regions: Array) -> Array:
@@ -374,7 +385,7 @@ class Context:
     @cached_property
     def region_of_call(self) -> Array:
         """The row of ``trace.regions`` that each row of ``trace.api``, and one more for -1, was called in."""
-        return np.append(self.trace.api.region, NONE)
+        return np.append(self.trace.api.region, np.uint32(NONE))
 
     @cached_property
     def path_of_call(self) -> Array:
@@ -390,7 +401,7 @@ class Context:
         inside = self.paths_inside(is_meant)
         if not inside.any():
             return np.zeros(len(calls), bool)
-        found: Array = inside[self.path_of_call[calls]]
+        found: Array = inside[self.path_of_regions(self.region_of_call[calls])]
         return found
 
     def outermost_regions(self, is_meant: Callable[[str], Any], calls: Array) -> Array:
@@ -404,9 +415,10 @@ class Context:
             inside = np.flatnonzero(current < count)
             if len(inside) == 0:
                 break
-            named = inside[meant[self.path_of_regions(current[inside])]]
-            found[named] = current[named]
-            current[inside] = table.parent[current[inside]]
+            regions = current[inside]
+            named = meant[self.path_of_regions(regions)]
+            found[inside[named]] = regions[named]
+            current[inside] = table.parent[regions]
         return found
 
     @cached_property
@@ -435,7 +447,7 @@ class Context:
         Where calls have none of their own, it is that of the operator around them, and of a backward operator that of
         its forward one.
         """
-        found = self._own_stacks[calls]
+        found = self._own_stacks[calls].astype(np.int64)
         without = np.flatnonzero(found == NONE)
         if len(without):
             found[without] = self.stacks_of_regions(self.region_of_call[calls[without]])
@@ -444,11 +456,7 @@ class Context:
     @cached_property
     def _own_stacks(self) -> Array:
         """The row of ``trace.stacks`` that each row of ``trace.api``, and one more for -1, has of its own."""
-        known = self.trace.call_stacks
-        found = np.full(len(self.trace.api) + 1, NONE, np.int64)
-        rows = np.flatnonzero(known.api < len(self.trace.api))[::-1]  # of several the first
-        found[known.api[rows]] = known.stack[rows]
-        return found
+        return own_stacks(self.trace)
 
     def stacks_of_regions(self, regions: Array) -> Array:
         """The row of ``trace.stacks`` that each of these rows of ``trace.regions``, or the next around, was in."""
@@ -512,20 +520,32 @@ class Context:
 
         Returns for each place the entries of `calls` that were made there.
         """
-        stacks = self.stacks_of_calls(calls)
+        found, group, order = self._by_place(calls, weights)
+        entries = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group, minlength=len(found)))[:-1])
+        return [(found[at], entries[at]) for at in order]
+
+    def places_of(self, calls: Array, weights: Array) -> list[Where | None]:
+        """The places of `lines`, which take less time than the entries."""
+        found, _, order = self._by_place(calls, weights)
+        return [found[at] for at in order]
+
+    def _by_place(self, calls: Array, weights: Array) -> tuple[list[Where | None], Array, list[int]]:
+        """The places, which of them each call was made at, and their order by weight."""
+        keys = self.stacks_of_calls(calls)
         frames = len(self.trace.stacks)
-        keys = np.where(stacks < frames, stacks, frames + self.path_of_call[calls])
+        without = np.flatnonzero(keys >= frames)
+        if len(without):
+            keys[without] = frames + self.path_of_call[calls[without]]
         known: dict[Where | None, int] = {}
         group_of = np.zeros(frames + len(self.path_names) + 1, int)
         for key in np.flatnonzero(np.bincount(keys, minlength=1)).tolist():
             where = self.where_of_stack(key) if key < frames else self.where_of_path(key - frames)
             group_of[key] = known.setdefault(where, len(known))
-        group, found = group_of[keys], list(known)
-        totals = np.bincount(group, weights, len(found))
-        if len(found) <= 1 << 16:
-            group = group.astype(np.uint16)  # which are sorted by their digits
-        entries = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group, minlength=len(found)))[:-1])
-        return [(found[at], entries[at]) for at in np.argsort(-totals, kind="stable").tolist()]
+        if len(known) <= 1 << 16:
+            group_of = group_of.astype(np.uint16)  # which are sorted by their digits
+        group = group_of[keys]
+        totals = np.bincount(group, weights, len(known))
+        return list(known), group, np.argsort(-totals, kind="stable").tolist()
 
 
 def _file_of(function: str) -> str:

@@ -87,10 +87,12 @@ def diagnose(trace: Trace) -> Diagnosis:
         making = beside.submit(make_replay, trace, kept)  # in C++, without the GIL
         context = Context(trace, kept, break_down(trace, as_passed(trace, kept)))
         found, unseen, blind = _ask(context)
+        taken, late = _rank(context, found)
+        is_paced = _is_paced(context)
         replay = making.result()
-        if not _is_paced(context):
+        if not is_paced:
             replay.leave_out_recording()
-        findings, small = _rank(context, found, replay)
+        findings, small = _told(context, found, taken, late, replay)
     doubts = _doubts(context)
     faults = [each for each in findings if each.severity != "info"]
     if not faults and (unexplained := _unexplained(context)):
@@ -106,7 +108,7 @@ def _is_paced(context: Context) -> bool:
     """Whether the host waits for what does not come sooner where nothing records it."""
     trace = context.trace
     names = map(trace.string, np.unique(trace.python_functions.name).tolist())
-    paced_ns = int(context.pieces.cause_ns[_ELSEWHERE].sum())
+    paced_ns = sum(int(context.pieces.cause_ns[cause].sum()) for cause in _ELSEWHERE)
     if any(map(_RECEIVES.search, names)):
         paced_ns += int(context.pieces.cause_ns[IdleCause.FILES].sum())
     else:
@@ -152,10 +154,8 @@ class _Candidate:
         return float(self.after.sum()) * (_SPECIAL if self.rule.is_special else 1.0)
 
 
-def _rank(
-    context: Context, found: Sequence[tuple[Rule, Cause]], replay: Replay
-) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """The findings by what they save after those before them, and the small ones."""
+def _rank(context: Context, found: Sequence[tuple[Rule, Cause]]) -> tuple[list[_Candidate], list[_Candidate]]:
+    """The causes by what is left of their claims after those before them, and those whose time is that of others."""
     small_ns, ledger = SMALL * context.wall_ns, Ledger(context)
     candidates = [_Candidate(rule, cause, ledger.left(cause.claim)) for rule, cause in found if cause.share is None]
     waiting = [each for each in candidates if _lower(context, each) >= each.rule.limit]
@@ -175,6 +175,17 @@ def _rank(
         else:
             ledger.take(first.cause.claim)
             taken.append(first)
+    return taken, late
+
+
+def _told(
+    context: Context,
+    found: Sequence[tuple[Rule, Cause]],
+    taken: list[_Candidate],
+    late: list[_Candidate],
+    replay: Replay,
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """The findings by what they save after those before them, and the small ones."""
     prices = _Prices(replay)
     if prices.known:
         taken, late = _judged(context, taken, late, prices)
@@ -332,9 +343,11 @@ def _doubts(context: Context) -> tuple[str, ...]:
         found.append(checked.verdict)
     begun_ns, ended_ns = (number_of(trace.info, f"session.{end}_ns") for end in ("start", "stop"))
     cost = number_of(trace.info, "audit.overhead_ns") / max(ended_ns - begun_ns, 1)
-    # Where the host is ahead of the GPU all the same, nothing is slower for it.
-    awaited_ns = int(context.pieces.cause_ns[: IdleCause.BACK_TO_BACK].sum())
-    felt = min(cost, awaited_ns / max(context.wall_ns, 1)) if context.device is not None else cost
+    felt = cost
+    if cost > _OWN_COST and context.device is not None:
+        # Where the host is ahead of the GPU all the same, nothing is slower for it.
+        awaited_ns = int(context.pieces.cause_ns[: IdleCause.BACK_TO_BACK].sum())
+        felt = min(cost, awaited_ns / max(context.wall_ns, 1))
     if felt > _OWN_COST:
         less = len(trace.details) or len(trace.call_stacks)
         found.append(

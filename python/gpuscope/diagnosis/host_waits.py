@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from gpuscope._core import CallKind
-from gpuscope.diagnosis.steps import Array, covered_ns, is_one_of
+from gpuscope.diagnosis.steps import Array, covered_ns, is_one_of, kinds_of_calls
 from gpuscope.memory.call_stacks import is_program
-from gpuscope.trace import Trace
+from gpuscope.trace import NONE, Trace
 
 NOT_KNOWN = -1
 """What columns hold that Linux did not say."""
@@ -72,6 +72,15 @@ def _throttled_share(trace: Trace, moments: Array) -> Array:
     return found
 
 
+def own_stacks(trace: Trace) -> Array:
+    """The row of ``trace.stacks`` that each row of ``trace.api``, and one more for -1, has; `NONE` without its own."""
+    known, count = trace.call_stacks, len(trace.api)
+    found = np.full(count + 1, NONE, np.uint32)
+    found[np.minimum(known.api, count)[::-1]] = known.stack[::-1]  # of several the first
+    found[count] = NONE
+    return found
+
+
 def lock_waits(trace: Trace, thread: int) -> Spans:
     """When a thread stood still in Python while other threads of Python ran in its place: for the GIL or a lock.
 
@@ -101,8 +110,8 @@ def lock_waits(trace: Trace, thread: int) -> Spans:
 
 def _blocking_calls(trace: Trace, thread: int) -> Spans:
     """The calls of a thread that may wait for the GPU, off the CPU too, in order and apart."""
-    api, kinds = trace.api, np.append(trace.calls.kind, int(CallKind.OTHER))
-    blocking = is_one_of(kinds[np.minimum(api.call, len(kinds) - 1)], (CallKind.SYNC, CallKind.MEMCPY, CallKind.FREE))
+    api = trace.api
+    blocking = is_one_of(kinds_of_calls(trace), (CallKind.SYNC, CallKind.MEMCPY, CallKind.FREE))
     calls = np.flatnonzero(blocking & (api.thread == thread))
     calls = calls[np.argsort(api.start_ns[calls], kind="stable")]
     starts = api.start_ns[calls]

@@ -19,8 +19,8 @@ import numpy as np
 from gpuscope import _core
 from gpuscope._core import CallKind, FunctionKind, OverheadKind, RegionKind, SyncKind
 from gpuscope.analysis.rows import ANNOTATIONS
-from gpuscope.diagnosis.host_waits import cpu_waits, lock_waits, program_frame
-from gpuscope.diagnosis.steps import MANY, Array, Steps, count_before, is_one_of, profiler_spans, usual
+from gpuscope.diagnosis.host_waits import cpu_waits, lock_waits, own_stacks, program_frame
+from gpuscope.diagnosis.steps import MANY, Array, Steps, count_before, is_one_of, kinds_of_calls, profiler_spans, usual
 from gpuscope.frameworks.python_functions import FILES
 from gpuscope.trace import NONE, Trace
 
@@ -166,7 +166,16 @@ class IdlePieces:
     @cached_property
     def present(self) -> tuple[bool, ...]:
         """Whether any piece has each cause."""
-        return tuple(bool(each.any()) for each in self.cause_ns)
+        return tuple(bool(each.max(initial=0)) for each in self.cause_ns)
+
+    @cached_property
+    def heads(self) -> Array:
+        """Those that begin with a wait."""
+        return np.flatnonzero(self.drain >= 0)
+
+    def having(self, cause: IdleCause) -> Array:
+        """Which pieces have a cause."""
+        return np.flatnonzero(self.cause_ns[cause]) if self.present[cause] else np.zeros(0, np.int64)
 
     def sum_of(self, causes: Iterable[IdleCause], rows: Array) -> Array:
         """What these pieces have of the causes together."""
@@ -201,8 +210,9 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array, 
     calls = _Calls(trace, others_ns)
     launch = device_work.launch[gaps.next]
     seen = launch >= 0
-    began = np.where(seen, calls.start_ns[launch], gaps.start_ns)
-    ended = np.where(seen, calls.end_ns[launch], gaps.start_ns)
+    began, ended = calls.start_ns[launch], calls.end_ns[launch]
+    for each in (began, ended):
+        np.copyto(each, gaps.start_ns, where=~seen)
     late = seen & (ended > gaps.start_ns)
 
     back_to_back = _learned(gaps.end_ns[seen & ~late] - gaps.start_ns[seen & ~late], _BACK_TO_BACK_NS)
@@ -210,11 +220,13 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array, 
     latency = np.minimum(waits, _learned(waits[late], _LATENCY_NS))
 
     # (a, s) the host's, (s, e) in the call, then what held it back, and the latency at the end.
-    host_end = np.where(late, np.clip(began, gaps.start_ns, gaps.end_ns), gaps.start_ns)
-    call_end = np.where(late, np.clip(ended, host_end, gaps.end_ns), host_end)
-    latency_start = np.where(late, gaps.end_ns - latency, gaps.end_ns)
-    short = gaps.end_ns - gaps.start_ns <= back_to_back
-    held = np.where(~seen, IdleCause.UNSEEN, np.where(~late & short, IdleCause.BACK_TO_BACK, IdleCause.DEVICE_WAIT))
+    host_end = np.clip(began, gaps.start_ns, gaps.end_ns)
+    np.copyto(host_end, gaps.start_ns, where=~late)
+    call_end = np.clip(ended, host_end, gaps.end_ns)
+    latency_start = gaps.end_ns - latency * late
+    held = np.full(len(launch), IdleCause.DEVICE_WAIT, np.uint8)
+    held[~late & (gaps.end_ns - gaps.start_ns <= back_to_back)] = IdleCause.BACK_TO_BACK
+    held[~seen] = IdleCause.UNSEEN
     for_event = _waits_for_event(trace, device_work, gaps.next, began)
     held[(held == IdleCause.DEVICE_WAIT) & for_event] = IdleCause.EVENT_WAIT
 
@@ -224,29 +236,31 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array, 
     def of_pieces(values: Array) -> Array:
         return values if is_whole else values[gap]
 
+    host_until, call_until, latency_from = map(of_pieces, (host_end, call_end, latency_start))
     cause_ns = np.zeros((len(IdleCause), len(gap)), np.int64)
-    cause_ns[IdleCause.LAUNCH_CALL] = _overlap(starts, ends, of_pieces(host_end), of_pieces(call_end))
-    held_ns = _overlap(starts, ends, of_pieces(call_end), of_pieces(latency_start))
+    _overlap(starts, ends, host_until, call_until, out=cause_ns[IdleCause.LAUNCH_CALL])
+    held_ns = _overlap(starts, ends, call_until, latency_from)
     rows = np.flatnonzero(held_ns)
     cause_ns[of_pieces(held)[rows], rows] = held_ns[rows]
-    cause_ns[IdleCause.LAUNCH_LATENCY] = _overlap(starts, ends, of_pieces(latency_start), of_pieces(gaps.end_ns))
+    _overlap(starts, ends, latency_from, ends, out=cause_ns[IdleCause.LAUNCH_LATENCY])
 
     host = late & (host_end > gaps.start_ns)
     drain, waited_ns = np.full(len(launch), -1), np.zeros(len(launch), np.int64)
     for thread in np.flatnonzero(np.bincount(calls.thread[launch[host]], minlength=1)).tolist():
         here = host & (calls.thread[launch] == thread)
         of_thread = np.flatnonzero(here)
-        rows = np.flatnonzero(of_pieces(here) & (starts < of_pieces(host_end)))
-        spans = starts[rows], np.minimum(ends[rows], host_end[gap[rows]])
-        divided = _explain_host(trace, calls, thread, gaps.start_ns[of_thread], *spans)
-        for cause in np.flatnonzero(divided.any(axis=1)).tolist():
+        rows = np.flatnonzero(of_pieces(here) & (starts < host_until))
+        spans = starts[rows], np.minimum(ends[rows], host_until[rows])
+        since = gaps.start_ns[of_thread]
+        divided = _explain_host(trace, calls, thread, since, *spans)
+        for cause in np.flatnonzero(divided.max(axis=1, initial=0)).tolist():
             cause_ns[cause, rows] = divided[cause]
-        call = calls.draining(thread, gaps.start_ns[of_thread], host_end[of_thread])
+        call = calls.draining(thread, since, host_end[of_thread])
         drain[of_thread] = call
-        waited_ns[of_thread] = np.where(call >= 0, gaps.start_ns[of_thread] - calls.start_ns[call], 0)
+        waited_ns[of_thread] = (since - calls.start_ns[call]) * (call >= 0)
 
-    in_calls = np.maximum(starts, of_pieces(host_end)), np.minimum(ends, of_pieces(call_end))
     for thread in np.unique(overheads_by_thread(trace)).tolist():
+        in_calls = np.maximum(starts, host_until), np.minimum(ends, call_until)
         rows = np.flatnonzero(of_pieces(late & (calls.thread[launch] == thread)) & (in_calls[1] > in_calls[0]))
         divided = _divided(in_calls[0][rows], in_calls[1][rows], [overheads_of_thread(trace, thread)])
         for cause in np.flatnonzero(divided[:-1].any(axis=1)).tolist():
@@ -276,15 +290,17 @@ def explain_steps(trace: Trace, steps: Steps, thread: int) -> IdlePieces:
 def _per_step(steps: Steps, pieces: IdlePieces) -> Array:
     """Their causes by step, which are in order."""
     per_step = np.zeros((len(steps), len(IdleCause)), np.int64)
-    first = np.flatnonzero(np.diff(pieces.step, prepend=-1))
+    edges = count_before(pieces.step, np.arange(len(steps) + 1), equal=False)
+    filled = np.flatnonzero(np.diff(edges))
     for cause in np.flatnonzero(pieces.present).tolist():
-        per_step[pieces.step[first], cause] = np.add.reduceat(pieces.cause_ns[cause], first)
+        per_step[filled, cause] = np.add.reduceat(pieces.cause_ns[cause], edges[filled])
     return per_step
 
 
-def _overlap(starts: Array, ends: Array, other_starts: Array, other_ends: Array) -> Array:
-    shared: Array = np.maximum(np.minimum(ends, other_ends) - np.maximum(starts, other_starts), 0)
-    return shared
+def _overlap(starts: Array, ends: Array, other_starts: Array, other_ends: Array, out: Array | None = None) -> Array:
+    shared: Array = np.minimum(ends, other_ends, out=out)
+    shared -= np.maximum(starts, other_starts)
+    return np.maximum(shared, 0, out=shared)
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,12 +322,13 @@ class _Gaps:
 
 def _gaps(steps: Steps, work: Work) -> _Gaps:
     """Where nothing ran, from the first step to the last work or the end of the last step."""
-    ran = work.end_ns > work.start_ns
-    order = np.flatnonzero(ran)[np.argsort(work.start_ns[ran], kind="stable")]
+    order = np.flatnonzero(work.end_ns > work.start_ns)
+    order = order[np.argsort(work.start_ns[order], kind="stable")]
     first_ns, last_ns = int(steps.start_ns[0]), int(steps.end_ns[-1])
     starts = np.minimum(work.start_ns[order], last_ns)
-    until = np.maximum.accumulate(np.append(first_ns, work.end_ns[order]))[:-1]
-    idle = starts > until
+    until = np.append(first_ns, work.end_ns[order])[:-1]
+    np.maximum.accumulate(until, out=until)
+    idle = np.flatnonzero(starts > until)
     return _Gaps(until[idle], starts[idle], order[idle])
 
 
@@ -395,15 +412,20 @@ def _waits_for_event(trace: Trace, work: Work, chosen: Array, launched: Array) -
 
 def _cut(steps: Steps, starts: Array, ends: Array) -> tuple[Array, Array, Array, Array]:
     """The spans as far as they lie in steps, cut where these end; with the span and the step of each piece."""
-    first = count_before(steps.end_ns, starts, equal=True)
-    last = count_before(steps.start_ns, ends, equal=False) - 1
-    count = np.maximum(last - first + 1, 0)
-    span = np.repeat(np.arange(len(starts)), count)
-    step = np.repeat(first + count - np.cumsum(count), count) + np.arange(len(span))
-    cut_starts = np.maximum(starts[span], steps.start_ns[step])
-    cut_ends = np.minimum(ends[span], steps.end_ns[step])
-    kept = cut_ends > cut_starts
-    return span[kept], step[kept], cut_starts[kept], cut_ends[kept]
+    lasting = np.flatnonzero(steps.durations_ns > 0)
+    begins, until = steps.start_ns[lasting], steps.end_ns[lasting]
+    first = count_before(ends, begins, equal=True)
+    count = count_before(starts, until, equal=False) - first
+    kept = count > 0
+    lasting, begins, until, first, count = (each[kept] for each in (lasting, begins, until, first, count))
+    after = np.cumsum(count)  # where the pieces of each step end
+    before = after - count
+    span = np.arange(after[-1] if len(after) else 0)
+    span += np.repeat(first - before, count)
+    cut_starts, cut_ends = starts[span], ends[span]
+    cut_starts[before] = np.maximum(cut_starts[before], begins)
+    cut_ends[after - 1] = np.minimum(cut_ends[after - 1], until)
+    return span, np.repeat(lasting, count), cut_starts, cut_ends
 
 
 Spans = tuple[Array, Array, Array]
@@ -414,8 +436,8 @@ class _Calls:
     """The driver calls of the recording; an empty one of no kind where there are none, so that -1 can be looked up."""
 
     def __init__(self, trace: Trace, others_ns: Array) -> None:
-        api, kinds = trace.api, np.append(trace.calls.kind, int(CallKind.OTHER))
-        self.kind = _or_zero(kinds[np.minimum(api.call, len(kinds) - 1)], int(CallKind.OTHER))
+        api = trace.api
+        self.kind = _or_zero(kinds_of_calls(trace), int(CallKind.OTHER))
         self.start_ns = _or_zero(api.start_ns)
         self.end_ns = _or_zero(api.start_ns + api.duration_ns)
         self.thread = _or_zero(api.thread)
@@ -442,14 +464,16 @@ class _Calls:
         # One that waited for the work before: the GPU was busy when it began, and idle when it ended.
         waits = np.flatnonzero(is_one_of(kind, _BLOCKING))
         at = count_before(idle_starts, ends[waits], equal=True) - 1
-        waited = (at >= 0) & (starts[waits] < idle_starts[np.maximum(at, 0)])
+        waited = (at >= 0) & (starts[waits] < idle_starts[at])
         causes[waits[waited]] = IdleCause.WAKE_UP
         return starts, ends, causes
 
     def for_others(self, thread: int) -> Spans:
         """Calls that wait, as far as work of other GPUs ended in them: while this one is idle, they wait for that."""
+        if len(self._others_ns) == 0:
+            return (np.zeros(0, np.int64),) * 3
         rows = self._of(thread)
-        waits = np.flatnonzero(is_one_of(self.kind[rows], _BLOCKING) & (len(self._others_ns) > 0))
+        waits = np.flatnonzero(is_one_of(self.kind[rows], _BLOCKING))
         starts, ends = self.start_ns[rows][waits], self.end_ns[rows][waits]
         last = count_before(self._others_ns, ends, equal=True) - 1
         until = np.where(last >= 0, np.append(self._others_ns, 0)[last], starts)
@@ -464,9 +488,9 @@ class _Calls:
         if len(rows) == 0:
             return np.full(len(idle_starts), -1)
         at = count_before(self.start_ns[rows], idle_starts, equal=False) - 1
-        call = rows[np.maximum(at, 0)]
-        waited = (at >= 0) & (self.end_ns[call] >= idle_starts) & (self.end_ns[call] <= idle_ends)
-        found: Array = np.where(waited, call, -1)
+        found: Array = rows[at]
+        ended = self.end_ns[found]
+        found[(at < 0) | (ended < idle_starts) | (ended > idle_ends)] = -1
         return found
 
 
@@ -477,7 +501,7 @@ def _or_zero(values: Array, zero: int = 0) -> Array:
 def causes_of_paths(trace: Trace) -> Array:
     """The `IdleCause` that a region of each row of ``trace.paths`` is; -1 for none, which is the last entry too."""
     paths = trace.paths
-    causes = np.full(len(paths) + 1, -1)
+    causes = np.full(len(paths) + 1, -1, np.int8)
     for path, (name, kind) in enumerate(zip(paths.name.tolist(), paths.kind.tolist(), strict=True)):
         text = trace.string(name)
         if _COMPILING.search(text):
@@ -551,13 +575,12 @@ def _grouped(trace: Trace, rows: Array, idle_ns: Array) -> tuple[Drain, ...]:
 
 def _places_of(trace: Trace, calls: Array) -> Array:
     """A number for what `_caller` looks at: the stack of each call, or else the path that it was made in."""
-    known, frames, paths = trace.call_stacks, len(trace.stacks), len(trace.paths)
-    path = np.append(trace.regions.path, NONE)[np.minimum(trace.api.region[calls], len(trace.regions))]
-    places: Array = frames + np.minimum(path, paths).astype(np.int64)
-    if len(known):
-        at = np.minimum(count_before(known.api, calls, equal=False), len(known) - 1)
-        has_stack = (known.api[at] == calls) & (known.stack[at] < frames)
-        places[has_stack] = known.stack[at[has_stack]]
+    frames, paths = len(trace.stacks), len(trace.paths)
+    places = np.minimum(own_stacks(trace)[calls], frames).astype(np.int64)
+    without = np.flatnonzero(places == frames)
+    if len(without):
+        path = np.append(trace.regions.path, NONE)[np.minimum(trace.api.region[calls[without]], len(trace.regions))]
+        places[without] += np.minimum(path, paths)
     return places
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuscope import _core
-from gpuscope._core import Flag, FunctionKind
+from gpuscope._core import CallKind, Flag, FunctionKind
 from gpuscope.analysis.rows import ANNOTATIONS, STEP
 from gpuscope.errors import NotAvailable
 from gpuscope.trace import NONE, Table, Trace, moments_of, number_of, numbers_of
@@ -56,8 +56,17 @@ class Steps:
 
     def at(self, moments: Array) -> Array:
         """The step that each moment is in; -1 outside."""
-        last = count_before(self.start_ns, moments, equal=True) - 1
-        found: Array = np.where((last >= 0) & (moments < self.end_ns[np.maximum(last, 0)]), last, -1)
+        found: Array
+        if (moments[1:] >= moments[:-1]).all():  # then it takes less to look each step up than each moment
+            edges = np.stack([self.start_ns, self.end_ns], axis=1).reshape(-1)
+            before = count_before(moments, edges, equal=False)
+            steps = np.full(len(edges) + 1, -1)
+            steps[1::2] = np.arange(len(self))
+            found = np.repeat(steps, np.diff(before, prepend=0, append=len(moments)))
+            return found
+        found = count_before(self.start_ns, moments, equal=True)
+        found -= 1
+        found[moments >= self.end_ns[found]] = -1
         return found
 
     @property
@@ -76,16 +85,27 @@ def distinct(rows: Array, count: int) -> Array:
 
 def usual(values: Array) -> int:
     """Their median, for a limit: a sample's where there are many. NumPy takes 0.15 s for a million that are alike."""
-    if len(values) > _SAMPLE:
-        values = values[np.random.default_rng(0).integers(0, len(values), _SAMPLE)]
-    return int(np.median(values)) if len(values) else 0
+    return int(np.median(values[sample_of(len(values))])) if len(values) else 0
+
+
+def sample_of(count: int) -> Array | slice:
+    """Which of so many values `usual` looks at: where these have to be worked out, no others need be."""
+    return np.random.default_rng(0).integers(0, count, _SAMPLE) if count > _SAMPLE else slice(None)
 
 
 def is_one_of(kinds: Array, wanted: Iterable[int]) -> Array:
-    """np.isin() for numbers below 256, such as the columns of kinds are, by looking each up."""
-    table = np.zeros(256, bool)
-    table[list(map(int, wanted))] = True
-    return table[kinds]
+    """np.isin() for few wanted ones: comparing bytes, as columns of kinds are, takes less than looking each up."""
+    found = np.zeros(len(kinds), bool)
+    for each in wanted:
+        found |= kinds == int(each)
+    return found
+
+
+def kinds_of_calls(trace: Trace) -> Array:
+    """The `CallKind` of each row of ``trace.api``, as bytes."""
+    kinds = np.append(trace.calls.kind, int(CallKind.OTHER)).astype(np.uint8)
+    found: Array = kinds[np.minimum(trace.api.call, len(kinds) - 1)]
+    return found
 
 
 def count_before(edges: Array, moments: Array, *, equal: bool) -> Array:
@@ -122,14 +142,20 @@ def calls_of(trace: Trace, correlation: Array) -> Array:
     # They are counted up, so that a table has few holes. With one more for the numbers that it does not have.
     rows: Array = np.full(most - least + 2, -1, np.int64)
     rows[known[::-1] - least] = np.arange(len(known))[::-1]
-    inside = (correlation >= least) & (correlation <= most)
-    return rows[np.where(inside, correlation.astype(np.int64) - least, -1)]
+    at = correlation.astype(np.int64)
+    at[(correlation < least) | (correlation > most)] = least - 1
+    at -= least
+    calls: Array = rows[at]
+    return calls
 
 
 def launched_ns(trace: Trace, table: Table) -> Array:
     """When the call began that launched each row of a table of GPU work; its own start without one."""
+    if len(trace.api) == 0:
+        return table.start_ns
     calls = calls_of(trace, table.correlation)
-    began: Array = np.where(calls >= 0, np.append(trace.api.start_ns, 0)[calls], table.start_ns)
+    began: Array = trace.api.start_ns[calls]
+    np.copyto(began, table.start_ns, where=calls < 0)
     return began
 
 

@@ -344,7 +344,7 @@ def _rows(context: Context, work: Array) -> Array:
 
 
 def _where(context: Context, work: Array, weights: Array) -> tuple[Where, ...]:
-    return places(*(where for where, _ in context.lines(context.work_launch[work], weights)[:2]))
+    return places(*context.places_of(context.work_launch[work], weights)[:2])
 
 
 RULES = (

@@ -69,7 +69,7 @@ def _memory_bound(context: Context) -> Iterator[Cause]:
         "read and write less: fuse what follows each other (torch.compile), narrower types, compute again what is "
         "cheap to compute",
         Claim(),
-        where=places(*(where for where, _ in context.lines(context.work_launch[work], duration)[:2])),
+        where=places(*context.places_of(context.work_launch[work], duration)[:2]),
         evidence={"they move": f"{reached:.0f} % of what the memory could at most"},
         share=context.share_of(work),
     )
@@ -94,7 +94,7 @@ def _slow(context: Context) -> Iterator[Cause]:
         if totals[variant] < _LARGE * context.wall_ns or totals[variant] == 0:
             break
         here = chosen & (context.kernel_variant == variant)
-        line = context.lines(context.work_launch[context.kernels[here]], duration[here])[0][0]
+        line = context.places_of(context.work_launch[context.kernels[here]], duration[here])[0]
         yield Cause(
             "a kernel uses neither the memory nor the units of the GPU: it waits for single reads, or for itself",
             "reads that follow each other, more of them at once, fewer barriers, more threads: "

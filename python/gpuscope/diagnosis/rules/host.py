@@ -25,14 +25,14 @@ _MOST_LINES = 3
 
 
 def _allocation(context: Context) -> Iterator[Cause]:
-    pieces = np.flatnonzero(context.pieces.cause_ns[IdleCause.ALLOCATION] > 0)
+    pieces = context.pieces.having(IdleCause.ALLOCATION)
     kinds = (int(CallKind.ALLOC), int(CallKind.FREE))
     calls = np.flatnonzero(np.isin(context.call_kind, kinds) & (context.call_step >= 0))
     heads, frees = drained(context, "FREE")
     if len(calls) == 0 or len(pieces) + len(heads) == 0:
         return
     api = context.trace.api
-    where = places(*(where for where, _ in context.lines(calls, api.duration_ns[calls])[:2]))
+    where = places(*context.places_of(calls, api.duration_ns[calls])[:2])
     spans = np.stack(
         [api.thread[calls].astype(np.int64), api.start_ns[calls], api.start_ns[calls] + api.duration_ns[calls]], axis=1
     )
@@ -55,7 +55,7 @@ def _allocation(context: Context) -> Iterator[Cause]:
 
 
 def _garbage(context: Context) -> Iterator[Cause]:
-    pieces = np.flatnonzero(context.pieces.cause_ns[IdleCause.GARBAGE] > 0)
+    pieces = context.pieces.having(IdleCause.GARBAGE)
     rows = _functions_of(context, IdleCause.GARBAGE, pieces)
     if len(rows) == 0 or len(pieces) == 0:
         return
@@ -75,7 +75,7 @@ def _garbage(context: Context) -> Iterator[Cause]:
 
 
 def _files(context: Context) -> Iterator[Cause]:
-    pieces = np.flatnonzero(context.pieces.cause_ns[IdleCause.FILES] > 0)
+    pieces = context.pieces.having(IdleCause.FILES)
     if len(pieces) == 0:
         return
     rows = _functions_of(context, IdleCause.FILES, pieces)
@@ -97,7 +97,7 @@ def _files(context: Context) -> Iterator[Cause]:
 
 
 def _compiling(context: Context) -> Iterator[Cause]:
-    pieces = np.flatnonzero(context.pieces.cause_ns[IdleCause.COMPILING] > 0)
+    pieces = context.pieces.having(IdleCause.COMPILING)
     if len(pieces) == 0:
         return
     trace, causes = context.trace, causes_of_paths(context.trace)
@@ -124,7 +124,7 @@ def _compiling(context: Context) -> Iterator[Cause]:
 
 
 def _loading(context: Context) -> Iterator[Cause]:
-    pieces = np.flatnonzero(context.pieces.cause_ns[IdleCause.LOADING] > 0)
+    pieces = context.pieces.having(IdleCause.LOADING)
     if len(pieces) == 0:
         return
     spans = [np.zeros((0, 3), np.int64)]
@@ -141,7 +141,7 @@ def _loading(context: Context) -> Iterator[Cause]:
         "not change, so that libraries keep their kernels",
         Claim(pieces, (IdleCause.LOADING,)),
         Edit(host_spans=every),
-        places(*(where for where, _ in context.lines(context.pieces.launch[pieces], spent)[:2])),
+        places(*context.places_of(context.pieces.launch[pieces], spent)[:2]),
         {"": _in_steps(context, len(every))},
         is_rare=True,
     )

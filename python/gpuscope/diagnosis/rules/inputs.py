@@ -284,6 +284,8 @@ def _lacks_storage(context: Context) -> str | None:
 def _waits(context: Context) -> Array:
     """The rows of ``trace.regions`` in the steps in which data is waited for, the outermost of each."""
     regions, causes = context.trace.regions, causes_of_paths(context.trace)
+    if not (causes == IdleCause.DATA_WAIT).any():
+        return np.zeros(0, np.int64)
     waiting = causes[np.minimum(regions.path, len(causes) - 1)] == IdleCause.DATA_WAIT
     first_ns, last_ns = context.steps.start_ns[0], context.steps.end_ns[-1]
     inside = (regions.start_ns < last_ns) & (regions.start_ns + regions.duration_ns > first_ns)
@@ -304,6 +306,8 @@ def _spent_ns(context: Context, waits: Array) -> int:
 def _pieces_of(context: Context, waits: Array) -> tuple[Array, Array]:
     """Of idle pieces in which data is waited for, those that overlap one of these waits, and when its last began."""
     regions, pieces = context.trace.regions, context.pieces
+    if len(waits) == 0:
+        return waits, waits
     waits = waits[np.argsort(regions.start_ns[waits], kind="stable")]
     starts = regions.start_ns[waits]
     until = np.maximum.accumulate(starts + regions.duration_ns[waits])

@@ -164,9 +164,13 @@ def _spills(context: Context) -> Iterator[Cause]:
 
 def _large(context: Context, meant: Array) -> Iterator[tuple[int, Array]]:
     """The meant variants that take at least 5 % of the time, and their kernels."""
-    totals = np.bincount(context.kernel_variant, context.duration_ns[context.kernels], len(meant))
+    totals = context.once(_times_of_variants)
     for variant in np.flatnonzero(meant & (totals >= _LARGE * context.wall_ns)).tolist():
         yield variant, context.kernels[context.kernel_variant == variant]
+
+
+def _times_of_variants(context: Context) -> Array:
+    return np.bincount(context.kernel_variant, context.duration_ns[context.kernels], len(context.trace.variants))
 
 
 def _largest(context: Context, variants: Array, weights: Array) -> list[tuple[int, str]]:
@@ -181,7 +185,7 @@ def _places(context: Context, variant: int, work: Array) -> tuple[Where, ...]:
 
 
 def _line(context: Context, work: Array, weights: Array) -> tuple[Where, ...]:
-    return places(context.lines(context.work_launch[work], weights)[0][0])
+    return places(context.places_of(context.work_launch[work], weights)[0])
 
 
 def _short(context: Context, variant: int) -> str:

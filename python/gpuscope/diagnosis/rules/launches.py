@@ -38,8 +38,7 @@ _BREAKS = 0.1  # of the launches
 
 def _of_launches(context: Context) -> Array:
     """The idle pieces of a length that launching takes, which end with a launch."""
-    pieces, kinds = context.pieces, np.append(context.call_kind, int(CallKind.OTHER))
-    launches = is_one_of(kinds[pieces.launch], (CallKind.LAUNCH, CallKind.GRAPH_LAUNCH))
+    launches = np.append(context.launches, False)[context.pieces.launch]
     found: Array = np.flatnonzero(launches & ~context.long_pieces)
     return found
 
@@ -89,7 +88,7 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
     # What a wait costs is no matter of launches: without it the host would have been ahead.
     spent = context.pieces.sum_of(LAUNCHING, rows)
     weights = np.maximum(spent - _waited(context, rows), 0)
-    where = places(*(where for where, _ in context.lines(context.pieces.launch[rows], weights)[:2]))
+    where = places(*context.places_of(context.pieces.launch[rows], weights)[:2])
     evidence = {
         "": f"{format_digits(count / len(context.steps))} launches a step, one each {_time(interval_ns)} (p50)",
         "kernels take": f"{_time(kernel_ns)} (p50)",
@@ -102,10 +101,10 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
         advice = 'a CUDA graph (torch.compile(mode="reduce-overhead"), jax.jit, cupy graphs), or a larger batch'
         if context.has_single_launches:  # one launch of a graph in its place saves nothing
             advice = "more work in a launch: a CUDA graph of several steps, or a larger batch"
-        drains = np.flatnonzero(np.bincount(context.pieces.drain + 1)[1:])
+        drains = distinct(context.pieces.drain[context.pieces.heads], len(context.trace.api))
         waits = len(drains) / len(context.steps)
         if waits >= 1:
-            place = context.lines(drains, np.ones(len(drains)))[0][0]
+            place = context.places_of(drains, np.ones(len(drains)))[0]
             line = f" ({place})" if place is not None else ""
             advice += f"; first take out the {format_digits(waits)} waits a step{line}: a graph can have none"
     # Kernels that were queued are nobody's loss, unless a graph is what helps.
@@ -113,10 +112,10 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
     if not is_bound and (tiny := _tiny_kernels(context, rows, advice)) is not None:
         yield tiny
         return
-    short, between = _as_nodes(context, context.kernels, _KERNELS_OF_AN_INTERVAL * interval_ns)
     claim = Claim(rows, (*LAUNCHING, IdleCause.BACK_TO_BACK), weights)
     edit = Edit(host_spans=_launched_at_once(context, rows, np.flatnonzero(launches)))
     if is_bound:
+        short, between = _as_nodes(context, context.kernels, _KERNELS_OF_AN_INTERVAL * interval_ns)
         claim = replace(claim, most_ns=weights + _between(context, rows, short, between))
         edit = replace(_sooner(context, short, between), host_spans=edit.host_spans)
     yield Cause(title, advice, claim, edit, where, evidence)
@@ -127,6 +126,8 @@ def _tiny_kernels(context: Context, rows: Array, advice: str) -> Cause | None:
 
     Longer ones are many in any program, and win less by it.
     """
+    if not context.pieces.present[IdleCause.BACK_TO_BACK]:
+        return None
     short, between = _as_nodes(context, context.kernels, math.inf)
     tiny = short[context.duration_ns[short] <= 2 * (between + _BETWEEN_NODES_NS)]
     tiny, between = _as_nodes(context, tiny, math.inf)
@@ -139,12 +140,14 @@ def _tiny_kernels(context: Context, rows: Array, advice: str) -> Cause | None:
     }
     title = "launch-bound: kernels so short that the GPU takes as long from each to the next"
     claim = Claim(rows, (IdleCause.BACK_TO_BACK,), _between(context, rows, tiny, between))
-    where = places(*(where for where, _ in context.lines(context.work_launch[tiny], np.ones(len(tiny)))[:2]))
+    where = places(*context.places_of(context.work_launch[tiny], np.ones(len(tiny)))[:2])
     return Cause(title, advice, claim, _sooner(context, tiny, between), where, evidence)
 
 
 def _between(context: Context, rows: Array, kernels: Array, between: float) -> Array:
     """Of idle pieces so much as lies before these kernels, and is gone in a graph."""
+    if not context.pieces.present[IdleCause.BACK_TO_BACK]:
+        return np.zeros(len(rows))
     queued = context.pieces.cause_ns[IdleCause.BACK_TO_BACK, rows]
     found: Array = np.minimum(np.isin(context.pieces.next[rows], kernels) * queued, between)
     return found
@@ -161,8 +164,8 @@ def _as_nodes(context: Context, kernels: Array, longest_ns: float) -> tuple[Arra
     alone = context.column("kernels", "flags", kernels) & int(Flag.IN_GRAPH) == 0
     short = kernels[alone & (context.duration_ns[kernels] < longest_ns)]
     pieces = context.pieces
-    gaps = pieces.cause_ns[IdleCause.BACK_TO_BACK][np.isin(pieces.next, short)]
-    gaps = gaps[gaps > 0]
+    queued = pieces.having(IdleCause.BACK_TO_BACK)
+    gaps = pieces.cause_ns[IdleCause.BACK_TO_BACK, queued[np.isin(pieces.next[queued], short)]]
     return short, max(float(np.median(gaps)) - _BETWEEN_NODES_NS, 0.0) if len(gaps) else 0.0
 
 
@@ -194,7 +197,7 @@ def _chains(context: Context) -> Iterator[Cause]:
     # Between the nodes of a graph there is what tracing them one by one adds.
     alone = context.column("kernels", "flags", work) & int(Flag.IN_GRAPH) == 0
     between = np.flatnonzero(np.isin(context.pieces.next, work[~first & alone]))
-    where = places(*(where for where, _ in context.lines(context.work_launch[work], saved)[:2]))
+    where = places(*context.places_of(context.work_launch[work], saved)[:2])
     count = format_digits(chosen.sum() / len(context.steps))
     evidence = {
         "": f"{count} kernels a step in rows of {np.median(length[chosen]):.0f}",
@@ -215,15 +218,17 @@ def _optimizer(context: Context) -> Iterator[Cause]:
     if len(rows) == 0 or len(context.trace.variants) == 0:
         return
     inside = context.work_inside(_OPTIMIZER_STEP.search, rows)
-    many = np.array([bool(_MANY_TENSORS.search(name)) for name in context.kernel_names])[context.kernel_variant]
     work = rows[inside]
     count = len(work) / len(context.steps)
-    if count < _FEWEST_OF_AN_OPTIMIZER or 2 * many[inside].sum() > len(work):
+    if count < _FEWEST_OF_AN_OPTIMIZER:
+        return
+    many = np.array([bool(_MANY_TENSORS.search(name)) for name in context.kernel_names])[context.kernel_variant]
+    if 2 * many[inside].sum() > len(work):
         return
     assert context.device is not None
     before = np.flatnonzero(np.isin(context.pieces.next, work))
     calls = context.work_launch[work]
-    where = places(*(where for where, _ in context.lines(calls, np.ones(len(work)))[:1]))
+    where = places(*context.places_of(calls, np.ones(len(work)))[:1])
     # One kernel for many tensors does the work of each, and has what every kernel takes once.
     duration = context.duration_ns[work].astype(np.float64)
     saved = np.minimum(duration, SHORTEST_KERNEL_NS)
@@ -241,6 +246,8 @@ def _optimizer(context: Context) -> Iterator[Cause]:
 def _graph_breaks(context: Context) -> Iterator[Cause]:
     """Launches of single kernels in steps that launch graphs too."""
     kinds, steps, count = context.call_kind, context.call_step, len(context.steps)
+    if not (kinds == int(CallKind.GRAPH_LAUNCH)).any():
+        return
     inside = steps >= 0
     graphs = np.bincount(steps[inside & (kinds == int(CallKind.GRAPH_LAUNCH))], minlength=count)
     eager = np.flatnonzero(inside & (kinds == int(CallKind.LAUNCH)))
@@ -249,7 +256,7 @@ def _graph_breaks(context: Context) -> Iterator[Cause]:
         return
     rows = _of_launches(context)
     rows = rows[np.isin(context.pieces.launch[rows], eager)]
-    where = places(*(where for where, _ in context.lines(eager, np.ones(len(eager)))[:2]))
+    where = places(*context.places_of(eager, np.ones(len(eager)))[:2])
     yield Cause(
         "kernels are launched one by one between graphs",
         "take what breaks the graph out of it (prints, .item(), data-dependent branches): TORCH_LOGS=graph_breaks",
@@ -269,7 +276,7 @@ def _gradients_filled(context: Context) -> Iterator[Cause]:
         return
     before = np.flatnonzero(np.isin(context.pieces.next, work))
     calls = context.work_launch[work]
-    where = places(*(where for where, _ in context.lines(calls, np.ones(len(work)))[:1]))
+    where = places(*context.places_of(calls, np.ones(len(work)))[:1])
     yield Cause(
         "gradients are filled with zeros",
         "zero_grad(set_to_none=True), PyTorch's default",

@@ -98,7 +98,7 @@ def _communication(context: Context) -> Iterator[Cause]:
         return
     exposed = context.exposed_ns(work)
     duration = context.duration_ns[work]
-    where = places(*(where for where, _ in context.lines(context.work_launch[work], duration)[:2]))
+    where = places(*context.places_of(context.work_launch[work], duration)[:2])
     yield Cause(
         "communication that nothing hides",
         "overlap it with the backward pass (DDP's buckets, FSDP's prefetch), send less or rarer, check the topology",

@@ -68,7 +68,7 @@ def _cause(
     """Kernels of which these shares of their time remain."""
     assert context.device is not None
     duration = context.duration_ns[work]
-    where = places(*(where for where, _ in context.lines(context.work_launch[work], duration)[:2]))
+    where = places(*context.places_of(context.work_launch[work], duration)[:2])
     factors = np.broadcast_to(np.asarray(factor, np.float64), len(work))
     edit = kernel_edit(context, work, factors)
     evidence = {"": _of_busy(context, work), **evidence}
@@ -118,7 +118,7 @@ def _misaligned(context: Context) -> Iterator[Cause]:
     if len(work) == 0:
         return
     duration = context.duration_ns[work]
-    where = places(*(where for where, _ in context.lines(context.work_launch[work], duration)[:2]))
+    where = places(*context.places_of(context.work_launch[work], duration)[:2])
     sizes = _odd_sizes(context, work)
     evidence = {"sizes": ", ".join(map(str, sizes))} if sizes else {}
     yield Cause(

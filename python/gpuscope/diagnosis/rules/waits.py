@@ -44,27 +44,32 @@ class _Wait(Enum):
 
 def _kinds(context: Context, calls: Array) -> Array:
     """What each of these calls that wait is about."""
-    kinds = context.call_kind[calls]
-    before = context.call_before[calls]
-    # A framework copies without waiting and then waits for the stream.
-    copying = np.where(kinds == int(CallKind.MEMCPY), calls, np.where(before >= 0, before, 0))
-    follows = (kinds == int(CallKind.MEMCPY)) | ((before >= 0) & (context.call_kind[copying] == int(CallKind.MEMCPY)))
-    copy = np.where(follows, context.copy_of_call[copying], -1)
-    known = copy >= 0
-    size, source, target, way = (
-        np.where(known, context.column("memcpy", name, np.where(known, copy, context.copies[0])), 0)
-        if len(context.copies)
-        else np.zeros(len(calls), int)
-        for name in ("bytes", "source", "destination", "kind")
-    )
-    to_host = way == int(CopyKind.DEVICE_TO_HOST)
-    pageable = (source == int(MemoryKind.PAGEABLE)) | (target == int(MemoryKind.PAGEABLE))
-    found = np.full(len(calls), _Wait.SYNCHRONIZE.value)
-    found[known & ~pageable] = _Wait.PINNED_COPY.value
-    found[known & pageable] = _Wait.PAGEABLE_COPY.value
-    reads = context.calls_inside(_READS_VALUE.search, calls)
-    found[(known & to_host & (size <= SMALL_COPY_BYTES)) | reads] = _Wait.VALUE.value
-    found[kinds == int(CallKind.FREE)] = _Wait.FREE.value
+    found = np.full(len(calls), _Wait.SYNCHRONIZE.value, np.uint8)
+    copying = _copying(context, calls)
+    known = np.flatnonzero(copying >= 0)
+    copy = context.copy_of_call[copying[known]]
+    known, copy = known[copy >= 0], copy[copy >= 0]
+    if len(known):
+        size, source, target, way = (
+            context.column("memcpy", name, copy) for name in ("bytes", "source", "destination", "kind")
+        )
+        pageable = (source == int(MemoryKind.PAGEABLE)) | (target == int(MemoryKind.PAGEABLE))
+        found[known] = np.where(pageable, _Wait.PAGEABLE_COPY.value, _Wait.PINNED_COPY.value)
+        found[known[(way == int(CopyKind.DEVICE_TO_HOST)) & (size <= SMALL_COPY_BYTES)]] = _Wait.VALUE.value
+    found[context.calls_inside(_READS_VALUE.search, calls)] = _Wait.VALUE.value
+    found[context.call_kind[calls] == int(CallKind.FREE)] = _Wait.FREE.value
+    return found
+
+
+def _copying(context: Context, calls: Array) -> Array:
+    """Of each of these calls the one that copies what it waits for, a row of ``trace.api``; -1 without.
+
+    A framework copies without waiting and then waits for the stream.
+    """
+    if not context.once(_has_copies):
+        return np.full(len(calls), -1)
+    found = np.where(_copies(context, calls), calls, context.call_before[calls])
+    found[~_copies(context, found)] = -1
     return found
 
 
@@ -77,37 +82,41 @@ def drained(context: Context, kind: str) -> tuple[Array, Array]:
 
 def _draining(context: Context) -> tuple[Array, Array, Array]:
     """The idle pieces that begin with a wait, the call of each, and what that is about."""
-    pieces = np.flatnonzero(context.pieces.drain >= 0)
+    pieces = context.pieces.heads
     calls = context.pieces.drain[pieces]
     return pieces, calls, _kinds(context, calls) if len(calls) else calls
 
 
-def _segments(context: Context) -> Array:
-    """How many idle pieces that begin with a wait there were until each piece, with it."""
-    found: Array = np.cumsum(context.pieces.drain >= 0)
+def _pieces_until_next(context: Context) -> Array:
+    """From each idle piece that begins with a wait to the next such piece, how many there are; 0 for the others."""
+    heads, count = context.pieces.heads, len(context.pieces)
+    found = np.zeros(count, np.int64)
+    found[heads] = np.diff(heads, append=count)
     return found
 
 
 def claim_of(context: Context, heads: Array, beside_ns: Array | None = None) -> Claim:
     """What is idle after these waits until the next wait, as far as the host would be ahead without them.
 
-    It would be by as long as it waits, and by what each takes beside the waiting.
+    `heads` are the idle pieces that begin with them, in order. The host would be ahead by as long as it waits, and by
+    what each takes beside the waiting.
     """
-    pieces, segment = context.pieces, context.once(_segments)
-    chosen = np.zeros(int(segment[-1]) + 1 if len(segment) else 1, bool)
-    chosen[segment[heads]] = True
-    rows = np.flatnonzero(chosen[segment])
-    if len(rows) == 0:
+    pieces = context.pieces
+    if len(heads) == 0:
         return Claim()
+    count = context.once(_pieces_until_next)[heads]
+    first = np.cumsum(count) - count  # among the rows of all
+    rows = np.repeat(heads - first, count)
+    rows += np.arange(len(rows))
     there = pieces.sum_of(HOST, rows)
-    ahead = np.zeros(len(chosen))
-    ahead[segment[heads]] = pieces.waited_ns[heads] + pieces.sum_of(WAITING, heads)
+    ahead = (pieces.waited_ns[heads] + pieces.sum_of(WAITING, heads)).astype(np.float64)
     if beside_ns is not None:
-        ahead[segment[heads]] += beside_ns
-    before = np.cumsum(there) - there
-    first = np.append(True, segment[rows][1:] != segment[rows][:-1])
-    before -= np.repeat(before[first], np.diff(np.append(np.flatnonzero(first), len(rows))))
-    most = np.clip(ahead[segment[rows]] - before, 0, there)
+        ahead += beside_ns
+    before = np.cumsum(there)
+    before -= there
+    most = np.repeat(ahead + before[first], count)
+    most -= before
+    np.clip(most, 0, there, out=most)
     kept = most > 0
     return Claim(rows[kept], HOST, most[kept])
 
@@ -127,11 +136,7 @@ def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[
         name = context.trace.string(int(context.trace.calls.name[api.call[waits[0]]]))
         mean = float(api.duration_ns[waits].mean()) / 1e9
         evidence = {"": f"{format_digits(count)} times a step", f"{name} waits": f"{format_seconds(mean)} each"}
-        copies = context.copy_of_call[
-            np.maximum(np.where(_copies(context, waits), waits, context.call_before[waits]), 0)
-        ]
-        copies = copies[copies >= 0]
-        if len(copies) and kind != "SYNCHRONIZE":
+        if kind != "SYNCHRONIZE" and len(copies := _copies_of(context, waits)):
             evidence["for"] = format_bytes(float(np.median(context.column("memcpy", "bytes", copies))))
         starts, ends = _calls_around(context, waits)
         beside = np.maximum(ends - starts - api.duration_ns[waits], 0)
@@ -174,10 +179,22 @@ def _edit(context: Context, waits: Array, starts: Array, ends: Array, kind: str)
 
 def _reading(context: Context, waits: Array, starts: Array) -> Array:
     """The calls that copy what is then waited for, in the calls of libraries that begin at `starts`."""
-    copies = np.where(_copies(context, waits), waits, context.call_before[waits])
-    read = (copies >= 0) & _copies(context, np.maximum(copies, 0))
-    read &= context.trace.api.start_ns[np.maximum(copies, 0)] >= starts
+    copies = _copying(context, waits)
+    read = np.flatnonzero(copies >= 0)
+    read = read[context.trace.api.start_ns[copies[read]] >= starts[read]]
     return distinct(copies[read], len(context.trace.api))
+
+
+def _has_copies(context: Context) -> bool:
+    return bool((context.call_kind == int(CallKind.MEMCPY)).any())
+
+
+def _copies_of(context: Context, waits: Array) -> Array:
+    """The copies, as pieces of work, that these calls make or that the calls before them do."""
+    if len(context.copies) == 0:
+        return np.zeros(0, np.int64)
+    found = context.copy_of_call[np.maximum(np.where(_copies(context, waits), waits, context.call_before[waits]), 0)]
+    return found[found >= 0]
 
 
 def _calls_around(context: Context, waits: Array) -> tuple[Array, Array]:
@@ -188,28 +205,30 @@ def _calls_around(context: Context, waits: Array) -> tuple[Array, Array]:
     api = context.trace.api
     starts = api.start_ns[waits]
     ends = starts + api.duration_ns[waits]
-    threads = api.thread[waits].astype(np.int64)
+    threads = api.thread[waits]
     every = np.flatnonzero(np.bincount(threads, minlength=1)).tolist()
 
-    def widen(begins: Array, until: Array, known: Array) -> None:
+    def widen(rows: Array, begins: Array, until: Array) -> None:
         for thread in every:
             launches = context.launches_of(thread)
-            here = np.flatnonzero(known & (threads == thread))
+            own = np.flatnonzero(threads[rows] == thread)
+            first, last = begins[own], until[own]
             if len(launches):
-                after = count_before(launches, begins[here], equal=False)
-                has_none = (after == len(launches)) | (launches[np.minimum(after, len(launches) - 1)] >= until[here])
-                here = here[has_none]
-            starts[here], ends[here] = np.minimum(starts[here], begins[here]), np.maximum(ends[here], until[here])
+                after = count_before(launches, first, equal=False)
+                has_none = (after == len(launches)) | (launches[np.minimum(after, len(launches) - 1)] >= last)
+                own, first, last = own[has_none], first[has_none], last[has_none]
+            here = rows[own]
+            starts[here], ends[here] = np.minimum(starts[here], first), np.maximum(ends[here], last)
 
     regions = context.outermost_regions(_READS_VALUE.search, waits)
-    known = regions >= 0
+    known = np.flatnonzero(regions >= 0)
     table = context.trace.regions
-    if known.any():
-        begins = np.where(known, table.start_ns[np.maximum(regions, 0)], starts)
-        widen(begins, np.where(known, begins + table.duration_ns[np.maximum(regions, 0)], ends), known)
-    functions, rows = context.trace.python_functions, context.library_calls
-    for thread in every if len(rows) else ():
-        own = rows[functions.thread[rows] == thread]
+    if len(known):
+        begins = table.start_ns[regions[known]]
+        widen(known, begins, begins + table.duration_ns[regions[known]])
+    functions, library = context.trace.python_functions, context.library_calls
+    for thread in every if len(library) else ():
+        own = library[functions.thread[library] == thread]
         if len(own) == 0:
             continue
         own = own[np.argsort(functions.start_ns[own], kind="stable")]
@@ -218,7 +237,8 @@ def _calls_around(context: Context, waits: Array) -> tuple[Array, Array]:
         until = (begins + functions.duration_ns[own])[at]
         inside = (threads == thread) & (begins[at] <= api.start_ns[waits])
         inside &= until >= api.start_ns[waits] + api.duration_ns[waits]
-        widen(begins[at], until, inside)
+        rows = np.flatnonzero(inside)
+        widen(rows, begins[at[rows]], until[rows])
     return starts, ends
 
 
