@@ -99,7 +99,7 @@ std::vector<ControlGroup> control_groups(std::string_view controller, const std:
                                          const std::string& groups) {
   // A line "4:cpu,cpuacct:/path" for each hierarchy of version 1, "0::/path" for that of version 2. In a container the
   // path may be the host's, of which only the last folders are there, or the root.
-  const std::string wanted = "," + std::string(controller) + ",";
+  const std::string wanted = std::string(",").append(controller).append(",");
   const std::string list = read_file((proc + "/self/cgroup").c_str());
   std::vector<ControlGroup> found;
   std::string_view lines = list;

@@ -68,7 +68,8 @@ double median_time(Between& between, F&& call, G&& after, std::chrono::nanosecon
       call();
       const std::chrono::nanoseconds took = Clock::now() - began;
       times.push_back(static_cast<double>(took.count()));
-      if ((spent += took) > limit) {
+      spent += took;
+      if (spent > limit) {
         throw base::NotAvailable("the cost of a launch", "the driver was busy with other work", "");
       }
     }
