@@ -13,7 +13,7 @@ import numpy as np
 from gpuscope import _core, plots
 from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.rows import NS_PER_US, Kind
-from gpuscope.diagnosis.idle import Drain, IdleCause, IdlePieces, Work, explain_idle
+from gpuscope.diagnosis.idle import Drain, Idle, IdleCause, IdlePieces, Work, explain_idle
 from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
 from gpuscope.diagnosis.steps import Array, Steps, as_passed, calls_of, distinct, find_steps
 from gpuscope.errors import InvalidArgument
@@ -93,17 +93,25 @@ class DeviceBreakdown:
         device: CUDA's number of it.
         name: the product's.
         parts: in the order in which they count, idle time by cause last; those that took no time are left out.
-        drains: calls that waited until the GPU had nothing left to do, the one with the most idle time after it first.
         work: all that it ran.
-        pieces: its idle time, piece by piece.
+        idle: its idle time.
     """
 
     device: int
     name: str
     parts: tuple[Part, ...]
-    drains: tuple[Drain, ...]
     work: DeviceWork
-    pieces: IdlePieces
+    idle: Idle
+
+    @property
+    def drains(self) -> tuple[Drain, ...]:
+        """Calls that waited until the GPU had nothing left to do, the one with the most idle time after it first."""
+        return self.idle.drains
+
+    @property
+    def pieces(self) -> IdlePieces:
+        """Its idle time, piece by piece."""
+        return self.idle.pieces
 
     @property
     def idle_ns(self) -> int:
@@ -386,7 +394,7 @@ def _device(trace: Trace, steps: Steps, work: _Work, number: int) -> DeviceBreak
         per_step = idle.per_step_ns[:, cause]
         if per_step.any():
             parts.append(Part(cause.label, IDLE, per_step, int(per_step.sum())))
-    return DeviceBreakdown(number, product, tuple(parts), idle.drains, on_device, idle.pieces)
+    return DeviceBreakdown(number, product, tuple(parts), on_device, idle)
 
 
 def _fills(trace: Trace, work: _Work, here: Array, processors: int) -> Sequence[float | None]:

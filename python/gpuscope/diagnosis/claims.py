@@ -59,10 +59,21 @@ class Ledger:
         self._has = context.pieces.present
         self._idle: dict[IdleCause, Array] = {}  # what is left of a cause, once something of it was taken
         self._work: Array | None = None
-        self._times: dict[int, Array] = {}  # by claim, which live as long as this
+        # By claim, which live as long as this: how long its work runs alone, and what it has if nothing of it is taken.
+        self._times: dict[int, Array] = {}
+        self._whole: dict[int, Array] = {}
+        self._is_taken = np.zeros(len(context.pieces), bool)
+        self._is_work_taken = np.zeros(len(context.duration_ns), bool)
 
     def left(self, claim: Claim) -> Array:
         """What is left of a claim in each step, in ns."""
+        if self._is_taken[claim.pieces].any() or self._is_work_taken[claim.work].any():
+            return self._left(claim)
+        if id(claim) not in self._whole:
+            self._whole[id(claim)] = self._left(claim)
+        return self._whole[id(claim)]
+
+    def _left(self, claim: Claim) -> Array:
         context, count = self._context, len(self._context.steps)
         idle_ns = self._idle_of(claim, take=False)
         # Of no entries, it counts in integers.
@@ -76,6 +87,8 @@ class Ledger:
     def take(self, claim: Claim) -> None:
         """Takes that: it is gone from then on."""
         self._idle_of(claim, take=True)
+        self._is_taken[claim.pieces] = True
+        self._is_work_taken[claim.work] = True
         if len(claim.work):
             there = self._work_of(claim)
             if self._work is None:

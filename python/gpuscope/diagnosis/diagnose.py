@@ -45,6 +45,8 @@ _ELSEWHERE = [IdleCause.DATA_WAIT, IdleCause.CPU_LIMIT, IdleCause.CPU_WAIT, Idle
 # A file, or a batch that the thread loads itself, takes as long whenever it is begun; a socket has something to be read
 # when others send it.
 _RECEIVES = re.compile(r"\brecv(_into)?\b")
+# Threads that ask the rules, whose arrays numpy goes through without the GIL: more gained nothing.
+_WORKERS = 2
 _NOTHING = 0.005  # what saves less is not worth a word
 _VERIFY = "record again after the change: gpuscope diff before.gscope after.gscope says what it was worth"
 
@@ -118,7 +120,9 @@ def _is_paced(context: Context) -> bool:
 
 def _ask(context: Context) -> tuple[list[tuple[Rule, Cause]], tuple[str, ...], tuple[str, ...]]:
     """What the rules find, what was not looked at, and the ids of the rules that could not look."""
-    found = [(rule, cause) for rule in RULES for cause in rule.find(context)]
+    with ThreadPoolExecutor(_WORKERS) as workers:
+        causes = list(workers.map(lambda rule: list(rule.find(context)), RULES))
+    found = [(rule, cause) for rule, each in zip(RULES, causes, strict=True) for cause in each]
     needs = [(rule.id, need) for rule in RULES if (need := rule.needs(context)) is not None]
     unseen = list(dict.fromkeys(need for _, need in needs))
     if why := context.trace.info.get("counters.why"):

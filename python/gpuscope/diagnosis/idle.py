@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -191,14 +192,23 @@ class Idle:
     """The idle time of one GPU.
 
     Attributes:
+        trace: the recording.
         per_step_ns: an array with a row a step and a column an `IdleCause`.
-        drains: the calls after which it was idle, the most idle time first.
         pieces: the time before the last work, piece by piece.
+        draining: rows of ``trace.api`` of the calls after which it was idle.
+        drained_ns: how long it then was idle until the waiting thread began its next launch.
     """
 
+    trace: Trace
     per_step_ns: Array
-    drains: tuple[Drain, ...]
     pieces: IdlePieces
+    draining: Array
+    drained_ns: Array
+
+    @cached_property
+    def drains(self) -> tuple[Drain, ...]:
+        """The calls after which it was idle by function and place, the most idle time first."""
+        return _grouped(self.trace, self.draining, self.drained_ns)
 
 
 def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array, others_ns: Array) -> Idle:
@@ -237,27 +247,32 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array, 
         return values if is_whole else values[gap]
 
     host_until, call_until, latency_from = map(of_pieces, (host_end, call_end, latency_start))
-    cause_ns = np.zeros((len(IdleCause), len(gap)), np.int64)
-    _overlap(starts, ends, host_until, call_until, out=cause_ns[IdleCause.LAUNCH_CALL])
-    held_ns = _overlap(starts, ends, call_until, latency_from)
-    rows = np.flatnonzero(held_ns)
-    cause_ns[of_pieces(held)[rows], rows] = held_ns[rows]
-    _overlap(starts, ends, latency_from, ends, out=cause_ns[IdleCause.LAUNCH_LATENCY])
-
     host = late & (host_end > gaps.start_ns)
     drain, waited_ns = np.full(len(launch), -1), np.zeros(len(launch), np.int64)
-    for thread in np.flatnonzero(np.bincount(calls.thread[launch[host]], minlength=1)).tolist():
-        here = host & (calls.thread[launch] == thread)
-        of_thread = np.flatnonzero(here)
-        rows = np.flatnonzero(of_pieces(here) & (starts < host_until))
-        spans = starts[rows], np.minimum(ends[rows], host_until[rows])
-        since = gaps.start_ns[of_thread]
-        divided = _explain_host(trace, calls, thread, since, *spans)
-        for cause in np.flatnonzero(divided.max(axis=1, initial=0)).tolist():
-            cause_ns[cause, rows] = divided[cause]
-        call = calls.draining(thread, since, host_end[of_thread])
-        drain[of_thread] = call
-        waited_ns[of_thread] = (since - calls.start_ns[call]) * (call >= 0)
+    cause_ns = np.zeros((len(IdleCause), len(gap)), np.int64)
+    with ThreadPoolExecutor(1) as beside:  # most of it without the GIL
+        divided_of: list[tuple[Array, Future[Array]]] = []
+        for thread in np.flatnonzero(np.bincount(calls.thread[launch[host]], minlength=1)).tolist():
+            here = host & (calls.thread[launch] == thread)
+            of_thread = np.flatnonzero(here)
+            rows = np.flatnonzero(of_pieces(here) & (starts < host_until))
+            spans = starts[rows], np.minimum(ends[rows], host_until[rows])
+            since = gaps.start_ns[of_thread]
+            divided_of.append((rows, beside.submit(_explain_host, trace, calls, thread, since, *spans)))
+            call = calls.draining(thread, since, host_end[of_thread])
+            drain[of_thread] = call
+            waited_ns[of_thread] = (since - calls.start_ns[call]) * (call >= 0)
+
+        _overlap(starts, ends, host_until, call_until, out=cause_ns[IdleCause.LAUNCH_CALL])
+        held_ns = _overlap(starts, ends, call_until, latency_from)
+        rows = np.flatnonzero(held_ns)
+        cause_ns[of_pieces(held)[rows], rows] = held_ns[rows]
+        _overlap(starts, ends, latency_from, ends, out=cause_ns[IdleCause.LAUNCH_LATENCY])
+        after, by, drained_by, ahead_ns = map(of_pieces, (gaps.next, launch, drain, waited_ns))
+        for rows, division in divided_of:
+            divided = division.result()
+            for cause in np.flatnonzero(divided.max(axis=1, initial=0)).tolist():
+                cause_ns[cause, rows] = divided[cause]
 
     for thread in np.unique(overheads_by_thread(trace)).tolist():
         in_calls = np.maximum(starts, host_until), np.minimum(ends, call_until)
@@ -267,13 +282,12 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array, 
             cause_ns[cause, rows] += divided[cause]
             cause_ns[IdleCause.LAUNCH_CALL, rows] -= divided[cause]
 
-    after, by, drained_by, ahead_ns = map(of_pieces, (gaps.next, launch, drain, waited_ns))
     pieces = IdlePieces(step, starts, ends, after, by, drained_by, ahead_ns, cause_ns)
     per_step = _per_step(steps, pieces)
     per_step[:, IdleCause.NO_WORK_AFTER] += idle_ns - per_step.sum(axis=1)
     drained = np.flatnonzero(drain >= 0)
     by_call = drain[drained]
-    return Idle(per_step, _grouped(trace, by_call, host_end[drained] - calls.end_ns[by_call]), pieces)
+    return Idle(trace, per_step, pieces, by_call, host_end[drained] - calls.end_ns[by_call])
 
 
 def explain_steps(trace: Trace, steps: Steps, thread: int) -> IdlePieces:
