@@ -6,9 +6,10 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
@@ -29,6 +30,9 @@ from gpuscope.stats.distributions import median_rank
 from gpuscope.trace import Trace, number_of, program_name
 from gpuscope.units import format_seconds
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 SEVERITIES = ("critical", "warn", "info")
 _VERDICTS = ("R49", "R50")
 
@@ -45,7 +49,7 @@ _ELSEWHERE = [IdleCause.DATA_WAIT, IdleCause.CPU_LIMIT, IdleCause.CPU_WAIT, Idle
 # A file, or a batch that the thread loads itself, takes as long whenever it is begun; a socket has something to be read
 # when others send it.
 _RECEIVES = re.compile(r"\brecv(_into)?\b")
-# Threads that ask the rules, whose arrays numpy goes through without the GIL: more gained nothing.
+# Threads that rules and claims share, whose arrays numpy goes through without the GIL: more gained nothing.
 _WORKERS = 2
 _NOTHING = 0.005  # what saves less is not worth a word
 _VERIFY = "record again after the change: gpuscope diff before.gscope after.gscope says what it was worth"
@@ -120,9 +124,8 @@ def _is_paced(context: Context) -> bool:
 
 def _ask(context: Context) -> tuple[list[tuple[Rule, Cause]], tuple[str, ...], tuple[str, ...]]:
     """What the rules find, what was not looked at, and the ids of the rules that could not look."""
-    with ThreadPoolExecutor(_WORKERS) as workers:
-        causes = list(workers.map(lambda rule: list(rule.find(context)), RULES))
-    found = [(rule, cause) for rule, each in zip(RULES, causes, strict=True) for cause in each]
+    causes = _each(RULES, lambda rule: list(rule.find(context)))
+    found = [(rule, cause) for rule, several in zip(RULES, causes, strict=True) for cause in several]
     needs = [(rule.id, need) for rule in RULES if (need := rule.needs(context)) is not None]
     unseen = list(dict.fromkeys(need for _, need in needs))
     if why := context.trace.info.get("counters.why"):
@@ -133,6 +136,12 @@ def _ask(context: Context) -> tuple[list[tuple[Rule, Cause]], tuple[str, ...], t
             f"GPU {', '.join(others)}: causes and lines are those of GPU {context.device.device}, the busiest"
         )
     return found, tuple(unseen), tuple(dict.fromkeys(rule for rule, _ in needs))
+
+
+def _each(values: Sequence[T], function: Callable[[T], R]) -> list[R]:
+    """What it gives for each of the values, in order."""
+    with ThreadPoolExecutor(_WORKERS) as workers:
+        return list(workers.map(function, values))
 
 
 @dataclass
@@ -161,7 +170,9 @@ class _Candidate:
 def _rank(context: Context, found: Sequence[tuple[Rule, Cause]]) -> tuple[list[_Candidate], list[_Candidate]]:
     """The causes by what is left of their claims after those before them, and those whose time is that of others."""
     small_ns, ledger = SMALL * context.wall_ns, Ledger(context)
-    candidates = [_Candidate(rule, cause, ledger.left(cause.claim)) for rule, cause in found if cause.share is None]
+    timed = [(rule, cause) for rule, cause in found if cause.share is None]
+    left = _each(timed, lambda each: ledger.left(each[1].claim))
+    candidates = [_Candidate(rule, cause, alone) for (rule, cause), alone in zip(timed, left, strict=True)]
     waiting = [each for each in candidates if _lower(context, each) >= each.rule.limit]
     taken: list[_Candidate] = []
     late: list[_Candidate] = []

@@ -211,14 +211,15 @@ def _calls_around(context: Context, waits: Array) -> tuple[Array, Array]:
     def widen(rows: Array, begins: Array, until: Array) -> None:
         for thread in every:
             launches = context.launches_of(thread)
-            own = np.flatnonzero(threads[rows] == thread)
-            first, last = begins[own], until[own]
+            own, first, last = rows, begins, until
+            if len(every) > 1:
+                here = threads[rows] == thread
+                own, first, last = rows[here], begins[here], until[here]
             if len(launches):
                 after = count_before(launches, first, equal=False)
                 has_none = (after == len(launches)) | (launches[np.minimum(after, len(launches) - 1)] >= last)
                 own, first, last = own[has_none], first[has_none], last[has_none]
-            here = rows[own]
-            starts[here], ends[here] = np.minimum(starts[here], first), np.maximum(ends[here], last)
+            starts[own], ends[own] = np.minimum(starts[own], first), np.maximum(ends[own], last)
 
     regions = context.outermost_regions(_READS_VALUE.search, waits)
     known = np.flatnonzero(regions >= 0)
