@@ -371,7 +371,8 @@ class _Work:
         """What was not recorded, and what records it."""
         found = []
         if not self.has_shapes:
-            found.append("operations: record_shapes=True, --record-shapes")
+            asked = "metadata.record_shapes" in self.trace.info
+            found.append(f"operations: {'no operator has shapes' if asked else 'record_shapes=True, --record-shapes'}")
         if np.isnan(self.sampled_bandwidth).all():
             why = self.trace.info.get("counters.why") or "counters='why', --counters why"
             found.append(f"bytes by counters: {why}")

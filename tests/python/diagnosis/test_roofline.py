@@ -207,6 +207,12 @@ def test_what_was_not_recorded_is_named_with_the_option():
     assert "administrators alone" in str(found)
 
 
+def test_shapes_that_no_operator_had_are_not_asked_for_again():
+    info = {"metadata.record_shapes": "1", "counters.why": "administrators alone"}
+    found = roofline(trace_of([("mm", GEMM, 1)], shapes=False, info=info))
+    assert found.unseen[0] == "operations: no operator has shapes"
+
+
 def test_peaks_are_measured_where_the_gpu_is_in_this_machine(monkeypatch):
     asked = []
 

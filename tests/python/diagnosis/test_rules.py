@@ -1475,6 +1475,15 @@ def test_what_was_not_recorded_of_the_host_is_said(info, said):
     assert said in diagnose(loop.trace()).unseen
 
 
+@pytest.mark.parametrize(("info", "is_said"), [({}, True), ({"metadata.record_shapes": '"operators"'}, False)])
+def test_shapes_that_were_asked_for_are_not_asked_for_again_where_no_operator_ran(info, is_said):
+    loop = Loop(info=info)
+    for _ in loop.steps(14):
+        with loop.region("aten::relu", types="['float']"):
+            compute(loop)
+    assert any("record_shapes=True" in each for each in diagnose(loop.trace()).unseen) is is_said
+
+
 def test_a_machine_that_says_all_of_the_host_lacks_nothing():
     sources = (
         "thread_waits",
