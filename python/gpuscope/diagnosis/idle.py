@@ -210,6 +210,10 @@ class Idle:
         """The calls after which it was idle by function and place, the most idle time first."""
         return _grouped(self.trace, self.draining, self.drained_ns)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """With the drains, and without the recording that they are made from."""
+        return {**vars(self), "drains": self.drains, "trace": None}
+
 
 def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array, others_ns: Array) -> Idle:
     """The causes of the idle time of the GPU that the work is of; in each step they add up to `idle_ns`.

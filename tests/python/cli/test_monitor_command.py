@@ -203,7 +203,8 @@ def test_ctrl_c_ends_it_with_whole_lines_and_no_traceback(started, form):
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("name", ["gpu.jsonl", "gpu.gscope"])
 def test_a_service_or_session_that_ends_has_its_log(started, name, sent):
-    process = started("--interval", "50ms", "--log", name)
+    # Whatever started the tests, as nohup, may have it ignored.
+    process = started("--interval", "50ms", "--log", name, preexec_fn=lambda: signal.signal(sent, signal.SIG_DFL))
     assert process.stdout.readline()
     process.stdout.readline()
     process.send_signal(sent)

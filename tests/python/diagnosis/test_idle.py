@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 
 import numpy as np
 import pytest
@@ -211,6 +212,12 @@ def test_a_call_that_waits_for_another_gpu_does_so_until_that_is_done(waits_from
 def test_the_call_that_left_the_gpu_without_work_is_named_with_its_line():
     (drain,) = breakdown(two_kernels(), 0, 250).drains
     assert (drain.call, drain.where, drain.count, drain.idle_ns) == ("cuStreamSynchronize", "train.py:77", 1, 90 * US)
+
+
+def test_a_pickle_names_that_call_and_leaves_the_recording_behind():
+    device = breakdown(two_kernels(), 0, 250)
+    sent = pickle.loads(pickle.dumps(device))
+    assert (sent.drains, sent.idle.trace) == (device.drains, None)
 
 
 def test_idle_time_after_the_last_step_is_nobodys():
