@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
@@ -229,6 +230,13 @@ class Trace:
             short: leave out return type, template arguments and parameters.
         """
         return _core.kernel_names(self.store, short)
+
+    @cached_property
+    def call_kinds(self) -> NDArray[np.uint8]:
+        """The `CallKind` of each row of ``api``, worked out once."""
+        kinds = np.append(self.calls.kind, int(_core.CallKind.OTHER)).astype(np.uint8)
+        found: NDArray[np.uint8] = kinds[np.minimum(self.api.call, len(kinds) - 1)]
+        return found
 
     @cached_property
     def summary(self) -> _core.Summary:

@@ -19,7 +19,7 @@ from gpuscope.diagnosis.host_waits import DEEPEST, own_stacks, program_frame, st
 from gpuscope.diagnosis.idle import IdlePieces, explain_steps
 from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import is_replayed
-from gpuscope.diagnosis.steps import Array, Steps, covered_ns, is_one_of, kinds_of_calls, sample_of, usual
+from gpuscope.diagnosis.steps import Array, Steps, covered_ns, is_one_of, sample_of, usual
 from gpuscope.memory.call_stacks import is_program
 from gpuscope.trace import NONE, Trace
 
@@ -279,7 +279,7 @@ class Context:
         """Whether a thread usually launches one kernel a step: all that the program does lies between two."""
         before, after = self._launches_in_turn
         is_first = self.call_step[before] != self.call_step[after]
-        is_kernel = self.call_kind[after] == int(CallKind.LAUNCH)
+        is_kernel = self.trace.call_kinds[after] == int(CallKind.LAUNCH)
         return bool(2 * np.count_nonzero(is_first & is_kernel) > len(after))
 
     @cached_property
@@ -304,14 +304,9 @@ class Context:
     # -- calls of the driver -------------------------------------------------------------------------------------------
 
     @cached_property
-    def call_kind(self) -> Array:
-        """The `CallKind` of each row of ``trace.api``."""
-        return kinds_of_calls(self.trace)
-
-    @cached_property
     def launches(self) -> Array:
         """Whether each row of ``trace.api`` launches a kernel or a graph."""
-        return is_one_of(self.call_kind, (CallKind.LAUNCH, CallKind.GRAPH_LAUNCH))
+        return is_one_of(self.trace.call_kinds, (CallKind.LAUNCH, CallKind.GRAPH_LAUNCH))
 
     def launches_of(self, thread: int) -> Array:
         """When a thread began to launch, in order."""

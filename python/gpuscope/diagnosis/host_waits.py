@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from gpuscope._core import CallKind
-from gpuscope.diagnosis.steps import Array, covered_ns, is_one_of, kinds_of_calls
+from gpuscope.diagnosis.steps import Array, covered_ns, is_one_of
 from gpuscope.memory.call_stacks import is_program
 from gpuscope.trace import NONE, Trace
 
@@ -111,7 +111,7 @@ def lock_waits(trace: Trace, thread: int) -> Spans:
 def _blocking_calls(trace: Trace, thread: int) -> Spans:
     """The calls of a thread that may wait for the GPU, off the CPU too, in order and apart."""
     api = trace.api
-    blocking = is_one_of(kinds_of_calls(trace), (CallKind.SYNC, CallKind.MEMCPY, CallKind.FREE))
+    blocking = is_one_of(trace.call_kinds, (CallKind.SYNC, CallKind.MEMCPY, CallKind.FREE))
     calls = np.flatnonzero(blocking & (api.thread == thread))
     calls = calls[np.argsort(api.start_ns[calls], kind="stable")]
     starts = api.start_ns[calls]

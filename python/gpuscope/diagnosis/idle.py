@@ -21,7 +21,7 @@ from gpuscope import _core
 from gpuscope._core import CallKind, FunctionKind, OverheadKind, RegionKind, SyncKind
 from gpuscope.analysis.rows import ANNOTATIONS
 from gpuscope.diagnosis.host_waits import cpu_waits, lock_waits, own_stacks, program_frame
-from gpuscope.diagnosis.steps import MANY, Array, Steps, count_before, is_one_of, kinds_of_calls, profiler_spans, usual
+from gpuscope.diagnosis.steps import MANY, Array, Steps, count_before, is_one_of, profiler_spans, usual
 from gpuscope.frameworks.python_functions import FILES
 from gpuscope.trace import NONE, Trace
 
@@ -455,7 +455,7 @@ class _Calls:
 
     def __init__(self, trace: Trace, others_ns: Array) -> None:
         api = trace.api
-        self.kind = _or_zero(kinds_of_calls(trace), int(CallKind.OTHER))
+        self.kind = _or_zero(trace.call_kinds, int(CallKind.OTHER))
         self.start_ns = _or_zero(api.start_ns)
         self.end_ns = _or_zero(api.start_ns + api.duration_ns)
         self.thread = _or_zero(api.thread)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuscope import _core
-from gpuscope._core import CallKind, Flag, FunctionKind
+from gpuscope._core import Flag, FunctionKind
 from gpuscope.analysis.rows import ANNOTATIONS, STEP
 from gpuscope.errors import NotAvailable
 from gpuscope.trace import NONE, Table, Trace, moments_of, number_of, numbers_of
@@ -101,13 +101,6 @@ def is_one_of(kinds: Array, wanted: Iterable[int]) -> Array:
     return found
 
 
-def kinds_of_calls(trace: Trace) -> Array:
-    """The `CallKind` of each row of ``trace.api``, as bytes."""
-    kinds = np.append(trace.calls.kind, int(CallKind.OTHER)).astype(np.uint8)
-    found: Array = kinds[np.minimum(trace.api.call, len(kinds) - 1)]
-    return found
-
-
 def count_before(edges: Array, moments: Array, *, equal: bool) -> Array:
     """How many of the edges, which are in order, are before each moment; with `equal` also those at it."""
     return _core.count_before(edges, moments, equal)
@@ -141,7 +134,8 @@ def calls_of(trace: Trace, correlation: Array) -> Array:
         return found
     # They are counted up, so that a table has few holes. With one more for the numbers that it does not have.
     rows: Array = np.full(most - least + 2, -1, np.int64)
-    rows[known[::-1] - least] = np.arange(len(known))[::-1]
+    every = slice(None) if (known[1:] > known[:-1]).all() else slice(None, None, -1)  # of several the first comes last
+    rows[known[every] - least] = np.arange(len(known))[every]
     at = correlation.astype(np.int64)
     at[(correlation < least) | (correlation > most)] = least - 1
     at -= least

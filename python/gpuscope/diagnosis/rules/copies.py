@@ -96,7 +96,7 @@ def _pageable(context: Context) -> Iterator[Cause]:
 def _waiting_for(context: Context, work: Array) -> Array:
     """The calls that wait for the stream right after those of these copies, as frameworks do where copies block."""
     before = context.call_before
-    waits = np.flatnonzero((context.call_kind == int(CallKind.SYNC)) & (before >= 0))
+    waits = np.flatnonzero((context.trace.call_kinds == int(CallKind.SYNC)) & (before >= 0))
     found: Array = waits[np.isin(before[waits], context.work_launch[work])]
     return found
 

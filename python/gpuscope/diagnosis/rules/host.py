@@ -27,7 +27,7 @@ _MOST_LINES = 3
 def _allocation(context: Context) -> Iterator[Cause]:
     pieces = context.pieces.having(IdleCause.ALLOCATION)
     kinds = (int(CallKind.ALLOC), int(CallKind.FREE))
-    calls = np.flatnonzero(np.isin(context.call_kind, kinds) & (context.call_step >= 0))
+    calls = np.flatnonzero(np.isin(context.trace.call_kinds, kinds) & (context.call_step >= 0))
     heads, frees = drained(context, "FREE")
     if len(calls) == 0 or len(pieces) + len(heads) == 0:
         return

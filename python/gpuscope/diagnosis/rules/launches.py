@@ -54,7 +54,7 @@ def _launched_at_once(context: Context, pieces: Array, calls: Array) -> Array:
     ending = context.pieces.launch[pieces]
     every = np.append(ending, calls[context.in_replay(calls)])
     previous, begins = context.call_before[every], api.start_ns[every]
-    goes_on = (previous >= 0) & ~is_one_of(context.call_kind[previous], _WAITING)
+    goes_on = (previous >= 0) & ~is_one_of(context.trace.call_kinds[previous], _WAITING)
     starts = np.where(goes_on, api.start_ns[previous] + api.duration_ns[previous], begins)
     # In a longer time the program does something else than launch.
     starts = np.where(begins - starts > context.longest_launch_ns, begins, starts)
@@ -78,7 +78,7 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
         return
     kernel_ns = float(np.median(context.duration_ns[context.kernels]))
     launches = context.launches & (context.call_step >= 0)
-    graphs = int(((context.call_kind == int(CallKind.GRAPH_LAUNCH)) & (context.call_step >= 0)).sum())
+    graphs = int(((context.trace.call_kinds == int(CallKind.GRAPH_LAUNCH)) & (context.call_step >= 0)).sum())
     count = int(launches.sum())
     # Of one launch, which may be of a graph; of the whole recording, as in few steps the GPU may be far behind.
     work_ns = kernel_ns * len(context.trace.kernels) / max(int(context.launches.sum()), 1)
@@ -245,7 +245,7 @@ def _optimizer(context: Context) -> Iterator[Cause]:
 
 def _graph_breaks(context: Context) -> Iterator[Cause]:
     """Launches of single kernels in steps that launch graphs too."""
-    kinds, steps, count = context.call_kind, context.call_step, len(context.steps)
+    kinds, steps, count = context.trace.call_kinds, context.call_step, len(context.steps)
     if not (kinds == int(CallKind.GRAPH_LAUNCH)).any():
         return
     inside = steps >= 0

@@ -57,7 +57,7 @@ def _kinds(context: Context, calls: Array) -> Array:
         found[known] = np.where(pageable, _Wait.PAGEABLE_COPY.value, _Wait.PINNED_COPY.value)
         found[known[(way == int(CopyKind.DEVICE_TO_HOST)) & (size <= SMALL_COPY_BYTES)]] = _Wait.VALUE.value
     found[context.calls_inside(_READS_VALUE.search, calls)] = _Wait.VALUE.value
-    found[context.call_kind[calls] == int(CallKind.FREE)] = _Wait.FREE.value
+    found[context.trace.call_kinds[calls] == int(CallKind.FREE)] = _Wait.FREE.value
     return found
 
 
@@ -163,7 +163,7 @@ def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[
 
 def _on_idle(context: Context, drains: Array) -> Array:
     """The calls in the steps that synchronize as well, with nothing left to wait for: they take time all the same."""
-    calls = np.flatnonzero((context.call_kind == int(CallKind.SYNC)) & (context.call_step >= 0))
+    calls = np.flatnonzero((context.trace.call_kinds == int(CallKind.SYNC)) & (context.call_step >= 0))
     calls = calls[~np.isin(calls, drains)]
     found: Array = calls[_kinds(context, calls) == _Wait.SYNCHRONIZE.value]
     return found
@@ -186,7 +186,7 @@ def _reading(context: Context, waits: Array, starts: Array) -> Array:
 
 
 def _has_copies(context: Context) -> bool:
-    return bool((context.call_kind == int(CallKind.MEMCPY)).any())
+    return bool((context.trace.call_kinds == int(CallKind.MEMCPY)).any())
 
 
 def _copies_of(context: Context, waits: Array) -> Array:
@@ -244,7 +244,7 @@ def _calls_around(context: Context, waits: Array) -> tuple[Array, Array]:
 
 
 def _copies(context: Context, calls: Array) -> Array:
-    copying: Array = context.call_kind[calls] == int(CallKind.MEMCPY)
+    copying: Array = context.trace.call_kinds[calls] == int(CallKind.MEMCPY)
     return copying
 
 
