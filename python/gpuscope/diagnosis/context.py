@@ -60,6 +60,8 @@ class Where:
 class Context:
     """One recording for the rules, which change nothing of it.
 
+    Several threads may ask at once: what two of them need first is worked out twice, to the same.
+
     Attributes:
         trace: the recording.
         steps: those that are looked at, without the first and a last one that is cut; each until its work is done.
