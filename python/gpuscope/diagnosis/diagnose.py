@@ -6,15 +6,14 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 
 from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.python_samples import samples
+from gpuscope.diagnosis.beside import Workers, for_each
 from gpuscope.diagnosis.breakdown import IDLE, break_down
 from gpuscope.diagnosis.claims import Ledger, shared_ns
 from gpuscope.diagnosis.context import Context
@@ -29,9 +28,6 @@ from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.stats.distributions import median_rank
 from gpuscope.trace import Trace, number_of, program_name
 from gpuscope.units import format_seconds
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 SEVERITIES = ("critical", "warn", "info")
 _VERDICTS = ("R49", "R50")
@@ -49,8 +45,6 @@ _ELSEWHERE = [IdleCause.DATA_WAIT, IdleCause.CPU_LIMIT, IdleCause.CPU_WAIT, Idle
 # A file, or a batch that the thread loads itself, takes as long whenever it is begun; a socket has something to be read
 # when others send it.
 _RECEIVES = re.compile(r"\brecv(_into)?\b")
-# Threads that rules and claims share, whose arrays numpy goes through without the GIL: more gained nothing.
-_WORKERS = 2
 _NOTHING = 0.005  # what saves less is not worth a word
 _VERIFY = "record again after the change: gpuscope diff before.gscope after.gscope says what it was worth"
 
@@ -89,13 +83,13 @@ def diagnose(trace: Trace) -> Diagnosis:
     except NotAvailable as error:
         return Diagnosis(UNKNOWN, (), (), (str(error),), (), "nothing can be said of it", None, program)
     kept, left_out = steady_steps(steps)
-    with ThreadPoolExecutor(1) as beside:
-        making = beside.submit(make_replay, trace, kept)  # in C++, without the GIL
+    with Workers(1) as beside:
+        making = beside.begin(make_replay, trace, kept)
         context = Context(trace, kept, break_down(trace, as_passed(trace, kept)))
         found, unseen, blind = _ask(context)
         taken, late = _rank(context, found)
         is_paced = _is_paced(context)
-        replay = making.result()
+        replay = making()
         if not is_paced:
             replay.leave_out_recording()
         findings, small = _told(context, found, taken, late, replay)
@@ -124,7 +118,7 @@ def _is_paced(context: Context) -> bool:
 
 def _ask(context: Context) -> tuple[list[tuple[Rule, Cause]], tuple[str, ...], tuple[str, ...]]:
     """What the rules find, what was not looked at, and the ids of the rules that could not look."""
-    causes = _each(RULES, lambda rule: list(rule.find(context)))
+    causes = for_each(lambda rule: list(rule.find(context)), RULES)
     found = [(rule, cause) for rule, several in zip(RULES, causes, strict=True) for cause in several]
     needs = [(rule.id, need) for rule in RULES if (need := rule.needs(context)) is not None]
     unseen = list(dict.fromkeys(need for _, need in needs))
@@ -136,12 +130,6 @@ def _ask(context: Context) -> tuple[list[tuple[Rule, Cause]], tuple[str, ...], t
             f"GPU {', '.join(others)}: causes and lines are those of GPU {context.device.device}, the busiest"
         )
     return found, tuple(unseen), tuple(dict.fromkeys(rule for rule, _ in needs))
-
-
-def _each(values: Sequence[T], function: Callable[[T], R]) -> list[R]:
-    """What it gives for each of the values, in order."""
-    with ThreadPoolExecutor(_WORKERS) as workers:
-        return list(workers.map(function, values))
 
 
 @dataclass
@@ -171,7 +159,7 @@ def _rank(context: Context, found: Sequence[tuple[Rule, Cause]]) -> tuple[list[_
     """The causes by what is left of their claims after those before them, and those whose time is that of others."""
     small_ns, ledger = SMALL * context.wall_ns, Ledger(context)
     timed = [(rule, cause) for rule, cause in found if cause.share is None]
-    left = _each(timed, lambda each: ledger.left(each[1].claim))
+    left = for_each(lambda one: ledger.left(one[1].claim), timed)
     candidates = [_Candidate(rule, cause, alone) for (rule, cause), alone in zip(timed, left, strict=True)]
     waiting = [each for each in candidates if _lower(context, each) >= each.rule.limit]
     taken: list[_Candidate] = []
