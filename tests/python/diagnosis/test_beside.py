@@ -51,7 +51,6 @@ def test_calls_run_beside_the_calling_thread():
 
 
 def test_no_thread_is_left():
-    for_each(threading.get_ident, [])
     with Workers(3) as beside:
         results = [beside.begin(threading.current_thread) for _ in range(9)]
     for thread in {result() for result in results}:
