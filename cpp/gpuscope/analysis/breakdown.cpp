@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <numeric>
+#include <unordered_map>
 #include <utility>
 
 #include "gpuscope/base/errors.h"
@@ -23,6 +24,8 @@ using Order = std::vector<std::size_t, base::ScratchAllocator<std::size_t>>;
 
 // So many parts that are in order by themselves are merged; more are sorted.
 constexpr std::size_t kMostParts = 64;
+// A table by number has at most so many entries for each number that is known.
+constexpr std::size_t kMostHoles = 8;
 
 // Rows by their starts. Tables of a recording are in order, or nearly: what consists of several needs to be merged
 // alone. Empty: they are in order as they are.
@@ -246,6 +249,60 @@ void count_before(std::span<const int64_t> edges, std::span<const int64_t> momen
 
 // The prefix function of Knuth, Morris and Pratt over the reversed sequence: its first n entries repeat after
 // n - border(n) of them.
+void find_rows(std::span<const uint32_t> known, std::span<const uint32_t> wanted, std::span<int64_t> rows) {
+  if (known.empty()) {
+    std::ranges::fill(rows, -1);
+    return;
+  }
+  const auto [least, most] = std::ranges::minmax(known);
+  const std::size_t numbers = std::size_t{most} - least + 1;
+  if (numbers / kMostHoles > known.size()) {
+    std::unordered_map<uint32_t, int64_t> places;
+    places.reserve(known.size());
+    for (std::size_t at = 0; at < known.size(); ++at) {
+      places.emplace(known[at], static_cast<int64_t>(at));
+    }
+    std::ranges::transform(wanted, rows.begin(), [&](uint32_t number) {
+      const auto found = places.find(number);
+      return found != places.end() ? found->second : -1;
+    });
+    return;
+  }
+  std::vector<int64_t, base::ScratchAllocator<int64_t>> places(numbers, -1);
+  for (std::size_t at = known.size(); at-- != 0;) {  // of several the first comes last
+    places[known[at] - least] = static_cast<int64_t>(at);
+  }
+  std::ranges::transform(wanted, rows.begin(),
+                         [&](uint32_t number) { return number - least < numbers ? places[number - least] : -1; });
+}
+
+void claim_time(std::span<const std::span<int64_t>> rows_ns, std::span<const int64_t> entries,
+                std::span<const int64_t> most_ns, bool take, std::span<int64_t> claimed_ns) {
+  if (!most_ns.empty() && most_ns.size() != entries.size()) {
+    throw base::InvalidArgument("claim_time: there is not one limit an entry");
+  }
+  std::size_t count = SIZE_MAX;  // that all rows have
+  for (const std::span<int64_t>& row : rows_ns) {
+    count = std::min(count, row.size());
+  }
+  if (std::ranges::any_of(entries, [count](int64_t entry) { return static_cast<uint64_t>(entry) >= count; })) {
+    throw base::InvalidArgument("claim_time: an entry is outside the rows");
+  }
+  for (std::size_t at = 0; at < entries.size(); ++at) {
+    const auto entry = static_cast<std::size_t>(entries[at]);
+    const int64_t most = most_ns.empty() ? INT64_MAX : most_ns[at];
+    int64_t claimed = 0;
+    for (const std::span<int64_t>& row : rows_ns) {
+      const int64_t there = std::min(row[entry], most - claimed);
+      claimed += there;
+      if (take) {
+        row[entry] -= there;
+      }
+    }
+    claimed_ns[at] = claimed;
+  }
+}
+
 Repetition find_repetition(std::span<const uint32_t> sequence, std::size_t times) {
   const std::size_t size = sequence.size();
   const auto reversed = [&](std::size_t at) { return sequence[size - 1 - at]; };

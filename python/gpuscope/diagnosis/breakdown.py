@@ -324,7 +324,8 @@ class _Work:
 
     def __init__(self, trace: Trace) -> None:
         self.kinds: list[tuple[str, str]] = [(each.label, Kind.KERNEL.label) for each in KernelClass]
-        classes = [_classes_of_kernels(trace)]
+        self.class_of_variant = np.array([*map(kernel_class, trace.kernel_names()), KernelClass.OTHER], np.uint8)
+        classes = [self.class_of_variant[np.minimum(trace.kernels.variant, len(trace.variants))]]
         classes.append(self._add_kind(_GRAPHS, Kind.GRAPH_LAUNCH, len(trace.graph_launches)))
         classes.append(self._add_copies(trace))
         classes.append(self._add_kind(_core.MEMSET_NAME, Kind.MEMSET, len(trace.memset)))
@@ -357,12 +358,6 @@ class _Work:
         classes = np.array([first + known.index(name) for name in names], np.uint8)
         found: Array = classes[np.searchsorted(each, keys)]
         return found
-
-
-def _classes_of_kernels(trace: Trace) -> Array:
-    of_variant = np.array([*map(kernel_class, trace.kernel_names()), KernelClass.OTHER], np.uint8)
-    found: Array = of_variant[np.minimum(trace.kernels.variant, len(of_variant) - 1)]
-    return found
 
 
 def _device(trace: Trace, steps: Steps, work: _Work, number: int) -> DeviceBreakdown:
@@ -403,8 +398,9 @@ def _fills(trace: Trace, work: _Work, here: Array, processors: int) -> Sequence[
     if processors == 0 or len(variants) == 0:
         return [None] * len(KernelClass)
     blocks = np.prod([variants[f"grid_{axis}"].astype(np.float64) for axis in "xyz"], axis=0)
-    filled = np.minimum(1.0, blocks / processors)[np.minimum(kernels.variant, len(variants) - 1)]
-    classes, count = work.classes[: len(kernels)], len(KernelClass)
-    weights = np.where(here[: len(kernels)], kernels.duration_ns, 0).astype(np.float64)
+    filled = np.append(np.minimum(1.0, blocks / processors), 1.0)  # with one for a variant that a file does not have
+    durations_ns = kernels.duration_ns * here[: len(kernels)]
+    weights = np.bincount(np.minimum(kernels.variant, len(variants)), durations_ns, len(filled))
+    classes, count = work.class_of_variant, len(KernelClass)
     sums = zip(np.bincount(classes, weights * filled, count), np.bincount(classes, weights, count), strict=True)
     return [float(a / b) if b else None for a, b in sums]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gpuscope import _core
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.replay import Edit
@@ -97,22 +98,14 @@ class Ledger:
 
     def _idle_of(self, claim: Claim, *, take: bool) -> Array:
         """What is left in each piece of a claim."""
-        idle_ns = np.zeros(len(claim.pieces))
-        most = None if claim.most_ns is None else claim.most_ns.astype(np.float64)
-        for cause in claim.causes:
-            if not self._has[cause]:
-                continue
-            left = self._idle.get(cause, self._context.pieces.cause_ns[cause])
-            there = left[claim.pieces].astype(np.float64, copy=False)
-            if most is not None:
-                np.minimum(there, most, out=there)
-                most -= there
-            idle_ns += there
-            if take:
+        causes = [cause for cause in claim.causes if self._has[cause]]
+        if take:
+            for cause in causes:
                 if cause not in self._idle:
-                    self._idle[cause] = left.astype(np.float64)
-                self._idle[cause][claim.pieces] -= there
-        return idle_ns
+                    self._idle[cause] = self._context.pieces.cause_ns[cause].copy()
+        left = [self._idle.get(cause, self._context.pieces.cause_ns[cause]) for cause in causes]
+        most = None if claim.most_ns is None else claim.most_ns.astype(np.int64)
+        return _core.claim_time(left, claim.pieces, most, take)
 
     def _work_of(self, claim: Claim) -> Array:
         """What is left of each piece of work of a claim."""

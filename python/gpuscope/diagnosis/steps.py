@@ -123,24 +123,7 @@ def covered_ns(starts: Array, ends: Array, begins: Array, until: Array) -> Array
 
 def calls_of(trace: Trace, correlation: Array) -> Array:
     """The row of ``trace.api`` of the call with each of these numbers, the first if there are several; -1 without."""
-    known: Array = trace.api.correlation
-    if len(known) == 0:
-        return np.full(len(correlation), -1, np.int64)
-    least, most = int(known.min()), int(known.max())
-    if most - least > MANY * len(known):
-        order = np.argsort(known, kind="stable")
-        at = np.minimum(np.searchsorted(known[order], correlation), len(order) - 1)
-        found: Array = np.where(known[order[at]] == correlation, order[at], -1)
-        return found
-    # They are counted up, so that a table has few holes. With one more for the numbers that it does not have.
-    rows: Array = np.full(most - least + 2, -1, np.int64)
-    every = slice(None) if (known[1:] > known[:-1]).all() else slice(None, None, -1)  # of several the first comes last
-    rows[known[every] - least] = np.arange(len(known))[every]
-    at = correlation.astype(np.int64)
-    at[(correlation < least) | (correlation > most)] = least - 1
-    at -= least
-    calls: Array = rows[at]
-    return calls
+    return _core.find_rows(trace.api.correlation, correlation)
 
 
 def launched_ns(trace: Trace, table: Table) -> Array:
