@@ -19,7 +19,7 @@ import numpy as np
 from gpuscope import _core
 from gpuscope._core import CallKind, FunctionKind, OverheadKind, RegionKind, SyncKind
 from gpuscope.analysis.rows import ANNOTATIONS
-from gpuscope.diagnosis.beside import Workers
+from gpuscope.beside import Workers
 from gpuscope.diagnosis.host_waits import cpu_waits, lock_waits, own_stacks, program_frame
 from gpuscope.diagnosis.steps import MANY, Array, Steps, count_before, is_one_of, profiler_spans, usual
 from gpuscope.frameworks.python_functions import FILES

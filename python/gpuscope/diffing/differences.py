@@ -7,7 +7,6 @@ import html
 import math
 import os
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from gpuscope import plots
 from gpuscope.analysis.completeness import audit
 from gpuscope.arguments import check_count, check_fraction
+from gpuscope.beside import for_each
 from gpuscope.diagnosis.diagnose import diagnose
 from gpuscope.diagnosis.findings import Diagnosis
 from gpuscope.diffing.changes import (
@@ -304,9 +304,8 @@ def diff(
     """
     margin = check_fraction("margin", margin)
     sides = [_traces("before", before), _traces("after", after)]
-    with ThreadPoolExecutor(2) as both:
-        costs = _comparable(list(both.map(_costs, ("before", "after"), sides)))
-        found = list(both.map(_diagnosis, sides)) if findings else []
+    costs = _comparable(for_each(lambda side: _costs(*side), [("before", sides[0]), ("after", sides[1])]))
+    found = for_each(_diagnosis, sides) if findings else []
     by_runs = min(map(len, sides)) >= ENOUGH_RUNS
     steps = [_step_rows(each, by_runs) for each in costs]
     step = _changes([Node("step", (), "step")], {}, steps[0], steps[1], margin)[0]

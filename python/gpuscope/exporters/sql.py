@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -19,6 +19,7 @@ import numpy as np
 
 from gpuscope import _core
 from gpuscope._core import CallKind, Flag, RegionKind
+from gpuscope.beside import Workers
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.paths import check_writable, replacing
 from gpuscope.results import Result, import_pandas, write_parquet
@@ -304,12 +305,14 @@ class Database:
 
     def _until_interrupted(self, call: Callable[[], Any]) -> Any:
         """What a call of DuckDB returns, which Ctrl-C ends: DuckDB itself does not look for signals in long queries."""
-        with ThreadPoolExecutor(1) as beside:
-            made = beside.submit(call)
+        with Workers(1) as beside:
+            made = beside.begin(call)
             try:
-                return made.result()
+                return made()
             except KeyboardInterrupt:
                 self._connection.interrupt()
+                with contextlib.suppress(Exception):
+                    made()  # the connection may be closed next
                 raise
 
     def batches(self, query: str) -> tuple[tuple[str, ...], Iterator[list[tuple[Any, ...]]]]:

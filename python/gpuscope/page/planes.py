@@ -11,11 +11,12 @@ import base64
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from gpuscope.beside import for_each
 
 Array = np.ndarray[Any, Any]
 
@@ -42,8 +43,8 @@ class Column:
 
 def encode(columns: dict[str, Column]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """What a page has to know of each column, and each column's text."""
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="gpuscope-page") as pool:  # zlib has no GIL
-        made = dict(zip(columns, pool.map(_packed, columns.values()), strict=True))
+    workers = min(4, os.cpu_count() or 1)  # zlib has no GIL
+    made = dict(zip(columns, for_each(_packed, columns.values(), workers), strict=True))
     facts = {name: {"rows": len(columns[name].values), "planes": made[name][0], "coding": columns[name].coding}
              for name in columns}  # fmt: skip
     return facts, {name: text for name, (_, text) in made.items()}

@@ -12,27 +12,29 @@ from typing import TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-# More threads for the rules of a diagnosis gained nothing on a machine of 16 cores: parts of each hold the GIL.
-_WORKERS = 2
-
 
 class Workers:
-    """At most so many threads, which end once what was begun in the context is done; nobody waits for that at its end.
+    """At most so many threads, which end with the context, once what was begun is done; an error waits for none.
 
-    What cannot be begun on one is done at once: while the interpreter ends, as in functions that atexit calls, none can
-    be started. ThreadPoolExecutor raises there, and so does its import.
+    What cannot be begun on one is done at once: while the interpreter ends, as in functions that atexit calls, Python
+    3.12 starts none. ThreadPoolExecutor raises there, and so does its import; before, a thread that still lets go of
+    objects then is torn out of the code of others, which ends the process.
     """
 
     def __init__(self, count: int) -> None:
-        self._most, self._count = count, 0
+        self._most = count
+        self._threads: list[threading.Thread] = []
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def __enter__(self) -> Workers:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        for _ in range(self._count):
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        for _ in self._threads:
             self._calls.put(None)
+        if kind is None:
+            for thread in self._threads:
+                thread.join()
 
     def begin(self, function: Callable[..., R], *arguments: object) -> Callable[[], R]:
         """Begins a call; what it gives, or raises, is had by calling the answer, which waits for it."""
@@ -44,28 +46,29 @@ class Workers:
             except BaseException as error:
                 made.set_exception(error)
 
-        if self._count < self._most:
+        if len(self._threads) < self._most:
             self._start()
-        if self._count:
+        if self._threads:
             self._calls.put(call)
         else:
             call()
         return made.result
 
     def _start(self) -> None:
+        thread = threading.Thread(target=self._work, name="gpuscope worker")
         try:
-            threading.Thread(target=self._work, name="gpuscope diagnosis").start()
+            thread.start()
         except RuntimeError:
             return
-        self._count += 1
+        self._threads.append(thread)
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
             call()
 
 
-def for_each(function: Callable[[T], R], values: Iterable[T]) -> list[R]:
-    """What a function gives for each of the values, in order, some of them beside each other."""
-    with Workers(_WORKERS) as workers:
-        begun = [workers.begin(function, value) for value in values]
+def for_each(function: Callable[[T], R], values: Iterable[T], workers: int = 2) -> list[R]:
+    """What a function gives for each of the values, in order, at most so many of them beside each other."""
+    with Workers(workers) as beside:
+        begun = [beside.begin(function, value) for value in values]
         return [result() for result in begun]

@@ -9,13 +9,13 @@ import pytest
 
 from fakes.loops import Loop
 from gpuscope import _core
-from gpuscope.diagnosis.beside import Workers, for_each
+from gpuscope.beside import Workers, for_each
 
 AT_EXIT = """
 import atexit, sys
-import gpuscope
-recording = gpuscope.load(sys.argv[1])
-atexit.register(lambda: print(recording.diagnose().verdict))
+import gpuscope as gs
+recording = gs.load(sys.argv[1])
+atexit.register(lambda: print({}))
 """
 
 
@@ -53,19 +53,44 @@ def test_calls_run_beside_the_calling_thread():
 def test_no_thread_is_left():
     with Workers(3) as beside:
         results = [beside.begin(threading.current_thread) for _ in range(9)]
-    for thread in {result() for result in results}:
-        thread.join(60)
-        assert not thread.is_alive()
+    assert not any(result().is_alive() for result in results)
 
 
-def test_a_recording_can_be_diagnosed_while_the_interpreter_ends(tmp_path):
+def test_an_error_does_not_wait_for_what_was_begun():
+    goes_on = threading.Event()
+    begun = []
+
+    def fail():
+        with Workers(1) as beside:
+            begun.append(beside.begin(goes_on.wait, 60))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    goes_on.set()
+    assert begun[0]()
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("recording.diagnose().verdict", "fine"),
+        ("gs.diff(recording, recording).step.verdict", "same"),
+        ("recording.report(sys.argv[2]), open(sys.argv[2]).read(15)", "None <!DOCTYPE html>"),
+        ("recording.sql('select count(*) as n from kernels').rows", "[(14,)]"),
+    ],
+    ids=["diagnose", "diff", "report", "sql"],
+)
+def test_a_recording_can_be_used_while_the_interpreter_ends(tmp_path, what, said):
+    if "sql" in what:
+        pytest.importorskip("duckdb")
     loop = Loop()
     for _ in loop.steps(14):
         with loop.at("train.py", 20):
             loop.launch(gpu=100)
     with open(tmp_path / "run.gscope", "wb") as file:
         _core.write_gscope(loop.trace().store, file.write)
-    done = subprocess.run(
-        [sys.executable, "-c", AT_EXIT, str(tmp_path / "run.gscope")], capture_output=True, text=True, timeout=120
-    )
-    assert (done.stdout, done.stderr) == ("fine\n", "")
+    arguments = [str(tmp_path / "run.gscope"), str(tmp_path / "page.html")]
+    program = [sys.executable, "-c", AT_EXIT.format(what), *arguments]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == (f"{said}\n", "")
