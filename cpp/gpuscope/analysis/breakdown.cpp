@@ -247,8 +247,6 @@ void count_before(std::span<const int64_t> edges, std::span<const int64_t> momen
   }
 }
 
-// The prefix function of Knuth, Morris and Pratt over the reversed sequence: its first n entries repeat after
-// n - border(n) of them.
 void find_rows(std::span<const uint32_t> known, std::span<const uint32_t> wanted, std::span<int64_t> rows) {
   if (known.empty()) {
     std::ranges::fill(rows, -1);
@@ -303,6 +301,8 @@ void claim_time(std::span<const std::span<int64_t>> rows_ns, std::span<const int
   }
 }
 
+// The prefix function of Knuth, Morris and Pratt over the reversed sequence: its first n entries repeat after
+// n - border(n) of them.
 Repetition find_repetition(std::span<const uint32_t> sequence, std::size_t times) {
   const std::size_t size = sequence.size();
   const auto reversed = [&](std::size_t at) { return sequence[size - 1 - at]; };
