@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import textwrap
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, ClassVar
+from types import FrameType
+from typing import ClassVar
 
 from rich.text import Text
 from textual import events
@@ -450,6 +453,33 @@ class MonitorPage(App[None]):
 
 
 def show(monitor: GPUMonitor | None, samples: Sequence[GpuSample] = (), look: Look | None = None) -> None:
-    """Shows the page until it is ended; `look` is that of the last time where it is left out."""
-    options: dict[str, Any] = {"mouse": False}
-    MonitorPage(monitor, samples, look or Look.of_last_time()).run(**options)
+    """Shows the page until it is ended; `look` is that of the last time where it is left out.
+
+    Signals to end for which there are handlers end it too, and are handled once the terminal is given back: what a
+    handler raises in the midst of Textual would leave a lock of its output's locked, on which its end then waits.
+    """
+    page = MonitorPage(monitor, samples, look or Look.of_last_time())
+    received: list[int] = []
+    handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
+    if threading.current_thread() is threading.main_thread():  # which alone has handlers
+        known = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+        handlers = {number: handler for number, handler in known.items() if callable(handler)}
+
+    def end(number: int) -> None:
+        received.append(number)
+        page.exit()
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        for number in handlers:
+            loop.add_signal_handler(number, end, number)
+        try:
+            await page.run_async(mouse=False)
+        finally:
+            for number, handler in handlers.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler)
+
+    asyncio.run(run())
+    for number in received:
+        handlers[number](number, None)

@@ -507,8 +507,12 @@ def on_terminal(library, seconds, *arguments, keys=b"q", sent=None, when=b"q end
         if when in seen and not pressed:
             pressed = True
             os.write(master, keys) if sent is None else process.send_signal(sent)
-    code = process.wait(max(1, until - time.monotonic()))
-    os.close(master)
+    try:
+        code = process.wait(max(1, until - time.monotonic()))
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
     return seen.decode(errors="replace"), code
 
 
@@ -527,6 +531,31 @@ def test_sigterm_gives_the_terminal_back(library):
     assert code == -signal.SIGTERM
     assert seen.rindex("\x1b[?1049l") > seen.rindex("\x1b[?1049h")
     assert seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")
+    assert "Traceback" not in seen
+
+
+# What a handler raises while a lock of the output's is held leaves it locked.
+SIGTERM_WHILE_IT_WRITES = """
+import os, queue, signal, sys
+put = queue.Queue.put
+def put_and_be_ended(self, *arguments):
+    if "textual.drivers._writer_thread" in sys.modules:
+        queue.Queue.put = put
+        self.mutex.acquire()
+        os.kill(os.getpid(), signal.SIGTERM)
+        self.mutex.release()
+    put(self, *arguments)
+queue.Queue.put = put_and_be_ended
+"""
+
+
+def test_sigterm_while_it_writes_ends_it(library, tmp_path):
+    pytest.importorskip("textual")
+    (tmp_path / "sitecustomize.py").write_text(SIGTERM_WHILE_IT_WRITES)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    seen, code = on_terminal(library, 60, when=b"nothing", PYTHONPATH=path)
+    assert code == -signal.SIGTERM
+    assert seen.rindex("\x1b[?1049l") > seen.rindex("\x1b[?1049h")
     assert "Traceback" not in seen
 
 
