@@ -322,7 +322,7 @@ def _show_page(options: argparse.Namespace, samples: Sequence[GpuSample] | None)
             look = Look.of_last_time()
             samples = first.draw(monitor, look)
             show = _page()
-        show(monitor, samples, look)
+        show(monitor, samples, look, _ENDING)
     return 0
 
 

@@ -21,7 +21,7 @@ from gpuscope._core import CallKind, FunctionKind, OverheadKind, RegionKind, Syn
 from gpuscope.analysis.rows import ANNOTATIONS
 from gpuscope.beside import Workers
 from gpuscope.diagnosis.host_waits import cpu_waits, lock_waits, own_stacks, program_frame
-from gpuscope.diagnosis.steps import MANY, Array, Steps, count_before, is_one_of, profiler_spans, usual
+from gpuscope.diagnosis.steps import Array, Steps, count_before, is_one_of, profiler_spans, usual
 from gpuscope.frameworks.python_functions import FILES
 from gpuscope.trace import NONE, Trace
 
@@ -118,6 +118,7 @@ _HOST_CAUSES = len(range(IdleCause.HOST_CODE))  # the last row of a division is 
 # launch. How many is learned from the recording itself: twice the median, within these limits.
 _BACK_TO_BACK_NS = (1_000, 10_000)
 _LATENCY_NS = (2_000, 30_000)
+_MANY = 8  # counting in a table of so many times as many entries takes less than sorting these
 
 
 @dataclass(frozen=True)
@@ -570,7 +571,7 @@ def _waits_of_thread(trace: Trace, thread: int) -> list[Spans]:
 def _grouped(trace: Trace, rows: Array, idle_ns: Array) -> tuple[Drain, ...]:
     """The draining calls by function and place."""
     keys = _places_of(trace, rows) * (len(trace.calls) + 1) + np.minimum(trace.api.call[rows], len(trace.calls))
-    if len(keys) and int(keys.max()) > MANY * len(keys):  # too large to count by
+    if len(keys) and int(keys.max()) > _MANY * len(keys):  # too large to count by
         keys = np.unique(keys, return_inverse=True)[1].reshape(-1)
     counts, sums = np.bincount(keys), np.bincount(keys, idle_ns)
     first = np.full(len(counts), len(keys))

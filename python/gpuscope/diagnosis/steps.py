@@ -24,9 +24,6 @@ START_UP = 3
 """So many steps at the beginning are no example of the others, and neither is the last, which may be cut."""
 LEAST_LEFT = 5
 
-MANY = 8
-"""A table of so many times as many entries takes less than looking each up."""
-
 _SAMPLE = 1 << 16
 """The median of so many is within 0.4 % of the ranks, at two standard errors."""
 

@@ -9,15 +9,12 @@ import zlib
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from gpuscope import _core
+from gpuscope.beside import Workers
 from gpuscope.errors import InvalidArgument
 from gpuscope.exporters.protobuf import message
 from gpuscope.paths import as_path, check_writable, find_suffix, replacing
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
 
 _PERFETTO_SUFFIXES = (".pftrace", ".perfetto-trace")
 _GSCOPE_SUFFIXES = (".gscope",)
@@ -102,23 +99,17 @@ class _OrderedPool:
     """
 
     def __init__(self, work: Callable[[bytes], bytes], write: Callable[[bytes], object]) -> None:
-        workers = min(_MOST_WORKERS, os.cpu_count() or 1)
+        count = min(_MOST_WORKERS, os.cpu_count() or 1)
         self._work = work
         self._write = write
-        self._executor = _make_executor(workers)
-        self._most_pending = 2 * workers
-        self._pending: deque[Future[bytes]] = deque()
+        self._workers = Workers(count)
+        self._most_pending = 2 * count
+        self._pending: deque[Callable[[], bytes]] = deque()
 
     def __call__(self, chunk: bytes) -> None:
         """Take the next chunk; waits when the workers are far behind."""
-        try:
-            if self._executor is not None:
-                self._pending.append(self._executor.submit(self._work, chunk))
-                self._drain(self._most_pending)
-                return
-        except RuntimeError:  # no threads can be had while the interpreter shuts down
-            self._drain(0)
-        self._write(self._work(chunk))
+        self._pending.append(self._workers.begin(self._work, chunk))
+        self._drain(self._most_pending)
 
     def __enter__(self) -> _OrderedPool:
         return self
@@ -126,26 +117,13 @@ class _OrderedPool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        with self._workers:
             if kind is None:
                 self._drain(0)
-        finally:
-            if self._executor is not None:
-                self._executor.shutdown(cancel_futures=True)
 
     def _drain(self, most_pending: int) -> None:
         while len(self._pending) > most_pending:
-            self._write(self._pending.popleft().result())
-
-
-def _make_executor(workers: int) -> ThreadPoolExecutor | None:
-    """None while the interpreter shuts down, when the module of thread pools cannot be imported any more."""
-    try:
-        from concurrent.futures import ThreadPoolExecutor
-
-        return ThreadPoolExecutor(workers, thread_name_prefix="gpuscope-export")
-    except RuntimeError:
-        return None
+            self._write(self._pending.popleft()())
 
 
 class _GzipStream:

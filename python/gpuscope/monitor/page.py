@@ -452,17 +452,22 @@ class MonitorPage(App[None]):
         return cut([("q end  ? help  p pause  Left back  g graph  . sort  ", DIM), (mode, DIM)], width)
 
 
-def show(monitor: GPUMonitor | None, samples: Sequence[GpuSample] = (), look: Look | None = None) -> None:
+def show(
+    monitor: GPUMonitor | None,
+    samples: Sequence[GpuSample] = (),
+    look: Look | None = None,
+    ending: Sequence[signal.Signals] = (),
+) -> None:
     """Shows the page until it is ended; `look` is that of the last time where it is left out.
 
-    Signals to end for which there are handlers end it too, and are handled once the terminal is given back: what a
+    Signals of `ending` for which there are handlers end it too, and are handled once the terminal is given back: what a
     handler raises in the midst of Textual would leave a lock of its output's locked, on which its end then waits.
     """
     page = MonitorPage(monitor, samples, look or Look.of_last_time())
     received: list[int] = []
     handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
     if threading.current_thread() is threading.main_thread():  # which alone has handlers
-        known = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+        known = {number: signal.getsignal(number) for number in ending}
         handlers = {number: handler for number, handler in known.items() if callable(handler)}
 
     def end(number: int) -> None:
