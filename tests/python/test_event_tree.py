@@ -82,6 +82,20 @@ def test_an_allocation_that_failed_is_in_the_tree():
     assert (failed.name, failed.start_tid, failed.extra_fields.alloc_size) == ("[OutOfMemory]", 7, 4096)
 
 
+def test_a_region_that_is_left_open_ends_with_the_one_around_it():
+    with gs.profile(activities=[gs.ProfilerActivity.CPU]) as prof:
+        with gs.record_function("outer"):
+            left_open = gs.record_function("left open").__enter__()
+            with gs.record_function("inner"):
+                pass
+        with gs.record_function("next"):
+            pass
+    left_open.__exit__(None, None, None)
+    (outer, _) = tree = tree_of(prof.trace)
+    assert shape(tree) == [("outer", [("left open", ["inner"])]), "next"]
+    assert outer.children[0].end_time_ns == outer.end_time_ns
+
+
 @pytest.mark.parametrize(
     ("name", "read"),
     [

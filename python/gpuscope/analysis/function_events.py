@@ -429,6 +429,11 @@ class FunctionEvent(TorchNames):
         return self._is_region and bool(self._source.index.trace.regions.flags[self._row] & Flag.ASYNC)
 
     @property
+    def is_open(self) -> bool:
+        """It is a region or operator that had not ended when the recording did."""
+        return self._is_region and bool(self._source.index.trace.regions.flags[self._row] & Flag.OPEN)
+
+    @property
     def activity_type(self) -> str:
         """torch.profiler's word for what it is: cpu_op, user_annotation, kernel, gpu_memcpy ..."""
         if self._is_region:

@@ -290,6 +290,9 @@ def build_tree(trace: Trace, found: Sequence[FunctionEvent], first_id: int) -> l
         interval = event.time_range
         begins_ns = start_ns + round(interval.start * NS_PER_US)
         duration_ns = round(interval.elapsed_us() * NS_PER_US)
+        around = event.cpu_parent if event.is_open else None
+        if around is not None and around.id in nodes:  # as in torch, what is left open ends with what is around it
+            duration_ns = min(duration_ns, nodes[around.id].end_time_ns - begins_ns)
         node = ProfilerEvent(
             *(event.id, event.trace_name, tag, event.thread, begins_ns, duration_ns, make_fields),
             correlation_id=first_id + event.id,
