@@ -211,8 +211,7 @@ GPUSCOPE_INITIAL_EXEC constinit thread_local KnownPlace known_place;
 bool stands_still_in(const void* call, const PyThreadState* thread) noexcept {
   constexpr uintptr_t kMostStack = uintptr_t{1} << 20;
   const auto here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
-  return call != nullptr && reinterpret_cast<uintptr_t>(call) - here < kMostStack &&
-         _PyThreadState_UncheckedGet() != thread;
+  return call != nullptr && reinterpret_cast<uintptr_t>(call) - here < kMostStack && running_thread() != thread;
 }
 
 uint32_t stack_at(const InterpreterFrame* frame) noexcept {

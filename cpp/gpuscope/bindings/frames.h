@@ -10,7 +10,7 @@
 #include <vector>
 
 // The layout of frames is internal to CPython: it was checked for these versions.
-#if PY_VERSION_HEX < 0x030E0000 && !defined(PYPY_VERSION) && !defined(Py_GIL_DISABLED)
+#if PY_VERSION_HEX < 0x030F0000 && !defined(PYPY_VERSION) && !defined(Py_GIL_DISABLED)
 #define GPUSCOPE_KNOWS_FRAMES 1
 #if PY_VERSION_HEX >= 0x030C0000
 #define GPUSCOPE_MONITORS 1  // sys.monitoring
@@ -18,6 +18,9 @@
 #if PY_VERSION_HEX >= 0x030B0000
 #define Py_BUILD_CORE 1
 #include <internal/pycore_frame.h>
+#if PY_VERSION_HEX >= 0x030E0000
+#include <internal/pycore_interpframe_structs.h>
+#endif
 #undef Py_BUILD_CORE
 #else
 #include <frameobject.h>
@@ -46,6 +49,14 @@ inline const InterpreterFrame* frame_of(const PyFrameObject* object) noexcept {
 #endif
 }
 
+inline PyThreadState* running_thread() noexcept {  // that has the GIL, null for none
+#if PY_VERSION_HEX < 0x030D0000
+  return _PyThreadState_UncheckedGet();
+#else
+  return PyThreadState_GetUnchecked();
+#endif
+}
+
 inline const InterpreterFrame* innermost_frame(const PyThreadState* thread) noexcept {
 #if PY_VERSION_HEX < 0x030B0000
   return thread->frame;
@@ -56,10 +67,21 @@ inline const InterpreterFrame* innermost_frame(const PyThreadState* thread) noex
 #endif
 }
 
-/// The frame, or the next one out, that runs Python: some stand for a C function that called it.
+/// Whether a frame with that owner runs Python: some stand for a C function that called it.
+constexpr bool is_of_python([[maybe_unused]] char owner) noexcept {
+#if PY_VERSION_HEX >= 0x030E0000
+  return owner < FRAME_OWNED_BY_INTERPRETER;
+#elif PY_VERSION_HEX >= 0x030C0000
+  return owner != FRAME_OWNED_BY_CSTACK;
+#else
+  return true;
+#endif
+}
+
+/// The frame, or the next one out, that runs Python.
 inline const InterpreterFrame* python_frame(const InterpreterFrame* frame) noexcept {
 #if PY_VERSION_HEX >= 0x030C0000
-  while (frame != nullptr && frame->owner == FRAME_OWNED_BY_CSTACK) {
+  while (frame != nullptr && !is_of_python(frame->owner)) {
     frame = frame->previous;
   }
 #endif
@@ -74,11 +96,18 @@ inline const InterpreterFrame* caller_of(const InterpreterFrame* frame) noexcept
 #endif
 }
 
+#if PY_VERSION_HEX >= 0x030E0000
+/// What a frame refers to, of which the lowest bits say how it is counted: pycore_stackref.h.
+constexpr uintptr_t untagged(uintptr_t reference) noexcept { return reference & ~uintptr_t{3}; }
+#endif
+
 inline PyCodeObject* code_of(const InterpreterFrame* frame) noexcept {  // borrowed, unlike PyFrame_GetCode's
 #if PY_VERSION_HEX < 0x030D0000
   return frame->f_code;
-#else
+#elif PY_VERSION_HEX < 0x030E0000
   return _PyFrame_GetCode(const_cast<InterpreterFrame*>(frame));
+#else
+  return reinterpret_cast<PyCodeObject*>(untagged(frame->f_executable.bits));
 #endif
 }
 
@@ -86,8 +115,10 @@ inline PyCodeObject* code_of(const InterpreterFrame* frame) noexcept {  // borro
 inline PyObject* first_argument(const InterpreterFrame* frame) noexcept {
 #if PY_VERSION_HEX < 0x030B0000
   return frame->f_localsplus[0];
-#else
+#elif PY_VERSION_HEX < 0x030E0000
   return frame->localsplus[0];
+#else
+  return reinterpret_cast<PyObject*>(untagged(frame->localsplus[0].bits));
 #endif
 }
 
@@ -95,8 +126,10 @@ inline PyObject* first_argument(const InterpreterFrame* frame) noexcept {
 inline int instruction_of(const InterpreterFrame* frame) noexcept {
 #if PY_VERSION_HEX < 0x030B0000
   return frame->f_lasti;
-#else
+#elif PY_VERSION_HEX < 0x030E0000
   return _PyInterpreterFrame_LASTI(const_cast<InterpreterFrame*>(frame));
+#else
+  return static_cast<int>(frame->instr_ptr - reinterpret_cast<const _Py_CODEUNIT*>(code_of(frame)->co_code_adaptive));
 #endif
 }
 

@@ -73,24 +73,23 @@ struct Frame {
 #if PY_VERSION_HEX >= 0x030D0000
 constexpr std::size_t kFrameBytes = GPUSCOPE_END_OF(InterpreterFrame, owner);
 Frame frame_in(const std::byte* data) noexcept {
-  return {load<uintptr_t>(data, offsetof(InterpreterFrame, f_executable)),
-          load<uintptr_t>(data, offsetof(InterpreterFrame, previous)),
-          load<uintptr_t>(data, offsetof(InterpreterFrame, instr_ptr)),
-          load<char>(data, offsetof(InterpreterFrame, owner)) != FRAME_OWNED_BY_CSTACK,
-          load<char>(data, offsetof(InterpreterFrame, owner)) == FRAME_OWNED_BY_GENERATOR};
+  auto code = load<uintptr_t>(data, offsetof(InterpreterFrame, f_executable));
+#if PY_VERSION_HEX >= 0x030E0000
+  code = untagged(code);
+#endif
+  const char owner = load<char>(data, offsetof(InterpreterFrame, owner));
+  return {code, load<uintptr_t>(data, offsetof(InterpreterFrame, previous)),
+          load<uintptr_t>(data, offsetof(InterpreterFrame, instr_ptr)), is_of_python(owner),
+          owner == FRAME_OWNED_BY_GENERATOR};
 }
 #elif PY_VERSION_HEX >= 0x030B0000
 constexpr std::size_t kFrameBytes = GPUSCOPE_END_OF(InterpreterFrame, owner);
 Frame frame_in(const std::byte* data) noexcept {
-#if PY_VERSION_HEX >= 0x030C0000
-  const bool is_python = load<char>(data, offsetof(InterpreterFrame, owner)) != FRAME_OWNED_BY_CSTACK;
-#else
-  const bool is_python = true;
-#endif
+  const char owner = load<char>(data, offsetof(InterpreterFrame, owner));
   return {load<uintptr_t>(data, offsetof(InterpreterFrame, f_code)),
           load<uintptr_t>(data, offsetof(InterpreterFrame, previous)),
-          load<uintptr_t>(data, offsetof(InterpreterFrame, prev_instr)), is_python,
-          load<char>(data, offsetof(InterpreterFrame, owner)) == FRAME_OWNED_BY_GENERATOR};
+          load<uintptr_t>(data, offsetof(InterpreterFrame, prev_instr)), is_of_python(owner),
+          owner == FRAME_OWNED_BY_GENERATOR};
 }
 #else
 constexpr std::size_t kFrameBytes = GPUSCOPE_END_OF(PyFrameObject, f_lasti);

@@ -447,7 +447,7 @@ PyObject* answer = nullptr;
 /// The arguments of an event of a function: its code, where in it. `kMayEnd`: DISABLE is accepted.
 template <bool (*kStep)(const InterpreterFrame*) noexcept, bool kMayEnd = true>
 PyObject* on_function(PyObject*, PyObject* const*, std::size_t, PyObject*) noexcept {
-  const bool goes_on = kStep(innermost_frame(_PyThreadState_UncheckedGet()));
+  const bool goes_on = kStep(innermost_frame(running_thread()));
   return Py_NewRef(goes_on || !kMayEnd ? Py_None : answer);
 }
 
@@ -469,14 +469,14 @@ PyObject* on_call(PyObject*, PyObject* const* arguments, std::size_t count, PyOb
   if (method == nullptr) {
     return Py_NewRef(is_call_of_module(arguments[0], function) ? disable : answer);
   }
-  const InterpreterFrame* frame = innermost_frame(_PyThreadState_UncheckedGet());
+  const InterpreterFrame* frame = innermost_frame(running_thread());
   return Py_NewRef(enter_built_in(frame, method, function, arguments[3]) ? Py_None : answer);
 }
 
 PyObject* on_call_ends(PyObject*, PyObject* const* arguments, std::size_t count, PyObject*) noexcept {
   const PyMethodDef* method = PyVectorcall_NARGS(count) < 4 ? nullptr : method_of(arguments[2]);
   if (method != nullptr) {
-    leave_built_in(innermost_frame(_PyThreadState_UncheckedGet()), method, arguments[2], arguments[3]);
+    leave_built_in(innermost_frame(running_thread()), method, arguments[2], arguments[3]);
   }
   return Py_NewRef(Py_None);
 }

@@ -96,7 +96,9 @@ class Program:
 
     def _execute(self) -> Ending:
         main = ModuleType("__main__")
-        main.__dict__.update(__builtins__=builtins, __package__=None, __spec__=None, __annotations__={})
+        main.__dict__.update(__builtins__=builtins, __package__=None, __spec__=None)
+        if sys.version_info < (3, 14):
+            main.__dict__.update(__annotations__={})
         raised: BaseException | None = None
         try:
             code = self._load(main)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from gpuscope.frameworks.observers import Note, Options
 
 _VARIABLE = "NVTX_INJECTION64_PATH"
-_ENVIRONMENT = 5  # the argument of _posixsubprocess.fork_exec; None for the process's own
+# The argument of _posixsubprocess.fork_exec and of os.posix_spawn; None for the process's own.
+_OF_FORK_EXEC, _OF_POSIX_SPAWN = 5, 2
 
 
 def observe(options: Options, note: Note) -> _InjectionObserver | None:
@@ -67,24 +68,36 @@ class _InjectionObserver:
 def _keep_from_children() -> None:
     """Wraps those of Python's functions that hand the process's own environment to another program without a fork."""
     start: Any = importlib.import_module("_posixsubprocess")
-    start.fork_exec = _with_environment(start.fork_exec)  # where multiprocessing finds it
+    start.fork_exec = _with_environment(start.fork_exec, _OF_FORK_EXEC, _entries)  # where multiprocessing finds it
     subprocess: Any = sys.modules.get("subprocess")
     if hasattr(subprocess, "_fork_exec"):  # from Python 3.11 on it has taken it already
         subprocess._fork_exec = start.fork_exec
-    for name in ("system", "execv"):
-        function = _without_variable(getattr(os, name))
+    wrapped = {name: _without_variable(getattr(os, name)) for name in ("system", "execv")}
+    if sys.version_info >= (3, 13):  # before, they must be given an environment
+        for name in ("posix_spawn", "posix_spawnp"):
+            wrapped[name] = _with_environment(getattr(os, name), _OF_POSIX_SPAWN, _variables)
+    for name, function in wrapped.items():
         for module in ("os", "posix"):  # the latter is where pickle looks for it
             setattr(sys.modules[module], name, function)
 
 
-def _with_environment(fork_exec: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(fork_exec)
-    def call(*args: Any) -> Any:
-        if len(args) > _ENVIRONMENT and args[_ENVIRONMENT] is None:
-            args = (*args[:_ENVIRONMENT], _core.environment_of_children(), *args[_ENVIRONMENT + 1 :])
-        return fork_exec(*args)
+def _with_environment(function: Callable[..., Any], at: int, make: Callable[[], object]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        if len(args) > at and args[at] is None:
+            args = (*args[:at], make(), *args[at + 1 :])
+        return function(*args, **named)
 
     return call
+
+
+def _entries() -> list[bytes]:
+    return _core.environment_of_children()
+
+
+def _variables() -> dict[bytes, bytes]:
+    entries = (entry.partition(b"=") for entry in _entries())
+    return {name: value for name, equals, value in entries if name and equals}
 
 
 def _without_variable(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -202,7 +202,8 @@ def test_a_forked_child_tells_nothing(memory, script):
 
 
 def test_ctrl_c_ends_the_program_and_tells(environment, script, tmp_path):
-    script("import time\nprint('begun', flush=True)\ntime.sleep(60)")
+    # A signal that comes just before a sleep begins is seen after it: so many short ones.
+    script("import time\nprint('begun', flush=True)\nfor _ in range(600):\n    time.sleep(0.1)")
     process = subprocess.Popen(
         [sys.executable, "-m", "gpuscope", "memory", "script.py"],
         stdout=subprocess.PIPE,

@@ -209,6 +209,9 @@ CHILDREN = {
     "fork": "print(seen() or '', flush=True) if os.fork() == 0 else os.wait()",
     "fork and exec": "os.execv(PRINT[0], PRINT) if os.fork() == 0 else os.wait()",
     "posix_spawn": "os.waitpid(os.posix_spawn(PRINT[0], PRINT, os.environ), 0)",
+    "posix_spawn with its own": (
+        "os.waitpid(os.posix_spawn(PRINT[0], PRINT, None if sys.version_info >= (3, 13) else os.environ), 0)"
+    ),
     "spawnv": "os.spawnv(os.P_WAIT, PRINT[0], PRINT)",
     "exec": "os.execv(PRINT[0], PRINT)",
     "spawn": "run('spawn')",

@@ -596,6 +596,7 @@ def test_autograds_engine_is_not_begun_where_it_would_make_threads_for_gpus(meas
 
 def test_autograds_engine_is_left_alone_where_backward_passes_are_compiled(measured, monkeypatch):
     compiled = types.SimpleNamespace(compiled_autograd_enabled=True)
+    monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setitem(sys.modules, "torch._dynamo.compiled_autograd", compiled)
     window()
     compiled.compiled_autograd_enabled = False
