@@ -10,7 +10,7 @@
 #include <vector>
 
 // The layout of frames is internal to CPython: it was checked for these versions.
-#if PY_VERSION_HEX < 0x030F0000 && !defined(PYPY_VERSION) && !defined(Py_GIL_DISABLED)
+#if PY_VERSION_HEX < 0x03100000 && !defined(PYPY_VERSION) && !defined(Py_GIL_DISABLED)
 #define GPUSCOPE_KNOWS_FRAMES 1
 #if PY_VERSION_HEX >= 0x030C0000
 #define GPUSCOPE_MONITORS 1  // sys.monitoring

@@ -102,6 +102,8 @@ class Program:
         raised: BaseException | None = None
         try:
             code = self._load(main)
+            if sys.version_info >= (3, 15):
+                main.__dict__.pop("__cached__", None)
             sys.modules["__main__"] = main
             exec(code, main.__dict__)
         except BaseException as error:

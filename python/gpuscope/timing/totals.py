@@ -303,7 +303,10 @@ def timed(name: str, stream: object = None) -> Timed:
         1
     """
     if not isinstance(name, str) or not name:
-        raise InvalidArgument(f"name is {name!r}; accepted are strings that are not empty")
+        known = getattr(name, "__name__", None)  # of what it decorates without one
+        given = repr(name) if known is None else f"the {type(name).__name__} {known}"
+        example = "" if known is None else f", as in @timed({known!r})"
+        raise InvalidArgument(f"name is {given}; accepted are strings that are not empty{example}")
     return Timed(name, stream)
 
 

@@ -432,6 +432,14 @@ def test_name_is_a_text(name):
         timed(name)
 
 
+def test_a_decorator_without_a_name_says_how_it_is_given_one():
+    def step():
+        pass
+
+    with pytest.raises(InvalidArgument, match=r"^name is the function step; .*, as in @timed\('step'\)$"):
+        timed(step)
+
+
 def test_repr_names_it():
     assert repr(timed("x")) == "timed('x')"
     assert isinstance(timed("x"), Timed)
