@@ -264,6 +264,11 @@ def _as_gpuscope_error(path: Path) -> Iterator[None]:
 def _resolve(path: Path) -> Path:
     """Follow links, so that replacing the file keeps them."""
     target = Path(os.path.realpath(path))
+    try:
+        os.stat(target)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # which Path's methods keep to themselves from Python 3.14 on
+            raise
     if target.is_dir():
         raise GpuscopeError(f"cannot write {path}: it is a directory")
     if target.exists() and not target.is_file():
