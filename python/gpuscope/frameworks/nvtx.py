@@ -68,7 +68,8 @@ class _InjectionObserver:
 def _keep_from_children() -> None:
     """Wraps those of Python's functions that hand the process's own environment to another program without a fork."""
     start: Any = importlib.import_module("_posixsubprocess")
-    start.fork_exec = _with_environment(start.fork_exec, _OF_FORK_EXEC, _entries)  # where multiprocessing finds it
+    entries = _core.environment_of_children
+    start.fork_exec = _with_environment(start.fork_exec, _OF_FORK_EXEC, entries)  # where multiprocessing finds it
     subprocess: Any = sys.modules.get("subprocess")
     if hasattr(subprocess, "_fork_exec"):  # from Python 3.11 on it has taken it already
         subprocess._fork_exec = start.fork_exec
@@ -91,12 +92,8 @@ def _with_environment(function: Callable[..., Any], at: int, make: Callable[[], 
     return call
 
 
-def _entries() -> list[bytes]:
-    return _core.environment_of_children()
-
-
 def _variables() -> dict[bytes, bytes]:
-    entries = (entry.partition(b"=") for entry in _entries())
+    entries = (entry.partition(b"=") for entry in _core.environment_of_children())
     return {name: value for name, equals, value in entries if name and equals}
 
 
