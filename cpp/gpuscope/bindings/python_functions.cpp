@@ -13,16 +13,14 @@
 #include <cstdint>
 #include <exception>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
-#include "gpuscope/base/flat_map.h"
-#include "gpuscope/base/strings.h"
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/bindings/frames.h"
+#include "gpuscope/bindings/function_names.h"
 
 namespace py = pybind11;
 
@@ -36,12 +34,8 @@ using base::FunctionDetail;
 using base::FunctionKind;
 using base::Op;
 
-// Instead of a name: a function of this package, which is left out; torch.nn.Module.__call__; one nobody asked for.
-constexpr uint32_t kOwn = UINT32_MAX;
-constexpr uint32_t kModuleCall = UINT32_MAX - 1;
-constexpr uint32_t kUnwanted = UINT32_MAX - 2;
-// A program that makes code or modules for ever must not fill the memory.
-constexpr std::size_t kMaxKept = std::size_t{1} << 16;
+constexpr uint32_t kOwn = FunctionNames::kOwn;
+constexpr uint32_t kUnwanted = FunctionNames::kUnwanted;
 
 /// What a function that is written in C was made from, null for any other: it outlives the objects that it is bound to,
 /// none of which must be kept alive.
@@ -52,169 +46,6 @@ const PyMethodDef* method_of(PyObject* function) noexcept {
   const bool is_function = Py_IS_TYPE(function, &PyCFunction_Type) || Py_IS_TYPE(function, &PyCMethod_Type);
   return is_function ? reinterpret_cast<PyCFunctionObject*>(function)->m_ml : nullptr;
 }
-
-/// What functions are called, as Names ids, found by address.
-class FunctionNames {
- public:
-  void start(std::vector<std::string> prefixes, py::object module_call, py::object is_wanted) {
-    prefixes_ = std::move(prefixes);
-    module_call_ = std::move(module_call);
-    is_wanted_ = std::move(is_wanted);
-    garbage_ = base::Names::process().intern("Python GC");
-  }
-  /// Releases all code, so that addresses may come to mean something else.
-  void clear() {
-    std::vector<py::object> kept = std::exchange(kept_, {});  // what ends with them may call functions
-    codes_.clear();
-    built_in_.clear();
-    modules_.clear();
-    instances_.clear();
-  }
-  void stop() {
-    clear();
-    module_call_ = py::object();
-    is_wanted_ = py::object();
-  }
-  /// Whether some functions alone are asked for.
-  bool chooses() const noexcept { return is_wanted_ && !is_wanted_.is_none(); }
-
-  /// kOwn, kModuleCall, kUnwanted or the name.
-  uint32_t of_code(PyCodeObject* code) {
-    const uint32_t* known = codes_.find(reinterpret_cast<uintptr_t>(code));
-    return known != nullptr ? *known : add_code(code);
-  }
-  /// The name of a function that is running, by torch's rule with the line where it is.
-  uint32_t of_running(PyFrameObject* frame) {
-    PyCodeObject* code = code_of(frame_of(frame));
-    std::string file;
-    append_utf8(file, code->co_filename);
-    return file.starts_with(own_folder()) ? kOwn : intern(code, file, PyFrame_GetLineNumber(frame));
-  }
-  /// kOwn, kUnwanted or the name of a function that is written in C; `self`: what it is called on where it is not bound
-  /// to that.
-  uint32_t of_built_in(const PyMethodDef* method, PyObject* function, PyObject* self) {
-    const uint32_t* known = built_in_.find(reinterpret_cast<uintptr_t>(method));
-    return known != nullptr ? *known : add_built_in(method, function, self);
-  }
-  uint32_t garbage() const noexcept { return garbage_; }
-
-  /// What a call of torch.nn.Module.__call__ is of.
-  struct Module {
-    uint32_t name = 0;
-    uint32_t number = 0;  // of those of its class
-    const PyTypeObject* type = nullptr;
-  };
-  bool is_module_call(const PyCodeObject* code) const noexcept {
-    return reinterpret_cast<const PyObject*>(code) == module_call_.ptr();
-  }
-  Module of_module(PyObject* module) {
-    const Module* known = modules_.find(reinterpret_cast<uintptr_t>(module));
-    return known != nullptr && known->type == Py_TYPE(module) ? *known : add_module(module);
-  }
-  /// Of that code, where it is not known what is called.
-  uint32_t module_call() const noexcept { return module_call_name_; }
-
- private:
-  [[gnu::noinline]] uint32_t add_code(PyCodeObject* code) {
-    make_room();
-    keep(reinterpret_cast<PyObject*>(code));
-    std::string file;
-    append_utf8(file, code->co_filename);
-    uint32_t name = file.starts_with(own_folder()) ? kOwn : intern(code, file, code->co_firstlineno);
-    if (is_module_call(code)) {
-      module_call_name_ = std::exchange(name, kModuleCall);
-    }
-    codes_.set(reinterpret_cast<uintptr_t>(code), name);
-    return name;
-  }
-  [[gnu::noinline]] uint32_t add_built_in(const PyMethodDef* method, PyObject* function, PyObject* self) {
-    make_room();
-    auto bound = py::reinterpret_borrow<py::object>(function);
-    if (Py_IS_TYPE(function, &PyMethodDescr_Type) && self != nullptr) {
-      bound = py::reinterpret_steal<py::object>(
-          Py_TYPE(function)->tp_descr_get(function, self, reinterpret_cast<PyObject*>(Py_TYPE(self))));
-    }
-    uint32_t name = kOwn;
-    if (!bound || !PyCFunction_Check(bound.ptr()) || !is_own(*reinterpret_cast<PyCFunctionObject*>(bound.ptr()))) {
-      const auto text = py::reinterpret_steal<py::object>(bound ? PyObject_Repr(bound.ptr()) : nullptr);
-      std::string repr = method->ml_name;
-      if (text) {  // which ran no code of the program
-        repr.clear();
-        append_utf8(repr, text.ptr());
-      } else {
-        PyErr_Clear();
-      }
-      name = name_of(repr);
-    }
-    built_in_.set(reinterpret_cast<uintptr_t>(method), name);
-    return name;
-  }
-  /// New, or at the address of one that is gone.
-  [[gnu::noinline]] Module add_module(PyObject* module) {
-    make_room();
-    keep(reinterpret_cast<PyObject*>(Py_TYPE(module)));
-    const std::string_view type = Py_TYPE(module)->tp_name;
-    uint32_t& count = instances_.find_or_make(reinterpret_cast<uintptr_t>(Py_TYPE(module)), [] { return 0U; });
-    std::string name = "nn.Module: ";
-    name.append(type.substr(type.rfind('.') + 1)).append("_").append(std::to_string(count));
-    const Module made = {base::Names::process().intern(name), count++, Py_TYPE(module)};
-    modules_.set(reinterpret_cast<uintptr_t>(module), made);
-    return made;
-  }
-  void make_room() {
-    if (kept_.size() > kMaxKept || built_in_.size() > kMaxKept || modules_.size() > kMaxKept) {
-      clear();
-    }
-  }
-  static bool is_own(const PyCFunctionObject& function) {
-    constexpr std::string_view kPackage = "gpuscope.";
-    std::string module;
-    if (function.m_module != nullptr && PyUnicode_Check(function.m_module)) {
-      append_utf8(module, function.m_module);
-    }
-    return module.starts_with(kPackage) || (function.m_self != nullptr && !PyModule_Check(function.m_self) &&
-                                            std::string_view(Py_TYPE(function.m_self)->tp_name).starts_with(kPackage));
-  }
-
-  /// Its id, or kUnwanted.
-  uint32_t name_of(const std::string& text) {
-    return !chooses() || is_wanted(text) ? base::Names::process().intern(text) : kUnwanted;
-  }
-  bool is_wanted(const std::string& text) const {
-    const auto name = py::reinterpret_steal<py::object>(
-        PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
-    const auto answer =
-        py::reinterpret_steal<py::object>(name ? PyObject_CallOneArg(is_wanted_.ptr(), name.ptr()) : nullptr);
-    if (!answer) {
-      PyErr_Clear();
-    }
-    return answer && PyObject_IsTrue(answer.ptr()) == 1;
-  }
-
-  void keep(PyObject* object) { kept_.push_back(py::reinterpret_borrow<py::object>(object)); }
-
-  uint32_t intern(PyCodeObject* code, std::string_view file, int line) {
-    std::size_t skipped = 0;
-    for (const std::string& prefix : prefixes_) {
-      if (file.starts_with(prefix)) {
-        skipped = std::max(skipped, prefix.size());
-      }
-    }
-    std::string name(file.substr(skipped));
-    name.append("(").append(std::to_string(line)).append("): ");
-    append_utf8(name, code->co_name);
-    return name_of(name);
-  }
-
-  base::FlatMap<uint32_t> codes_, built_in_, instances_;
-  base::FlatMap<Module> modules_;
-  std::vector<py::object> kept_;  // as long as their addresses stand for them
-  std::vector<std::string> prefixes_;
-  py::object module_call_;  // the code of torch.nn.Module.__call__
-  py::object is_wanted_;    // called with a name; None or null: all are
-  uint32_t garbage_ = 0;
-  uint32_t module_call_name_ = 0;
-};
 
 constinit FunctionNames* names = nullptr;  // leaked: threads may call functions while the process is torn down
 bool is_on = false;
@@ -323,7 +154,7 @@ bool enter_function(const InterpreterFrame* frame) noexcept {
     } else {
       functions->enter(frame, name == kOwn);
     }
-    if (name == kModuleCall) {
+    if (name == FunctionNames::kModuleCall) {
       name = log_module(*log, frame, names->module_call());
     }
     if (name != kOwn) {
