@@ -59,6 +59,14 @@ def declare_c_types(text: str) -> str:
     return text
 
 
+def type_c_functions(text: str) -> str:
+    """Gives functions of plain C the signature with types that their docstrings begin with."""
+    head = r'^def (?P<name>\w+)\(.*\):\n    """\n'
+    return re.sub(
+        head + r"    (?P<typed>(?P=name)\(.*\) -> .*)\n *\n", r'def \g<typed>:\n    """\n', text, flags=re.MULTILINE
+    )
+
+
 def declare_enumerations(text: str) -> str:
     """Gives enumerations their numbers, and leaves out what classes of them inherit, which varies with Python."""
     core = importlib.import_module("gpuscope._core")
@@ -98,7 +106,7 @@ def make_stub() -> str:
     for pattern, spelling in ONE_SPELLING:
         text = re.sub(pattern, spelling, text, flags=re.MULTILINE)
     text = re.sub(r"__version__: str = .*", "__version__: str", text)
-    return HEADING + add_imports(declare_enumerations(declare_c_types(text)))
+    return HEADING + add_imports(declare_enumerations(declare_c_types(type_c_functions(text))))
 
 
 if __name__ == "__main__":

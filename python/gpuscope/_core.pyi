@@ -1125,7 +1125,7 @@ def make_store(tables: dict[str, dict[str, numpy.ndarray[typing.Any, typing.Any]
     """
     A Store of arrays by table and column, with row numbers as in a recording; ids of strings are places in `strings`, which are distinct, the first empty; `facts`: pairs of the info; `consume`: give the arrays up one by one.
     """
-def mark(name: str) -> None:
+def mark(name: str, /) -> None:
     """
     Notes an instant on the calling thread's timeline.
     """
@@ -1157,7 +1157,7 @@ def nvtx_libraries() -> list[str]:
     """
     The files of the libraries that send their NVTX ranges here, each from its first NVTX call on.
     """
-def observe_regions(before_enter: typing.Any, after_exit: typing.Any, in_sessions: bool, elsewhere: bool) -> None:
+def observe_regions(before_enter: object, after_exit: object, in_sessions: bool, elsewhere: bool, /) -> None:
     """
     Has each region of the program given to these while a session collects, while none does, both or neither. Each returns whether it did anything: while nothing is open the second is not called.
     """
@@ -1189,12 +1189,12 @@ def record_memory(source: int, device: int, address: int, bytes: int, allocated:
     """
     Adds a report of any allocator to the history and the peaks; bytes is negative for a release.
     """
-def region_of_call(region: typing.Any) -> record_function:
+def region_of_call(region: object, /) -> record_function:
     """
     The region for one call of a coroutine or generator, to be open whenever its body runs: all count as one, and the
     call ends when an exception, such as StopIteration, leaves it.
     """
-def region_of_kind(name: str, kind: int) -> record_function:
+def region_of_kind(name: str, kind: int, /) -> record_function:
     """
     A region of another kind than the user's own: 1 an operator, 2 a library's annotation, 3 a module.
     """
@@ -1202,7 +1202,7 @@ def resume_allocation_watch() -> str:
     """
     Goes on after a pause; returns why that cannot be had.
     """
-def resumed(function: typing.Any) -> typing.Any:
+def resumed(function: object, /) -> typing.Any:
     """
     A method that calls the function again when an exception ended it, and raises that: for what goes on where it was interrupted. A Ctrl-C on the way into a function of Python would otherwise keep all of it from happening.
     """

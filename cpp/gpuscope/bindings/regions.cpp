@@ -6,13 +6,13 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/base/strings.h"
 #include "gpuscope/bindings/bind.h"
+#include "gpuscope/bindings/tasks.h"
 #include "gpuscope/timing/region_timer.h"
 #include "gpuscope/torch/operators.h"
 
@@ -106,283 +106,15 @@ struct RecordFunction {
 
 constexpr uint32_t kNoId = UINT32_MAX;
 constexpr uint32_t kAnyThread = UINT32_MAX;
-constexpr uint64_t kAnyTask = 0;  // a session's number is part of every task's key, and none is 0
-
-// x86-64 and AArch64 programs have addresses of 47 or 48 bits.
-constexpr int kAddressBits = 48;
 
 // Regions come and go in great numbers and few are alive at once.
 std::array<RecordFunction*, 64> free_list{};
 std::size_t free_count = 0;
 
-// -- tasks ------------------------------------------------------------------------------------------------------------
-//
-// Each asyncio task runs in a context of its own, as does what asyncio.to_thread runs; regions of one task nest among
-// themselves, and its outermost ones lie in what was open where the context was copied.
-//
-// A context variable carries that place: its value is an Origin, which is replaced before a region opens or closes, but
-// only if the context may have been copied since. Setting a variable each time would cost more than the region. Copies
-// share the immutable map of the variables, and maps made of it share its nodes: as long as the map and what lies in it
-// on the way to the Origin have one owner each, nobody else has that.
-
-/// PyContext, whose beginning is the same in Python 3.10 to 3.14.
-struct Context {
-  PyObject_HEAD;
-  PyObject* around;
-  PyObject* variables;
-  PyObject* weak_references;
-  int entered;  // by Context.run; not so where it is what a thread began with
-};
-
-struct Origin {
-  PyObject_HEAD;
-  PyObject* context;      // a weak reference to that which it is of: another may get the address
-  PyObject* variables;    // likewise to the map that `entry` is of
-  PyObject* entry;        // what the map's root has on the way here: this, or a node where hashes agree; not owned
-  Py_ssize_t references;  // that `entry` has while nothing is shared; kShared
-  uint32_t session;
-  uint32_t number;  // base::Op::Origin
-};
-constexpr Py_ssize_t kShared = -1;  // another task has logged that it is of this origin, or that could not be told
-
-PyTypeObject make_origin_type() {
-  PyTypeObject type{};
-  type.ob_base = PyVarObject{PyObject_HEAD_INIT(nullptr) 0};
-  type.tp_name = "gpuscope._core.Origin";
-  type.tp_basicsize = sizeof(Origin);
-  type.tp_flags = Py_TPFLAGS_DEFAULT;
-  type.tp_dealloc = [](PyObject* object) {
-    Py_XDECREF(reinterpret_cast<Origin*>(object)->context);
-    Py_XDECREF(reinterpret_cast<Origin*>(object)->variables);
-    PyObject_Free(object);
-  };
-  return type;
-}
-
-PyTypeObject origin_type = make_origin_type();
-PyObject* origin_variable = nullptr;
-uint32_t last_origin = 0;
-
-// The session's number is part of the key, so that every session logs the task again.
-uint64_t strand_of(const PyObject* context, uint32_t session) noexcept {
-  return reinterpret_cast<uint64_t>(context) ^ (static_cast<uint64_t>(session) << kAddressBits);
-}
-
-/// Of no context: their addresses are even.
-uint64_t no_strand(uint32_t session) noexcept { return strand_of(nullptr, session) | 1; }
-
-/// Py_None once the object is gone. PyWeakref_GetObject went in Python 3.15, its successor costs a reference.
-const PyObject* target(const PyObject* weak_reference) noexcept {
-  return reinterpret_cast<const PyWeakReference*>(weak_reference)->wr_object;
-}
-
-bool is_of(const Origin* origin, const PyObject* context) noexcept { return target(origin->context) == context; }
-
-PyObject* variables_of(const PyObject* context) noexcept {
-  return reinterpret_cast<const Context*>(context)->variables;
-}
-
-/// Whether no task can have the origin but the one that it is of, which the log refers to as well. What that task had
-/// when it was looked into is what it has: of another map, it would share the entry. (None has references enough.)
-bool is_alone(const Origin* origin) noexcept {
-  return Py_REFCNT(target(origin->variables)) == 1 && Py_REFCNT(origin->entry) == origin->references &&
-         Py_REFCNT(origin) == 2;
-}
-
-/// Looks for an origin in a node of the map: as the garbage collector would, since nodes are CPython's own.
-struct Search {
-  const Origin* wanted;
-  PyObject* entry = nullptr;  // of the node
-
-  bool visit(PyObject* node) noexcept {
-    const traverseproc traverse = Py_TYPE(node)->tp_traverse;
-    return traverse != nullptr && traverse(node, take, this) != 0;
-  }
-  static int take(PyObject* object, void* argument) noexcept {
-    auto* search = static_cast<Search*>(argument);
-    search->entry = object;
-    if (object == reinterpret_cast<const PyObject*>(search->wanted)) {
-      return 1;
-    }
-    Search inside{search->wanted};
-    return std::string_view(Py_TYPE(object)->tp_name).starts_with("hamt_") && inside.visit(object) &&
-                   inside.entry == reinterpret_cast<const PyObject*>(search->wanted)
-               ? 1
-               : 0;
-  }
-};
-
-/// Finds the origin in the map of the context, which has it.
-void locate(const PyObject* context, Origin* origin) noexcept {
-  PyObject* root = nullptr;
-  PyObject* variables = variables_of(context);
-  (void)Py_TYPE(variables)->tp_traverse(
-      variables,
-      [](PyObject* object, void* found) {
-        *static_cast<PyObject**>(found) = object;
-        return 1;
-      },
-      &root);
-  Search search{origin};
-  PyObject* seen = PyWeakref_NewRef(variables, nullptr);
-  if (seen != nullptr && root != nullptr && search.visit(root)) {
-    origin->entry = search.entry;
-    origin->references = search.entry == reinterpret_cast<PyObject*>(origin) ? 2 : 1;
-    Py_SETREF(origin->variables, seen);
-  } else {  // out of memory, or a map of hundreds
-    PyErr_Clear();
-    Py_XDECREF(seen);
-    origin->references = kShared;
-  }
-}
-
-/// A new origin for the tasks that the current context creates from here on; null when memory ran out. Owned.
-Origin* renew_origin(uint32_t session) noexcept {
-  PyObject* context = PyThreadState_Get()->context;
-  auto* origin = PyObject_New(Origin, &origin_type);
-  PyObject* token = nullptr;
-  if (origin != nullptr) {
-    last_origin += last_origin == UINT32_MAX ? 2 : 1;
-    origin->context = PyWeakref_NewRef(context, nullptr);
-    origin->variables = Py_XNewRef(origin->context);
-    origin->entry = reinterpret_cast<PyObject*>(origin);
-    origin->references = kShared;
-    origin->session = session;
-    origin->number = last_origin;
-    token =
-        origin->context != nullptr ? PyContextVar_Set(origin_variable, reinterpret_cast<PyObject*>(origin)) : nullptr;
-    Py_XDECREF(token);
-  }
-  if (token == nullptr) {
-    PyErr_Clear();
-    Py_CLEAR(origin);
-  } else {
-    locate(context, origin);
-  }
-  return origin;
-}
-
-// The threading.Thread of each thread that has opened a region since names were last asked for: a thread may get its
-// name late, and be gone by then.
-PyObject* named_threads = nullptr;
-constexpr Py_ssize_t kMaxNamedThreads = 4096;  // a program may start threads for ever
-
-void note_thread() noexcept {
-  static PyObject* const module_name = PyUnicode_InternFromString("threading");
-  PyObject* threading = module_name != nullptr ? PyImport_GetModule(module_name) : nullptr;
-  // Not current_thread(), which would make an object for a thread that Python did not start.
-  PyObject* active = threading != nullptr ? PyObject_GetAttrString(threading, "_active") : nullptr;
-  PyObject* key = PyLong_FromUnsignedLong(PyThread_get_thread_ident());
-  PyObject* thread =
-      active != nullptr && PyDict_Check(active) && key != nullptr ? PyDict_GetItemWithError(active, key) : nullptr;
-  if (thread != nullptr) {
-    named_threads = named_threads != nullptr ? named_threads : PyList_New(0);
-    if (named_threads != nullptr && PyList_GET_SIZE(named_threads) < kMaxNamedThreads) {
-      (void)PyList_Append(named_threads, thread);
-    }
-  }
-  Py_XDECREF(key);
-  Py_XDECREF(active);
-  Py_XDECREF(threading);
-  PyErr_Clear();
-}
-
-/// Keeps the garbage collector from running, which before Python 3.12 any allocation may start: what it finalizes may
-/// open and close regions. With the GIL.
-class NoCollection {
- public:
-  NoCollection() noexcept : was_enabled_(PyGC_Disable() != 0) {}
-  NoCollection(const NoCollection&) = delete;
-  NoCollection& operator=(const NoCollection&) = delete;
-  ~NoCollection() {
-    if (was_enabled_) {
-      PyGC_Enable();
-    }
-  }
-
- private:
-  bool was_enabled_;
-};
-
-/// Logs that the events which follow are the current task's, and which origin its own tasks have.
-[[gnu::noinline]] void begin_task(EventLog& log, uint32_t session) noexcept {
-  const NoCollection no_collection;
-  if (PyThreadState_Get()->context == nullptr) {  // a thread has none before the first use
-    Py_XDECREF(PyContext_CopyCurrent());
-    PyErr_Clear();
-  }
-  PyObject* context = PyThreadState_Get()->context;
-  PyObject* found = nullptr;
-  if (context == nullptr || PyContextVar_Get(origin_variable, nullptr, &found) < 0) {
-    PyErr_Clear();
-  }
-  auto* origin = reinterpret_cast<Origin*>(found);
-  if (origin != nullptr && origin->session != session) {
-    Py_CLEAR(origin);
-  }
-  const bool begins = origin == nullptr || !is_of(origin, context);
-  const uint64_t strand = strand_of(context, session);
-  if ((log.strand ^ strand) >> kAddressBits != 0) {
-    note_thread();  // another session
-  }
-  if (begins || log.strand != strand) {
-    const bool is_task = context != nullptr && reinterpret_cast<Context*>(context)->entered != 0;
-    log.strand = strand;
-    log.append(strand, origin != nullptr ? origin->number : 0, Op::Strand,
-               (begins ? base::kStrandBegins : 0U) | (is_task ? base::kStrandIsTask : 0U));
-  }
-  if (begins && origin != nullptr) {
-    origin->references = kShared;
-  }
-  Py_XDECREF(static_cast<PyObject*>(std::exchange(log.task, origin)));
-  if (!begins && origin->references != kShared && target(origin->variables) != variables_of(context)) {
-    locate(context, origin);
-  }
-  if (context != nullptr && (begins || !is_alone(origin))) {
-    Origin* renewed = renew_origin(session);
-    log.append(0, renewed != nullptr ? renewed->number : 0, Op::Origin);
-    Py_XDECREF(static_cast<PyObject*>(std::exchange(log.task, renewed)));
-  }
-  if (log.task == nullptr) {
-    log.strand = no_strand(session);
-  }
-}
-
-/// Has the events that follow be those of the current task. Returns its key; kAnyTask when memory ran out.
-inline uint64_t select_task(EventLog& log, uint32_t session) noexcept {
-  const PyObject* context = PyThreadState_Get()->context;
-  const auto* origin = static_cast<const Origin*>(log.task);
-  // A log that another thread had has the origin of that one's task, and no strand yet.
-  if (origin == nullptr || log.strand == 0 || !is_of(origin, context) || origin->session != session ||
-      !is_alone(origin)) [[unlikely]] {
-    begin_task(log, session);
-    return log.task != nullptr ? log.strand : kAnyTask;
-  }
-  return log.strand;
-}
-
 // Threads that work for the program's own, as those of autograd do, have no regions and run no Python.
 uint32_t current_region() noexcept {
   const PyThreadState* thread = this_thread();
   return thread != nullptr && runs_python(thread) ? OpenRegions::of_task(thread->context) : OpenRegions::of_program();
-}
-
-[[gnu::noinline]] void select_another(EventLog& log, uint64_t strand, uint32_t session) noexcept {
-  if (strand == kAnyTask || strand == strand_of(PyThreadState_Get()->context, session)) {
-    select_task(log, session);
-  } else {  // its origin stays: of the tasks that it created, those that have not begun lie where it is from here on
-    log.append(strand, 0, Op::Strand, base::kStrandIsTask);
-    log.strand = no_strand(session);
-    Py_XDECREF(static_cast<PyObject*>(std::exchange(log.task, nullptr)));
-  }
-}
-
-/// Likewise those of a task that need not be the current one.
-inline void select_strand(EventLog& log, uint64_t strand, uint32_t session) noexcept {
-  const auto* origin = static_cast<const Origin*>(log.task);
-  if (log.strand != strand || origin == nullptr || !is_alone(origin)) [[unlikely]] {
-    select_another(log, strand, session);
-  }
 }
 
 extern PyTypeObject record_function_type;
@@ -761,29 +493,33 @@ PyMethodDef methods[] = {
 PyGetSetDef getters[] = {{"name", get_name, nullptr, "The region's name.", nullptr},
                          {"args", get_args, nullptr, "Text beside the name, for execution traces; or None.", nullptr},
                          {nullptr, nullptr, nullptr, nullptr, nullptr}};
-PyMethodDef mark_method = {"mark", mark, METH_O,
-                           "mark(name: str) -> None\n\nNotes an instant on the calling thread's timeline."};
+// Docstrings begin with what inspect.signature tells, and then with the same and its types, which the stub has.
+PyMethodDef mark_method = {
+    "mark", mark, METH_O,
+    "mark(name, /)\n--\n\nmark(name: str, /) -> None\n\nNotes an instant on the calling thread's timeline."};
 
 PyMethodDef region_of_kind_method = {
     "region_of_kind", region_of_kind, METH_VARARGS,
-    "region_of_kind(name: str, kind: int) -> record_function\n\n"
+    "region_of_kind(name, kind, /)\n--\n\nregion_of_kind(name: str, kind: int, /) -> record_function\n\n"
     "A region of another kind than the user's own: 1 an operator, 2 a library's annotation, 3 a module."};
 
 PyMethodDef region_of_call_method = {"region_of_call", region_of_call, METH_O,
-                                     "region_of_call(region: object) -> record_function\n\n"
+                                     "region_of_call(region, /)\n--\n\n"
+                                     "region_of_call(region: object, /) -> record_function\n\n"
                                      "The region for one call of a coroutine or generator, to be open whenever its "
                                      "body runs: all count as one, and the\n"
                                      "call ends when an exception, such as StopIteration, leaves it."};
 
 PyMethodDef observe_regions_method = {
     "observe_regions", observe_regions, METH_VARARGS,
-    "observe_regions(before_enter: object, after_exit: object, in_sessions: bool, elsewhere: bool) -> None\n\n"
+    "observe_regions(before_enter, after_exit, in_sessions, elsewhere, /)\n--\n\n"
+    "observe_regions(before_enter: object, after_exit: object, in_sessions: bool, elsewhere: bool, /) -> None\n\n"
     "Has each region of the program given to these while a session collects, while none does, both or neither. Each "
     "returns whether it did anything: while nothing is open the second is not called."};
 
 PyMethodDef resumed_method = {
     "resumed", resumed, METH_O,
-    "resumed(function: object) -> typing.Any\n\n"
+    "resumed(function, /)\n--\n\nresumed(function: object, /) -> typing.Any\n\n"
     "A method that calls the function again when an exception ended it, and raises that: for what goes on where it was "
     "interrupted. A Ctrl-C on the way into a function of Python would otherwise keep all of it from happening."};
 
@@ -814,53 +550,9 @@ PyTypeObject record_function_type = make_type();
 
 }  // namespace
 
-std::vector<ThreadName> python_thread_names() {
-  namespace py = pybind11;
-  std::vector<ThreadName> names;
-  try {
-    const py::dict modules = py::module_::import("sys").attr("modules");
-    if (!modules.contains("threading")) {
-      return names;
-    }
-    const py::object threading = modules["threading"];
-    const py::object main_thread = threading.attr("main_thread")();
-    const auto add = [&](const py::handle& thread) {
-      const py::object system_id = py::getattr(thread, "native_id", py::none());
-      const py::str name = thread.attr("name");
-      const bool is_given = !(thread.is(main_thread) && name.equal(py::str("MainThread"))) &&
-                            !py::str(py::type::of(thread).attr("__name__")).equal(py::str("_DummyThread"));
-      if (is_given && !system_id.is_none()) {
-        const auto encoded = name.attr("encode")("utf-8", "replace").cast<std::string>();
-        names.push_back({system_id.cast<uint64_t>(), encoded});
-      }
-    };
-    for (const py::handle thread : threading.attr("enumerate")()) {
-      add(thread);
-    }
-    const auto noted = py::reinterpret_steal<py::list>(std::exchange(named_threads, nullptr));
-    py::list alive;
-    for (std::size_t index = 0; noted && index < noted.size(); ++index) {
-      const py::object thread = noted[index];
-      if (thread.attr("is_alive")().cast<bool>()) {
-        alive.append(thread);
-      } else {
-        add(thread);
-      }
-    }
-    named_threads = alive.release().ptr();
-  } catch (const py::error_already_set& error) {  // a thread object of the program's own: the system's names stay
-    if (!error.matches(PyExc_Exception)) {
-      throw;  // a Ctrl-C is the program's
-    }
-    return names;
-  }
-  return names;
-}
-
 void bind_regions(pybind11::module_& module) {
   base::region_source.store(current_region, std::memory_order_release);
-  origin_variable = PyContextVar_New("gpuscope.origin", nullptr);
-  if (origin_variable == nullptr || PyType_Ready(&origin_type) < 0 || PyType_Ready(&record_function_type) < 0) {
+  if (!prepare_tasks() || PyType_Ready(&record_function_type) < 0) {
     throw pybind11::error_already_set();
   }
   module.add_object("record_function",

@@ -269,8 +269,9 @@ def test_files_land_where_the_run_began(gpuscope, script, tmp_path):
 
 def in_a_folder_that_is_gone(tmp_path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     (tmp_path / "gone").mkdir()
-    leave = "import os, runpy; os.rmdir('../gone'); runpy.run_module('gpuscope', run_name='__main__')"
-    command = [sys.executable, "-c", leave, *map(str, arguments)]
+    leave = tmp_path / "leave.py"  # by "-c" Python 3.13.0 has trouble of its own, with NumPy: it asks for the folder
+    leave.write_text("import os, runpy; os.rmdir('../gone'); runpy.run_module('gpuscope', run_name='__main__')")
+    command = [sys.executable, str(leave), *map(str, arguments)]
     return subprocess.run(command, cwd=tmp_path / "gone", capture_output=True, text=True)
 
 
