@@ -628,4 +628,7 @@ def test_a_copy_is_a_region_of_the_same_name(copied):
 
 def test_its_signature_is_torchs():
     assert list(inspect.signature(gpuscope.record_function).parameters) == ["name", "args"]
+
+
+def test_mark_tells_what_it_takes():
     assert str(inspect.signature(gpuscope.mark)) == "(name, /)"

@@ -21,7 +21,7 @@ from torch.autograd import profiler_util  # noqa: E402
 
 import gpuscope as ours  # noqa: E402
 from fakes.recordings import training  # noqa: E402
-from gpuscope.analysis import EventList, Events, events, function_events, key_averages  # noqa: E402
+from gpuscope.analysis import EventList, Events, event_index, events, key_averages  # noqa: E402
 from gpuscope.errors import NotAvailable  # noqa: E402
 
 IMMUTABLE = "torch builds its events with it; ours are read from the recording and do not change"
@@ -474,9 +474,9 @@ def test_tables_are_whole_where_events_are_cut_short():
 def test_the_earliest_events_are_given_where_time_ends(monkeypatch):
     trace = run(ours).trace
     whole = events(trace)
-    monkeypatch.setattr(function_events, "_BLOCK", 2)
+    monkeypatch.setattr(event_index, "_BLOCK", 2)
     clock = iter([0.0, 0.1, 0.2, 9.0])
-    monkeypatch.setattr(function_events.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(event_index.time, "perf_counter", lambda: next(clock))
     found = Events(trace, 1.0)
     monkeypatch.undo()
     assert [event.name for event in found] == [event.name for event in whole[:4]]

@@ -9,7 +9,7 @@ import pytest
 from fakes.gscope import NONE
 from fakes.recordings import aggregate, make_trace, training
 from gpuscope.analysis import DeviceType, events
-from gpuscope.analysis.function_events import _OutsideMemory
+from gpuscope.analysis.event_index import OutsideMemory
 
 
 def one(name, kind=None):
@@ -92,7 +92,7 @@ def test_a_recording_without_single_events_has_none(make):
 
 def test_columns_of_memory_outside_regions_are_made_once():
     memory = {"start_ns": [5, 9], "bytes": [64, -64], "region": [NONE] * 2}
-    outside = _OutsideMemory(make_trace({"thread": {"system_id": [1]}, "allocation": memory}))
+    outside = OutsideMemory(make_trace({"thread": {"system_id": [1]}, "allocation": memory}))
     assert outside.bytes is outside.bytes
     assert outside.bytes.tolist() == [64, -64]
 
