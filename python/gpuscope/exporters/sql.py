@@ -356,7 +356,8 @@ class Database:
         with replacing(checked) as file:
             target = f"/proc/self/fd/{file.fileno()}"
             try:  # a file of DuckDB's own would have other permissions
-                self._execute(f"copy ({self._without_end(query)}) to '{target}' (format parquet, use_tmp_file false)")
+                # On a line of its own: before DuckDB 2 tokens do not tell of comments, one of which may end the query.
+                self._execute(f"copy ({self._without_end(query)}\n) to '{target}' (format parquet, use_tmp_file false)")
             except InvalidArgument as error:
                 unwritten = re.search(rf'{target}\\?": ([^"]+)', str(error))
                 if unwritten is None:

@@ -256,6 +256,12 @@ def test_without_a_whole_sample_there_is_no_comparison(compared):
         compared(ModelEngine(20e-6, 21e-6, invalid=1.1))
 
 
+def test_calls_in_which_the_clock_may_stand_still_are_compared_whatever_the_budget(compared):
+    """Three in ten of the samples are of 0 s."""
+    found = [compared(ModelEngine(0.7 * TICK, 0.7 * TICK, seed=seed), seed=seed, budget=5e-324) for seed in range(20)]
+    assert {one.verdict for one in found} == {"inconclusive"}
+
+
 def test_the_samples_are_those_of_each_function(compared):
     found = compared(ModelEngine(20e-6, 40e-6))
     assert found.a.median == pytest.approx(20e-6, rel=0.01)
