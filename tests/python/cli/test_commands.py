@@ -176,7 +176,9 @@ def test_a_report_shows_only_what_was_asked_for(gpuscope, recording):
 
 def on_terminal(*arguments: object, **variables: str) -> str:
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "NO_COLOR": "", **variables}
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", **variables}
+    if "NO_COLOR" not in variables:
+        del environment["NO_COLOR"]  # which the tests have
     command = [sys.executable, "-m", "gpuscope", *map(str, arguments)]
     subprocess.run(command, stdout=theirs, stderr=theirs, env=environment, check=True)
     os.close(theirs)
