@@ -62,7 +62,8 @@ struct ThreadName {
 /// The threads that run now, and those that opened a region since the last call; without the main thread if it has the
 /// name that Python gave it. With the GIL.
 std::vector<ThreadName> python_thread_names();
-/// Has the calling thread be among these, by the name that it will have had, when it is gone. With the GIL.
+/// Keeps the calling thread's threading.Thread for python_thread_names, which then knows its name when it is gone. With
+/// the GIL.
 void note_thread() noexcept;
 
 /// What Python keeps of the calling thread; null where it never ran Python, and while Python ends. Without the GIL.
