@@ -109,26 +109,40 @@ def test_what_the_page_may_do_is_in_the_headers_too(server):
     assert "Access-Control-Allow-Origin" not in headers
 
 
-def test_the_command_prints_the_url_serves_and_ends_by_ctrl_c(recording, tmp_path):
+@contextlib.contextmanager
+def command_that_serves(recording):
+    """`gpuscope view`, which would serve for ever where the test fails."""
     command = [sys.executable, "-m", "gpuscope", "view", recording, "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_the_command_prints_the_url_and_serves(recording, tmp_path):
+    with chromium() as browser, command_that_serves(recording) as process:
         url = process.stdout.readline().strip()
         assert url.startswith("http://127.0.0.1:")
-        with chromium() as browser:
-            page = browser.new_page()
-            said, wanted = [], []
-            page.on("console", lambda message: said.append(message.text))
-            page.on("request", lambda request: wanted.append(request.url))
-            page.goto(f"{url}#/tables?q=gemm")
-            page.wait_for_selector("html[data-complete]", state="attached")
-            assert page.locator("h1").inner_text() == "train.py"
-            assert page.locator("[data-row]").count() > 0
-            assert said == []
-            assert {each.partition("#")[0] for each in wanted} == {url}
+        page = browser.new_page()
+        said, wanted = [], []
+        page.on("console", lambda message: said.append(message.text))
+        page.on("request", lambda request: wanted.append(request.url))
+        page.goto(f"{url}#/tables?q=gemm")
+        page.wait_for_selector("html[data-complete]", state="attached")
+        assert page.locator("h1").inner_text() == "train.py"
+        assert page.locator("[data-row]").count() > 0
+        assert said == []
+        assert {each.partition("#")[0] for each in wanted} == {url}
+    assert os.listdir(tmp_path) == ["run.gscope"]
+
+
+def test_the_command_ends_by_ctrl_c(recording):
+    with command_that_serves(recording) as process:
+        urllib.request.urlopen(process.stdout.readline().strip()).close()  # it is serving by now
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
         assert "Traceback" not in process.stderr.read()
-    assert os.listdir(tmp_path) == ["run.gscope"]
 
 
 def test_closed_standard_output_is_no_error(recording, monkeypatch):
