@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any, Literal
 
 from gpuscope.page.markup import facts_list, file_of_page, island, page_of, shown, table
@@ -151,7 +152,7 @@ class Chart:
         descriptor, path = tempfile.mkstemp(prefix="gpuscope-chart-", suffix=".html")
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(self.to_html())
-        webbrowser.open(f"file://{path}")
+        webbrowser.open(Path(path).as_uri())
 
     def _repr_html_(self) -> str:
         """The page in a frame of its own, which may run scripts and nothing else."""

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -225,7 +226,7 @@ def test_no_color_is_respected(recording):
 
 
 def test_a_reader_that_leaves_early_is_no_error(recording):
-    command = f"{sys.executable} -m gpuscope report --tree {recording} | true"
+    command = f"{shlex.quote(sys.executable)} -m gpuscope report --tree {shlex.quote(str(recording))} | true"
     done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True)
     assert done.stderr == ""
 

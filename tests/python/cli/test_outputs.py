@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from gpuscope.cli.export import Outputs
 from gpuscope.exporters import save
 from gpuscope.recording import Recording, load
 
-COMMAND = f"{sys.executable} -m gpuscope"
+COMMAND = f"{shlex.quote(sys.executable)} -m gpuscope"
 
 needs_full_device = pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 
@@ -25,6 +26,10 @@ needs_full_device = pytest.mark.skipif(not Path("/dev/full").exists(), reason="t
 def recording(tmp_path):
     save(training_store(), tmp_path / "made.gscope")
     return tmp_path / "made.gscope"
+
+
+def quoted(path):
+    return shlex.quote(os.fspath(path))
 
 
 def shell(command):
@@ -174,13 +179,13 @@ def test_standard_output_gets_the_trace_and_nothing_else(gpuscope, recording, na
 
 
 def test_standard_output_is_appended_to(recording, tmp_path):
-    done = shell(f"cd {tmp_path}; echo before > log; {COMMAND} export {recording} -o - >> log")
+    done = shell(f"cd {quoted(tmp_path)}; echo before > log; {COMMAND} export {quoted(recording)} -o - >> log")
     assert done.returncode == 0
     assert (tmp_path / "log").read_text().startswith("before\n{")
 
 
 def test_substituted_process_reads_the_trace(recording, tmp_path):
-    done = shell(f"cd {tmp_path}; {COMMAND} export {recording} -o >(cat > copy.json); wait $!")
+    done = shell(f"cd {quoted(tmp_path)}; {COMMAND} export {quoted(recording)} -o >(cat > copy.json); wait $!")
     assert done.returncode == 0
     assert json.loads((tmp_path / "copy.json").read_text())["traceEvents"]
 
@@ -208,26 +213,26 @@ def test_benchmark_writes_json_to_standard_output_as_a_file(gpuscope):
     "command", ["report --tree {}", "export {} -o -", "report --help", "--version", "doctor --json"]
 )
 def test_reader_that_leaves_early_is_no_error(recording, command):
-    done = shell(f"{COMMAND} {command.format(recording)} | true")
+    done = shell(f"{COMMAND} {command.format(quoted(recording))} | true")
     assert (done.returncode, done.stderr.removesuffix("/dev/stdout\n")) == (0, "")
 
 
 @needs_full_device
 @pytest.mark.parametrize("command", ["report {}", "report --help", "--version", "doctor --json", "export {} -o x.json"])
 def test_full_standard_output_is_one_sentence(recording, tmp_path, command):
-    done = shell(f"cd {tmp_path}; {COMMAND} {command.format(recording)} > /dev/full")
+    done = shell(f"cd {quoted(tmp_path)}; {COMMAND} {command.format(quoted(recording))} > /dev/full")
     assert (done.returncode, done.stderr) == (1, "gpuscope: cannot write the output: No space left on device\n")
 
 
 @pytest.mark.parametrize("command", ["report {}", "doctor --json", "export {} -o x.json"])
 def test_closed_standard_output_is_no_error(recording, tmp_path, command):
-    done = shell(f"cd {tmp_path}; {COMMAND} {command.format(recording)} >&-")
+    done = shell(f"cd {quoted(tmp_path)}; {COMMAND} {command.format(quoted(recording))} >&-")
     assert done.stderr == ""
     assert done.returncode == 0
 
 
 def test_closed_standard_output_cannot_be_exported_to(recording):
-    done = shell(f"{COMMAND} export {recording} -o - >&-")
+    done = shell(f"{COMMAND} export {quoted(recording)} -o - >&-")
     assert done.returncode in (1, 2)
     assert done.stderr == "gpuscope: cannot write /dev/stdout: Bad file descriptor\n"
 
@@ -243,7 +248,7 @@ def test_error_that_cannot_be_told_is_in_the_exit_code(end):
 @pytest.mark.parametrize("end", ["2> /dev/full", "2>&-", "2> >(true)"])
 def test_report_that_cannot_be_printed_leaves_the_programs_exit_code(script, tmp_path, command, end):
     path = script("raise SystemExit(7)")
-    done = shell(f"cd {tmp_path}; {COMMAND} {command} {path} {end}")
+    done = shell(f"cd {quoted(tmp_path)}; {COMMAND} {command} {quoted(path)} {end}")
     assert (done.returncode, done.stdout) == (7, "")
 
 
@@ -251,7 +256,8 @@ def test_report_that_cannot_be_printed_leaves_the_programs_exit_code(script, tmp
 @pytest.mark.parametrize("end", ["> /dev/full", ">&-", "| true"])
 def test_a_program_whose_output_is_full_or_closed_ends_as_it_does_under_python(script, tmp_path, end):
     path = script("print('x')")
-    plain, run = (shell(f"cd {tmp_path}; {words} {path} {end}") for words in (sys.executable, f"{COMMAND} run"))
+    pythons = (quoted(sys.executable), f"{COMMAND} run")
+    plain, run = (shell(f"cd {quoted(tmp_path)}; {words} {quoted(path)} {end}") for words in pythons)
     assert run.returncode == plain.returncode
     assert plain.stderr in run.stderr
     assert "wrote script.gscope" in run.stderr

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -145,8 +146,8 @@ def test_a_program_has_its_own_folders_back_at_its_end(gpuscope, script):
 
 @pytest.mark.parametrize("command", ["run", "memory", "diagnose"])
 def test_a_script_from_a_pipe_is_run(script, tmp_path, command):
-    path = script("print('ran', __name__)")
-    words = f"{sys.executable} -m gpuscope {command}"
+    path = shlex.quote(str(script("print('ran', __name__)")))
+    words = f"{shlex.quote(sys.executable)} -m gpuscope {command}"
     for line in (f"cat {path} | {words} /dev/stdin", f"{words} <(cat {path})"):
         done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (0, "ran __main__\n")

@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -311,25 +312,27 @@ def test_a_pipe_gets_the_parquet_file(saved: str, tmp_path: Path) -> None:
 
 
 def shell(command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"GPUSCOPE": f"{sys.executable} -m gpuscope"} | variables
-    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment)
+    line = command.replace("$GPUSCOPE", f"{shlex.quote(sys.executable)} -m gpuscope")
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=os.environ | variables)
 
 
 def test_a_parquet_file_for_which_there_is_no_room_cannot_be_written(saved: str, tmp_path: Path) -> None:
     query = "select random() from range(100000)"
-    ran = shell(f"ulimit -f 2; $GPUSCOPE sql {saved} '{query}' --parquet {tmp_path}/x.parquet")
+    ran = shell(
+        f"ulimit -f 2; $GPUSCOPE sql {shlex.quote(saved)} '{query}' --parquet {shlex.quote(f'{tmp_path}/x.parquet')}"
+    )
     assert (ran.returncode, ran.stderr) == (1, f"gpuscope: cannot write {tmp_path}/x.parquet: File too large\n")
     assert os.listdir(tmp_path) == ["run.gscope"]
 
 
 @pytest.mark.parametrize("form", ["", "--csv", "--json"])
 def test_closed_standard_output_is_no_error(saved: str, form: str) -> None:
-    ran = shell(f"$GPUSCOPE sql {saved} 'select 1' {form} >&-")
+    ran = shell(f"$GPUSCOPE sql {shlex.quote(saved)} 'select 1' {form} >&-")
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_characters_that_standard_output_has_not_are_escaped(saved: str) -> None:
-    ran = shell(f"$GPUSCOPE sql {saved} 'select chr(21517) as name' --csv", PYTHONIOENCODING="ascii")
+    ran = shell(f"$GPUSCOPE sql {shlex.quote(saved)} 'select chr(21517) as name' --csv", PYTHONIOENCODING="ascii")
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "name\n\\u540d\n", "")
 
 
@@ -384,7 +387,7 @@ def test_a_query_may_come_from_standard_input(saved: str) -> None:
     ],
 )
 def test_standard_input_without_a_query_gets_one_sentence(saved: str, command: str, sentence: str) -> None:
-    ran = shell(command.format(saved), PYTHONIOENCODING="utf-8:strict")
+    ran = shell(command.format(shlex.quote(saved)), PYTHONIOENCODING="utf-8:strict")
     assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
     assert sentence in ran.stderr
 

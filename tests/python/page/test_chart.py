@@ -158,9 +158,11 @@ def test_a_page_has_one_suffix(tmp_path):
 def test_show_opens_a_file_of_its_own(monkeypatch, tmp_path):
     shown = []
     monkeypatch.setattr("webbrowser.open", shown.append)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / "a folder #1"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
     chart().show()
-    (path,) = tmp_path.iterdir()
+    (path,) = folder.iterdir()
     assert shown == [path.as_uri()]
     assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert path.stat().st_mode & 0o077 == 0
