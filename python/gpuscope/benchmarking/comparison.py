@@ -486,9 +486,12 @@ class _Run:
         while True:
             self._quantity = self._given or self.engine.headline
             self._sample(count)
-            if self._given is not None or self._quantity not in self.engine.absent:
+            if not self._is_lost:
                 break
-            self._parts, self._cells = [], []  # the gate did not hold
+            self._parts, self._cells = [], []
+            if self._given is not None:
+                why = self.engine.absent[self._given]
+                raise NotAvailable(f"{self._given} time cannot be compared: {why}")
         times = self._parts[0].times(self._quantity)
         valid = times[np.isfinite(times)]
         tick = on_ticks(valid, self._tick)[1] if len(valid) else self._tick
@@ -515,7 +518,7 @@ class _Run:
         if not self._parts:
             self._append_first()
             count -= 1
-        if count and self._quantity not in self.engine.absent:  # as where the gate did not hold
+        if count and not self._is_lost:
             self._append(block_order(self._random, count, self._calls), self.spent.left)
 
     def _append_first(self) -> None:
@@ -523,8 +526,13 @@ class _Run:
         for _ in range(FIRST_BLOCKS):
             self._parts, self._cells = [], []
             self._append(block_order(self._random, 1, self._calls), math.inf)
-            if not (self._parts[0].times(self._quantity) == 0).any():
+            if self._is_lost or not (self._parts[0].times(self._quantity) == 0).any():
                 return
+
+    @property
+    def _is_lost(self) -> bool:
+        """Whether the quantity turned out not to be had, as where the gate did not hold: samples have none of it."""
+        return self._quantity in self.engine.absent
 
     def _append(self, cells: NDArray[np.uint32], seconds: float) -> None:
         began = self.spent.spent

@@ -75,7 +75,8 @@ class ModelEngine:
         begin = self.random.random(n) * TICK
         seconds = np.round(np.floor((begin + seconds) / TICK) - np.floor(begin / TICK)) * TICK
         valid = self.random.random(n) >= self.invalid
-        return Samples(order, {quantity: seconds}, np.full(n, np.nan), np.zeros(n, bool), valid, self.kernels)
+        given = "launch" if quantity in self.breaks else quantity  # as the engine's samples, which have no other then
+        return Samples(order, {given: seconds}, np.full(n, np.nan), np.zeros(n, bool), valid, self.kernels)
 
 
 @pytest.fixture
@@ -222,6 +223,13 @@ def test_a_quantity_that_is_lost_on_the_way_gives_way_to_the_next(compared):
     engine.breaks = ("stream",)
     found = compared(engine)
     assert (found.quantity, found.verdict) == ("wall", "slower")
+
+
+def test_a_quantity_that_is_asked_for_and_lost_on_the_way_gets_one_sentence(compared):
+    engine = ModelEngine(20e-6, 22e-6)
+    engine.breaks = ("stream",)
+    with pytest.raises(NotAvailable, match=r"^stream time cannot be compared: the gate does not hold$"):
+        compared(engine, quantity="stream")
 
 
 def test_a_quantity_that_is_asked_for_is_taken(compared):
