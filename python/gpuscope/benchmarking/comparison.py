@@ -509,7 +509,7 @@ class _Run:
     def _sample_until(self, share: float) -> None:
         """Samples blocks up to this share of the time that there is for them."""
         end = share * self.spent.seconds
-        while not self._parts or end - self.spent.spent >= self._cost / 2:
+        while not self._parts or (end - self.spent.spent >= self._cost / 2 and not self._is_lost):
             room = min(end - self.spent.spent, LONGEST_BATCH)
             self._sample(max(1, int(room / max(self._cost, 1e-9))))
 
@@ -539,6 +539,8 @@ class _Run:
         samples = self.engine.sample(self._quantity, FUNCTION[cells], seconds)
         width, called = _width(self._calls), len(samples.which)
         self._cost = (self.spent.spent - began) / called * width
+        if self._parts and self._is_lost:
+            return  # those before stay
         if whole := called // width * width:
             self._parts.append(samples.first(whole))
             self._cells.append(cells[:whole])
@@ -622,6 +624,9 @@ class _Run:
                 "where they share a cache; the ratio has half of each"
             )
         found += self._caution_of_the_clock(samples)
+        if self._is_lost:
+            why = self.engine.absent[self._quantity]
+            found.append(f"{self._quantity} time could not be measured to the end, so that there is less of it: {why}")
         lost = int(np.count_nonzero(~samples.valid))
         if lost:
             found.append(f"{lost} of {len(samples.valid)} samples were not whole and were left out")

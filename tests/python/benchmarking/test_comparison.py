@@ -232,6 +232,21 @@ def test_a_quantity_that_is_asked_for_and_lost_on_the_way_gets_one_sentence(comp
         compared(engine, quantity="stream")
 
 
+def test_what_was_measured_of_a_quantity_before_it_was_lost_is_the_result(compared, monkeypatch):
+    engine = ModelEngine(20e-6, 20.2e-6, absent=["kernel"])
+    sample = engine.sample
+
+    def sample_and_lose(quantity, order, seconds=math.inf):
+        engine.breaks = ("stream",) if len(engine.asked) == 4 else ()
+        return sample(quantity, order, seconds)
+
+    monkeypatch.setattr(engine, "sample", sample_and_lose)
+    found = compared(engine, target=1e-6)
+    assert (found.quantity, len(engine.asked)) == ("stream", 5)
+    assert found.blocks >= 1
+    assert any("stream time could not be measured to the end" in warning for warning in found.warnings)
+
+
 def test_a_quantity_that_is_asked_for_is_taken(compared):
     engine = ModelEngine(20e-6, 22e-6)
     assert compared(engine, quantity="launch").quantity == "launch"
