@@ -215,6 +215,31 @@ def shuffled(tables: Tables, seed: int = 1) -> Tables:
     return {name: order.sample(rows, len(rows)) for name, rows in tables.items()}
 
 
+def renamed(tables: Tables, version: int) -> Tables:
+    """The same tables, with a version behind their names."""
+    return {f"{name}_V{version}": rows for name, rows in tables.items()}
+
+
+def with_operators(tables: Tables, first: int = 1) -> Tables:
+    """The same with operators as ``--pytorch=autograd-shapes-nvtx`` has them, numbered from `first` on."""
+    number = first
+    for start in [row["start"] for row in tables["NVTX_EVENTS"] if row["textId"]]:
+        inside = {"eventType": 59, "textId": None, "globalTid": GLOBAL_TID}
+        for text, begin, end in (
+            (f"aten::linear, op_id = {number}, sizes = [[8, 4], [2, 4]]", 12, 80),
+            (
+                f"aten::mm, seq = {number + 7}, op_id = {number + 1}, sizes = [[8, 4], [4, 2]], "
+                f"input_op_ids = [({number},0), (0,-1)]",
+                *(14, 70),
+            ),
+            (f"MulBackward0, seq = {number + 7}, op_id = {number + 2}", 82, 90),
+            (f"my layer, op_id = {number + 3}", 92, 95),
+        ):
+            tables["NVTX_EVENTS"].append(inside | {"start": start + begin * US, "end": start + end * US, "text": text})
+        number += 4
+    return tables
+
+
 def _names(rows: list[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 

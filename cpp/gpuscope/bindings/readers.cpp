@@ -15,6 +15,7 @@
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/readers/nesting.h"
 #include "gpuscope/readers/trace_events.h"
+#include "gpuscope/torch/operators.h"
 
 namespace py = pybind11;
 
@@ -136,6 +137,31 @@ py::array_t<uint32_t> number_rows(RowNumbers& numbers, const std::vector<Times>&
   return moved_to_array(std::move(found));
 }
 
+py::tuple split_ranges(const std::vector<std::string>& texts) {
+  py::typing::List<py::str> names, shapes;
+  std::vector<uint8_t> kinds;
+  std::vector<int64_t> sequences;
+  std::vector<uint32_t> ops, producers;
+  for (const std::string& text : texts) {
+    torch::RangeText range = torch::parse_range(text);
+    // Versions of torch before 1.10 write no number of the operator.
+    const bool is_of_torch = range.op != 0 || text.starts_with("aten::") ||
+                             (range.sequence >= 0 && torch::names_op(range.name, -1));
+    if (!is_of_torch) {
+      range = {.name = text};
+    }
+    const bool is_op = is_of_torch && torch::names_op(range.name, range.sequence);
+    names.append(py::str(range.name.data(), range.name.size()));
+    shapes.append(py::str(range.shapes.data(), range.shapes.size()));
+    kinds.push_back(static_cast<uint8_t>(is_op ? base::RegionKind::Op : base::RegionKind::Range));
+    sequences.push_back(range.sequence);
+    ops.push_back(range.op);
+    producers.push_back(range.producer);
+  }
+  return py::make_tuple(names, shapes, moved_to_array(std::move(kinds)), moved_to_array(std::move(sequences)),
+                        moved_to_array(std::move(ops)), moved_to_array(std::move(producers)));
+}
+
 }  // namespace
 
 void bind_readers(py::module_& module) {
@@ -208,6 +234,9 @@ void bind_readers(py::module_& module) {
              py::arg("kind"),
              "Which regions spans lie in, by thread and time; the first len(name) spans are regions. The row of the "
              "region around each span, the path of each region, and parent, name, kind and depth of each path.");
+  module.def("split_ranges", &split_ranges, py::arg("texts"),
+             "What torch writes into the texts of NVTX ranges: names, shapes of inputs, kinds (RegionKind), autograd's "
+             "numbers, the operators' own and those of who made their first tensors. Other texts are names.");
 }
 
 }  // namespace gpuscope::bindings

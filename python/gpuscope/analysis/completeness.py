@@ -297,6 +297,11 @@ def audit(trace: Trace) -> Audit:
     )
 
 
+def is_of_another_tool(trace: Trace) -> bool:
+    """Whether the recording was read from a file that another tool wrote."""
+    return trace.info.get("audit.overhead_source", "").startswith(_NOT_RECORDED)
+
+
 def is_in_part(trace: Trace) -> bool:
     """Whether the file that the recording was read from held only part of it."""
     return bool(_file_losses(trace.info))

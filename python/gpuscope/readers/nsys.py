@@ -1,24 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ``nsys export`` writes of a report of Nsight Systems: SQLite, or a folder of Parquet files.
 
-Both have the same tables. They are made as there are events for them, columns come and go with versions, and since
-2025.6 rows come in no order: everything is asked for by name, and joined by numbers. The files that this was tried on
-are of versions before 2022.1, which do not say theirs, up to 2026.2.
+Both have the same tables. They are made as there are events for them, columns come and go with versions, names of
+tables may end in one (``NVTX_EVENTS_V2``), and since 2025.6 rows come in no order: everything is asked for by name,
+and joined by numbers. The files that this was tried on are of versions before 2022.1, which do not say theirs, up to
+2026.2.
+
+A file of SQLite may be made to harm its reader. Only tables are read, without their indices, and no more rows, text and
+time than a file of its size can need.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from gpuscope import _core
-from gpuscope._core import CopyKind, OverheadKind, RegionKind, SyncKind, Work
+from gpuscope._core import CopyKind, OverheadKind, SyncKind, Work
 from gpuscope.errors import CorruptTrace, GpuscopeError, NotAvailable
 from gpuscope.paths import open_file
 from gpuscope.readers.tables import (
@@ -40,10 +46,20 @@ _PARQUET = ".parquet"
 _ROWS = 1 << 16  # that are fetched at once
 _WANTED = "it has none of the tables CUPTI_ACTIVITY_KIND_KERNEL, CUPTI_ACTIVITY_KIND_RUNTIME and NVTX_EVENTS"
 _TRACED = "`nsys profile --trace cuda,nvtx` records what can be read"
-_NO_TEXT = -1
-_TEXTS = frozenset({"nameId", "textId", "mangledName", "demangledName", "shortName"})  # 0 is a text's number too
+_NOT_GIVEN = -1
+# Columns in which 0 is a text, a time or a GPU too.
+_WITH_ZERO = frozenset(
+    {"nameId", "textId", "mangledName", "demangledName", "shortName", "start", "end", "deviceId", "cuDevice"}
+)
+_NO_NUMBER = -(1 << 63)  # stands for a text or a blob where a number belongs
+_VERSIONED = re.compile(r"(\w+?)(?:_[Vv]([0-9]{1,9}))?", re.ASCII)
+_PLAIN = re.compile(r"CREATE (TABLE|INDEX|UNIQUE INDEX) ", re.IGNORECASE)  # as SQLite writes it, whatever was typed
+_LEAST_ROW = 6  # bytes: a cell of SQLite takes 4, and its place in the page 2
+_MOST_TEXT = 2  # times the file: UTF-16 grows by half as UTF-8
+_LEAST_S, _BYTES_PER_S = 20, 500_000  # the time that reading may take; 15 MB/s were measured
+_MOST_PARQUET_ROWS = 100  # for each byte of a file
+_OPERATORS = "operators and shapes"  # but for ranges that torch made of them
 _ABSENT = (
-    "operators and shapes",
     "allocations of frameworks",
     "Python functions",
     "lines",
@@ -105,67 +121,122 @@ _THREAD_MASK = (1 << _THREAD_BITS) - 1
 _CONTEXT_BITS = 16
 
 
-class Source(Protocol):
-    """Tables by name."""
+def _absent(column: str) -> int:
+    """What stands for a number that is not given."""
+    return _NOT_GIVEN if column in _WITH_ZERO else 0
+
+
+class Source(ABC):
+    """Tables by their names without a version: where there are several, the newest that has rows.
+
+    Attributes:
+        older: the tables with rows that are not read for that, by the name without a version.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        versions: dict[str, list[tuple[int, str]]] = {}
+        for name in names:
+            if found := _VERSIONED.fullmatch(name):
+                versions.setdefault(found[1], []).append((int(found[2] or 0), name))
+        self._names: dict[str, str] = {}
+        self.older: dict[str, list[str]] = {}
+        for table, known in versions.items():
+            filled = [name for _, name in sorted(known) if len(known) > 1 and self._has_rows(name)]
+            self._names[table] = filled[-1] if filled else max(known)[1]
+            self.older[table] = filled[:-1]
+
+    def has_rows(self, table: str) -> bool:
+        """Whether there is such a table with a row."""
+        return table in self._names and self._has_rows(self._names[table])
 
     def columns(self, table: str) -> set[str]:
         """The names of a table's columns; none where there is no such table."""
+        return self._columns(self._names[table]) if table in self._names else set()
 
-    def has_rows(self, table: str) -> bool:
-        """Whether there is such a table with a row."""
+    @abstractmethod
+    def _has_rows(self, name: str) -> bool: ...
 
+    @abstractmethod
+    def _columns(self, name: str) -> set[str]: ...
+
+    @abstractmethod
     def rows(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
         """All rows; the columns are there."""
 
+    @abstractmethod
     def numbers(self, table: str, columns: Sequence[str]) -> list[Column]:
-        """Columns of integers; where there is none `_absent` tells."""
+        """Columns of integers; where there is none `_absent` tells, and _NO_NUMBER stands for what is none."""
 
 
-def _absent(column: str) -> int:
-    """What stands for a number that is not given."""
-    return _NO_TEXT if column in _TEXTS else 0
+class SqliteSource(Source):
+    """An export as SQLite.
 
+    Raises:
+        CorruptTrace: it has something else than tables and their indices, or more than a file of its size can.
+    """
 
-class SqliteSource:
-    """An export as SQLite."""
+    def __init__(self, connection: sqlite3.Connection, path: str, size: int) -> None:
+        self._connection, self._path, self._size = connection, path, size
+        self._text_left = 0
+        self._until_ns = _core.now_ns() + (_LEAST_S + size // _BYTES_PER_S) * 1_000_000_000
+        connection.text_factory = self._text
+        connection.set_progress_handler(lambda: _core.now_ns() > self._until_ns, 100_000)
+        for setting in ("trusted_schema = off", "query_only = on", "cell_size_check = on"):
+            connection.execute(f"pragma {setting}")
+        made = [row for rows in self._fetch("sqlite_master", ("name", "sql")) for row in rows]
+        for name, sql in made:
+            if sql is not None and not _PLAIN.match(str(sql)):
+                raise self._refusal(f"{brief(name)} is no table: an export has no views, triggers or virtual tables")
+        super().__init__(str(name) for name, sql in made if str(sql)[:12].upper() == "CREATE TABLE")
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def _refusal(self, why: str) -> CorruptTrace:
+        return CorruptTrace(f"{self._path!r} cannot be read: {why}", self._path, 0)
 
-    def columns(self, table: str) -> set[str]:
-        """The names of a table's columns."""
-        return {row[1] for row in self._connection.execute(f'pragma table_info("{table}")')}
+    def _text(self, data: bytes) -> str:
+        self._text_left -= len(data)
+        if self._text_left < 0:
+            raise self._refusal(f"a table has more text than its {self._size:,} bytes can hold")
+        return data.decode(errors="replace")
 
-    def has_rows(self, table: str) -> bool:
-        """Whether there is such a table with a row."""
-        there = self.columns(table)
-        return bool(there) and self._connection.execute(f'select 1 from "{table}" limit 1').fetchone() is not None
+    def _fetch(self, name: str, expressions: Iterable[str]) -> Iterator[list[tuple[Any, ...]]]:
+        self._text_left = self._size * _MOST_TEXT
+        left = self._size // _LEAST_ROW
+        # An index may have other rows than its table. Without, each reading of a table gives its rows alike, too.
+        cursor = self._connection.execute(f'select {", ".join(expressions)} from "{name}" not indexed')
+        while rows := cursor.fetchmany(_ROWS):
+            left -= len(rows)
+            if left < 0:
+                raise self._refusal(f"{name} has more rows than its {self._size:,} bytes can hold")
+            yield rows
 
-    def _in_order(self, table: str) -> str:
-        """Has each reading of a table give its rows alike, also where an index has what one of them asks for."""
-        try:
-            self._connection.execute(f'select rowid from "{table}" limit 0')
-        except sqlite3.OperationalError:  # a table without, or a view
-            return ""
-        return " order by rowid"
+    def _columns(self, name: str) -> set[str]:
+        self._text_left = self._size * _MOST_TEXT
+        columns = self._connection.execute(f'pragma table_xinfo("{name}")').fetchall()
+        if any(row[6] for row in columns):
+            raise self._refusal(f"{name} has columns that are computed: those of an export are stored")
+        return {row[1] for row in columns}
+
+    def _has_rows(self, name: str) -> bool:
+        return self._connection.execute(f'select 1 from "{name}" not indexed limit 1').fetchone() is not None
 
     def rows(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """All rows."""
-        names = ", ".join(f'"{column}"' for column in columns)
-        return self._connection.execute(f'select {names} from "{table}"{self._in_order(table)}').fetchall()
+        """All rows; blobs are None."""
+        values = (f"""case typeof("{each}") when 'blob' then null else "{each}" end""" for each in columns)
+        return [row for rows in self._fetch(self._names[table], values) for row in rows]
 
     def numbers(self, table: str, columns: Sequence[str]) -> list[Column]:
         """Columns of integers."""
-        names = ", ".join(f'coalesce(cast("{column}" as integer), {_absent(column)})' for column in columns)
-        cursor = self._connection.execute(f'select {names} from "{table}"{self._in_order(table)}')
-        parts = []
-        while rows := cursor.fetchmany(_ROWS):
-            parts.append(np.array(rows, np.int64))
+        values = (
+            f"""case typeof("{each}") when 'integer' then "{each}" when 'null' then {_absent(each)} """
+            f"""when 'real' then cast("{each}" as integer) else {_NO_NUMBER} end"""
+            for each in columns
+        )
+        parts = [np.array(rows, np.int64) for rows in self._fetch(self._names[table], values)]
         found = np.concatenate(parts) if parts else np.zeros((0, len(columns)), np.int64)
         return [np.ascontiguousarray(found[:, column]) for column in range(len(columns))]
 
 
-class ParquetSource:
+class ParquetSource(Source):
     """An export as a folder with a Parquet file for each table."""
 
     def __init__(self, folder: Path) -> None:
@@ -177,16 +248,13 @@ class ParquetSource:
             ) from error
         self._parquet = pyarrow.parquet
         self._folder = folder
+        super().__init__(path.stem for path in folder.glob(f"*{_PARQUET}") if path.is_file())
 
-    def columns(self, table: str) -> set[str]:
-        """The names of a table's columns."""
-        path = self._folder / f"{table}{_PARQUET}"
-        return set(self._parquet.read_schema(path).names) if path.is_file() else set()
+    def _columns(self, name: str) -> set[str]:
+        return set(self._parquet.read_schema(self._path(name)).names)
 
-    def has_rows(self, table: str) -> bool:
-        """Whether there is such a table with a row."""
-        path = self._folder / f"{table}{_PARQUET}"
-        return path.is_file() and bool(self._parquet.read_metadata(path).num_rows)
+    def _has_rows(self, name: str) -> bool:
+        return bool(self._parquet.read_metadata(self._path(name)).num_rows)
 
     def rows(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
         """All rows."""
@@ -200,13 +268,23 @@ class ParquetSource:
         signed = (read.column(column).cast("int64", safe=False).fill_null(_absent(column)) for column in columns)
         return [values.to_numpy() for values in signed]
 
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}{_PARQUET}"
+
     def _read(self, table: str, columns: Sequence[str]) -> Any:
-        return self._parquet.read_table(self._folder / f"{table}{_PARQUET}", columns=list(columns))
+        path = self._path(self._names[table])
+        rows, size = self._parquet.read_metadata(path).num_rows, path.stat().st_size
+        if rows > size * _MOST_PARQUET_ROWS:
+            raise CorruptTrace(
+                f"{str(path)!r} has {rows:,} rows in {size:,} bytes: no export has so many", str(path), 0
+            )
+        return self._parquet.read_table(path, columns=list(columns))
 
 
 def is_export(folder: Path) -> bool:
     """Whether a folder has Parquet files of Nsight Systems."""
-    return any((folder / f"{table}{_PARQUET}").is_file() for table in (*_OPTIONAL, "StringIds"))
+    versions = (_VERSIONED.fullmatch(path.stem) for path in folder.glob(f"*{_PARQUET}") if path.is_file())
+    return any(found[1] in (*_OPTIONAL, "StringIds") for found in versions if found)
 
 
 def read_nsys(path: str | os.PathLike[str]) -> _core.Store:
@@ -230,14 +308,18 @@ def read_nsys(path: str | os.PathLike[str]) -> _core.Store:
             raise CorruptTrace(f"{name!r} cannot be read: {brief(str(error))}", name, 0) from error
     with open_file(name):
         pass
+    # A file that nobody writes needs no lock, and none of the files that SQLite makes beside one.
+    unfinished = sum(beside.stat().st_size for end in ("-wal", "-journal") if (beside := Path(name + end)).is_file())
+    location = f"{Path(name).resolve().as_uri()}?mode=ro{'' if unfinished else '&immutable=1'}"
     try:
-        with closing(sqlite3.connect(f"{Path(name).resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            connection.text_factory = lambda data: data.decode(errors="replace")
-            return _Reader(name, SqliteSource(connection)).store()
+        with closing(sqlite3.connect(location, timeout=1, uri=True)) as connection:
+            return _Reader(name, SqliteSource(connection, name, os.path.getsize(name) + unfinished)).store()
     except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
         if isinstance(error, GpuscopeError):
             raise
-        raise CorruptTrace(f"{name!r} cannot be read: {brief(str(error))}", name, 0) from error
+        why = "it takes longer than a file of its size can" if str(error) == "interrupted" else brief(str(error))
+        why += "; a program has not finished writing it" if unfinished else ""
+        raise CorruptTrace(f"{name!r} cannot be read: {why}", name, 0) from error
 
 
 class _Reader:
@@ -245,6 +327,9 @@ class _Reader:
         self._path = path
         self._source = source
         self._missing = [what for table, what in _OPTIONAL.items() if not source.columns(table)]
+        self._notes: list[str] = []
+        self._left_out = 0  # rows whose times cannot be held
+        self._gpu = 0  # which work counts for that names none
         self._tables = Tables()
         self._strings = Strings()
         self._processes = _core.RowNumbers(1)
@@ -252,11 +337,10 @@ class _Reader:
         self._texts = self._read_texts()
         self._numbers = self._read_numbers()
 
-    def _read_texts(self) -> dict[int, int]:
-        """From nsys' numbers of texts to ours."""
+    def _read_texts(self) -> dict[int, str]:
+        """The texts by nsys' numbers."""
         if {"id", "value"} <= self._source.columns("StringIds"):
-            rows = self._source.rows("StringIds", ("id", "value"))
-            return {number: self._strings(text if isinstance(text, str) else "") for number, text in rows}
+            return {number: _text_or_none(text) for number, text in self._source.rows("StringIds", ("id", "value"))}
         return {}
 
     def _read_numbers(self) -> dict[tuple[int, int], int]:
@@ -276,8 +360,12 @@ class _Reader:
         return usable if is_clear else {}
 
     def _device(self, columns: dict[str, Column]) -> Column:
-        """Numbers of GPUs among all."""
-        number = bounded(columns["deviceId"])
+        """Numbers of GPUs among all; what names none counts for one that is named, kernels' where there are any."""
+        given = (columns["deviceId"] >= 0) & (columns["deviceId"] < NONE)
+        self._gpu = int(columns["deviceId"][given].min()) if given.any() else self._gpu
+        if without := int(np.count_nonzero(~given)):
+            self._notes.append(f"GPU work that names no GPU, and counts for GPU {self._gpu}: {without:,} rows")
+        number = np.where(given, columns["deviceId"], self._gpu)
         if not self._numbers:
             return number
         process = columns["globalPid"] >> _THREAD_BITS & _THREAD_MASK
@@ -285,16 +373,23 @@ class _Reader:
         known = [self._numbers.get((pid, each), each) for pid, each in distinct.T.tolist()]
         return np.array(known, np.int64)[inverse.reshape(-1)]
 
-    def _text(self, numbers: Column) -> Column:
+    def _text(self, numbers: Column, strings: Strings | None = None) -> Column:
+        """The ids of texts by nsys' numbers, among the recording's strings or others."""
         distinct, inverse = np.unique(numbers, return_inverse=True)
-        found = np.array([self._texts.get(each, 0) for each in distinct.tolist()], np.int64)
-        return found[inverse] if len(found) else np.zeros(0, np.int64)
+        chosen = self._strings if strings is None else strings
+        return chosen.of(self._texts.get(each, "") for each in distinct.tolist()).astype(np.int64)[inverse]
 
     def _take(self, table: str, needed: Sequence[str], others: Sequence[str]) -> dict[str, Column] | None:
-        """The columns of integers; those of the others that the export lacks are 0. None where it lacks the table."""
+        """The columns of integers, and `row`, by the order of their starts. None where the export lacks the table.
+
+        Those of the others that it lacks are 0. Rows whose times cannot be held are left out; the rest has `length`
+        where the ends are needed.
+        """
         there = self._source.columns(table)
         if not there:
             return None
+        if older := self._source.older[table]:
+            self._notes.append(f"in the export and not read: {', '.join(older)}, as a later version has rows too")
         if lacking := [column for column in needed if column not in there]:
             self._missing.append(f"{_OPTIONAL.get(table, table)} ({table} has no {', '.join(lacking)})")
             return None
@@ -303,14 +398,23 @@ class _Reader:
         columns = dict(zip(known, self._source.numbers(table, known), strict=True))
         rows = len(columns[needed[0]])
         columns |= {column: np.full(rows, _absent(column), np.int64) for column in others if column not in there}
-        if "end" not in needed:
-            return columns
-        length = columns["end"] - columns["start"]
-        good = (columns["start"] >= 0) & (columns["start"] < MOST_NS) & (length >= 0) & (length < MOST_NS)
+        columns["row"] = np.arange(rows)
+        for column in (each for each in known if each not in ("start", "end")):
+            wrong = columns[column] == _NO_NUMBER
+            if wrong.any():
+                self._notes.append(
+                    f"texts and blobs in numbers of {table}.{column}, read as none: {np.count_nonzero(wrong):,}"
+                )
+                columns[column][wrong] = _absent(column)
+        good = (columns["start"] >= 0) & (columns["start"] < MOST_NS)
+        if "end" in needed:
+            columns["length"] = columns["end"] - columns["start"]
+            good &= (columns["length"] >= 0) & (columns["length"] < MOST_NS)
         if left_out := int(np.count_nonzero(~good)):
+            self._left_out += left_out
             self._missing.append(f"the times of {left_out:,} rows of {table}, which are left out")
-        columns = {column: values[good] for column, values in columns.items()} | {"length": length[good]}
-        order = np.argsort(columns["start"], kind="stable")
+        order = np.flatnonzero(good)
+        order = order[np.argsort(columns["start"][order], kind="stable")]
         return {column: values[order] for column, values in columns.items()}
 
     def _correlation(self, process: Column, correlation: Column) -> Column:
@@ -344,6 +448,9 @@ class _Reader:
         self._add_overheads()
         self._add_ranges()
         if not len(self._tables):
+            if self._left_out:
+                why = f"none of its {self._left_out:,} rows has times that a recording can hold"
+                raise CorruptTrace(f"{self._path!r} cannot be read: {why}", self._path, 0)
             if self._source.has_rows("StringIds"):
                 raise CorruptTrace(f"{self._path!r} has nothing of CUDA and no NVTX ranges: {_TRACED}", self._path, 0)
             raise CorruptTrace(f"{self._path!r} is no export of Nsight Systems: {_WANTED}", self._path, 0)
@@ -450,8 +557,6 @@ class _Reader:
         )
         if columns is None:
             return
-        good = (columns["start"] >= 0) & (columns["start"] < MOST_NS)
-        columns = {name: values[good] for name, values in columns.items()}
         size = bounded(columns["bytes"], most=MOST_NS)
         rows = {
             "start_ns": columns["start"],
@@ -496,48 +601,50 @@ class _Reader:
         columns = self._take("NVTX_EVENTS", ("start", "eventType"), ("end", "globalTid", "textId", "endGlobalTid"))
         if columns is None:
             return
-        name = self._text(columns["textId"])
-        own = self._own_texts(len(name))
-        good = (columns["start"] >= 0) & (columns["start"] < MOST_NS)
+        texts = Strings()
+        text = self._text(columns["textId"], texts)
+        if "text" in self._source.columns("NVTX_EVENTS"):  # where names that are not among StringIds stand
+            own = texts.of(_text_or_none(row[0]) for row in self._source.rows("NVTX_EVENTS", ("text",)))
+            text = np.where(own[columns["row"]] != 0, own[columns["row"]], text)
+        names, shapes, *of_texts = _core.split_ranges(list(texts.ids))
+        of_texts += [self._strings.of(names), [self._strings(each) if each else NONE for each in shapes]]
+        kind, sequence, op, producer, name, shape = (np.asarray(values)[text] for values in of_texts)
         length = columns["end"] - columns["start"]
-        ended = good & (columns["end"] > 0) & (length >= 0) & (length < MOST_NS)
+        ended = (columns["end"] > 0) & (length >= 0) & (length < MOST_NS)
         thread_end = columns["endGlobalTid"]
-        nested = (columns["eventType"] == _PUSH_POP) | (
-            (columns["eventType"] == _START_END) & ((thread_end == 0) | (thread_end == columns["globalTid"]))
-        )
-        # Names that are not among StringIds stand in the row itself.
-        name = np.where(own != 0, own, name)
-        for which, kind in ((nested & ended, RegionKind.RANGE), (good & (columns["eventType"] == _MARK), None)):
-            rows = np.flatnonzero(which)
-            rows = rows[np.argsort(columns["start"][rows], kind="stable")]
-            if not len(rows):
-                continue
-            found = {
-                "start_ns": columns["start"][rows],
-                "thread": self._tables.thread(columns["globalTid"][rows]),
-                "name": name[rows],
-            }
-            if kind is None:
-                self._tables.add("mark", found)
-            else:
-                kinds = np.full(len(rows), int(kind), np.uint8)
-                self._tables.add_regions({**found, "duration_ns": length[rows], "kind": kinds})
-        left_out = int(np.count_nonzero((columns["eventType"] == _PUSH_POP) & ~ended))
-        left_out += int(np.count_nonzero((columns["eventType"] == _START_END) & ~(nested & ended)))
-        if left_out:
-            self._missing.append(f"the end, or one thread, of {left_out:,} NVTX ranges, which are left out")
+        spans = (columns["eventType"] == _PUSH_POP) | (columns["eventType"] == _START_END)
+        other_thread = (columns["eventType"] == _START_END) & (thread_end != 0) & (thread_end != columns["globalTid"])
+        found = {"start_ns": columns["start"], "thread": columns["globalTid"], "name": name}
 
-    def _own_texts(self, rows: int) -> Column:
-        if "text" not in self._source.columns("NVTX_EVENTS"):
-            return np.zeros(rows, np.int64)
-        texts = [row[0] for row in self._source.rows("NVTX_EVENTS", ("text",))]
-        return np.array([self._strings(each) if isinstance(each, str) else 0 for each in texts], np.int64)
+        def of_rows(rows: Column) -> dict[str, Column]:
+            chosen = {column: values[rows] for column, values in found.items()}
+            return chosen | {"thread": self._tables.thread(chosen["thread"])}
+
+        self._tables.add("mark", of_rows(np.flatnonzero(columns["eventType"] == _MARK)))
+        rows = np.flatnonzero(spans & ended & ~other_thread)
+        known = rows[(sequence[rows] >= 0) | (shape[rows] != NONE) | (op[rows] > 0)]
+        self._tables.add(
+            "detail",
+            {
+                "region": np.searchsorted(rows, known) + self._tables.count("region"),
+                "sequence": sequence[known],
+                "shapes": shape[known],
+                "op": op[known],
+                "producer": producer[known],
+            },
+        )
+        if len(rows):
+            found |= {"duration_ns": length, "kind": kind}
+            self._tables.add_regions(of_rows(rows))
+        if left_out := int(np.count_nonzero(spans)) - len(rows):
+            self._missing.append(f"the end, or one thread, of {left_out:,} NVTX ranges, which are left out")
 
     def _threads(self) -> dict[str, list[int]]:
         named: dict[int, int] = {}
         if {"nameId", "globalTid"} <= self._source.columns("ThreadNames"):
             for number, thread in self._source.rows("ThreadNames", ("nameId", "globalTid")):
-                named[thread - (thread >> 63 << 64)] = self._texts.get(number, 0)  # signed, as `numbers` has it
+                if isinstance(thread, int):  # signed, as `numbers` has it
+                    named[thread - (thread >> 63 << 64)] = self._strings(self._texts.get(number, ""))
         threads = [int(each) for each in self._tables.threads.columns()[0]]
         return {
             "system_id": [each & _THREAD_MASK for each in threads],
@@ -554,7 +661,7 @@ class _Reader:
         names = [row[0] for row in self._source.rows(table, ("name",))]
         # The adapters of other vendors are listed too, with the number 0 and nothing that CUDA would know.
         multiprocessors = read.get("multiprocessors", np.ones(len(names), np.int64))
-        rows = np.flatnonzero(multiprocessors > 0)
+        rows = np.flatnonzero((multiprocessors > 0) & (read["ordinal"] >= 0) & (read["ordinal"] < NONE))
         if not len(rows):
             return {}
         found = {ours: bounded(values[rows], most=MOST_NS) for ours, values in read.items()}
@@ -567,11 +674,12 @@ class _Reader:
         return int(starts[0]) if len(starts) and 0 <= starts[0] < MOST_NS else 0
 
     def _facts(self) -> dict[str, str]:
-        notes = absent("Nsight Systems", (*self._missing, *_ABSENT))
+        operators = () if self._tables.count("detail") else (_OPERATORS,)
+        notes = absent("Nsight Systems", (*self._missing, *operators, *_ABSENT))
         if not_read := [what for table, what in _NOT_READ.items() if self._source.has_rows(table)]:
             notes += f"\nin the export and not read: {', '.join(not_read)}"
         facts = {
-            "session.notes": notes,
+            "session.notes": "\n".join([notes, *self._notes]),
             "audit.overhead_source": not_recorded("Nsight Systems"),
         }
         if {"pid", "name"} <= self._source.columns("PROCESSES"):
@@ -583,7 +691,14 @@ class _Reader:
         return facts
 
 
-_TOLD = ("correlationId", "globalTid", "streamId", "bytes", "textId")  # without which something cannot be said
+_TOLD = (
+    "correlationId",
+    "globalTid",
+    "deviceId",
+    "streamId",
+    "bytes",
+    "textId",
+)  # without which something cannot be said
 
 
 def _without_backtraces(columns: dict[str, Column]) -> dict[str, Column]:

@@ -331,6 +331,7 @@ class TorchEvents(EventMapper):
 def _devices(document: Mapping[str, Any], strings: Strings) -> dict[str, Column]:
     devices = document.get("deviceProperties")
     listed = [each for each in devices if isinstance(each, dict)] if isinstance(devices, list) else []
+    listed = [each for each in listed if _integer(each.get("id"), NONE) != NONE]
     columns = {
         "ordinal": "id",
         "multiprocessors": "numSms",

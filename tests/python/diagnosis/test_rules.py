@@ -813,6 +813,18 @@ def test_a_gpu_without_work_is_told():
     assert diagnose(make_trace(tables, info=of_a_job)).verdict == "fine", "another process of the job has it"
 
 
+@pytest.mark.parametrize("ordinals", [[1], [0, 1]])
+def test_gpus_without_work_in_files_of_other_tools_are_nobodys_fault(ordinals):
+    loop = Loop()
+    for _ in loop.steps():
+        compute(loop)
+    tables = loop.tables()
+    tables["device"] = {name: values * len(ordinals) for name, values in tables["device"].items()}
+    tables["device"]["ordinal"] = ordinals
+    info = {**loop.trace().info, "audit.overhead_source": "not recorded by torch.profiler"}
+    assert diagnose(make_trace(tables, info=info)).verdict == "fine"
+
+
 def test_idle_time_of_few_steps_is_in_the_summary():
     loop = Loop()
     for number in loop.steps(13):

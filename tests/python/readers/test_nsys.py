@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 import gpuscope as gs
 from fakes import nsys
-from gpuscope._core import CopyKind, Flag, MemoryKind, OverheadKind, SyncKind, Work
+from gpuscope._core import CopyKind, Flag, MemoryKind, OverheadKind, RegionKind, SyncKind, Work
 from gpuscope.errors import CorruptTrace, GpuscopeError, NotAvailable
 from gpuscope.recording import Recording
 
@@ -295,13 +296,253 @@ def test_names_are_those_of_their_ranges_also_where_an_index_has_them_in_another
     assert indexed[columns].values.tolist() == plain[columns].values.tolist()
 
 
-def test_a_view_is_read_as_its_table_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_tables_with_a_version_are_read_as_those_without(tmp_path: Path, form: str) -> None:
+    (tmp_path / "other").mkdir()
+    plain = load(nsys.training(), tmp_path, form)
+    versioned = load(nsys.renamed(nsys.training(), 3), tmp_path / "other", form)
+    assert versioned.table() == plain.table()
+    assert str(versioned.tree()) == str(plain.tree())
+    assert versioned.audit() == plain.audit()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_of_two_versions_of_a_table_the_later_is_read_and_the_other_named(tmp_path: Path, form: str) -> None:
+    tables = nsys.training()
+    tables |= {"CUPTI_ACTIVITY_KIND_KERNEL_V10": tables["CUPTI_ACTIVITY_KIND_KERNEL"][:4]}
+    tables |= {"CUPTI_ACTIVITY_KIND_KERNEL_V9": tables["CUPTI_ACTIVITY_KIND_KERNEL"][:2]}
+    recording = load(tables, tmp_path, form)
+    assert len(recording.trace.kernels) == 4
+    assert any(
+        "CUPTI_ACTIVITY_KIND_KERNEL, CUPTI_ACTIVITY_KIND_KERNEL_V9" in each for each in recording.audit().remarks
+    )
+
+
+def test_a_later_version_of_a_table_without_rows_hides_nothing(tmp_path: Path) -> None:
     path = export(nsys.training(), tmp_path)
-    plain = gs.load(path).table()
+    change(path, "create table NVTX_EVENTS_V2 as select * from NVTX_EVENTS where 0")
+    assert "forward" in gs.load(path).table()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_operators_of_torch_have_their_numbers_and_shapes_in_columns(tmp_path: Path, form: str) -> None:
+    trace = load(nsys.with_operators(nsys.training()), tmp_path, form).trace
+    regions = trace.regions.to_pandas()
+    assert set(regions.name) == {"step", "forward", "aten::linear", "aten::mm", "MulBackward0", "my layer"}
+    kinds = dict(zip(regions.name, trace.paths.kind[trace.regions.path], strict=True))
+    assert {name for name, kind in kinds.items() if kind == RegionKind.OP} == {
+        *("aten::linear", "aten::mm", "MulBackward0")
+    }
+    assert "step/forward/aten::linear/aten::mm" in set(regions.path)
+    details = trace.details.to_pandas()
+    columns = ["region", "sequence", "shapes", "op", "producer"]
+    assert details[columns].astype(object).fillna("").values.tolist()[:4] == [
+        ["aten::linear", -1, "[[8, 4], [2, 4]]", 1, 0],
+        ["aten::mm", 8, "[[8, 4], [4, 2]]", 2, 1],
+        ["MulBackward0", 8, "", 3, 0],
+        ["my layer", -1, "", 4, 0],
+    ]
+
+
+def test_ranges_that_torch_did_not_write_keep_their_names(tmp_path: Path) -> None:
+    tables = nsys.training(1)
+    names = ["epoch, seq = 3", "load, op_id = a", "x, sizes = [[1]]", "namespace::function"]
+    tables["NVTX_EVENTS"] = [tables["NVTX_EVENTS"][1] | {"text": name} for name in names]
+    trace = load(tables, tmp_path).trace
+    assert sorted(trace.regions.to_pandas().name) == sorted(names)
+    assert not len(trace.details)
+
+
+def test_operators_of_versions_of_torch_that_do_not_number_them_are_operators(tmp_path: Path) -> None:
+    tables = nsys.training(1)
+    names = ["aten::view", "aten::mm, seq = 3", "MmBackward, seq = 3"]
+    tables["NVTX_EVENTS"] = [tables["NVTX_EVENTS"][1] | {"text": name} for name in names]
+    trace = load(tables, tmp_path).trace
+    assert set(trace.regions.to_pandas().name) == {"aten::view", "aten::mm", "MmBackward"}
+    assert set(trace.paths.kind.tolist()) == {RegionKind.OP}
+
+
+def test_operators_are_no_steps(tmp_path: Path) -> None:
+    tables = nsys.with_operators(nsys.training())
+    tables["NVTX_EVENTS"] = [row for row in tables["NVTX_EVENTS"] if "aten::mm" in str(row["text"])]
+    assert "aten::mm" not in load(tables, tmp_path).step_breakdown().steps.source
+
+
+def test_operators_of_two_runs_are_compared_with_each_other(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    before = load(nsys.with_operators(nsys.training(), 1), tmp_path)
+    after = load(nsys.with_operators(nsys.training(), 100_000), tmp_path / "other")
+    found = gs.diff(before, after, findings=False)
+    assert (found.matched, found.changes) == (1.0, ())
+
+
+def change(path: Path, *statements: str) -> None:
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("alter table NVTX_EVENTS rename to rows_of_ranges")
-        connection.execute("create view NVTX_EVENTS as select * from rows_of_ranges")
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+
+
+ENDLESS = "with recursive rows(n) as (select 1 union all select n + 1 from rows) select n as start, n as end from rows"
+FORGED = "update sqlite_master set type = 'table', sql = 'create/**/view more as select 1' where name = 'more'"
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["drop table NVTX_EVENTS", f"create view NVTX_EVENTS as {ENDLESS}"],
+        [f"create view more as {ENDLESS}"],
+        ["create view more as select 1", "pragma writable_schema = on", FORGED],
+        ["create trigger more after insert on StringIds begin delete from StringIds; end"],
+        ["drop table NVTX_EVENTS", "create virtual table NVTX_EVENTS using fts5(start, eventType)"],
+        ["alter table NVTX_EVENTS add column more generated always as (hex(zeroblob(start)))"],
+    ],
+    ids=["view", "view_beside", "forged", "trigger", "virtual_table", "generated_column"],
+)
+def test_what_a_file_would_have_computed_is_refused(tmp_path: Path, statements: list[str]) -> None:
+    path = export(nsys.training(1), tmp_path)
+    change(path, *statements)
+    with pytest.raises(CorruptTrace, match=r"^'.*export.sqlite' cannot be read: .*\Z"):
+        gs.load(path)
+
+
+def fold(path: Path, table: str) -> None:
+    """Has the root of a table of three levels lead to its first branch 71 times, so that the rows there come again."""
+    page = 512
+    with closing(sqlite3.connect(path)) as connection:
+        ((root,),) = connection.execute("select rootpage from sqlite_master where name = ?", (table,)).fetchall()
+    data = bytearray(path.read_bytes())
+    old = data[(root - 1) * page : root * page]
+    branch = old[int.from_bytes(old[12:14], "big") :][:4]
+    assert (old[0], data[(int.from_bytes(branch, "big") - 1) * page]) == (5, 5), "pages of a tree that are no leaves"
+    cells = b"".join(branch + bytes([number]) for number in range(70))
+    begin = page - len(cells)
+    places = b"".join((begin + 5 * number).to_bytes(2, "big") for number in range(70))
+    head = bytes([5, 0, 0, 0, 70]) + begin.to_bytes(2, "big") + b"\0" + branch
+    data[(root - 1) * page : root * page] = (head + places).ljust(begin, b"\0") + cells
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(("text", "said"), [("", "more rows"), ("x" * 60, "more text")])
+def test_a_file_whose_pages_are_read_over_and_over_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "folded.sqlite"
+    rows = f"with recursive n(i) as (select 1 union all select i + 1 from n where i < 6000) select i, '{text}' from n"
+    change(path, "pragma page_size = 512", "create table StringIds(id integer primary key, value)")
+    change(path, f"insert into StringIds {rows}")
+    fold(path, "StringIds")
+    with pytest.raises(CorruptTrace, match=f"has {said} than its .* bytes can hold"):
+        gs.load(path)
+
+
+def test_reading_ends_when_it_takes_longer_than_the_file_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = export(nsys.training(500), tmp_path)
+    monkeypatch.setattr("gpuscope.readers.nsys._LEAST_S", -1)
+    with pytest.raises(CorruptTrace, match="cannot be read: it takes longer than a file of its size can"):
+        gs.load(path)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_mutated_file_is_opened_or_gets_one_sentence(tmp_path: Path, seed: int) -> None:
+    whole = export(nsys.with_operators(nsys.training(2)), tmp_path).read_bytes()
+    draw, path, opened = random.Random(seed), tmp_path / "mutated.sqlite", 0
+    for _ in range(60):
+        data = bytearray(whole)
+        for _ in range(draw.choice([1, 2, 16])):
+            at, other = (draw.randrange(len(data) - 64) for _ in range(2))
+            data[at : at + 64] = draw.choice([draw.randbytes(1) + data[at + 1 : at + 64], data[other : other + 64]])
+        path.write_bytes(data)
+        sentence = refusal(path)
+        assert "\n" not in sentence
+        opened += not sentence
+    assert 0 < opened < 60
+
+
+def test_a_file_that_is_being_written_is_read_with_what_was_written(tmp_path: Path) -> None:
+    path = export(nsys.training(2), tmp_path)
+    with closing(sqlite3.connect(path)) as writer:
+        writer.execute("pragma journal_mode = wal")
+        writer.execute("update StringIds set value = 'changed' where value = 'step'")
+        writer.commit()
+        assert "changed" in gs.load(path).table()
+
+
+def test_a_file_of_a_program_that_writes_ahead_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    path = export(nsys.training(2), tmp_path)
+    change(path, "pragma journal_mode = wal")
+    gs.load(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["export.sqlite"]
+
+
+def test_a_file_that_is_locked_gets_one_sentence(tmp_path: Path) -> None:
+    path = export(nsys.training(2), tmp_path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("pragma journal_mode = persist")
+        writer.execute("begin exclusive")
+        writer.execute("update StringIds set value = 'changed'")
+        with pytest.raises(CorruptTrace, match=r"locked.*; a program has not finished writing it"):
+            gs.load(path)
+
+
+def test_a_damaged_index_is_not_asked(tmp_path: Path) -> None:
+    path = export(nsys.training(2), tmp_path)
+    plain = gs.load(path).table()
+    change(path, "create index by_start on CUPTI_ACTIVITY_KIND_KERNEL(start)")
+    with closing(sqlite3.connect(path)) as connection:
+        ((root,),) = connection.execute("select rootpage from sqlite_master where name = 'by_start'").fetchall()
+        ((size,),) = connection.execute("pragma page_size").fetchall()
+    data = bytearray(path.read_bytes())
+    data[(root - 1) * size : root * size] = b"\xff" * size
+    path.write_bytes(data)
     assert gs.load(path).table() == plain
+
+
+def test_rows_without_a_begin_are_left_out_and_named(tmp_path: Path) -> None:
+    tables = nsys.training()
+    tables["CUPTI_ACTIVITY_KIND_KERNEL"][0]["start"] = None
+    tables["CUPTI_ACTIVITY_KIND_KERNEL"][1]["start"] = "soon"
+    tables["NVTX_EVENTS"][0]["start"] = None
+    recording = load(tables, tmp_path)
+    remarks = "\n".join(recording.audit().remarks)
+    assert len(recording.trace.kernels) == 2 * nsys.STEPS - 2
+    assert "the times of 2 rows of CUPTI_ACTIVITY_KIND_KERNEL, which are left out" in remarks
+    assert "the times of 1 rows of NVTX_EVENTS, which are left out" in remarks
+
+
+def test_an_export_of_which_no_row_has_times_says_so(tmp_path: Path) -> None:
+    tables = {name: nsys.training(1)[name] for name in ("StringIds", "CUPTI_ACTIVITY_KIND_KERNEL")}
+    for row in tables["CUPTI_ACTIVITY_KIND_KERNEL"]:
+        row["end"] = None
+    with pytest.raises(CorruptTrace, match="none of its 2 rows has times that a recording can hold"):
+        load(tables, tmp_path)
+
+
+def test_texts_in_place_of_numbers_are_counted(tmp_path: Path) -> None:
+    tables = nsys.training()
+    tables["CUPTI_ACTIVITY_KIND_MEMCPY"][0]["bytes"] = "many"
+    recording = load(tables, tmp_path)
+    assert recording.trace.memcpy.bytes[0] == 0
+    remarks = "\n".join(recording.audit().remarks)
+    assert "texts and blobs in numbers of CUPTI_ACTIVITY_KIND_MEMCPY.bytes, read as none: 1" in remarks
+
+
+def test_work_that_names_no_gpu_makes_none_up(tmp_path: Path) -> None:
+    tables = nsys.training()
+    for name in ("KERNEL", "MEMCPY", "MEMSET", "SYNCHRONIZATION"):
+        for row in tables[f"CUPTI_ACTIVITY_KIND_{name}"]:
+            row["deviceId"] = 3
+    tables["CUPTI_ACTIVITY_KIND_KERNEL"][0]["deviceId"] = None
+    for row in tables["CUPTI_ACTIVITY_KIND_MEMCPY"]:
+        row["deviceId"] = None
+    recording = load(tables, tmp_path)
+    assert set(recording.trace.tracks.device.tolist()) == {3}
+    remarks = "\n".join(recording.audit().remarks)
+    assert f"GPU work that names no GPU, and counts for GPU 3: {nsys.STEPS} rows" in remarks
+
+
+def test_a_listed_gpu_without_a_number_is_none(tmp_path: Path) -> None:
+    tables = nsys.training()
+    tables["TARGET_INFO_GPU"].append(tables["TARGET_INFO_GPU"][0] | {"cuDevice": None})
+    assert load(tables, tmp_path).trace.devices.ordinal.tolist() == [0]
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -261,6 +261,13 @@ def load_events(events: list[dict[str, Any]], folder: Path) -> Recording:
     return gs.load(folder / "list.json")
 
 
+def test_a_listed_gpu_without_a_number_is_none(tmp_path: Path) -> None:
+    listed = [{"name": "A"}, {"id": "0", "name": "B"}, {"id": 2, "name": "C"}, {"id": -1, "name": "D"}]
+    document = {"deviceProperties": listed, "traceEvents": [event("kernel", "gemm", 10, device=2)]}
+    (tmp_path / "trace.json").write_text(json.dumps(document))
+    assert gs.load(tmp_path / "trace.json").trace.devices.ordinal.tolist() == [2]
+
+
 CAPTURE = [
     event("cuda_runtime", "cudaStreamBeginCapture", 10, correlation=1),
     event("cuda_runtime", "cudaLaunchKernel", 20, correlation=2),

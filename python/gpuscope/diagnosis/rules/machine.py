@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gpuscope.analysis.completeness import is_of_another_tool
 from gpuscope.diagnosis.breakdown import IDLE
 from gpuscope.diagnosis.claims import Claim, host_edit
 from gpuscope.diagnosis.context import Context
@@ -114,7 +115,8 @@ def _communication(context: Context) -> Iterator[Cause]:
 
 def _unused_gpus(context: Context) -> Iterator[Cause]:
     devices = context.breakdown.devices
-    if not devices or context.wall_ns == 0:
+    # Other tools list the GPUs of the machine, whosever they are, and by other numbers than those of the work.
+    if not devices or context.wall_ns == 0 or is_of_another_tool(context.trace):
         return
     busy = {each.device: 1 - each.idle_ns / context.wall_ns for each in devices}
     known = {int(number) for number in context.trace.devices.ordinal}
