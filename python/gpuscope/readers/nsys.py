@@ -130,7 +130,7 @@ class Source(ABC):
     """Tables by their names without a version: where there are several, the newest that has rows.
 
     Attributes:
-        older: the tables with rows that are not read for that, by the name without a version.
+        older: the tables with rows that are not read for that.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -139,11 +139,11 @@ class Source(ABC):
             if found := _VERSIONED.fullmatch(name):
                 versions.setdefault(found[1], []).append((int(found[2] or 0), name))
         self._names: dict[str, str] = {}
-        self.older: dict[str, list[str]] = {}
+        self.older: list[str] = []
         for table, known in versions.items():
             filled = [name for _, name in sorted(known) if len(known) > 1 and self._has_rows(name)]
             self._names[table] = filled[-1] if filled else max(known)[1]
-            self.older[table] = filled[:-1]
+            self.older += filled[:-1]
 
     def has_rows(self, table: str) -> bool:
         """Whether there is such a table with a row."""
@@ -388,8 +388,6 @@ class _Reader:
         there = self._source.columns(table)
         if not there:
             return None
-        if older := self._source.older[table]:
-            self._notes.append(f"in the export and not read: {', '.join(older)}, as a later version has rows too")
         if lacking := [column for column in needed if column not in there]:
             self._missing.append(f"{_OPTIONAL.get(table, table)} ({table} has no {', '.join(lacking)})")
             return None
@@ -636,8 +634,8 @@ class _Reader:
         if len(rows):
             found |= {"duration_ns": length, "kind": kind}
             self._tables.add_regions(of_rows(rows))
-        if left_out := int(np.count_nonzero(spans)) - len(rows):
-            self._missing.append(f"the end, or one thread, of {left_out:,} NVTX ranges, which are left out")
+        if left_out := int(np.count_nonzero(spans | (columns["eventType"] <= 0))) - len(rows):
+            self._missing.append(f"the end, the type or one thread of {left_out:,} NVTX ranges, which are left out")
 
     def _threads(self) -> dict[str, list[int]]:
         named: dict[int, int] = {}
@@ -678,6 +676,8 @@ class _Reader:
         notes = absent("Nsight Systems", (*self._missing, *operators, *_ABSENT))
         if not_read := [what for table, what in _NOT_READ.items() if self._source.has_rows(table)]:
             notes += f"\nin the export and not read: {', '.join(not_read)}"
+        if older := self._source.older:
+            notes += f"\nin the export and not read, as a later version has rows too: {', '.join(older)}"
         facts = {
             "session.notes": "\n".join([notes, *self._notes]),
             "audit.overhead_source": not_recorded("Nsight Systems"),

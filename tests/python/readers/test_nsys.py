@@ -508,6 +508,24 @@ def test_rows_without_a_begin_are_left_out_and_named(tmp_path: Path) -> None:
     assert "the times of 1 rows of NVTX_EVENTS, which are left out" in remarks
 
 
+def test_ranges_without_an_end_or_a_type_are_left_out_and_named(tmp_path: Path) -> None:
+    tables = nsys.training()
+    tables["NVTX_EVENTS"][0]["end"] = None
+    tables["NVTX_EVENTS"][1]["eventType"] = None
+    recording = load(tables, tmp_path)
+    assert len(recording.trace.regions) == 2 * nsys.STEPS - 2
+    assert "of 2 NVTX ranges, which are left out" in "\n".join(recording.audit().remarks)
+
+
+def test_a_file_of_parquet_with_more_rows_than_any_export_has_is_refused(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    path = export(nsys.training(1), tmp_path, "parquet")
+    many = pyarrow.table({name: pyarrow.repeat(7, 1_000_000) for name in ("start", "end")})
+    __import__("pyarrow.parquet").parquet.write_table(many, path / "CUPTI_ACTIVITY_KIND_KERNEL.parquet")
+    with pytest.raises(CorruptTrace, match=r"has 1,000,000 rows in .* bytes: no export has so many"):
+        gs.load(path)
+
+
 def test_an_export_of_which_no_row_has_times_says_so(tmp_path: Path) -> None:
     tables = {name: nsys.training(1)[name] for name in ("StringIds", "CUPTI_ACTIVITY_KIND_KERNEL")}
     for row in tables["CUPTI_ACTIVITY_KIND_KERNEL"]:
