@@ -56,7 +56,7 @@ def as_path(path: str | os.PathLike[str]) -> Path:
         text = None
     if not isinstance(text, str):
         raise InvalidArgument(f"path must be a str or an os.PathLike of str, got {type(path).__name__}")
-    if not text or "\0" in text or not _is_utf8(text):
+    if not text or "\0" in text or not is_utf8(text):
         raise InvalidArgument(f"path must be the name of a file in UTF-8, got {text!r}")
     return Path(text)
 
@@ -112,7 +112,8 @@ def read_text(path: str | os.PathLike[str], most_bytes: int) -> str:
         raise InvalidArgument(f"path is {str(path)!r}, which is no text in UTF-8") from None
 
 
-def _is_utf8(text: str) -> bool:
+def is_utf8(text: str) -> bool:
+    """Whether a text can be encoded: halves of surrogate pairs, as of a file name's other bytes, cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpuscope.errors import NotAvailable
+from gpuscope.errors import GpuscopeError, NotAvailable
 from gpuscope.paths import check_writable, replacing, write_text
 from gpuscope.text import shown
 from gpuscope.units import first_line
@@ -130,8 +130,11 @@ def write_parquet(frame: Any, path: str | os.PathLike[str]) -> None:
         frame = arrow.table({str(name): _arrow_column(arrow, frame[name]) for name in frame.columns})
     else:
         frame = arrow.table(frame)
-    with replacing(target) as file:
-        parquet.write_table(frame, file)
+    try:
+        with replacing(target) as file:
+            parquet.write_table(frame, file)
+    except arrow.ArrowException as error:  # as structures without a field
+        raise GpuscopeError(f"cannot write {target}: {first_line(str(error))}") from error
 
 
 def _arrow_column(arrow: Any, column: Any) -> Any:

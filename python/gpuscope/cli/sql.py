@@ -43,7 +43,7 @@ class Sql:
 
     def run(self, options: argparse.Namespace) -> int:
         """Runs it, and prints or writes what it found; the exit code is 3 when part of the file was lost."""
-        from gpuscope.exporters.sql import Database, empty_database, schema_text
+        from gpuscope.exporters.sql import Database, empty_database, schema_text, write_query
 
         if options.schema:
             views = empty_database().views()
@@ -59,17 +59,16 @@ class Sql:
         query = _from_standard_input() if options.query == "-" else options.query
         progress = console.errors()
         recording = open_recording(options, progress)
-        database = Database(recording.trace)
-        if options.csv:
-            database.write_csv(query, _standard_output())
-        elif options.json:
-            database.write_json(query, _standard_output())
-        elif written:
-            database.write_parquet(query, written[0])
+        if written:
+            write_query(recording.trace, query, written[0])
             console.output(written).wrote(written[0])
+        elif options.csv:
+            Database(recording.trace).write_csv(query, _standard_output())
+        elif options.json:
+            Database(recording.trace).write_json(query, _standard_output())
         else:
             out = console.output()
-            for line in database.run(query).table(out.width).splitlines():
+            for line in Database(recording.trace).run(query).table(out.width).splitlines():
                 out.line(line)
         code = exit_code(recording)
         if code:

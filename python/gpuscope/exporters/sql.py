@@ -20,16 +20,26 @@ import numpy as np
 from gpuscope import _core
 from gpuscope._core import CallKind, Flag, RegionKind
 from gpuscope.beside import Workers
-from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.paths import check_writable, replacing
+from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+from gpuscope.paths import check_writable, is_utf8, replacing
 from gpuscope.results import Result, import_pandas, write_parquet
 from gpuscope.text import brief, columns_of, one_line, shorten, wrapped
 from gpuscope.trace import Trace
+from gpuscope.units import first_line
 
 _PARQUET = (".parquet",)
 _MOST_SHOWN = 1000  # rows of a printed result
 _LEAST_SHOWN = 8  # columns of a text
 _ROWS = 1 << 14  # that are fetched at once
+# Queries read the recording only. Without a folder for temporary files DuckDB makes none: its own is the current one.
+_CONFINED = {
+    "temp_directory": "",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "allow_persistent_secrets": "false",
+    "python_enable_replacements": "false",
+}
 
 # What tables have beyond the schema's own columns, as `Table.to_pandas` spells it out.
 _SPELLED = {
@@ -256,14 +266,15 @@ class Database:
 
     Args:
         trace: the recording; its numbers are read where they lie.
+        output: the only file that queries can reach.
 
     Raises:
         NotAvailable: DuckDB is not installed.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, output: str | None = None) -> None:
         self._duckdb = _import_duckdb()
-        self._connection = self._duckdb.connect()
+        self._connection = self._duckdb.connect(config=_CONFINED)
         for table in _core.schema():
             if table.role != _core.Role.INFO:
                 self._connection.register(table.attribute, getattr(trace, table.attribute))
@@ -277,6 +288,9 @@ class Database:
         self._register("found_steps", _steps(trace))
         for view in _VIEWS:
             self._connection.execute(f"create view {view.name} as {view.query}")
+        if output is not None:
+            self._connection.execute(f"set allowed_paths = ['{output}']")
+        self._connection.execute("set enable_external_access = false; set lock_configuration = true")
 
     def _register(self, name: str, columns: dict[str, Any]) -> None:
         self._connection.register(name, {key: np.asarray(values) for key, values in columns.items()})
@@ -285,27 +299,25 @@ class Database:
         """What a query finds.
 
         Raises:
-            InvalidArgument: it is no SQL that DuckDB runs on these views.
+            InvalidArgument: it is no SQL that DuckDB runs on these views, or finds a value that Python cannot hold.
+            GpuscopeError: it needs more memory than there is.
         """
         cursor, columns = self._execute(query)
         return SqlResult(columns, self._until_interrupted(cursor.fetchall))
 
     def _execute(self, query: str) -> tuple[Any, tuple[str, ...]]:
         cursor = None  # as DuckDB returns for a query without a statement
-        if isinstance(query, str):
-            try:
-                cursor = self._until_interrupted(partial(self._connection.execute, query))
-            except self._duckdb.Error as error:
-                raise InvalidArgument(f"query cannot be run: {_sentence(error)}") from error
+        if isinstance(query, str) and is_utf8(query):
+            cursor = self._until_interrupted(partial(self._connection.execute, query))
         if cursor is None:
             raise InvalidArgument(
-                f"query is {brief(query)}; accepted is a statement of SQL, as 'select * from kernels'"
+                f"query is {brief(query)}; accepted is a statement of SQL in UTF-8, as 'select * from kernels'"
             )
         return cursor, tuple(column[0] for column in cursor.description or ())
 
     def _until_interrupted(self, call: Callable[[], Any]) -> Any:
         """What a call of DuckDB returns, which Ctrl-C ends: DuckDB itself does not look for signals in long queries."""
-        with Workers(1) as beside:
+        with self._in_one_sentence(), Workers(1) as beside:
             made = beside.begin(call)
             try:
                 return made()
@@ -314,6 +326,19 @@ class Database:
                 with contextlib.suppress(Exception):
                     made()  # the connection may be closed next
                 raise
+
+    @contextlib.contextmanager
+    def _in_one_sentence(self) -> Iterator[None]:
+        try:
+            yield
+        except (MemoryError, self._duckdb.OutOfMemoryException) as error:
+            raise GpuscopeError(f"the query needs more memory than there is: {first_line(error)}") from error
+        except self._duckdb.Error as error:
+            raise InvalidArgument(f"query cannot be run: {_sentence(error)}") from error
+        except Exception as error:  # of Python, as DuckDB makes its objects
+            raise InvalidArgument(
+                f"query finds what Python cannot hold ({first_line(error)}); accepted is its text, as x::varchar"
+            ) from error
 
     def batches(self, query: str) -> tuple[tuple[str, ...], Iterator[list[tuple[Any, ...]]]]:
         """The names of the columns, and the rows in parts, for results that are larger than memory should hold."""
@@ -345,24 +370,10 @@ class Database:
                 opening = ",\n"
         file.write("[]\n" if opening == "[\n" else "\n]\n")
 
-    def write_parquet(self, query: str, path: str | os.PathLike[str]) -> None:
-        """Writes what a query finds as a Parquet file.
-
-        Raises:
-            InvalidArgument: the suffix is another, or the query cannot be run.
-            GpuscopeError: the file cannot be written.
-        """
-        checked = check_writable(path, _PARQUET)
-        with replacing(checked) as file:
-            target = f"/proc/self/fd/{file.fileno()}"
-            try:  # a file of DuckDB's own would have other permissions
-                # On a line of its own: before DuckDB 2 tokens do not tell of comments, one of which may end the query.
-                self._execute(f"copy ({self._without_end(query)}\n) to '{target}' (format parquet, use_tmp_file false)")
-            except InvalidArgument as error:
-                unwritten = re.search(rf'{target}\\?": ([^"]+)', str(error))
-                if unwritten is None:
-                    raise
-                raise OSError(0, unwritten[1]) from error
+    def write_parquet(self, query: str, path: str) -> None:
+        """Writes what a query finds as a Parquet file, which is the database's output."""
+        # On a line of its own: before DuckDB 2 tokens do not tell of comments, one of which may end the query.
+        self._execute(f"copy ({self._without_end(query)}\n) to '{path}' (format parquet, use_tmp_file false)")
 
     def _without_end(self, query: str) -> str:
         """The query without semicolons and comments at its end, which parentheses may not have."""
@@ -389,6 +400,24 @@ class Database:
     def _columns(self, view: str, meanings: dict[str, str]) -> tuple[Column, ...]:
         described = self._connection.execute(f'describe "{view}"').fetchall()
         return tuple(Column(name, str(kind).lower(), meanings.get(name, "")) for name, kind, *_ in described)
+
+
+def write_query(trace: Trace, query: str, path: str | os.PathLike[str]) -> None:
+    """Writes what a query finds in a recording as a Parquet file.
+
+    Raises:
+        InvalidArgument: the suffix is another, or the query cannot be run.
+        GpuscopeError: the file cannot be written.
+    """
+    with replacing(check_writable(path, _PARQUET)) as file:
+        target = f"/proc/self/fd/{file.fileno()}"  # a file of DuckDB's own would have other permissions
+        try:
+            Database(trace, target).write_parquet(query, target)
+        except InvalidArgument as error:
+            unwritten = re.search(rf'{target}\\?": ([^"]+)', str(error))
+            if unwritten is None:
+                raise
+            raise OSError(0, unwritten[1]) from error
 
 
 def empty_database() -> Database:

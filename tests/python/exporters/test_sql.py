@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -26,11 +27,12 @@ from fakes.stores import training_store
 from fakes.versions import version
 from gpuscope import _core
 from gpuscope.cli import main
-from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.recording import Recording
 from gpuscope.text import columns_of
 
 duckdb = pytest.importorskip("duckdb")
+from gpuscope.exporters import sql  # noqa: E402
 from gpuscope.exporters.sql import Database, empty_database  # noqa: E402 - which is skipped without
 
 KERNELS = {"void gemm<float>(int)": 2e6, "relu": 1e6}
@@ -188,6 +190,7 @@ def test_the_schema_is_the_cores(recording: Recording) -> None:
         (";", "query is ';'; accepted is a statement of SQL"),
         ("-- c", "query is '-- c'; accepted is a statement of SQL"),
         (3, "query is 3; accepted is a statement of SQL"),
+        ("select '\udcff'", "accepted is a statement of SQL in UTF-8"),
     ],
 )
 def test_what_is_no_query_gets_one_sentence(recording: Recording, query: str, sentence: str) -> None:
@@ -236,6 +239,93 @@ def test_results_are_whole_in_parquet(
 
 def test_decimals_are_numbers_in_json(recording: Recording) -> None:
     assert recording.sql("select 0.5 as half, 7 * 0.001 as us").to_dict()["rows"] == [[0.5, 0.007]]
+
+
+BEYOND_PYTHON = ("select to_days(2000000000)", "select [to_days(2000000000)]", "select {'a': to_days(2000000000)}")
+
+
+@pytest.mark.parametrize("query", BEYOND_PYTHON)
+@pytest.mark.parametrize("form", [(), ("--csv",), ("--json",)])
+def test_values_that_python_cannot_hold_get_one_sentence(
+    saved: str, capsys: pytest.CaptureFixture[str], query: str, form: tuple[str, ...]
+) -> None:
+    assert main(["sql", saved, query, *form]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("gpuscope: QUERY finds what Python cannot hold (OverflowError: days=2000000000")
+    assert error.count("\n") == 1
+
+
+def test_values_that_python_cannot_hold_are_written_as_parquet(saved: str, tmp_path: Path) -> None:
+    assert main(["sql", saved, BEYOND_PYTHON[0], "--parquet", str(tmp_path / "x.parquet")]) == 0
+
+
+def test_every_type_of_duckdb_is_shown_and_converted_or_gets_one_sentence(recording: Recording, tmp_path: Path) -> None:
+    database = Database(recording.trace)
+    for view, *_ in database.run("select column_name from (describe from test_all_types())").rows:
+        query = f'select "{view}" as v from test_all_types()'
+        with contextlib.suppress(GpuscopeError):  # as of pytz, which may be missing
+            found = database.run(query)
+            assert len(str(found).splitlines()) == 2 + len(found) + 1
+            assert len(found.to_pandas()) == len(json.loads(found.to_json())["rows"])
+            found.to_parquet(tmp_path / "x.parquet")
+        with contextlib.suppress(GpuscopeError):
+            database.write_csv(query, io.StringIO())
+            database.write_json(query, io.StringIO())
+
+
+def test_a_query_that_needs_too_much_memory_gets_one_sentence(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sql._CONFINED, "memory_limit", "50MB")
+    with pytest.raises(GpuscopeError, match="the query needs more memory than there is: OutOfMemory") as raised:
+        recording.sql("select list(range) from range(50000000)")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "from '{}'",
+        "from read_csv('{}')",
+        "from read_text('{}')",
+        "from glob('{}')",
+        "from sniff_csv('{}')",
+        "attach '{}'",
+        "copy (select 1) to '{}'",
+        "create table t (a int); copy t from '{}'",
+        "export database '{}'",
+        "import database '{}'",
+        "install httpfs",
+        "load '{}'",
+        "create persistent secret (type http)",
+        "set enable_external_access = true",
+        "set lock_configuration = false",
+        "set temp_directory = '{}'",
+        "set python_enable_replacements = true",
+        "pragma profiling_output = '{}'",
+        "select * from numbers",
+    ],
+)
+def test_queries_read_the_recording_only(recording: Recording, tmp_path: Path, query: str) -> None:
+    numbers = {"a": np.arange(3)}  # a variable that DuckDB would find
+    (tmp_path / "x.csv").write_text("a\n1\n")
+    with pytest.raises(InvalidArgument, match=r"query cannot be run: .*(disabled|locked|does not exist)"):
+        recording.sql(query.format(tmp_path / "x.csv"))
+    assert (os.listdir(tmp_path), len(numbers["a"])) == (["x.csv"], 3)
+    assert (tmp_path / "x.csv").read_text() == "a\n1\n"
+
+
+def test_queries_spill_nothing_into_the_current_folder(recording: Recording) -> None:
+    assert recording.sql("select current_setting('temp_directory')").rows == [("",)]
+
+
+def test_a_query_that_is_written_as_parquet_reaches_that_file_only(saved: str, tmp_path: Path) -> None:
+    target, other = tmp_path / "x.parquet", tmp_path / "other.csv"
+    target.write_text("before")
+    for query in (f"select 1) to '{other}'; copy (select 1", f"from '{saved}'", "selec"):
+        assert main(["sql", saved, query, "--parquet", str(target)]) == 2
+    assert sorted(os.listdir(tmp_path)) == ["run.gscope", "x.parquet"]
+    assert target.read_text() == "before"
 
 
 @pytest.mark.parametrize("width", [30, 60, 200])
