@@ -7,6 +7,10 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from gpuscope.text import brief
+
+_MOST_DIGITS = 18  # of an integer of 64 bits
+
 # Of each launcher: its name, and the variables of rank, world size and local rank. A launcher that starts another one
 # stands behind it, for the inner one's processes are the program's.
 _LAUNCHERS = (
@@ -70,7 +74,7 @@ def distributed_rank(
 
 def _number(variables: Mapping[str, str], name: str, note: Callable[[str], object]) -> int | None:
     text = variables[name].strip()
-    if text.isascii() and text.isdecimal():
+    if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:
         return int(text)
-    note(f"{name} is {variables[name]!r}; ignored, for accepted is a whole number from 0")
+    note(f"{name} is {brief(variables[name])}; ignored, for accepted is a whole number from 0")
     return None

@@ -17,6 +17,7 @@ from gpuscope.errors import GpuscopeError, InvalidArgument
 
 STANDARD_OUTPUT = 1
 _MOST_LINKS = 40  # that Linux follows
+_DIGITS = 10  # that no file descriptor has
 _MOST_REMOVALS = 100  # of a file before it is locked: some file systems tell other numbers of one that is open
 
 
@@ -143,7 +144,7 @@ def open_descriptor(path: Path) -> int | None:
     descriptors = os.path.realpath("/proc/self/fd")
     for _ in range(_MOST_LINKS):
         if os.path.realpath(path.parent) == descriptors:
-            return int(path.name) if path.name.isdecimal() else None
+            return int(path.name) if path.name.isdecimal() and len(path.name) < _DIGITS else None
         if not path.is_symlink():
             return None
         path = path.parent / os.readlink(path)

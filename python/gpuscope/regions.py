@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gpuscope._core import mark, record_function, region_of_call
 from gpuscope.errors import InvalidArgument
+from gpuscope.text import brief
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -42,7 +43,7 @@ def decorate(region: Region, function: Any) -> Any:
     if isinstance(function, (classmethod, staticmethod)):
         return type(function)(decorate(region, function.__func__))
     if not callable(function):
-        raise InvalidArgument(f"a region decorates callables, not {function!r}")
+        raise InvalidArgument(f"a region decorates callables, not {brief(function)}")
     return functools.wraps(function)(_wrapper_of(function)(region, function))
 
 

@@ -184,7 +184,7 @@ def _read_protocol(stream: Any) -> Reading:
         handle = _number(value)
     except (TypeError, ValueError):
         raise InvalidArgument(
-            f"stream is {shown(stream)}, whose __cuda_stream__ is {answer!r}; accepted is (0, handle)"
+            f"stream is {shown(stream)}, whose __cuda_stream__ is {brief(answer)}; accepted is (0, handle)"
         ) from None
     if version != 0:
         raise InvalidArgument(f"stream has version {version} of __cuda_stream__; accepted is version 0")

@@ -45,7 +45,10 @@ def brief(value: object) -> str:
     """An argument in a sentence: long texts and integers are cut short."""
     if isinstance(value, int) and value.bit_length() > LONGEST_INTEGER:
         return f"an integer of {value.bit_length()} bits"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # of its own, or of such an integer in it
+        return f"a {type(value).__name__} that has no repr"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}...{text[-_LONGEST // 2 :]}"
 
 

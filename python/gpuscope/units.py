@@ -151,7 +151,11 @@ def align_columns(rows: Sequence[Sequence[str]], *, left: int = 0, rule: bool = 
 
 def first_line(text: str | BaseException) -> str:
     """The first line of a text; of an error its class and the first line of its message."""
-    line = one_line(str(text).strip().partition("\n")[0].rstrip())
+    try:
+        message = str(text)
+    except Exception:  # of an error's own
+        message = ""
+    line = one_line(message.strip().partition("\n")[0].rstrip())
     if isinstance(text, BaseException):
         return f"{type(text).__name__}: {line}".rstrip(": ")
     return line

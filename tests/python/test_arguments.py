@@ -135,6 +135,20 @@ OTHERS: dict[str, tuple[Call, list[Any]]] = {
         [1, [], [-1], [1.5], [[1]], [10**400], "2", math.nan],
     ),
     "synchronize target": (lambda value: gs.synchronize(value), [-1, 10**400, 1.5, math.nan, "x"]),
+    "find_leaks steps": (lambda value: gs.find_leaks(called, steps=value), [-(10**5000), 2.5, "9" * 5000, [10**5000]]),
+    "find_leaks warmup": (lambda value: gs.find_leaks(called, warmup=value), [10**5000, -1, "x"]),
+    "find_max_batch_size limit": (
+        lambda value: gs.find_max_batch_size(called, limit=value),
+        [10**5000, -(10**5000), 10**400, 0],
+    ),
+    "find_max_batch_size margin": (lambda value: gs.find_max_batch_size(called, margin=value), [10**5000, 1.5, "x"]),
+    "measure_counters device": (lambda value: gs.measure_counters(called, device=value), [-1, 2**31, 10**5000]),
+    "measure_counters metrics": (
+        lambda value: gs.measure_counters(called, metrics=value),
+        [["\udcff"], [""], "\udcff", [10**5000], 10**5000],
+    ),
+    "profile counters": (lambda value: gs.profile(counters=value), [["\udcff"], [10**5000]]),
+    "profile mode": (lambda value: gs.profile(mode=value), [10**5000, "\udcff"]),
     "timed name": (lambda value: gs.timed(value), [1, "", None, math.nan]),
 }
 

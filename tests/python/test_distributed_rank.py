@@ -31,7 +31,7 @@ def test_every_launcher_is_understood(variables: dict[str, str], expected: Rank 
     assert said == []
 
 
-@pytest.mark.parametrize("bad", ["", "-1", "first", "1.5", "²"])
+@pytest.mark.parametrize("bad", ["", "-1", "first", "1.5", "²", "9" * 20])
 def test_a_value_that_is_no_number_is_ignored_and_named(bad: str):
     said: list[str] = []
     assert distributed_rank({**SLURM, **TORCHRUN, "RANK": bad}, said.append) == Rank(3, 16, 3, "srun")

@@ -264,6 +264,8 @@ def test_descriptor_that_is_open_for_reading_is_told(tmp_path):
 def test_descriptor_that_is_not_open_is_told():
     with pytest.raises(GpuscopeError, match="cannot write /dev/fd/999: Bad file descriptor"):
         check_writable("/dev/fd/999")
+    with pytest.raises(GpuscopeError, match="cannot write"):
+        check_writable(f"/dev/fd/{'9' * 20}")
 
 
 def test_reader_that_has_seen_enough_is_no_failure(tmp_path):

@@ -95,9 +95,15 @@ def test_columns_are_as_wide_as_a_terminal_shows_their_cells():
     assert units.align_columns(rows, left=1) == ["name    time", "\u65e5\u672c\u8a9e   1 s", "e\u0301       20 s"]
 
 
+class UnprintableError(Exception):
+    def __str__(self):
+        raise ValueError
+
+
 def test_first_line_of_an_error_names_its_class():
     assert units.first_line(ValueError("one\ntwo")) == "ValueError: one"
     assert units.first_line(ValueError()) == "ValueError"
+    assert units.first_line(UnprintableError()) == "UnprintableError"
     assert units.first_line("\n one \ntwo") == "one"
 
 

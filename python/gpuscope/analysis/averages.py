@@ -36,6 +36,7 @@ from gpuscope.analysis.rows import (
 )
 from gpuscope.arguments import check_count
 from gpuscope.errors import InvalidArgument
+from gpuscope.text import brief
 from gpuscope.trace import NONE, Trace, number_of
 from gpuscope.units import US_PER_S
 
@@ -188,7 +189,7 @@ class Averages(EventList[FunctionEventAvg]):
         name = device_key(metric) if isinstance(metric, str) else metric
         if name not in _PLOTTED:
             raise InvalidArgument(
-                f"metric is {metric!r}; accepted are {', '.join(_PLOTTED)}, with cuda, xpu or "
+                f"metric is {brief(metric)}; accepted are {', '.join(_PLOTTED)}, with cuda, xpu or "
                 "privateuse1 in place of device as you like"
             )
         rows = self.sorted_by(name)[: check_count("top", top, 1)]
@@ -254,7 +255,7 @@ def key_averages(
         InvalidArgument: ``group_by_stack_n`` is not a whole number from 0.
     """
     if type(group_by_stack_n) is not int or group_by_stack_n < 0:
-        raise InvalidArgument(f"group_by_stack_n is {group_by_stack_n!r}; accepted are whole numbers from 0")
+        raise InvalidArgument(f"group_by_stack_n is {brief(group_by_stack_n)}; accepted are whole numbers from 0")
     summary = trace.summary
     names = summary.names
     use_device = "cuda" if summary.has_device else None

@@ -15,7 +15,7 @@ from gpuscope.analysis.python_samples import outside_regions_ns
 from gpuscope.analysis.rows import KINDS, NS_PER_US, OUTSIDE, REGION_LABELS, Kind, region_kind
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result, import_pandas
-from gpuscope.text import columns_of, one_line, shorten
+from gpuscope.text import brief, columns_of, one_line, shorten
 from gpuscope.trace import NONE, Trace
 from gpuscope.units import format_time
 
@@ -106,11 +106,11 @@ class Tree(Result):
             InvalidArgument: a value that is not accepted.
         """
         if max_depth is not None and (type(max_depth) is not int or max_depth < 1):
-            raise InvalidArgument(f"max_depth is {max_depth!r}; accepted are whole numbers from 1, or None")
+            raise InvalidArgument(f"max_depth is {brief(max_depth)}; accepted are whole numbers from 1, or None")
         if type(min_percent) not in (int, float) or not 0 <= min_percent <= 100:
-            raise InvalidArgument(f"min_percent is {min_percent!r}; accepted are numbers from 0 to 100")
+            raise InvalidArgument(f"min_percent is {brief(min_percent)}; accepted are numbers from 0 to 100")
         if type(width) is not int or width < 80:
-            raise InvalidArgument(f"width is {width!r}; accepted are whole numbers from 80")
+            raise InvalidArgument(f"width is {brief(width)}; accepted are whole numbers from 80")
         return _render(self.root, self.has_device, max_depth, min_percent, width) + self.verdict + "\n"
 
     def to_dict(self) -> dict[str, Any]:
@@ -350,7 +350,7 @@ def folded_stacks(trace: Trace, metric: str = "self_cpu_time_total") -> Iterator
         InvalidArgument: the metric is unknown.
     """
     if metric not in STACK_METRICS:
-        raise InvalidArgument(f"metric is {metric!r}; accepted are {', '.join(STACK_METRICS)}")
+        raise InvalidArgument(f"metric is {brief(metric)}; accepted are {', '.join(STACK_METRICS)}")
     return (f"{path} {time_us}" for path, time_us in _fold(tree(trace).root, STACK_METRICS[metric]))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks.torch import TorchEnum, for_torch
 from gpuscope.results import Result, import_pandas
-from gpuscope.text import one_line
+from gpuscope.text import brief, one_line
 from gpuscope.units import format_memory, format_time
 
 if TYPE_CHECKING:  # pandas is optional
@@ -201,11 +201,13 @@ class EventList(Result, list[E], Generic[E]):
             ("max_shapes_column_width", max_shapes_column_width),
         ):
             if width is not None and (type(width) is not int or width < 4):
-                raise InvalidArgument(f"{name} is {width!r}; accepted are whole numbers from 4, or None")
+                raise InvalidArgument(f"{name} is {brief(width)}; accepted are whole numbers from 4, or None")
         if type(row_limit) is not int or row_limit < -1:
-            raise InvalidArgument(f"row_limit is {row_limit!r}; accepted are whole numbers from 0, or -1 for all rows")
+            raise InvalidArgument(
+                f"row_limit is {brief(row_limit)}; accepted are whole numbers from 0, or -1 for all rows"
+            )
         if time_unit is not None and time_unit not in TIME_UNITS:
-            raise InvalidArgument(f"time_unit is {time_unit!r}; accepted are {', '.join(TIME_UNITS)}, or None")
+            raise InvalidArgument(f"time_unit is {brief(time_unit)}; accepted are {', '.join(TIME_UNITS)}, or None")
         events = self.sorted_by(sort_by) if sort_by is not None else self
         columns = [
             _name_column(events, max_name_column_width),
@@ -284,7 +286,7 @@ class EventList(Result, list[E], Generic[E]):
         accepted = [name for name in SORT_KEYS if not self or hasattr(self[0], name)]
         if attribute not in accepted:
             raise InvalidArgument(
-                f"sort_by is {key!r}; accepted are {', '.join(accepted)}, with cuda, xpu or "
+                f"sort_by is {brief(key)}; accepted are {', '.join(accepted)}, with cuda, xpu or "
                 "privateuse1 in place of device as you like"
             )
 

@@ -40,6 +40,7 @@ from gpuscope.analysis.rows import (
 )
 from gpuscope.errors import InvalidArgument
 from gpuscope.paths import write_text
+from gpuscope.text import brief
 from gpuscope.trace import NONE, Trace
 
 Array = np.ndarray[Any, Any]
@@ -641,7 +642,7 @@ class Events(EventList[FunctionEvent]):
             GpuscopeError: the file cannot be written.
         """
         if metric not in STACK_METRICS:
-            raise InvalidArgument(f"metric is {metric!r}; accepted are {', '.join(STACK_METRICS)}")
+            raise InvalidArgument(f"metric is {brief(metric)}; accepted are {', '.join(STACK_METRICS)}")
         separators = str.maketrans(" ;\t\n", "____")  # the format's own, which cannot be part of a name
         lines = []
         for event in self:

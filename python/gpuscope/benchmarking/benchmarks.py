@@ -130,7 +130,9 @@ def benchmark(
     if processes is not None:
         processes = check_count("processes", processes, 1, MOST_PROCESSES)
         if stream is not None:
-            raise InvalidArgument(f"stream is {stream!r}; accepted with processes= is None: streams are of one process")
+            raise InvalidArgument(
+                f"stream is {brief(stream)}; accepted with processes= is None: streams are of one process"
+            )
     call: Callable[[], object] = (
         functools.partial(fn, *args, **{**(kwargs or {}), **kw}) if args or kwargs or kw else fn
     )

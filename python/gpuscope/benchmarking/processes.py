@@ -290,7 +290,15 @@ def _sendable(error: BaseException) -> Exception:
     with contextlib.suppress(Exception):
         if isinstance(error, Exception) and type(pickle.loads(pickle.dumps(error))) is type(error):
             return error
-    return GpuscopeError(f"{type(error).__name__}: {error}")
+    return GpuscopeError(f"{type(error).__name__}: {error}") if isinstance(error, Exception) else left_program(error)
+
+
+def left_program(error: BaseException) -> InvalidArgument:
+    """For code that raises what ends a program, SystemExit in the first place: its program is ours."""
+    return InvalidArgument(
+        f"the code to measure leaves the program ({first_line(error)}); accepted is code that returns, or raises an "
+        "Exception"
+    )
 
 
 def between(estimates: Sequence[stats.Estimate]) -> stats.Estimate:

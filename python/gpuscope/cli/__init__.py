@@ -18,7 +18,7 @@ from typing import Any, NoReturn, Protocol
 from gpuscope import _core
 from gpuscope.cli import console
 from gpuscope.errors import GpuscopeError, InvalidArgument
-from gpuscope.text import KEPT_SPACE, wrapped
+from gpuscope.text import KEPT_SPACE, shorten, wrapped
 
 
 class Command(Protocol):
@@ -99,6 +99,7 @@ examples:
 """
 
 _FAILED, _MISUSED = 1, 2
+_LONGEST = 500  # columns of a message of argparse, which has the whole argument
 _IN_BRACKETS = re.compile(r"\[[^\]]*\]")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 
@@ -228,7 +229,7 @@ class _Parser(argparse.ArgumentParser):
         super().exit(status, message)
 
     def error(self, message: str) -> NoReturn:
-        raise InvalidArgument(f"{message}; see {self.prog} --help")
+        raise InvalidArgument(f"{shorten(message, _LONGEST, '...')}; see {self.prog} --help")
 
 
 def _parser(chosen: Entry | None, command: Command | None) -> argparse.ArgumentParser:

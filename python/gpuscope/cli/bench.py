@@ -91,6 +91,8 @@ class Bench:
 
     def run(self, options: argparse.Namespace) -> int:
         """Measures and prints."""
+        from gpuscope.benchmarking.processes import left_program
+
         if options.expression is None:
             hint = "; put --json after the expression" if options.json not in (None, "-") else ""
             raise InvalidArgument(f"there is nothing to measure: give an expression{hint}")
@@ -108,6 +110,10 @@ class Bench:
                 raise
             console.errors().line(shown)
             return _FAILED
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # else what was to be measured would decide on the status
+            raise left_program(error) from error
         out = console.output(files)
         if alone:
             out.line(result.to_json().rstrip("\n"))
@@ -366,14 +372,14 @@ def _parsed(source: str, label: str) -> ast.Module:
     linecache.cache[_file(label)] = (len(text), None, text.splitlines(keepends=True), _file(label))
     try:
         return ast.parse(text.strip() if "\n" not in text else text, _file(label))
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two, of nested parentheses
         raise _misspelled(error, label) from None
 
 
 def _compiled(tree: ast.Module, label: str) -> Any:
     try:
         return compile(tree, _file(label), "exec", dont_inherit=True)
-    except SyntaxError as error:
+    except (SyntaxError, RecursionError) as error:
         raise _misspelled(error, label) from None
 
 

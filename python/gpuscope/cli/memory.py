@@ -41,6 +41,7 @@ from gpuscope.memory.snapshot_writer import dump_memory_snapshot
 from gpuscope.memory.tracking import memory_stages
 from gpuscope.paths import find_suffix, write_text
 from gpuscope.profiler import lifecycle
+from gpuscope.text import brief
 
 _FEWEST_STEPS = 8  # growth over fewer may be chance
 _MAX_ENTRIES = 1_000_000  # 64 MB: a minute or so of training
@@ -99,9 +100,9 @@ class Memory:
 
 
 def _entries(text: str) -> int:
-    if positive(text) > MOST_ENTRIES:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1 to {MOST_ENTRIES:,}")
-    return int(text)
+    if (number := positive(text)) > MOST_ENTRIES:
+        raise argparse.ArgumentTypeError(f"{brief(text)} is not an integer from 1 to {MOST_ENTRIES:,}")
+    return number
 
 
 class _Report:

@@ -31,6 +31,7 @@ from gpuscope.monitor.sample import COLUMNS, GpuSample, csv_line, json_line
 from gpuscope.monitor.snapshot import gpu_snapshot
 from gpuscope.paths import as_path
 from gpuscope.results import json_text
+from gpuscope.text import brief
 from gpuscope.units import parse_seconds
 
 _INTERVAL_S = 1.0
@@ -43,7 +44,7 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 def _interval(text: str) -> float:
     seconds = parse_seconds(text)
     if not SHORTEST <= seconds <= LONGEST:
-        raise InvalidArgument(f"{text!r} is not between {SHORTEST * 1e3:.0f}ms and {LONGEST / 60:.0f}min")
+        raise InvalidArgument(f"{brief(text)} is not between {SHORTEST * 1e3:.0f}ms and {LONGEST / 60:.0f}min")
     return seconds
 
 
@@ -144,7 +145,7 @@ def _is_on_terminal() -> bool:
 def _port(text: str) -> int:
     number = options_of.positive(text)
     if number > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port; accepted are 1 to 65535")
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no port; accepted are 1 to 65535")
     return number
 
 

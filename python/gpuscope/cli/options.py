@@ -14,6 +14,7 @@ from gpuscope.cli import console
 from gpuscope.counters.names import SETS
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.paths import check_writable, is_stream
+from gpuscope.text import brief
 
 PAGE_SUFFIXES = (".html", ".htm")
 _STANDARD_OUTPUT = "/dev/stdout"
@@ -23,18 +24,26 @@ share = type_of_option(units.parse_share)
 seconds = type_of_option(units.parse_seconds)
 
 
+def whole(text: str) -> int | None:
+    """The integer from 0 on that the text is; None where it is none, or has more digits than Python reads."""
+    try:
+        return int(text) if text.isdecimal() else None
+    except ValueError:
+        return None
+
+
 def positive(text: str) -> int:
     """An integer of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
-    return int(text)
+    if not (number := whole(text)):
+        raise argparse.ArgumentTypeError(f"{brief(text)} is not an integer of at least 1")
+    return number
 
 
 def ordinal(text: str) -> int:
     """The number of a GPU."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no ordinal of a GPU")
-    return int(text)
+    if (number := whole(text)) is None:
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no ordinal of a GPU")
+    return number
 
 
 def names(text: str) -> list[str]:
@@ -77,12 +86,12 @@ def _counters(text: str) -> str | list[str]:
 def sizes(text: str) -> list[int]:
     """``64:4096`` doubles from the first to the last; ``64,100,1000`` is itself."""
     first, colon, last = text.partition(":")
-    numbers = [_integer(text, number) for number in ((first, last) if colon else first.split(","))]
+    numbers = [_size(text, number) for number in ((first, last) if colon else first.split(","))]
     if not colon:
         return numbers
     if numbers[1] < numbers[0]:
         raise argparse.ArgumentTypeError(
-            f"{text!r} ends before it begins; accepted is FIRST:LAST or a list with commas"
+            f"{brief(text)} ends before it begins; accepted is FIRST:LAST or a list with commas"
         )
     doubled = [numbers[0]]
     while doubled[-1] * 2 < numbers[1]:
@@ -90,10 +99,10 @@ def sizes(text: str) -> list[int]:
     return [*doubled, numbers[1]] if numbers[1] > numbers[0] else doubled
 
 
-def _integer(whole: str, text: str) -> int:
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{whole!r} contains {text!r}; accepted are integers of at least 1")
-    return int(text)
+def _size(sizes: str, text: str) -> int:
+    if not (number := whole(text.strip())):
+        raise argparse.ArgumentTypeError(f"{brief(sizes)} contains {brief(text)}; accepted are integers of at least 1")
+    return number
 
 
 def writable_paths(paths: Sequence[str | None], suffixes: tuple[str, ...] = ()) -> list[Path]:

@@ -16,7 +16,9 @@ from typing import Any
 
 from gpuscope.cli import console
 from gpuscope.cli.export import add_recording, exit_code, open_recording
+from gpuscope.cli.options import whole
 from gpuscope.errors import InvalidArgument
+from gpuscope.text import brief
 
 _ADDRESS = "127.0.0.1"
 _MOST_PORT = 65535
@@ -169,6 +171,6 @@ def _open(url: str) -> None:
 
 
 def _port(text: str) -> int:
-    if not text.isdecimal() or not 0 <= int(text) <= _MOST_PORT:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port; accepted are 0 to {_MOST_PORT}, 0 for a free one")
-    return int(text)
+    if (number := whole(text)) is None or number > _MOST_PORT:
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no port; accepted are 0 to {_MOST_PORT}, 0 for a free one")
+    return number

@@ -12,8 +12,10 @@ from typing import Any
 from gpuscope import _core
 from gpuscope.arguments import check_count, check_function
 from gpuscope.counters.names import check_names, list_counters, parse_counters
+from gpuscope.devices import LARGEST
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result
+from gpuscope.text import brief
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,7 +40,7 @@ class CounterMeasurement(Result):
 
     def __getitem__(self, metric: str) -> float:
         if metric not in self.values:
-            raise InvalidArgument(f"metric is {metric!r}; measured were {', '.join(self.values)}")
+            raise InvalidArgument(f"metric is {brief(metric)}; measured were {', '.join(self.values)}")
         return self.values[metric]
 
     def to_dict(self) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def measure_counters(
     """
     check_function("fn", fn, "a function without arguments")
     names, in_full = parse_counters(metrics, "metrics", ("overview",))
-    device = check_count("device", device, 0)
+    device = check_count("device", device, 0, LARGEST)
     left_out: tuple[str, ...] = ()
     if in_full:
         check_names(names, "metrics", sampling=False, device=device)

@@ -8,7 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuscope import _core
+from gpuscope.arguments import check_count
+from gpuscope.devices import LARGEST
 from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.paths import is_utf8
 from gpuscope.text import brief
 
 _ELAPSED = ".avg.pct_of_peak_sustained_elapsed"
@@ -107,13 +110,13 @@ def parse_counters(
     accepted = f"accepted is {known}, or a list of metrics as 'dram__bytes_read.sum', which `gpuscope counters` lists"
     if isinstance(counters, str):
         if counters not in sets:
-            raise InvalidArgument(f"{argument} is {counters!r}; {accepted}")
+            raise InvalidArgument(f"{argument} is {brief(counters)}; {accepted}")
         return list(SETS[counters]), False
     if not isinstance(counters, Iterable):
-        raise InvalidArgument(f"{argument} is {counters!r}; {accepted}")
+        raise InvalidArgument(f"{argument} is {brief(counters)}; {accepted}")
     names = list(counters)
-    if not names or not all(isinstance(name, str) and name for name in names):
-        raise InvalidArgument(f"{argument} is {brief(repr(names))}; {accepted}")
+    if not names or not all(isinstance(name, str) and name and is_utf8(name) for name in names):
+        raise InvalidArgument(f"{argument} is {brief(names)}; {accepted}")
     return list(dict.fromkeys(names)), True
 
 
@@ -166,11 +169,11 @@ def endings(counter: Counter, chip: str | None = None, *, sampling: bool = False
 
 def _chip(chip: str | None, device: int) -> str:
     if chip is None:
-        return _core.counter_chip(device)
+        return _core.counter_chip(check_count("device", device, 0, LARGEST))
     chips = _core.counter_chips()
     if chip not in chips:
         near = difflib.get_close_matches(chip.upper(), chips, 3, 0.0)
-        raise InvalidArgument(f"chip is {chip!r}; nearest are {', '.join(near)}")
+        raise InvalidArgument(f"chip is {brief(chip)}; nearest are {', '.join(near)}")
     return chip
 
 
@@ -193,9 +196,9 @@ def check_names(names: Sequence[str], argument: str, *, sampling: bool, device: 
         if not base:
             near = difflib.get_close_matches(name.split(".")[0] if name.count("__") else name, counters, 3, 0.0)
             raise InvalidArgument(
-                f"{argument} has {name!r}, which this GPU does not have; nearest are {', '.join(near)}"
+                f"{argument} has {brief(name)}, which this GPU does not have; nearest are {', '.join(near)}"
             )
         accepted = endings(counters[base], sampling=sampling, device=device)
         if (ending := name[len(base) :]) not in accepted:
             near = [base + close for close in difflib.get_close_matches(ending, accepted, 3, 0.0)]
-            raise InvalidArgument(f"{argument} has {name!r}; nearest are {', '.join(near)}")
+            raise InvalidArgument(f"{argument} has {brief(name)}; nearest are {', '.join(near)}")

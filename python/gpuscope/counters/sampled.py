@@ -15,6 +15,7 @@ from gpuscope.counters.short_kernels import ShortKernels, solve_short_kernels
 from gpuscope.counters.timelines import Timeline, timelines
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.results import Result
+from gpuscope.text import brief
 from gpuscope.trace import NONE, Trace, number_of
 from gpuscope.units import align_columns, format_time
 
@@ -104,12 +105,12 @@ class SampledCounters(Result):
             NotAvailable: there are no samples.
         """
         if metric not in self.metrics:
-            raise InvalidArgument(f"metric is {metric!r}; sampled were {', '.join(self.metrics) or 'none'}")
+            raise InvalidArgument(f"metric is {brief(metric)}; sampled were {', '.join(self.metrics) or 'none'}")
         if not self.devices:
             raise NotAvailable(str(self))
         wanted = self.devices[0] if device is None else device
         if wanted not in self._timelines:
-            raise InvalidArgument(f"device is {device!r}; sampled were {', '.join(map(str, self.devices))}")
+            raise InvalidArgument(f"device is {brief(device)}; sampled were {', '.join(map(str, self.devices))}")
         timeline = self._timelines[wanted]
         return timeline.start_ns, timeline.rates[:, self.metrics.index(metric)]
 
@@ -234,7 +235,7 @@ class SampledCounters(Result):
             raise NotAvailable(str(self))
         lines = {metric: self.timeline(metric, device) for metric in (self.metrics if metrics is None else metrics)}
         if not lines:
-            raise InvalidArgument(f"metrics is {metrics!r}; sampled were {', '.join(self.metrics)}")
+            raise InvalidArgument(f"metrics is {brief(metrics)}; sampled were {', '.join(self.metrics)}")
         drawn = plots.axes_below_each_other(len(lines))
         begin = self._trace.counter_samples.start_ns.min()
         for ax, (metric, (start_ns, values)) in zip(drawn, lines.items(), strict=True):

@@ -225,9 +225,9 @@ def _checked(peaks: Mapping[str, float] | None) -> dict[str, float]:
     given = dict(peaks or {})
     for name, value in given.items():
         if name not in _KINDS and name not in _FLOAT_TYPES.values():
-            raise InvalidArgument(f"peaks has {name!r}; accepted are {', '.join(_KINDS)}, float64 and float8")
+            raise InvalidArgument(f"peaks has {brief(name)}; accepted are {', '.join(_KINDS)}, float64 and float8")
         if not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-            raise InvalidArgument(f"peaks has {value!r} for {name}; accepted are rates above 0")
+            raise InvalidArgument(f"peaks has {brief(value)} for {name}; accepted are rates above 0")
     return given
 
 

@@ -25,6 +25,7 @@ from gpuscope.exporters.page.memory import render
 from gpuscope.memory.categories import UNKNOWN, Phase, between_neighbours, by_phase, phase_of
 from gpuscope.memory.events import SOURCES, Frame, MemoryEvents
 from gpuscope.paths import check_writable, find_suffix, replacing
+from gpuscope.text import brief
 from gpuscope.trace import AUTOGRAD_ENGINE, NONE, Trace
 
 if TYPE_CHECKING:  # Matplotlib is optional
@@ -156,7 +157,7 @@ def read_timeline(trace: Trace, device: str | None = None) -> MemoryTimeline:
     first = next(iter(names))
     chosen = first if device is None or (str(device) == "cuda" and first != "cpu") else str(device)
     if chosen not in names:
-        raise InvalidArgument(f"device is {device!r}; the recording has allocations on {', '.join(names)}")
+        raise InvalidArgument(f"device is {brief(device)}; the recording has allocations on {', '.join(names)}")
     rows = np.flatnonzero(memory.ordinal == names[chosen])
     rows = rows[np.argsort(memory.start_ns[rows], kind="stable")]
     regions = _Regions(trace)

@@ -15,6 +15,7 @@ from gpuscope.beside import Workers
 from gpuscope.errors import InvalidArgument
 from gpuscope.exporters.protobuf import message
 from gpuscope.paths import as_path, check_writable, find_suffix, replacing
+from gpuscope.text import brief
 
 _PERFETTO_SUFFIXES = (".pftrace", ".perfetto-trace")
 _GSCOPE_SUFFIXES = (".gscope",)
@@ -88,7 +89,7 @@ def load_store(path: str | os.PathLike[str], salvage: bool = False) -> _core.Sto
         GpuscopeError: the file cannot be opened.
     """
     if not isinstance(salvage, bool):
-        raise InvalidArgument(f"salvage is {salvage!r}; accepted are True and False")
+        raise InvalidArgument(f"salvage is {brief(salvage)}; accepted are True and False")
     return _core.read_gscope(str(as_path(path)), salvage)
 
 

@@ -101,9 +101,11 @@ def find_max_batch_size(
     if limit is not None:
         _check_whole("limit", limit)
         if limit < multiple_of:
-            raise InvalidArgument(f"limit is {limit}; accepted is at least multiple_of, which is {multiple_of}")
+            raise InvalidArgument(
+                f"limit is {brief(limit)}; accepted is at least multiple_of, which is {brief(multiple_of)}"
+            )
     if isinstance(margin, bool) or not isinstance(margin, (int, float)) or not 0 <= margin < 1:
-        raise InvalidArgument(f"margin is {margin!r}; accepted is a share from 0 to below 1")
+        raise InvalidArgument(f"margin is {brief(margin)}; accepted is a share from 0 to below 1")
     check_progress(progress)
     optimizer = None if optimizer is False else optimizer
     model = fn_or_model if is_model(fn_or_model) else None
@@ -188,8 +190,9 @@ def _maker(shape: Sequence[int], dtype: Any, model: Any, device: Any) -> Callabl
 
 
 def _check_whole(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
-        raise InvalidArgument(f"{name} is {value!r}; accepted are whole numbers above 0")
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 0 < int(value) < 2**63:
+        limit = " and below 2**63" if isinstance(value, Integral) and value >= 2**63 else ""
+        raise InvalidArgument(f"{name} is {brief(value)}; accepted are whole numbers above 0{limit}")
 
 
 def _check_function(function: Any, given: dict[str, Any], training: bool) -> None:
@@ -212,7 +215,7 @@ def _check_model(
         or not isinstance(shape, Sequence)
         or not all(isinstance(each, Integral) and int(each) > 0 for each in shape)
     ):
-        raise InvalidArgument(f"input_shape is {shape!r}; accepted are a sample's sizes, as (3, 224, 224)")
+        raise InvalidArgument(f"input_shape is {brief(shape)}; accepted are a sample's sizes, as (3, 224, 224)")
     if not training:
         for name, value in (("make_target", make_target), ("loss", loss), ("optimizer", optimizer)):
             if value is not None:

@@ -19,6 +19,7 @@ from gpuscope.frameworks.torch_memory import TorchReports
 from gpuscope.late_imports import WhenImported
 from gpuscope.memory.allocation_watch import unwatch_allocations, watch_allocations
 from gpuscope.memory.events import COLUMNS, Frame, MemoryEvents
+from gpuscope.text import brief
 
 MAX_ENTRIES = 100_000
 MOST_ENTRIES = 100_000_000  # 6.4 GB; the core's limit
@@ -246,9 +247,11 @@ def _check(enabled: object, max_entries: object, stacks: object, context: object
         ("context", context, _CONTEXTS),
     ):
         if not any(value is one or (isinstance(value, str) and value == one) for one in accepted):
-            raise InvalidArgument(f"{name} is {value!r}; accepted are {', '.join(map(repr, accepted))}")
+            raise InvalidArgument(f"{name} is {brief(value)}; accepted are {', '.join(map(repr, accepted))}")
     if not isinstance(max_entries, int) or isinstance(max_entries, bool) or not 1 <= max_entries <= MOST_ENTRIES:
-        raise InvalidArgument(f"max_entries is {max_entries!r}; accepted are whole numbers from 1 to {MOST_ENTRIES:,}")
+        raise InvalidArgument(
+            f"max_entries is {brief(max_entries)}; accepted are whole numbers from 1 to {MOST_ENTRIES:,}"
+        )
 
 
 _lock = threading.RLock()

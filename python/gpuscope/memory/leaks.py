@@ -25,7 +25,7 @@ from gpuscope.memory.growth import FEWEST_GROWTHS, FEWEST_STEPS, Growth, leaks_i
 from gpuscope.memory.history import MemoryHistory
 from gpuscope.memory.holders import Holder, find_holders
 from gpuscope.results import Result
-from gpuscope.text import shown
+from gpuscope.text import brief, shown
 from gpuscope.units import format_bytes
 
 if TYPE_CHECKING:  # Matplotlib is optional
@@ -95,12 +95,13 @@ def find_leaks(
         raise InvalidArgument(f"fn is a {type(fn).__name__}; accepted are functions and other things to call")
     if not _is_whole(steps) or steps < FEWEST_STEPS:
         raise InvalidArgument(
-            f"steps is {steps!r}; accepted are whole numbers from {FEWEST_STEPS}: fewer do not tell growth from warm-up"
+            f"steps is {brief(steps)}; accepted are whole numbers from {FEWEST_STEPS}: fewer do not tell growth from "
+            "warm-up"
         )
     if warmup is not None and (not _is_whole(warmup) or not 0 <= warmup <= steps - FEWEST_STEPS + 1):
         raise InvalidArgument(
-            f"warmup is {warmup!r}; accepted are None and whole numbers from 0 to {steps - FEWEST_STEPS + 1}, "
-            "4 less than steps"
+            f"warmup is {brief(warmup)}; accepted are None and whole numbers from 0 to "
+            f"{brief(steps - FEWEST_STEPS + 1)}, 4 less than steps"
         )
     finder = LeakFinder(warmup)
     if fn is None:

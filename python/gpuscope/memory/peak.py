@@ -24,6 +24,7 @@ from gpuscope.memory.call_stacks import (
 from gpuscope.memory.categories import WITHOUT_PYTHON, backward_without_stack
 from gpuscope.memory.events import NEVER, Frame, Lifetimes, MemoryEvents, allocations_of, levels_of
 from gpuscope.results import Result, import_pandas
+from gpuscope.text import brief
 from gpuscope.units import align_columns, format_bytes
 
 if TYPE_CHECKING:  # Matplotlib is optional
@@ -170,7 +171,7 @@ def peak_memory(
     if events is None:
         events = history.history_events()
     elif not isinstance(events, MemoryEvents):
-        raise InvalidArgument(f"events is {events!r}; accepted are memory events and None")
+        raise InvalidArgument(f"events is {brief(events)}; accepted are memory events and None")
     allocations = allocations_of(events)
     levels = max(levels_of(events, allocations, device), key=lambda one: (one.on_gpu, one.most), default=None)
     notes = (f"{events.lost:,} older events are no longer kept",) if events.lost else ()

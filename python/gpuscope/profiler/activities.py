@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks.torch import TorchEnum
+from gpuscope.text import brief
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -158,7 +159,7 @@ def _member(item: object) -> ProfilerActivity:
 
 
 def _unknown(item: object) -> InvalidArgument:
-    return InvalidArgument(f"activities contains {item!r}; accepted are {_accepted()}")
+    return InvalidArgument(f"activities contains {brief(item)}; accepted are {_accepted()}")
 
 
 def _accepted() -> str:

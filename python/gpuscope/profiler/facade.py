@@ -25,6 +25,7 @@ from gpuscope.profiler.schedules import ProfilerAction, Schedule, check_action
 from gpuscope.profiler.windows import Annotations, Collector, ProfilerStats, Windows
 from gpuscope.recording import Analyses, Recording
 from gpuscope.regions import body_of
+from gpuscope.text import brief
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -759,14 +760,16 @@ def _words(action: ProfilerAction) -> str:
 def _check_callable(argument: str, value: object) -> None:
     """Raises InvalidArgument for what is neither callable nor None."""
     if value is not None and not callable(value):
-        raise InvalidArgument(f"{argument} is {value!r}; accepted is a callable or None")
+        raise InvalidArgument(f"{argument} is {brief(value)}; accepted is a callable or None")
 
 
 def _check_timeout(argument: str, value: object) -> None:
     """Raises InvalidArgument for what is no time: seconds from 0, or None."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if value is not None and not (number and value >= 0):  # type: ignore[operator]
-        raise InvalidArgument(f"{argument} must be non-negative: it is {value!r}; accepted are seconds from 0, or None")
+        raise InvalidArgument(
+            f"{argument} must be non-negative: it is {brief(value)}; accepted are seconds from 0, or None"
+        )
 
 
 def _check_flags(flags: Mapping[str, object]) -> dict[str, bool]:
@@ -775,7 +778,7 @@ def _check_flags(flags: Mapping[str, object]) -> dict[str, bool]:
         choices = name in _MAY_BE_OF_OPERATORS
         if value not in (True, False, None) and not (choices and value == _OPERATORS):
             accepted = f"True, False and {_OPERATORS!r}" if choices else "True and False"
-            raise InvalidArgument(f"{name} is {value!r}; accepted are {accepted}")
+            raise InvalidArgument(f"{name} is {brief(value)}; accepted are {accepted}")
     return {name: bool(value) for name, value in flags.items()}
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks.torch import TorchEnum
+from gpuscope.text import brief
 
 
 class ProfilerAction(TorchEnum):
@@ -48,7 +49,7 @@ class Schedule:
         for name, value in vars(self).items():
             least = 1 if name == "active" else 0
             if not hasattr(value, "__index__") or value < least:
-                raise InvalidArgument(f"schedule: {name} is {value!r}; accepted is an integer of at least {least}")
+                raise InvalidArgument(f"schedule: {name} is {brief(value)}; accepted is an integer of at least {least}")
 
     def __call__(self, step: int) -> ProfilerAction:
         """The action of a step, counted from 0."""
@@ -108,4 +109,6 @@ def check_action(step: int, action: object) -> ProfilerAction:
         if member == action:
             return member
     inner = "DEVICE_STOPPED is set internally; " if getattr(action, "name", "") == "DEVICE_STOPPED" else ""
-    raise InvalidArgument(f"{inner}schedule({step}) returned {action!r}; accepted are {', '.join(map(str, accepted))}")
+    raise InvalidArgument(
+        f"{inner}schedule({step}) returned {brief(action)}; accepted are {', '.join(map(str, accepted))}"
+    )

@@ -90,7 +90,7 @@ class Annotations:
     def add(self, key: str, value: str) -> None:
         """Adds text under ``metadata.<key>``, as the JSON value that trace formats want."""
         if not isinstance(value, str):
-            raise InvalidArgument(f"add_metadata: value is {value!r}; accepted is text")
+            raise InvalidArgument(f"add_metadata: value is {brief(value)}; accepted is text")
         self._set(key, json.dumps(value))
 
     def add_json(self, key: str, value: str) -> None:
@@ -98,7 +98,7 @@ class Annotations:
         try:
             json.loads(value)
         except (TypeError, ValueError) as error:
-            raise InvalidArgument(f"add_metadata_json: value is {value!r}; accepted is text in JSON") from error
+            raise InvalidArgument(f"add_metadata_json: value is {brief(value)}; accepted is text in JSON") from error
         self._set(key, value)
 
     def note(self, sentence: str) -> bool:
@@ -119,7 +119,7 @@ class Annotations:
 
     def _set(self, key: str, value: str) -> None:
         if not isinstance(key, str) or not key:
-            raise InvalidArgument(f"metadata: key is {key!r}; accepted is text that is not empty")
+            raise InvalidArgument(f"metadata: key is {brief(key)}; accepted is text that is not empty")
         for argument, text in (("key", key), ("value", value)):
             _check_text(f"metadata: {argument}", text)
         self._facts[f"{_METADATA}{key}"] = value
@@ -493,7 +493,7 @@ def _check_text(argument: str, value: object) -> str:
 
 def _check_choice(argument: str, value: object, accepted: tuple[str, ...]) -> None:
     if value not in accepted:
-        raise InvalidArgument(f"{argument} is {value!r}; accepted are {', '.join(map(repr, accepted))}")
+        raise InvalidArgument(f"{argument} is {brief(value)}; accepted are {', '.join(map(repr, accepted))}")
 
 
 def _interval_ns(argument: str, value: object, usual_ns: int, accepted: tuple[float, float]) -> int:
@@ -520,5 +520,5 @@ def _counter_interval(value: object) -> int:
 def _nanoseconds(argument: str, seconds: float) -> int:
     number = not isinstance(seconds, bool) and isinstance(seconds, (int, float))
     if not number or not math.isfinite(seconds) or not 1e-3 <= seconds <= 1e9:
-        raise InvalidArgument(f"{argument} is {seconds!r}; accepted are seconds from 0.001 to 1e9")
+        raise InvalidArgument(f"{argument} is {brief(seconds)}; accepted are seconds from 0.001 to 1e9")
     return round(seconds * 1e9)

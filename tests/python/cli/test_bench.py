@@ -45,6 +45,40 @@ def test_an_error_in_a_process_is_shown_with_its_own_traceback_alone(gpuscope):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "how"),
+    [
+        (("import sys; sys.exit(0)",), "SystemExit: 0"),
+        (("n += 1\nif n == 500: exit()", "-s", "n = 0"), "SystemExit: None"),
+        (("1", "-s", "quit()"), "SystemExit: None"),
+        (("1", "--compare", "exit()"), "SystemExit: None"),
+        (("1", "--flops", "exit()"), "SystemExit: None"),
+        (("raise GeneratorExit",), "GeneratorExit"),
+        (("exit()", "--processes", "2"), "SystemExit: None"),
+    ],
+)
+def test_code_that_leaves_the_program_measures_nothing_and_gets_one_sentence(gpuscope, tmp_path, arguments, how):
+    done = gpuscope("bench", *arguments, "--json", "x.json", *QUICK)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"gpuscope: the code to measure leaves the program ({how}); accepted is code that returns, or raises an "
+        "Exception\n"
+    )
+    assert not (tmp_path / "x.json").exists()
+
+
+def test_a_process_that_leaves_at_once_with_status_0_has_failed(gpuscope):
+    done = gpuscope("bench", "import os; os._exit(0)", "--processes", "2", *QUICK)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "gpuscope: a process ended with status 0 while it measured\n"
+
+
+@pytest.mark.parametrize("source", ["(" * 300 + "1" + ")" * 300, "+".join("1" * 20000), "9" * 5000])
+def test_python_that_is_too_much_for_the_compiler_is_refused(source):
+    with pytest.raises(InvalidArgument, match="expression is not valid Python"):
+        Namespace("").function(source, "expression")
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("1", "--processes", "2000"), "--processes is 2000; accepted are integers from 1 to 1000"),
@@ -338,6 +372,13 @@ def test_what_is_no_share_time_or_size_is_refused(read, text):
     with pytest.raises(argparse.ArgumentTypeError) as caught:
         read(text)
     assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize("read", [options.positive, options.ordinal, options.sizes])
+def test_numbers_of_thousands_of_digits_are_refused_and_cut_short(read):
+    with pytest.raises(argparse.ArgumentTypeError) as caught:
+        read("9" * 5000)
+    assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize(

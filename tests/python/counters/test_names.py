@@ -110,6 +110,11 @@ def test_the_command_says_when_nothing_matches(chip, capsys):
     assert "none of 5 counters matches" in capsys.readouterr().err
 
 
+def test_a_device_beyond_the_drivers_type_gets_one_sentence(capsys):
+    assert main(["counters", "--device", "99999999999"]) == 2
+    assert capsys.readouterr().err == ("gpuscope: device is 99999999999; accepted are integers from 0 to 2147483647\n")
+
+
 def test_the_command_says_why_there_are_none(monkeypatch, capsys):
     def refuse(device):
         raise NotAvailable("reading hardware counters is not available: no driver")

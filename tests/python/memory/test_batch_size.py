@@ -269,6 +269,7 @@ BAD = {
     "limit is 2.5; accepted are whole numbers above 0": {"limit": 2.5},
     "steps is True; accepted are whole numbers above 0": {"steps": True},
     "multiple_of is -1; accepted are whole numbers above 0": {"multiple_of": -1},
+    "limit is an integer of 1329 bits; accepted are whole numbers above 0 and below 2**63": {"limit": 10**400},
     "limit is 7; accepted is at least multiple_of, which is 8": {"limit": 7, "multiple_of": 8},
     "margin is 1; accepted is a share from 0 to below 1": {"margin": 1},
     "input_shape is given with a function; a function is called with the batch size alone": {"input_shape": (3,)},

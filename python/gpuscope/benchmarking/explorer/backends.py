@@ -155,7 +155,7 @@ class TorchBackend(Backend):
 def choose(backend: str | None) -> tuple[Backend, Backend | None, str]:
     """The library of the CPU, that of the GPU or None, and why there is none; for `backend` see `explore`."""
     if backend not in (None, "torch", "cupy", "numpy"):
-        raise InvalidArgument(f"backend is {backend!r}; accepted are torch, cupy and numpy")
+        raise InvalidArgument(f"backend is {brief(backend)}; accepted are torch, cupy and numpy")
     if backend in ("torch", "cupy") and _module(backend) is None:
         raise NotAvailable(
             f"{backend} is not installed; pip install {'torch' if backend == 'torch' else 'cupy-cuda13x'}"

@@ -74,7 +74,7 @@ def explore(
     kinds = chosen(operations)
     numbers = _checked_sizes(sizes)
     if dtype not in DTYPES:
-        raise InvalidArgument(f"dtype is {dtype!r}; accepted are {' and '.join(DTYPES)}")
+        raise InvalidArgument(f"dtype is {brief(dtype)}; accepted are {' and '.join(DTYPES)}")
     budget = check_budget(budget)
     cpu, gpu, why = backends.choose(backend)
     started, clock = time.time(), time.perf_counter()

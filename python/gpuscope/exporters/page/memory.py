@@ -20,6 +20,7 @@ from gpuscope.memory.categories import CATEGORIES, WITHOUT_PYTHON, backward_with
 from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of, counted_events
 from gpuscope.page.markup import island, page_of
 from gpuscope.paths import check_writable, replacing
+from gpuscope.text import brief
 from gpuscope.units import format_bytes
 
 SCRIPTS = ("units.js", "theme.js", "pen.js", "keys.js", "memory.js")
@@ -102,7 +103,7 @@ def _device(events: MemoryEvents, device: int | None) -> int:
     ordinals, counts = np.unique(events.device, return_counts=True)
     if device is not None:
         if device not in ordinals:
-            raise InvalidArgument(f"device is {device!r}; the history has events of {_names(ordinals.tolist())}")
+            raise InvalidArgument(f"device is {brief(device)}; the history has events of {_names(ordinals.tolist())}")
         return int(device)
     on_gpu = ordinals != HOST
     return int(ordinals[np.argmax(np.where(on_gpu, counts, 0))]) if on_gpu.any() else HOST
