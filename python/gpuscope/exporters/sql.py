@@ -310,9 +310,7 @@ class Database:
         if isinstance(query, str) and is_utf8(query):
             cursor = self._until_interrupted(partial(self._connection.execute, query))
         if cursor is None:
-            raise InvalidArgument(
-                f"query is {brief(query)}; accepted is a statement of SQL in UTF-8, as 'select * from kernels'"
-            )
+            raise _no_statement(query)
         return cursor, tuple(column[0] for column in cursor.description or ())
 
     def _until_interrupted(self, call: Callable[[], Any]) -> Any:
@@ -409,6 +407,8 @@ def write_query(trace: Trace, query: str, path: str | os.PathLike[str]) -> None:
         InvalidArgument: the suffix is another, or the query cannot be run.
         GpuscopeError: the file cannot be written.
     """
+    if not is_utf8(query):
+        raise _no_statement(query)
     with replacing(check_writable(path, _PARQUET)) as file:
         target = f"/proc/self/fd/{file.fileno()}"  # a file of DuckDB's own would have other permissions
         try:
@@ -463,6 +463,12 @@ def _import_duckdb() -> Any:
             "SQL is not available: DuckDB is not installed; `pip install 'gpuscope[sql]'` has it"
         ) from error
     return duckdb
+
+
+def _no_statement(query: object) -> InvalidArgument:
+    return InvalidArgument(
+        f"query is {brief(query)}; accepted is a statement of SQL in UTF-8, as 'select * from kernels'"
+    )
 
 
 def _sentence(error: Exception) -> str:

@@ -191,7 +191,7 @@ def _maker(shape: Sequence[int], dtype: Any, model: Any, device: Any) -> Callabl
 
 def _check_whole(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, Integral) or not 0 < int(value) < 2**63:
-        limit = " and below 2**63" if isinstance(value, Integral) and value >= 2**63 else ""
+        limit = " and below 2**63" if isinstance(value, Integral) and int(value) >= 2**63 else ""
         raise InvalidArgument(f"{name} is {brief(value)}; accepted are whole numbers above 0{limit}")
 
 

@@ -450,6 +450,10 @@ def test_wrong_arguments_get_one_sentence(saved: str, tmp_path: Path, capsys: py
         (["sql", str(tmp_path / "none.gscope"), "select 1"], "there is no such file"),
         (["sql", saved, "select 1", "--parquet", str(tmp_path / "x.txt")], ".parquet"),
         (["sql", saved, "select 1", "--csv", "--json"], "not allowed with"),
+        (["sql", saved, "select '\udcff'", "--parquet", str(tmp_path / "x.parquet")], "a statement of SQL in UTF-8"),
+        (["sql", saved, "select 1", "--parquet", "a\0b.parquet"], "path must be the name of a file in UTF-8"),
+        (["sql", saved, "select 1", "--parquet", "\udcff.parquet"], "path must be the name of a file in UTF-8"),
+        (["sql", "", "select 1"], "path must be the name of a file in UTF-8"),
     ):
         assert main(arguments) == 2, arguments
         error = capsys.readouterr().err
