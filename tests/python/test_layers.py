@@ -30,7 +30,7 @@ CPP_LADDER = (
 )
 # "gpuscope" is the package's own __init__: what users import, and what the tools above it are built from.
 PYTHON_LADDER = (
-    ("_core", "beside", "text"),
+    ("_core", "beside", "local_server", "text"),
     ("errors",),
     ("arguments",),
     ("paths", "stats", "units"),

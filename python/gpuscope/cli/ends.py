@@ -21,6 +21,8 @@ _OS = ("os", "posix")  # the second is where pickle looks for what the first has
 _GIVEN_UP = "gpuscope: a second signal, or Python that did not run, ended this before all was written\n"
 _SPARE_FILES = 8
 INTERRUPTED = 128 + signal.SIGINT  # as shells report it
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""What ends a service, and what ends the programs of a session."""
 _FOLDERS = tuple(sys.path[1:])  # without the first, whose place the program's folder takes
 
 
@@ -56,6 +58,35 @@ def own_imports() -> Iterator[None]:
         yield
     finally:
         sys.path = of_program
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """While open, what ends a service or a session ends the block as Ctrl-C does, and then the process.
+
+    A log is written, a terminal given back and a temporary file removed, before.
+    """
+    if threading.current_thread() is not threading.main_thread():  # which alone has handlers
+        yield
+        return
+
+    def end(number: int, frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    ours = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]  # nohup ignores one
+    for number in ours:
+        signal.signal(number, end)
+    try:
+        yield
+    except SystemExit as error:
+        for number in ours:
+            if error.code == 128 + number:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)  # which the first process of a container outlives
+        raise
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class Ends:

@@ -4,22 +4,19 @@
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import sys
 import textwrap
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from typing import NoReturn
 
 from gpuscope.arguments import type_of_option
 from gpuscope.cli import console
 from gpuscope.cli import options as options_of
 from gpuscope.cli.console import Console
+from gpuscope.cli.ends import ENDING, ended_by_signals
 from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument, NotAvailable
 from gpuscope.monitor.gpu_monitor import LONGEST, SHORTEST, GPUMonitor
 from gpuscope.monitor.host import host_snapshot
@@ -38,7 +35,6 @@ _INTERVAL_S = 1.0
 _INTERVAL_OF_PAGE_S = 0.5
 _LONGEST_SLEEP_S = 0.05  # between two looks for samples: how late a row is at most
 _COLUMNS = 80  # of a snapshot
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def _interval(text: str) -> float:
@@ -169,7 +165,7 @@ def _running(options: argparse.Namespace, interval: float) -> Iterator[GPUMonito
         GpuscopeError: at the end, however it came: the log could not be written.
     """
     monitor = GPUMonitor(options.log, interval)
-    with _ended_by_signals():
+    with ended_by_signals():
         try:
             with ExitStack() as open_things:
                 open_things.enter_context(warnings.catch_warnings())
@@ -185,35 +181,6 @@ def _running(options: argparse.Namespace, interval: float) -> Iterator[GPUMonito
                 console.errors().note(monitor.hangs)
             if monitor.error:
                 raise GpuscopeError(monitor.error)
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """While open, what ends a service or a session ends the block as Ctrl-C does, and then the process.
-
-    A log is written, and a terminal given back, before.
-    """
-    if threading.current_thread() is not threading.main_thread():  # which alone has handlers
-        yield
-        return
-
-    def end(number: int, frame: object) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    ours = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]  # nohup ignores one
-    for number in ours:
-        signal.signal(number, end)
-    try:
-        yield
-    except SystemExit as error:
-        for number in ours:
-            if error.code == 128 + number:
-                signal.signal(number, signal.SIG_DFL)
-                os.kill(os.getpid(), number)  # which the first process of a container outlives
-        raise
-    finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _tell_of_no_gpu(monitor: GPUMonitor) -> None:
@@ -323,7 +290,7 @@ def _show_page(options: argparse.Namespace, samples: Sequence[GpuSample] | None)
             look = Look.of_last_time()
             samples = first.draw(monitor, look)
             show = _page()
-        show(monitor, samples, look, _ENDING)
+        show(monitor, samples, look, ENDING)
     return 0
 
 

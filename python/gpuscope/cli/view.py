@@ -9,18 +9,21 @@ import hmac
 import re
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from pathlib import Path
 
 from gpuscope.cli import console
+from gpuscope.cli.console import Console
+from gpuscope.cli.ends import ended_by_signals
 from gpuscope.cli.export import add_recording, exit_code, open_recording
 from gpuscope.cli.options import whole
 from gpuscope.errors import InvalidArgument
+from gpuscope.local_server import ADDRESS, LocalHandler, LocalServer
 from gpuscope.text import brief
 
-_ADDRESS = "127.0.0.1"
 _MOST_PORT = 65535
 # The page needs nothing but itself and events; a browser asks for an icon, which there is not.
 _HEADERS = {
@@ -38,7 +41,7 @@ class View:
 
     description = (
         "Shows the page of a recording in the browser: timeline, tables, tree, idle time, findings. A server on\n"
-        "127.0.0.1 hands it out, under an address that only its printed URL says, until Ctrl-C; no file is written.\n"
+        "127.0.0.1 hands it out, under an address that only its printed URL says, until Ctrl-C. No file has it.\n"
         "To look from another machine, forward the port: ssh -L 8000:127.0.0.1:8000 HOST."
     )
     examples = """\
@@ -64,19 +67,18 @@ class View:
             server = PageServer(report.text, report.events, options.port)
         except OSError as error:
             raise InvalidArgument(f"--port is {options.port}, which cannot be had: {error.strerror}") from error
-        with server:
+        with ended_by_signals(), server:
             out = console.output()
             out.line((server.url, "bold"))
             if sys.stdout is not None:
                 sys.stdout.flush()  # who reads it through a pipe waits for it
             progress.line(("Ctrl-C ends it", "dim"))
-            if not options.no_browser:
-                _open(server.url)
-            server.serve()
+            with contextlib.nullcontext() if options.no_browser else _opened(server.url, progress):
+                server.serve()
         return exit_code(recording)
 
 
-class PageServer(ThreadingHTTPServer):
+class PageServer(LocalServer):
     """Hands out one page and stretches of its events, to this machine, under an address that cannot be guessed.
 
     Attributes:
@@ -85,11 +87,8 @@ class PageServer(ThreadingHTTPServer):
         path: the address, behind the host.
     """
 
-    daemon_threads = True
-    allow_reuse_address = True
-
     def __init__(self, page: str, events: Callable[[int, int], str | None], port: int = 0) -> None:
-        super().__init__((_ADDRESS, port), _Handler)
+        super().__init__(port, _Handler)
         self.page = page.encode("utf-8", "backslashreplace")
         self.events = events
         self.path = f"/{secrets.token_urlsafe(16)}/"
@@ -97,39 +96,36 @@ class PageServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """What a browser opens."""
-        return f"http://{_ADDRESS}:{self.server_port}{self.path}"
+        return f"http://{ADDRESS}:{self.server_port}{self.path}"
 
     @property
     def hosts(self) -> Sequence[str]:
-        """What a browser may call this server: a page of others whose name leads here is refused."""
-        return tuple(f"{name}:{self.server_port}" for name in (_ADDRESS, "localhost"))
+        """What a browser may call this server."""
+        return tuple(f"{name}:{self.server_port}" for name in (ADDRESS, "localhost"))
+
+    def is_own(self, host: str) -> bool:
+        """Whether it is one of `hosts`: a page of others whose name leads here is refused."""
+        return host.lower() in self.hosts
 
     def serve(self) -> None:
         """Answers until Ctrl-C."""
         with contextlib.suppress(KeyboardInterrupt):
             self.serve_forever()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away is no error."""
-        if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(request, client_address)
 
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LocalHandler):
     server: PageServer
-    server_version, sys_version = "gpuscope", ""
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 (the base class calls it so)
         self._answer(with_page=True)
 
-    def do_HEAD(self) -> None:
+    def do_HEAD(self) -> None:  # noqa: N802
         self._answer(with_page=False)
 
     def _answer(self, with_page: bool) -> None:
         path, _, query = self.path.partition("?")
-        is_ours = self.headers.get("Host", "").lower() in self.server.hosts
         own = self.server.path
-        if not is_ours or not hmac.compare_digest(path[: len(own)].encode(), own.encode()):
+        if not hmac.compare_digest(path[: len(own)].encode(), own.encode()):
             self.send_error(HTTPStatus.NOT_FOUND)
         elif path == own:
             self._send(self.server.page, "text/html", with_page)
@@ -156,18 +152,29 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if with_page:
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 (the base class names it so)
-        """Nothing: the terminal is the reader's."""
+            self.send_body(body)
 
 
-def _open(url: str) -> None:
-    """Shows a page in the browser; one that runs in the terminal returns only when its reader leaves it."""
-    import threading
+@contextlib.contextmanager
+def _opened(url: str, progress: Console) -> Iterator[None]:
+    """Shows a page in the browser, by a file that leads there: every user sees what arguments a browser has.
+
+    The file is this user's alone, and there while the block is. A browser of the terminal returns only when its reader
+    leaves it.
+    """
     import webbrowser
 
-    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+    with contextlib.ExitStack() as open_things:
+        try:
+            folder = tempfile.TemporaryDirectory(prefix="gpuscope-view-", ignore_cleanup_errors=True)
+            page = Path(open_things.enter_context(folder)) / "open.html"
+            page.touch(mode=0o600)
+            page.write_text(f'<meta http-equiv="refresh" content="0;url={url}"><a href="{url}">gpuscope view</a>\n')
+        except OSError as error:
+            progress.note(f"the browser is not opened, as no temporary file can be written: {error.strerror or error}")
+        else:
+            threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
+        yield
 
 
 def _port(text: str) -> int:

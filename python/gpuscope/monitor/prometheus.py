@@ -13,17 +13,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from gpuscope import _core
 from gpuscope.errors import GpuscopeError, NotAvailable
+from gpuscope.local_server import ADDRESS, LocalHandler, LocalServer
 from gpuscope.monitor.gpu_monitor import GPUMonitor
 from gpuscope.monitor.sample import GpuSample
 from gpuscope.paths import write_text
 
-ADDRESS = "127.0.0.1"  # whoever may read it from elsewhere is for the machine's owner to say
 _PREFIX = "gpuscope_"
 BOARD_FILES = ("board.json", "alerts.yml")
 
@@ -307,28 +308,45 @@ COLLECTORS: Mapping[str, Callable[[GPUMonitor], Any]] = {"gpuscope": Collector, 
 def serve(monitor: GPUMonitor, port: int, names: str = "gpuscope") -> Iterator[None]:
     """Serves a monitor's latest samples at ``http://127.0.0.1:PORT/metrics`` while open; `names` are of `COLLECTORS`.
 
+    Requests name this machine in their Host header: localhost, any address, or a name of its own. Whoever may read it
+    from elsewhere is for the machine's owner to say, by a proxy.
+
     Raises:
         NotAvailable: prometheus-client is not installed.
         GpuscopeError: the port cannot be had.
     """
     try:
-        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client import CollectorRegistry, MetricsHandler
     except ImportError:
         raise NotAvailable(
             "--prometheus is not available: prometheus-client is not installed; pip install 'gpuscope[monitor]'"
         ) from None
-    registry = CollectorRegistry()
-    registry.register(COLLECTORS[names](monitor))
+    figures = CollectorRegistry()
+    figures.register(COLLECTORS[names](monitor))
+
+    class Handler(LocalHandler, MetricsHandler):
+        registry = figures
+
+        def do_GET(self) -> None:  # noqa: N802 (the base class calls it so)
+            try:
+                super().do_GET()
+            except OSError:  # the client has gone
+                raise
+            except Exception:  # as prometheus-client's, for some Accept headers
+                self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR)
+
     try:
-        server, thread = start_http_server(port, ADDRESS, registry)
+        server = LocalServer(port, Handler)
     except OSError as error:
         raise GpuscopeError(f"cannot serve at {ADDRESS}:{port}: {error.strerror or error}") from error
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def board_paths(folder: Path) -> list[Path]:

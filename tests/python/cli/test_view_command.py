@@ -10,11 +10,13 @@ import queue
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
 import urllib.parse
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -271,12 +273,18 @@ def test_the_view_stays_with_what_it_has_once_the_server_has_ended(long_recordin
     assert '"events":null' in ServedReport(Trace(steps_store())).text
 
 
+def redirected(url):
+    """Where a file that a browser was given leads, and the file."""
+    path = Path(urllib.request.url2pathname(urllib.parse.urlsplit(url).path))
+    return re.search(r"url=(http://127[^\"]+)", path.read_text())[1], path
+
+
 def test_the_browser_is_opened_unless_it_is_not_wanted(recording, monkeypatch, capsys):
-    shown, urls = queue.SimpleQueue(), []
+    shown, found = queue.SimpleQueue(), []
     monkeypatch.setattr("webbrowser.open", shown.put)
-    monkeypatch.setattr(PageServer, "serve", lambda server: urls.append(shown.get(timeout=60)))
+    monkeypatch.setattr(PageServer, "serve", lambda server: found.append(redirected(shown.get(timeout=60))))
     assert cli.main(["view", recording]) == 0
-    (url,) = urls
+    ((url, _),) = found
     assert capsys.readouterr().out.strip() == url
     assert urllib.parse.urlsplit(url).hostname == "127.0.0.1"
     monkeypatch.setattr(PageServer, "serve", lambda server: None)
@@ -284,11 +292,51 @@ def test_the_browser_is_opened_unless_it_is_not_wanted(recording, monkeypatch, c
     assert shown.empty()
 
 
+def test_the_address_is_in_a_private_file_and_no_argument_of_the_browser(recording, monkeypatch, capsys):
+    shown, found = queue.SimpleQueue(), []
+
+    def look(server):
+        argument = shown.get(timeout=60)
+        path = redirected(argument)[1]
+        modes = [stat.S_IMODE(each.stat().st_mode) for each in (path, path.parent)]
+        found.append((server.path.strip("/") in argument, modes, path))
+
+    monkeypatch.setattr("webbrowser.open", shown.put)
+    monkeypatch.setattr(PageServer, "serve", look)
+    assert cli.main(["view", recording]) == 0
+    ((is_told, modes, path),) = found
+    assert (is_told, modes) == (False, [0o600, 0o700])
+    assert not path.parent.exists()
+
+
+def test_the_private_file_goes_when_the_command_is_terminated(recording, tmp_path, monkeypatch):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    command = [sys.executable, "-m", "gpuscope", "view", recording]
+    variables = {**os.environ, "TMPDIR": str(folder), "BROWSER": "true"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=variables) as it:
+        urllib.request.urlopen(it.stdout.readline().strip()).close()  # it is serving by now
+        assert len([*folder.glob("gpuscope-view-*/open.html")]) == 1
+        it.terminate()
+        assert it.wait(30) == -signal.SIGTERM
+    assert [*folder.iterdir()] == []
+
+
+def test_without_room_for_the_private_file_the_page_is_served_and_it_is_said(recording, monkeypatch, capsys):
+    served = []
+    monkeypatch.setattr("tempfile.TemporaryDirectory", lambda **_: os.mkdir("/proc/none"))
+    monkeypatch.setattr("webbrowser.open", lambda url: served.append("a browser"))
+    monkeypatch.setattr(PageServer, "serve", lambda server: served.append("the page"))
+    assert cli.main(["view", recording]) == 0
+    assert served == ["the page"]
+    assert "the browser is not opened, as no temporary file can be written" in capsys.readouterr().err
+
+
 def test_a_browser_of_the_terminal_gets_the_page_while_the_command_waits_for_it(recording, monkeypatch):
     got = queue.SimpleQueue()
 
     def open_in_terminal(url):
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:
+        with contextlib.suppress(OSError), urllib.request.urlopen(redirected(url)[0], timeout=10) as answer:
             got.put(answer.status)
 
     def serve_once(server):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import re
 import socket
@@ -251,6 +252,35 @@ def test_it_is_served_on_this_machine_alone_and_ends(port):
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind((prometheus.ADDRESS, port))
+
+
+def status_of(port, **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    with contextlib.closing(connection):
+        connection.request("GET", "/metrics", headers=headers)
+        return connection.getresponse().status
+
+
+def test_requests_name_the_machine_and_no_page_of_others_reads_the_figures(port):
+    with prometheus.serve(FakeMonitor(taken(sample(gpu()))), port):
+        for host in (f"localhost:{port}", "127.0.0.1:9401", "10.0.0.7:9400", f"{socket.gethostname()}:{port}"):
+            assert status_of(port, Host=host) == 200
+        assert status_of(port, Host=f"evil.example:{port}") == 404
+
+
+def test_figures_are_served_beside_connections_that_stand_still(port):
+    with prometheus.serve(FakeMonitor(taken(sample(gpu()))), port), contextlib.ExitStack() as open_things:
+        for _ in range(100):
+            held = open_things.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            held.sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
+        assert status_of(port) == 200
+
+
+def test_a_header_that_the_library_cannot_read_writes_nothing_on_the_terminal(port, capfd):
+    with prometheus.serve(FakeMonitor(taken(sample(gpu()))), port):
+        assert status_of(port, Accept="application/openmetrics-text; version=x.y") in (200, 500)
+        assert status_of(port) == 200
+    assert capfd.readouterr().err == ""
 
 
 def test_a_port_that_is_taken_is_told_in_a_sentence():

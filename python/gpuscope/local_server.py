@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HTTP for this machine alone, which goes on answering whatever its clients do."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import re
+import socket
+import sys
+import threading
+import time
+from functools import cached_property
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+ADDRESS = "127.0.0.1"
+_MOST_CONNECTIONS = 32  # a browser opens six, and some that it may never use
+_PATIENCE_S = 10.0  # for a request as a whole, and for each piece of an answer
+_PIECE_BYTES = 1 << 16
+_PAUSE_S = 0.1
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:]+)(:\d{1,5})?")
+
+
+class LocalServer(ThreadingHTTPServer):
+    """Listens on 127.0.0.1, with a thread for each connection.
+
+    A connection ends when its request or the next piece of its answer takes more than ten seconds. When more than 32
+    are open, the one ends that has waited longest, first of those without a whole request.
+
+    Raises:
+        OSError: the port is not available.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, port: int, handler: type[LocalHandler]) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[socket.socket, tuple[bool, float]] = {}  # whether it is answered, and until when it may be
+        super().__init__((ADDRESS, port), handler)
+
+    def is_own(self, host: str) -> bool:
+        """Whether a Host header names this machine: by an address, as localhost, or by a name of its own.
+
+        A page of others reaches this server under its own name (DNS rebinding), which is refused.
+        """
+        found = _HOST.fullmatch(host.lower())
+        if found is None:
+            return False
+        name = found[1].strip("[]").removesuffix(".")
+        with contextlib.suppress(ValueError):
+            return bool(ipaddress.ip_address(name))
+        return name == "localhost" or name in self._names
+
+    @cached_property
+    def _names(self) -> set[str]:
+        own = socket.gethostname().lower()
+        return {own, own.partition(".")[0], socket.getfqdn().lower()}  # the last may ask a name server
+
+    def keep(self, request: socket.socket) -> None:
+        """Gives a connection, whose request has arrived, the time for the next piece of its answer."""
+        with self._lock:
+            if request in self._waiting:
+                self._waiting[request] = (True, time.monotonic() + _PATIENCE_S)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accepts a connection; waits a moment when that fails, as it does while the process has no file left."""
+        try:
+            return super().get_request()
+        except OSError:
+            with self._lock:
+                self._end_longest()
+            time.sleep(_PAUSE_S)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Starts the thread of a connection."""
+        with self._lock:
+            if len(self._waiting) >= _MOST_CONNECTIONS:
+                self._end_longest()
+            self._waiting[request] = (False, time.monotonic() + _PATIENCE_S)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no further thread can be started
+            self.shutdown_request(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Closes a connection."""
+        with self._lock:
+            self._waiting.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Ends the connections whose time is over; called twice a second."""
+        now = time.monotonic()
+        with self._lock:
+            for request in [each for each, (_, until) in self._waiting.items() if until < now]:
+                self._end(request)
+
+    def _end_longest(self) -> None:
+        if self._waiting:
+            self._end(min(self._waiting, key=self._waiting.__getitem__))
+
+    def _end(self, request: socket.socket) -> None:
+        """Wakes the thread of a connection, which closes it. With the lock, before which no thread closes its own."""
+        del self._waiting[request]
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is no error."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
+class LocalHandler(BaseHTTPRequestHandler):
+    """Answers requests whose one Host header is the server's."""
+
+    server: LocalServer
+    server_version, sys_version = "gpuscope", ""
+
+    def parse_request(self) -> bool:
+        """False where the request has been refused."""
+        if not super().parse_request():
+            return False
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or not self.server.is_own(hosts[0]):
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return False
+        self.server.keep(self.connection)
+        return True
+
+    def send_body(self, body: bytes) -> None:
+        """Sends it in pieces, each of which has its own time: pages go through slow tunnels too."""
+        for begin in range(0, len(body), _PIECE_BYTES):
+            self.wfile.write(body[begin : begin + _PIECE_BYTES])
+            self.server.keep(self.connection)
+
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 (the base class names it so)
+        """Nothing: the terminal is the reader's."""
