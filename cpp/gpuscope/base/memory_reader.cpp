@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/base/memory_reader.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -40,8 +41,9 @@ bool MemoryReader::open_file() noexcept {
   if (syscall(kCloseRange, 0U, ~0U, kUnshareFiles) != 0) {
     return false;
   }
-  file_ = memfd_create("gpuscope", MFD_CLOEXEC);
-  if (file_ < 0 || ftruncate(file_, kMaxBytes) != 0) {
+  // Sealed: other processes of the user could cut it, and what is mapped beyond its end would end the program.
+  file_ = memfd_create("gpuscope", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (file_ < 0 || ftruncate(file_, kMaxBytes) != 0 || fcntl(file_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
     return false;
   }
   void* mapped = mmap(nullptr, kMaxBytes, PROT_READ, MAP_SHARED, file_, 0);

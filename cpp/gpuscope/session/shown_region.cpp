@@ -40,18 +40,26 @@ ShownRegion& ShownRegion::process() {
   return shown;
 }
 
+bool ShownRegion::holds_file() const noexcept {
+  struct stat found {};
+  return file_ >= 0 && fstat(file_, &found) == 0 && found.st_dev == device_ && found.st_ino == inode_;
+}
+
 void ShownRegion::begin(int file, int64_t offset) {
   end();
-  const int copy = fcntl(file, F_DUPFD_CLOEXEC, 0);
+  struct stat found {};
+  const int copy = fstat(file, &found) == 0 ? fcntl(file, F_DUPFD_CLOEXEC, 0) : -1;
   if (copy < 0) {
     throw std::system_error(errno, std::generic_category(), "fcntl");
   }
-  if (file_ < 0) {
+  if (!holds_file()) {  // the first, or the program has closed the one before and may have its number
     file_ = copy;
   } else {
     dup3(copy, file_, O_CLOEXEC);
     close(copy);
   }
+  device_ = found.st_dev;
+  inode_ = found.st_ino;
   offset_ = offset;
   is_new_.store(true);
   process_.store(getpid());
@@ -67,7 +75,7 @@ void ShownRegion::show(std::string_view name) noexcept {
   std::ranges::copy(text, bytes.begin() + kTextAt);
   const uint32_t sum = checksum({bytes.data() + kTextAt, kBytes - kTextAt});
   std::memcpy(bytes.data(), &sum, sizeof(sum));
-  if (is_new_.exchange(false) || bytes != last_) {
+  if ((is_new_.exchange(false) || bytes != last_) && holds_file()) {
     last_ = bytes;
     static_cast<void>(!pwrite(file_, bytes.data(), bytes.size(), offset_));
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <array>
@@ -15,8 +16,9 @@ namespace gpuscope::session {
 /// and filled up with zeros. `monitor/programs.py` reads it.
 ///
 /// The file is written to and not mapped, as whoever cuts it short would end the program. Once there is one, its
-/// descriptor stays for good, so that the decode thread never writes to another file that has its number. `show` is the
-/// decode thread's, the rest one thread's at a time. Nothing in the child of a fork.
+/// descriptor stays for good, so that the decode thread never writes to another file that has its number; where the
+/// program has closed it, nothing is written. `show` is the decode thread's, the rest one thread's at a time. Nothing in
+/// the child of a fork.
 class ShownRegion {
  public:
   static constexpr std::size_t kBytes = 200;
@@ -31,9 +33,13 @@ class ShownRegion {
  private:
   using Bytes = std::array<char, kBytes>;
 
+  bool holds_file() const noexcept;
+
   std::atomic<pid_t> process_{0};  // that shows something; 0: nothing is shown
   std::atomic<bool> is_new_{false};
   std::atomic<int> file_{-1};
+  std::atomic<dev_t> device_{0};  // and inode: which file the descriptor is of
+  std::atomic<ino_t> inode_{0};
   std::atomic<int64_t> offset_{0};
   Bytes last_{};  // that was written
 };

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What programs that are profiled say of themselves to a monitor: a small page in memory for each, of the same user.
 
-A page is a file of 1,024 bytes that the program writes through a mapping at a step, ten times a second at most, and
-takes away when it ends; in which region it is stands in a part of its own, which the thread that decodes recordings
-writes. Readers copy it, so that a file that is cut while they look harms nobody, and believe it where
-its checksum fits and its process lives. Files are those of the user alone; whatever else lies there is left alone.
+A page is a file of 1,024 bytes that the program writes at a step, ten times a second at most, and takes away when it
+ends; in which region it is stands in a part of its own, which the thread that decodes recordings writes. Neither they
+nor readers map the file, so that cutting it harms nobody. Readers believe it where its checksum fits and its process
+lives. Files are those of the user alone; whatever else lies there is left alone.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-import mmap
 import os
 import re
 import stat
@@ -33,9 +33,8 @@ OPT_OUT = "GPUSCOPE_NO_STATUS_PAGE"
 _BYTES = 1024
 _EVERY_S = 0.1
 _RATE_S = 2.0  # that the rate of steps is of
-_MOST_FILES = 256  # that a reader looks at
 
-# Mark, count of writes (odd while one is under way), checksum of what follows; then the process, when it started, the
+# Mark, count of writes (even), checksum of what follows; then the process, when it started, the
 # time, the number of the step (-1: none yet) and the rate, and three texts.
 _HEAD = struct.Struct("<8sII")
 _BODY = struct.Struct("<QQqqd64s192s512s")
@@ -117,7 +116,8 @@ class StatusPage:
         self._lock = threading.RLock()
         self._pid = 0
         self._path: Path | None = None
-        self._map: mmap.mmap | None = None
+        self._file = -1
+        self._identity: os.stat_result | None = None  # of the file: the program may close all that it has
         self._writes = 0
         self._due = 0.0
         self._points: deque[tuple[float, int]] = deque(maxlen=64)
@@ -140,7 +140,7 @@ class StatusPage:
     def step(self, number: int, state: str) -> None:
         """Says that a step began, and what the profiler does; most calls look at the clock and no more."""
         now = time.monotonic()
-        if now < self._due or self._map is None:
+        if now < self._due or self._identity is None:
             return
         self._step, self._state = number, state
         self._points.append((now, number))
@@ -160,12 +160,21 @@ class StatusPage:
         path, self._path = self._path, None
         _core.hide_region()
         with self._lock:
-            kept, self._map = self._map, None
-            if kept is not None:
-                kept.close()
+            self._release()
         with suppress(OSError):
             path.unlink()
         self._pid = 0
+
+    def _release(self) -> None:
+        if self._is_there():
+            os.close(self._file)
+        self._identity = None
+
+    def _is_there(self) -> bool:
+        """Whether the descriptor is still the page's, and not another file's since the program closed it."""
+        with suppress(OSError):
+            return self._identity is not None and os.path.samestat(os.fstat(self._file), self._identity)
+        return False
 
     def _make(self) -> None:
         where, pid = folder(), os.getpid()
@@ -182,25 +191,23 @@ class StatusPage:
             path.unlink()  # of a process of that number on another boot
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(file, 0, _BYTES)  # a full file system is told now, and not by a signal later
-            made = mmap.mmap(file, _BYTES)
+            os.posix_fallocate(file, 0, _BYTES)
             _core.show_region(file, _REGION_AT)
         except BaseException:
+            os.close(file)
             path.unlink()
             raise
-        finally:
-            os.close(file)
-        self._map, self._path, self._started = made, path, started
+        self._release()  # of a parent's
+        self._file, self._identity, self._path, self._started = file, os.fstat(file), path, started
         self._name = (Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python").encode(errors="replace")
         self._step, self._verdict, self._lock = -1, "", threading.RLock()
         self._points.clear()
         self._pid = pid
 
     def _write(self, now: float | None = None) -> None:
-        page = self._map
-        if page is None or self._pid != os.getpid():  # a forked child may find the lock taken
+        if self._pid != os.getpid():  # a forked child may find the lock taken
             return
-        with self._lock, suppress(ValueError):  # the page is closed meanwhile
+        with self._lock, suppress(OSError):  # the file system may be full, where the file has been cut
             self._due = (time.monotonic() if now is None else now) + _EVERY_S
             first, last = (self._points[0], self._points[-1]) if self._points else ((0.0, 0), (0.0, 0))
             rate = (last[1] - first[1]) / (last[0] - first[0]) if last[0] > first[0] else math.nan
@@ -208,9 +215,8 @@ class StatusPage:
             facts = (self._pid, self._started, time.time_ns(), self._step, rate, state, self._name, verdict)
             body = _BODY.pack(*facts)
             self._writes = (self._writes + 2) & 0xFFFFFFFF
-            page[: _HEAD.size] = _HEAD.pack(_MARK, self._writes | 1, 0)
-            page[_HEAD.size : _HEAD.size + len(body)] = body
-            page[: _HEAD.size] = _HEAD.pack(_MARK, self._writes, zlib.crc32(body))
+            if self._is_there():
+                os.pwrite(self._file, _HEAD.pack(_MARK, self._writes, zlib.crc32(body)) + body, 0)
 
 
 status_page = StatusPage()
@@ -228,30 +234,34 @@ def programs(where: Path | None = None) -> list[Program]:
         own = os.lstat(where)
         if not stat.S_ISDIR(own.st_mode) or not _is_ours(own):
             return []
-        ours = f"{_namespace()}-"
-        for name in sorted(name for name in os.listdir(where) if name.startswith(ours))[:_MOST_FILES]:
-            program = _read(where / name, name)
-            if program is not None:
+        ours, started_of = f"{_namespace()}-", functools.cache(_started)
+        matches = [match for match in map(_NAME.fullmatch, os.listdir(where)) if match and match[0].startswith(ours)]
+        living = {*os.listdir("/proc")}  # later than the names, which a process that has just begun may be among
+        for match in matches:
+            path, pid, started = where / match[0], match[2], match[3]
+            if pid not in living or started != str(started_of(pid)):  # it has ended, however it did
+                _remove(path)
+            elif (program := _read(path, int(pid), int(started))) is not None:
                 found.append(program)
     return sorted(found, key=lambda program: program.pid)
 
 
-def _read(path: Path, name: str) -> Program | None:
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return None
-    pid, started = int(match[2]), int(match[3])
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        facts = os.lstat(path)
+        if stat.S_ISREG(facts.st_mode) and _is_ours(facts):
+            path.unlink()
+
+
+def _read(path: Path, pid: int, started: int) -> Program | None:
     with suppress(OSError, ValueError, struct.error):
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             facts = os.fstat(file)
             if not stat.S_ISREG(facts.st_mode) or not _is_ours(facts):
                 return None
-            if _started(pid) != started:  # it has ended, however it did
-                path.unlink()
-                return None
             for _ in range(3):  # it may be written while we read
-                program = _parsed(os.pread(file, _BYTES, 0), pid, started)
+                program = _parsed(os.pread(file, _BYTES, 0).ljust(_BYTES, b"\0"), pid, started)
                 if program is not None:
                     return program
         finally:
@@ -261,8 +271,6 @@ def _read(path: Path, name: str) -> Program | None:
 
 def _parsed(data: bytes, pid: int, started: int) -> Program | None:
     """What a page says; None of one that is damaged, or half written."""
-    if len(data) != _BYTES:
-        return None
     mark, writes, checksum = _HEAD.unpack_from(data)
     body = data[_HEAD.size : _HEAD.size + _BODY.size]
     if mark != _MARK or writes % 2 or zlib.crc32(body) != checksum:

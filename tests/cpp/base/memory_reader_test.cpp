@@ -4,11 +4,13 @@
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -38,6 +40,18 @@ TEST(MemoryReader, CopiesPiecesOneBehindTheOther) {
     std::array<uint32_t, 3> copied{};
     std::memcpy(copied.data(), reader.data(), sizeof(copied));
     EXPECT_EQ(copied, (std::array<uint32_t, 3>{3, 4, 1}));
+  });
+}
+
+TEST(MemoryReader, ItsFileCannotBeCut) {
+  with_reader([](MemoryReader&) {
+    for (int number = 0; number < 64; ++number) {  // of this thread
+      std::array<char, 64> name{};
+      const std::string link = "/proc/thread-self/fd/" + std::to_string(number);
+      if (readlink(link.c_str(), name.data(), name.size() - 1) > 0 && std::strstr(name.data(), "memfd:gpuscope")) {
+        EXPECT_NE(ftruncate(number, 0), 0);
+      }
+    }
   });
 }
 

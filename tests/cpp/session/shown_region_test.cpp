@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -79,6 +80,33 @@ TEST_F(ShownRegions, GoToTheFileThatCameLast) {
   ASSERT_EQ(pread(fileno(other), found.data(), found.size(), 4), 7);
   EXPECT_EQ(found, "forward");
   std::fclose(other);
+}
+
+/// Closes what ShownRegion has of a file, and gives its number to another; returns the number.
+int replace_descriptor(std::FILE* file, std::FILE* other) {
+  struct stat wanted {};
+  fstat(fileno(file), &wanted);
+  for (int number = 3; number < 1024; ++number) {
+    struct stat found {};
+    if (number != fileno(file) && fstat(number, &found) == 0 && found.st_ino == wanted.st_ino) {
+      return dup2(fileno(other), number);
+    }
+  }
+  return -1;
+}
+
+TEST_F(ShownRegions, AreNotWrittenToAnotherFileThatHasTheirNumber) {
+  std::FILE* others = std::tmpfile();
+  const int number = replace_descriptor(file_, others);
+  ASSERT_GE(number, 0);
+  shown_.show("forward");
+  EXPECT_EQ(lseek(fileno(others), 0, SEEK_END), 0);
+  shown_.begin(fileno(file_), kOffset);
+  shown_.show("backward");
+  EXPECT_EQ(text(), "backward");
+  EXPECT_EQ(lseek(number, 0, SEEK_END), 0) << "the number is still the other file's";
+  close(number);
+  std::fclose(others);
 }
 
 TEST_F(ShownRegions, OfAForkedChildAreNotWritten) {

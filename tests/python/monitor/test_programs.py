@@ -220,6 +220,109 @@ def test_what_else_lies_there_harms_nobody(page, runtime):
     assert (runtime / "notes.txt").exists()
 
 
+WITH_STEPS = """
+import sys, time
+import gpuscope as gs
+with gs.profile(activities=["CPU"]) as prof:
+    print("runs", flush=True)
+    sys.stdin.readline()
+    for number in range(3):
+        with gs.record_function(f"step {number}"):
+            time.sleep(0.25)  # the region is written too
+        prof.step()
+print("ended", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["cut", "removed", "a directory", "a pipe", "a link", "nobody's"])
+def test_whatever_is_done_to_its_page_a_program_goes_on(runtime, tmp_path, how):
+    (tmp_path / "other").write_text("mine")
+    with subprocess.Popen(
+        [sys.executable, "-c", WITH_STEPS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "runs\n"
+        (file,) = runtime.iterdir()
+        if how == "cut":
+            os.truncate(file, 0)
+        elif how == "nobody's":
+            file.chmod(0)
+        else:
+            file.unlink()
+        if how == "a directory":
+            file.mkdir()
+        elif how == "a pipe":
+            os.mkfifo(file)
+        elif how == "a link":
+            file.symlink_to(tmp_path / "other")
+        process.stdin.close()
+        assert process.stdout.read() == "ended\n"
+        assert process.wait(30) == 0
+    assert (tmp_path / "other").read_text() == "mine"
+
+
+def test_a_page_that_was_cut_is_whole_again_at_the_next_step(page, clock):
+    page.open("recording")
+    os.truncate(page._path, 0)
+    assert programs() == []
+    clock[0] += 1
+    page.step(7, "recording")
+    assert [program.step for program in programs()] == [7]
+
+
+def test_a_file_that_has_the_number_of_the_pages_is_neither_written_nor_closed(page, tmp_path, clock):
+    page.open("recording")
+    with open(tmp_path / "other", "w") as other:
+        os.dup2(other.fileno(), page._file)  # the program has closed all files, and opened its own
+        clock[0] += 1
+        page.step(1, "recording")
+        page.close()
+        os.close(page._file)  # it is still there
+    assert (tmp_path / "other").read_text() == ""
+
+
+def test_a_full_file_system_is_no_error(page, monkeypatch, clock):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    page.open("recording")
+    monkeypatch.setattr(room.os, "pwrite", full)
+    clock[0] += 1
+    page.step(1, "recording")
+    page.say(verdict="fine")
+
+
+@pytest.mark.parametrize("kind", ["foreign", "dead", "reused", "directories", "pipes", "spelled otherwise"])
+def test_other_names_hide_no_program(page, runtime, kind):
+    page.open("recording")
+    (file,) = runtime.iterdir()
+    pid, started = os.getpid(), room._started(os.getpid())
+    for number in range(600):
+        name = {
+            "foreign": f"{NAMESPACE}-!{number}",
+            "reused": f"{NAMESPACE}-{pid}-{number}.status",
+            "spelled otherwise": f"{NAMESPACE}-{'0' * (number % 3)}{pid}-{'0' * (1 + number // 3 % 8)}{started}.status",
+        }.get(kind, f"{NAMESPACE}-0{number}-{number}.status")
+        if kind == "directories":
+            (runtime / name).mkdir()
+        elif kind == "pipes":
+            os.mkfifo(runtime / name, 0o600)
+        else:
+            (runtime / name).touch(0o600)
+    assert [program.pid for program in programs()] == [pid]
+    left = {"foreign": 600, "directories": 600, "pipes": 600}.get(kind, 0)
+    assert len([*runtime.iterdir()]) == left + 1
+    assert file.exists()
+
+
+def test_a_process_that_begins_while_a_reader_looks_keeps_its_page(page, runtime, monkeypatch):
+    """What lives is listed after the pages are."""
+    listed, listdir = [], os.listdir
+    monkeypatch.setattr(room.os, "listdir", lambda path: listed.append(str(path)) or listdir(path))
+    page.open("recording")
+    assert len(programs()) == 1
+    assert listed == [str(runtime), "/proc"]
+
+
 def test_a_write_that_is_under_way_is_not_believed(page, runtime):
     page.open("recording")
     (file,) = runtime.iterdir()
