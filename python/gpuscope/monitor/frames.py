@@ -97,7 +97,8 @@ def plot_frame(frame: pd.DataFrame) -> list[Axes]:
 
 
 def _timed(pd: Any, frame: pd.DataFrame) -> pd.DataFrame:
-    """With the moments as such."""
+    """With the moments as such, and without rows that have none."""
     if "timestamp" in frame:
-        frame["timestamp"] = pd.to_datetime(frame["timestamp"], utc=True, format="ISO8601")
+        frame["timestamp"] = pd.to_datetime(frame["timestamp"], utc=True, format="ISO8601", errors="coerce")
+        frame = frame[frame["timestamp"].notna()].reset_index(drop=True)
     return frame

@@ -16,8 +16,9 @@ from typing import Any
 
 from gpuscope import _core
 from gpuscope.errors import CorruptTrace, InvalidArgument
-from gpuscope.monitor.sample import read_lines
+from gpuscope.monitor.sample import MOST_GPUS, known_text, known_time, read_lines
 from gpuscope.paths import replacing
+from gpuscope.text import one_line
 
 # Columns of the tables, the columns of other logs that have the same, and how much a unit of those is of these.
 _SAMPLES: Mapping[str, tuple[str, float]] = {
@@ -50,7 +51,7 @@ _REASONS = {
     "display_clocks": 0x100,
 }
 _NOT_READ = -1
-_MOST_GPUS = 1 << 16
+_MOST_BYTES = 1 << 62
 _IS_LOG = "monitor.log"
 _SAMPLE_TABLE, _COUNTER_TABLE = "device_sample", "device_counter"
 _NAMES = {table.name: [column.name for column in table.columns] for table in _core.schema()}
@@ -73,7 +74,9 @@ def take_lines(lines: Path, path: Path) -> None:
     rows = _Rows(_open_log(path) if path.exists() and path.stat().st_size else None)
     for row in read_lines(lines):
         if row is not None and row.get("gpu_idx") is not None:
-            with contextlib.suppress(TypeError, ValueError, OverflowError):  # a line that no monitor has written
+            with contextlib.suppress(
+                TypeError, ValueError, OverflowError, RecursionError
+            ):  # a line that no monitor has written
                 rows.add(row)
     with replacing(path) as file:
         _core.write_gscope(rows.store(), file.write)
@@ -90,9 +93,9 @@ def read_rows(path: Path) -> Iterator[Row]:
     samples, counters, devices = (store.columns(table) for table in (_SAMPLE_TABLE, _COUNTER_TABLE, "device"))
     known = {
         int(ordinal): {
-            "gpu_name": store.string(int(name)) or "GPU",
-            "gpu_uuid": store.string(int(uuid)),
-            **({"mem_total_mb": size / (1 << 20)} if size else {}),
+            "gpu_name": one_line(store.string(int(name))) or "GPU",
+            "gpu_uuid": one_line(store.string(int(uuid))),
+            **({"mem_total_mb": size / (1 << 20)} if 0 < size < _MOST_BYTES else {}),
         }
         for ordinal, name, uuid, size in zip(
             *(devices[column].tolist() for column in ("ordinal", "name", "uuid", "memory_bytes")), strict=True
@@ -156,24 +159,26 @@ class _Rows:
                 self._devices[ordinal] = (log.string(name), log.string(uuid), size)
 
     def add(self, row: Row) -> None:
-        """A line of a log."""
-        device, time_ns = int(row["gpu_idx"]), int(row["time_ns"])
-        if not 0 <= device < _MOST_GPUS or not 0 < time_ns < 1 << 62:
+        """A line of a log; nothing of one that raises."""
+        device, time_ns = int(row["gpu_idx"]), known_time(int(row["time_ns"]))
+        if not 0 <= device < MOST_GPUS:
             raise ValueError(device)
         name, uuid, size = self._devices.get(device, ("", "", 0))
-        size = round(float(row.get("mem_total_mb", 0)) * (1 << 20)) or size  # of one that is lost it is not told
-        self._devices[device] = (str(row.get("gpu_name", name)), str(row.get("gpu_uuid", uuid)), size)
+        # Of one that is lost it is not told.
+        size = min(round(float(row.get("mem_total_mb", 0)) * (1 << 20)), _MOST_BYTES) or size
+        named = known_text(row.get("gpu_name", name)), known_text(row.get("gpu_uuid", uuid)), max(0, size)
         sample = _converted(row, _SAMPLES)
         if (reasons := row.get("throttle_reasons")) is not None:
-            sample["throttle_reasons"] = sum(_REASONS.get(word, 0) for word in str(reasons).split("+"))
-        self._append(_SAMPLE_TABLE, sample, time_ns, device)
+            sample["throttle_reasons"] = sum(_REASONS.get(word, 0) for word in {*known_text(reasons).split("+")})
         counters = _converted(row, _COUNTERS)
         slow_age_s = row.get("slow_age_s", 0.0)
         ages_s = {False: slow_age_s, True: row.get("rare_age_s", slow_age_s)}
         read: dict[int, dict[str, int]] = {}
         for name, value in counters.items():
-            counted_ns = time_ns - round(1e9 * float(ages_s[name in _RARE]))
+            counted_ns = known_time(time_ns - round(1e9 * float(ages_s[name in _RARE])))
             read.setdefault(counted_ns, {})[name] = value
+        self._devices[device] = named
+        self._append(_SAMPLE_TABLE, sample, time_ns, device)
         for counted_ns, values in read.items():
             if counted_ns not in self._counted.get(device, ()):  # they are read seldom, and told with each sample
                 self._append(_COUNTER_TABLE, values, counted_ns, device)

@@ -93,7 +93,7 @@ class Look:
         """Takes what was kept; whatever is not usable stays as it is."""
         try:
             facts = json.loads(path.read_text())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return
         if not isinstance(facts, dict):
             return

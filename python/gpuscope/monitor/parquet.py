@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
-from gpuscope.monitor.sample import COLUMNS, read_lines
+from gpuscope.monitor.sample import COLUMNS, read_lines, time_ns_of
 from gpuscope.monitor.snapshot import GpuState
 from gpuscope.paths import open_file, replacing
 
 _ROWS_A_GROUP = 1 << 16
+_UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1000, "ns": 1}
 _JSON = ("why", "mig_instances")
 _TEXTS = ("timestamp", "throttle_reasons", "gpu_uuid", "gpu_name", "xid_errors", "sampler_limited", *_JSON)
 
@@ -86,8 +87,8 @@ def take_lines(lines: Path, path: Path) -> None:
         raise GpuscopeError(f"cannot write {path}: {error}; its samples are in {lines}") from error
 
 
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a file, without what is not known; times in ns.
+def read_rows(path: Path) -> Iterator[dict[str, Any] | None]:
+    """The rows of a file, without what is not known; times in ns; None for each row that has none that can be read.
 
     Raises:
         InvalidArgument: it is no Parquet file, or has no time and GPU.
@@ -100,14 +101,35 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             if missing := {"timestamp", "gpu_idx"} - {*opened.schema_arrow.names}:
                 raise InvalidArgument(f"path is {str(path)!r}, which has no column {sorted(missing)[0]!r}")
             for batch in opened.iter_batches(batch_size=_ROWS_A_GROUP):
-                times = batch.column("timestamp").cast(arrow.timestamp("ns", "UTC")).cast(arrow.int64()).to_pylist()
-                for row, time_ns in zip(batch.to_pylist(), times, strict=True):
-                    if time_ns is not None:
-                        yield {name: value for name, value in row.items() if value is not None} | {"time_ns": time_ns}
-        except arrow.ArrowException as error:
+                table = arrow.Table.from_batches([batch])
+                times = table["timestamp"]
+                unit_ns = _UNITS_NS.get(getattr(times.type, "unit", ""))
+                if unit_ns is not None:  # as integers: Python's times end with the year 9999
+                    times = times.cast(arrow.int64())
+                    table = table.set_column(table.column_names.index("timestamp"), "timestamp", times)
+                for row in _plain(table):
+                    try:
+                        told = row["timestamp"]
+                        row["time_ns"] = time_ns_of(told) if unit_ns is None else told * unit_ns
+                        yield {name: value for name, value in row.items() if value is not None}
+                    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+                        yield None
+        except (arrow.ArrowException, KeyError) as error:
             raise InvalidArgument(
                 f"path is {str(path)!r}, which is no Parquet file that can be read ({error})"
             ) from None
+
+
+def _plain(table: Any) -> list[dict[str, Any]]:
+    """Its rows; of one with a value that Python cannot have, nothing."""
+    try:
+        rows: list[dict[str, Any]] = table.to_pylist()
+    except (ValueError, OverflowError):
+        if len(table) < 2:
+            return [{}]
+        half = len(table) // 2
+        rows = [*_plain(table.slice(0, half)), *_plain(table.slice(half))]
+    return rows
 
 
 def read_table(path: Path, lines: Path) -> Any:
@@ -144,6 +166,8 @@ def _batches(lines: Path) -> Iterator[list[dict[str, Any]]]:
 
 
 def _table(rows: list[dict[str, Any]], schema: Any, arrow: Any) -> Any:
+    """Of lines; without those that no monitor has written."""
+
     def column(name: str, kind: Any) -> Any:
         if name == "timestamp":
             return arrow.array([row["time_ns"] // 1_000_000 for row in rows], arrow.int64()).cast(kind)
@@ -152,7 +176,13 @@ def _table(rows: list[dict[str, Any]], schema: Any, arrow: Any) -> Any:
             values = [None if value is None else json.dumps(value) for value in values]
         return arrow.array(values, kind)
 
-    return arrow.Table.from_arrays([column(each.name, each.type) for each in schema], schema=schema)
+    try:
+        return arrow.Table.from_arrays([column(each.name, each.type) for each in schema], schema=schema)
+    except (arrow.ArrowException, TypeError, ValueError, OverflowError, RecursionError):
+        if len(rows) < 2:
+            return schema.empty_table()
+        half = len(rows) // 2
+        return arrow.concat_tables([_table(part, schema, arrow) for part in (rows[:half], rows[half:])])
 
 
 def _fitted(table: Any, schema: Any, arrow: Any) -> Any:

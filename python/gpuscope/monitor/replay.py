@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -17,9 +16,12 @@ from gpuscope.errors import InvalidArgument
 from gpuscope.monitor.host import HostState
 from gpuscope.monitor.log import MADE_AT_THE_END, SUFFIXES, lines_beside
 from gpuscope.monitor.sample import (
-    MOST_BYTES_OF_LINE,
+    MOST_GPUS,
     GpuSample,
     SamplingCost,
+    known_text,
+    known_time,
+    lines_of,
     read_lines,
     time_ns_of,
     xids_of_text,
@@ -28,6 +30,7 @@ from gpuscope.monitor.snapshot import GpuState, MigInstance
 from gpuscope.paths import as_path, find_suffix, open_file
 
 _MIB = 1 << 20
+_MOST = 1 << 62  # of any figure, in its unit
 _NO_FAULTS = ("gpu_idle", "applications_clocks", "display_clocks")
 _NOT_LOGGED = "it is not in the log"
 _THROTTLED = {f"throttled_{reason}_s": reason for reason in _core.THROTTLE_COUNTERS}
@@ -77,7 +80,7 @@ def read_log(path: str | Path) -> Recording:
     for row in _rows(checked, suffix):
         try:
             sample = None if row is None else _sample(row, why)
-        except (TypeError, ValueError, AttributeError, KeyError, OverflowError):
+        except (TypeError, ValueError, AttributeError, KeyError, OverflowError, RecursionError):
             sample = None
         if sample is None:
             damaged += 1
@@ -95,7 +98,7 @@ def _rows(path: Path, suffix: str) -> Iterator[dict[str, Any] | None]:
         return _csv_rows(path)
     if suffix not in MADE_AT_THE_END:
         return read_lines(path)
-    made: Iterator[dict[str, Any]] = MADE_AT_THE_END[suffix].read_rows(path)
+    made: Iterator[dict[str, Any] | None] = MADE_AT_THE_END[suffix].read_rows(path)
     lines = lines_beside(path)
     if not lines.exists():
         return made
@@ -123,7 +126,7 @@ def csv_cells(path: Path) -> Iterator[list[str] | None]:
         GpuscopeError: it cannot be read.
     """
     with open_file(path) as file:
-        lines = _lines(file)
+        lines = lines_of(file)
         names = _cells(next(lines, ""))
         if not {"timestamp", "gpu_idx"} <= {*names}:
             raise InvalidArgument(f"path is {str(path)!r}, whose first line does not name timestamp and gpu_idx")
@@ -142,37 +145,36 @@ def _cells(line: str) -> list[str]:
         return []
 
 
-def _lines(file: Any) -> Iterator[str]:
-    while line := file.readline(MOST_BYTES_OF_LINE):
-        yield line.decode(errors="replace").replace("\r\n", "\n")
-
-
 def _sample(row: Mapping[str, Any], told: dict[int, Mapping[str, str]]) -> GpuSample:
-    time_ns: int = row["time_ns"]
+    time_ns = known_time(row["time_ns"])
     host = {name: _typed(row[name], _HOST_KINDS[name]) for name in _core.HOST_FIGURES if name in row}
     return GpuSample(
         time_ns=time_ns,
-        took_s=float(row.get("took_s", 0.0)),
+        took_s=_typed(row.get("took_s", 0.0)),
         gpu=None if row.get("gpu_idx") in (None, "") else _gpu(row, told),
-        process_cpu_s=float(row.get("process_cpu_s", 0.0)),
-        process_resident_bytes=int(float(row.get("process_resident_bytes", 0))),
-        slow_time_ns=time_ns - round(1e9 * float(row.get("slow_age_s", 0.0))),
+        process_cpu_s=_typed(row.get("process_cpu_s", 0.0)),
+        process_resident_bytes=_typed(row.get("process_resident_bytes", 0), "int"),
+        slow_time_ns=_before(time_ns, row.get("slow_age_s", 0.0)),
         host=HostState(**host, why={}),
-        host_time_ns=time_ns - round(1e9 * float(row.get("host_age_s", 0.0))),
+        host_time_ns=_before(time_ns, row.get("host_age_s", 0.0)),
         cost=_cost(row),
-        rare_time_ns=time_ns - round(1e9 * float(row["rare_age_s"])) if "rare_age_s" in row else 0,
+        rare_time_ns=_before(time_ns, row["rare_age_s"]) if "rare_age_s" in row else 0,
     )
+
+
+def _before(time_ns: int, age_s: Any) -> int:
+    return known_time(time_ns - round(1e9 * _typed(age_s)))
 
 
 def _cost(row: Mapping[str, Any]) -> SamplingCost | None:
     if "sampler_cpu_ratio" not in row:
         return None
     return SamplingCost(
-        cpu_ratio=float(row["sampler_cpu_ratio"]),
-        mean_s=float(row.get("sample_mean_s", 0.0)),
-        p99_s=float(row.get("sample_p99_s", 0.0)),
-        skipped=int(float(row.get("samples_skipped", 0))),
-        limited=str(row.get("sampler_limited", "")),
+        cpu_ratio=_typed(row["sampler_cpu_ratio"]),
+        mean_s=_typed(row.get("sample_mean_s", 0.0)),
+        p99_s=_typed(row.get("sample_p99_s", 0.0)),
+        skipped=_typed(row.get("samples_skipped", 0), "int"),
+        limited=known_text(row.get("sampler_limited", "")),
     )
 
 
@@ -180,46 +182,67 @@ def _instances(listed: Any) -> tuple[MigInstance, ...] | None:
     if listed is None:
         return None
     listed = json.loads(listed) if isinstance(listed, str) else listed
-    return tuple(MigInstance(**instance) for instance in listed)
+    return tuple(
+        MigInstance(
+            gpu_instance=_typed(each["gpu_instance"], "int"),
+            compute_instance=_typed(each["compute_instance"], "int"),
+            uuid=known_text(each["uuid"]),
+            name=known_text(each["name"]),
+            memory_used_bytes=_known(each["memory_used_bytes"], "int"),
+            memory_total_bytes=_known(each["memory_total_bytes"], "int"),
+            figures={known_text(name): _known(value) for name, value in each["figures"].items()},
+            why=_reasons(each["why"]),
+        )
+        for each in listed
+    )
+
+
+def _reasons(why: Any) -> dict[str, str]:
+    return {known_text(name): known_text(reason) for name, reason in why.items()}
 
 
 def _gpu(row: Mapping[str, Any], told: dict[int, Mapping[str, str]]) -> GpuState:
-    index = int(float(row["gpu_idx"]))
+    index = _typed(row["gpu_idx"], "int")
+    if not 0 <= index < MOST_GPUS:
+        raise ValueError(index)
     figures: dict[str, Any] = dict.fromkeys(_core.GPU_FIGURES)
     for column, (name, unit) in _OF_NVIDIA_SMI.items():
         if column in row:
-            figures[name] = _typed(float(row[column]) * unit, _KINDS[name])
+            figures[name] = _typed(_typed(row[column]) * unit, _KINDS[name])
     figures |= {name: _typed(row[name], _KINDS[name]) for name in _core.GPU_FIGURES if name in row}
     why = row.get("why")
     if isinstance(why, str):
         why = json.loads(why)
     if why is not None:
-        told[index] = {str(name): str(reason) for name, reason in why.items()}
+        told[index] = _reasons(why)
     reasons = row.get("throttle_reasons")
+    reasons = None if reasons is None else known_text(reasons)
     known = dict.fromkeys((name for name, value in figures.items() if value is None), _NOT_LOGGED)
     return GpuState(
         index=index,
-        name=str(row.get("gpu_name", "GPU")),
-        uuid=str(row.get("gpu_uuid", "")),
+        name=known_text(row.get("gpu_name", "GPU")),
+        uuid=known_text(row.get("gpu_uuid", "")),
         pci_address="",
         **figures,
-        throttle_reasons=None if reasons is None else tuple(filter(None, str(reasons).split("+"))),
-        throttle_faults=tuple(
-            reason for reason in str(reasons or "").split("+") if reason and reason not in _NO_FAULTS
-        ),
-        throttled_s={reason: _typed(row[column], "float") for column, reason in _THROTTLED.items() if column in row},
+        throttle_reasons=None if reasons is None else tuple(filter(None, reasons.split("+"))),
+        throttle_faults=tuple(reason for reason in (reasons or "").split("+") if reason and reason not in _NO_FAULTS),
+        throttled_s={reason: _typed(row[column]) for column, reason in _THROTTLED.items() if column in row},
         mig=None,
         instances=_instances(row.get("mig_instances")),
-        xid_errors=xids_of_text(str(row["xid_errors"])) if "xid_errors" in row else None,
+        xid_errors=xids_of_text(known_text(row["xid_errors"])) if "xid_errors" in row else None,
         processes=None,
         why=known | {name: reason for name, reason in told.get(index, {}).items() if figures.get(name) is None},
     )
 
 
-def _typed(value: Any, kind: str) -> Any:
+def _known(value: Any, kind: str = "float") -> Any:
+    return None if value is None else _typed(value, kind)
+
+
+def _typed(value: Any, kind: str = "float") -> Any:
     if kind == "bool":
         return {"true": True, "false": False, "1": True, "0": False}[str(value).lower()]
     number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(number)
+    if isinstance(value, bool) or not abs(number) < _MOST:  # nor is it where it is no number
+        raise ValueError(value)
     return int(number) if kind == "int" else number

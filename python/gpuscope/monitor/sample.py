@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from gpuscope import _core
 from gpuscope.monitor.host import HostState
 from gpuscope.monitor.snapshot import GpuState
 from gpuscope.monitor.xid import XidErrors
 from gpuscope.paths import open_file
+from gpuscope.text import one_line
 
 # What scripts around nvidia-smi write, then each figure that is not among it, by its name.
 _OF_NVIDIA_SMI = {
@@ -28,7 +31,11 @@ _OF_NVIDIA_SMI = {
 }
 _FIGURES = tuple(name for name in _core.GPU_FIGURES if name not in _OF_NVIDIA_SMI)
 _THROTTLED = tuple(f"throttled_{reason}_s" for reason in _core.THROTTLE_COUNTERS)
-MOST_BYTES_OF_LINE = 1 << 20
+_LONGEST_LINE = 1 << 20  # characters
+_TOO_LONG = "\0\n"  # which is no line of a log
+_DAMAGE = re.compile("[\0\ud800-\udfff]")
+_LATEST_NS = 1 << 62  # in 2116
+MOST_GPUS = 1 << 16
 _PROCESS = ("process_cpu_s", "process_resident_bytes", "took_s")
 _OF_DRIVER = ("xid_errors", "mig_instances")
 _NO_ERRORS = "none"
@@ -139,12 +146,15 @@ def _xid_text(errors: Sequence[XidErrors] | None) -> str | None:
 
 
 def xids_of_text(text: str) -> tuple[XidErrors, ...]:
-    """The errors again; raises ValueError for other texts."""
+    """The errors again; raises ValueError or OverflowError for other texts."""
     found = []
     for part in () if text == _NO_ERRORS else text.split("+"):
         number, _, rest = part.partition("x")
         count, _, seconds = rest.partition("@")
-        found.append(XidErrors(int(number), int(count), round(1e3 * float(seconds)) * 1_000_000))
+        error = XidErrors(int(number), int(count), known_time(round(1e3 * float(seconds)) * 1_000_000))
+        if not (0 <= error.xid < 1 << 31 and 0 <= error.count < 1 << 31):
+            raise ValueError(part)
+        found.append(error)
     return tuple(found)
 
 
@@ -179,21 +189,53 @@ def _timestamp(time_ns: int) -> str:
     )
 
 
+def lines_of(file: BinaryIO) -> Iterator[str]:
+    """The lines of a text in UTF-8, or UTF-16 where its first bytes say so; one that is too long is none of a log."""
+    is_utf16 = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    file.seek(0)
+    with io.TextIOWrapper(file, "utf-16" if is_utf16 else "utf-8", "replace", newline="\n") as text:
+        while line := text.readline(_LONGEST_LINE):
+            if len(line) == _LONGEST_LINE and not line.endswith("\n"):
+                while (line := text.readline(_LONGEST_LINE)) and not line.endswith("\n"):
+                    pass
+                line = _TOO_LONG
+            yield line.lstrip("\ufeff").replace("\r\n", "\n")  # marks are where logs were joined, too
+
+
 def read_lines(path: Path) -> Iterator[dict[str, Any] | None]:
     """The objects of JSON lines with their ``time_ns``; None for each line that is none."""
     with open_file(path) as file:
-        while line := file.readline(MOST_BYTES_OF_LINE):
+        for line in lines_of(file):
             if not line.strip():
                 continue
             try:
                 row = json.loads(line)
                 row["time_ns"] = time_ns_of(row["timestamp"])
-            except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+                if "\\ud" in line.lower():  # halves of characters, of which no text can be made
+                    json.dumps(row, ensure_ascii=False).encode()
+            except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError):
                 row = None
             yield row
 
 
 def time_ns_of(text: str) -> int:
-    """Ns since the epoch of a time in ISO 8601; without a zone it is of this machine's."""
+    """Ns since the epoch of a time in ISO 8601; without a zone it is of this machine's.
+
+    Raises ValueError or OverflowError for what is no time from 1970 to 2116.
+    """
     moment = datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone()
-    return int(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000
+    return known_time(int(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000)
+
+
+def known_time(time_ns: int) -> int:
+    """The same; raises ValueError for what is not from 1970 to 2116."""
+    if not 0 <= time_ns < _LATEST_NS:
+        raise ValueError(time_ns)
+    return time_ns
+
+
+def known_text(text: Any) -> str:
+    """A text in a line; raises ValueError for none, and for one with NUL or halves of characters, as damage has."""
+    if not isinstance(text, str) or _DAMAGE.search(text):
+        raise ValueError(text)
+    return one_line(text)

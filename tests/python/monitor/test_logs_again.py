@@ -12,10 +12,11 @@ import pytest
 
 from fakes.machines import COST, INSTANCES, gpu, sample
 from fakes.monitors import BEGIN_S, series, taken
-from gpuscope import GPUMonitor
+from gpuscope import GPUMonitor, cli
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.monitor import parquet, read_log
 from gpuscope.monitor.log import Log
+from gpuscope.monitor.sample import json_line
 
 SUFFIXES = ["csv", "jsonl", "parquet"]
 NONE_OF_A_LOG = ("why", "processes", "mig", "pci_address", "throttle_reasons")
@@ -112,6 +113,139 @@ def test_a_value_that_no_monitor_has_written_spoils_one_line(suffix, column, val
         path.write_text("\n".join([first, json.dumps(json.loads(second) | {column: value}), ""]))
     found = read_log(path)
     assert (len(found.samples), found.damaged) == (1, 1)
+
+
+DEEP = "[" * 50_000
+ODD = [
+    ("why", DEEP),
+    ("why", {"power_w": []}),
+    ("mig_instances", DEEP),
+    ("mig_instances", [{"gpu_instance": 1}]),
+    ("timestamp", "0001-01-01T00:00:00+00:00"),
+    ("timestamp", "9999-12-31T23:59:59+00:00"),
+    ("timestamp", 1_700_000_000),
+    ("timestamp", None),
+    ("xid_errors", "31x2@1e300"),
+    ("xid_errors", "31x99999999999999999999@1700000000"),
+    ("power_w", float("nan")),
+    ("power_w", 12345678901234567890),
+    ("power_w", "9" * 5000),
+    ("power_w", {"a": 1}),
+    ("power_w", True),
+    ("took_s", float("nan")),
+    ("slow_age_s", 1e200),
+    ("rare_age_s", 1e15),
+    ("process_resident_bytes", 1e300),
+    ("gpu_idx", 10**20),
+    ("gpu_idx", -1),
+    ("gpu_name", "\ud800"),
+    ("gpu_name", "a\0b"),
+    ("gpu_name", 5),
+    ("throttle_reasons", []),
+]
+
+
+def lines_with(column, value, count=3):
+    """JSON lines, of which the second has another value."""
+    rows = [sample(gpu(0), BEGIN_S + n, cost=COST, host=HOST) for n in range(count)]
+    lines = [json.loads(json_line(each, {})) for each in taken(*rows)]
+    lines[1] |= {column: value}
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+@pytest.mark.parametrize("form", ["--rows", "--json", "--csv"])
+@pytest.mark.parametrize(("column", "value"), ODD)
+def test_one_odd_value_costs_one_line_in_every_form(column, value, form, tmp_path, capsys):
+    path = tmp_path / "gpu.jsonl"
+    path.write_text(lines_with(column, value))
+    assert cli.main(["monitor", str(path), form]) == 0
+    out, err = capsys.readouterr()
+    assert err.count("\n") == 1
+    assert "1 lines of" in err
+    assert len([line for line in out.splitlines() if line.strip() and not line.startswith(("#", "timestamp"))]) == 2
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "gscope"])
+@pytest.mark.parametrize(("column", "value"), ODD)
+def test_one_odd_value_spoils_no_log_that_is_made_of_lines(suffix, column, value, tmp_path):
+    path = tmp_path / f"gpu.{suffix}"
+    path.with_name(f"{path.name}.part").write_text(lines_with(column, value))
+    Log(path).close()
+    assert not path.with_name(f"{path.name}.part").exists()
+    power = [each.gpu.power_w for each in read_log(path).samples]
+    assert len(power) >= 2
+    assert power.count(612.4) >= 2
+
+
+@pytest.mark.parametrize("column", ["power_w", "timestamp", "gpu_name"])
+def test_a_frame_has_the_other_lines(column, tmp_path):
+    pytest.importorskip("pandas")
+    path = tmp_path / "gpu.jsonl"
+    path.write_text(lines_with(column, "\ud800"))
+    assert len(GPUMonitor(path).to_pandas()) == 2
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
+def test_files_with_a_byte_order_mark_are_read_whole(suffix, encoding, tmp_path):
+    path = write(tmp_path / f"gpu.{suffix}", samples(3))
+    mark = b"\xfe\xff" if encoding == "utf-16-be" else b""
+    path.write_bytes(mark + path.read_text().replace("\n", "\r\n").encode(encoding))
+    found = read_log(path)
+    assert (len(found.samples), found.damaged) == (3, 0)
+
+
+def test_logs_with_marks_that_were_joined_are_read_whole(tmp_path):
+    path = write(tmp_path / "gpu.jsonl", samples(3))
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes() + b"\xef\xbb\xbf" + path.read_bytes())
+    found = read_log(path)
+    assert (len(found.samples), found.damaged) == (6, 0)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+@pytest.mark.parametrize(
+    "bad",
+    [b"x" * (5 << 20), b"\0" * 300, b"\xff\xfe\xfd", b'{"timestamp": ', b'"' * 999, b" " * (3 << 20) + b"{}", b"null"],
+)
+def test_a_line_of_anything_is_left_out_once(suffix, bad, tmp_path):
+    path = write(tmp_path / f"gpu.{suffix}", samples(3))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:-1], bad + b"\n", lines[-1]]))
+    found = read_log(path)
+    assert (len(found.samples), found.damaged) == (3, 1)
+
+
+def parquet_of(path, times, kind, **columns):
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as files
+
+    columns = {"timestamp": arrow.array(times, kind(arrow)), "gpu_idx": [0] * len(times), **columns}
+    files.write_table(arrow.table(columns), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("times", "kind"),
+    [
+        ([1_700_000_000_000, 253_402_300_799_000, 1_700_000_001_000], lambda arrow: arrow.timestamp("ms", "UTC")),
+        ([1_700_000_000, 1 << 50, 1_700_000_001], lambda arrow: arrow.timestamp("s")),
+        ([1_700_000_000, None, 1_700_000_001], lambda arrow: arrow.timestamp("s")),
+        (["2026-01-01T00:00:00Z", "yesterday", "2026-01-01T00:00:01Z"], lambda arrow: arrow.string()),
+    ],
+)
+def test_one_odd_time_costs_one_row_of_parquet(times, kind, tmp_path):
+    found = read_log(parquet_of(tmp_path / "gpu.parquet", times, kind, power_w=[1.0, 2.0, 3.0]))
+    assert ([each.gpu.power_w for each in found.samples], found.damaged) == ([1.0, 3.0], 1)
+
+
+def test_text_that_is_none_costs_one_row_of_parquet(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    names = arrow.array([b"A", b"\xff\xfe", b"A"], arrow.binary()).cast(arrow.string(), safe=False)
+    name = arrow.StringArray.from_buffers(3, *names.buffers()[1:])
+    times = [1_700_000_000, 1_700_000_001, 1_700_000_002]
+    path = parquet_of(tmp_path / "gpu.parquet", times, lambda arrow: arrow.timestamp("s"), gpu_name=name)
+    found = read_log(path)
+    assert (len(found.samples), found.damaged) == (2, 1)
 
 
 def test_words_for_yes_are_read_as_other_tools_spell_them(tmp_path):

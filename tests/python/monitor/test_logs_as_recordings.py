@@ -8,9 +8,11 @@ import json
 import pytest
 
 import gpuscope as gs
+from fakes.gscope import make_store
 from fakes.machines import gpu, sample
 from fakes.monitors import BEGIN_S, series, taken
 from fakes.powered import MS, PoweredGpu
+from gpuscope import _core, cli
 from gpuscope.errors import InvalidArgument
 from gpuscope.exporters import save
 from gpuscope.monitor import read_log
@@ -44,6 +46,31 @@ def test_figures_of_recordings_come_back_as_they_were(tmp_path):
     assert found.time_ns - found.slow_time_ns == pytest.approx(250_000_000, abs=1_000_000)
     assert found.gpu.fan_ratio is None
     assert found.gpu.why["fan_ratio"] == "it is not in the log"
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("device_sample", "start_ns", 0),
+        ("device_sample", "device", (1 << 31) - 1),
+        ("device_counter", "start_ns", 0),
+        ("device_counter", "energy_mj", (1 << 63) - 1),
+        ("device", "memory_bytes", (1 << 63) - 1),
+    ],
+)
+def test_one_odd_value_of_a_recording_costs_one_sample_at_most(table, column, value, tmp_path, capsys):
+    names = {each.name: [column.name for column in each.columns] for each in _core.schema()}
+    tables = {each: {name: [7, 7, 7] for name in names[each]} for each in ("device_sample", "device_counter")}
+    for rows in tables.values():
+        rows |= {"start_ns": [(int(BEGIN_S) + n) * 10**9 for n in range(3)], "device": [0, 0, 0]}
+    tables["device"] = {"ordinal": [0], "name": [1], "uuid": [1], "memory_bytes": [80 << 30]}
+    tables[table][column][len(tables[table][column]) // 2] = value
+    path = tmp_path / "gpu.gscope"
+    save(make_store(tables, ["", "a\0\x1b[31m"], {"monitor.log": "1"}), path)
+    for form in ("--rows", "--json", "--csv"):
+        assert cli.main(["monitor", str(path), form]) == 0
+        assert len(capsys.readouterr().out.splitlines()) >= 2
+    assert len(read_log(path).samples) >= 2
 
 
 def test_a_log_is_appended_to(tmp_path):
