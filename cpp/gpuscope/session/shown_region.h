@@ -17,8 +17,8 @@ namespace gpuscope::session {
 ///
 /// The file is written to and not mapped, as whoever cuts it short would end the program. Once there is one, its
 /// descriptor stays for good, so that the decode thread never writes to another file that has its number; where the
-/// program has closed it, nothing is written. `show` is the decode thread's, the rest one thread's at a time. Nothing in
-/// the child of a fork.
+/// program has closed it, nothing is written. `show` is the decode thread's, the rest one thread's at a time. Nothing
+/// in the child of a fork.
 class ShownRegion {
  public:
   static constexpr std::size_t kBytes = 200;

@@ -11,7 +11,7 @@ import secrets
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
 
@@ -97,15 +97,6 @@ class PageServer(LocalServer):
     def url(self) -> str:
         """What a browser opens."""
         return f"http://{ADDRESS}:{self.server_port}{self.path}"
-
-    @property
-    def hosts(self) -> Sequence[str]:
-        """What a browser may call this server."""
-        return tuple(f"{name}:{self.server_port}" for name in (ADDRESS, "localhost"))
-
-    def is_own(self, host: str) -> bool:
-        """Whether it is one of `hosts`: a page of others whose name leads here is refused."""
-        return host.lower() in self.hosts
 
     def serve(self) -> None:
         """Answers until Ctrl-C."""
