@@ -11,7 +11,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPM_FIGURES', 'GPU_FIGURES', 'GRAPH_NAME', 'GpuSampler', 'Graph', 'HOST_FIGURES', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NOT_GIVEN', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RARE_COUNTERS', 'RangeCounters', 'RegionGroups', 'RegionKind', 'Role', 'RowNumbers', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'THROTTLE_COUNTERS', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'TraceEvents', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'choose_counters', 'claim_time', 'clock_state', 'copy_name', 'count_before', 'counter_chip', 'counter_chips', 'counter_endings', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'find_rows', 'gpu_states', 'group_regions', 'hide_region', 'host_state', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'link_bytes_per_s', 'list_counters', 'live_allocations', 'make_store', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'nest_spans', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'show_region', 'split_ranges', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'unwatch_signals', 'watch_allocations', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPM_FIGURES', 'GPU_FIGURES', 'GRAPH_NAME', 'GpuSampler', 'Graph', 'HOST_FIGURES', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NOT_GIVEN', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RARE_COUNTERS', 'RangeCounters', 'RegionGroups', 'RegionKind', 'Role', 'RowNumbers', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'THROTTLE_COUNTERS', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'TraceEvents', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'choose_counters', 'claim_time', 'clock_state', 'copy_name', 'count_before', 'counter_chip', 'counter_chips', 'counter_endings', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'find_rows', 'gpu_states', 'group_regions', 'hide_region', 'host_state', 'is_capturing', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'link_bytes_per_s', 'list_counters', 'live_allocations', 'make_store', 'mark', 'memory_history', 'memory_pools', 'merge', 'nest_functions', 'nest_spans', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'show_region', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'time_calls', 'unwatch_allocations', 'unwatch_signals', 'watch_allocations', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Work(enum.IntEnum):
     """
@@ -608,8 +608,10 @@ class Event:
         """
         Whether the GPU has reached it; True before the first record.
         """
-    def record(self, stream: int = 0) -> None:
-        ...
+    def record(self, stream: int = 0, into_graphs: bool = True) -> bool:
+        """
+        False where the stream is being captured into a CUDA graph and `into_graphs` is false: nothing is recorded.
+        """
     def synchronize(self) -> float:
         """
         Waits until it is reached; seconds waited.
@@ -617,10 +619,6 @@ class Event:
     def wait(self, stream: int = 0, device: int | None = None) -> None:
         """
         Holds a stream's later work back; `device` says whose default stream is meant (the event's).
-        """
-    def would_be_captured(self, stream: int = 0) -> bool:
-        """
-        Whether a record on this stream would go into a CUDA graph that is being captured.
         """
     @property
     def device(self) -> int:
@@ -1097,6 +1095,10 @@ def host_state() -> dict:
     """
     What Linux says of the machine, this process and its control groups now: HOST_FIGURES, None where it does not tell, and why by name.
     """
+def is_capturing(stream: int, device: int) -> bool:
+    """
+    Whether what is put on a stream goes into a CUDA graph; of a default stream also while another one captures that it waits for. Leaves every capture whole.
+    """
 def keep_primary_contexts() -> None:
     """
     Keeps every primary context that there is until the process is gone.
@@ -1217,10 +1219,6 @@ def short_name(demangled: str) -> str:
 def show_region(file: int, offset: int) -> None:
     """
     Has recordings write into this file, which is duplicated, in which region the program is: 200 bytes from the offset on, a checksum (FNV-1a of 32 bits) of the rest and the name. OSError where there is no descriptor left.
-    """
-def split_ranges(texts: collections.abc.Sequence[str]) -> tuple:
-    """
-    What torch writes into the texts of NVTX ranges: names, shapes of inputs, kinds (RegionKind), autograd's numbers, the operators' own and those of who made their first tensors. Other texts are names.
     """
 def stack_frames(stack: int) -> list[tuple[str, str, int]]:
     """

@@ -9,13 +9,13 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from gpuscope import _core
-from gpuscope.errors import GpuscopeError, InvalidArgument
+from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.text import brief
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-__all__ = ["ACCEPTED", "Stream", "current", "is_stream", "resolve", "shown"]
+__all__ = ["ACCEPTED", "Stream", "current", "is_stream", "refuse_capture", "resolve", "shown"]
 
 ACCEPTED = (
     "None for the current stream, an integer handle, and streams of PyTorch, CuPy, Numba, PyCUDA and cuda-python, "
@@ -93,19 +93,44 @@ def current(device: int | None = None) -> Stream:
     Args:
         device: the device; None is the current one.
     """
+    return next(_current_ones(device))
+
+
+def refuse_capture(what: str, device: int | None = None, stream: Stream | None = None) -> None:
+    """Raises NotAvailable where a CUDA graph is being captured, which `what` would spoil.
+
+    Seen are captures of the current streams of PyTorch and CuPy, of the stream that ``torch.cuda.graph`` makes, and, on
+    any thread, of streams that the default stream waits for. With `stream` that one alone is looked at.
+    """
+    found = [stream] if stream is not None else [*_current_ones(None), *_current_ones(device)]
+    of_torch = getattr(getattr(sys.modules.get("torch.cuda"), "graph", None), "default_capture_stream", None)
+    if stream is None and of_torch is not None:
+        found.append(Stream(int(of_torch.cuda_stream), int(of_torch.device_index), "torch"))
+    if any(_core.is_capturing(each.handle, each.device) for each in found):
+        raise NotAvailable(
+            f"{what} is not available while a CUDA graph is being captured: it would spoil the capture; "
+            "call it before the capture or after it"
+        )
+
+
+def _current_ones(device: int | None) -> Iterator[Stream]:
+    """The current stream of each framework in use, and the default stream."""
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
         stream = torch.cuda.current_stream(device)
-        return Stream(int(stream.cuda_stream), int(stream.device_index), "torch")
+        yield Stream(int(stream.cuda_stream), int(stream.device_index), "torch")
     cupy = sys.modules.get("cupy")
     if cupy is not None and hasattr(cupy, "cuda"):
+        own = None
         try:
             own_device = int(cupy.cuda.runtime.getDevice())
             if device is None or device == own_device:
-                return Stream(int(cupy.cuda.get_current_stream().ptr), own_device, "cupy")
+                own = Stream(int(cupy.cuda.get_current_stream().ptr), own_device, "cupy")
         except Exception:
             pass  # CuPy on a machine that it cannot use; its errors have no common root
-    return Stream(0, _device_of(0) if device is None else device, "default")
+        if own is not None:
+            yield own
+    yield Stream(0, _device_of(0) if device is None else device, "default")
 
 
 def is_stream(value: object) -> bool:

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpuscope/driver/libraries.h"
@@ -41,9 +42,12 @@ struct Cuda {
     state.refuse_events = state.refuse_records = false;
     state.done = true;
     state.pushed.clear();
-    state.destroyed = state.contexts_retained = state.capture_mode_exchanges = 0;
+    state.destroyed = state.contexts_retained = 0;
+    state.capture_mode_exchanges = 0;
     state.waited_in = nullptr;
     state.refuse_exports = false;
+    state.asked = state.synchronized = 0;
+    state.mode_when_waited = -1;
     return state;
   }
 
@@ -64,9 +68,17 @@ struct Cuda {
   int destroyed = 0;
   int contexts_retained = 0;
   driver::CuContext waited_in = nullptr;  // the context of the stream that last waited for an event
-  int capture_mode_exchanges = 0;
+  std::atomic<int> capture_mode_exchanges{0};
   bool refuse_exports = false;
+  int asked = 0;         // for the state of events
+  int synchronized = 0;  // streams and contexts
+  std::atomic<int> mode_when_waited{-1};
 
+  /// The calling thread's: 0 for global, 2 for relaxed.
+  static int& capture_mode() {
+    thread_local int mode = 0;
+    return mode;
+  }
   static driver::CuContext context(uintptr_t number) { return reinterpret_cast<driver::CuContext>(number); }
   /// The primary context of a device.
   static driver::CuContext primary(int device) { return context(static_cast<uintptr_t>(device) + 1); }
@@ -150,12 +162,20 @@ struct Cuda {
       *device = static_cast<driver::CuDevice>(reinterpret_cast<uintptr_t>(instance().current.load())) - 1;
       return 0;
     };
-    table.context_synchronize = [] { return 0; };
+    table.context_synchronize = [] {
+      ++instance().synchronized;
+      instance().mode_when_waited = capture_mode();
+      return 0;
+    };
     table.stream_create = [](driver::CuStream* stream, unsigned) {
       *stream = reinterpret_cast<driver::CuStream>(reinterpret_cast<uintptr_t>(instance().current.load()) * 1000 + 999);
       return 0;
     };
-    table.stream_synchronize = [](driver::CuStream) { return 0; };
+    table.stream_synchronize = [](driver::CuStream) {
+      ++instance().synchronized;
+      instance().mode_when_waited = capture_mode();
+      return 0;
+    };
     table.stream_get_context = [](driver::CuStream stream, driver::CuContext* context) {
       *context = context_of(stream);
       return 0;
@@ -164,8 +184,12 @@ struct Cuda {
       instance().waited_in = context_of(stream) != nullptr ? context_of(stream) : instance().current.load();
       return 0;
     };
-    table.exchange_capture_mode = [](int*) {
+    table.exchange_capture_mode = [](int* mode) {
       ++instance().capture_mode_exchanges;
+      if (!instance().initialized) {
+        return 3;
+      }
+      std::swap(*mode, capture_mode());
       return 0;
     };
     table.context_get_current = [](driver::CuContext* context) {
@@ -195,6 +219,7 @@ struct Cuda {
     table.event_synchronize = [](driver::CuEvent event) {
       Cuda& state = instance();
       const std::lock_guard lock(state.mutex);
+      ++state.asked;
       state.events[event].done = true;
       return 0;
     };
@@ -229,12 +254,14 @@ struct Cuda {
       constexpr driver::CuResult kNotReady = 600;
       Cuda& state = instance();
       const std::lock_guard lock(state.mutex);
+      ++state.asked;
       const auto found = state.events.find(event);
       return found == state.events.end() ? 400 : found->second.done ? 0 : kNotReady;
     };
     table.event_elapsed_time = [](float* ms, driver::CuEvent start, driver::CuEvent stop) {
       Cuda& state = instance();
       const std::lock_guard lock(state.mutex);
+      ++state.asked;
       if (!state.events[start].done || !state.events[stop].done) {
         return 600;
       }

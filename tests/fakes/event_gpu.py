@@ -19,7 +19,7 @@ class FakeGpu:
     def __init__(self) -> None:
         self.now_ns = 5_000_000
         self.busy = False
-        self.capturing = False
+        self.capturing: bool | set[int] = False  # every stream, or these handles
         self.broken = False
         self.answers = True
         self.asked = 0
@@ -47,11 +47,15 @@ class FakeGpu:
         monkeypatch.setattr(_core, "Event", event)
         monkeypatch.setattr(_core, "find_device", lambda device=0: device)
         monkeypatch.setattr(_core, "stream_device", lambda stream: stream // 1000)
+        monkeypatch.setattr(_core, "is_capturing", lambda stream, device: gpu.captures(stream))
         monkeypatch.setattr(_core, "synchronize", lambda device=0: gpu.wait(device))
         monkeypatch.setattr(_core, "synchronize_stream", lambda stream, device=0: gpu.wait(stream))
         monkeypatch.setattr(_core, "HostAnchors", lambda device: FakeAnchors(gpu, device))
         monkeypatch.setattr(timer, "_anchors", timer._Anchors())
         return self
+
+    def captures(self, stream: int) -> bool:
+        return self.capturing if isinstance(self.capturing, bool) else stream in self.capturing
 
     def wait(self, target: int) -> float:
         self.waited += 1
@@ -74,15 +78,15 @@ class FakeEvent:
     def __del__(self) -> None:
         self.gpu.live -= 1
 
-    def would_be_captured(self, stream: int = 0) -> bool:
-        return self.gpu.capturing
-
-    def record(self, stream: int = 0) -> None:
+    def record(self, stream: int = 0, into_graphs: bool = True) -> bool:
         self.gpu.check()
+        if not into_graphs and self.gpu.captures(stream):
+            return False
         if stream // 1000 != self.device:
             raise InvalidArgument(f"stream is of device {stream // 1000}; this event is of device {self.device}")
         self.streams.append(stream)
         self.at_ns = self.gpu.now_ns
+        return True
 
     def wait(self, stream: int = 0, device: int | None = None) -> None:
         self.waits.append((stream, self.device if device is None else device))

@@ -54,6 +54,7 @@ def torch_on(machine, **more):
     cuda = SimpleNamespace(
         is_initialized=lambda: True,
         device_count=lambda: 1,
+        current_stream=lambda device=None: SimpleNamespace(cuda_stream=0, device_index=0),
         current_device=lambda: 0,
         synchronize=lambda device=None: None,
         empty_cache=lambda: None,

@@ -17,6 +17,7 @@
 #include "gpuscope/driver/libraries.h"
 #include "gpuscope/nvml/device.h"
 #include "gpuscope/nvtx/ranges.h"
+#include "gpuscope/timing/context.h"
 
 namespace py = pybind11;
 
@@ -50,6 +51,7 @@ py::dict device_limits(int ordinal) {
 py::object text_or_none(const std::string& text) { return text.empty() ? py::object(py::none()) : py::str(text); }
 
 py::list memory_pools(int ordinal) {
+  const timing::RelaxedCapture relaxed(vendor().cuda);
   py::list pools;
   for (const nvml::MemoryPool& pool : nvml::read_memory_pools(vendor().cuda, ordinal)) {
     pools.append(py::dict("pool"_a = pool.handle, "reserved"_a = pool.reserved, "used"_a = pool.used,

@@ -47,9 +47,8 @@ void bind_event(py::module_& module) {
           "from_ipc_handle",
           [](int device, const py::bytes& handle) { return std::make_unique<Event>(pools().of(device), handle); },
           py::arg("device"), py::arg("handle"), "The event that another process exported.")
-      .def("record", &Event::record, release(), py::arg("stream") = 0)
-      .def("would_be_captured", &Event::would_be_captured, py::arg("stream") = 0,
-           "Whether a record on this stream would go into a CUDA graph that is being captured.")
+      .def("record", &Event::record, release(), py::arg("stream") = 0, py::arg("into_graphs") = true,
+           "False where the stream is being captured into a CUDA graph and `into_graphs` is false: nothing is recorded.")
       .def(
           "wait",
           [](const Event& self, uint64_t stream, std::optional<int> device) {
@@ -313,6 +312,12 @@ void bind_timing(py::module_& module) {
         return timing::synchronize_stream(cuda, stream, device);
       },
       py::arg("stream"), py::arg("device") = 0, "Waits for one stream; seconds waited.");
+  module.def(
+      "is_capturing",
+      [](uint64_t stream, int device) { return timing::is_capturing(vendor().cuda, stream, device); },
+      py::arg("stream"), py::arg("device"),
+      "Whether what is put on a stream goes into a CUDA graph; of a default stream also while another one captures that "
+      "it waits for. Leaves every capture whole.");
   module.def(
       "stream_device", [](uint64_t stream) { return timing::stream_device(vendor().cuda, stream); }, py::arg("stream"),
       "The device of a stream; of a default stream that of the current context, or 0.");

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "gpuscope/base/hooks.h"
+#include "gpuscope/timing/context.h"
 
 namespace gpuscope::session {
 namespace {
@@ -61,6 +62,7 @@ Session::Session(Vendor& vendor, Options options)
     throw base::InvalidArgument(
         "a profiler is already running in this process: stop it before starting another, or use one with a schedule");
   }
+  const timing::RelaxedCapture relaxed(vendor_.cuda);
   try {
     watch_forks();
     base::Clock::process();
@@ -241,6 +243,7 @@ std::unique_ptr<store::Store> Session::stop(std::chrono::nanoseconds wait_limit)
   if (stopped_) {
     return nullptr;
   }
+  const timing::RelaxedCapture relaxed(vendor_.cuda);
   std::unique_ptr<store::Store> last;
   std::exception_ptr error;
   try {
@@ -300,6 +303,7 @@ void Session::run() {
       for (int wakes = 1; wakes < kWakesOfAPoll && wake.try_acquire(); ++wakes) {
       }
     }
+    const timing::RelaxedCapture relaxed(vendor_.cuda);  // from here on, as the driver may not be initialised at first
     Request wanted = Request::None;
     std::chrono::nanoseconds wait_limit{};
     {

@@ -110,6 +110,15 @@ bool is_capturing(const driver::Cuda& cuda, driver::CuStream stream) {
   return code == kImplicitCapture || (code == 0 && status != 0);
 }
 
+bool is_capturing(const driver::Cuda& cuda, uint64_t stream, int device) {
+  if (!cuda.library || !has_context(cuda, device)) {
+    return false;
+  }
+  const PrimaryContext context(cuda, device);
+  const PrimaryContext::Current current(context);
+  return is_capturing(cuda, driver::as_stream(stream));
+}
+
 void keep_primary_contexts(const driver::Cuda& cuda) noexcept {
   int count = 0;
   if (cuda.device_get_count == nullptr || cuda.device_get_count(&count) != 0) {
@@ -131,6 +140,7 @@ double synchronize(const driver::Cuda& cuda, int device) {
   }
   const PrimaryContext context(cuda, device);
   const PrimaryContext::Current current(context);
+  const RelaxedCapture relaxed(cuda);
   GPUSCOPE_CUDA(cuda, context_synchronize);
   return seconds_since(start);
 }
@@ -142,6 +152,7 @@ double synchronize_stream(const driver::Cuda& cuda, uint64_t stream, int device)
   }
   const PrimaryContext context(cuda, device);
   const PrimaryContext::Current current(context);
+  const RelaxedCapture relaxed(cuda);
   GPUSCOPE_CUDA(cuda, stream_synchronize, driver::as_stream(stream));
   return seconds_since(start);
 }

@@ -61,20 +61,23 @@ class PrimaryContext {
 /// spoils the capture; not so within this scope. The calling thread's.
 class RelaxedCapture {
  public:
-  explicit RelaxedCapture(const driver::Cuda& cuda) noexcept : cuda_(cuda) { exchange(); }
-  ~RelaxedCapture() { exchange(); }
+  explicit RelaxedCapture(const driver::Cuda& cuda) noexcept : cuda_(cuda), relaxed_(exchange()) {}
+  ~RelaxedCapture() {
+    if (relaxed_) {  // otherwise the driver may only have been initialised since
+      exchange();
+    }
+  }
   RelaxedCapture(const RelaxedCapture&) = delete;
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
-  void exchange() noexcept {
-    if (cuda_.exchange_capture_mode != nullptr) {
-      cuda_.exchange_capture_mode(&mode_);
-    }
+  bool exchange() noexcept {
+    return cuda_.exchange_capture_mode != nullptr && cuda_.exchange_capture_mode(&mode_) == 0;
   }
 
   const driver::Cuda& cuda_;
   int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; then what the thread had
+  bool relaxed_;
 };
 
 /// PTX that the driver has compiled for one context. Launches may come from any thread that has the context current.
@@ -105,6 +108,9 @@ int stream_device(const driver::Cuda& cuda, uint64_t stream);
 
 /// Whether what is put on a stream of the current context goes into a CUDA graph.
 bool is_capturing(const driver::Cuda& cuda, driver::CuStream stream);
+/// The same of a stream of a device; of its default stream also while another stream captures that it waits for. Makes
+/// no context, and leaves every capture whole.
+bool is_capturing(const driver::Cuda& cuda, uint64_t stream, int device);
 
 /// Keeps every primary context that there is until the process is gone: what CUDA's runtime releases as the process
 /// exits is then not destroyed there. Without a driver it does nothing.

@@ -12,7 +12,6 @@ namespace {
 
 // CUresult
 constexpr int kInvalidHandle = 400;
-constexpr int kCapturedEvent = 907;
 // CUevent_flags, and CU_EVENT_RECORD_EXTERNAL = CU_EVENT_WAIT_EXTERNAL
 constexpr unsigned kBlockingSync = 1;
 constexpr unsigned kDisableTiming = 2;
@@ -22,6 +21,19 @@ constexpr unsigned kExternal = 1;
 unsigned flags_of(const EventOptions& options) {
   return (options.blocking ? kBlockingSync : 0) | (options.timing ? 0 : kDisableTiming) |
          (options.interprocess ? kInterprocess : 0);
+}
+
+/// Whether a stream of the current context is being captured; throws where it is the legacy default stream, which never
+/// is, but whose use would spoil the capture of another.
+bool captures(const driver::Cuda& cuda, uint64_t stream) {
+  constexpr uint64_t kLegacy = 1;  // or 0
+  const bool capturing = is_capturing(cuda, driver::as_stream(stream));
+  if (capturing && stream <= kLegacy) {
+    throw base::InvalidArgument(
+        "stream is the default stream while another stream, which it waits for, is being captured into a CUDA graph; "
+        "accepted is the stream that is captured");
+  }
+  return capturing;
 }
 
 constexpr int kTries = 3;  // the first may find the GPU's front end asleep
@@ -97,6 +109,7 @@ Event::Event(std::shared_ptr<EventPool> pool, const std::string& ipc_handle)
   }
   std::memcpy(handle.bytes, ipc_handle.data(), sizeof handle.bytes);
   const PrimaryContext::Current current(pool_->context());
+  const RelaxedCapture relaxed(cuda());
   GPUSCOPE_CUDA(cuda(), event_import, &event_, handle);
 }
 
@@ -113,9 +126,13 @@ Event::~Event() {
 
 bool Event::pooled() const noexcept { return options_.timing && !options_.blocking && !options_.interprocess; }
 
-void Event::record(uint64_t stream) {
+bool Event::record(uint64_t stream, bool into_graphs) {
   const PrimaryContext::Current current(pool_->context());
-  const bool external = options_.external && is_capturing(cuda(), driver::as_stream(stream));
+  if (!into_graphs && is_capturing(cuda(), driver::as_stream(stream))) {
+    return false;
+  }
+  const bool capturing = into_graphs && captures(cuda(), stream);
+  const bool external = options_.external && capturing;
   const int code = external ? cuda().event_record_with_flags(event_, driver::as_stream(stream), kExternal)
                             : cuda().event_record(event_, driver::as_stream(stream));
   if (code == kInvalidHandle) {
@@ -127,12 +144,17 @@ void Event::record(uint64_t stream) {
   if (code != 0) {
     throw base::CudaError("cuEventRecord", code, cuda().error_name(code));
   }
+  captured_.store(capturing && !external, std::memory_order_release);
   recorded_.store(true, std::memory_order_release);
+  return true;
 }
 
-bool Event::would_be_captured(uint64_t stream) const {
-  const PrimaryContext::Current current(pool_->context());
-  return is_capturing(cuda(), driver::as_stream(stream));
+void Event::check_not_captured(const char* name) const {
+  if (captured_.load(std::memory_order_acquire)) {
+    throw base::InvalidArgument(std::string(name) +
+                                " was recorded into a CUDA graph and has no time of its own; record it outside of a "
+                                "capture, or make it with external");
+  }
 }
 
 void Event::wait(uint64_t stream, int device) const {
@@ -140,20 +162,24 @@ void Event::wait(uint64_t stream, int device) const {
     return;
   }
   const PrimaryContext::Current own(pool_->context());
-  const unsigned flags = options_.external && is_capturing(cuda(), driver::as_stream(stream)) ? kExternal : 0;
-  if (device == this->device() || !is_default_stream(stream)) {
+  const auto wait = [&] {
+    const unsigned flags = captures(cuda(), stream) && options_.external ? kExternal : 0;
     GPUSCOPE_CUDA(cuda(), stream_wait_event, driver::as_stream(stream), event_, flags);
+  };
+  if (device == this->device() || !is_default_stream(stream)) {
+    wait();
     return;
   }
   const PrimaryContext context(cuda(), device);
   const PrimaryContext::Current current(context);
-  GPUSCOPE_CUDA(cuda(), stream_wait_event, driver::as_stream(stream), event_, flags);
+  wait();
 }
 
 bool Event::query() const {
   if (!recorded()) {
     return true;
   }
+  check_not_captured("the event");
   const PrimaryContext::Current current(pool_->context());
   const RelaxedCapture relaxed(cuda());
   const int code = cuda().event_query(event_);
@@ -167,6 +193,7 @@ double Event::synchronize() const {
   if (!recorded()) {
     return 0;
   }
+  check_not_captured("the event");
   const auto start = std::chrono::steady_clock::now();
   const PrimaryContext::Current current(pool_->context());
   const RelaxedCapture relaxed(cuda());
@@ -182,6 +209,7 @@ double Event::elapsed_time(const Event& end) const {
     if (!event->recorded()) {
       throw base::InvalidArgument(std::string(name) + " has not been recorded; record both events first");
     }
+    event->check_not_captured(name);
   }
   if (device() != end.device()) {
     throw base::InvalidArgument("end is of device " + std::to_string(end.device()) + "; the start event is of device " +
@@ -193,9 +221,6 @@ double Event::elapsed_time(const Event& end) const {
   const int code = cuda().event_elapsed_time(&milliseconds, event_, end.event_);
   if (code == driver::kNotReady) {
     throw base::InvalidArgument("end or the start event has not been reached by the GPU yet; synchronize() end first");
-  }
-  if (code == kCapturedEvent) {
-    throw base::InvalidArgument("end or the start event was recorded into a CUDA graph and has no time of its own");
   }
   if (code != 0) {
     throw base::CudaError("cuEventElapsedTime", code, cuda().error_name(code));
@@ -209,6 +234,7 @@ std::string Event::ipc_handle() const {
         "interprocess was False when this event was made; only events made with it have handles");
   }
   const PrimaryContext::Current current(pool_->context());
+  const RelaxedCapture relaxed(cuda());
   driver::CuIpcEventHandle handle{};
   GPUSCOPE_CUDA(cuda(), event_export, &handle, event_);
   return {handle.bytes, sizeof handle.bytes};

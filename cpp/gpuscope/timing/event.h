@@ -81,13 +81,13 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  /// Throws InvalidArgument for a stream of another device.
-  void record(uint64_t stream);
-  /// Whether a record on this stream would go into a CUDA graph that is being captured.
-  bool would_be_captured(uint64_t stream) const;
+  /// Throws InvalidArgument for a stream of another device. False where the stream is being captured into a CUDA graph
+  /// and `into_graphs` is false: then nothing is recorded.
+  bool record(uint64_t stream, bool into_graphs = true);
   /// Holds a stream's later work back until the event is reached. `device` says whose default stream is meant.
   void wait(uint64_t stream, int device) const;
-  /// Whether the work before the event is done; true before the first record.
+  /// Whether the work before the event is done; true before the first record. Throws InvalidArgument where the last
+  /// record went into a CUDA graph, as the next two do: to ask the driver would spoil a capture that goes on.
   bool query() const;
   /// Waits; seconds spent.
   double synchronize() const;
@@ -101,12 +101,14 @@ class Event {
 
  private:
   bool pooled() const noexcept;
+  void check_not_captured(const char* name) const;
   const driver::Cuda& cuda() const noexcept { return pool_->context().cuda(); }
 
   std::shared_ptr<EventPool> pool_;
   EventOptions options_;
   driver::CuEvent event_ = nullptr;
   std::atomic<bool> recorded_{false};
+  std::atomic<bool> captured_{false};  // the last record went into a CUDA graph, and not as a node of its own
 };
 
 /// An event whose moment is known on the host's clock, so that other events of the device can be placed on it.

@@ -3,6 +3,8 @@
 
 #include <bit>
 
+#include "gpuscope/timing/context.h"
+
 namespace gpuscope::timing {
 namespace {
 
@@ -63,6 +65,7 @@ uint32_t RegionTimer::begin() noexcept {
   }
   Pair& pair = pairs_[index];
   pair.context = context;
+  const RelaxedCapture relaxed(cuda_);
   if ((pair.start == nullptr && cuda_.event_create(&pair.start, 0) != 0) ||
       (pair.stop == nullptr && cuda_.event_create(&pair.stop, 0) != 0)) {
     give_back(index);

@@ -39,7 +39,7 @@ from gpuscope.benchmarking.stopping import (
 )
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.results import kept_on_error
-from gpuscope.streams import resolve
+from gpuscope.streams import refuse_capture, resolve
 from gpuscope.system import environment
 from gpuscope.text import brief
 from gpuscope.units import format_rough, format_seconds, format_share
@@ -115,7 +115,8 @@ def benchmark(
 
     Raises:
         InvalidArgument: an argument is out of range, or the stream is of another device.
-        NotAvailable: `graph` is wanted and `fn` cannot be captured, or `device` is given and there is no GPU.
+        NotAvailable: `graph` is wanted and `fn` cannot be captured, or `device` is given and there is no GPU, or a
+            CUDA graph is being captured.
         Exception: whatever `fn` or `progress` raises; what was measured until then is its attribute ``measured``.
     """
     check_function("fn", fn, "a function or anything else that can be called")
@@ -166,6 +167,7 @@ def _benchmark(
 
     In one of `processes` fresh ones the budget begins after the first calls, which set up what stays.
     """
+    refuse_capture("a measurement")  # before one of our own, with `graph`
     whole = Budget(budget)
     environment()  # found once a process, which counts too
     with contextlib.ExitStack() as stack:

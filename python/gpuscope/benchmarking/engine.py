@@ -130,6 +130,7 @@ class Engine:
             raise NotAvailable(f"device is {brief(device)}, but this machine has no NVIDIA GPU that CUDA shows")
         if device is not None and not 0 <= device < len(devices):
             raise InvalidArgument(f"device is {brief(device)}; accepted are 0 to {len(devices) - 1}")
+        streams.refuse_capture("a measurement", device)
         self.stream = streams.resolve(stream, device)
         self.device = self.stream.device
         self.sampler = _core.Sampler(self.device, self.stream.handle) if devices else None

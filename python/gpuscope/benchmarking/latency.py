@@ -114,10 +114,12 @@ def measure_latency(
 
     Raises:
         InvalidArgument: a count is out of range, or the stream is none.
+        NotAvailable: a CUDA graph is being captured.
     """
     check_function("model", model, "a torch.nn.Module or any other function")
     num_iterations = check_count("num_iterations", num_iterations, 1, MOST_CALLS)
     warmup = check_count("warmup", warmup, 0, MOST_CALLS)
+    streams.refuse_capture("a measurement")
     if stream is not None:
         streams.resolve(stream)  # a bad one is told before the model runs
     is_module = torch.is_module(model)

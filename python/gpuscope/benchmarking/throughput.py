@@ -21,6 +21,7 @@ from gpuscope.figures import DrawnFigures
 from gpuscope.frameworks import torch
 from gpuscope.results import Result, kept_on_error, plain_fields
 from gpuscope.stats.ratio import FEWEST_TO_RESAMPLE
+from gpuscope.streams import refuse_capture
 
 SCHEMA = 1
 
@@ -135,12 +136,14 @@ def measure_throughput(
 
     Raises:
         InvalidArgument: the loader is empty, a count is out of range, or the arguments do not fit together.
+        NotAvailable: a CUDA graph is being captured.
     """
     check_batches(loader)
     check_function("step", step, "a torch.nn.Module or any other function of a batch")
     num_batches, warmup = check_count("num_batches", num_batches, 1), check_count("warmup", warmup, 0)
     if criterion is not None and optimizer is None:
         raise InvalidArgument("optimizer is missing; accepted with a criterion is the optimizer of a training step")
+    refuse_capture("a measurement")
     mode: AbstractContextManager[None] = nullcontext()
     target: Any = None
     run = step

@@ -15,6 +15,7 @@ from gpuscope.counters.names import check_names, list_counters, parse_counters
 from gpuscope.devices import LARGEST
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result
+from gpuscope.streams import refuse_capture
 from gpuscope.text import brief
 
 
@@ -104,6 +105,7 @@ def measure_counters(
         chip = _core.counter_chip(device)
         names, unknown, too_many = _core.choose_counters(chip, sampling=False, wanted=names)
         left_out = (*unknown, *too_many)
+    refuse_capture("measure_counters", device)
     fn()
     again = True
     passes = 0

@@ -27,6 +27,7 @@ from gpuscope.memory import host
 from gpuscope.memory.out_of_memory_errors import is_out_of_memory, may_be_out_of_memory
 from gpuscope.memory.out_of_memory_reports import muted
 from gpuscope.results import Result
+from gpuscope.streams import refuse_capture
 from gpuscope.text import brief, shown
 from gpuscope.units import first_line, format_bytes
 
@@ -107,6 +108,7 @@ def find_max_batch_size(
     if isinstance(margin, bool) or not isinstance(margin, (int, float)) or not 0 <= margin < 1:
         raise InvalidArgument(f"margin is {brief(margin)}; accepted is a share from 0 to below 1")
     check_progress(progress)
+    refuse_capture("find_max_batch_size")
     optimizer = None if optimizer is False else optimizer
     model = fn_or_model if is_model(fn_or_model) else None
     with ExitStack() as kept:

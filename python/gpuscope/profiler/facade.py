@@ -403,6 +403,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
 
         Raises:
             InvalidArgument: this profiler runs already, or another one collects.
+            NotAvailable: GPU work is wanted and a CUDA graph is being captured, as for a `step` that begins to collect.
         """
         with self._lock:
             if self._running:

@@ -25,6 +25,7 @@ from gpuscope.profiler.activities import ProfilerActivity
 from gpuscope.profiler.lifecycle import keep_contexts_at_exit
 from gpuscope.profiler.schedules import ProfilerAction
 from gpuscope.recording import Recording
+from gpuscope.streams import refuse_capture
 from gpuscope.text import brief
 from gpuscope.units import parse_bytes
 
@@ -198,6 +199,7 @@ class Collector:
         if self._sample_every_ns and not _core.knows_stacks():
             self._sample_every_ns = 0
             self.notes.append("python_samples: call stacks cannot be read in this build of Python")
+        self._cuda = cuda
         self._session: _core.Session | None = None
         self.window_open = False
         self.ended: list[_core.Store] = []
@@ -226,6 +228,8 @@ class Collector:
         if self._session is None:
             if self._counters_are_names:
                 check_names(self._counters, "counters", sampling=True)
+            if self._cuda:
+                refuse_capture("the start of a recording")
             self._session = self._make_session()
             keep_contexts_at_exit()
         if action.records and not self.window_open:

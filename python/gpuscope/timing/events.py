@@ -81,7 +81,8 @@ class Event:
             stream: any form that `streams.resolve` takes; None is the current stream.
 
         Raises:
-            InvalidArgument: `stream` is no stream, or of another device than the event.
+            InvalidArgument: `stream` is no stream, or of another device than the event, or the default stream while a
+                stream that it waits for is captured.
         """
         resolved = streams.resolve(stream)
         if self._event is None and why_no_gpu():
@@ -107,11 +108,19 @@ class Event:
             self._event.wait(resolved.handle, resolved.device)
 
     def query(self) -> bool:
-        """Whether the work before the event is done; True before the first record."""
+        """Whether the work before the event is done; True before the first record.
+
+        Raises:
+            InvalidArgument: it was recorded into a CUDA graph, without `external`.
+        """
         return self._event is None or self._event.query()
 
     def synchronize(self) -> None:
-        """Waits until the work before the event is done; other threads run meanwhile."""
+        """Waits until the work before the event is done; other threads run meanwhile.
+
+        Raises:
+            InvalidArgument: it was recorded into a CUDA graph, without `external`.
+        """
         if self._event is not None:
             self._event.synchronize()
 
@@ -121,8 +130,8 @@ class Event:
         On a GPU in steps of about half a microsecond (CUDA's documentation of cuEventElapsedTime).
 
         Raises:
-            InvalidArgument: either event has no `enable_timing`, was not recorded, or is not reached yet; or they are
-                of different devices.
+            InvalidArgument: either event has no `enable_timing`, was not recorded, or is not reached yet, or was
+                recorded into a CUDA graph without `external`; or they are of different devices.
         """
         if not isinstance(end_event, Event):
             raise InvalidArgument(f"end_event is a {type(end_event).__name__}; accepted are events of gpuscope")
@@ -198,10 +207,12 @@ def synchronize(target: Any = None) -> float:
 
     Raises:
         InvalidArgument: `target` is none of these.
-        NotAvailable: there is no such device.
+        NotAvailable: there is no such device, or a CUDA graph is being captured, whose work does not run.
         CudaError: the work failed, as a kernel that read a wrong address does.
     """
     if isinstance(target, Event) or _is_event(target):
+        if not isinstance(target, Event):
+            streams.refuse_capture("synchronize()")  # which this event may be part of
         start = time.perf_counter()
         target.synchronize()
         on_gpu = not isinstance(target, Event) or target.measures == "gpu"
@@ -210,12 +221,18 @@ def synchronize(target: Any = None) -> float:
     if ordinal is not None:
         if not 0 <= ordinal <= LARGEST:
             raise InvalidArgument(f"target is {brief(target)}; accepted are device ordinals from 0")
-        return 0.0 if why_no_gpu() else _core.synchronize(ordinal)
+        if why_no_gpu():
+            return 0.0
+        streams.refuse_capture("synchronize()", ordinal)
+        return _core.synchronize(ordinal)
     if is_cpu(target):
         return 0.0
     if streams.is_stream(target):
         stream = streams.resolve(target)
-        return 0.0 if why_no_gpu() else _core.synchronize_stream(stream.handle, stream.device)
+        if why_no_gpu():
+            return 0.0
+        streams.refuse_capture("synchronize()", stream=stream)
+        return _core.synchronize_stream(stream.handle, stream.device)
     raise InvalidArgument(f"target is {streams.shown(target)}; accepted are None, streams, events, {ACCEPTED}")
 
 

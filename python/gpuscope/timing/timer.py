@@ -146,10 +146,9 @@ class Measurement:
     def _mark(self) -> _core.Event | None:
         try:
             event = _core.Event(self._device)
-            if event.would_be_captured(self._handle):
+            if not event.record(self._handle, into_graphs=False):
                 self._why = _CAPTURING
                 return None
-            event.record(self._handle)
         except GpuscopeError as error:
             self._why = str(error)
             return None

@@ -215,7 +215,57 @@ TEST_F(Events, ForGraphsAreRecordedAsNodesWhileAStreamCaptures) {
   cuda_.capturing = 1;
   inside->record(Cuda::stream(0));
   EXPECT_TRUE(cuda_.events[reinterpret_cast<driver::CuEvent>(inside->handle())].external);
-  EXPECT_TRUE(inside->would_be_captured(Cuda::stream(0)));
+}
+
+TEST_F(Events, AreNotRecordedIntoGraphsWhereThatIsNotWanted) {
+  const auto start = event();
+  cuda_.capturing = 1;
+  EXPECT_FALSE(start->record(Cuda::stream(0), false));
+  EXPECT_FALSE(start->recorded());
+  cuda_.capturing = 0;
+  EXPECT_TRUE(start->record(Cuda::stream(0), false));
+}
+
+TEST_F(Events, OfAGraphAreNeverAskedFor) {
+  const auto start = event();
+  const auto end = event();
+  end->record(0);
+  cuda_.capturing = 1;
+  start->record(Cuda::stream(0));
+  cuda_.capturing = 0;
+  cuda_.asked = 0;
+  EXPECT_THAT(complaint<base::InvalidArgument>([&] { (void)start->query(); }),
+              StartsWith("the event was recorded into a CUDA graph"));
+  EXPECT_THAT(complaint<base::InvalidArgument>([&] { start->synchronize(); }),
+              StartsWith("the event was recorded into a CUDA graph"));
+  EXPECT_THAT(complaint<base::InvalidArgument>([&] { (void)start->elapsed_time(*end); }),
+              StartsWith("the start event was recorded into a CUDA graph"));
+  EXPECT_THAT(complaint<base::InvalidArgument>([&] { (void)end->elapsed_time(*start); }),
+              StartsWith("end was recorded into a CUDA graph"));
+  EXPECT_EQ(cuda_.asked, 0);
+}
+
+TEST_F(Events, OfAGraphCanBeRecordedAnew) {
+  const auto start = event();
+  cuda_.capturing = 1;
+  start->record(Cuda::stream(0));
+  cuda_.capturing = 0;
+  start->record(Cuda::stream(0));
+  EXPECT_TRUE(start->query());
+}
+
+TEST_F(Events, NeverTouchTheDefaultStreamWhileAnotherCaptures) {
+  const auto start = event();
+  start->record(0);
+  cuda_.capturing = 1;
+  cuda_.recorded = 0;
+  cuda_.waited_in = nullptr;
+  EXPECT_THAT(complaint<base::InvalidArgument>([&] { start->record(0); }),
+              StartsWith("stream is the default stream while another stream"));
+  EXPECT_THAT(complaint<base::InvalidArgument>([&] { start->wait(0, 0); }),
+              StartsWith("stream is the default stream while another stream"));
+  EXPECT_EQ(cuda_.recorded, 0);
+  EXPECT_EQ(cuda_.waited_in, nullptr);
 }
 
 TEST_F(Events, ThatProcessesShareCannotTime) {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import sys
 import types
 
 import pytest
@@ -111,3 +112,65 @@ def test_device_that_is_not_there_is_told_of(gpu, monkeypatch):
     monkeypatch.setattr(_core, "synchronize", refuse)
     with pytest.raises(NotAvailable, match="device 5"):
         synchronize(5)
+
+
+CAPTURED = (
+    r"^synchronize\(\) is not available while a CUDA graph is being captured: it would spoil the capture; call it"
+)
+
+
+@pytest.mark.parametrize("target", [None, 0, "cuda:1", Stream(7, 0, "int"), Stream(0, 0, "int")])
+def test_nothing_is_waited_for_while_a_graph_is_captured(gpu, target):
+    gpu.capturing = True
+    with pytest.raises(NotAvailable, match=CAPTURED):
+        synchronize(target)
+    assert gpu.waited == 0
+
+
+@pytest.mark.parametrize("package", ["torch", "cupy"])
+def test_events_of_others_may_be_part_of_the_capture(gpu, package):
+    gpu.capturing = True
+    event = type("Event", (TheirEvent,), {"__module__": f"{package}.cuda"})()
+    with pytest.raises(NotAvailable, match=CAPTURED):
+        synchronize(event)
+    assert event.waited == 0
+
+
+def test_a_stream_that_is_not_captured_can_be_waited_for_meanwhile(gpu):
+    gpu.capturing = {9}
+    assert synchronize(Stream(7, 0, "int")) == 7.25
+
+
+def cupy_on(stream):
+    cuda = types.SimpleNamespace(
+        runtime=types.SimpleNamespace(getDevice=lambda: 0),
+        get_current_stream=lambda: types.SimpleNamespace(ptr=stream),
+    )
+    return types.SimpleNamespace(cuda=cuda)
+
+
+def torch_on(stream, **members):
+    of = types.SimpleNamespace(cuda_stream=stream, device_index=0)
+    cuda = types.SimpleNamespace(is_initialized=lambda: True, current_stream=lambda device: of, **members)
+    return types.SimpleNamespace(cuda=cuda)
+
+
+@pytest.mark.parametrize("captured", [7, 8, 0])
+def test_a_capture_of_any_framework_is_seen(gpu, monkeypatch, captured):
+    monkeypatch.setitem(sys.modules, "torch", torch_on(7))
+    monkeypatch.setitem(sys.modules, "cupy", cupy_on(8))
+    gpu.capturing = {captured}
+    with pytest.raises(NotAvailable, match=CAPTURED):
+        synchronize()
+    gpu.capturing = {99}
+    assert synchronize() == 0.25
+
+
+def test_the_stream_that_torch_captures_on_by_itself_is_seen_from_other_threads(gpu, monkeypatch):
+    stream = types.SimpleNamespace(cuda_stream=9, device_index=0)
+    torch = torch_on(7, graph=types.SimpleNamespace(default_capture_stream=stream))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "torch.cuda", torch.cuda)
+    gpu.capturing = {9}
+    with pytest.raises(NotAvailable, match=CAPTURED):
+        synchronize()
