@@ -844,7 +844,7 @@ class TorchCallbacks:
         Whether torch has waits for the GPU recorded, as its own switch says.
         """
     @staticmethod
-    def start(*, shapes: bool = False, concrete: bool = False, results: bool = False, numbers: bool = False, overloads: bool = False) -> None:
+    def start(*, shapes: bool = False, concrete: bool = False, results: bool = False, numbers: bool = False, overloads: bool = False, modules: bool = False) -> None:
         """
         Has every operator logged; only after a study that succeeded.
         """

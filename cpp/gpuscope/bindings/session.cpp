@@ -269,11 +269,11 @@ void bind_callbacks(py::module_& module) {
           "autograd's engine, by what `forward` and `backward` call; the audit counts it.")
       .def_static(
           "start",
-          [](bool shapes, bool concrete, bool results, bool numbers, bool overloads) {
-            OperatorCallbacks::process().start(libtorch(), {shapes, concrete, results, numbers, overloads});
+          [](bool shapes, bool concrete, bool results, bool numbers, bool overloads, bool modules) {
+            OperatorCallbacks::process().start(libtorch(), {shapes, concrete, results, numbers, overloads, modules});
           },
           py::kw_only(), py::arg("shapes") = false, py::arg("concrete") = false, py::arg("results") = false,
-          py::arg("numbers") = false, py::arg("overloads") = false,
+          py::arg("numbers") = false, py::arg("overloads") = false, py::arg("modules") = false,
           "Has every operator logged; only after a study that succeeded.")
       .def_static(
           "stop", [] { OperatorCallbacks::process().stop(libtorch()); }, "Ends that.")

@@ -505,6 +505,8 @@ struct Torch {
   std::add_pointer_t<void(uint64_t handle)> remove_callback = nullptr;
   std::add_pointer_t<const char*(const void* function)> function_name = nullptr;
   std::add_pointer_t<const char*(const void* function)> overload_name = nullptr;
+  // The modules and methods of TorchScript that the calling thread is in, outermost first.
+  std::add_pointer_t<std::vector<std::string>()> module_hierarchy = nullptr;
   std::add_pointer_t<bool()> records_concrete_inputs = nullptr;  // torch's own switches
   std::add_pointer_t<bool()> links_backward = nullptr;
   std::add_pointer_t<bool()> records_syncs = nullptr;
@@ -537,6 +539,8 @@ inline Torch Torch::open() {
   torch.cpu.load("_ZN2at14removeCallbackEm", torch.remove_callback);
   torch.cpu.load("_ZNK2at14RecordFunction4nameEv", torch.function_name);
   torch.cpu.load("_ZNK2at14RecordFunction13overload_nameEv", torch.overload_name);
+  // By this name it returns the strings that this module is built with: others have another one.
+  torch.cpu.load("_ZN5torch3jit22currentModuleHierarchyB5cxx11Ev", torch.module_hierarchy);
   torch.cpu.load("_ZN5torch8profiler4impl34get_record_concrete_inputs_enabledEv", torch.records_concrete_inputs);
   torch.cpu.load("_ZN5torch8profiler4impl19get_fwd_bwd_enabledEv", torch.links_backward);
   torch.cpu.load("_ZN5torch8profiler4impl21get_cuda_sync_enabledEv", torch.records_syncs);

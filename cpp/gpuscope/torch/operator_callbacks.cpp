@@ -31,6 +31,7 @@ struct Reading {
   const void* undefined_tensor = nullptr;
   decltype(driver::Torch::function_name) name = nullptr;
   decltype(driver::Torch::overload_name) overload = nullptr;
+  decltype(driver::Torch::module_hierarchy) modules = nullptr;
 };
 Reading reading;
 // What torch takes to call them: OperatorCallbacks::CallCost.
@@ -71,7 +72,20 @@ constexpr uint32_t kShapes = 1;
 constexpr uint32_t kNumbers = 2;
 constexpr uint32_t kConcrete = 4;
 constexpr uint32_t kOverloads = 8;
-constexpr uint32_t kCombinations = 16;
+constexpr uint32_t kModules = 16;
+constexpr uint32_t kCombinations = 32;
+
+/// As torch's profiler writes it: ``TOP(Net)::forward.layer(Linear)::forward.``; nothing outside of TorchScript.
+void log_modules(EventLog& log) {
+  ShortText text;
+  for (const std::string& level : reading.modules()) {
+    text.put(level);
+    text.put(".");
+  }
+  if (!text.view().empty()) {
+    log.add_argument(Argument::Text, log.id_of(text.view()), log.id_of("Module Hierarchy"));
+  }
+}
 
 /// The arguments that have names, which but a few libraries' ranges have.
 void log_keywords(EventLog& log, const void* function) noexcept {
@@ -199,6 +213,11 @@ std::unique_ptr<TorchCallback::Context> start(const void* function) {
   if constexpr ((kWhat & kOverloads) != 0) {
     log->add_argument(Argument::Overload, log->id_of(reading.overload(function)));
   }
+  if constexpr ((kWhat & kModules) != 0) {
+    if (!is_of_engine(function, name)) {
+      log_modules(*log);
+    }
+  }
   if (sequence >= 0 || shapes != 0) {
     log->add_argument(Argument::Operator, std::bit_cast<uint64_t>(sequence), shapes);
   }
@@ -310,7 +329,7 @@ std::string OperatorCallbacks::study(const driver::Torch& torch, const std::stri
 
 void OperatorCallbacks::set_reading(const driver::Torch& torch) noexcept {
   if (reading.name == nullptr) {
-    reading = {layout_, torch.undefined_tensor, torch.function_name, torch.overload_name};
+    reading = {layout_, torch.undefined_tensor, torch.function_name, torch.overload_name, torch.module_hierarchy};
   }
 }
 
@@ -320,7 +339,8 @@ OperatorCallbacks::Options OperatorCallbacks::known(const Options& options) cons
           .concrete = options.concrete,
           .results = options.results && has_sizes && layout_.outputs != Layout::kUnknown,
           .numbers = options.numbers,
-          .overloads = options.overloads};
+          .overloads = options.overloads,
+          .modules = options.modules};
 }
 
 OperatorCallbacks::CallCost OperatorCallbacks::measure(const driver::Torch& torch, const Options& options,
@@ -383,13 +403,14 @@ void OperatorCallbacks::start(const driver::Torch& torch, const Options& options
   const bool concrete = wanted.shapes && wanted.concrete && layout_.list != Layout::kUnknown &&
                         (torch.records_concrete_inputs == nullptr || torch.records_concrete_inputs());
   const bool overloads = wanted.overloads && torch.overload_name != nullptr;
+  const bool modules = wanted.modules && torch.module_hierarchy != nullptr;
   set_reading(torch);
   logs_inputs_.store(wanted.shapes, std::memory_order_relaxed);
   const CallCost& cost = call_costs_[needs_of(wanted)];
   operator_ns.store(cost.operator_ns, std::memory_order_relaxed);
   backward_ns.store(cost.backward_ns, std::memory_order_relaxed);
   const uint32_t what = (wanted.shapes ? kShapes : 0) | (wanted.numbers ? kNumbers : 0) | (concrete ? kConcrete : 0) |
-                        (overloads ? kOverloads : 0);
+                        (overloads ? kOverloads : 0) | (modules ? kModules : 0);
   handle_ = torch.add_callback(callback_of(wanted, kStarts[what], wanted.results ? &end<true> : &end<false>));
 }
 

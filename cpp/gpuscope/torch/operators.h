@@ -96,6 +96,7 @@ class OperatorCallbacks {
     bool results = false;
     bool numbers = false;  // that torch gives them
     bool overloads = false;
+    bool modules = false;  // TorchScript's
   };
 
   static OperatorCallbacks& process();

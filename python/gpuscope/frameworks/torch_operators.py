@@ -97,6 +97,7 @@ class _TorchOperatorsObserver:
                 results=options.with_flops,
                 numbers=options.execution_trace,
                 overloads=options.overload_names,
+                modules=options.with_modules,
             )
 
 

@@ -130,7 +130,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             as the line that calls them calls nothing else: what `gpuscope diagnose` records, beside `python_samples`.
         with_flops: counts floating-point operations of operators, from their shapes.
         with_modules: records the torch.nn.Module that operators run in. A call of a module took 3.4 us in place of 0.5
-            there, 1.2 of them torch's for any hook.
+            there, 1.2 of them torch's for any hook. Operators of TorchScript get a "Module Hierarchy", as in torch.
         experimental_config: torch's; its `capture_overload_names` records which operator of its name each is, its
             `enable_cuda_sync_events` is `sync`, its `disable_external_correlation` leaves the ids of operators out of
             driver calls and GPU work in Chrome traces, where its `adjust_profiler_step` begins a step in the function

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -433,3 +434,78 @@ def test_what_keeps_the_calls_is_no_function_of_the_program():
     called = [event.trace_name for event in profiler.events() if event.is_python_function]
     # Whoever runs the test may have begun in a text, too.
     assert [name for name in called if name.startswith("<string>") and not name.endswith(": <module>")] == []
+
+
+class Scaled(nn.Module):
+    def triple(self, x):
+        return x * 3
+
+    def forward(self, x, y):
+        return self.triple(x) + (y - 2)
+
+
+class Scripted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scaled = Scaled()
+
+    def halve(self, x):
+        return x / 2
+
+    def forward(self, x, y):
+        return self.halve(self.scaled(x, y)).relu()
+
+
+HIERARCHIES = {
+    "aten::mul": "TOP(Scripted)::forward.scaled(Scaled)::forward.SELF(Scaled)::triple.",
+    "aten::sub": "TOP(Scripted)::forward.scaled(Scaled)::forward.",
+    "aten::add": "TOP(Scripted)::forward.scaled(Scaled)::forward.",
+    "aten::div": "TOP(Scripted)::forward.SELF(Scripted)::halve.",
+    "aten::relu": "TOP(Scripted)::forward.",
+}
+
+
+@pytest.fixture
+def scripted():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit is deprecated
+        return torch.jit.script(Scripted())
+
+
+def hierarchies(prof, path):
+    prof.export_chrome_trace(str(path))
+    rows = json.loads(path.read_text())["traceEvents"]
+    found = [(row["name"], row["args"].get("Module Hierarchy")) for row in rows if row.get("cat") == "cpu_op"]
+    return [(name, hierarchy) for name, hierarchy in found if name in HIERARCHIES]
+
+
+def test_operators_of_torchscript_have_their_modules_and_methods(scripted, tmp_path):
+    with gs.profile(activities=[gs.ProfilerActivity.CPU], with_modules=True) as prof:
+        scripted(torch.rand(4, 4), torch.rand(4, 4))
+    found = hierarchies(prof, tmp_path / "trace.json")
+    assert dict(found) == HIERARCHIES
+    assert set(found) == set(HIERARCHIES.items())
+
+
+def test_torchs_profiler_writes_the_same_of_them(scripted, tmp_path):
+    found = []
+    for index, profile in enumerate((gs.profile, torch.profiler.profile)):
+        with profile(activities=[torch.profiler.ProfilerActivity.CPU], with_modules=True) as prof:
+            scripted(torch.rand(4, 4), torch.rand(4, 4))
+        found.append(hierarchies(prof, tmp_path / f"{index}.json"))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("options", [{}, {"with_modules": True}], ids=["not asked for", "eager"])
+def test_others_have_none(options, scripted, tmp_path):
+    model = Scripted() if options else scripted
+    with gs.profile(activities=[gs.ProfilerActivity.CPU], **options) as prof:
+        model(torch.rand(4, 4), torch.rand(4, 4))
+    assert {hierarchy for _, hierarchy in hierarchies(prof, tmp_path / "trace.json")} == {None}
+
+
+def test_they_survive_a_file(scripted, tmp_path):
+    with gs.profile(activities=[gs.ProfilerActivity.CPU], with_modules=True) as prof:
+        scripted(torch.rand(4, 4), torch.rand(4, 4))
+    prof.save(tmp_path / "run.gscope")
+    assert dict(hierarchies(gs.load(tmp_path / "run.gscope"), tmp_path / "trace.json")) == HIERARCHIES
