@@ -41,8 +41,11 @@ from gpuscope.memory.tracking import reset_memory_stages as reset_memory_stages
 from gpuscope.memory.tracking import track_memory as track_memory
 from gpuscope.monitor.gpu_monitor import GPUMonitor as GPUMonitor
 from gpuscope.monitor.snapshot import gpu_snapshot as gpu_snapshot
+from gpuscope.profiler import CuspyConfig as CuspyConfig
+from gpuscope.profiler import PerformanceMetricsConfig as PerformanceMetricsConfig
 from gpuscope.profiler import ProfilerAction as ProfilerAction
 from gpuscope.profiler import ProfilerActivity as ProfilerActivity
+from gpuscope.profiler import ProfilerActivityConfig as ProfilerActivityConfig
 from gpuscope.profiler import _KinetoProfile as _KinetoProfile
 from gpuscope.profiler import kineto_available as kineto_available
 from gpuscope.profiler import profile as profile

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import inspect
 import os
 import pickle
@@ -18,9 +19,17 @@ from hypothesis import strategies as st
 
 import gpuscope as ours
 from fakes import session as fake
-from gpuscope import _core
+from gpuscope import _core, profiler
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
-from gpuscope.profiler import ProfilerAction, ProfilerActivity, profile, schedule
+from gpuscope.profiler import (
+    CuspyConfig,
+    PerformanceMetricsConfig,
+    ProfilerAction,
+    ProfilerActivity,
+    ProfilerActivityConfig,
+    profile,
+    schedule,
+)
 from gpuscope.profiler.windows import Annotations
 
 
@@ -796,6 +805,115 @@ def test_a_dictionary_of_events_need_not_be_in_a_list(log):
     with profile(activities={ProfilerActivity.CUDA: ["GPU_MEMCPY"]}):
         pass
     assert fake.Session.options["left_out"] == {"kernel", "memset", "api"}
+
+
+# What torch had for this when it was written; whoever has a later one finds the same here.
+@dataclasses.dataclass(kw_only=True, slots=True)
+class TorchActivityConfig:
+    activity_types: list | None = None
+    profiler_configs: list = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class TorchMetricsConfig:
+    metric_names: list
+    sampling_interval_ms: float | None = None
+    lookback_window_ms: float | None = None
+    device_id: int = 0
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class TorchCuspyConfig:
+    enable_cuda_sync_events: bool = False
+    enable_environment_counters: bool = False
+    enable_graph_dependencies: bool = False
+    enable_event_node_ids: bool = False
+
+
+CONFIGS = [
+    (ProfilerActivityConfig, PerformanceMetricsConfig, CuspyConfig),
+    (TorchActivityConfig, TorchMetricsConfig, TorchCuspyConfig),
+]
+METRICS = ["sm__cycles_active.avg", "dram__throughput.avg.pct_of_peak_sustained_elapsed"]
+
+
+@pytest.mark.parametrize("kinds", CONFIGS, ids=["ours", "torch's"])
+def test_configs_of_an_activity_ask_for_counters_syncs_and_device_samples(log, kinds):
+    activity, metrics, cuspy = kinds
+    configs = [
+        metrics(metric_names=METRICS, sampling_interval_ms=0.5, lookback_window_ms=10_000),
+        cuspy(enable_cuda_sync_events=True, enable_environment_counters=True),
+    ]
+    with profile(activities=[ProfilerActivity.CPU, {ProfilerActivity.CUDA: activity(profiler_configs=configs)}]) as p:
+        pass
+    assert p.activities == {ProfilerActivity.CPU, ProfilerActivity.CUDA}
+    asked = fake.Session.options
+    assert asked["counters"] == METRICS
+    assert asked["counter_interval_ns"] == 500_000
+    assert asked["sync"] is True
+    assert asked["device_interval_ns"] == 100_000_000
+    assert asked["left_out"] == set()
+    assert "without effect" not in p.trace.store.info()["session.notes"]
+
+
+@pytest.mark.parametrize("kinds", CONFIGS, ids=["ours", "torch's"])
+def test_the_event_names_of_a_config_are_those_of_a_list(log, kinds):
+    with profile(activities=[{ProfilerActivity.CUDA: kinds[0](activity_types=["GPU_MEMCPY"])}]):
+        pass
+    assert fake.Session.options["left_out"] == {"kernel", "memset", "api"}
+
+
+@pytest.mark.parametrize("kinds", CONFIGS, ids=["ours", "torch's"])
+def test_an_empty_config_asks_for_the_whole_activity(log, kinds):
+    with profile(activities=[{ProfilerActivity.CUDA: kinds[0]()}]) as p:
+        pass
+    assert p.activities == {ProfilerActivity.CUDA}
+    assert fake.Session.options["left_out"] == set()
+    assert fake.Session.options["sync"] is False
+
+
+@pytest.mark.parametrize("kinds", CONFIGS, ids=["ours", "torch's"])
+def test_what_a_config_asks_for_in_vain_is_named(log, kinds):
+    activity, _, cuspy = kinds
+    configs = [cuspy(enable_graph_dependencies=True), TorchMetricsConfig(metric_names=METRICS, device_id=1), "theirs"]
+    named = f"{cuspy.__name__}.enable_graph_dependencies, TorchMetricsConfig.device_id, str"
+    with (
+        pytest.warns(GpuscopeWarning, match=f"without effect in this version: {named}$"),
+        profile(activities=[{ProfilerActivity.CUDA: activity(profiler_configs=configs)}]) as p,
+    ):
+        pass
+    assert named in p.trace.store.info()["session.notes"]
+
+
+def metrics_of(*configs):
+    return [{ProfilerActivity.CUDA: ProfilerActivityConfig(profiler_configs=configs)}]
+
+
+def test_counters_are_named_in_one_place():
+    with pytest.raises(InvalidArgument, match="counters is given and activities has metric_names; accepted is one"):
+        profile(activities=metrics_of(PerformanceMetricsConfig(METRICS)), counters="why")
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        (PerformanceMetricsConfig("sm__cycles_active.avg"), "metric_names is 'sm__cycles_active.avg'; accepted is a"),
+        (PerformanceMetricsConfig(METRICS, sampling_interval_ms=0), "counter_interval_us is 0.0; accepted are 10 to"),
+        (PerformanceMetricsConfig(METRICS, sampling_interval_ms="1"), "counter_interval_us is nan; accepted are 10"),
+    ],
+)
+def test_a_bad_config_gets_one_sentence(config, complaint):
+    with pytest.raises(InvalidArgument, match=complaint):
+        profile(activities=metrics_of(config))
+
+
+@pytest.mark.parametrize("name", ["ProfilerActivityConfig", "PerformanceMetricsConfig", "CuspyConfig"])
+def test_configs_have_the_options_of_torchs(name):
+    theirs = getattr(pytest.importorskip("torch.profiler"), name, None)
+    if theirs is None:
+        pytest.skip(f"this torch has no {name}")
+    ours = {field.name for field in dataclasses.fields(getattr(profiler, name))}
+    assert {field.name for field in dataclasses.fields(theirs)} >= ours
 
 
 @pytest.mark.parametrize("names", ["GPU_MEMCPY", 3, [3]])

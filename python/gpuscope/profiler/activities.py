@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuscope import _core
+from gpuscope.arguments import as_float
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks.torch import TorchEnum
 from gpuscope.text import brief
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 class ProfilerActivity(TorchEnum):
@@ -48,6 +50,51 @@ def kineto_available() -> bool:
 
 
 @dataclass(frozen=True)
+class ProfilerActivityConfig:
+    """What is wanted of an activity, by torch.profiler's name; ``activities=[{ProfilerActivity.CUDA: config}]``.
+
+    Attributes:
+        activity_types: names of events, as GPU_MEMCPY; None for all.
+        profiler_configs: any of the two that follow.
+    """
+
+    activity_types: Sequence[str] | None = None
+    profiler_configs: Sequence[Any] = ()
+
+
+@dataclass(frozen=True)
+class PerformanceMetricsConfig:
+    """Hardware counters to sample, by torch.profiler's name: `counters` and `counter_interval_us` of `profile`.
+
+    Attributes:
+        metric_names: names of metrics.
+        sampling_interval_ms: how long a sample is; None for `counter_interval_us`.
+        lookback_window_ms: how much time torch keeps samples of; here those of the whole window are kept.
+    """
+
+    metric_names: Sequence[str]
+    sampling_interval_ms: float | None = None
+    lookback_window_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class CuspyConfig:
+    """Options of torch's other collector of GPU work, by its name.
+
+    Attributes:
+        enable_cuda_sync_events: `sync` of `profile`.
+        enable_environment_counters: `device_samples` of `profile`.
+        enable_graph_dependencies: no effect.
+        enable_event_node_ids: no effect.
+    """
+
+    enable_cuda_sync_events: bool = False
+    enable_environment_counters: bool = False
+    enable_graph_dependencies: bool = False
+    enable_event_node_ids: bool = False
+
+
+@dataclass(frozen=True)
 class ActivitySelection:
     """The `activities` argument of `profile`, parsed.
 
@@ -56,12 +103,20 @@ class ActivitySelection:
         left_out: tables of the recording that get no rows, as no event of theirs is among those named.
         sync: events of waiting for the GPU are named.
         note: what to say of it in the audit; empty when whole groups were asked for.
+        counters: metrics to sample; None where none are named.
+        counter_interval_us: how long a sample is; None where that is not said.
+        device_samples: the state of GPUs is asked for.
+        unused: options that have no effect.
     """
 
     groups: frozenset[ProfilerActivity]
     left_out: frozenset[str] = frozenset()
     sync: bool = False
     note: str = ""
+    counters: tuple[str, ...] | None = None
+    counter_interval_us: float | None = None
+    device_samples: bool = False
+    unused: tuple[str, ...] = ()
 
 
 # torch.profiler's names of events, of each group those that are its own.
@@ -85,6 +140,7 @@ _EVENTS_OF = {
 }
 _GPU_TABLES = ("kernel", "memcpy", "memset")
 _SYNC = "CUDA_SYNC"
+_US_PER_MS = 1e3
 
 
 def parse_activities(activities: Iterable[Any] | None) -> ActivitySelection:
@@ -92,8 +148,8 @@ def parse_activities(activities: Iterable[Any] | None) -> ActivitySelection:
 
     Args:
         activities: members of `ProfilerActivity` or of torch's enumeration, or dictionaries from such a member to
-            the names of the events wanted of it, as GPU_MEMCPY, where an empty list leaves the group out; one such
-            dictionary need not be in a list. None asks for everything.
+            the names of the events wanted of it, as GPU_MEMCPY, where an empty list leaves the group out, or to a
+            `ProfilerActivityConfig` or torch's; one such dictionary need not be in a list. None asks for everything.
 
     Raises:
         InvalidArgument: an activity is unknown or named twice, or there is none; names are no list of text.
@@ -103,20 +159,25 @@ def parse_activities(activities: Iterable[Any] | None) -> ActivitySelection:
     if isinstance(activities, str) or not hasattr(activities, "__iter__"):
         raise _unknown(activities)
     wanted: dict[ProfilerActivity, frozenset[str] | None] = {}
+    configs: list[Any] = []
     for item in (activities,) if isinstance(activities, dict) else activities:
         for member, names in item.items() if isinstance(item, dict) else ((item, None),):
             activity = _member(member)
             if activity in wanted:
                 raise InvalidArgument(f"activities names {activity.name} twice; accepted is each activity once")
-            wanted[activity] = None if names is None else _names(activity, names)
+            of_config: Any = names if hasattr(names, "profiler_configs") else None
+            types = names if of_config is None else of_config.activity_types or None
+            wanted[activity] = None if types is None else _names(activity, types)
+            configs += () if of_config is None else of_config.profiler_configs or ()
     if not wanted:
         raise InvalidArgument(f"activities is empty; accepted is at least one of {_accepted()}")
     groups = frozenset(activity for activity, names in wanted.items() if names is None or names)
     others = ", ".join(sorted(activity.name for activity in groups - RECORDED))
     note = f"{others}: not recorded, as gpuscope records the CPU and NVIDIA GPUs" if others else ""
     lists = {activity: names for activity, names in wanted.items() if names}
+    configured = _configured(configs)
     if not lists:
-        return ActivitySelection(groups, note=note)
+        return dataclasses.replace(configured, groups=groups, note=note)
     named = frozenset().union(*lists.values())
     left_out = {
         table
@@ -126,7 +187,44 @@ def parse_activities(activities: Iterable[Any] | None) -> ActivitySelection:
     }
     listed = "; ".join(f"of {activity.name} {', '.join(sorted(names))}" for activity, names in lists.items())
     asked = f"recorded as activities asks: {listed}"
-    return ActivitySelection(groups, frozenset(left_out), _SYNC in named, f"{note}; {asked}" if note else asked)
+    return dataclasses.replace(
+        configured,
+        groups=groups,
+        left_out=frozenset(left_out),
+        sync=configured.sync or _SYNC in named,
+        note=f"{note}; {asked}" if note else asked,
+    )
+
+
+def _configured(configs: Iterable[Any]) -> ActivitySelection:
+    """What the `profiler_configs` of activities ask for, ours and torch's; of these any version's."""
+    found: dict[str, Any] = {}
+    unused: list[str] = []
+    for config in configs:
+        kind = type(config).__name__
+        fields = dataclasses.fields(config) if dataclasses.is_dataclass(config) else ()
+        names = [field.name for field in fields] or list(getattr(config, "__dict__", ()))
+        for name in names:
+            value = getattr(config, name)
+            if name == "metric_names":
+                found["counters"] = (*found.get("counters", ()), *_metrics(value))
+            elif name == "sampling_interval_ms" and value is not None:
+                found["counter_interval_us"] = as_float(value) * _US_PER_MS
+            elif name == "enable_cuda_sync_events":
+                found["sync"] = found.get("sync", False) or bool(value)
+            elif name == "enable_environment_counters":
+                found["device_samples"] = found.get("device_samples", False) or bool(value)
+            elif value and name != "lookback_window_ms":  # a window keeps all of its samples
+                unused.append(f"{kind}.{name}")
+        if not names:
+            unused.append(kind)
+    return ActivitySelection(frozenset(), unused=tuple(unused), **found)
+
+
+def _metrics(names: Any) -> tuple[str, ...]:
+    if isinstance(names, str) or not hasattr(names, "__iter__") or not all(isinstance(name, str) for name in names):
+        raise InvalidArgument(f"metric_names is {brief(names)}; accepted is a list of names of metrics")
+    return tuple(names)
 
 
 def _names(activity: ProfilerActivity, names: Any) -> frozenset[str]:

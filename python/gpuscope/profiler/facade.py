@@ -112,7 +112,8 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
 
     Args:
         activities: groups of events, by default all that this machine has; see `ProfilerActivity`. A dictionary from
-            a group to names of events, as GPU_MEMCPY, leaves out what it does not name.
+            a group to names of events, as GPU_MEMCPY, leaves out what it does not name; one to a
+            `ProfilerActivityConfig`, or to torch's, can also ask for `counters`, `sync` and `device_samples`.
         schedule: maps the number of a step to a `ProfilerAction`; by default everything is recorded. See `schedule`.
         on_trace_ready: called with this object whenever a window has been recorded.
         record_shapes: records the shapes, strides and types of operators' inputs and the numbers among them, and what
@@ -227,6 +228,8 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         )
         every_call = with_stack != _OPERATORS
         selected = parse_activities(activities)
+        if selected.counters and counters is not None:
+            raise InvalidArgument("counters is given and activities has metric_names; accepted is one of the two")
         experimental = options_of(experimental_config) if experimental_config else frozenset()
         self._trace_only = "trace_only" in (experimental or ()) and not with_stack
         if "trace_only" in (experimental or ()) and with_stack:
@@ -277,9 +280,11 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             max_bytes=max_bytes,
             ring_seconds=ring_seconds,
             python_samples=python_samples,
-            counters=counters,
-            counter_interval_us=counter_interval_us,
-            device_samples=device_samples,
+            counters=selected.counters or counters,
+            counter_interval_us=(
+                counter_interval_us if selected.counter_interval_us is None else selected.counter_interval_us
+            ),
+            device_samples=device_samples or selected.device_samples,
             repeats=schedule is not None and not (isinstance(schedule, Schedule) and schedule.repeat == 1),
         )
         self._options = Options(
@@ -311,10 +316,10 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
                 self._annotations.add_json(option, f'"{_OPERATORS}"' if of_operators else "1")
         for sentence in filter(None, (*self._collector.notes, selected.note)):
             self._annotations.note(sentence)
-        if experimental is None or experimental - WITH_EFFECT:
-            unused = sorted(experimental - WITH_EFFECT) if experimental is not None else ()
-            what = ", ".join(f"experimental_config.{name}" for name in unused) or "experimental_config"
-            sentence = f"without effect in this version: {what}"
+        unused = [f"experimental_config.{name}" for name in sorted((experimental or frozenset()) - WITH_EFFECT)]
+        unused += [] if experimental is not None else ["experimental_config"]
+        if unused := [*unused, *selected.unused]:
+            sentence = f"without effect in this version: {', '.join(unused)}"
             self._annotations.note(sentence)
             warnings.warn(f"profile: {sentence}", GpuscopeWarning, stacklevel=2)
         self._made_here = frozenset(vars(self)) | {"_made_here"}
