@@ -103,3 +103,41 @@ def test_a_leak_is_found_at_the_driver(start):
         )
     )
     assert len(found["leaks"]) == 1, found
+
+
+ASYNC = {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync", "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
+IN_THE_DRIVERS_POOL = """
+import json, torch, gpuscope
+MIB = 1 << 20
+torch.ones(1, device="cuda")
+torch.cuda.synchronize()
+gpuscope.record_memory_history()
+with gpuscope.profile(profile_memory=True) as prof, gpuscope.record_function("load"):
+    x = torch.empty(200 * MIB, dtype=torch.uint8, device="cuda")
+memory = prof.trace.device_memory
+try:
+    why = str(gpuscope.fragmentation())
+except gpuscope.errors.NotAvailable as error:
+    why = str(error)
+print(json.dumps({
+    "taken": [int(size) for size, pool in zip(memory.bytes, memory.pool) if size > 100 * MIB and pool],
+    "audit": str(prof.audit()),
+    "fragmentation": why,
+    "peak": list(gpuscope.peak_memory().notes),
+    "peak_bytes": gpuscope.peak_memory().bytes,
+    "history": list(gpuscope.record_memory_history().notes),
+    "summary": str(gpuscope.memory_summary()),
+    "ledger": str(gpuscope.memory_ledger(measure_context=False)),
+}))
+"""
+
+
+def test_memory_of_the_drivers_pool_is_counted_and_its_allocator_named():
+    found = last_facts(run_code(IN_THE_DRIVERS_POOL, **ASYNC))
+    assert found["taken"] == [200 * MIB]
+    assert found["peak_bytes"] >= 200 * MIB
+    for place in ("audit", "fragmentation", "summary", "ledger"):
+        assert "cudaMallocAsync" in found[place], place
+    for place in ("peak", "history"):
+        assert any("cudaMallocAsync" in note for note in found[place]), place
+    assert "\n" not in found["fragmentation"]

@@ -91,3 +91,20 @@ def test_what_is_in_use_adds_up_in_the_trace(recorded, tmp_path):
     events = [event["args"] for event in memory_events(recorded[1], tmp_path / "trace.json")]
     in_use = [event["Total Allocated"] for event in events]
     assert [after - before for before, after in pairwise(in_use)] == [event["Bytes"] for event in events[1:]]
+
+
+@pytest.mark.parametrize("backend", ["cudaMallocAsync", "pluggable"])
+def test_an_allocator_that_reports_nothing_is_named_by_the_audit(monkeypatch, backend):
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: backend)
+    with profile(profile_memory=True) as prof:
+        work()
+    assert f"torch's allocations on GPUs are not recorded: its allocator is {backend}, which reports" in str(
+        prof.audit()
+    )
+
+
+def test_torchs_own_allocator_needs_no_remark(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
+    with profile(profile_memory=True) as prof:
+        work()
+    assert "its allocator" not in str(prof.audit())

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,6 +64,15 @@ def backend() -> str:
     torch = initialized()
     ask = getattr(getattr(torch, "cuda", None), "get_allocator_backend", None)
     return str(ask()) if ask is not None else "native" if torch is not None else ""
+
+
+def why_opaque() -> str:
+    """Why torch reports neither what it hands out on GPUs nor its segments; empty where it does, or has no GPUs."""
+    try:  # before torch has begun to use a GPU, too
+        kind = str(sys.modules["torch"].cuda.get_allocator_backend())
+    except Exception:  # not imported, or a build without CUDA
+        return ""
+    return "" if kind == "native" else f"its allocator is {kind}, which reports neither allocations nor segments"
 
 
 def pools(device: int, *, detail: bool = True) -> tuple[Pool, ...]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuscope._core import BACKWARD_LINKS, TorchCallbacks, TorchRanges
-from gpuscope.frameworks import torch_profiler
+from gpuscope.frameworks import torch_memory, torch_profiler
 from gpuscope.frameworks.observers import Note, Observer, Options
 from gpuscope.frameworks.torch_regions import regions_for_torch
 from gpuscope.late_imports import WhenImported
@@ -138,6 +138,8 @@ class _Profiler:
     def _start(self, need: torch_profiler.Need) -> None:
         if need.memory and not torch_profiler.reports_memory():
             self._note("torch's allocations are not recorded: this version of torch reports them in another way")
+        elif need.memory and (why := torch_memory.why_opaque()):
+            self._note(f"torch's allocations on GPUs are not recorded: {why}; the driver's are in device_memory")
         self._use = torch_profiler.Use(need, self._on_pause, self._want)
         self._want()
         self._use.begin()

@@ -9,10 +9,10 @@ from typing import Any
 
 from gpuscope.devices import ordinal_of, why_no_gpu
 from gpuscope.errors import NotAvailable
-from gpuscope.frameworks.torch_memory import DEFAULT, Segment, segments
+from gpuscope.frameworks.torch_memory import DEFAULT, Segment, segments, why_opaque
 from gpuscope.memory.leaks import wrapped
 from gpuscope.results import Result
-from gpuscope.units import format_bytes
+from gpuscope.units import first_line, format_bytes
 
 _FREE, _IN_USE = "inactive", "active_allocated"  # anything else awaits its release
 
@@ -113,14 +113,16 @@ def fragmentation(device: object = None) -> Fragmentation:
         NotAvailable: PyTorch does not use a GPU here, or its allocator has no segments.
     """
     at = ordinal_of(device)
-    try:
-        found = segments(at)
-    except NotAvailable:
-        raise
-    except Exception as error:  # cudaMallocAsync and pluggable allocators have no segments
-        raise NotAvailable(f"fragmentation is not available: PyTorch's allocator does not tell it ({error})") from error
+    found: tuple[Segment, ...] = ()
+    if why := why_opaque():
+        why = f"PyTorch cannot say, as {why}"
+    else:
+        try:
+            found = segments(at)
+        except Exception as error:
+            why = f"PyTorch's allocator does not tell it ({first_line(error)})"
     if not found:
-        why = why_no_gpu() or f"PyTorch holds no memory on GPU {at}"
+        why = why or why_no_gpu() or f"PyTorch holds no memory on GPU {at}"
         raise NotAvailable(f"fragmentation is not available: {why}")
     return fragmentation_of(found, at)
 

@@ -15,7 +15,7 @@ import numpy as np
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.frameworks.cupy import CupyReports
-from gpuscope.frameworks.torch_memory import TorchReports
+from gpuscope.frameworks.torch_memory import TorchReports, why_opaque
 from gpuscope.late_imports import WhenImported
 from gpuscope.memory.allocation_watch import unwatch_allocations, watch_allocations
 from gpuscope.memory.events import COLUMNS, Frame, MemoryEvents
@@ -297,17 +297,9 @@ class ThreadReports:
         reports = TorchReports(self._note)
         if reports.why:
             self._note(f"torch's allocations are not recorded: {reports.why}")
-        elif (backend := _cuda_allocator()) != "native":
-            self._note(f"torch's allocations on GPUs are not recorded: its allocator {backend!r} does not report them")
+        elif why := why_opaque():
+            self._note(f"torch's allocations on GPUs are not recorded: {why}")
         return reports
-
-
-def _cuda_allocator() -> str:
-    """The allocator that this torch uses on GPUs."""
-    try:
-        return str(sys.modules["torch"].cuda.get_allocator_backend())
-    except Exception:  # a build without CUDA
-        return "native"
 
 
 def position() -> int:

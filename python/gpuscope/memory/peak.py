@@ -12,6 +12,7 @@ import numpy as np
 from gpuscope.arguments import check_count
 from gpuscope.devices import HOST, is_cpu, ordinal_of
 from gpuscope.errors import InvalidArgument
+from gpuscope.frameworks.torch_memory import why_opaque
 from gpuscope.memory import history
 from gpuscope.memory.call_stacks import (
     NO_PYTHON_STACK,
@@ -168,13 +169,15 @@ def peak_memory(
     """
     if device is not None and device != HOST:
         device = HOST if is_cpu(device) else ordinal_of(device)
+    notes: tuple[str, ...] = ()
     if events is None:
         events = history.history_events()
+        notes = (f"torch's allocations on GPUs are left out: {why}",) if (why := why_opaque()) else ()
     elif not isinstance(events, MemoryEvents):
         raise InvalidArgument(f"events is {brief(events)}; accepted are memory events and None")
     allocations = allocations_of(events)
     levels = max(levels_of(events, allocations, device), key=lambda one: (one.on_gpu, one.most), default=None)
-    notes = (f"{events.lost:,} older events are no longer kept",) if events.lost else ()
+    notes += (f"{events.lost:,} older events are no longer kept",) if events.lost else ()
     if levels is None or not len(levels.rows):
         return PeakReport(device, 0, 0, 0, 0, None, (), len(events), notes)
     device = int(events.device[levels.rows[0]])

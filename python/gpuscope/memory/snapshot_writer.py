@@ -20,6 +20,7 @@ from gpuscope.memory.addresses import AddressRange, AddressRanges
 from gpuscope.memory.events import NEVER, SOURCES, MemoryEvents
 from gpuscope.memory.history import history_events
 from gpuscope.paths import as_path, check_writable, replacing
+from gpuscope.units import first_line
 
 SUFFIXES = (".pickle", ".pkl")
 # The viewer at pytorch.org/memory_viz reads protocols 2 to 4.
@@ -75,12 +76,12 @@ def torch_snapshot() -> dict[str, Any]:
         data = torch_memory.full_snapshot()
     except Exception as error:  # allocators that are not torch's own have none
         data = None
-        notes.append(f"torch does not tell of its segments: {error}")
+        notes.append(f"torch does not tell of its segments: {first_line(error)}")
     if events is None:
         if data is None:
-            why = f": {notes[0]}" if notes else ""
+            why = notes[0] if notes else "torch uses no GPU"
             raise NotAvailable(
-                f"a memory snapshot is not available: no history was recorded, and torch uses no GPU{why}; "
+                f"a memory snapshot is not available: no history was recorded, and {why}; "
                 "call gpuscope.record_memory_history() first"
             )
         return data

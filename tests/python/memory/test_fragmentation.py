@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
@@ -180,6 +182,25 @@ def test_an_allocator_that_cannot_tell_is_said_to(monkeypatch):
 
     source(monkeypatch, refuse)
     with pytest.raises(NotAvailable, match="cudaMallocAsync does not yet support"):
+        fragmentation(0)
+
+
+def test_an_error_of_the_allocator_is_one_sentence(monkeypatch):
+    def refuse(device):
+        raise RuntimeError("no segments here\nException raised from snapshot at ...")
+
+    source(monkeypatch, refuse)
+    with pytest.raises(NotAvailable, match=r"^fragmentation is not available: .*no segments here\)$"):
+        fragmentation(0)
+
+
+@pytest.mark.parametrize("backend", ["cudaMallocAsync", "pluggable"])
+def test_an_allocator_of_another_kind_is_named_though_it_tells_of_no_memory(monkeypatch, backend):
+    torch = SimpleNamespace(cuda=SimpleNamespace(get_allocator_backend=lambda: backend))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    source(monkeypatch, lambda device: ())
+    said = f"PyTorch cannot say, as its allocator is {backend}, which reports neither allocations nor segments"
+    with pytest.raises(NotAvailable, match=f"^fragmentation is not available: {said}$"):
         fragmentation(0)
 
 

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -247,6 +249,17 @@ def test_the_smallest_places_share_a_row():
 def test_a_report_is_plain_values_too():
     found = json.loads(json.dumps(report(*STEP_ROWS).to_dict()))
     assert found["places"][0]["place"]["line"] == 12
+
+
+def test_an_allocator_that_reports_nothing_is_noted(monkeypatch):
+    FakeHistory().put_in(monkeypatch)
+    torch = SimpleNamespace(cuda=SimpleNamespace(get_allocator_backend=lambda: "cudaMallocAsync"))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    (note,) = peak_memory().notes
+    assert note == (
+        "torch's allocations on GPUs are left out: its allocator is cudaMallocAsync, which reports neither allocations "
+        "nor segments"
+    )
 
 
 def test_the_history_is_asked_without_events(monkeypatch):

@@ -261,6 +261,16 @@ def test_an_allocator_without_snapshots_is_survived_with_a_note(given, torch_wit
     assert [found["address"] for found in snapshot["segments"]] == [BASE]
 
 
+def test_an_allocator_without_snapshots_is_the_reason_where_nothing_was_recorded(no_history, torch_with, tmp_path):
+    def refuse():
+        raise RuntimeError("cudaMallocAsync does not yet support snapshots\nException raised from ...")
+
+    torch_with().memory._snapshot = refuse
+    said = r"no history was recorded, and torch does not tell of its segments: RuntimeError: cudaMallocAsync does not "
+    with pytest.raises(NotAvailable, match=said + r"yet support snapshots; call gpuscope\.record_memory_history"):
+        dump_memory_snapshot(tmp_path / "a.pickle")
+
+
 def test_a_torch_without_the_whole_snapshot_tells_its_segments(given, torch_with):
     cuda = torch_with(segment(BASE, (512, "active_allocated")))
     del cuda.memory._snapshot
