@@ -41,11 +41,8 @@ from gpuscope.memory.tracking import reset_memory_stages as reset_memory_stages
 from gpuscope.memory.tracking import track_memory as track_memory
 from gpuscope.monitor.gpu_monitor import GPUMonitor as GPUMonitor
 from gpuscope.monitor.snapshot import gpu_snapshot as gpu_snapshot
-from gpuscope.profiler import CuspyConfig as CuspyConfig
-from gpuscope.profiler import PerformanceMetricsConfig as PerformanceMetricsConfig
 from gpuscope.profiler import ProfilerAction as ProfilerAction
 from gpuscope.profiler import ProfilerActivity as ProfilerActivity
-from gpuscope.profiler import ProfilerActivityConfig as ProfilerActivityConfig
 from gpuscope.profiler import _KinetoProfile as _KinetoProfile
 from gpuscope.profiler import kineto_available as kineto_available
 from gpuscope.profiler import profile as profile
@@ -53,6 +50,9 @@ from gpuscope.profiler import schedule as schedule
 from gpuscope.profiler import step as step
 from gpuscope.profiler import supported_activities as supported_activities
 from gpuscope.profiler import tensorboard_trace_handler as tensorboard_trace_handler
+from gpuscope.profiler.activities import CuspyConfig as CuspyConfig
+from gpuscope.profiler.activities import PerformanceMetricsConfig as PerformanceMetricsConfig
+from gpuscope.profiler.activities import ProfilerActivityConfig as ProfilerActivityConfig
 from gpuscope.profiler.cell_magic import load_ipython_extension as load_ipython_extension
 from gpuscope.profiler.execution_trace import ExecutionTraceObserver as ExecutionTraceObserver
 from gpuscope.profiler.execution_trace import RecordScope as RecordScope

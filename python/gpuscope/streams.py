@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from dataclasses import dataclass
 from numbers import Integral
@@ -102,11 +103,14 @@ def refuse_capture(what: str, device: int | None = None, stream: Stream | None =
     Seen are captures of the current streams of PyTorch and CuPy, of the stream that ``torch.cuda.graph`` makes, and, on
     any thread, of streams that the default stream waits for. With `stream` that one alone is looked at.
     """
-    found = [stream] if stream is not None else [*_current_ones(None), *_current_ones(device)]
-    of_torch = getattr(getattr(sys.modules.get("torch.cuda"), "graph", None), "default_capture_stream", None)
-    if stream is None and of_torch is not None:
-        found.append(Stream(int(of_torch.cuda_stream), int(of_torch.device_index), "torch"))
-    if any(_core.is_capturing(each.handle, each.device) for each in found):
+    captured = False
+    with contextlib.suppress(Exception):  # a GPU that cannot be asked is told of by what asks for more
+        found = [stream] if stream is not None else [*_current_ones(None), *_current_ones(device)]
+        of_torch = getattr(getattr(sys.modules.get("torch.cuda"), "graph", None), "default_capture_stream", None)
+        if stream is None and of_torch is not None:
+            found.append(Stream(int(of_torch.cuda_stream), int(of_torch.device_index), "torch"))
+        captured = any(_core.is_capturing(each.handle, each.device) for each in found)
+    if captured:
         raise NotAvailable(
             f"{what} is not available while a CUDA graph is being captured: it would spoil the capture; "
             "call it before the capture or after it"

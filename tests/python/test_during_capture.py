@@ -7,7 +7,7 @@ import pytest
 
 import gpuscope as gs
 from gpuscope import _core
-from gpuscope.errors import NotAvailable
+from gpuscope.errors import CudaError, NotAvailable
 
 
 @pytest.fixture
@@ -86,3 +86,13 @@ def test_blocks_are_timed_on_the_host():
     with gs.Timer() as timer, gs.timed("captured"):
         pass
     assert timer.launch_time is not None
+
+
+def test_a_gpu_that_cannot_be_asked_hinders_nothing(monkeypatch):
+    def broken(stream, device):
+        raise CudaError("primary_context_retain failed with CUDA_ERROR_ILLEGAL_ADDRESS (700)", "retain", 700)
+
+    monkeypatch.setattr(_core, "is_capturing", broken)
+    with gs.profile() as prof, gs.record_function("work"):
+        pass
+    assert "work" in {row.key for row in prof.key_averages()}

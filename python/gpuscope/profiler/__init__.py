@@ -3,14 +3,7 @@
 
 from __future__ import annotations
 
-from gpuscope.profiler.activities import (
-    CuspyConfig,
-    PerformanceMetricsConfig,
-    ProfilerActivity,
-    ProfilerActivityConfig,
-    kineto_available,
-    supported_activities,
-)
+from gpuscope.profiler.activities import ProfilerActivity, kineto_available, supported_activities
 from gpuscope.profiler.facade import _default_schedule_fn as _default_schedule_fn
 from gpuscope.profiler.facade import _KinetoProfile as _KinetoProfile
 from gpuscope.profiler.facade import profile
@@ -20,11 +13,8 @@ from gpuscope.profiler.trace_handler import tensorboard_trace_handler
 from gpuscope.recording import Recording, load
 
 __all__ = [
-    "CuspyConfig",
-    "PerformanceMetricsConfig",
     "ProfilerAction",
     "ProfilerActivity",
-    "ProfilerActivityConfig",
     "Recording",
     "Schedule",
     "kineto_available",

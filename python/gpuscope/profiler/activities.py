@@ -51,12 +51,7 @@ def kineto_available() -> bool:
 
 @dataclass(frozen=True)
 class ProfilerActivityConfig:
-    """What is wanted of an activity, by torch.profiler's name; ``activities=[{ProfilerActivity.CUDA: config}]``.
-
-    Attributes:
-        activity_types: names of events, as GPU_MEMCPY; None for all.
-        profiler_configs: any of the two that follow.
-    """
+    """What `profile` records of an activity, by torch.profiler's name: names of events, None for all, and configs."""
 
     activity_types: Sequence[str] | None = None
     profiler_configs: Sequence[Any] = ()
@@ -64,13 +59,7 @@ class ProfilerActivityConfig:
 
 @dataclass(frozen=True)
 class PerformanceMetricsConfig:
-    """Hardware counters to sample, by torch.profiler's name: `counters` and `counter_interval_us` of `profile`.
-
-    Attributes:
-        metric_names: names of metrics.
-        sampling_interval_ms: how long a sample is; None for `counter_interval_us`.
-        lookback_window_ms: how much time torch keeps samples of; here those of the whole window are kept.
-    """
+    """`counters` and `counter_interval_us` of `profile`, by torch.profiler's name; a window keeps all samples."""
 
     metric_names: Sequence[str]
     sampling_interval_ms: float | None = None
@@ -79,14 +68,7 @@ class PerformanceMetricsConfig:
 
 @dataclass(frozen=True)
 class CuspyConfig:
-    """Options of torch's other collector of GPU work, by its name.
-
-    Attributes:
-        enable_cuda_sync_events: `sync` of `profile`.
-        enable_environment_counters: `device_samples` of `profile`.
-        enable_graph_dependencies: no effect.
-        enable_event_node_ids: no effect.
-    """
+    """`sync` and `device_samples` of `profile`, by torch.profiler's name; the other two have no effect."""
 
     enable_cuda_sync_events: bool = False
     enable_environment_counters: bool = False
@@ -141,6 +123,7 @@ _EVENTS_OF = {
 _GPU_TABLES = ("kernel", "memcpy", "memset")
 _SYNC = "CUDA_SYNC"
 _US_PER_MS = 1e3
+_SWITCHES = {"enable_cuda_sync_events": "sync", "enable_environment_counters": "device_samples"}
 
 
 def parse_activities(activities: Iterable[Any] | None) -> ActivitySelection:
@@ -204,20 +187,17 @@ def _configured(configs: Iterable[Any]) -> ActivitySelection:
         kind = type(config).__name__
         fields = dataclasses.fields(config) if dataclasses.is_dataclass(config) else ()
         names = [field.name for field in fields] or list(getattr(config, "__dict__", ()))
+        unused += () if names else (kind,)
         for name in names:
             value = getattr(config, name)
             if name == "metric_names":
                 found["counters"] = (*found.get("counters", ()), *_metrics(value))
-            elif name == "sampling_interval_ms" and value is not None:
-                found["counter_interval_us"] = as_float(value) * _US_PER_MS
-            elif name == "enable_cuda_sync_events":
-                found["sync"] = found.get("sync", False) or bool(value)
-            elif name == "enable_environment_counters":
-                found["device_samples"] = found.get("device_samples", False) or bool(value)
+            elif name == "sampling_interval_ms":
+                found["counter_interval_us"] = None if value is None else as_float(value) * _US_PER_MS
+            elif value and name in _SWITCHES:
+                found[_SWITCHES[name]] = True
             elif value and name != "lookback_window_ms":  # a window keeps all of its samples
                 unused.append(f"{kind}.{name}")
-        if not names:
-            unused.append(kind)
     return ActivitySelection(frozenset(), unused=tuple(unused), **found)
 
 

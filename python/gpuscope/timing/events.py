@@ -26,7 +26,8 @@ class Event:
         enable_timing: the event can measure time. Without it, it is cheaper to wait for.
         blocking: `synchronize` lets the thread sleep instead of spinning.
         interprocess: other processes may wait for it; such an event cannot time.
-        external: recorded in a captured CUDA graph, it becomes a node, so that each replay records it.
+        external: recorded in a captured CUDA graph, it becomes a node, so that each replay records it. Without it,
+            an event that was recorded there has no time of its own: what asks for it raises InvalidArgument.
 
     Example:
         >>> start, end = Event(enable_timing=True), Event(enable_timing=True)
@@ -108,19 +109,11 @@ class Event:
             self._event.wait(resolved.handle, resolved.device)
 
     def query(self) -> bool:
-        """Whether the work before the event is done; True before the first record.
-
-        Raises:
-            InvalidArgument: it was recorded into a CUDA graph, without `external`.
-        """
+        """Whether the work before the event is done; True before the first record."""
         return self._event is None or self._event.query()
 
     def synchronize(self) -> None:
-        """Waits until the work before the event is done; other threads run meanwhile.
-
-        Raises:
-            InvalidArgument: it was recorded into a CUDA graph, without `external`.
-        """
+        """Waits until the work before the event is done; other threads run meanwhile."""
         if self._event is not None:
             self._event.synchronize()
 
@@ -130,8 +123,8 @@ class Event:
         On a GPU in steps of about half a microsecond (CUDA's documentation of cuEventElapsedTime).
 
         Raises:
-            InvalidArgument: either event has no `enable_timing`, was not recorded, or is not reached yet, or was
-                recorded into a CUDA graph without `external`; or they are of different devices.
+            InvalidArgument: either event has no `enable_timing`, was not recorded, or is not reached yet; or they are
+                of different devices.
         """
         if not isinstance(end_event, Event):
             raise InvalidArgument(f"end_event is a {type(end_event).__name__}; accepted are events of gpuscope")
@@ -221,18 +214,14 @@ def synchronize(target: Any = None) -> float:
     if ordinal is not None:
         if not 0 <= ordinal <= LARGEST:
             raise InvalidArgument(f"target is {brief(target)}; accepted are device ordinals from 0")
-        if why_no_gpu():
-            return 0.0
         streams.refuse_capture("synchronize()", ordinal)
-        return _core.synchronize(ordinal)
+        return 0.0 if why_no_gpu() else _core.synchronize(ordinal)
     if is_cpu(target):
         return 0.0
     if streams.is_stream(target):
         stream = streams.resolve(target)
-        if why_no_gpu():
-            return 0.0
         streams.refuse_capture("synchronize()", stream=stream)
-        return _core.synchronize_stream(stream.handle, stream.device)
+        return 0.0 if why_no_gpu() else _core.synchronize_stream(stream.handle, stream.device)
     raise InvalidArgument(f"target is {streams.shown(target)}; accepted are None, streams, events, {ACCEPTED}")
 
 

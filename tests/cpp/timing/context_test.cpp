@@ -56,6 +56,10 @@ TEST(Captures, AreLookedForWithoutMakingAContext) {
   EXPECT_FALSE(is_capturing(gpu.table(), 0, 0));
   EXPECT_EQ(gpu.active_contexts, 0);
   EXPECT_FALSE(is_capturing(driver::Cuda{}, 0, 0));
+  driver::Cuda broken = gpu.table();
+  broken.init = [](unsigned) { return 999; };
+  broken.device_get = [](driver::CuDevice*, int) { return 3; };  // CUDA_ERROR_NOT_INITIALIZED
+  EXPECT_FALSE(is_capturing(broken, 0, 0));
 }
 
 TEST(Captures, OfOtherStreamsAreNotSpoilt) {
