@@ -493,7 +493,9 @@ class FunctionEvent(TorchNames):
     @property
     def kwinputs(self) -> dict[str, Any]:
         """What a library gave along with a range by name (``record_shapes``), or a program with one of NVTX."""
-        return dict(self._regions.keywords.get(self._row, {})) if self._is_region else {}
+        given = dict(self._regions.keywords.get(self._row, {})) if self._is_region else {}
+        given.pop("Module Hierarchy", None)  # what TorchScript gives each operator, in traces alone
+        return given
 
     @property
     def overload_name(self) -> str:

@@ -509,3 +509,9 @@ def test_they_survive_a_file(scripted, tmp_path):
         scripted(torch.rand(4, 4), torch.rand(4, 4))
     prof.save(tmp_path / "run.gscope")
     assert dict(hierarchies(gs.load(tmp_path / "run.gscope"), tmp_path / "trace.json")) == HIERARCHIES
+
+
+def test_they_are_no_keywords_of_the_operators(scripted):
+    with gs.profile(activities=[gs.ProfilerActivity.CPU], with_modules=True, record_shapes=True) as prof:
+        scripted(torch.rand(4, 4), torch.rand(4, 4))
+    assert [event.kwinputs for event in prof.events() if event.kwinputs] == []
