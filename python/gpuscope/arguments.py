@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TypeVar, cast
 
 from gpuscope.errors import InvalidArgument
@@ -17,12 +17,19 @@ from gpuscope.text import brief
 
 T = TypeVar("T")
 
-# Functions whose call only makes an object, and what runs that.
+# Functions whose call only makes an object, how that is known, and what runs it.
 _SUSPENDED = (
-    ("a coroutine", inspect.iscoroutinefunction, "asyncio.run on it"),
-    ("an asynchronous generator", inspect.isasyncgenfunction, "asyncio.run on it"),
-    ("a generator", inspect.isgeneratorfunction, "list on it"),
+    ("a coroutine", inspect.iscoroutinefunction, inspect.iscoroutine, "asyncio.run on it"),
+    ("an asynchronous generator", inspect.isasyncgenfunction, inspect.isasyncgen, "asyncio.run on it"),
+    ("a generator", inspect.isgeneratorfunction, inspect.isgenerator, "list on it"),
+    # Asked of the type: stand-ins of tests have every attribute.
+    ("a future", None, lambda value: hasattr(type(value), "add_done_callback"), "result() on it"),
+    ("an awaitable", None, inspect.isawaitable, "asyncio.run on what awaits it"),
 )
+
+
+class Suspended(InvalidArgument):
+    """A call returned what only stands for its work."""
 
 
 def as_float(value: object) -> float:
@@ -99,12 +106,29 @@ def check_function(name: str, value: object, accepted: str) -> None:
     """Raises InvalidArgument unless the argument runs when it is called; `accepted` says in words what can be given."""
     if not callable(value):
         raise InvalidArgument(f"{name} is {brief(value)}; accepted is {accepted}")
-    for kind, is_kind, runs_it in _SUSPENDED:
-        if is_kind(value) or is_kind(type(value).__call__):
+    for kind, is_kind, _, runs_it in _SUSPENDED:
+        if is_kind is not None and (is_kind(value) or is_kind(type(value).__call__)):
             raise InvalidArgument(
                 f"{name} is {brief(value)}, {kind} function, whose call runs nothing of it; accepted is {accepted}, "
                 f"as one that calls {runs_it}"
             )
+
+
+def check_done(name: str, value: T) -> T:
+    """What a call returned, unless the work is still to be done; a coroutine is closed.
+
+    Raises:
+        Suspended: it is a coroutine, a generator, a future or another awaitable.
+    """
+    for kind, _, is_kind, runs_it in _SUSPENDED:
+        if is_kind(value):
+            if isinstance(value, Coroutine):
+                value.close()
+            raise Suspended(
+                f"{name} returned {kind}, whose work is not done when the call returns; accepted are functions that "
+                f"wait for their work, as one that calls {runs_it}"
+            )
+    return value
 
 
 def check_progress(value: object) -> None:

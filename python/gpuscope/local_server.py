@@ -9,11 +9,12 @@ import re
 import socket
 import sys
 import threading
-import time
 from functools import cached_property
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from gpuscope import _core
 
 ADDRESS = "127.0.0.1"
 _MOST_CONNECTIONS = 32  # a browser opens six, and some that it may never use
@@ -21,6 +22,10 @@ _PATIENCE_S = 10.0  # for a request as a whole, and for each piece of an answer
 _PIECE_BYTES = 1 << 16
 _PAUSE_S = 0.1
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:]+)(:\d{1,5})?")
+
+
+def _now_s() -> float:
+    return _core.monotonic_ns() / 1e9
 
 
 class LocalServer(ThreadingHTTPServer):
@@ -63,7 +68,7 @@ class LocalServer(ThreadingHTTPServer):
         """Gives a connection, whose request has arrived, the time for the next piece of its answer."""
         with self._lock:
             if request in self._waiting:
-                self._waiting[request] = (True, time.monotonic() + _PATIENCE_S)
+                self._waiting[request] = (True, _now_s() + _PATIENCE_S)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """Accepts a connection; waits a moment when that fails, as it does while the process has no file left."""
@@ -72,7 +77,7 @@ class LocalServer(ThreadingHTTPServer):
         except OSError:
             with self._lock:
                 self._end_longest()
-            time.sleep(_PAUSE_S)
+            threading.Event().wait(_PAUSE_S)
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -80,7 +85,7 @@ class LocalServer(ThreadingHTTPServer):
         with self._lock:
             if len(self._waiting) >= _MOST_CONNECTIONS:
                 self._end_longest()
-            self._waiting[request] = (False, time.monotonic() + _PATIENCE_S)
+            self._waiting[request] = (False, _now_s() + _PATIENCE_S)
         try:
             super().process_request(request, client_address)
         except RuntimeError:  # no further thread can be started
@@ -94,7 +99,7 @@ class LocalServer(ThreadingHTTPServer):
 
     def service_actions(self) -> None:
         """Ends the connections whose time is over; called twice a second."""
-        now = time.monotonic()
+        now = _now_s()
         with self._lock:
             for request in [each for each, (_, until) in self._waiting.items() if until < now]:
                 self._end(request)

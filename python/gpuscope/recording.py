@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from gpuscope.text import shown
+
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
@@ -311,6 +313,7 @@ class Analyses(ABC):
         except NotAvailable:
             return None
 
+    @shown
     def __str__(self) -> str:
         """The table, as wide as the terminal, and the verdict; before anything is recorded what `repr` gives."""
         from gpuscope.errors import NotAvailable

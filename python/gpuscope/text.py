@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
+import sys
 import textwrap
 import unicodedata
 from collections.abc import Callable
@@ -18,6 +20,9 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-
 LONGEST_INTEGER = 256  # bits; Python refuses to print some thousands of digits
 _LONGEST = 80  # characters of an argument in a message
 KEPT_SPACE = "\N{NO-BREAK SPACE}"  # at which `wrapped` ends no line, and which it makes a space
+# What stands for the characters that we draw with where an output lacks them.
+_PLAIN = dict(zip("├└│─█▉▊▋▌▍▎▏·→✓✗µ\N{MULTIPLICATION SIGN}", "|`|-#####   .>+xux", strict=True))
+_PLAIN |= {"…": "...", "±": "+-"}
 _CONTROL_IN_LINES = re.compile(r"(?![\n\t])" + _CONTROL.pattern)
 
 
@@ -31,12 +36,32 @@ def printable(text: str) -> str:
     return _CONTROL_IN_LINES.sub(_escape, text)
 
 
+def carried(text: str, encoding: str | None) -> str:
+    """The text in characters that an encoding has: those that we draw with in ASCII, others as escapes."""
+
+    def is_carried(text: str) -> bool:
+        with contextlib.suppress(UnicodeEncodeError):
+            text.encode(encoding or "utf-8")
+            return True
+        return False
+
+    def plain(found: re.Match[str]) -> str:
+        return found[0] if is_carried(found[0]) else _PLAIN.get(found[0]) or _escape(found)
+
+    return text if is_carried(text) else re.sub("[^\x00-\x7f]", plain, text)
+
+
+def for_output(text: str) -> str:
+    """The text as standard output can carry it."""
+    return carried(text, getattr(sys.stdout, "encoding", None))
+
+
 def shown(make: Callable[Arguments, str]) -> Callable[Arguments, str]:
-    """Decorator: what a function returns is `printable`."""
+    """Decorator: what a function returns is `printable`, on the standard output that there is."""
 
     @functools.wraps(make)
     def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> str:
-        return printable(make(*args, **kwargs))
+        return for_output(printable(make(*args, **kwargs)))
 
     return wrapped
 
@@ -65,8 +90,9 @@ def padded(text: str, columns: int, *, left: bool = True) -> str:
     return text + spaces if left else spaces + text
 
 
-def shorten(text: str, columns: int, ellipsis: str = "…") -> str:
+def shorten(text: str, columns: int, ellipsis: str = "") -> str:
     """At most so many columns of a text: both of its ends, as names that begin alike differ there."""
+    ellipsis = ellipsis or for_output("…")
     if columns_of(text) <= columns:
         return text
     room = columns - len(ellipsis)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -123,4 +122,4 @@ class FakeAnchors:
             return None
         event = FakeEvent(self.gpu, self.device, {})
         event.at_ns = self.gpu.now_ns
-        return event, time.perf_counter_ns(), 4000
+        return event, _core.monotonic_ns(), 4000

@@ -385,6 +385,7 @@ def install(patch: Any, **behaviour: Any) -> GPU:
         "clock_state": lambda device=0: {"sm_hz": None, "reasons": gpu.reasons(gpu.seconds), "why": "simulated"},
         "device_limits": lambda device=0: dict(LIMITS),
         "time_calls": functools.partial(_time_calls, gpu),
+        "now_ns": lambda: gpu.now_ns,
     }
     for name, value in replaced.items():
         patch(_core, name, value, raising=False)

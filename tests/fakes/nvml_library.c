@@ -5,6 +5,7 @@
 // FAKE_GPM: "absent", or "zero" while kernels run. FAKE_PID: a process on each GPU. FAKE_MIG: instances of each GPU, which
 // then tells neither utilization, processes nor counters of the whole. FAKE_XID=GPU:NUMBER: an error, told once.
 // FAKE_SLOW: ms that each reading of utilization takes. FAKE_HANG=GPU: that one's reading of it never returns.
+// FAKE_NAME: of each GPU. FAKE_UNKNOWN: power and its limit are answered with all bits set.
 // FAKE_DENIED: the code of power and clocks, as without permission.
 // FAKE_RELOAD=N: the driver is loaded anew after so many readings of utilization of a GPU, and its counters begin at 0.
 #include <math.h>
@@ -83,7 +84,9 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device** device) {
   return 0;
 }
 int nvmlDeviceGetName(Device* device, char* text, unsigned length) {
-  return snprintf(text, length, "NVIDIA H100 80GB HBM3%s", is_part(device) ? " MIG 1g.10gb" : "") < 0;
+  const char* name = getenv("FAKE_NAME");
+  if (name == NULL) name = "NVIDIA H100 80GB HBM3";
+  return snprintf(text, length, "%s%s", name, is_part(device) ? " MIG 1g.10gb" : "") < 0;
 }
 int nvmlDeviceGetUUID(Device* device, char* text, unsigned length) {
   return snprintf(text, length, "GPU-%08x-0000-0000-0000-000000000000", device->index) < 0;
@@ -115,10 +118,11 @@ int nvmlDeviceGetMemoryInfo_v2(Device* device, unsigned long long* memory) {
 int nvmlDeviceGetPowerUsage(Device* device, unsigned* milliwatts) {
   *milliwatts = (unsigned)(1000 * (80 + 620 * load_of(device)));
   if (number("FAKE_DENIED", 0)) return (int)number("FAKE_DENIED", 0);
+  if (number("FAKE_UNKNOWN", 0)) *milliwatts = 0xFFFFFFFF;
   return lost(device);
 }
 int nvmlDeviceGetEnforcedPowerLimit(Device* device, unsigned* milliwatts) {
-  *milliwatts = 700000;
+  *milliwatts = number("FAKE_UNKNOWN", 0) ? 0xFFFFFFFF : 700000;
   return lost(device);
 }
 int nvmlDeviceGetPowerManagementDefaultLimit(Device* device, unsigned* milliwatts) {

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
+import gc
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+import unittest.mock
+from collections.abc import AsyncIterator, Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -121,6 +124,7 @@ OTHERS: dict[str, tuple[Call, list[Any]]] = {
     "measure_latency model": (lambda value: gs.measure_latency(value, 1), [None, 1, "x", *SUSPENDED]),
     "measure_latency stream": (lambda value: gs.measure_latency(called, 1, stream=value), [1.5, "x", -1, 10**5000]),
     "measure_throughput step": (lambda value: gs.measure_throughput(value, batches()), [None, 1, "x", *SUSPENDED]),
+    "find_leaks fn": (lambda value: gs.find_leaks(value), SUSPENDED),
     "measure_throughput loader": (
         lambda value: gs.measure_throughput(called, value),
         [None, 1, np.float64(1), np.array(1)],
@@ -188,6 +192,75 @@ def test_a_wrong_count_gets_one_sentence(name, call, value):
 )
 def test_a_wrong_argument_gets_one_sentence(name, call, value):
     assert re.fullmatch(rf"{name} is .{{1,140}}; accepted .{{1,200}}", sentence(call, value))
+
+
+async def later_values(*_: object) -> AsyncIterator[int]:
+    yield 1
+
+
+class Handed:
+    """Starts its work and does not wait for it."""
+
+    def __init__(self, make: Callable[..., object]) -> None:
+        self.make = make
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        return self.make(*args, **kwargs)
+
+
+class Awaitable:
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+UNDONE: dict[str, tuple[Callable[..., object], str]] = {
+    "coroutine": (lambda *_, **__: coroutine(), "a coroutine"),
+    "partial": (functools.partial(lambda *_, **__: coroutine(), 1), "a coroutine"),
+    "object": (Handed(lambda *_, **__: coroutine()), "a coroutine"),
+    "generator": (lambda *_, **__: generator(), "a generator"),
+    "asynchronous generator": (lambda *_, **__: later_values(), "an asynchronous generator"),
+    "future of a pool": (lambda *_, **__: concurrent.futures.Future(), "a future"),
+    "awaitable": (Awaitable, "an awaitable"),
+}
+
+MEASURES: dict[str, Call] = {
+    "benchmark": gs.benchmark,
+    "compare": lambda fn: gs.compare(int, fn),
+    "sweep": lambda fn: gs.sweep(fn, n=[1, 2]),
+    "sweep, what is made": lambda fn: gs.sweep(lambda n: fn, n=[1, 2]),
+    "crossover": lambda fn: gs.crossover(lambda n: int, fn, n=[1, 2]),
+    "find_leaks": gs.find_leaks,
+    "measure_latency": lambda fn: gs.measure_latency(fn, 1),
+    "measure_latency, cold": lambda fn: gs.measure_latency(fn, 1, warmup=0),
+    "measure_throughput": lambda fn: gs.measure_throughput(fn, batches()),
+    "measure_throughput, cold": lambda fn: gs.measure_throughput(fn, batches(), warmup=0),
+    "find_max_batch_size": gs.find_max_batch_size,
+}
+
+
+@pytest.mark.filterwarnings("error")  # of coroutines that nobody awaits
+@pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
+@pytest.mark.parametrize(("function", "kind"), UNDONE.values(), ids=UNDONE)
+def test_what_only_stands_for_work_is_not_timed(measure, function, kind):
+    said = sentence(measure, function)
+    gc.collect()
+    assert re.fullmatch(
+        rf"\S+ returned {kind}, whose work .*; accepted are functions that wait .* calls .* on .*", said
+    )
+
+
+def test_a_future_of_asyncio_is_not_timed():
+    async def started():
+        with pytest.raises(InvalidArgument, match="returned a future"):
+            gs.benchmark(asyncio.get_running_loop().create_future)
+
+    asyncio.run(started())
+
+
+def test_results_that_have_every_attribute_are_measured():
+    assert gs.benchmark(unittest.mock.Mock, budget=0.05).estimate.value > 0
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -0.1, 1.1, "0.5", True, None, 10**400, np.array([0.5, 0.6])])

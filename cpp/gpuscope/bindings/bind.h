@@ -11,6 +11,18 @@
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/session/session.h"
 
+/// Texts of drivers, files and the system need not be UTF-8: in all that goes to Python what is none becomes U+FFFD.
+template <>
+struct pybind11::detail::type_caster<std::string> : string_caster<std::string> {
+  static handle cast(const std::string& text, return_value_policy /*policy*/, handle /*parent*/) {
+    PyObject* const made = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+    if (made == nullptr) {
+      throw error_already_set();
+    }
+    return made;
+  }
+};
+
 namespace gpuscope::bindings {
 
 // One function a file of this folder; module.cpp calls them in this order.

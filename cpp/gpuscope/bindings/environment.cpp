@@ -48,7 +48,7 @@ py::dict device_limits(int ordinal) {
                   "capability"_a = capability(limits.capability_major, limits.capability_minor));
 }
 
-py::object text_or_none(const std::string& text) { return text.empty() ? py::object(py::none()) : py::str(text); }
+py::object text_or_none(const std::string& text) { return text.empty() ? py::object(py::none()) : py::cast(text); }
 
 py::list memory_pools(int ordinal) {
   const timing::RelaxedCapture relaxed(vendor().cuda);

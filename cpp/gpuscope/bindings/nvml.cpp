@@ -142,7 +142,7 @@ py::dict gpu_states() {
   for (const nvml::GpuState& state : states.gpus) {
     gpus.append(gpu_state(state));
   }
-  const py::object version = states.driver_version.empty() ? py::object(py::none()) : py::str(states.driver_version);
+  const py::object version = states.driver_version.empty() ? py::object(py::none()) : py::cast(states.driver_version);
   return py::dict("driver_version"_a = version, "gpus"_a = gpus, "why"_a = states.why);
 }
 

@@ -147,6 +147,14 @@ void bind_session(py::module_& module) {
   module.def("knows_stacks", &knows_stacks, "Whether Python frames can be read in this version of Python.");
   module.def(
       "now_ns", [] { return base::Clock::process().now_ns(); }, "This moment, as recordings have it.");
+  // Fixtures of tests replace those of Python's module `time`, and durations must not follow them.
+  module.def(
+      "monotonic_ns", [] { return std::chrono::steady_clock::now().time_since_epoch().count(); },
+      "The clock that time.perf_counter_ns() reads.");
+  module.def(
+      "realtime_ns", [] { return std::chrono::system_clock::now().time_since_epoch().count(); },
+      "The clock that time.time_ns() reads.");
+  module.def("thread_cpu_ns", &base::thread_cpu_ns, "What the calling thread has run so far.");
   py::class_<Session, std::unique_ptr<Session, EndWithoutGil>>(
       module, "Session", "One span of collecting, with any number of recorded windows in it.")
       .def(py::init(&start_session), py::kw_only(), py::arg("cuda") = true, py::arg("mode") = "full",

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -347,11 +348,12 @@ struct NvmlFieldValue {
   int code = 0;  // of this field alone
   alignas(8) std::array<std::byte, 8> value{};
 
-  /// By nvmlValueType_t.
+  /// By nvmlValueType_t; NaN where NVML does not know it.
   double number() const {
     const auto as = [this]<class T>(T number) {
       std::memcpy(&number, value.data(), sizeof number);
-      return static_cast<double>(number);
+      const bool is_unknown = number == static_cast<T>(-1) || static_cast<double>(number) < 0;
+      return is_unknown ? std::numeric_limits<double>::quiet_NaN() : static_cast<double>(number);
     };
     switch (type) {
       case 0:

@@ -80,7 +80,7 @@ std::string Device::ask(Function* function, Arguments... arguments) const {
     return kNoFunction;
   }
   const int code = function(handle_, arguments...);
-  return code == 0 ? "" : nvml_.error_text(code);
+  return code != 0 ? nvml_.error_text(code) : (is_unknown(arguments) || ...) ? kNotKnown : "";
 }
 
 ClockState Device::clock_state() const {

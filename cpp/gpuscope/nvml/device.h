@@ -20,6 +20,20 @@ inline constexpr int kGpuSensor = 0;
 /// Why a figure is absent whose function the driver lacks.
 inline constexpr const char* kNoFunction = "this driver's NVML cannot tell";
 
+/// Why a figure is absent that NVML answers without knowing it.
+inline constexpr const char* kNotKnown = "NVML does not know it here";
+
+/// Whether an answer of NVML is none: all bits set (NVML_VALUE_NOT_AVAILABLE), or a number below 0.
+inline bool is_unknown(unsigned* number) { return static_cast<int>(*number) < 0; }
+inline bool is_unknown(unsigned long long* number) { return static_cast<long long>(*number) < 0; }
+inline bool is_unknown(driver::NvmlUtilization* share) { return is_unknown(&share->gpu) || is_unknown(&share->memory); }
+inline bool is_unknown(driver::NvmlMemory* memory) { return is_unknown(&memory->used) || is_unknown(&memory->total); }
+/// What is asked for, or is no number.
+template <class T>
+bool is_unknown(const T& /*other*/) {
+  return false;
+}
+
 /// Whether a driver that gave this code (nvmlReturn_t) will give it again: wrong argument, not supported, no
 /// permission, no such function.
 constexpr bool is_refusal(int code) { return code == 2 || code == 3 || code == 4 || code == 13; }

@@ -20,6 +20,10 @@ std::optional<std::vector<MigInstance>> MigReader::read(int64_t now_ns, std::str
     why = nvml_.error_text(code);
     return std::nullopt;
   }
+  if (is_unknown(&most)) {
+    why = kNotKnown;
+    return std::nullopt;
+  }
   std::vector<MigInstance> found;
   std::map<unsigned, std::string> uuids;
   for (unsigned index = 0; index < most; ++index) {
@@ -71,12 +75,13 @@ MigInstance MigReader::read_instance(driver::NvmlDevice handle) {
   }
   driver::NvmlMemory memory;
   code = nvml_.memory_info != nullptr ? nvml_.memory_info(handle, &memory) : 0;
-  if (nvml_.memory_info != nullptr && code == 0) {
+  const bool is_told = nvml_.memory_info != nullptr && code == 0;
+  if (is_told && !is_unknown(&memory)) {
     instance.memory_used_bytes = memory.used;
     instance.memory_total_bytes = memory.total;
   } else {
     instance.why["memory_used_bytes"] = instance.why["memory_total_bytes"] =
-        code != 0 ? nvml_.error_text(code) : kNoFunction;
+        code != 0 ? nvml_.error_text(code) : is_told ? kNotKnown : kNoFunction;
   }
   std::string why;
   instance.processes = compute_processes(nvml_, handle, why);

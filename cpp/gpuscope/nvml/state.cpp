@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "gpuscope/nvml/device.h"
@@ -14,6 +15,7 @@ namespace {
 constexpr int kCorrected = 0;
 constexpr int kUncorrected = 1;
 constexpr int kAggregate = 1;
+constexpr unsigned kUnknownState = 32;  // NVML_PSTATE_UNKNOWN
 
 // NVML_FI_DEV_*
 constexpr unsigned kMemoryTemperature = 82;
@@ -94,7 +96,8 @@ bool GpuReader::ask(std::initializer_list<const char*> figures, Function* functi
     return false;
   }
   const int code = function != nullptr ? function(device_, arguments...) : 0;
-  return is_known(figures, code, function == nullptr ? kNoFunction : "");
+  const bool is_answer = function != nullptr && (code != 0 || !(is_unknown(arguments) || ...));
+  return is_known(figures, code, function == nullptr ? kNoFunction : is_answer ? "" : kNotKnown);
 }
 
 bool GpuReader::is_known(std::initializer_list<const char*> figures, int code, const std::string& reason) {
@@ -111,7 +114,7 @@ bool GpuReader::is_known(std::initializer_list<const char*> figures, int code, c
       continue;
     }
     state_.why[figure] = reason.empty() ? nvml_.error_text(code) : reason;
-    if (!reason.empty() || is_refusal(code)) {
+    if (reason == kNoFunction || is_refusal(code)) {
       refused_.insert(figure);
     }
   }
@@ -133,7 +136,8 @@ void GpuReader::read_field(const char* name, std::optional<T>& figure, double sc
   driver::NvmlFieldValue value;
   value.field = field;
   figure.reset();
-  if (ask({name}, nvml_.field_values, 1, &value) && is_known({name}, value.code, "")) {
+  if (ask({name}, nvml_.field_values, 1, &value) &&
+      is_known({name}, value.code, value.code == 0 && std::isnan(value.number()) ? kNotKnown : "")) {
     figure = static_cast<T>(value.number() * scale);
   }
 }
@@ -165,6 +169,10 @@ void GpuReader::read_use() {
   read_number("power_limit_w", state_.power_limit_w, kWattsPerMilliwatt, nvml_.power_limit);
   read_number("memory_hz", state_.memory_hz, kHzPerMhz, nvml_.clock_info, kMemoryClock);
   read_number("performance_state", state_.performance_state, 1, nvml_.performance_state);
+  if (state_.performance_state == kUnknownState) {
+    state_.performance_state.reset();
+    state_.why["performance_state"] = kNotKnown;
+  }
 }
 
 void GpuReader::read_load() {

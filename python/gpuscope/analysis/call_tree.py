@@ -15,7 +15,7 @@ from gpuscope.analysis.python_samples import outside_regions_ns
 from gpuscope.analysis.rows import KINDS, NS_PER_US, OUTSIDE, REGION_LABELS, Kind, region_kind
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result, import_pandas
-from gpuscope.text import brief, columns_of, one_line, shorten
+from gpuscope.text import brief, columns_of, one_line, shorten, shown
 from gpuscope.trace import NONE, Trace
 from gpuscope.units import format_time
 
@@ -66,6 +66,7 @@ class Node:
             yield node
             stack.extend(reversed(node.children))
 
+    @shown
     def __repr__(self) -> str:
         times = f"CPU {format_time(self.cpu_ns / NS_PER_US)}, GPU {format_time(self.device_ns / NS_PER_US)}"
         return f"<Node {self.kind} {self.name!r}: {self.count:,} times, {times}, {len(self.children)} children>"

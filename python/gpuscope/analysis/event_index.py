@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -146,7 +145,7 @@ class EventIndex(Generic[Event]):
 
     def __init__(self, trace: Trace, make: Make[Event], seconds: float | None = None) -> None:
         """`seconds`: after which no more are made."""
-        began = time.perf_counter()
+        began = _core.monotonic_ns() / 1e9
         self.trace = trace
         self._make = make
         tables: dict[Kind, Table | OutsideMemory] = {
@@ -190,7 +189,7 @@ class EventIndex(Generic[Event]):
         sources = list(self.sources.values())
         firsts = np.cumsum([0, *(len(source.table) for source in sources)])
         made: list[Event] = []
-        while len(made) < self.count and time.perf_counter() < end:
+        while len(made) < self.count and _core.monotonic_ns() / 1e9 < end:
             places = order[len(made) : len(made) + _BLOCK]
             tables = np.searchsorted(firsts, places, side="right") - 1
             for table, row in zip(tables.tolist(), (places - firsts[tables]).tolist(), strict=True):

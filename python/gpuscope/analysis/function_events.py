@@ -40,7 +40,7 @@ from gpuscope.analysis.rows import (
 )
 from gpuscope.errors import InvalidArgument
 from gpuscope.paths import write_text
-from gpuscope.text import brief
+from gpuscope.text import brief, shown
 from gpuscope.trace import NONE, Trace
 
 Array = np.ndarray[Any, Any]
@@ -567,6 +567,7 @@ class FunctionEvent(TorchNames):
         """Where some GPU time was recorded "cuda", None elsewhere."""
         return "cuda" if self._source.index.trace.summary.has_device else None
 
+    @shown
     def __repr__(self) -> str:
         start, end = self.time_range
         memory = "".join(

@@ -16,7 +16,7 @@ from gpuscope.analysis.completeness import has_every_region, kept_ns
 from gpuscope.arguments import as_float, check_count
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result, import_pandas
-from gpuscope.text import brief, columns_of, one_line, shorten, wrapped
+from gpuscope.text import brief, columns_of, one_line, shorten, shown, wrapped
 from gpuscope.trace import Trace, number_of
 from gpuscope.units import format_time
 
@@ -84,6 +84,7 @@ class SampledCall:
             yield node
             stack.extend(reversed(node.children))
 
+    @shown
     def __repr__(self) -> str:
         return f"<SampledCall {self.function!r}: {format_time(self.total_ns / NS_PER_US)}, {len(self.children)} called>"
 

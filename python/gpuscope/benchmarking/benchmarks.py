@@ -24,6 +24,7 @@ from gpuscope.arguments import (
 )
 from gpuscope.benchmarking import cuda_graphs
 from gpuscope.benchmarking.engine import Engine, Facts, function_name
+from gpuscope.benchmarking.per_call import PerCall
 from gpuscope.benchmarking.processes import MOST_PROCESSES, in_processes, pickled
 from gpuscope.benchmarking.result import BenchmarkResult, Measured, format_modes
 from gpuscope.benchmarking.roofline import rates
@@ -72,6 +73,8 @@ def benchmark(
     bytes: float | None = None,  # noqa: A002 - what users call it
     flops: float | None = None,
     dtype: object = "float32",
+    setup: Callable[[], object] | None = None,
+    teardown: Callable[..., object] | None = None,
     processes: int | None = None,
     progress: Callable[[str], object] | None = None,
     **kw: Any,
@@ -107,6 +110,12 @@ def benchmark(
         bytes: read and written by a call, for a rate.
         flops: floating-point operations in a call, for a rate.
         dtype: what they are done in, as "bfloat16"; for the peak to compare with.
+        setup: is called before each call and not timed, for an `fn` that changes its input: ``benchmark(list.sort,
+            setup=values.copy)``. It returns None, or a further argument of the call, or several as (args, kwargs),
+            a tuple and a dict, as in pytest-benchmark's ``pedantic``. Each sample is one call then, however short,
+            with some 50 ns of reading the clock in it; it begins when the work of `setup` on the GPU has ended, and
+            there is no marginal time.
+        teardown: is called after each call, with the same arguments as it, and not timed.
         processes: measure in so many fresh processes, which share the budget; starting them is not counted. The
             interval comes from how they differ. `fn` is a function of a module or of a script's file, or a
             functools.partial of one; arguments are what pickle takes.
@@ -134,11 +143,17 @@ def benchmark(
             raise InvalidArgument(
                 f"stream is {brief(stream)}; accepted with processes= is None: streams are of one process"
             )
-    call: Callable[[], object] = (
-        functools.partial(fn, *args, **{**(kwargs or {}), **kw}) if args or kwargs or kw else fn
-    )
+    keywords = {**(kwargs or {}), **kw}
+    per_call = PerCall(setup, teardown)
+    if graph and per_call:
+        raise InvalidArgument("graph is True; accepted with setup= or teardown= is False: a replay has one input")
+    call: Callable[[], object] = fn
+    if args or keywords:
+        call = functools.partial(fn, *args, **keywords)
+        per_call = replace(per_call, teardown=teardown and functools.partial(teardown, *args, **keywords))
     name = name or function_name(fn)
     settings: dict[str, Any] = {"stream": stream, "device": device, "cold": cold, "graph": graph, "target": target}
+    settings["per_call"] = per_call
     task: Callable[..., BenchmarkResult] = functools.partial(
         _benchmark, call, name, bytes=bytes, flops=flops, dtype=dtype, **settings
     )
@@ -158,6 +173,7 @@ def _benchmark(
     cold: bool,
     graph: bool,
     target: float,
+    per_call: PerCall,
     bytes: float | None,  # noqa: A002
     flops: float | None,
     dtype: object,
@@ -176,7 +192,7 @@ def _benchmark(
             if not _core.environment()["devices"]:
                 raise NotAvailable("graph is True, but this machine has no NVIDIA GPU that CUDA shows")
             measured = stack.enter_context(cuda_graphs.capture(call, 1, stream=resolve(stream, device))).launch
-        engine = stack.enter_context(Engine([measured], stream=stream, device=device, cold=cold))
+        engine = stack.enter_context(Engine([measured], stream=stream, device=device, cold=cold, per_call=per_call))
         run = _Run(engine, whole, target, processes)
         result = functools.partial(_result, run, name, cold, bytes, flops, dtype)
         with kept_on_error(lambda: result() if run.cut_short("error") else None):
@@ -335,6 +351,8 @@ class _Run:
         if not facts.uses_gpu or engine.sampler is None:
             return
         why = "a graph's replay was measured" if function is None else _why_no_slope(facts)
+        if self.engine.per_call:
+            why = "something runs before or after each call"
         if function is None or why:
             self.absent["marginal"] = why
             return

@@ -16,6 +16,7 @@ from gpuscope.arguments import check_budget, check_count, check_fraction, check_
 from gpuscope.benchmarking.charts import view_of_calls
 from gpuscope.benchmarking.engine import CLOCK, TINY, Engine, function_name
 from gpuscope.benchmarking.kernel_times import Kernel
+from gpuscope.benchmarking.per_call import PerCall
 from gpuscope.benchmarking.result import format_modes
 from gpuscope.benchmarking.samples import Quantity, Samples, check_quantity, joined
 from gpuscope.benchmarking.stopping import Budget, WarmUp
@@ -190,8 +191,8 @@ def _short(value: float) -> str:
 
 
 def compare(
-    a: Callable[[], object],
-    b: Callable[[], object],
+    a: Callable[..., object],
+    b: Callable[..., object],
     *,
     names: Sequence[str] | None = None,
     stream: object = None,
@@ -202,6 +203,8 @@ def compare(
     target: float | None = None,
     budget: float = 1.0,
     seed: int | None = None,
+    setup: Callable[[], object] | None = None,
+    teardown: Callable[..., object] | None = None,
 ) -> Comparison:
     """Says whether `b` is faster or slower than `a`, or the same, or that this is undecided.
 
@@ -213,7 +216,7 @@ def compare(
     looks that share the 5 % of error among them.
 
     Args:
-        a: what to compare with, called without arguments.
+        a: what to compare with, called without arguments, or with what `setup` returns.
         b: what to compare.
         names: of the two, in the result; None takes the functions'.
         stream: where they put their work, of any framework; None is the current stream.
@@ -225,6 +228,8 @@ def compare(
         budget: seconds for everything, warming up included. A single call is not cut short, half of the budget is for
             samples, whatever the first calls take, and a block of five calls is measured in any case.
         seed: of the order of turns; None takes another one each time.
+        setup: is called before each call of either and not timed; see `benchmark`. Single calls take turns then.
+        teardown: is called after each call, with the same arguments as it, and not timed.
 
     Raises:
         InvalidArgument: an argument is out of range, or the stream is of another device.
@@ -240,8 +245,8 @@ def compare(
     spent = Budget(check_budget(budget))
     if seed is not None:
         seed = check_count("seed", seed, 0)
-    named = _names(a, b, names)
-    with Engine([a, b], stream=stream, device=device, cold=cold) as engine:
+    named, per_call = _names(a, b, names), PerCall(setup, teardown)
+    with Engine([a, b], stream=stream, device=device, cold=cold, per_call=per_call) as engine:
         run = _Run(engine, quantity, np.random.default_rng(seed), spent, margin, target)
         with kept_on_error(lambda: run.result(named, "error") if run.blocks else None):
             run.measure()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from gpuscope import _core, stats
 from gpuscope.benchmarking.samples import no_collection
+from gpuscope.benchmarking.stopping import now
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.frameworks import cupy, torch
 from gpuscope.frameworks.graph_capture import (
@@ -122,7 +122,7 @@ def marginal(
     Raises:
         NotAvailable: the function cannot be captured, or its replays cannot be held back until they are queued.
     """
-    began = time.perf_counter()
+    began = now()
     random = np.random.default_rng(seed)
     with contextlib.ExitStack() as stack:
         calls = calls_a_graph(lambda count: _replay_seconds(function, count, sampler, stream), budget)
@@ -137,7 +137,7 @@ def marginal(
         sampler.synchronize()
         while True:
             chunk = _rounds(launches, sampler, random, size)
-            late = time.perf_counter() - began >= budget
+            late = now() - began >= budget
             if chunk is None:  # more was queued than the stream takes behind a gate
                 if size == 1 and (late or not len(rounds)):
                     raise NotAvailable("the marginal time: the gate does not hold until the replays are queued")
@@ -149,7 +149,7 @@ def marginal(
             converged = len(rounds) >= FEWEST_ROUNDS and estimate.relative_half_width <= target
             if converged or (late and len(rounds) > 1):
                 overhead = stats.estimate(overheads, tick=TICK)
-                return Marginal(estimate, samples, overhead, calls, converged, time.perf_counter() - began)
+                return Marginal(estimate, samples, overhead, calls, converged, now() - began)
 
 
 def calls_a_graph(replay_seconds: Callable[[int], float], budget: float = math.inf) -> tuple[int, ...]:
@@ -157,10 +157,10 @@ def calls_a_graph(replay_seconds: Callable[[int], float], budget: float = math.i
 
     `replay_seconds` captures so many calls and returns the time of a replay; capturing may take half of the budget.
     """
-    began = time.perf_counter()
+    began = now()
     count = 1
     seconds = replay_seconds(count)
-    host_seconds = (time.perf_counter() - began) / (count + WARM_UP_CALLS)
+    host_seconds = (now() - began) / (count + WARM_UP_CALLS)
     affordable = budget / 2 / max(host_seconds, 1e-9) / sum(MULTIPLES)
     most = max(1, int(min(MOST_CALLS // MULTIPLES[-1], affordable)))
     while seconds < SHORTEST and count < most:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from gpuscope import plots
 from gpuscope.arguments import check_count, check_positive
+from gpuscope.benchmarking.stopping import now
 from gpuscope.benchmarking.workloads import check_batches
 from gpuscope.errors import InvalidArgument
 from gpuscope.figures import Distribution, DrawnFigures
@@ -299,23 +299,23 @@ def _measured(loader: Iterable[Any], num_batches: int, own: bool = False) -> Dat
     with kept_on_error(lambda: result("ended by an error") if steady and not own else None):
         try:
             while len(steady) < num_batches and len(starts) <= num_batches:
-                begun = perf_counter()
+                begun = now()
                 with torch.many_workers() if own else nullcontext():
                     source = iter(loader)
                 taken = next(source, _END)
                 if taken is _END:
                     break
-                starts.append(perf_counter() - begun)
+                starts.append(now() - begun)
                 while len(steady) < num_batches:
                     taken = None
-                    begun = perf_counter()
+                    begun = now()
                     taken = next(source, _END)
                     if taken is _END:
                         break
                     if skipped:
                         skipped -= 1
                     else:
-                        steady.append(perf_counter() - begun)
+                        steady.append(now() - begun)
         except KeyboardInterrupt:
             if own or not steady:
                 raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from gpuscope import _core, streams
 from gpuscope._core import CallKind, MemoryKind
-from gpuscope.arguments import check_count
+from gpuscope.arguments import check_count, check_done
 from gpuscope.benchmarking import kernel_times, stopping
+from gpuscope.benchmarking.per_call import PerCall
 from gpuscope.benchmarking.samples import Chunks, Quantity, Samples, no_collection
 from gpuscope.benchmarking.stopping import SHORTEST, WINDOW, Budget, WarmUp, is_steady
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
@@ -33,6 +34,10 @@ _EVENTS: Quantity = "stream"
 
 DRY_CALLS = 2  # recorded calls of each function before anything is timed
 TRACING_TIERS = ("cupti", "cupti-shared")
+
+# Samples calls of functions in an order, as the core does; the same of the functions of an engine.
+_Sample = Callable[[Sequence[Callable[[], object]], NDArray[np.uint32]], Mapping[str, Any]]
+_Measure = Callable[[_Sample, NDArray[np.uint32]], dict[str, Any]]
 
 # How much longer than with an empty function the stream must be busy to count as used, where nothing is traced.
 _NOTICEABLE = 1e-6
@@ -94,6 +99,7 @@ class Engine:
         stream: where they put their work, in any form that `streams.resolve` takes; None is the current stream.
         device: its ordinal; None is the stream's.
         cold: write and read twice the L2 cache before each call, so that no call finds its data there.
+        per_call: what runs before and after each call. Each sample is of one call then, with nothing queued around it.
 
     Attributes:
         on_gpu: every function puts work on the GPU (after `prepare`).
@@ -120,6 +126,7 @@ class Engine:
         stream: object = None,
         device: int | None = None,
         cold: bool = True,
+        per_call: PerCall | None = None,
     ) -> None:
         if not functions or not all(map(callable, functions)):
             raise InvalidArgument("functions holds none, or what cannot be called; accepted are functions")
@@ -144,6 +151,7 @@ class Engine:
         self._functions = list(functions)
         self._early: list[Waiting] = []
         self._cold, self._plan = cold, Plan(1, False, False, 0)
+        self.per_call = per_call or PerCall()
         self._on_cpu = not devices
         self._session: _core.Session | None = None
         self._session_is_new = False
@@ -182,7 +190,7 @@ class Engine:
         if self.facts:
             return
         began = stopping.now()
-        self.values = [function() for function in self._functions]
+        self.values = [check_done(function_name(each), self.per_call.call(each)) for each in self._functions]
         if self.sampler is None:
             seconds = (stopping.now() - began) / len(self._functions)
             self.facts = tuple(Facts(0, (), False, False, False, seconds, seconds, False) for _ in self._functions)
@@ -194,18 +202,18 @@ class Engine:
                 self._functions = list(self._early)
             self.sampler.synchronize()
             with no_collection():
-                self.facts, untraced = _traced(self._functions, self.sampler)
+                self.facts, untraced = _traced(self._measured, self.sampler, len(self._functions))
                 if untraced:
-                    self.facts = _untraced(self._functions, self.sampler)
+                    self.facts = _untraced(self._measured, self.sampler, len(self._functions))
             if self._early:  # waiting need not show as a driver call
                 self.facts = tuple(replace(fact, synchronizes=True) for fact in self.facts)
             self.absent = _absences(self.facts, untraced)
-            if self._early:  # they are launched without waiting
+            if self._early and not self.per_call:  # they are launched without waiting
                 self.absent.pop("launch", None)
             # Without records, work on other streams is not seen: then the GPU is waited for after each call.
             self._on_cpu = not untraced and not any(fact.uses_gpu for fact in self.facts)
         self.on_gpu = self.sampler is not None and all(fact.uses_gpu for fact in self.facts)
-        self._plan = _plan(self.facts)
+        self._plan = self._planned()
 
     def warm_up(self, seconds: float) -> WarmUp:
         """Calls the functions in turn until time and clock are steady, or `seconds` have passed; not at all in 0 s.
@@ -240,9 +248,13 @@ class Engine:
         medians = [float(np.median(seconds[order == function])) for function in range(len(self._functions))]
         pairs = zip(self.facts, medians, strict=True)
         self.facts = tuple(replace(fact, launch_seconds=each, call_seconds=each) for fact, each in pairs)
-        self._plan = _plan(self.facts)
-        self.calls_per_sample = max(before, calls_in_a_row(medians))
+        self._plan = self._planned()
+        self.calls_per_sample = max(before, 1 if self.per_call else calls_in_a_row(medians))
         return self.calls_per_sample > before
+
+    def _planned(self) -> Plan:
+        plan = _plan(self.facts)
+        return replace(plan, chunk=1) if self.per_call else plan
 
     def keep_busy(self, seconds: float) -> None:
         """Calls the functions in turn without keeping their times: what idles is slower or faster afterwards."""
@@ -296,7 +308,7 @@ class Engine:
         finally:
             trace = Trace(self._session.cut())
         order = order[: chunks.calls]
-        times = kernel_times.measure(trace, chunks.column("called_ns"))
+        times = kernel_times.measure(trace, chunks.column("called_ns"), chunks.column("ended_ns"))
         kernels = tuple(times.shares(times.valid & (order == function)) for function in range(len(self._functions)))
         span = np.where(chunks.column("held").astype(bool), times.span, np.nan)
         return chunks.samples(
@@ -317,17 +329,16 @@ class Engine:
 
     def _chunk(self, quantity: Quantity, part: NDArray[np.uint32]) -> dict[str, Any]:
         if self.sampler is None or self._on_cpu:
-            longest = round(_LONGEST_ROW * 1e9)
-            return dict(_core.time_calls(self._functions, part, repeat=self.calls_per_sample, longest_ns=longest))
+            rows: dict[str, Any] = {"repeat": self.calls_per_sample, "longest_ns": round(_LONGEST_ROW * 1e9)}
+            return self._measured(functools.partial(_core.time_calls, **rows), part)
         if quantity == "wall" or (quantity == "kernel" and self._plan.alone):
-            return dict(self.sampler.sample_wall(self._functions, part, flush=self._cold))
+            return self._measured(functools.partial(self.sampler.sample_wall, flush=self._cold), part)
         if quantity == "launch" and self._early:
             return self._early_chunk(self.sampler, part)
         gate = self._plan.gate
         events = quantity in (_EVENTS, "launch") and _EVENTS not in self.absent
-        chunk = self.sampler.sample(
-            self._functions, part, gate=gate, flush=self._cold, events=events, timeout_ns=self._plan.timeout_ns
-        )
+        settings: dict[str, Any] = {"flush": self._cold, "events": events, "timeout_ns": self._plan.timeout_ns}
+        chunk = self._measured(functools.partial(self.sampler.sample, gate=gate, **settings), part)
         if not gate:
             return {**chunk, "held": True}
         if not chunk["held"]:
@@ -335,6 +346,26 @@ class Engine:
             if not self._plan.gate:
                 self.absent.setdefault(_EVENTS, "the gate does not hold until a call is queued")
         return chunk
+
+    def _measured(self, sample: _Sample, order: NDArray[np.uint32]) -> dict[str, Any]:
+        """What `sample` gives of the calls; where something runs before and after each, of one after the other.
+
+        Nothing is queued then while `setup` runs, and its work on the GPU has ended when a call begins: `ended_ns` is
+        when the call's has.
+        """
+        if not self.per_call:
+            return dict(sample(self._functions, order))
+        chunks: list[dict[str, Any]] = []
+        for number in order:
+            with self.per_call.around(self._functions[number]) as call:
+                if self.sampler is not None:
+                    for array in _arrays((getattr(call, "args", ()), getattr(call, "keywords", {}))):
+                        array.block_until_ready()
+                    self.sampler.synchronize()
+                chunk = dict(sample([call], np.zeros(1, np.uint32)))
+                chunks.append({**chunk, "ended_ns": np.array([_core.now_ns()])})
+        columns = [name for name, column in chunks[0].items() if isinstance(column, np.ndarray)]
+        return {**chunks[-1], **{name: np.concatenate([chunk[name] for chunk in chunks]) for name in columns}}
 
     def _early_chunk(self, sampler: _core.Sampler, part: NDArray[np.uint32]) -> dict[str, Any]:
         """Calls that are not waited for one by one but by a last one, which is left out."""
@@ -368,8 +399,8 @@ class Engine:
         self.close()
 
 
-def _traced(functions: Sequence[Callable[[], object]], sampler: _core.Sampler) -> tuple[tuple[Facts, ...], str]:
-    """Calls each function a few times while CUPTI records: a row a function, or else why there is none."""
+def _traced(measure: _Measure, sampler: _core.Sampler, functions: int) -> tuple[tuple[Facts, ...], str]:
+    """Has each function called a few times while CUPTI records: a row a function, or else why there is none."""
     if _core.Session.active():
         return (), "another profile is active in this process"
     try:
@@ -379,9 +410,9 @@ def _traced(functions: Sequence[Callable[[], object]], sampler: _core.Sampler) -
     try:
         if session.tier not in TRACING_TIERS:
             return (), session.tier_reason or "CUPTI is not available here"
-        order = np.repeat(np.arange(len(functions), dtype=np.uint32), DRY_CALLS)
+        order = np.repeat(np.arange(functions, dtype=np.uint32), DRY_CALLS)
         session.open()
-        chunk = sampler.sample_wall(functions, order, flush=True)
+        chunk = measure(functools.partial(sampler.sample_wall, flush=True), order)
         trace = Trace(session.cut())
     finally:
         session.stop()
@@ -392,7 +423,7 @@ def _traced(functions: Sequence[Callable[[], object]], sampler: _core.Sampler) -
 
 def _facts(trace: Trace, chunk: dict[str, Any], order: NDArray[np.uint32]) -> tuple[Facts, ...]:
     called, returned = chunk["called_ns"], chunk["returned_ns"]
-    times = kernel_times.measure(trace, called)
+    times = kernel_times.measure(trace, called, chunk.get("ended_ns"))
     waits, allocates = _find_waits_and_allocations(trace, called, returned)
     seconds = (chunk["done_ns"] - called) * 1e-9
     facts = []
@@ -438,18 +469,20 @@ def _find_waits_and_allocations(
     return calls_that(waits), calls_that(allocates)
 
 
-def _untraced(functions: Sequence[Callable[[], object]], sampler: _core.Sampler) -> tuple[Facts, ...]:
+def _untraced(measure: _Measure, sampler: _core.Sampler, functions: int) -> tuple[Facts, ...]:
     """What the gate and events alone show: whether a function waits for the GPU and whether it keeps the stream busy.
 
     Its launches are not known, and work on other streams is not seen.
     """
 
-    def sample(function: Callable[[], object], calls: int, *, gate: bool) -> dict[str, Any]:
-        return dict(sampler.sample([function], np.zeros(calls, np.uint32), gate=gate, flush=False, events=True))
+    def sample(function: int, calls: int, *, gate: bool) -> dict[str, Any]:
+        samples = functools.partial(sampler.sample, gate=gate, flush=False, events=True)
+        return measure(samples, np.full(calls, function, np.uint32))
 
-    nothing = float(np.median(sample(lambda: None, DRY_CALLS, gate=False)["stream_s"]))
+    empty = sampler.sample([lambda: None], np.zeros(DRY_CALLS, np.uint32), gate=False, flush=False, events=True)
+    nothing = float(np.median(empty["stream_s"]))
     facts = []
-    for function in functions:
+    for function in range(functions):
         gated, chunk = sample(function, 1, gate=True), sample(function, DRY_CALLS, gate=False)
         held = bool(gated["held"])
         launch = float(np.median(chunk["returned_ns"] - chunk["called_ns"])) * 1e-9
@@ -530,13 +563,13 @@ def _wall(chunks: Chunks) -> NDArray[np.float64]:
 class Waiting:
     """A function together with waiting for what it returned, by ``block_until_ready``."""
 
-    def __init__(self, function: Callable[[], object]) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         self._function = function
         self._value: object = None
 
-    def __call__(self) -> object:
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
         """Calls the function and waits."""
-        self.start()
+        self._value = self._function(*args, **kwargs)
         return self.finish()
 
     def start(self) -> None:

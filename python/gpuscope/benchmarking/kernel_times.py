@@ -65,17 +65,20 @@ class KernelTimes:
         return tuple(Kernel(self.kernels[row], float(counts[row] / total), float(seconds[row] / total)) for row in rows)
 
 
-def measure(trace: Trace, called_ns: NDArray[np.int64]) -> KernelTimes:
+def measure(trace: Trace, called_ns: NDArray[np.int64], ended_ns: NDArray[np.int64] | None = None) -> KernelTimes:
     """Assigns each record to the call that launched it; `called_ns` is when each call began, ascending.
 
     A call owns what is launched, by whatever thread, from its own start to the start of the next one; the launching
     driver call, by correlation, gives that time. A record whose driver call is not known goes by the neighbours of
-    its correlation id; where they are of two calls, neither is valid.
+    its correlation id; where they are of two calls, neither is valid. Where `ended_ns` says when the work of each call
+    had ended, what is launched after it is of no call.
     """
     calls = len(called_ns)
     work = _Records.of(trace)
     api, launching = trace.api, _launching(trace)
     api_call = np.searchsorted(called_ns, api.start_ns[launching], side="right") - 1
+    if ended_ns is not None and len(ended_ns):
+        api_call[api.start_ns[launching] >= ended_ns[api_call]] = -1
     correlation, kind = api.correlation[launching], trace.calls.kind[api.call[launching]]
     order = np.argsort(correlation, kind="stable")
     correlation, kind, api_call = correlation[order], kind[order], api_call[order]

@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats, streams
-from gpuscope.arguments import check_count, check_function
+from gpuscope.arguments import check_count, check_done, check_function
 from gpuscope.benchmarking import workloads
+from gpuscope.benchmarking.stopping import now
 from gpuscope.benchmarking.workloads import StreamMarks, marks_of_device, marks_of_process
 from gpuscope.figures import Distribution, DrawnFigures
 from gpuscope.frameworks import torch
@@ -127,7 +127,7 @@ def measure_latency(
     inputs = sample_input if device is None else workloads.to_device(sample_input, device)
     with torch.in_mode(model, training=False) if is_module else nullcontext():
         for _ in range(warmup):
-            workloads.call(model, inputs)
+            check_done("model", workloads.call(model, inputs))
         marks = marks_of_process(stream) if device is None else marks_of_device(device.type, device.index, stream)
         return _measured(model, inputs, num_iterations, warmup, marks)
 
@@ -149,14 +149,16 @@ def _measured(model: Any, inputs: Any, iterations: int, warmup: int, marks: Stre
                 if marks:
                     marks.synchronize()
                     begin = marks.mark(begin)
-                started = perf_counter()
+                started = now()
                 output = workloads.call(model, inputs)
                 if marks:
                     end = marks.mark(end)
                     marks.synchronize()
-                wall[done] = perf_counter() - started
+                wall[done] = now() - started
                 if marks and begin and end:
                     gpu[done] = marks.seconds(begin, end)
+                if not done:
+                    check_done("model", output)
                 done += 1
                 del output  # its memory is there for the next call
         except KeyboardInterrupt:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
-from gpuscope.arguments import check_budget, check_fraction, check_progress
+from gpuscope.arguments import Suspended, check_budget, check_fraction, check_progress
 from gpuscope.benchmarking import visits
 from gpuscope.benchmarking.engine import Engine
 from gpuscope.benchmarking.result import format_modes
@@ -313,6 +313,8 @@ class Rounds:
         spent = Budget(seconds)
         try:
             self._measure(series, seconds)
+        except Suspended:  # whatever the parameters
+            raise
         except Exception as error:
             series.fail(error)
         series.overhead = max(spent.spent - seconds, 0.0)

@@ -12,9 +12,10 @@ from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
 from gpuscope import stats
-from gpuscope.arguments import check_function
+from gpuscope.arguments import check_done, check_function
 from gpuscope.benchmarking import visits
 from gpuscope.benchmarking.charts import view_of_points
+from gpuscope.benchmarking.engine import function_name
 from gpuscope.benchmarking.rounds import FIGURES, Rounds, Series, SweepPoint
 from gpuscope.benchmarking.samples import Quantity, check_quantity
 from gpuscope.errors import InvalidArgument, NotAvailable
@@ -299,7 +300,7 @@ def not_measured(stopped: str) -> str:
 
 def prepared(function: Callable[..., Any], parameters: Mapping[str, object]) -> Callable[[], object]:
     """What to time at one point: what the function returns when that is callable, else the function itself."""
-    made: object = function(**parameters)
+    made: object = check_done(function_name(function), function(**parameters))
     if not callable(made):
         return partial(function, **parameters)
     check_function("what was made", made, "a function called without arguments")

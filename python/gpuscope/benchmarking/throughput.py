@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import devices, stats
-from gpuscope.arguments import check_count, check_function
+from gpuscope.arguments import check_count, check_done, check_function
 from gpuscope.benchmarking import workloads
+from gpuscope.benchmarking.stopping import now
 from gpuscope.benchmarking.workloads import StreamMarks, check_batches, marks_of_device, marks_of_process
 from gpuscope.errors import InvalidArgument
 from gpuscope.figures import DrawnFigures
@@ -174,7 +174,7 @@ def _warm_up(step: Callable[[Any], object], loader: Iterable[Any], batches: int,
             raise InvalidArgument("loader is empty; accepted are loaders with at least one batch")
         if batch is _END:
             break
-        step(batch)
+        check_done("step", step(batch))
     else:
         return source
     again = iter(loader)
@@ -202,7 +202,7 @@ def _run(
     periods: list[float] = []
     if marks:
         marks.synchronize()
-    last = perf_counter()
+    last = now()
     first = marks.mark() if marks else None
 
     def result(cut_short: str) -> Throughput:
@@ -227,22 +227,24 @@ def _run(
     with kept_on_error(lambda: result("ended by an error") if periods else None):
         try:
             while len(sizes) < num_batches:
-                asked = perf_counter()
+                asked = now()
                 batch = next(source, _END)
                 if batch is _END:
                     break
-                waits.append(perf_counter() - asked)
+                waits.append(now() - asked)
                 sizes.append(workloads.batch_size(batch))
                 if marks:
                     drained += bool(ends) and marks.passed(ends[-1])
                     begins.append(marks.mark())
-                step(batch)
+                output = step(batch)
                 if marks:
                     ends.append(marks.mark())
-                del batch
-                now = perf_counter()
-                periods.append(now - last)
-                last = now
+                if not periods:
+                    check_done("step", output)
+                del batch, output
+                moment = now()
+                periods.append(moment - last)
+                last = moment
         except KeyboardInterrupt:
             if not periods:
                 raise

@@ -308,6 +308,7 @@ class Namespace:
             [*tree.body[:-1], ast.copy_location(ast.Return(last.value), last)] if isinstance(last, ast.Expr) else None
         )
         function = self._defined("def measured(): pass", once or tree.body, label)
+        function.__qualname__ = label
         if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
             raise InvalidArgument(f"{label} contains yield or await, so that a call of it would do nothing")
         if not any(isinstance(node, ast.Return) for node in ast.walk(tree)):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from gpuscope.paths import STANDARD_OUTPUT, is_stream, open_descriptor
-from gpuscope.text import columns_of, one_line, printable, wrapped
+from gpuscope.text import carried, columns_of, one_line, printable, wrapped
 from gpuscope.units import format_bytes
 
 if TYPE_CHECKING:
@@ -48,17 +48,14 @@ class Console:
         """Columns of the terminal, None where lines may have any length."""
         return shutil.get_terminal_size().columns if self.on_terminal else None
 
-    def glyph(self, fancy: str, plain: str) -> str:
-        """The first form where the stream can carry it, else the second."""
-        return fancy if self.unicode else plain
-
     def line(self, *parts: Part) -> None:
         """Writes the parts, one after the other, as one line; control characters in them are shown, not obeyed."""
-        safe = [printable(part) if isinstance(part, str) else (printable(part[0]), part[1]) for part in parts]
+        safe = [self._carried(part) if isinstance(part, str) else (self._carried(part[0]), part[1]) for part in parts]
         if not (self._coloured and self._print_coloured(safe)):
-            text = "".join(part if isinstance(part, str) else part[0] for part in safe)
-            encoding = self._stream.encoding or "utf-8"
-            print(text.encode(encoding, "backslashreplace").decode(encoding), file=self._stream)
+            print("".join(part if isinstance(part, str) else part[0] for part in safe), file=self._stream)
+
+    def _carried(self, text: str) -> str:
+        return carried(printable(text), self._stream.encoding)
 
     def sentence(self, *parts: Part) -> None:
         """Writes the parts as `line` does; on a terminal in several lines where one would be too wide.
@@ -160,9 +157,13 @@ class Console:
             from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
         except ImportError:
             return []
-        look = (SpinnerColumn(style="dim"), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        look = (
+            SpinnerColumn("dots" if self.unicode else "line", style="dim"),
+            TextColumn("{task.description}", markup=False),
+            TimeElapsedColumn(),
+        )
         progress = Progress(*look, console=RichConsole(file=self._stream, no_color=not self._coloured), transient=True)
-        progress.add_task(one_line(what), total=None)
+        progress.add_task(self._carried(one_line(what)), total=None)
         progress.start()
         return [progress]
 
@@ -178,8 +179,7 @@ class Console:
         erase = "\r\x1b[K"
 
         def say(text: str) -> None:
-            line = one_line(text)[: (self.width or 80) - 1].encode(self._stream.encoding or "utf-8", "replace")
-            self._stream.write(erase + line.decode(self._stream.encoding or "utf-8"))
+            self._stream.write(erase + self._carried(one_line(text))[: (self.width or 80) - 1])
             self._stream.flush()
 
         try:

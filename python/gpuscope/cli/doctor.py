@@ -92,11 +92,7 @@ def _show(found: Environment, gpus: Sequence[GpuState], xids: KernelXids, out: C
 
 
 def _show_check(check: Check, out: Console) -> None:
-    style, glyph = {
-        True: ("green", out.glyph("✓", "+")),
-        False: ("bold red", out.glyph("✗", "x")),
-        None: ("dim", out.glyph("·", "-")),
-    }[check.ok]
+    style, glyph = {True: ("green", "✓"), False: ("bold red", "✗"), None: ("dim", "·")}[check.ok]
     _row(out, style, glyph, check.name, check.found, dim=check.ok is None)
     for label, text in (("", check.why), ("fix: ", check.fix)):
         if text and check.ok is not True:
@@ -122,7 +118,7 @@ def _lines(out: Console, text: str) -> list[str]:
 def _show_ladder(found: Environment, out: Console) -> None:
     for tiers, name, sees in _STEPS:
         live = found.tier in tiers
-        mark = out.glyph("→", ">") if live else " "
+        mark = "→" if live else " "
         tail = f"  ({found.tier_reason})" if live and found.tier_reason else ""
         first, *rest = _lines(out, sees + tail)
         style = "" if live else "dim"

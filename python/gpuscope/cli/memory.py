@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuscope import _core
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
 from gpuscope.cli.ends import Ending
@@ -237,7 +237,7 @@ class _Watch:
 
     def __init__(self, max_entries: int, *, stacks: bool) -> None:
         self._notes: list[str] = []
-        self._steps_ns = [time.time_ns()]
+        self._steps_ns = [_core.now_ns()]
         self._leaks: Any = None
         self._live: dict[int, int] = {}
         self._snapshot: Any = None
@@ -255,7 +255,7 @@ class _Watch:
 
     def step(self) -> None:
         """A step of the program has ended."""
-        self._steps_ns.append(time.time_ns())
+        self._steps_ns.append(_core.now_ns())
         if self._finder is not None:
             with contextlib.suppress(Exception):
                 self._finder.step()

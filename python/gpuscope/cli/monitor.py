@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
-import time
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -207,7 +207,7 @@ def _moments(monitor: GPUMonitor, count: int | None) -> Iterator[list[GpuSample]
             yield batch
         if is_last:
             return
-        time.sleep(min(_LONGEST_SLEEP_S, monitor.interval))
+        threading.Event().wait(min(_LONGEST_SLEEP_S, monitor.interval))
 
 
 def _first_moments(samples: Sequence[GpuSample], count: int | None) -> Iterator[GpuSample]:

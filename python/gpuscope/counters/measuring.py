@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuscope import _core
-from gpuscope.arguments import check_count, check_function
+from gpuscope.arguments import check_count, check_done, check_function
 from gpuscope.counters.names import check_names, list_counters, parse_counters
 from gpuscope.devices import LARGEST
 from gpuscope.errors import InvalidArgument
@@ -106,7 +106,7 @@ def measure_counters(
         names, unknown, too_many = _core.choose_counters(chip, sampling=False, wanted=names)
         left_out = (*unknown, *too_many)
     refuse_capture("measure_counters", device)
-    fn()
+    check_done("fn", fn())
     again = True
     passes = 0
     # Closed by name: an exception of `fn` keeps the frame, and all in it, for as long as somebody looks at it.

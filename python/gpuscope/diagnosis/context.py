@@ -21,6 +21,7 @@ from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import is_replayed
 from gpuscope.diagnosis.steps import Array, Steps, covered_ns, is_one_of, sample_of, usual
 from gpuscope.memory.call_stacks import is_program
+from gpuscope.text import shown
 from gpuscope.trace import NONE, Trace
 
 T = TypeVar("T")
@@ -49,6 +50,7 @@ class Where:
     region: str | None = None
     kernel: str | None = None
 
+    @shown
     def __str__(self) -> str:
         if self.file is not None:
             return f"{os.path.basename(self.file)}:{self.line}"

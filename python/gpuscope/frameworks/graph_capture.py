@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gpuscope.arguments import check_done
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.units import first_line
 
@@ -63,7 +64,7 @@ def call_repeatedly(function: Callable[[], object], calls: int) -> object:
     """The last result; each is released when the next call has returned, as in a loop of the user's."""
     result = None
     for _ in range(calls):
-        result = function()
+        result = check_done("fn", function())
     return result
 
 

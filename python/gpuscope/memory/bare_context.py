@@ -136,6 +136,7 @@ def _measure(device: int, services: Sequence[str], cupti: str) -> tuple[int, int
             [sys.executable, "-I", "-S", "-c", _PROGRAM, str(device), kernel_text(services), cupti],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_SECONDS,
             check=False,
             env=variables,

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from numbers import Integral
-from time import perf_counter
 from typing import Any, Literal
 
 import numpy as np
 
-from gpuscope.arguments import check_function, check_progress
+from gpuscope import _core
+from gpuscope.arguments import check_done, check_function, check_progress
 from gpuscope.devices import find_ordinal, is_cpu, ordinal_of
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import cupy as cupy_pools
@@ -494,10 +494,10 @@ class Tries:
         self._host_before = self._host.now() or 0
         failures = torch_memory.count_failures()
         error = ""
-        started = perf_counter()
+        started = _core.monotonic_ns()
         try:
             for _ in range(self._steps):
-                finish(self._step(size), self._device)
+                finish(check_done("fn_or_model", self._step(size)), self._device)
         except Exception as raised:
             ran_out = may_be_out_of_memory(raised) and torch_memory.count_failures() > failures
             if not ran_out and not is_out_of_memory(raised):
@@ -506,7 +506,7 @@ class Tries:
                 raise
             error = first_line(raised)
             _clear_frames(raised)
-        seconds = perf_counter() - started
+        seconds = (_core.monotonic_ns() - started) / 1e9
         on_host, on_gpu = self._host.peak(), self._gpu.peak() if self._gpu is not None else None
         if on_host is not None and not error:
             self._host_peaks.append((size, on_host))

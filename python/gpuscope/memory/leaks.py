@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from gpuscope import _core
-from gpuscope.arguments import check_count
+from gpuscope.arguments import check_count, check_done, check_function
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import torch_memory
 from gpuscope.memory import history
@@ -93,6 +93,8 @@ def find_leaks(
     """
     if fn is not None and not callable(fn):
         raise InvalidArgument(f"fn is a {type(fn).__name__}; accepted are functions and other things to call")
+    if fn is not None:
+        check_function("fn", fn, "a function")
     if not _is_whole(steps) or steps < FEWEST_STEPS:
         raise InvalidArgument(
             f"steps is {brief(steps)}; accepted are whole numbers from {FEWEST_STEPS}: fewer do not tell growth from "
@@ -109,7 +111,7 @@ def find_leaks(
     try:
         with finder:
             for _ in range(steps):
-                fn(*args, **kwargs)
+                check_done("fn", fn(*args, **kwargs))
                 finder.step()
     except KeyboardInterrupt as interrupt:  # the program's, which is told what was found so far
         interrupt.report = finder.report()  # type: ignore[attr-defined]

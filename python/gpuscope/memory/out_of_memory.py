@@ -8,7 +8,6 @@ import itertools
 import os
 import sys
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -384,7 +383,7 @@ def gather(
         notes.append("the thread that asked runs no Python; the stack is the main thread's")
     report = OutOfMemory(
         number=next(_numbers),
-        time_ns=time.time_ns(),
+        time_ns=_core.now_ns(),
         pid=os.getpid(),
         thread=threading.current_thread().name,
         error=error,

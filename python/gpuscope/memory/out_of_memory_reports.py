@@ -8,7 +8,6 @@ import json
 import os
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO, TypeVar, cast
 
+from gpuscope import _core
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.late_imports import WhenImported
 from gpuscope.memory.call_stacks import stack_of_caller, stack_of_error
@@ -100,7 +100,7 @@ class OutOfMemoryReports:
         self.reports: tuple[OutOfMemory, ...] = ()
         self.count = 0
         self.failures: tuple[str, ...] = ()
-        self.since_ns = time.time_ns()
+        self.since_ns = _core.now_ns()
         self._path = None if path is None else os.fspath(path)
         self._file = file
         self._on_report = on_report

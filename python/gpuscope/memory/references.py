@@ -8,12 +8,12 @@ import gc
 import itertools
 import os
 import sys
-import time
 import types
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gpuscope import _core
 from gpuscope.memory.call_stacks import is_gpuscope, is_program
 
 NAMELESS = "no name leads to it"
@@ -84,7 +84,7 @@ class References:
         self._leads: dict[int, set[int]] = {}  # which targets an object leads to
         self._above: dict[int, list[int]] = {}  # what refers to an object
         self._hidden |= {*map(id, (self, self.__dict__, keepers, self._known, self._child, self._leads, self._above))}
-        self._end_at = time.thread_time() + LONGEST_SEARCH
+        self._end_ns = _core.thread_cpu_ns() + round(LONGEST_SEARCH * 1e9)
         self.stopped = False
 
     def chains_to(self, things: Sequence[Any]) -> dict[int, Chain]:
@@ -122,7 +122,7 @@ class References:
             if id(thing) in self._keepers:
                 self._link(self._keepers[id(thing)], {id(thing)}, following)
         for start in range(0, len(level), _MOST_AT_ONCE):
-            if time.thread_time() > self._end_at:
+            if _core.thread_cpu_ns() > self._end_ns:
                 self.stopped = True
                 break
             batch = tuple(level[start : start + _MOST_AT_ONCE])

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -126,7 +125,7 @@ def memory_snapshot(device: object = None, *, detail: bool = True) -> MemorySnap
     why = why_no_gpu()
     wanted = () if why else allocators.devices(ordinal)
     return MemorySnapshot(
-        time_ns=time.time_ns(),
+        time_ns=_core.now_ns(),
         devices=tuple(_device_memory(ordinal, detail=detail) for ordinal in wanted),
         host=host_memory(),
         why=why,

@@ -11,6 +11,7 @@ import os
 import shutil
 import socket
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar
 
+from gpuscope import _core
 from gpuscope.monitor.gpu_monitor import GPUMonitor
 from gpuscope.monitor.history import History, Moment, moment
 from gpuscope.monitor.panels import (
@@ -215,9 +217,9 @@ class FirstFrame:
 
     def draw(self, monitor: GPUMonitor, look: Look) -> list[GpuSample]:
         """Draws the first samples, which it waits for for a moment, and gives them back."""
-        until = time.monotonic() + _FIRST_SAMPLE_S
-        while not (samples := monitor.take()) and time.monotonic() < until:
-            time.sleep(_LOOKS_S)
+        until = _core.monotonic_ns() + _FIRST_SAMPLE_S * 1e9
+        while not (samples := monitor.take()) and _core.monotonic_ns() < until:
+            threading.Event().wait(_LOOKS_S)
         history = History()
         history.append(samples)
         moments = [at for gpu in history.gpus if (at := moment(history, gpu)) is not None]

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuscope import _core
 from gpuscope.monitor.panels import DIM, PLAIN, TITLE, Line, cut
 from gpuscope.monitor.snapshot import GpuProcess, named_process
 from gpuscope.text import one_line
@@ -110,7 +111,7 @@ class ProcessReader:
             if not fields or named.command is None:  # another process may have that number here
                 found.append(ProcessRow(gpu, shown))
                 continue
-            now, cpu_s = time.monotonic(), (int(fields[11]) + int(fields[12])) / self._ticks
+            now, cpu_s = _core.monotonic_ns() / 1e9, (int(fields[11]) + int(fields[12])) / self._ticks
             spent[key] = _next(self._spent.get(key), now, cpu_s)
             found.append(
                 ProcessRow(

@@ -17,7 +17,6 @@ import stat
 import struct
 import sys
 import threading
-import time
 import zlib
 from collections import deque
 from contextlib import suppress
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuscope import _core
-from gpuscope.text import one_line
+from gpuscope.text import one_line, shown
 
 OPT_OUT = "GPUSCOPE_NO_STATUS_PAGE"
 """A variable that is set to anything keeps a program from saying anything."""
@@ -70,6 +69,7 @@ class Program:
     verdict: str
     region: str = ""
 
+    @shown
     def __str__(self) -> str:
         """A line."""
         step = "" if self.step is None else f"  step {self.step}"
@@ -139,7 +139,7 @@ class StatusPage:
 
     def step(self, number: int, state: str) -> None:
         """Says that a step began, and what the profiler does; most calls look at the clock and no more."""
-        now = time.monotonic()
+        now = _core.monotonic_ns() / 1e9
         if now < self._due or self._identity is None:
             return
         self._step, self._state = number, state
@@ -208,11 +208,11 @@ class StatusPage:
         if self._pid != os.getpid():  # a forked child may find the lock taken
             return
         with self._lock, suppress(OSError):  # the file system may be full, where the file has been cut
-            self._due = (time.monotonic() if now is None else now) + _EVERY_S
+            self._due = (_core.monotonic_ns() / 1e9 if now is None else now) + _EVERY_S
             first, last = (self._points[0], self._points[-1]) if self._points else ((0.0, 0), (0.0, 0))
             rate = (last[1] - first[1]) / (last[0] - first[0]) if last[0] > first[0] else math.nan
             state, verdict = self._state.encode(errors="replace"), self._verdict.encode(errors="replace")
-            facts = (self._pid, self._started, time.time_ns(), self._step, rate, state, self._name, verdict)
+            facts = (self._pid, self._started, _core.realtime_ns(), self._step, rate, state, self._name, verdict)
             body = _BODY.pack(*facts)
             self._writes = (self._writes + 2) & 0xFFFFFFFF
             if self._is_there():

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -193,7 +192,7 @@ class Collector:
             self._add(families, _THROTTLE, seconds, _OF_SAMPLING[_THROTTLE], label | {"reason": reason})
 
         # Prometheus compares it with a clock that is right. Whole seconds: it is to stand still between two scrapes.
-        stepped_s = round((time.time_ns() - _core.now_ns()) / 1e9)
+        stepped_s = round((_core.realtime_ns() - _core.now_ns()) / 1e9)
         for error in gpu.xid_errors or ():
             number = label | {"xid": str(error.xid)}
             self._add(families, _XID, error.count, _OF_SAMPLING[_XID], number)

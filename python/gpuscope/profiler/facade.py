@@ -8,11 +8,11 @@ import inspect
 import logging
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+from gpuscope import _core
 from gpuscope._core import ADJUSTED_STEPS, ALL_STEPS, EXTERNAL_IDS, STEP_PREFIX, merge, record_function, resumed
 from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
 from gpuscope.frameworks.observers import Observers, Options
@@ -589,7 +589,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
     def _events(self) -> Events:
         from gpuscope.analysis import Events
 
-        began = time.perf_counter()
+        began = _core.monotonic_ns()
         found = Events(self._trace_so_far, self.post_processing_timeout_s)
         if found.cut:
             # Programs that set a time listen to torch's logger.
@@ -601,7 +601,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             )
         stats = self._windows.stats
         stats.number_of_events = len(found)
-        stats.function_events_build_tree_call_duration_us = (time.perf_counter() - began) * 1e6
+        stats.function_events_build_tree_call_duration_us = (_core.monotonic_ns() - began) / 1e3
         return found
 
     def _stats(self) -> ProfilerStats | None:

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING
 
+from gpuscope import _core
 from gpuscope.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def tensorboard_trace_handler(
 
     def name() -> str:
         worker = worker_name or f"{os.uname().nodename}_{os.getpid()}"
-        return os.path.join(folder, f"{worker}.{time.time_ns()}{suffix}")
+        return os.path.join(folder, f"{worker}.{_core.realtime_ns()}{suffix}")
 
     from gpuscope.paths import check_writable  # pathlib is a fifth of what `import gpuscope` may take
 

@@ -8,7 +8,6 @@ import json
 import math
 import os
 import threading
-import time
 import warnings
 from collections import deque
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ _SAMPLE_SECONDS = (1e-4, 10.0)
 _DEVICE_EVERY_NS = 100_000_000
 _DEVICE_SECONDS = (0.01, 3600.0)
 _COUNTER_US = (10.0, 1e6)
-_US_PER_S = 1e6
+_NS_PER_US = 1e3
 _MOST_STEPS = 1 << 16  # of a window; the latest are kept
 
 # What a forked child holds of its parent: ending it would touch threads and buffers that are the parent's.
@@ -320,7 +319,7 @@ class Windows:
         self.shortfalls: list[str] = []
         self.latest: Recording | None = None
         self.stats = ProfilerStats()
-        self._opened = 0.0  # seconds
+        self._opened = 0  # ns
         self._observed = False  # the window that is open
         self.undelivered: dict[_core.Store, Callable[[], object]] = {}
         self._step_edges: deque[int] = deque(maxlen=_MOST_STEPS)  # ns
@@ -347,14 +346,14 @@ class Windows:
 
     def begin(self, action: ProfilerAction, make_id: Callable[[], str] | None) -> None:
         """Does what a step needs that begins with `action`: collecting, and a window where it records."""
-        began = time.perf_counter()
+        began = _core.monotonic_ns()
         self._collector.begin(action)
         if self._collector.window_open and not self._observed:
-            self._opened = time.perf_counter()
+            self._opened = _core.monotonic_ns()
             # Made before functions are recorded: its __init__, which dataclasses writes, has no file of this package.
-            self.stats = ProfilerStats(profiler_prepare_call_duration_us=(self._opened - began) * _US_PER_S)
+            self.stats = ProfilerStats(profiler_prepare_call_duration_us=(self._opened - began) / _NS_PER_US)
             self._observers.start()  # first: the operators by which they learn of torch are none of the program's
-            self.stats.profiler_enable_call_duration_us = (time.perf_counter() - self._opened) * _US_PER_S
+            self.stats.profiler_enable_call_duration_us = (_core.monotonic_ns() - self._opened) / _NS_PER_US
             self._step_edges.clear()
             self._step_costs.clear()
             self._step_count = 0
@@ -378,18 +377,18 @@ class Windows:
 
     def end(self, then: Callable[[], object] | None, *, last: bool, timeout: float | None = None) -> None:
         """Closes the open window and keeps it, `then` to be called; `last` ends the collecting, within `timeout`."""
-        ends = time.perf_counter()
+        ends = _core.monotonic_ns()
         if self._observed:
             self.observe("stop")
         self._observers.stop()
-        ended = time.perf_counter()
+        ended = _core.monotonic_ns()
         if last:
             self._collector.stop(timeout)
         else:
             self._collector.cut()
-        self.stats.profiling_window_duration_sec = ends - self._opened
-        self.stats.profiler_disable_call_duration_us = (ended - ends) * _US_PER_S
-        self.stats.parse_kineto_call_duration_us = (time.perf_counter() - ended) * _US_PER_S
+        self.stats.profiling_window_duration_sec = (ends - self._opened) / 1e9
+        self.stats.profiler_disable_call_duration_us = (ended - ends) / _NS_PER_US
+        self.stats.parse_kineto_call_duration_us = (_core.monotonic_ns() - ended) / _NS_PER_US
         self._observed = False
         while self._collector.ended:
             store = self._collector.ended[0]

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import pytest
@@ -60,8 +60,24 @@ class GpuBenchmark:
             raise NotAvailable("nothing has been measured yet: call gpu_benchmark(function) first")
         return self._result
 
-    def __call__(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        """Measures ``function(*args, **kwargs)``; all keywords are the function's.
+    def __call__(
+        self,
+        function: Callable[..., T],
+        /,
+        *args: Any,
+        setup: Callable[[], object] | None = None,
+        teardown: Callable[..., object] | None = None,
+        **kwargs: Any,
+    ) -> T:
+        """Measures ``function(*args, **kwargs)``; all other keywords are the function's.
+
+        Args:
+            function: what to measure.
+            *args: for it.
+            setup: is called before each call and not timed; it may return the call's arguments: see
+                `gpuscope.benchmark`.
+            teardown: is called after each call, with the same arguments as it, and not timed.
+            **kwargs: for the function; one that takes `setup` or `teardown` itself is given as a functools.partial.
 
         Returns:
             What the function returned.
@@ -71,15 +87,20 @@ class GpuBenchmark:
             KeyboardInterrupt: Ctrl-C was pressed.
             Exception: whatever the function raises.
         """
-        call = functools.partial(function, *args, **kwargs) if args or kwargs else function
+        call = function
+        if args or kwargs:
+            call = partial(function, *args, **kwargs)
+            teardown = teardown and partial(teardown, *args, **kwargs)
+        once = _once(call, setup, teardown)
         if not self.enabled:
-            return self._called(call)
+            return self._called(once)
         from gpuscope.benchmarking import benchmark
 
         chosen = self._options
         with self._measuring():
             result = benchmark(
                 call,
+                **_given(setup=setup, teardown=teardown),
                 name=self._item.name,
                 stream=chosen.stream,
                 cold=chosen.cold,
@@ -94,7 +115,7 @@ class GpuBenchmark:
                 why = result.absent.get(str(chosen.quantity), "it was not measured")
                 raise NotAvailable(f"no {chosen.quantity} time: {why}")
         self._result = result
-        return cast(T, self._show(Measured.of(result, chosen), result.value, call))
+        return cast(T, self._show(Measured.of(result, chosen), result.value, once))
 
     def compare(
         self,
@@ -103,6 +124,8 @@ class GpuBenchmark:
         *,
         margin: float = 0.01,
         names: tuple[str, str] = ("", ""),
+        setup: Callable[[], object] | None = None,
+        teardown: Callable[..., object] | None = None,
     ) -> Comparison:
         """Says whether `b` is faster or slower than `a`, measured in turns: see `gpuscope.compare`.
 
@@ -114,15 +137,18 @@ class GpuBenchmark:
             b: what to compare.
             margin: ratios this close to 1 count as no difference, as a fraction.
             names: of the two; the functions' own if empty.
+            setup: is called before each call of either and not timed: see `gpuscope.compare`.
+            teardown: is called after each call, with the same arguments as it, and not timed.
 
         Raises:
             NotAvailable: the quantity that the marker names cannot be measured here.
             KeyboardInterrupt: Ctrl-C was pressed.
             Exception: whatever the functions raise.
         """
+        once_a, once_b = (_once(each, setup, teardown) for each in (a, b))
         if why := self._why_disabled():
-            a()
-            self._called(b)
+            once_a()
+            self._called(once_b)
             pytest.skip(f"not measured: {why}")
         from gpuscope.benchmarking.comparison import compare
 
@@ -137,9 +163,10 @@ class GpuBenchmark:
                 quantity=cast(Any, chosen.quantity),
                 margin=margin,
                 budget=chosen.budget,
+                **_given(setup=setup, teardown=teardown),
             )
             _end_if_interrupted(comparison)
-        self._show(Measured.of_comparison(comparison, chosen), None, b)
+        self._show(Measured.of_comparison(comparison, chosen), None, once_b)
         return comparison
 
     @contextmanager
@@ -187,6 +214,21 @@ class GpuBenchmark:
             return value
 
         return synchronized
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _once(
+    function: Callable[..., T], setup: Callable[[], object] | None, teardown: Callable[..., object] | None
+) -> Callable[[], T]:
+    """Calls the function as it is measured."""
+    if setup is None and teardown is None:
+        return function
+    from gpuscope.benchmarking.per_call import PerCall
+
+    return cast("Callable[[], T]", partial(PerCall(setup, teardown).call, function))
 
 
 def _end_if_interrupted(result: BenchmarkResult | Comparison) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, Literal
 
 from gpuscope import _core, streams
@@ -87,7 +86,7 @@ class Event:
         """
         resolved = streams.resolve(stream)
         if self._event is None and why_no_gpu():
-            self._recorded_ns = time.perf_counter_ns()
+            self._recorded_ns = _core.monotonic_ns()
             return
         if self._event is None:
             self._event = _core.Event(resolved.device, **self._options)
@@ -206,10 +205,10 @@ def synchronize(target: Any = None) -> float:
     if isinstance(target, Event) or _is_event(target):
         if not isinstance(target, Event):
             streams.refuse_capture("synchronize()")  # which this event may be part of
-        start = time.perf_counter()
+        start = _core.monotonic_ns()
         target.synchronize()
         on_gpu = not isinstance(target, Event) or target.measures == "gpu"
-        return time.perf_counter() - start if on_gpu else 0.0
+        return (_core.monotonic_ns() - start) / 1e9 if on_gpu else 0.0
     ordinal = current() if target is None else find_ordinal(target)
     if ordinal is not None:
         if not 0 <= ordinal <= LARGEST:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-import time
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -63,7 +62,7 @@ class _Anchors:
     def recent(self, device: int, wait_ns: int) -> Anchor | None:
         """An anchor of the last second; None when the GPU does not answer in `wait_ns`."""
         with self._lock:
-            now_ns = time.perf_counter_ns()
+            now_ns = _core.monotonic_ns()
             source = self._sources.get(device)
             if source is not None and source.was_reset():
                 del self._sources[device]
@@ -113,11 +112,11 @@ class Measurement:
         self._why = why_no_gpu()
         if not self._on_cpu:
             self._start = self._mark()
-        self._began_ns = time.perf_counter_ns()
+        self._began_ns = _core.monotonic_ns()
 
     def stop(self) -> None:
         """Ends the block. Raises nothing: `Times.why` names a broken GPU."""
-        self.launch = (time.perf_counter_ns() - self._began_ns) / 1e9
+        self.launch = (_core.monotonic_ns() - self._began_ns) / 1e9
         if self._start is None:
             return
         self._end = self._mark()

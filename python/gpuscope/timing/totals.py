@@ -8,12 +8,12 @@ import math
 import random
 import statistics
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from gpuscope import _core
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks.torch_compile import leave_out_of_graphs
 from gpuscope.regions import OpenBlocks, decorate, decorate_calls
@@ -363,11 +363,11 @@ class Timed:
         @functools.wraps(function)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
             steps = Steps(self._stream)
-            start = time.perf_counter()
+            start = _core.monotonic_ns()
             try:
                 return await decorate(steps, function)(*args, **kwargs)
             finally:
-                _totals_of(self.name).add(steps, time.perf_counter() - start)
+                _totals_of(self.name).add(steps, (_core.monotonic_ns() - start) / 1e9)
 
         return wrapper
 

@@ -74,6 +74,16 @@ TEST_F(ClockStates, NameWhatIsMissing) {
   EXPECT_EQ(state.why, "power_w: Not Supported; temperature_c: this driver's NVML cannot tell");
 }
 
+TEST_F(ClockStates, NameWhatNvmlAnswersWithoutKnowingIt) {
+  nvml_.power_limit = [](driver::NvmlDevice, unsigned* milliwatts) {
+    *milliwatts = 0xFFFFFFFF;
+    return 0;
+  };
+  const ClockState state = read();
+  EXPECT_FALSE(state.power_limit_w.has_value());
+  EXPECT_EQ(state.why, std::string("power_limit_w: ") + kNotKnown);
+}
+
 TEST_F(ClockStates, SayWhyThereIsNothingWithoutNvml) {
   nvml_ = {};
   const ClockState state = read();

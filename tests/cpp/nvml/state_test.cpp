@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <climits>
+#include <cmath>
 #include <cstddef>
 #include <string_view>
 
 #include "fakes/nvml.h"
+#include "gpuscope/nvml/device.h"
 
 namespace gpuscope::nvml {
 namespace {
@@ -84,6 +87,88 @@ TEST_F(GpuStatesOf, AFigureThatFailsForAMomentComesBack) {
   reader.read_fast();
   EXPECT_DOUBLE_EQ(reader.state().power_w.value(), 123.456);
   EXPECT_FALSE(reader.state().why.contains("power_w"));
+}
+
+/// Answers that stand for none: all bits set, -1 of numbers with a sign.
+void answer_without_knowing(driver::Nvml& nvml) {
+  nvml.power_usage = nvml.power_limit = nvml.power_limit_default = nvml.fan_speed = nvml.performance_state =
+      nvml.pcie_generation = nvml.pcie_width = [](driver::NvmlDevice, unsigned* number) {
+        *number = UINT_MAX;
+        return 0;
+      };
+  nvml.clock_info = nvml.max_clock_info = nvml.temperature = [](driver::NvmlDevice, int, unsigned* number) {
+    *number = UINT_MAX;
+    return 0;
+  };
+  nvml.energy = nvml.clocks_event_reasons = [](driver::NvmlDevice, unsigned long long* number) {
+    *number = ULLONG_MAX;
+    return 0;
+  };
+  nvml.utilization = [](driver::NvmlDevice, driver::NvmlUtilization* share) {
+    *share = {UINT_MAX, UINT_MAX};
+    return 0;
+  };
+  nvml.memory_info = [](driver::NvmlDevice, driver::NvmlMemory* memory) {
+    memory->total = memory->used = memory->free = ULLONG_MAX;
+    return 0;
+  };
+  nvml.field_values = [](driver::NvmlDevice, int, driver::NvmlFieldValue* value) {
+    constexpr int kUnsignedInt = 1;
+    value->type = kUnsignedInt;
+    value->value.fill(std::byte{0xFF});
+    return 0;
+  };
+}
+
+TEST_F(GpuStatesOf, AreNotKnownWhereNvmlAnswersWithoutANumber) {
+  answer_without_knowing(nvml_);
+  const GpuState state = first();
+  for (const auto& figure : {state.power_w, state.power_limit_w, state.power_limit_default_w, state.power_instant_w,
+                             state.fan_ratio, state.sm_hz, state.sm_max_hz, state.temperature_c,
+                             state.memory_temperature_c, state.energy_total_j, state.busy_ratio}) {
+    EXPECT_EQ(figure, std::nullopt);
+  }
+  for (const auto& figure : {state.memory_used_bytes, state.memory_total_bytes, state.pcie_generation, state.pcie_width,
+                             state.performance_state}) {
+    EXPECT_EQ(figure, std::nullopt);
+  }
+  EXPECT_EQ(state.throttle_bits, std::nullopt);
+  for (const char* figure : {"power_w", "power_instant_w", "memory_total_bytes", "sm_max_hz", "performance_state"}) {
+    EXPECT_THAT(state.why, Contains(Pair(figure, kNotKnown)));
+  }
+}
+
+TEST_F(GpuStatesOf, AFigureThatIsNotKnownForAMomentComesBack) {
+  static bool is_known;
+  is_known = false;
+  nvml_.power_usage = [](driver::NvmlDevice, unsigned* milliwatts) {
+    *milliwatts = is_known ? 5'000 : UINT_MAX;
+    return 0;
+  };
+  GpuReader reader(nvml_, 0);
+  reader.read_fast();
+  EXPECT_EQ(reader.state().power_w, std::nullopt);
+  is_known = true;
+  reader.read_fast();
+  EXPECT_DOUBLE_EQ(reader.state().power_w.value(), 5);
+  EXPECT_FALSE(reader.state().why.contains("power_w"));
+}
+
+TEST_F(GpuStatesOf, APerformanceStateThatIsCalledUnknownIsNotKnown) {
+  nvml_.performance_state = [](driver::NvmlDevice, unsigned* state) {
+    *state = 32;  // NVML_PSTATE_UNKNOWN
+    return 0;
+  };
+  EXPECT_EQ(first().performance_state, std::nullopt);
+}
+
+TEST(FieldValues, BelowZeroAreNone) {
+  driver::NvmlFieldValue value;
+  for (const int type : {0, 1, 2, 3, 4, 5, 6}) {
+    value.type = type;
+    value.value.fill(std::byte{0xFF});
+    EXPECT_TRUE(std::isnan(value.number()));
+  }
 }
 
 TEST_F(GpuStatesOf, AGpuThatComesBackIsReadAgain) {

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(dataloader, "perf_counter", clock)
+    monkeypatch.setattr(dataloader, "now", clock)
     return clock
 
 

@@ -19,7 +19,7 @@ from gpuscope.stats.location import fewest_samples, quantile_ranks
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(latency, "perf_counter", clock)
+    monkeypatch.setattr(latency, "now", clock)
     monkeypatch.setattr(latency, "marks_of_process", lambda stream=None: None)
     return clock
 

@@ -19,7 +19,7 @@ BATCH = np.zeros((4, 2))
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(throughput, "perf_counter", clock)
+    monkeypatch.setattr(throughput, "now", clock)
     monkeypatch.setattr(throughput, "marks_of_process", lambda device=None: None)
     return clock
 

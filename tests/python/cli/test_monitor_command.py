@@ -98,6 +98,26 @@ def test_once_for_programs(monitor):
     assert (tuple(header), row[1]) == (COLUMNS, "0")
 
 
+def test_a_name_that_is_no_utf_8_has_a_character_in_its_place(monitor):
+    facts = json.loads(monitor("--once", "--json", FAKE_NAME=os.fsdecode(b"NVIDIA RTX \xc4\xe3 1")).stdout)
+    assert facts["gpus"][0]["name"] == "NVIDIA RTX \ufffd\ufffd 1"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_once_is_shown_in_any_encoding(monitor, encoding):
+    name = os.fsdecode(b"NVIDIA RTX \xc4\xe3 \xe6\xa0\xb8 1")
+    done = monitor("--once", FAKE_NAME=name, PYTHONIOENCODING=encoding)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"RTX \ufffd\ufffd \u6838 1" in done.stdout
+
+
+def test_what_nvml_answers_without_knowing_is_not_known(monitor):
+    (gpu,) = json.loads(monitor("--once", "--json", FAKE_UNKNOWN="1").stdout)["gpus"]
+    assert (gpu["power_w"], gpu["power_limit_w"], gpu["power_limit_default_w"]) == (None, None, None)
+    assert gpu["why"]["power_w"] == "NVML does not know it here"
+    assert gpu["sm_hz"] > 0
+
+
 @pytest.mark.parametrize("form", [(), ("--json",), ("--csv",)])
 def test_once_has_its_moment_in_the_log_too(monitor, tmp_path, form):
     done = monitor("--once", *form, "--log", "gpu.csv", FAKE_GPUS="2")

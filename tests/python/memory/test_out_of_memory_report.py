@@ -203,7 +203,7 @@ def test_refusals_of_the_driver_give_the_size_that_an_error_does_not_tell(report
     failed = [refused | {"time_ns": now - 10**10, "bytes": 1}, refused | {"time_ns": now}]
     monkeypatch.setattr(_core, "allocation_watch", lambda: {"failed": failed})
     monkeypatch.setattr(_core, "stack_frames", lambda stack: [("step", "/a/train.py", 31)])
-    monkeypatch.setattr(evidence.time, "time_ns", lambda: now)
+    monkeypatch.setattr(_core, "now_ns", lambda: now)
     found = report(asked=None, device=None, library="CUDA")
     assert (found.requested_bytes, found.device) == (5 * GiB, 1)
     assert [each["where"] for each in found.refused] == ["train.py:31 step"] * 2

@@ -490,7 +490,7 @@ def test_cpu_shares_are_of_half_a_second_however_often_they_are_asked_for(monkey
     job = processes.GpuProcess(7, 1, "job", "me")
     monkeypatch.setattr(processes, "named_process", lambda pid, memory_bytes: job)
     monkeypatch.setattr(processes, "_stat", fields)
-    monkeypatch.setattr(processes.time, "monotonic", lambda: moment[0])
+    monkeypatch.setattr(processes._core, "monotonic_ns", lambda: round(moment[0] * 1e9))
     reader = processes.ProcessReader()
     told = []
     for passed_s, ticks in ((0.0, 0), (0.1, 10), (0.4, 40), (0.01, 10), (0.5, 0)):

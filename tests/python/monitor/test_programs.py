@@ -41,7 +41,7 @@ def page():
 def clock(monkeypatch):
     """The moment that it is, as a list of one."""
     moment = [1000.0]
-    monkeypatch.setattr(room.time, "monotonic", lambda: moment[0])
+    monkeypatch.setattr(room._core, "monotonic_ns", lambda: round(moment[0] * 1e9))
     return moment
 
 

@@ -8,6 +8,9 @@ import json
 
 import pytest
 
+from gpuscope.benchmarking.benchmarks import benchmark
+from gpuscope.benchmarking.comparison import compare
+
 pytest_plugins = ("pytester",)
 
 
@@ -293,3 +296,38 @@ def test_several_tests_under_xdist_are_called_and_not_measured(run, pytester):
         """
     )
     run("-p", "xdist", "-n1", "-W", "ignore").assert_outcomes(passed=2)
+
+
+SORTS = """
+    import pytest
+
+    pytestmark = pytest.mark.gpu_benchmark(budget=0.1)
+
+    def sort(values):
+        assert values != sorted(values)
+        values.sort()
+        return values
+
+    def test_sort(gpu_benchmark):
+        assert gpu_benchmark(sort, setup=[3, 1, 2].copy, teardown=list.clear) == []
+
+    def test_given(gpu_benchmark):
+        seen = []
+        gpu_benchmark(lambda *args, by: seen.append((args, by)), 1, by=2, teardown=lambda *args, by: seen.pop())
+        assert seen == []
+
+    def test_compare(gpu_benchmark):
+        gpu_benchmark.compare(sort, lambda values: values.reverse(), setup=[3, 1, 2].copy)
+    """
+
+
+def test_each_call_is_prepared(run, pytester, monkeypatch):
+    monkeypatch.setattr("gpuscope.benchmarking.benchmark", benchmark)
+    monkeypatch.setattr("gpuscope.benchmarking.comparison.compare", compare)
+    pytester.makepyfile(SORTS)
+    run().assert_outcomes(passed=3)
+
+
+def test_the_one_call_is_prepared_where_nothing_is_measured(run, pytester):
+    pytester.makepyfile(SORTS)
+    run("--benchmark-disable").assert_outcomes(passed=2, skipped=1)

@@ -195,7 +195,7 @@ def _cupy_gpu() -> tuple[Backend | None, str]:
         facts = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
     except Exception as error:
         return None, f"CuPy finds no GPU: {error}"
-    return Backend(cupy, "gpu", facts["name"].decode()), ""
+    return Backend(cupy, "gpu", facts["name"].decode(errors="replace")), ""
 
 
 def _module(name: str) -> Any:
@@ -207,7 +207,7 @@ def _module(name: str) -> Any:
 
 def _cpu_name() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -21,6 +21,7 @@ from gpuscope.benchmarking.explorer import backends
 from gpuscope.benchmarking.explorer.backends import Backend, Operation, chosen
 from gpuscope.benchmarking.explorer.exploration import SIDES, Exploration, OperationCrossover, Point, Side
 from gpuscope.benchmarking.rounds import Rounds, Series, SweepPoint
+from gpuscope.benchmarking.stopping import Budget
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import kept_on_error
 from gpuscope.system import environment as look
@@ -77,15 +78,14 @@ def explore(
         raise InvalidArgument(f"dtype is {brief(dtype)}; accepted are {' and '.join(DTYPES)}")
     budget = check_budget(budget)
     cpu, gpu, why = backends.choose(backend)
-    started, clock = time.time(), time.perf_counter()
+    started, spent = time.time(), Budget(budget)
     failures: list[Exception] = []
 
     def say(text: str) -> None:
         if progress is None:
             return
-        left = max(0.0, budget - (time.perf_counter() - clock))
         try:
-            progress(f"{text}; about {left:.0f} s left")
+            progress(f"{text}; about {spent.left:.0f} s left")
         except Exception as error:  # the caller's, not that of the work which is being prepared
             failures.append(error)
             raise KeyboardInterrupt from error
@@ -112,7 +112,7 @@ def explore(
         warnings=_warnings(measured.values()),
         environment=_environment(cpu, gpu),
         started=started,
-        seconds=time.perf_counter() - clock,
+        seconds=spent.spent,
         interrupted=stopped == "interrupted",
     )
     if failures:
