@@ -30,8 +30,8 @@ CPP_LADDER = (
 )
 # "gpuscope" is the package's own __init__: what users import, and what the tools above it are built from.
 PYTHON_LADDER = (
-    ("_core", "beside", "local_server", "text"),
-    ("errors",),
+    ("_core", "beside", "text"),
+    ("errors", "local_server"),
     ("arguments",),
     ("paths", "stats", "units"),
     ("plots",),
