@@ -25,6 +25,9 @@ _TEXTS = ("timestamp", "throttle_reasons", "gpu_uuid", "gpu_name", "xid_errors",
 
 def _import() -> tuple[Any, Any]:
     try:
+        # pyarrow imports pandas for its first array, and pandas this, which Python refuses to import as it ends.
+        import concurrent.futures.thread  # noqa: F401
+
         import pyarrow
         import pyarrow.parquet
     except ImportError:

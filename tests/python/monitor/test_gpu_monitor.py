@@ -383,6 +383,17 @@ def test_a_program_that_ends_without_stop_has_its_log(ending, tmp_path):
         assert float(rows[0]["process_resident_bytes"]) > 1e6
 
 
+@pytest.mark.parametrize("ending", ["pass", "raise SystemExit(3)", "1 / 0"])
+def test_a_program_that_ends_without_stop_has_its_log_in_parquet_too(ending, tmp_path):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "gpu.parquet"
+    subprocess.run(
+        [sys.executable, "-c", LOGS.format(path=str(path), ending=ending)], stderr=subprocess.DEVNULL, timeout=300
+    )
+    assert gs.monitor.read_log(path).samples
+    assert not path.with_name("gpu.parquet.part").exists()
+
+
 def test_a_machine_without_a_gpu_says_so():
     if gs.gpu_snapshot().gpus:
         pytest.skip("there is a GPU")
