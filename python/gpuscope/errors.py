@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import errno
+
 from gpuscope.text import shown
+
+_NO_ROOM = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")  # of the dynamic loader
 
 
 class GpuscopeError(RuntimeError):
@@ -33,6 +37,22 @@ class CudaError(GpuscopeError):
 
 class NotAvailable(GpuscopeError):  # noqa: N818 - the name says the state, as FileNotFoundError's siblings do
     """This machine or process cannot give what was asked; the message says what, why and what would change it."""
+
+
+class NotEnoughMemory(GpuscopeError, MemoryError):  # noqa: N818
+    """The host gave this process too little memory for what was asked. What was recorded before is kept."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "there is not enough memory: the system gives this process no more; raise its limit (ulimit -v, the "
+            "container's memory), or record less (max_bytes, mode='ring')"
+        )
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an exception says that the system gives no more memory, as libraries that cannot be loaded do too."""
+    no_room = isinstance(error, ImportError) and any(words in str(error) for words in _NO_ROOM)
+    return no_room or isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
 class InvalidArgument(GpuscopeError, ValueError):  # noqa: N818

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from gpuscope.beside import cached_property
 from gpuscope.text import shown
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ import types
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gpuscope._core import mark, record_function, region_of_call
+from gpuscope.beside import shared_lock
 from gpuscope.errors import InvalidArgument
 from gpuscope.text import brief
 
@@ -60,7 +61,7 @@ class OpenBlocks(Generic[Block]):
     """The blocks of an object that can be entered again, also by several threads and tasks at once. Any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = shared_lock()
         self._blocks: list[tuple[object, Block]] = []
 
     def push(self, block: Block) -> None:

@@ -8,13 +8,13 @@ import io
 import itertools
 import os
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import _core
+from gpuscope.beside import cached_property
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import import_pandas, write_parquet
 

@@ -30,9 +30,9 @@ CPP_LADDER = (
 )
 # "gpuscope" is the package's own __init__: what users import, and what the tools above it are built from.
 PYTHON_LADDER = (
-    ("_core", "beside", "text"),
+    ("_core", "text"),
     ("errors", "local_server"),
-    ("arguments",),
+    ("arguments", "beside"),
     ("paths", "stats", "units"),
     ("plots",),
     ("figures", "page", "results", "streams"),

@@ -204,12 +204,13 @@ Collector::~Collector() {
 }
 
 Tier Collector::start(const Options& options) {
-  const std::lock_guard lock(switching_);
-  stop_recording();
   why_ = driver::cupti_shortcoming(cupti_);
   if (!why_.empty()) {
     return tier_;
   }
+  claim();
+  const std::lock_guard lock(switching_);
+  stop_recording();
   base::Clock::process();  // calibrated now, not inside CUPTI's first request for a timestamp
   dropped_ = 0;
   memory_why_.clear();
@@ -401,12 +402,15 @@ void Collector::stop_recording() noexcept {
 
 // -- the subscription, which a recording and the watch of allocations share ------------------------------------------
 
+void Collector::claim() noexcept {
+  int nobody = 0;
+  process_.compare_exchange_strong(nobody, getpid());
+}
+
 std::string Collector::subscribe(std::string& found) {
   if (subscriber_ != nullptr) {
     return {};
   }
-  int nobody = 0;
-  process_.compare_exchange_strong(nobody, getpid());
   broken_.store(false, std::memory_order_relaxed);
   std::array<char, 128> holder{};
   driver::CuptiResult code = driver::kCuptiSuccess;
@@ -463,6 +467,7 @@ std::string Collector::watch_allocations() {
     return why;
   }
   base::Clock::process();  // calibrated now, not inside the first allocation
+  claim();
   const std::lock_guard lock(switching_);
   if (!watches_allocations()) {
     std::string holder;

@@ -130,6 +130,8 @@ class Collector {
   static void on_callback(void* user_data, int domain, uint32_t callback, const void* data);
   void on_resource(uint32_t callback, const ResourceCallbackData* data) noexcept;
   void on_allocation_call(uint32_t callback, const ApiCallback& call) const noexcept;
+  /// Before the lock is taken: a forked child of this process leaves it alone.
+  void claim() noexcept;
   // The rest is called with switching_ held.
   /// Returns why not; `found`: who has the slot, where CUPTI names it.
   std::string subscribe(std::string& found);
@@ -146,7 +148,7 @@ class Collector {
   std::mutex switching_;  // guards subscriber_; no callback takes it
   driver::CuptiSubscriber subscriber_ = nullptr;
   std::atomic<uint32_t> wanted_{0};
-  std::atomic<int> process_{0};  // the id of the process that first subscribed
+  std::atomic<int> process_{0};  // the id of the process that first would subscribe
   Tier tier_ = Tier::None;
   uint64_t enabled_kinds_ = 0;
   std::string why_;

@@ -113,6 +113,14 @@ void unlock_dictionaries() {
 
 }  // namespace
 
+SignalsBlocked::SignalsBlocked() noexcept {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before_);
+}
+
+SignalsBlocked::~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
 uint32_t thread_id() noexcept {
   if (known_thread_id == 0) [[unlikely]] {
     known_thread_id = static_cast<uint32_t>(syscall(SYS_gettid));

@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <signal.h>
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "gpuscope/base/errors.h"
 #include "gpuscope/base/event_log.h"
 
 namespace gpuscope::base {
@@ -21,6 +29,60 @@ uint32_t thread_id() noexcept;
 /// lock that nobody will release. From the first call on; to be called by whatever has other threads use them. Any
 /// thread.
 void survive_forks();
+
+/// An object of this process, made when first asked for and never destroyed. A forked child makes one of its own: the
+/// threads of the parent's, and those that may hold its locks, exist in the parent only.
+///
+/// One for each T. Under one lock, Python's GIL.
+template <class T, class... Arguments>
+T& of_process(Arguments&&... arguments) {
+  static T* made = nullptr;
+  static pid_t process = 0;
+  if (process != getpid()) {
+    made = new T(std::forward<Arguments>(arguments)...);
+    process = getpid();
+  }
+  return *made;
+}
+
+/// Deletes what this process made. A forked child leaves what its parent made as it is, for the same reason.
+class DeleteOwn {
+ public:
+  template <class T>
+  void operator()(T* made) const {
+    if (process_ == getpid()) {
+      delete made;
+    }
+  }
+
+ private:
+  pid_t process_ = getpid();
+};
+
+/// While it lives, the calling thread takes no signal; nor do threads that it starts, ever.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() noexcept;
+  ~SignalsBlocked();
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+/// Starts a thread of ours. The program's signals must reach its own threads: a handler there may be meant to interrupt
+/// a call. Throws NotAvailable, that of `what`, where the system gives no further thread.
+template <class F>
+std::thread start_thread(const char* what, F&& run) {
+  const SignalsBlocked blocked;
+  try {
+    return std::thread(std::forward<F>(run));
+  } catch (const std::system_error&) {
+    throw NotAvailable(what, "the system gives this process no further thread",
+                       "raise the limit of processes (ulimit -u, the container's pids.max) or of memory (ulimit -v)");
+  }
+}
 
 /// The regions of the program that are open now, for use outside of a recording. A region is identified by its name's
 /// Names id, plus one; 0 is none.

@@ -137,10 +137,7 @@ static_assert(std::size(kKinds) == base::kAllocationKinds);
 constexpr std::pair<activity::DeviceService, const char*> kServices[] = {
     {activity::kAssert, "assert"}, {activity::kPrintf, "printf"}, {activity::kMalloc, "malloc"}};
 
-session::AllocationWatch& allocation_watch() {
-  static auto* watch = new session::AllocationWatch(vendor());  // leaked, as the vendor's libraries are
-  return *watch;
-}
+session::AllocationWatch& allocation_watch() { return base::of_process<session::AllocationWatch>(vendor()); }
 
 std::string watch_allocations(bool stacks) {
   const bool with_stacks = stacks && watch_stacks();

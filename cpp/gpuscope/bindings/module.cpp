@@ -2,7 +2,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
+#include <new>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "gpuscope/base/errors.h"
@@ -35,6 +38,11 @@ void translate_errors() {
       raise("InvalidArgument", py::make_tuple(error.what()));
     } catch (const base::Error& error) {
       raise("GpuscopeError", py::make_tuple(error.what()));
+    } catch (const std::bad_alloc&) {
+      raise("NotEnoughMemory", py::tuple());
+    } catch (const std::system_error& error) {
+      errno = error.code().value();
+      PyErr_SetFromErrno(PyExc_OSError);
     }
   });
 }

@@ -29,10 +29,7 @@ namespace {
 using py::literals::operator""_a;
 
 // Never destroyed: exit may come while others read.
-nvml::Devices& nvml_devices() {
-  static auto* const devices = new nvml::Devices(libnvidia_ml(), vendor().cuda);
-  return *devices;
-}
+nvml::Devices& nvml_devices() { return base::of_process<nvml::Devices>(libnvidia_ml(), vendor().cuda); }
 
 py::dict clock_state(int ordinal) {
   const nvml::ClockState state = nvml_devices().of(ordinal).clock_state();

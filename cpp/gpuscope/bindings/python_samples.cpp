@@ -337,10 +337,7 @@ bool is_finalizing() noexcept {
 /// waited for.
 class Sampler {
  public:
-  static Sampler& process() {
-    static auto* sampler = new Sampler;  // leaked: the thread may run to the last moment
-    return *sampler;
-  }
+  static Sampler& process() { return base::of_process<Sampler>(); }  // leaked: the thread may run to the last moment
 
   bool start(std::chrono::nanoseconds interval) {
     stop();
@@ -353,19 +350,7 @@ class Sampler {
     threads.find();
     sampling_ = std::make_unique<Sampling>(interval, std::move(threads));
     started_ = ends_ = false;
-    owner_ = getpid();
-    // The program's signals must reach its own threads: a handler there may be meant to interrupt a call.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    try {
-      thread_ = std::make_unique<std::thread>([this] { run(); });
-    } catch (...) {
-      pthread_sigmask(SIG_SETMASK, &before, nullptr);
-      throw;
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    thread_ = base::start_thread("samples of Python", [this] { run(); });
     opened_.acquire();
     if (!started_) {
       stop();
@@ -378,12 +363,7 @@ class Sampler {
 
   /// What was seen is in the log then.
   void stop() {
-    if (thread_ == nullptr) {
-      return;
-    }
-    if (owner_ != getpid()) {  // in the child of a fork, where the thread is not
-      (void)thread_.release();
-      (void)sampling_.release();
+    if (!thread_.joinable()) {
       return;
     }
     {
@@ -391,8 +371,7 @@ class Sampler {
       ends_ = true;
     }
     wake_.notify_one();
-    thread_->join();
-    thread_.reset();
+    thread_.join();
     sampling_.reset();
   }
 
@@ -447,14 +426,13 @@ class Sampler {
 
   std::unique_ptr<Sampling> sampling_;
   HostSources sources_;  // of the last start
-  std::unique_ptr<std::thread> thread_;
+  std::thread thread_;
   std::binary_semaphore opened_{0};
   std::mutex mutex_;
   std::condition_variable wake_;
   bool ends_ = false;
   std::chrono::steady_clock::time_point next_;  // when the next look is due
   bool started_ = false;
-  pid_t owner_ = 0;
 };
 
 bool start_sampling(int64_t interval_ns) { return Sampler::process().start(std::chrono::nanoseconds(interval_ns)); }

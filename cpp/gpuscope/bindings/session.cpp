@@ -57,8 +57,9 @@ bool merges_graphs(const std::string& name) {
 struct EndWithoutGil {
   void operator()(session::Session* session) const {
     const py::gil_scoped_release nogil;
-    delete session;
+    own(session);
   }
+  base::DeleteOwn own;
 };
 
 std::unique_ptr<session::Session, EndWithoutGil> start_session(bool cuda, const std::string& mode,

@@ -54,17 +54,7 @@ class EndingSignals {
     while (sem_trywait(&wake_) == 0) {  // what a signal has left that came while the one before ended
     }
     std::shared_ptr<Waiting> waiting = waiting_ = std::make_shared<Waiting>();
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's signals must reach its own threads
-    try {
-      std::thread([this, waiting] { wait(*waiting); }).detach();
-    } catch (...) {
-      pthread_sigmask(SIG_SETMASK, &before, nullptr);
-      throw;
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    base::start_thread("what is written where a signal ends the program", [this, waiting] { wait(*waiting); }).detach();
     for (int number = 1; number <= SIGRTMAX; ++number) {
       take(number);
     }
@@ -86,7 +76,9 @@ class EndingSignals {
       const py::gil_scoped_release released;
       waiting->over.acquire();
     }
-    owner_.store(0);
+    if (const pid_t owner = owner_.exchange(0); owner != 0 && owner != getpid()) {
+      sem_init(&wake_, 0, 0);  // the parent's thread waits for it
+    }
   }
 
   /// Where it has the default action and a process ends of that.
@@ -140,7 +132,7 @@ class EndingSignals {
     };
     const int number = first_.load();
     const auto progress = std::make_shared<Progress>();
-    std::thread([this, number, progress] {
+    const auto call = [this, number, progress] {
       const py::gil_scoped_acquire gil;
       is_called_ = true;
       progress->began.release();
@@ -150,7 +142,12 @@ class EndingSignals {
         error.discard_as_unraisable("gpuscope: at the end by a signal");
       }
       progress->ended.release();
-    }).detach();
+    };
+    try {
+      base::start_thread("what is written where a signal ends the program", call).detach();
+    } catch (const base::Error&) {  // then without the limit
+      call();
+    }
     if (progress->began.try_acquire_for(kGilLimit)) {
       progress->ended.acquire();
     } else {

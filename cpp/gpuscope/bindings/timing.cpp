@@ -26,10 +26,7 @@ using release = py::call_guard<py::gil_scoped_release>;
 using py::literals::operator""_a;
 
 // Never destroyed: Python's last objects may outlive static ones.
-timing::EventPools& pools() {
-  static auto* const pools = new timing::EventPools(vendor().cuda);
-  return *pools;
-}
+timing::EventPools& pools() { return base::of_process<timing::EventPools>(vendor().cuda); }
 
 // What may wait lets other threads run: a wait for the GPU, or a record into a stream whose queue is full. What only
 // asks does not, since getting the GIL back can take milliseconds.

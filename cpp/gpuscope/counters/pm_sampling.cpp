@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "gpuscope/base/clock.h"
+#include "gpuscope/base/hooks.h"
 
 namespace gpuscope::counters {
 namespace {
@@ -282,7 +283,7 @@ void PmSampler::evaluate(const Decoded& decoded, Samples& into) {
 PmReader::PmReader(std::unique_ptr<PmSampler> sampler)
     : sampler_(std::move(sampler)), interval_ns_(sampler_->interval_ns()) {
   free_.reserve(kMostImages);  // so that giving one back never fails
-  thread_ = std::thread([this] { run(); });
+  thread_ = base::start_thread("a sample of hardware counters", [this] { run(); });
 }
 
 PmReader::~PmReader() {
@@ -479,7 +480,7 @@ void PmReader::run() noexcept {
   Decoded first;
   std::string why_not;
   try {
-    evaluator = std::thread([this] { evaluate(); });
+    evaluator = base::start_thread("a sample of hardware counters", [this] { evaluate(); });
     sampler_->clear(first);  // which takes its memory while nothing waits for it
   } catch (const std::exception& error) {
     why_not = error.what();

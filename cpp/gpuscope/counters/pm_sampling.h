@@ -134,7 +134,7 @@ class PmReader {
     int64_t start_ns = 0, stop_ns = 0, decode_ns = 0, disable_ns = 0;
   };
 
-  /// Throws std::system_error where there can be no thread.
+  /// Throws NotAvailable where there can be no thread.
   explicit PmReader(std::unique_ptr<PmSampler> sampler);
   /// Ends sampling.
   ~PmReader();
@@ -199,7 +199,7 @@ class PmReader {
 /// Any thread for begin and why_ended; one at a time for the others.
 class PmSampling {
  public:
-  /// Throws as PmSampler does, or std::system_error. Nothing is sampled yet.
+  /// Throws as PmSampler does, or NotAvailable. Nothing is sampled yet.
   PmSampling(const driver::Cupti& cupti, const Request& request);
 
   /// Begins sampling, or goes on.

@@ -200,13 +200,23 @@ Ledger& Ledger::process() {
   static Ledger* ledger = [] {
     base::survive_forks();
     static auto* made = new Ledger;  // leaked: the driver is called until the last moment
-    pthread_atfork([] { made->mutex_.lock(); }, [] { made->mutex_.unlock(); },
-                   [] {
-                     base::allocation_sink.store(nullptr);
-                     base::OpenRegions::end(base::OpenRegions::kLedger);
-                     made->clear();  // the memory is the parent's
-                     made->mutex_.unlock();
-                   });
+    static std::mutex& libraries = NativeLibraries::process().mutex_;
+    static constexpr auto kUnlock = [] {
+      libraries.unlock();
+      made->mutex_.unlock();
+    };
+    pthread_atfork(
+        [] {
+          made->mutex_.lock();
+          libraries.lock();
+        },
+        kUnlock,
+        [] {
+          base::allocation_sink.store(nullptr);
+          base::OpenRegions::end(base::OpenRegions::kLedger);
+          made->clear();  // the memory is the parent's
+          kUnlock();
+        });
     return made;
   }();
   return *ledger;

@@ -37,6 +37,7 @@ class NativeLibraries {
   std::vector<std::string> names();
 
  private:
+  friend class Ledger;  // holds the mutex at a fork, as its own
   struct Walk;
 
   uint32_t of_address(uint64_t address) noexcept;

@@ -17,6 +17,7 @@
 
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/errors.h"
+#include "gpuscope/base/hooks.h"
 #include "gpuscope/nvml/energy_ticks.h"
 #include "gpuscope/nvml/pace.h"
 #include "gpuscope/nvml/state.h"
@@ -508,7 +509,7 @@ DeviceSampling::DeviceSampling(const driver::Nvml& nvml, const driver::Cuda& cud
   state_->nvml = nvml;
   state_->cuda = cuda;
   state_->interval_ns = interval.count();
-  std::thread([state = state_] { state->run(); }).detach();
+  base::start_thread("a sample of devices", [state = state_] { state->run(); }).detach();
 }
 
 DeviceSampling::~DeviceSampling() {

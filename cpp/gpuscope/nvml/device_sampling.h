@@ -39,7 +39,7 @@ class DeviceSampling {
   /// What is not known of a device, by column, and why.
   using Why = std::map<std::pair<unsigned, std::string>, std::string>;
 
-  /// Throws std::system_error where no thread can be started. It has the signal mask of this one.
+  /// Throws NotAvailable where no thread can be started.
   DeviceSampling(const driver::Nvml& nvml, const driver::Cuda& cuda, std::chrono::nanoseconds interval);
   /// Waits for the call of NVML that is under way, at most a second: one that never returns is left behind.
   ~DeviceSampling();

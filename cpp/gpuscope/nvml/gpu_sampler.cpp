@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "gpuscope/base/clock.h"
+#include "gpuscope/base/hooks.h"
 #include "gpuscope/base/host_usage.h"
 
 namespace gpuscope::nvml {
@@ -122,7 +123,7 @@ class GpuSampler::State {
         held_(count_),
         began_ns_(now_ns()) {}
 
-  /// Begins a thread, which shares the state; throws std::system_error where none can be made.
+  /// Begins a thread, which shares the state; throws NotAvailable where none can be made.
   static void begin(const std::shared_ptr<State>& state, void (State::*run)());
   bool end() noexcept;
   bool ends() const noexcept;
@@ -187,7 +188,7 @@ class GpuSampler::State {
 void GpuSampler::State::begin(const std::shared_ptr<State>& state, void (State::*run)()) {
   state->count_thread(1);
   try {
-    std::thread([state, run] {
+    base::start_thread("a monitor of GPUs", [state, run] {
       (state.get()->*run)();
       state->count_thread(-1);
     }).detach();

@@ -58,7 +58,7 @@ struct SamplingCost {
 /// has neither thread, and samples no more.
 class GpuSampler {
  public:
-  /// Throws std::system_error where a thread cannot be made.
+  /// Throws NotAvailable where a thread cannot be made.
   GpuSampler(const driver::Nvml& nvml, std::chrono::nanoseconds interval);
   ~GpuSampler();
   GpuSampler(const GpuSampler&) = delete;

@@ -157,13 +157,15 @@ void write_facts(store::Store& store, const Facts& facts, const Costs& costs, co
     number("audit.counter_decode_ns", facts.counter_times.steps.decode_ns);
     number("audit.counter_disable_ns", facts.counter_times.steps.disable_ns);
   }
+  if (facts.device_spent.cpu_ns != 0 || !facts.devices_why.empty()) {
+    store.set_info("device_samples.why", facts.devices_why);
+  }
   if (facts.device_spent.cpu_ns != 0) {
     number("audit.device_samples", counters.device_samples);
     number("audit.device_samples_thinned", counters.device_samples_thinned);
     number("audit.device_samples_dropped", facts.device_spent.dropped);
     number("audit.device_samples_cpu_ns", facts.device_spent.cpu_ns);
     number("audit.device_samples_longest_ns", facts.device_spent.longest_ns);
-    store.set_info("device_samples.why", facts.devices_why);
     for (const auto& [what, reason] : facts.device_why) {
       store.set_info("device_samples." + std::to_string(what.first) + "." + what.second, reason);
     }
@@ -253,7 +255,7 @@ ClockMap ClockMap::detect(const driver::Cupti& cupti) {
 }
 
 Flusher::Flusher(activity::Collector& collector, GpuClockReader* clocks, std::chrono::nanoseconds clock_wait)
-    : collector_(collector), clocks_(clocks), clock_wait_(clock_wait), thread_([this] { run(); }) {}
+    : collector_(collector), clocks_(clocks), clock_wait_(clock_wait), thread_(base::start_thread("a recording", [this] { run(); })) {}
 
 Flusher::~Flusher() {
   ends_thread_.store(true, std::memory_order_relaxed);
@@ -357,7 +359,11 @@ void Recorder::begin_counters() {
 
 void Recorder::start_device_samples() {
   if (options_.device_interval.count() > 0) {
-    device_sampling_ = std::make_unique<nvml::DeviceSampling>(options_.nvml, vendor_.cuda, options_.device_interval);
+    try {
+      device_sampling_ = std::make_unique<nvml::DeviceSampling>(options_.nvml, vendor_.cuda, options_.device_interval);
+    } catch (const base::NotAvailable& error) {
+      devices_why_ = error.what();
+    }
   }
 }
 
@@ -664,6 +670,7 @@ Facts Recorder::gather_facts(Facts facts) {
       sampling_.reset();
     }
   }
+  facts.devices_why = devices_why_;
   if (device_sampling_ != nullptr) {
     facts.device_spent = device_sampling_->take_spent();
     facts.device_why = device_sampling_->why();

@@ -105,7 +105,7 @@ inline constexpr std::chrono::nanoseconds kGpuWaitLimit = std::chrono::seconds(2
 /// One thread at a time. Nobody calls the collector while a flush is under way.
 class Flusher {
  public:
-  /// Throws std::system_error where no thread can be started. The thread has the signal mask of this one.
+  /// Throws NotAvailable where no thread can be started.
   /// `clocks`: read before each flush, with `clock_wait` for each; null for none.
   explicit Flusher(activity::Collector& collector, GpuClockReader* clocks = nullptr,
                    std::chrono::nanoseconds clock_wait = {});
@@ -151,14 +151,14 @@ class Recorder {
   bool read_gpu_clocks();
   /// `collecting`: CUPTI delivers.
   void begin(bool collecting);
-  /// Throws std::system_error where no thread can be started.
+  /// Throws NotAvailable where no thread can be started.
   void start_flusher();
   /// Has hardware counters ready to be sampled, where that was asked for and can be had. Throws InvalidArgument for
-  /// metrics that the GPU does not have, std::system_error.
+  /// metrics that the GPU does not have.
   void start_counters();
   /// A window is about to begin. Any thread.
   void begin_counters();
-  /// Makes the thread that asks NVML of GPUs, where that is wanted. Throws std::system_error.
+  /// Makes the thread that asks NVML of GPUs, where that is wanted and can be had.
   void start_device_samples();
   /// A window begins. Any thread.
   void begin_device_samples();
@@ -183,15 +183,6 @@ class Recorder {
   std::unique_ptr<store::Store> end_window(const Facts& about, std::chrono::nanoseconds wait_limit, bool last);
   /// Decodes the GPU work so far and stops the collector.
   void release_cupti();
-  /// In the child of a fork: leaks the decoder, which the decode thread may have been changing, and the flusher, whose
-  /// thread does not exist there.
-  void abandon() noexcept {
-    (void)decoder_.release();
-    (void)flusher_.release();
-    (void)clock_reader_.release();
-    (void)sampling_.release();
-    (void)device_sampling_.release();
-  }
 
  private:
   void make_decoder();
@@ -217,7 +208,7 @@ class Recorder {
   std::unique_ptr<counters::PmSampling> sampling_;  // where counters are sampled
   std::vector<counters::Samples> samples_;
   std::unique_ptr<nvml::DeviceSampling> device_sampling_;  // where NVML is asked
-  std::string counters_why_;                               // why not, or not any more
+  std::string counters_why_, devices_why_;                 // why not, or not any more
   Flusher::Spent spent_before_;                            // of a flusher that has ended in this window
   uint64_t main_thread_;
   ClockMap clock_;

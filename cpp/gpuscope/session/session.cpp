@@ -2,7 +2,6 @@
 #include "gpuscope/session/session.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -88,13 +87,6 @@ Session::Session(Vendor& vendor, Options options)
 }
 
 Session::~Session() {
-  if (in_forked_child()) {
-    // The fork may have happened while our thread was changing any of this.
-    (void)thread_.release();
-    recorder_.abandon();
-    (void)result_.release();
-    return;
-  }
   try {
     stop();
   } catch (const std::exception&) {  // a window that could not be handed over is lost
@@ -104,21 +96,10 @@ Session::~Session() {
 bool Session::in_forked_child() const noexcept { return getpid() != process_; }
 
 void Session::start_thread() {
-  // The program's signals must reach its own threads: a handler there may be meant to interrupt a call.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    recorder_.start_flusher();
-    recorder_.start_counters();
-    recorder_.start_device_samples();
-    thread_ = std::make_unique<std::thread>([this] { run(); });
-  } catch (...) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  recorder_.start_flusher();
+  recorder_.start_counters();
+  recorder_.start_device_samples();
+  thread_ = base::start_thread("a recording", [this] { run(); });
   entered_.acquire();
 }
 
@@ -251,7 +232,7 @@ std::unique_ptr<store::Store> Session::stop(std::chrono::nanoseconds wait_limit)
   } catch (...) {
     error = std::current_exception();
   }
-  thread_->join();
+  thread_.join();
   stopped_ = true;
   base::listening.store(0, std::memory_order_relaxed);
   timing::RegionTimer::current().store(nullptr, std::memory_order_relaxed);

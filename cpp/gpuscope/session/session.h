@@ -21,7 +21,8 @@ namespace gpuscope::session {
 
 /// One span of collecting, with any number of recorded windows in it.
 ///
-/// open, cut, stop: any thread, one at a time (they lock); they wait for the decode thread, which does all the work.
+/// open, cut, stop: any thread, one at a time (they lock); they wait for the decode thread, which does all the work. A
+/// forked child does not destroy its parent's: see base::DeleteOwn.
 class Session {
  public:
   /// Starts collecting. Throws InvalidArgument while another session is active in the process.
@@ -88,7 +89,7 @@ class Session {
   std::unique_ptr<store::Store> result_;
   std::exception_ptr error_;  // instead of a result
 
-  std::unique_ptr<std::thread> thread_;
+  std::thread thread_;
   std::binary_semaphore entered_{0};  // by the thread, which has what it needs to run where memory is short
   const pid_t process_;
 };

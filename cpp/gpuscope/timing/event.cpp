@@ -46,6 +46,10 @@ int64_t host_now() {
 }  // namespace
 
 driver::CuEvent EventPool::take() {
+  if (process_ != getpid()) {
+    throw base::NotAvailable("a CUDA event", "this process was forked from one that used CUDA, which ends at a fork",
+                             "start processes by spawn");
+  }
   const std::lock_guard lock(mutex_);
   if (!free_.empty()) {
     const driver::CuEvent event = free_.back();
@@ -62,6 +66,9 @@ driver::CuEvent EventPool::take() {
 }
 
 void EventPool::give_back(driver::CuEvent event) noexcept {
+  if (process_ != getpid()) {
+    return;
+  }
   const std::lock_guard lock(mutex_);
   free_.push_back(event);
 }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +21,8 @@ namespace gpuscope::timing {
 /// Plain timing events of one device, made once and used again. Any thread.
 ///
 /// It keeps the device's primary context alive, and never destroys an event: at the end of the process the context may
-/// be gone before the pool is. It holds as many events as were ever in use at once.
+/// be gone before the pool is. It holds as many events as were ever in use at once. In a forked child it gives and takes
+/// nothing: CUDA does not survive a fork, and the lock may be held there for ever.
 class EventPool {
  public:
   EventPool(const driver::Cuda& cuda, int ordinal) : context_(cuda, ordinal), ordinal_(ordinal) {}
@@ -42,7 +46,8 @@ class EventPool {
  private:
   PrimaryContext context_;
   int ordinal_;
-  mutable std::mutex mutex_;
+  const pid_t process_ = getpid();
+  mutable std::mutex mutex_;  // held while CUDA makes an event
   std::vector<driver::CuEvent> free_;
   std::size_t created_ = 0;
 };

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from gpuscope import _core
+from gpuscope.beside import cached_property
 from gpuscope.trace import Table, Trace
 
 NOT_READ = -1

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from gpuscope import _core
 from gpuscope.analysis import flops
 from gpuscope.analysis.rows import DEVICE_KINDS, KINDS, MEMORY, Kind, RegionRows
+from gpuscope.beside import cached_property
 from gpuscope.trace import NONE, Table, Trace, number_of
 
 Array = np.ndarray[Any, Any]

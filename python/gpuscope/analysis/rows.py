@@ -8,13 +8,14 @@ import json
 import struct
 import sys
 from enum import IntEnum
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from gpuscope import _core
 from gpuscope._core import PayloadType, RegionKind
+from gpuscope.beside import cached_property
 from gpuscope.trace import AUTOGRAD_ENGINE, NONE, Trace
 
 NS_PER_US = 1e3

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -17,6 +16,7 @@ from gpuscope import plots
 from gpuscope.arguments import check_count, check_positive
 from gpuscope.benchmarking.stopping import now
 from gpuscope.benchmarking.workloads import check_batches
+from gpuscope.beside import cached_property
 from gpuscope.errors import InvalidArgument
 from gpuscope.figures import Distribution, DrawnFigures
 from gpuscope.frameworks import torch

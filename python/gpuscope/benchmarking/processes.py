@@ -178,7 +178,13 @@ def _outcome(task: bytes, budget: float, measuring: Callable[[], object]) -> tup
     try:
         try:
             with _later_interrupts():
-                process.start()
+                try:
+                    process.start()
+                except OSError as error:
+                    raise NotAvailable(
+                        f"another process is not available: the system starts none ({error.strerror}); raise the limit "
+                        "of processes (ulimit -u, the container's pids.max) or of memory, or measure without processes="
+                    ) from error
                 sender.close()
             if answer := _received(receiver, process):  # it failed before it could measure
                 return _unpickled(answer), False

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import math
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
@@ -19,6 +18,7 @@ import numpy as np
 
 from gpuscope import _core, stats, streams
 from gpuscope.arguments import check_positive
+from gpuscope.beside import shared_lock
 from gpuscope.errors import GpuscopeError, NotAvailable
 from gpuscope.frameworks import cupy, torch
 from gpuscope.units import first_line, format_rate
@@ -43,7 +43,7 @@ MATRIX_FLOPS = 2 * MATRIX**3
 # papers on each architecture; bfloat16 has the same, TensorFloat-32 half of it, from 8.0 on.
 _TENSOR_FLOPS_A_CLOCK = {"7.0": 1024, "7.5": 1024, "8.0": 2048, "8.6": 512, "8.9": 1024, "9.0": 4096, "10.0": 8192}
 
-_lock = threading.Lock()
+_lock = shared_lock()
 _measured: dict[tuple[int, str], Peak] = {}
 
 # Over the measured peak by more than the measurement's own uncertainty.

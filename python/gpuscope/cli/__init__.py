@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Protocol
 
 from gpuscope import _core
 from gpuscope.cli import console
-from gpuscope.errors import GpuscopeError, InvalidArgument
+from gpuscope.errors import GpuscopeError, InvalidArgument, NotEnoughMemory, lacks_memory
 from gpuscope.text import KEPT_SPACE, shorten, wrapped
 
 
@@ -137,11 +137,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GpuscopeError as error:
         _complain(str(error))
         code = _MISUSED if isinstance(error, InvalidArgument) else _FAILED
+    except (MemoryError, ImportError) as error:
+        if not lacks_memory(error):
+            raise
+        _complain(str(NotEnoughMemory()))
+        code = _FAILED
     except BrokenPipeError:  # whoever read our output has seen enough
         code = 128 + signal.SIGPIPE
     except OSError as error:
         if error.filename:
             _complain(str(error))
+        elif lacks_memory(error):
+            _complain(str(NotEnoughMemory()))
         elif isinstance(error, FileNotFoundError):  # of os.getcwd
             _complain("the current folder no longer exists")
         else:

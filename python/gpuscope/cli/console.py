@@ -142,7 +142,11 @@ class Console:
         shown: list[Progress] = []
         # On its thread and when it is time: what goes on may be the end of a recording, which importing rich is not.
         timer = threading.Timer(_PATIENCE_S, lambda: shown.extend(self._spinning(what)))
-        timer.start()
+        try:
+            timer.start()
+        except RuntimeError:  # there is no thread for it
+            yield
+            return
         try:
             yield
         finally:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuscope import plots
+from gpuscope.beside import cached_property
 from gpuscope.counters.short_kernels import ShortKernels, solve_short_kernels
 from gpuscope.counters.timelines import Timeline, timelines
 from gpuscope.errors import InvalidArgument, NotAvailable

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from gpuscope import _core, plots
 from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.rows import NS_PER_US, Kind
+from gpuscope.beside import cached_property
 from gpuscope.diagnosis.idle import Drain, Idle, IdleCause, IdlePieces, Work, explain_idle
 from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
 from gpuscope.diagnosis.steps import Array, Steps, as_passed, calls_of, distinct, find_steps

@@ -6,13 +6,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 
 from gpuscope._core import CallKind
 from gpuscope.analysis.rows import STEP
+from gpuscope.beside import cached_property
 from gpuscope.counters.sampled import SampledCounters
 from gpuscope.diagnosis.breakdown import WORK_TABLES, DeviceBreakdown, StepBreakdown
 from gpuscope.diagnosis.host_waits import DEEPEST, own_stacks, program_frame, stacks_in

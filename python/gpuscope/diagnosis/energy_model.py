@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from gpuscope.analysis.device_samples import EnergyTicks
+from gpuscope.beside import cached_property
 from gpuscope.counters.short_kernels import Spans, solve_nonnegative
 
 FEWEST_TICKS = 8

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy as np
 from gpuscope import _core
 from gpuscope._core import CallKind, FunctionKind, OverheadKind, RegionKind, SyncKind
 from gpuscope.analysis.rows import ANNOTATIONS
-from gpuscope.beside import Workers
+from gpuscope.beside import Workers, cached_property
 from gpuscope.diagnosis.host_waits import cpu_waits, lock_waits, own_stacks, program_frame
 from gpuscope.diagnosis.steps import Array, Steps, count_before, is_one_of, profiler_spans, usual
 from gpuscope.frameworks.python_functions import FILES

@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 
 import numpy as np
 
 from gpuscope import _core
+from gpuscope.beside import cached_property
 from gpuscope.diagnosis.steps import Array, Steps, as_passed, profiler_spans
 from gpuscope.errors import InvalidArgument
 from gpuscope.stats.distributions import student_factor

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from gpuscope._core import TorchRanges, keep_primary_contexts
+from gpuscope.beside import shared_lock, start_thread
 from gpuscope.errors import NotAvailable
 from gpuscope.frameworks.observers import Note, Observer, Options
 from gpuscope.late_imports import WhenImported
@@ -467,7 +468,7 @@ def _unsubscribe_if_unused() -> None:
         _wrappers.unsubscribe(_subscriber)
 
 
-_lock = threading.RLock()
+_lock = shared_lock()
 _known: WeakSet[_Thread] = WeakSet()
 _on: WeakSet[_Thread] = WeakSet()
 _threads = _Threads()
@@ -536,7 +537,7 @@ def call_apart(work: Callable[[], _Result]) -> _Result:
             errors.append(error)
 
     thread = threading.Thread(target=call, name="gpuscope-torch")
-    thread.start()
+    start_thread(thread, "what PyTorch runs")
     try:
         thread.join()
     except BaseException:

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import Any
 
 from gpuscope import _core
+from gpuscope.beside import shared_lock
 from gpuscope.frameworks import torch_profiler
 
-_lock = threading.Lock()
+_lock = shared_lock()
 _users = 0
 
 PINNED = "pinned"

@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
+
+from gpuscope.beside import shared_lock
 
 _SECONDS = 20
 # Tools that would come along into the child, and what they take onto the GPU.
@@ -90,7 +91,7 @@ if sys.argv[2]:
     more = own()
 print(bare, more - bare)
 """
-_lock = threading.Lock()
+_lock = shared_lock()
 _measured: dict[tuple[int, tuple[str, ...], str], tuple[int, int]] = {}
 
 

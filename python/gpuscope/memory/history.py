@@ -13,6 +13,7 @@ from weakref import WeakSet
 import numpy as np
 
 from gpuscope import _core
+from gpuscope.beside import shared_lock
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.frameworks.cupy import CupyReports
 from gpuscope.frameworks.torch_memory import TorchReports, why_opaque
@@ -254,7 +255,7 @@ def _check(enabled: object, max_entries: object, stacks: object, context: object
         )
 
 
-_lock = threading.RLock()
+_lock = shared_lock()
 _last: _Recording | None = None  # the process's, ended or not
 
 

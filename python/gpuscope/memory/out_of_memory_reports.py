@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, TextIO, TypeVar, cast
 
 from gpuscope import _core
+from gpuscope.beside import shared_lock
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.late_imports import WhenImported
 from gpuscope.memory.call_stacks import stack_of_caller, stack_of_error
@@ -264,7 +265,7 @@ class _Reporter:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = shared_lock()
         self.listeners: list[OutOfMemoryReports] = []
         self.muted = 0
         self._observed: deque[int] = deque(maxlen=16)  # sizes that torch reported, whose errors have not been seen

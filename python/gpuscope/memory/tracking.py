@@ -7,12 +7,12 @@ import contextlib
 import dataclasses
 import functools
 import sys
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, cast
 
+from gpuscope.beside import shared_lock
 from gpuscope.devices import ordinal_or_host
 from gpuscope.errors import InvalidArgument
 from gpuscope.memory.peak_counters import Peak, PeakWatch, Reading, follow, peak_until, read, watch
@@ -21,7 +21,7 @@ from gpuscope.regions import OpenBlocks, decorate, decorate_calls
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_lock = threading.RLock()
+_lock = shared_lock()
 _stages: dict[tuple[str, int], MemoryStage] = {}  # by name and device
 MOST_STAGES = 10_000  # some 6 MB: a program may make up names for ever
 OTHERS = "(other names)"
@@ -124,7 +124,7 @@ class TrackMemory(Figures):
         self.name = name
         self._device = device
         self._quiet = quiet
-        self._lock = threading.Lock()
+        self._lock = shared_lock()
         self._open = OpenBlocks[MemoryBlock]()
         self._stage: MemoryStage | None = None
         self._before = _latest.get(ordinal)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpuscope import _core
 from gpuscope.arguments import as_float
-from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument
+from gpuscope.beside import shared_lock, start_thread
+from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument, NotAvailable
 from gpuscope.monitor.host import host_state
 from gpuscope.monitor.log import Log
 from gpuscope.monitor.sample import GpuSample, SamplingCost
@@ -136,7 +137,7 @@ class GPUMonitor:
         self._writer: threading.Thread | None = None
         self._process = 0  # that samples
         self._ends = threading.Event()
-        self._lock = threading.Lock()  # of the samples
+        self._lock = shared_lock()  # of the samples
         self._waiting: list[GpuSample] = []  # for the file
         self._untaken: deque[GpuSample] = deque(maxlen=_MOST_UNTAKEN)
         self._is_taken = self._log is None
@@ -145,19 +146,28 @@ class GPUMonitor:
         self._cost = MonitorCost()
 
     def start(self) -> None:
-        """Begins to sample; does nothing where it does already."""
+        """Begins to sample; does nothing where it does already.
+
+        Raises:
+            NotAvailable: the system gives this process no further thread.
+        """
         if self._is_parents():
             self._forget()
         if self._sampler is not None:
             return
         self._process = os.getpid()
-        self._sampler = _core.GpuSampler(round(self.interval * 1e9))
-        self.why = self._sampler.why
+        sampler = self._sampler = _core.GpuSampler(round(self.interval * 1e9))
+        self.why = sampler.why
         self.hangs = ""
-        self._ends.clear()
+        self._ends = threading.Event()
         if self._log is not None:
-            self._writer = threading.Thread(target=self._write_on, name="gpuscope-monitor", daemon=True)
-            self._writer.start()
+            writer = threading.Thread(target=self._write_on, args=(sampler,), name="gpuscope-monitor", daemon=True)
+            try:
+                start_thread(writer, "a monitor's log")
+            except NotAvailable:
+                self._sampler = None
+                raise
+            self._writer = writer
         atexit.register(self.stop)
 
     def stop(self) -> None:
@@ -286,13 +296,10 @@ class GPUMonitor:
         """In a forked child: the threads and what waits for the file are the parent's, and its lock may be held."""
         atexit.unregister(self.stop)
         self._sampler = self._writer = None
-        self._lock = threading.Lock()
         self._waiting.clear()
         self._untaken.clear()
 
-    def _write_on(self) -> None:
-        sampler = self._sampler
-        assert sampler is not None
+    def _write_on(self, sampler: _core.GpuSampler) -> None:
         while not self._ends.wait(_WRITE_SECONDS):  # also where samples come more seldom
             with contextlib.suppress(GpuscopeWarning):  # where warnings are errors, it would end the thread
                 self._collect(sampler)

@@ -8,11 +8,11 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import islice, pairwise
 from typing import Any
 
 from gpuscope import _core
+from gpuscope.beside import cached_property
 from gpuscope.monitor.counters import Grown, Growth, growth, throttled
 from gpuscope.monitor.sample import GpuSample
 from gpuscope.monitor.snapshot import GpuState

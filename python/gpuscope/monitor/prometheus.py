@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuscope import _core
+from gpuscope.beside import shared_lock
 from gpuscope.errors import GpuscopeError, NotAvailable
 from gpuscope.local_server import ADDRESS, LocalHandler, LocalServer
 from gpuscope.monitor.gpu_monitor import GPUMonitor
@@ -146,7 +147,7 @@ class Collector:
 
     def __init__(self, monitor: GPUMonitor) -> None:
         self._monitor = monitor
-        self._lock = threading.Lock()  # of the counters
+        self._lock = shared_lock()  # of the counters
         self._counters: dict[tuple[str, tuple[str, ...]], float] = {}  # stay visible while a GPU cannot be read
 
     def collect(self) -> Iterator[Any]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import threading
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuscope import _core, streams
+from gpuscope.beside import shared_lock
 from gpuscope.devices import why_no_gpu
 from gpuscope.errors import GpuscopeError
 from gpuscope.units import format_seconds
@@ -54,7 +54,7 @@ class _Anchors:
     """The latest anchor of each device. Any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = shared_lock()
         self._sources: dict[int, _core.HostAnchors] = {}
         self._latest: dict[int, Anchor] = {}
         self._failed_ns: dict[int, int] = {}  # when a device last did not answer

@@ -7,13 +7,13 @@ import functools
 import math
 import random
 import statistics
-import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from gpuscope import _core
+from gpuscope.beside import shared_lock
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks.torch_compile import leave_out_of_graphs
 from gpuscope.regions import OpenBlocks, decorate, decorate_calls
@@ -36,7 +36,7 @@ _PENDING = 1024  # blocks that the GPU is not done with
 _COLUMNS = ("total", "mean", "median", "min", "max")
 _LONGEST_NAME = 40
 
-_lock = threading.Lock()
+_lock = shared_lock()
 _totals: dict[str, Totals] = {}
 
 
@@ -131,7 +131,7 @@ class Totals:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._lock = threading.Lock()
+        self._lock = shared_lock()
         self._pending: deque[Measurement | Steps] = deque()
         self._count = 0
         self._gpu, self._wall, self._launch, self._elapsed = _Sum(), _Sum(), _Sum(), _Sum()

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <string>
 #include <thread>
@@ -87,6 +90,32 @@ TEST(NativeLibraryWalks, AgreeOnManyThreads) {
     thread.join();
   }
   EXPECT_EQ(found, std::vector<uint32_t>(4, 1));
+}
+
+TEST(NativeLibrary, NamesCanBeReadInChildrenForkedWhileAnotherThreadReadsThem) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP();
+#endif
+  Ledger::process();
+  std::atomic<bool> ends{false};
+  std::thread reading([&] {
+    while (!ends) {
+      (void)NativeLibraries::process().names();
+    }
+  });
+  int failed = 0;
+  for (int forks = 0; forks < 200 && failed == 0; ++forks) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(5);  // a child that hangs says no
+      (void)NativeLibraries::process().names();
+      _exit(0);
+    }
+    waitpid(child, &failed, 0);
+  }
+  ends = true;
+  reading.join();
+  EXPECT_EQ(failed, 0);
 }
 
 }  // namespace

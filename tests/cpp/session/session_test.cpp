@@ -92,7 +92,7 @@ class Sessions : public testing::Test {
     return std::make_unique<Vendor>(Cuda::instance().table(), Cupti::instance().table());
   }
   Session& start(const Options& options = {}) {
-    session_ = std::make_unique<Session>(*vendor_, options);
+    session_ = std::unique_ptr<Session, base::DeleteOwn>(new Session(*vendor_, options));
     return *session_;
   }
   static std::string region_name(const Store& store, uint32_t region) {
@@ -105,7 +105,7 @@ class Sessions : public testing::Test {
   Cuda& cuda_;
   Cupti& cupti_;
   std::unique_ptr<Vendor> vendor_;
-  std::unique_ptr<Session> session_;
+  std::unique_ptr<Session, base::DeleteOwn> session_;
 };
 
 // -- windows
@@ -755,7 +755,7 @@ class NewNames : public Sessions {
 
 TEST_F(NewNames, AreNotDisturbedByTheEndOfOneThatHasStopped) {
   start();
-  std::unique_ptr<Session> stopped = std::move(session_);
+  std::unique_ptr<Session, base::DeleteOwn> stopped = std::move(session_);
   stopped->open();
   stopped->stop();
   Session& next = start();
@@ -1226,6 +1226,23 @@ TEST_F(Sessions, GoWithoutHarmInTheChildOfAFork) {
     session_.reset();
     return true;
   }));
+}
+
+TEST_F(Sessions, GoWithoutHarmInTheChildOfAForkWhileAnotherThreadStopsThem) {
+  if (!kForksAreTested) {
+    GTEST_SKIP();
+  }
+  Session& session = start();
+  session.open();
+  cupti_.launch();
+  cupti_.on_flush = [](bool) { std::this_thread::sleep_for(std::chrono::milliseconds(400)); };
+  std::thread stopping([&] { session.stop(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_TRUE(in_child([&] {
+    session_.reset();
+    return true;
+  }));
+  stopping.join();
 }
 
 TEST_F(Sessions, CollectOnTheCpuInTheChildOfAFork) {

@@ -3,7 +3,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -85,6 +89,41 @@ TEST_F(Events, OfThePoolAreNeverDestroyed) {
   }
   EXPECT_EQ(cuda_.created, 1);
   EXPECT_EQ(cuda_.destroyed, 0);
+}
+
+std::atomic<bool> makes_event{false};
+std::atomic<bool> may_go_on{false};
+
+TEST_F(Events, ArePassedOverInTheChildOfAForkWhileAnotherThreadMakesOne) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP();
+#endif
+  auto held = event();
+  driver::Cuda slow = cuda_.table();
+  slow.event_create = [](driver::CuEvent*, unsigned) {
+    makes_event = true;
+    while (!may_go_on) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return 2;  // out of memory
+  };
+  const auto pool = std::make_shared<EventPool>(slow, 0);
+  std::thread making([&] { EXPECT_THROW(pool->take(), base::CudaError); });
+  while (!makes_event) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);  // a child that hangs says no
+    pool->give_back(nullptr);
+    const std::string why = complaint<base::NotAvailable>([&] { pool->take(); });
+    _exit(why.find("forked") != std::string::npos ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  may_go_on = true;
+  making.join();
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(Events, ThatBlockOrAreSharedOrDoNotTimeAreNotPooled) {

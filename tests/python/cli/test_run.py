@@ -516,3 +516,17 @@ def test_a_report_has_the_counters_that_were_sampled(gpuscope, tmp_path):
     ran = gpuscope("report", "run.gscope")
     assert "1 samples of 1 hardware counters" in ran.stdout
     assert "62.5" in ran.stdout
+
+
+def test_a_pool_records_its_tasks_while_the_parent_records(gpuscope, script):
+    source = """
+import multiprocessing, gpuscope as gs
+def task(number):
+    with gs.profile(activities=["CPU"], python_samples=1e-3) as prof, gs.record_function("work"):
+        sum(range(100_000))
+    return prof.samples().count >= 0 and any(row.key == "work" for row in prof.key_averages())
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        print(all(pool.map(task, range(12))))
+"""
+    assert gpuscope("run", script(source)).stdout == "True\n"
