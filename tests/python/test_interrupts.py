@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import itertools
@@ -10,6 +11,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +22,7 @@ import pytest
 
 import gpuscope
 from gpuscope import _core, mark, profile, record_function, schedule
+from gpuscope.errors import GpuscopeError
 from gpuscope.frameworks import torch_profiler
 from gpuscope.late_imports import WhenImported
 from gpuscope.monitor import programs
@@ -277,3 +280,48 @@ def test_a_session_that_is_dropped_ends():
     mark("in it")
     del session
     check_another_can_run()
+
+
+class Handler(Injection):
+    """Calls a handler at that line, as Python does for a signal."""
+
+    def __init__(self, at: int, call: Callable[[], object]) -> None:
+        super().__init__(at)
+        self._call = call
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        try:
+            return super()._trace(frame, event, argument)
+        except Interrupt:
+            with suppress(GpuscopeError):
+                self._call()
+            return self._trace
+
+
+HANDLERS: dict[str, Callable[[profile], object]] = {
+    "stop and start": lambda prof: (prof.stop(), prof.start()),
+    "start": lambda prof: prof.start(),
+    "step": lambda prof: prof.step(),
+    "with": lambda prof: prof.__enter__(),
+    "windows by hand": lambda prof: (prof.stop_trace(), prof.start_trace()),
+    "results": lambda prof: prof.key_averages(),
+    "another": lambda prof: profile(activities=["CPU"]).__enter__().__exit__(None, None, None),
+}
+
+
+@pytest.mark.parametrize("handler", HANDLERS.values(), ids=HANDLERS)
+def test_a_signal_handler_may_use_profilers_at_any_line_of_start_step_and_stop(handler):
+    for at in itertools.count(1, 7):
+        prof = profile(activities=["CPU"])
+        injection = Handler(at, functools.partial(handler, prof))
+        with injection.on(), suppress(GpuscopeError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            prof.start()
+            work()
+            prof.step()
+            prof.stop()
+        prof.stop()
+        prof.stop_trace()
+        check_another_can_run()
+        if not injection.where:
+            break

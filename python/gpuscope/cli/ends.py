@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Protocol
 
 from gpuscope import _core
 from gpuscope.cli import console
+from gpuscope.errors import NotAvailable
 
 _OS = ("os", "posix")  # the second is where pickle looks for what the first has
 _GIVEN_UP = "gpuscope: a second signal, or Python that did not run, ended this before all was written\n"
@@ -41,6 +42,9 @@ class Finish(Protocol):
 
     def finish(self, ending: Ending) -> None:
         """Called once. On the main thread, or any where the program ends by a signal or by os._exit."""
+
+    def resume(self) -> None:
+        """Called after `finish` where the program goes on, as the function failed by which it was to become another."""
 
     def given_up(self) -> str:
         """A sentence on what is lost where `finish` ends now."""
@@ -115,7 +119,11 @@ class Ends:
         self._replace("_exit", self._exiting, *_OS)
         for name in ("execv", "execve"):  # which the others of their name call
             self._replace(name, self._executing, *_OS)
-        _core.watch_signals(self._on_signal, _GIVEN_UP)
+        try:
+            _core.watch_signals(self._on_signal, _GIVEN_UP)
+        except NotAvailable as error:
+            with self._out.forgiving():
+                self._out.complain(str(error), "bold yellow")
         return self
 
     def __exit__(
@@ -191,9 +199,17 @@ class Ends:
 
     def _executing(self, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         def execute(path: Any, *args: Any, **named: Any) -> NoReturn:
-            if _can_be_executed(path):  # else the program goes on
+            may_end = _can_be_executed(path)  # else the program surely goes on
+            if may_end:
                 self.finish(Ending(0, by=f"os.{original.__name__}"))
-            original(path, *args, **named)
+            try:
+                original(path, *args, **named)
+            except BaseException:
+                if may_end and os.getpid() == self._process:
+                    with own_imports():
+                        self._finish.resume()
+                    self._begun = False
+                raise
 
         return execute
 

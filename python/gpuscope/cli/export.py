@@ -80,6 +80,11 @@ class Outputs:
                 errors.append(error)
         return errors
 
+    def write_again(self) -> None:
+        """The next recording takes the place of the latest."""
+        self._turn -= 1
+        self._written.clear()
+
     def keep(self, results: Analyses) -> Path | None:
         """Saves the recording that `write` had, if it has no file, in the directory for temporary ones.
 

@@ -141,6 +141,10 @@ class _Report:
             with out.forgiving():
                 out.complain(f"the program was ended by {ending.by}", "bold yellow")
 
+    def resume(self) -> None:
+        """Watches what the program takes from now on; the files are of what was before."""
+        self._watch = _Watch(**self._watch.options)
+
     def given_up(self) -> str:
         """What is lost where `finish` ends now."""
         missing = " and ".join(map(console.display, self._missing))
@@ -236,6 +240,7 @@ class _Watch:
     """A history of memory, reports when it runs out, and the steps of the program, from now to `end`."""
 
     def __init__(self, max_entries: int, *, stacks: bool) -> None:
+        self.options: dict[str, Any] = {"max_entries": max_entries, "stacks": stacks}
         self._notes: list[str] = []
         self._steps_ns = [_core.now_ns()]
         self._leaks: Any = None

@@ -14,7 +14,7 @@ from gpuscope.cli.ends import own_imports
 from gpuscope.cli.export import Outputs, open_pages
 from gpuscope.cli.options import PAGE_SUFFIXES, add_counters, add_device_samples, seconds
 from gpuscope.cli.program import Program
-from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument
+from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument, NotEnoughMemory, lacks_memory
 from gpuscope.text import brief
 
 if TYPE_CHECKING:
@@ -180,6 +180,16 @@ class Delivery:
             )
         self._show()
 
+    def resume(self) -> None:
+        """Records on, into the same recording; with a schedule into one of its own."""
+        if not self._options.schedule:
+            self._outputs.write_again()
+        self._complaints = ["the program could not become another one: it went on, and was recorded on"]
+        try:
+            self.profiler._resume(as_one=not self._options.schedule)
+        except GpuscopeError as error:
+            self._complaints = [f"the program could not become another one, and is not recorded on: {error}"]
+
     def given_up(self) -> str:
         """What is lost where `finish` ends now."""
         missing = [console.display(path) for path in self._outputs.missing]
@@ -213,6 +223,7 @@ class Delivery:
         except (OSError, ValueError):  # of the stream
             raise
         except Exception as error:  # as where a Ctrl-C left half of NumPy imported
+            error = NotEnoughMemory() if lacks_memory(error) else error
             why = str(error) if isinstance(error, GpuscopeError) else f"{type(error).__name__}: {error}"
             self._complaints.append(f"the results could not be shown: {why}")
             self.failed = True

@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,6 +16,7 @@ import numpy as np
 from gpuscope._core import Flag, FunctionKind
 from gpuscope.analysis.function_events import FunctionEvent
 from gpuscope.analysis.rows import NS_PER_US, REGION_LABELS
+from gpuscope.beside import cached_property
 from gpuscope.trace import NONE, number_of
 
 if TYPE_CHECKING:

@@ -7,14 +7,21 @@ import functools
 import inspect
 import logging
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from gpuscope import _core
 from gpuscope._core import ADJUSTED_STEPS, ALL_STEPS, EXTERNAL_IDS, STEP_PREFIX, merge, record_function, resumed
-from gpuscope.errors import GpuscopeWarning, IncompleteCapture, InvalidArgument, NotAvailable
+from gpuscope.beside import shared_lock
+from gpuscope.errors import (
+    GpuscopeWarning,
+    IncompleteCapture,
+    InvalidArgument,
+    NotAvailable,
+    NotEnoughMemory,
+    lacks_memory,
+)
 from gpuscope.frameworks.observers import Observers, Options
 from gpuscope.frameworks.torch_profiler import StepCount
 from gpuscope.monitor.programs import status_page
@@ -257,7 +264,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         facts = {EXTERNAL_IDS: "off"} if "disable_external_correlation" in asked else {}
         self._annotations = Annotations(**facts, **({ADJUSTED_STEPS: "on"} if "adjust_profiler_step" in asked else {}))
         self._kineto_results: KinetoResults | None = None  # of the latest recording, once they are asked for
-        self._lock = threading.RLock()  # the program's end may stop it on another thread
+        self._lock = shared_lock()  # the program's end may stop it on another thread
         self._running = False
         self._entered = False
         self._calls: set[_DecoratedCall] = set()  # that have not ended
@@ -351,6 +358,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
     # -- running -----------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> profile:
+        self._refuse_inside()
         ran = self._running
         try:
             self.start()
@@ -407,10 +415,12 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         """Begins the run, and with it the first window unless the schedule has it later.
 
         Raises:
-            InvalidArgument: this profiler runs already, or another one collects.
+            InvalidArgument: this profiler runs already, or another one collects; or a signal handler calls this while
+                the profiler starts, steps or stops, of which `step` and `stop` are refused as well.
             NotAvailable: GPU work is wanted and a CUDA graph is being captured, as for a `step` that begins to collect.
         """
         with self._lock:
+            self._refuse_inside()
             if self._running:
                 raise InvalidArgument("profile.start: this profiler is running already; accepted after stop()")
             self._begin_run()
@@ -425,6 +435,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         """
         self._windows.leave_step()
         with self._lock:
+            self._refuse_inside()
             self._end_step()
             action = self._action_of(self.step_num + 1)
             previous = self.current_action
@@ -432,7 +443,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             self._step_count.add()
             if not self._running:
                 if self._started_at_step is None and previous is ProfilerAction.NONE and action.collects:
-                    self.start()
+                    self._begin_run()
                 return
             self._change_windows()
             status_page.step(self.step_num, _words(action))
@@ -461,6 +472,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         """
         _check_timeout("stop: timeout", timeout)
         with self._lock:
+            self._refuse_inside()
             if not self._running:
                 return
             self._end_run(timeout)
@@ -469,9 +481,15 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         if self._windows.latest is None:
             warnings.warn(self._why_nothing(), GpuscopeWarning, stacklevel=2)
 
+    def _resume(self, *, as_one: bool) -> None:
+        """Begins again after `stop`; `as_one`: what is recorded from now on makes one recording with what was."""
+        self._windows.accumulates |= as_one
+        self.start()
+
     def abandon(self) -> None:
         """Forgets the run in a forked child: the collector and its recording belong to the parent."""
-        self._lock = threading.RLock()  # another thread may have held it
+        if not (self._running or self._collector.collecting):
+            return
         self._windows.forget()
         self._calls.clear()
         self.step_rec_fn = None
@@ -510,15 +528,21 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
 
     def prepare_trace(self) -> None:
         """Begins to collect without recording, as a step of warm-up does; for scripts that do without `start`."""
-        self._windows.begin(ProfilerAction.WARMUP, None)
+        with self._lock:
+            self._refuse_inside()
+            self._windows.begin(ProfilerAction.WARMUP, None)
 
     def start_trace(self) -> None:
         """Begins a window."""
-        self._windows.begin(ProfilerAction.RECORD, self.custom_trace_id_callback)
+        with self._lock:
+            self._refuse_inside()
+            self._windows.begin(ProfilerAction.RECORD, self.custom_trace_id_callback)
 
     def stop_trace(self) -> None:
         """Ends the window and the collecting."""
-        self._windows.end(None, last=True)
+        with self._lock:
+            self._refuse_inside()
+            self._windows.end(None, last=True)
 
     # -- metadata ------------------------------------------------------------------------------------------------------
 
@@ -629,6 +653,21 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
 
     # -- windows of the schedule ---------------------------------------------------------------------------------------
 
+    def _refuse_inside(self) -> None:
+        """Raises InvalidArgument in a handler of a signal that came while this thread changes the run.
+
+        The stack says so: a flag would stay set where an exception comes between.
+        """
+        frame = sys._getframe(1).f_back if self._lock._is_owned() else None  # type: ignore[attr-defined]
+        while frame is not None and not (frame.f_code.co_name == "_deliver" and frame.f_code.co_filename == __file__):
+            code = frame.f_code
+            if code.co_name in _CHANGES and code.co_filename == __file__ and frame.f_locals.get("self") is self:
+                raise InvalidArgument(
+                    f"profile: this thread is inside {code.co_name.strip('_')}() of this profiler, and a signal's "
+                    "handler called it again; accepted after that has returned"
+                )
+            frame = frame.f_back
+
     def _action_of(self, step: int) -> ProfilerAction:
         return check_action(step, self.schedule(step))
 
@@ -642,8 +681,10 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             self._running = True
             lifecycle.watch(self)
             self._begin_step()
-        except BaseException:
+        except BaseException as error:
             self._undo_start()
+            if lacks_memory(error):
+                raise NotEnoughMemory from error
             raise
 
     def _undo_start(self) -> None:
@@ -749,6 +790,18 @@ _KinetoProfile = profile
 
 
 _CALLED_BACK = ("on_trace_ready", "custom_trace_id_callback")
+_CHANGES = (
+    "step",
+    "prepare_trace",
+    "start_trace",
+    "stop_trace",
+    "_begin_run",
+    "_undo_start",
+    "_change_windows",
+    "_end_run",
+)
+"""Functions of a profiler during which it can be neither started nor stopped, but by what `_deliver` calls back."""
+
 _KEPT = (*_CALLED_BACK, "schedule", "step_num", "current_action")
 """Attributes of a copy that are not made anew, beside those that a subclass or program has added."""
 

@@ -7,6 +7,7 @@ import atexit
 import os
 import sys
 from typing import Protocol
+from weakref import WeakSet
 
 from gpuscope.frameworks.torch_compile import leave_out_of_graphs
 from gpuscope.frameworks.torch_profiler import keep_contexts_from_kineto
@@ -23,10 +24,11 @@ class Running(Protocol):
         """Ends the recording and hands it over."""
 
     def abandon(self) -> None:
-        """Forgets a recording that belongs to the parent process, touching nothing of it."""
+        """Forgets a recording that the parent process has not ended, touching nothing of it."""
 
 
 _running: list[Running] = []
+_known: WeakSet[Running] = WeakSet()  # also those that another thread stops as the process forks
 _hooked = False
 _process = 0  # the one that had the core open the driver last: a forked child leaves that alone
 
@@ -39,6 +41,7 @@ def watch(profiler: Running) -> None:
         os.register_at_fork(after_in_child=_abandon_all)
         _hooked = True
     _running.append(profiler)
+    _known.add(profiler)
 
 
 def keep_contexts_at_exit() -> None:
@@ -77,6 +80,6 @@ def _stop_all() -> None:
 
 
 def _abandon_all() -> None:
-    for profiler in _running:
+    for profiler in _known:
         profiler.abandon()
     _running.clear()

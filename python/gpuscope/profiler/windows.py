@@ -17,7 +17,7 @@ from gpuscope import _core
 from gpuscope.arguments import as_float
 from gpuscope.counters.names import check_names, parse_counters
 from gpuscope.distributed import Rank, distributed_rank
-from gpuscope.errors import GpuscopeWarning, InvalidArgument
+from gpuscope.errors import GpuscopeWarning, InvalidArgument, NotAvailable
 from gpuscope.frameworks.torch import process_group
 from gpuscope.frameworks.torch_operators import switched_off, wants_syncs
 from gpuscope.profiler.activities import ProfilerActivity
@@ -234,10 +234,9 @@ class Collector:
         if action.records and not self.window_open:
             self._session.open()
             self.window_open = True
-            if self._sample_every_ns and not _core.PythonSampler.start(self._sample_every_ns):
+            if self._sample_every_ns and (why := self._start_sampling()):
                 self._sample_every_ns = 0
-                sentence = "python_samples: this system gives no way to read the memory of a running thread"
-                warnings.warn(f"profile: {sentence}", GpuscopeWarning, stacklevel=2)
+                warnings.warn(f"profile: python_samples: {why}", GpuscopeWarning, stacklevel=2)
 
     def switch(self, activities: frozenset[ProfilerActivity], on: bool) -> None:
         """Records these activities or leaves them out from now on, within the open window."""
@@ -269,6 +268,14 @@ class Collector:
                 raise
             self._session, self.window_open = None, False
 
+    def _start_sampling(self) -> str:
+        """Returns why not."""
+        try:
+            is_sampling = _core.PythonSampler.start(self._sample_every_ns)
+        except NotAvailable as error:
+            return str(error)
+        return "" if is_sampling else "this system gives no way to read the memory of a running thread"
+
     def _stop_sampling(self) -> None:
         if self._sample_every_ns:
             _core.PythonSampler.stop()
@@ -295,6 +302,7 @@ class Windows:
         shortfalls: what the audits of this run's windows found missing, kept while `strict`.
         latest: the latest window by itself; None before the first has ended.
         stats: of the latest window begun.
+        accumulates: windows make one recording.
     """
 
     def __init__(
@@ -311,7 +319,7 @@ class Windows:
         self._observers = observers
         self._annotations = annotations
         self._observer = observer
-        self._accumulates = accumulates
+        self.accumulates = accumulates
         self._strict = strict
         self._kept: list[_core.Store] = []
         self._recording: Recording | None = None
@@ -414,7 +422,7 @@ class Windows:
         if self._strict:
             self.shortfalls += latest.audit().reasons
         self.latest = self._recording = latest
-        self._kept = [*self._kept, store] if self._accumulates else [store]
+        self._kept = [*self._kept, store] if self.accumulates else [store]
 
     def _facts_of_steps(self) -> dict[str, str]:
         edges = list(self._step_edges)

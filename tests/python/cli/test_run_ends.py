@@ -295,3 +295,32 @@ def test_the_report_of_memory_comes_before_a_signal_ends_the_program(start):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGTERM
     assert "the program was ended by SIGTERM" in errors
+
+
+FAILING = {
+    "no format": "open('other', 'w').write('hello'); os.chmod('other', 0o755); os.execv('other', ['other'])",
+    "no interpreter": "open('other', 'w').write('#!/no/such'); os.chmod('other', 0o755); os.execv('other', ['other'])",
+    "no arguments": "os.execv('/bin/sh', [])",
+    "too many arguments": "os.execve('/bin/sh', ['x' * (1 << 22)], {})",
+    "wrong environment": "os.execve('/bin/sh', ['sh'], {1: 2})",
+    "a folder": "os.execl('/tmp', 'x')",
+}
+
+
+@pytest.mark.parametrize("call", FAILING.values(), ids=FAILING)
+def test_what_comes_after_an_exec_that_fails_is_in_the_same_recording(gpuscope, script, tmp_path, call):
+    after = "with gpuscope.record_function('after'):\n    pass\n"
+    done = gpuscope(
+        "run", script(f"{WORK}try:\n    {call}\nexcept Exception:\n    {after.replace(chr(10), chr(10) + '    ')}")
+    )
+    assert done.returncode == 0
+    assert {"work", "after"} <= names(tmp_path)
+    assert [*tmp_path.glob("*.gscope")] == [tmp_path / "script.gscope"]
+
+
+def test_a_memory_report_goes_on_after_an_exec_that_failed(gpuscope, script):
+    done = gpuscope(
+        "memory", script("import os\ntry:\n    os.execv('/bin/sh', [])\nexcept ValueError:\n    print('on')")
+    )
+    assert (done.returncode, done.stdout) == (0, "on\n")
+    assert done.stderr.count("no allocations were recorded") == 2
