@@ -210,7 +210,7 @@ _NAMED = 5  # running kernels
 # Losses: counter, then what is said of it, "has/have" following the count.
 _LOSSES = (
     ("missing", "launch", "no kernel record"),
-    ("incomplete", "kernel", "no end, still running when recording stopped"),
+    ("incomplete", "kernel", "no end"),
     ("zero_time", "record", "no timestamps"),
     ("backward_time", "record", "an end before the start"),
 )
@@ -228,7 +228,7 @@ def audit(trace: Trace) -> Audit:
     tier = info.get("session.tier", "")
     reasons = [
         f"{_count(counters[counter], noun)} {'has' if counters[counter] == 1 else 'have'} {what}"
-        f"{_running_kernels(trace) if counter == 'incomplete' else ''}"
+        f"{_without_end(trace) if counter == 'incomplete' else ''}"
         for counter, noun, what in _LOSSES
         if counters[counter]
     ]
@@ -268,6 +268,8 @@ def audit(trace: Trace) -> Audit:
         reasons.append(f"{_count(counters['unread_bytes'], 'byte')} of CUPTI's buffers made no record")
     if "session.unfinished" in info:
         reasons.append(info["session.unfinished"])
+    if nameless := number_of(info, "file.unnamed"):
+        reasons.append(f"{_count(nameless, 'kernel')} {'has' if nameless == 1 else 'have'} no name in the file")
     reasons += _file_losses(info)
     if counters["unattributed"]:
         remarks.append(
@@ -309,8 +311,8 @@ def is_in_part(trace: Trace) -> bool:
 
 def has_every_region(trace: Trace) -> bool:
     """Whether no region and no driver call of the recorded time is missing, so that the rest was in none."""
-    counters = ("refused", "log_dropped", "regions_off")
-    return not is_in_part(trace) and not any(number_of(trace.info, f"audit.{counter}") for counter in counters)
+    counters = ("audit.refused", "audit.log_dropped", "audit.regions_off", "file.left_out")
+    return not is_in_part(trace) and not any(number_of(trace.info, counter) for counter in counters)
 
 
 def kept_ns(trace: Trace, starts_ns: Array) -> int:
@@ -344,15 +346,20 @@ def _lost_rows(table: str, kept: str, total: str) -> str:
     return f"{int(total) - int(kept):,} of {int(total):,} rows of {table}"
 
 
-def _running_kernels(trace: Trace) -> str:
-    """As ": spin (2), gemm (1)": the kernels without an end, those that are most first, as far as there are rows."""
+def _without_end(trace: Trace) -> str:
+    """As ", still running when recording stopped: spin (2), gemm (1)"; files of other tools do not tell the first.
+
+    The most frequent kernels come first, as far as there are rows.
+    """
+    is_foreign = trace.info.get("audit.overhead_source", "").startswith(_NOT_RECORDED)
+    why = "" if is_foreign else ", still running when recording stopped"
     variants = trace.kernels.variant[trace.kernels.flags & Flag.INCOMPLETE != 0]
     if not len(variants):
-        return ""
+        return why
     names = trace.kernel_names(short=True)
     most = Counter(names[variant] for variant in variants if variant < len(names)).most_common()
     more = [f"{len(most) - _NAMED:,} more"] if len(most) > _NAMED else []
-    return ": " + ", ".join([*(f"{name} ({count:,})" for name, count in most[:_NAMED]), *more])
+    return f"{why}: " + ", ".join([*(f"{name} ({count:,})" for name, count in most[:_NAMED]), *more])
 
 
 def _remarks_on_ranges(trace: Trace) -> list[str]:

@@ -15,7 +15,8 @@ import numpy as np
 from gpuscope import _core
 from gpuscope.errors import CorruptTrace
 from gpuscope.paths import open_file
-from gpuscope.readers.tables import NONE, Column, Strings, Tables
+from gpuscope.readers.checks import NO_NAME, Column
+from gpuscope.readers.tables import NONE, Strings, Tables
 
 Batch = Mapping[str, Column]
 
@@ -77,9 +78,12 @@ class EventMapper(ABC):
         self.tables = Tables()
         self.names: dict[int, str] = {}  # of threads and streams, by place
         self.processes: dict[int, str] = {}
+        self._no_name = events.intern(NO_NAME)
 
     def take(self, batch: Batch, word: Callable[[str], int]) -> None:
         """Maps a part of the events; `word` is the id of a text, NONE where none has come yet."""
+        batch = {**batch, "flags": np.zeros(len(batch["phase"]), np.uint16)}
+        self.tables.checks.see(batch["start_ns"][batch["phase"] == ord("X")])
         named = np.flatnonzero((batch["phase"] == ord("M")) & (batch["args.name"] != NONE))
         if len(named):
             columns = (batch[name][named].tolist() for name in ("place", "args.name", "name"))
@@ -89,6 +93,20 @@ class EventMapper(ABC):
                 elif what == word("process_name"):
                     self.processes.setdefault(place, self.events.string(text))
         self.map(batch, word)
+
+    def rows(self, table: str, batch: Batch, which: Column) -> Column:
+        """The numbers of the rows among `which` that the table can hold, repaired in the batch where they need it."""
+        rows = np.flatnonzero(which)
+        if not len(rows):
+            return rows
+        checks = self.tables.checks
+        spans = checks.spans(table, batch["start_ns"][rows], batch["duration_ns"][rows])
+        rows = rows[spans.rows]
+        for column in ("start_ns", "duration_ns", "flags"):
+            batch[column][rows] = getattr(spans, column)
+        name = batch["name"][rows]
+        batch["name"][rows] = checks.names(table, name, (name == NONE) | (name == 0), self._no_name)
+        return rows
 
     @property
     def found(self) -> bool:

@@ -90,6 +90,6 @@ def _whose(batch: Batch, events: _core.TraceEvents) -> type[EventMapper] | None:
 
     if ProtonEvents.knows(batch, word):
         return ProtonEvents
-    if TorchEvents.knows(batch, word):
+    if TorchEvents.knows(batch, events):
         return TorchEvents
     return JaxEvents if JaxEvents.knows(batch, events) else None

@@ -20,7 +20,6 @@ from gpuscope.readers.tables import (
     Strings,
     absent,
     bounded,
-    kept,
     memory_kind,
     not_recorded,
 )
@@ -70,12 +69,10 @@ class JaxEvents(EventMapper):
     def map(self, batch: Batch, word: Callable[[str], int]) -> None:
         """Adds what a part of the events says to the tables."""
         self._find_streams()
-        spans = (batch["phase"] == ord("X")) & (batch["name"] != NONE)
+        spans = batch["phase"] == ord("X")
         of_place = self._streams[batch["place"]]
-        self._add_host(batch, kept(batch, spans & (of_place[:, 0] == 0)))
-        rows = kept(batch, spans & (of_place[:, 0] == 1))
-        if len(rows):
-            self._add_work(batch, rows, of_place[rows])
+        self._add_host(batch, spans & (of_place[:, 0] == 0))
+        self._add_work(batch, spans & (of_place[:, 0] == 1), of_place)
 
     def _find_streams(self) -> None:
         places = self.events.places()
@@ -104,51 +101,49 @@ class JaxEvents(EventMapper):
             "thread": self.tables.thread(batch["place"][rows].astype(np.int64)),
         }
 
-    def _add_host(self, batch: Batch, rows: Column) -> None:
-        name = batch["name"][rows]
-        correlation = bounded(batch["args.correlation_id"][rows])
+    def _add_host(self, batch: Batch, which: Column) -> None:
+        name = batch["name"]
+        correlation = bounded(batch["args.correlation_id"])
         is_call = (self._is_call(name)[0] == 1) & (correlation > 0)
         is_function, written = self._functions(name)
-        calls, functions = rows[is_call], rows[~is_call & (is_function == 1)]
-        regions = rows[~is_call & (is_function == 0)]
+        calls = self.rows("api", batch, which & is_call)
+        functions = self.rows("python_function", batch, which & ~is_call & (is_function == 1))
+        regions = self.rows("region", batch, which & ~is_call & (is_function == 0))
         if len(calls):
-            columns = {**self._span(batch, calls), "correlation": correlation[is_call]}
+            columns = {**self._span(batch, calls), "correlation": correlation[calls]}
             self.tables.add_calls(columns, batch["name"][calls].astype(np.int64))
         if len(functions):
             columns = self._span(batch, functions)
-            columns["name"] = written[~is_call & (is_function == 1)]
+            columns["name"] = written[functions]
             kind = np.full(len(functions), int(FunctionKind.PYTHON), np.uint8)
             self.tables.add("python_function", {**columns, "kind": kind})
         if len(regions):
             kind = np.full(len(regions), int(RegionKind.REGION), np.uint8)
             self.tables.add_regions({**self._span(batch, regions), "name": batch["name"][regions], "kind": kind})
 
-    def _add_work(self, batch: Batch, rows: Column, streams: Column) -> None:
-        copies, fills = batch["args.memcpy_details"][rows], batch["args.memset_details"][rows]
-        context = bounded(batch["args.context_id"][rows])
-        common = {
-            "start_ns": batch["start_ns"][rows],
-            "duration_ns": batch["duration_ns"][rows],
-            "correlation": bounded(batch["args.correlation_id"][rows]),
-            "track": self.tables.track(streams[:, 1], context, streams[:, 2]),
-        }
-        name = batch["name"][rows]
-        for table, which in (
+    def _add_work(self, batch: Batch, which: Column, streams: Column) -> None:
+        copies, fills = batch["args.memcpy_details"], batch["args.memset_details"]
+        for table, of_table in (
             ("kernel", (copies == NONE) & (fills == NONE)),
             ("memcpy", copies != NONE),
             ("memset", (fills != NONE) & (copies == NONE)),
         ):
-            if not which.any():
+            rows = self.rows(table, batch, which & of_table)
+            if not len(rows):
                 continue
-            columns = {column: values[which] for column, values in common.items()}
+            columns = {name: batch[name][rows] for name in ("start_ns", "duration_ns", "flags")}
+            columns["correlation"] = bounded(batch["args.correlation_id"][rows])
+            context = bounded(batch["args.context_id"][rows])
+            columns["track"] = self.tables.track(streams[rows, 1], context, streams[rows, 2])
+            name = batch["name"][rows]
             if table == "kernel":
-                sizes = dict(zip(_SIZES, self._kernels(batch["args.kernel_details"][rows][which]), strict=True))
-                columns["variant"] = self.tables.variant(name[which].astype(np.int64), **sizes)
+                sizes = dict(zip(_SIZES, self._kernels(batch["args.kernel_details"][rows]), strict=True))
+                columns["variant"] = self.tables.variant(name.astype(np.int64), **sizes)
             else:
-                details = (copies if table == "memcpy" else fills)[which]
+                details = (copies if table == "memcpy" else fills)[rows]
                 columns["bytes"] = bounded(self._sizes(details)[0], most=MOST_NS)
             if table == "memcpy":
-                columns["kind"] = self._copies(name[which])[0]
+                columns["kind"] = self._copies(name)[0]
                 columns["source"], columns["destination"] = self._memories(details)
                 columns["peer"] = np.full(len(details), 255, np.uint8)
             self.tables.add_work(table, columns)

@@ -71,16 +71,16 @@ class ProtonEvents(EventMapper):
 
     def map(self, batch: Batch, word: Callable[[str], int]) -> None:
         """Keeps what is needed of the scopes, kernels and arrows: they are joined when all are there."""
-        spans = (batch["phase"] == ord("X")) & (batch["name"] != NONE)
+        spans = (batch["phase"] == ord("X")) & (batch["category"] != NONE)
         of_scopes = [each for each in map(word, _SCOPES) if each != NONE]
         names = ("start_ns", "duration_ns", "place", "name")
-        for which, into in (
-            (np.isin(batch["category"], of_scopes), self._scopes),
-            (batch["category"] == word("kernel"), self._kernels),
+        for table, which, into in (
+            ("region", np.isin(batch["category"], of_scopes), self._scopes),
+            ("kernel", batch["category"] == word("kernel"), self._kernels),
         ):
-            rows = kept(batch, spans & which)
+            rows = self.rows(table, batch, spans & which)
             if len(rows):
-                into.add({name: batch[name][rows] for name in names})
+                into.add({name: batch[name][rows] for name in (*names, *(("flags",) if table == "kernel" else ()))})
             if self._scopes.count:
                 self._within = Rows()
             elif len(rows):

@@ -12,17 +12,14 @@ import numpy as np
 
 from gpuscope import _core
 from gpuscope._core import CallKind, Flag, MemoryKind, RegionKind, Work
+from gpuscope.readers.checks import MOST_NS as MOST_NS
+from gpuscope.readers.checks import NOT_GIVEN as NOT_GIVEN
+from gpuscope.readers.checks import WORK, Checks, find_impossible
+from gpuscope.readers.checks import Column as Column
 
 NONE = _core.NONE
-NOT_GIVEN: int = _core.NOT_GIVEN
-MOST_NS = 1 << 61
-"""Times of a file lie below, as does what is added to them: a recording holds the sums."""
-
-Column = np.ndarray[Any, Any]
 
 _MOST_NARROW = 1 << 16  # rows of a table that two bytes refer to: the last stands for those beyond
-_WORK = ("kernel", "memcpy", "memset")
-_LAUNCHED = (*_WORK, "graph_launch")
 _RANGE = "range"  # no table: regions that nest in nothing, until they are put behind the others
 _INSTANTS = ("mark", "allocation", "failed_allocation")  # of a thread
 _TYPES = {table.name: {column.name: column.dtype for column in table.columns} for table in _core.schema()}
@@ -131,11 +128,12 @@ class Rows:
 class Tables:
     """Rows of each table, as they come, and at last a store of them.
 
-    Every ``add_*`` takes columns of one length; names are ids of the strings that `store` gets. Which rows of a file
-    have times that can be held, `kept` tells.
+    Every ``add_*`` takes columns of one length; names are ids of the strings that `store` gets. Rows of a file go
+    through `checks` first.
     """
 
     def __init__(self) -> None:
+        self.checks = Checks()
         self._rows: dict[str, Rows] = {}
         self.threads = _core.RowNumbers(1)
         self._tracks = _core.RowNumbers(3)
@@ -199,7 +197,7 @@ class Tables:
         return np.minimum(self._calls.number([name, result, flags]), _MOST_NARROW - 1)
 
     def add_work(self, table: str, columns: Mapping[str, Column], key: Column | None = None) -> None:
-        """Work of a GPU: ``start_ns``, ``duration_ns``, ``track``, ``correlation``, 0 for none, and others.
+        """Work of a GPU: ``start_ns``, ``duration_ns``, ``track``, ``correlation``, 0 for none, ``flags`` and others.
 
         Args:
             table: kernel, memcpy, memset or graph_launch.
@@ -217,12 +215,13 @@ class Tables:
         Where the nodes were captured is not told.
         """
         flags = np.where(node != 0, int(Flag.IN_GRAPH), 0).astype(np.uint16)
+        flags |= columns.get("flags", flags)
         of_graphs = np.flatnonzero(node)
         nodes = {
             "event": of_graphs + self.count(work.name.lower()),
             "graph": bounded(graph[of_graphs]),
             "node": node[of_graphs],
-            "flags": flags[of_graphs],
+            "flags": np.full(len(of_graphs), int(Flag.IN_GRAPH), np.uint16),
         }
         fixed = {"path": NONE, "kind": int(work)}
         self.add("graph_node", nodes | {name: np.full(len(of_graphs), value) for name, value in fixed.items()})
@@ -281,23 +280,26 @@ class Tables:
             tables[table] = {name: column[:_MOST_NARROW] for name, column in tables[table].items()}
         tables = {name: columns for name, columns in tables.items() if len(next(iter(columns.values())))}
         info = {**self._facts(tables, (first_ns + base_ns, last_ns + base_ns)), **facts}
+        self._find_impossible(tables, texts)
+        info |= self.checks.facts(info)
         return _core.make_store(tables, list(strings.ids), list(info.items()), consume=True)
 
     def _span(self) -> tuple[int, int]:
-        """From the first begin to the last end."""
-        begins, ends = [], []
+        """From the first begin to the last end; GPU work without a time is put at the first begin."""
+        timed, untimed = [], []
         for rows in self._rows.values():
-            if "start_ns" in rows.columns:
-                start = rows.columns["start_ns"].values
-                begins.append(int(start.min()))
-                ends.append(
-                    int(
-                        (start + rows.columns["duration_ns"].values).max()
-                        if "duration_ns" in rows.columns
-                        else start.max()
-                    )
-                )
-        return (min(begins), max(ends)) if begins else (0, 0)
+            columns = {name: column.values for name, column in rows.columns.items()}
+            if "start_ns" not in columns:
+                continue
+            has_time = columns.get("flags", np.zeros(rows.count, np.uint16)) & int(Flag.ZERO_TIME) == 0
+            start = columns["start_ns"]
+            end = start + columns["duration_ns"] if "duration_ns" in columns else start
+            timed += [(int(start[has_time].min()), int(end[has_time].max()))] if has_time.any() else []
+            untimed.append((start, ~has_time))
+        first_ns = min((first for first, _ in timed), default=0)
+        for start, which in untimed:
+            start[which] = first_ns
+        return first_ns, max((last for _, last in timed), default=0)
 
     def _nest(self, tables: dict[str, dict[str, Column]]) -> dict[str, Column]:
         """Regions, calls and instants by the regions around them; what work is attributed by."""
@@ -354,7 +356,7 @@ class Tables:
         if "region_key" in nesting:
             key = nesting["region_key"]
             of_regions = Lookup(key, np.arange(len(key), dtype=np.uint32), least=0)
-        for table in (*_LAUNCHED, "sync", "device_memory"):
+        for table in (*WORK, "sync", "device_memory"):
             if table not in self._rows:
                 continue
             rows = self._rows.pop(table)
@@ -366,7 +368,7 @@ class Tables:
             if "key" in columns and of_regions is not None:
                 by_key, _ = of_regions.find(columns["key"])
                 region = np.where(launched, region, by_key)
-            if table in _LAUNCHED:
+            if table in WORK:
                 flags = columns.get("flags", np.zeros(rows.count, np.uint16))
                 columns["flags"] = flags | np.where(launched, 0, int(Flag.NO_LAUNCH)).astype(np.uint16)
             columns.pop("key", region)
@@ -385,11 +387,32 @@ class Tables:
         what = np.array(kinds)[api["call"]]
         rows = _within(api["start_ns"], api["thread"], what == "begin", what == "end")
         rows = rows[(what[rows] == "work") & (result[api["call"][rows]] == 0) & (api["correlation"][rows] > 0)]
-        worked = [tables[table]["correlation"] for table in _LAUNCHED if table in tables]
+        worked = [tables[table]["correlation"] for table in WORK if table in tables]
         rows = rows[~np.isin(api["correlation"][rows], np.concatenate([np.zeros(0, np.int64), *worked]))]
         call = api["call"][rows]
         captured = np.full(len(rows), int(Flag.CAPTURED), np.int64)
         api["call"][rows] = self._call(name[call], result[call], captured)
+
+    def _find_impossible(self, tables: Mapping[str, Mapping[str, Column]], texts: Sequence[str]) -> None:
+        """Notes the GPU work whose duration cannot be right, the longest by its name."""
+        work = {table: tables[table] for table in WORK[:3] if table in tables}
+        if not work:
+            return
+        names = ("track", "start_ns", "duration_ns", "correlation")
+        columns = [np.concatenate([each[name] for each in work.values()]) for name in names]
+        rows, over = find_impossible(*columns)
+        if not len(rows):
+            return
+        longest, row = max(over.tolist()), int(rows[np.argmax(over)])
+        label = "one of the copies and fills"
+        if "kernel" in work and row < len(work["kernel"]["variant"]):  # kernels come first
+            variant = work["kernel"]["variant"][row]
+            label = _core.demangle(texts[self._variants.columns()[0][variant]])
+        self.checks.notes.append(
+            f"impossible duration: {label}, {columns[2][row] / 1e6:,.3f} ms, lies over the "
+            f"next {longest:,} rows of its stream, which runs one after the other"
+            + (f"; so do {len(rows) - 1:,} others over theirs" if len(rows) > 1 else "")
+        )
 
     @staticmethod
     def _facts(tables: Mapping[str, Mapping[str, Column]], span: tuple[int, int]) -> dict[str, str]:
@@ -399,7 +422,7 @@ class Tables:
             calls = tables["call"]
             is_launch = (calls["kind"] == int(CallKind.LAUNCH)) & (calls["result"] == 0) & (calls["flags"] == 0)
             launches = tables["api"]["correlation"][is_launch[tables["api"]["call"]]]
-        has_work = any(table in tables for table in _LAUNCHED)
+        has_work = any(table in tables for table in WORK)
         missing = len(np.setdiff1d(launches[launches > 0], kernels)) if has_work else 0
         return {
             "session.mode": "full",

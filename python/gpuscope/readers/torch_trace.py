@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpuscope import _core
-from gpuscope._core import CopyKind, FunctionKind, RegionKind, SyncKind, Work
+from gpuscope._core import STEP_PREFIX, CopyKind, FunctionKind, RegionKind, SyncKind, Work
 from gpuscope.readers.chrome import Batch, EventMapper, Meanings, arrows_of, names_of_threads
 from gpuscope.readers.tables import (
     MOST_NS,
@@ -30,10 +30,26 @@ from gpuscope.readers.tables import (
     not_recorded,
 )
 
-_REGIONS = {"cpu_op": RegionKind.OP, "user_annotation": RegionKind.REGION}
-_CALLS = ("cuda_runtime", "cuda_driver")
-_WORK = {"kernel": Work.KERNEL, "gpu_memcpy": Work.MEMCPY, "gpu_memset": Work.MEMSET}
+# What events of a category are: Kineto's names of all versions, in lower case, as its spelling changed.
+_REGIONS = {"cpu_op": RegionKind.OP, "operator": RegionKind.OP, "user_annotation": RegionKind.REGION}
+_CALLS = (
+    *("cuda_runtime", "cuda_driver", "runtime", "driver", "glow_runtime", "mtia_runtime"),
+    *("privateuse1_runtime", "privateuse1_driver", "xpu_runtime", "xpu_driver"),
+)
+_WORK = {
+    "kernel": Work.KERNEL,
+    "gpu_memcpy": Work.MEMCPY,
+    "memcpy": Work.MEMCPY,
+    "gpu_memset": Work.MEMSET,
+    "memset": Work.MEMSET,
+}
+_FUNCTIONS, _WAITS = ("python_function",), ("cuda_sync", "xpu_sync")
 _GRAPH = "graph"  # a CUDA graph that was traced as a whole: in our own traces alone, as marks and ranges are
+_TO_BACKWARD = ("fwdbwd", "fwd_bwd", "forward_backward")
+_INSTANT, _MARK = "cpu_instant_event", "mark"  # the latter is in our own traces alone
+_SAID_AGAIN = ("trace", "net", "user", "gpu_user_annotation")  # spans of what others show
+_KNOWN = (*_REGIONS, *_CALLS, *_WORK, *_FUNCTIONS, *_WAITS)
+_CATEGORIES = {name: code for code, name in enumerate((*_KNOWN, _GRAPH, *_TO_BACKWARD, _INSTANT, _MARK, *_SAID_AGAIN))}
 _COPY = re.compile(r"Memcpy (\w+) \((\w+) -> (\w+)\)")
 _COPY_KINDS = {
     "HtoD": CopyKind.HOST_TO_DEVICE,
@@ -49,7 +65,6 @@ _SYNCS = {
     "Context Sync": SyncKind.CONTEXT,
 }
 _MEMORY = {"[memory]": "allocation", "[OutOfMemory]": "failed_allocation"}
-_INSTANT, _MARK = "cpu_instant_event", "mark"  # the latter is in our own traces alone
 _HOST = 0  # of "Device Type", c10::DeviceType's numbers; others than CUDA's are read as GPUs
 _NOTE = "read from a trace of torch.profiler, which does not say what it lost; samples and lines are not in it"
 _NOTE_OF_OURS = (
@@ -63,7 +78,7 @@ class TorchEvents(EventMapper):
     """Operators, annotations, Python functions, driver calls, GPU work and memory; other events are left out."""
 
     tool = "torch.profiler"
-    wanted = f"none of its events is one of {', '.join((*_REGIONS, *_CALLS, *_WORK))}"
+    wanted = f"none of its events is one of {', '.join(_KNOWN)}"
 
     def __init__(self, events: _core.TraceEvents) -> None:
         super().__init__(events)
@@ -71,6 +86,8 @@ class TorchEvents(EventMapper):
         self._arrows = {"s": Rows(), "f": Rows()}  # from forward to backward operators: their begins, and ends
         self._range_ends = {"b": Rows(), "e": Rows()}
         self._sort_index: dict[int, int] = {}  # of lanes, by place: a thread's id
+        self._categories = Meanings(events, lambda text: (_CATEGORIES.get(text.lower(), -1),))
+        self._is_step = Meanings(events, lambda name: (int(name.startswith(STEP_PREFIX)),))
         self._sizes = Meanings(events, _three)
         self._copies = Meanings(events, _copy)
         self._syncs = Meanings(events, _sync)
@@ -84,45 +101,46 @@ class TorchEvents(EventMapper):
         return (self.events.intern(write(value)) if isinstance(value, list) else NONE,)
 
     @staticmethod
-    def knows(batch: Batch, word: Callable[[str], int]) -> bool:
+    def knows(batch: Batch, events: _core.TraceEvents) -> bool:
         """Whether these are events of torch.profiler's."""
-        categories = [word(each) for each in (*_REGIONS, *_CALLS, *_WORK, "python_function", "cuda_sync")]
-        return bool(np.isin(batch["category"], [each for each in categories if each != NONE]).any())
+        categories = np.unique(batch["category"])
+        return any(events.string(each).lower() in _KNOWN for each in categories[categories != NONE].tolist())
 
     def map(self, batch: Batch, word: Callable[[str], int]) -> None:
         """Adds what a part of the events says to the tables."""
-        spans = (batch["phase"] == ord("X")) & (batch["name"] != NONE)
-        category = batch["category"]
+        batch = {**batch, "category": self._categories(batch["category"])[0]}
+        phase, category = batch["phase"], batch["category"]
+        spans = phase == ord("X")
 
-        def rows_of(name: str) -> Column:
-            return kept(batch, spans & (category == word(name))) if word(name) != NONE else np.zeros(0, np.int64)
+        def rows_of(table: str, *names: str) -> Column:
+            return self.rows(table, batch, spans & np.isin(category, [_CATEGORIES[name] for name in names]))
 
         for name, kind in _REGIONS.items():
-            self._add_regions(batch, rows_of(name), kind)
-        for name in _CALLS:
-            rows = rows_of(name)
-            if len(rows):
-                columns = self._span(batch, rows) | {"correlation": _argument(batch, rows, "correlation")}
-                self.tables.add_calls(columns, batch["name"][rows].astype(np.int64))
+            self._add_regions(batch, rows_of("region", name), kind)
+        rows = rows_of("api", *_CALLS)
+        if len(rows):
+            columns = self._span(batch, rows) | {"correlation": _argument(batch, rows, "correlation")}
+            self.tables.add_calls(columns, batch["name"][rows].astype(np.int64))
         for name, work in _WORK.items():
-            self._add_work(batch, rows_of(name), work)
-        rows = rows_of(_GRAPH)
+            self._add_work(batch, rows_of(work.name.lower(), name), work)
+        rows = rows_of("graph_launch", _GRAPH)
         if len(rows):
             columns = self._work(batch, rows) | {"graph": _argument(batch, rows, "graph id")}
             self.tables.add_work("graph_launch", columns, bounded(_raw(batch, rows, "External id"), -1, MOST_NS))
         self._add_instants(batch, word)
         self._keep_ranges(batch, word)
-        for phase, arrows in self._arrows.items():
-            which = (batch["phase"] == ord(phase)) & (category == word("fwdbwd")) & (batch["id"] != NOT_GIVEN)
-            rows = kept(batch, which & (category != NONE))
+        is_arrow = np.isin(category, [_CATEGORIES[name] for name in _TO_BACKWARD]) & (batch["id"] != NOT_GIVEN)
+        for letter, arrows in self._arrows.items():
+            rows = kept(batch, (phase == ord(letter)) & is_arrow)
             if len(rows):
                 arrows.add({name: batch[name][rows] for name in ("start_ns", "place", "id")})
-        rows = rows_of("cuda_sync")
+        rows = rows_of("sync", *_WAITS)
         if len(rows):
             columns = self._work(batch, rows)
+            del columns["flags"]
             columns["kind"] = self._syncs(batch["name"][rows])[0]
             self.tables.add("sync", columns)
-        rows = rows_of("python_function")
+        rows = rows_of("python_function", *_FUNCTIONS)
         if len(rows):
             self._callers.append({each: _raw(batch, rows, each) for each in ("Python id", "Python parent id")})
             columns = self._span(batch, rows) | {"name": batch["name"][rows]}
@@ -152,14 +170,15 @@ class TorchEvents(EventMapper):
             },
         )
         columns = self._span(batch, rows) | {"name": batch["name"][rows]}
-        columns["kind"] = np.full(len(rows), int(kind), np.uint8)
+        is_step = self._is_step(columns["name"])[0] == 1  # among the operators in traces before mid 2021
+        columns["kind"] = np.where(is_step, int(RegionKind.REGION), int(kind)).astype(np.uint8)
         self.tables.add_regions(columns, bounded(_raw(batch, rows, "External id"), -1, MOST_NS))
 
     def _keep_ranges(self, batch: Batch, word: Callable[[str], int]) -> None:
         """Begins and ends of the ranges that nest in nothing, in our own traces; of calls the same have no number."""
         lanes = np.flatnonzero((batch["phase"] == ord("M")) & (batch["name"] == word("thread_sort_index")))
         self._sort_index |= zip(batch["place"][lanes].tolist(), _raw(batch, lanes, "sort_index").tolist(), strict=True)
-        of_regions = np.isin(batch["category"], [each for each in map(word, _REGIONS) if each != NONE])
+        of_regions = np.isin(batch["category"], [_CATEGORIES[name] for name in _REGIONS])
         for phase, edges in self._range_ends.items():
             which = (batch["phase"] == ord(phase)) & of_regions & (batch["name"] != NONE) & (batch["id"] != NOT_GIVEN)
             rows = kept(batch, which)
@@ -185,7 +204,7 @@ class TorchEvents(EventMapper):
         beside = {
             at: numbers.get((places[at][0], self._sort_index.get(at, 0)), at) for at in set(begins["place"].tolist())
         }
-        kinds = {self.events.find(name): int(kind) for name, kind in _REGIONS.items()}
+        kinds = {_CATEGORIES[name]: int(kind) for name, kind in _REGIONS.items()}
         ranges = {
             "start_ns": begins["start_ns"][rows],
             "duration_ns": (end_ns - begins["start_ns"])[rows],
@@ -215,15 +234,17 @@ class TorchEvents(EventMapper):
         self.tables.set_column("detail", "forward", forward)
 
     def _add_instants(self, batch: Batch, word: Callable[[str], int]) -> None:
-        category = batch["category"]
-        instants = (batch["phase"] == ord("i")) & (batch["name"] != NONE) & (category != NONE)
-        rows = kept(batch, instants & (category == word(_MARK)))
+        instants = batch["phase"] == ord("i")
+        rows = self.rows("mark", batch, instants & (batch["category"] == _CATEGORIES[_MARK]))
         if len(rows):
             self.tables.add("mark", self._instant(batch, rows) | {"name": batch["name"][rows]})
         size = batch["args.Bytes"]
-        instants &= (category == word(_INSTANT)) & (size > -MOST_NS) & (size < MOST_NS)
+        instants &= batch["category"] == _CATEGORIES[_INSTANT]
+        has_size = (size > -MOST_NS) & (size < MOST_NS)
         for name, table in _MEMORY.items():
-            rows = kept(batch, instants & (batch["name"] == word(name)))
+            of_table = instants & (batch["name"] == word(name)) & (batch["name"] != NONE)
+            self.tables.checks.left_out(table, int(np.count_nonzero(of_table & ~has_size)))
+            rows = self.rows(table, batch, of_table & has_size)
             if not len(rows):
                 continue
             on_host = _raw(batch, rows, "Device Type") == _HOST
@@ -248,6 +269,7 @@ class TorchEvents(EventMapper):
         return {
             "start_ns": batch["start_ns"][rows],
             "duration_ns": batch["duration_ns"][rows],
+            "flags": batch["flags"][rows],
             "correlation": _argument(batch, rows, "correlation"),
             "track": track,
         }

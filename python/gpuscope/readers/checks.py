@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks that a live recording makes of each row, for rows that are read from files of other tools."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuscope import _core
+from gpuscope._core import Flag
+from gpuscope.trace import number_of
+
+NOT_GIVEN: int = _core.NOT_GIVEN
+MOST_NS = 1 << 61
+"""Times of a file are below this, and so is what is added to them: a recording contains their sums."""
+NO_NAME = "(no name)"
+"""The name of a row without one, as in live recordings."""
+WORK = ("kernel", "memcpy", "memset", "graph_launch")
+
+Column = np.ndarray[Any, Any]
+
+_HOUR_NS = 3600 * 10**9
+_MANY = 16  # later rows of a stream that a row lies over; launches that overlap on purpose lie over one or two
+_NOUNS = {
+    "kernel": "kernel",
+    "memcpy": "copy",
+    "memset": "fill",
+    "api": "driver call",
+    "sync": "wait",
+    "python_function": "Python function",
+    "failed_allocation": "failed allocation",
+}
+_COUNTERS = {Flag.ZERO_TIME: "zero_time", Flag.BACKWARD_TIME: "backward_time", Flag.INCOMPLETE: "incomplete"}
+_LEFT_OUT, _NO_DURATION, _UNNAMED = "left out", "no duration", "unnamed"
+
+
+@dataclass(frozen=True)
+class Spans:
+    """The rows that a recording can hold.
+
+    Attributes:
+        rows: their numbers among those that were given.
+        start_ns: of each of these; 0 with Flag.ZERO_TIME.
+        duration_ns: of each of these, never negative.
+        flags: of each of these, for GPU work: ZERO_TIME, BACKWARD_TIME or INCOMPLETE.
+    """
+
+    rows: Column
+    start_ns: Column
+    duration_ns: Column
+    flags: Column
+
+
+class Checks:
+    """Repairs rows or leaves them out, and counts both for the audit.
+
+    GPU work keeps every row, with the flags of a live recording, and the audit becomes INCOMPLETE. Rows of the CPU
+    without a usable start are left out; those without a usable duration have the duration 0. The audit notes both.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()  # by what is wrong, and table
+        self._first_ns = MOST_NS
+        self.notes: list[str] = []  # others, for the audit
+
+    def see(self, start_ns: Column) -> None:
+        """Learns from the starts of many rows whether times count from an epoch: then a start of 0 is none."""
+        given = start_ns[(start_ns > 0) & (start_ns < MOST_NS)]
+        self._first_ns = min(self._first_ns, int(given.min(initial=MOST_NS)))
+
+    def spans(self, table: str, start_ns: Column, duration_ns: Column) -> Spans:
+        """Checks rows of a table.
+
+        Args:
+            table: as the schema calls it.
+            start_ns: int64, of any value.
+            duration_ns: int64, of any value; NOT_GIVEN where there is none, or none that is a number.
+        """
+        self.see(start_ns)
+        has_start = (start_ns >= 0) & (start_ns < MOST_NS)
+        if _HOUR_NS < self._first_ns < MOST_NS:
+            has_start &= start_ns != 0
+        has_length = (duration_ns >= 0) & (duration_ns < MOST_NS)
+        flags = np.zeros(len(start_ns), np.uint16)
+        if table not in WORK:
+            rows = np.flatnonzero(has_start)
+            self.count(table, _LEFT_OUT, len(start_ns) - len(rows))
+            self.count(table, _NO_DURATION, int(np.count_nonzero(~has_length[rows])))
+            return Spans(rows, start_ns[rows], np.where(has_length, duration_ns, 0)[rows], flags[rows])
+        is_zero = ~has_start | ((start_ns == 0) & (duration_ns == 0))
+        is_backward = ~is_zero & (duration_ns < 0) & (duration_ns != NOT_GIVEN)
+        for flag, which in (
+            (Flag.ZERO_TIME, is_zero),
+            (Flag.BACKWARD_TIME, is_backward),
+            (Flag.INCOMPLETE, ~(is_zero | is_backward | has_length)),
+        ):
+            flags[which] |= int(flag)
+            self.count(table, _COUNTERS[flag], int(np.count_nonzero(which)))
+        start_ns, duration_ns = np.where(is_zero, 0, start_ns), np.where(is_zero | ~has_length, 0, duration_ns)
+        return Spans(np.arange(len(start_ns)), start_ns, duration_ns, flags)
+
+    def names(self, table: str, name: Column, missing: Column, stand_in: int) -> Column:
+        """Names of rows with one for those that have none.
+
+        Args:
+            table: as the schema calls it.
+            name: any numbers that tell names apart.
+            missing: which rows have none.
+            stand_in: the number of NO_NAME.
+        """
+        self.count(table, _UNNAMED, int(np.count_nonzero(missing)))
+        return np.where(missing, stand_in, name)
+
+    def count(self, table: str, what: str, rows: int) -> None:
+        """Counts rows."""
+        if rows:
+            self._counts[what, table] += rows
+
+    def left_out(self, table: str, rows: int) -> None:
+        """Counts rows that a reader itself leaves out."""
+        self.count(table, _LEFT_OUT, rows)
+
+    def facts(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Facts of the info that tell the audit; counts and notes are added to those that are given."""
+        found: dict[str, str] = {}
+        for (what, table), rows in self._counts.items():
+            key = f"audit.{what}" if what in _COUNTERS.values() else ""
+            if what == _LEFT_OUT:
+                key = "file.left_out"
+            elif what == _UNNAMED and table in WORK:
+                key = "file.unnamed"
+            if key:
+                found[key] = str(number_of({**given, **found}, key) + rows)
+        notes = [
+            f"{said}: {listed}; {why}"
+            for what, said, why in (
+                (_LEFT_OUT, "left out", "the file has no usable start for them"),
+                (_NO_DURATION, "duration not read", "in the file it is negative or no number, here it is 0"),
+                (_UNNAMED, "without a name in the file", f"here it is {NO_NAME}"),
+            )
+            if (listed := self._list(what))
+        ] + self.notes
+        return found | ({"session.notes": "\n".join([given.get("session.notes", ""), *notes]).strip()} if notes else {})
+
+    def _list(self, what: str) -> str:
+        """As "2 regions, 1 driver call"."""
+        counts = sorted((table, rows) for (each, table), rows in self._counts.items() if each == what)
+        return ", ".join(f"{rows:,} {_noun(table, rows)}" for table, rows in counts)
+
+
+def find_impossible(track: Column, start_ns: Column, duration_ns: Column, correlation: Column) -> tuple[Column, Column]:
+    """GPU work that lies over many later rows of its stream, though a stream runs one after the other.
+
+    Nodes of one launch of a CUDA graph, which have its correlation id, may run beside each other.
+
+    Returns:
+        The numbers of the rows, and how many later ones each lies over.
+    """
+    order = np.lexsort((start_ns, track))
+    track, start_ns, correlation = track[order], start_ns[order], correlation[order]
+    end_ns = start_ns + duration_ns[order]
+    behind = np.zeros(len(order), np.int64)
+    edges = np.flatnonzero(np.diff(track, prepend=-1, append=-1)).tolist()
+    for first, last in itertools.pairwise(edges):
+        behind[first:last] = first + np.searchsorted(start_ns[first:last], end_ns[first:last])
+    over = behind - np.arange(len(order)) - 1
+    at = np.flatnonzero(over >= _MANY)
+    own = correlation[at]
+    at = at[(correlation[behind[at] - _MANY] != own) | (own == 0)]
+    return order[at], over[at]
+
+
+def _noun(table: str, rows: int) -> str:
+    noun = _NOUNS.get(table, table.replace("_", " "))
+    if rows == 1:
+        return noun
+    return noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
