@@ -511,9 +511,9 @@ class TraceEvents:
     """
     Reads a trace in Chrome's format as it comes, and hands out columns of its events.
     """
-    def __init__(self, phases: str, integers: collections.abc.Sequence[str], texts: collections.abc.Sequence[str]) -> None:
+    def __init__(self, phases: str, integers: collections.abc.Sequence[str], texts: collections.abc.Sequence[str], aliases: collections.abc.Sequence[tuple[str, str]]) -> None:
         """
-        `phases`: the letters of those to be read. `integers`, `texts`: the arguments to be read, as numbers or as texts; lists and objects read as their JSON.
+        `phases`: the letters of those to be read. `integers`, `texts`: the arguments to be read, as numbers or as texts; lists and objects read as their JSON. `aliases`: pairs of a further name and one of these.
         """
     def feed(self, text: bytes) -> None:
         """
@@ -531,6 +531,10 @@ class TraceEvents:
         """
         The id of a text, which is made where there is none.
         """
+    def place(self, number: int) -> tuple:
+        """
+        Those of one number.
+        """
     def places(self) -> list[tuple]:
         """
         Process and thread of each number of `place`, as the trace has them.
@@ -545,7 +549,12 @@ class TraceEvents:
         """
     def take(self) -> dict[str, numpy.ndarray[typing.Any, typing.Any]]:
         """
-        What was read since the last call, as arrays: phase (a letter's code), category and name (ids of strings, NONE where there is none), place, start_ns, duration_ns, id and "args.NAME" for the arguments; integers are NOT_GIVEN where there is none.
+        What was read since the last call, as arrays: phase (a letter's code), category and name (ids of strings, NONE where there is none), place, start_ns, duration_ns, id and "args.NAME" for the arguments; integers are NOT_GIVEN where there is none, as is the duration of a span.
+        """
+    @property
+    def bare_backslashes(self) -> bool:
+        """
+        Whether the backslashes of texts were not escaped.
         """
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -561,6 +570,11 @@ class TraceEvents:
     def is_whole(self) -> bool:
         """
         Whether the file was whole; after `finish`.
+        """
+    @property
+    def odd_numbers(self) -> bool:
+        """
+        Whether nan, inf or N/A stood in place of numbers.
         """
     @property
     def offset(self) -> int:

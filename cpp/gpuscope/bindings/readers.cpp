@@ -63,8 +63,9 @@ py::typing::Dict<py::str, py::array> take_events(TraceEvents& events, const std:
 
 /// TraceEvents and the names of its columns of arguments.
 struct EventReader {
-  EventReader(std::string_view phases, const std::vector<std::string>& integers, const std::vector<std::string>& texts)
-      : events(phases, integers, texts), names(integers) {
+  EventReader(std::string_view phases, const std::vector<std::string>& integers, const std::vector<std::string>& texts,
+              const std::vector<std::pair<std::string, std::string>>& aliases)
+      : events(phases, integers, texts, aliases), names(integers) {
     names.insert(names.end(), texts.begin(), texts.end());
   }
   TraceEvents events;
@@ -83,10 +84,15 @@ py::object tag(const EventReader& reader, const TraceEvents::Tag& found) {
   return py::none();
 }
 
+py::tuple place(const EventReader& reader, std::size_t number) {
+  const auto& [process, thread] = reader.events.places().at(number);
+  return py::make_tuple(tag(reader, process), tag(reader, thread));
+}
+
 py::typing::List<py::tuple> places(const EventReader& reader) {
   py::typing::List<py::tuple> all;
-  for (const auto& [process, thread] : reader.events.places()) {
-    all.append(py::make_tuple(tag(reader, process), tag(reader, thread)));
+  for (std::size_t number = 0; number < reader.events.places().size(); ++number) {
+    all.append(place(reader, number));
   }
   return all;
 }
@@ -167,10 +173,11 @@ py::tuple split_ranges(const std::vector<std::string>& texts) {
 void bind_readers(py::module_& module) {
   py::class_<EventReader>(module, "TraceEvents",
                           "Reads a trace in Chrome's format as it comes, and hands out columns of its events.")
-      .def(py::init<std::string_view, const std::vector<std::string>&, const std::vector<std::string>&>(),
-           py::arg("phases"), py::arg("integers"), py::arg("texts"),
+      .def(py::init<std::string_view, const std::vector<std::string>&, const std::vector<std::string>&,
+                    const std::vector<std::pair<std::string, std::string>>&>(),
+           py::arg("phases"), py::arg("integers"), py::arg("texts"), py::arg("aliases"),
            "`phases`: the letters of those to be read. `integers`, `texts`: the arguments to be read, as numbers or as "
-           "texts; lists and objects read as their JSON.")
+           "texts; lists and objects read as their JSON. `aliases`: pairs of a further name and one of these.")
       .def(
           "feed",
           [](EventReader& reader, const py::bytes& text) {
@@ -188,8 +195,9 @@ void bind_readers(py::module_& module) {
           "take", [](EventReader& reader) { return take_events(reader.events, reader.names); },
           "What was read since the last call, as arrays: phase (a letter's code), category and name (ids of strings, "
           "NONE where there is none), place, start_ns, duration_ns, id and \"args.NAME\" for the arguments; integers "
-          "are NOT_GIVEN where there is none.")
+          "are NOT_GIVEN where there is none, as is the duration of a span.")
       .def("places", &places, "Process and thread of each number of `place`, as the trace has them.")
+      .def("place", &place, py::arg("number"), "Those of one number.")
       .def(
           "find", [](const EventReader& reader, std::string_view text) { return reader.events.strings().find(text); },
           py::arg("text"), "The id of a text, NONE where it has not come.")
@@ -213,6 +221,12 @@ void bind_readers(py::module_& module) {
       .def_property_readonly(
           "offset", [](const EventReader& reader) { return reader.events.offset(); },
           "Where the last whole value ended, in bytes.")
+      .def_property_readonly(
+          "bare_backslashes", [](const EventReader& reader) { return reader.events.dialect().bare_backslashes; },
+          "Whether the backslashes of texts were not escaped.")
+      .def_property_readonly(
+          "odd_numbers", [](const EventReader& reader) { return reader.events.dialect().odd_numbers; },
+          "Whether nan, inf or N/A stood in place of numbers.")
       .def_property_readonly(
           "facts", [](const EventReader& reader) { return reader.events.facts(); },
           "Name and JSON of each value beside the events.");

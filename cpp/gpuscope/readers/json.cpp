@@ -17,6 +17,7 @@ constexpr bool is_space(char letter) noexcept {
   return letter == ' ' || letter == '\n' || letter == '\t' || letter == '\r';
 }
 constexpr bool is_digit(char letter) noexcept { return letter >= '0' && letter <= '9'; }
+constexpr bool is_letter(char letter) noexcept { return (letter | 0x20) >= 'a' && (letter | 0x20) <= 'z'; }
 
 /// The bytes of a word that equal `letter`, as their highest bits (Mycroft's test). Those behind the first such byte
 /// may be marked too.
@@ -93,8 +94,30 @@ std::string_view JsonScanner::text() {
   return {begin, static_cast<std::size_t>(at_++ - begin)};
 }
 
+/// A text in which only a quotation mark and a backslash are escaped.
+std::string_view JsonScanner::take_bare(const char* begin) {
+  dialect_.bare_backslashes = true;
+  scratch_.clear();
+  at_ = begin;
+  while (at_ < end_ && *at_ != '"') {
+    const bool is_escape = *at_ == '\\' && end_ - at_ > 1 && (at_[1] == '"' || at_[1] == '\\');
+    at_ += is_escape ? 1 : 0;
+    const char* const plain = at_++;
+    at_ = end_of_plain(at_, end_);
+    scratch_.append(plain, at_);
+  }
+  if (at_ == end_) {
+    throw TextEnded();
+  }
+  ++at_;
+  return scratch_;
+}
+
 /// Goes on from the first backslash.
 std::string_view JsonScanner::unescape(const char* begin) {
+  if (dialect_.bare_backslashes) {
+    return take_bare(begin);
+  }
   scratch_.assign(begin, at_);
   while (*at_ != '"') {
     if (end_ - at_ < 2) {
@@ -108,7 +131,11 @@ std::string_view JsonScanner::unescape(const char* begin) {
     if (known != std::string_view::npos) {
       scratch_ += kMeanings[known];
     } else if (escaped == 'u') {
-      uint32_t code = code_unit();
+      const std::optional<uint32_t> unit = code_unit();
+      if (!unit.has_value()) {
+        return take_bare(begin);
+      }
+      uint32_t code = *unit;
       // Two halves of a character beyond U+FFFF; one by itself is none, and becomes U+FFFD.
       if (code >= kHighSurrogates && code < kLowSurrogates) {
         if (at_ == end_ || (*at_ == '\\' && end_ - at_ < 2)) {
@@ -117,9 +144,9 @@ std::string_view JsonScanner::unescape(const char* begin) {
         if (*at_ == '\\' && at_[1] == 'u') {
           const char* const before = at_;
           at_ += 2;
-          const uint32_t low = code_unit();
-          if (low >= kLowSurrogates && low < kBehindSurrogates) {
-            code = 0x10000 + ((code - kHighSurrogates) << 10) + (low - kLowSurrogates);
+          const std::optional<uint32_t> low = code_unit();
+          if (low.has_value() && *low >= kLowSurrogates && *low < kBehindSurrogates) {
+            code = 0x10000 + ((code - kHighSurrogates) << 10) + (*low - kLowSurrogates);
           } else {
             at_ = before;
           }
@@ -127,7 +154,7 @@ std::string_view JsonScanner::unescape(const char* begin) {
       }
       base::append_utf8(scratch_, code);
     } else {
-      throw NoJson("an escape that JSON does not have", at_ - 1);
+      return take_bare(begin);
     }
     const char* const plain = at_;
     at_ = end_of_plain(at_, end_);
@@ -140,7 +167,8 @@ std::string_view JsonScanner::unescape(const char* begin) {
   return scratch_;
 }
 
-uint32_t JsonScanner::code_unit() {
+/// Of four hexadecimal digits; none where there are others.
+std::optional<uint32_t> JsonScanner::code_unit() {
   constexpr int kDigits = 4;
   if (end_ - at_ < kDigits) {
     throw TextEnded();
@@ -148,7 +176,7 @@ uint32_t JsonScanner::code_unit() {
   uint32_t code = 0;
   const auto [end, error] = std::from_chars(at_, at_ + kDigits, code, 16);
   if (error != std::errc{} || end != at_ + kDigits) {
-    throw NoJson("an escape without four hexadecimal digits", at_);
+    return std::nullopt;
   }
   at_ += kDigits;
   return code;
@@ -167,7 +195,7 @@ JsonValue JsonScanner::value(int depth) {
     skip_nested(depth);
     return read(JsonValue::Kind::Nested);
   }
-  if (is_digit(first) || (first == '-' && (end_ - at_ < 2 || at_[1] != 'I'))) {
+  if (is_digit(first) || (first == '-' && (end_ - at_ < 2 || !is_letter(at_[1])))) {
     skip_number();
     return read(JsonValue::Kind::Number);
   }
@@ -227,14 +255,18 @@ void JsonScanner::skip_number() {
 }
 
 void JsonScanner::skip_literal() {
-  constexpr std::array<std::string_view, 6> kLiterals = {"true", "false", "null", "NaN", "Infinity", "-Infinity"};
+  constexpr std::array<std::string_view, 13> kLiterals = {"true",      "false",    "null", "NaN", "Infinity",
+                                                          "-Infinity", "nan(ind)", "nan",  "inf", "-nan(ind)",
+                                                          "-nan",      "-inf",     "N/A"};
+  constexpr std::size_t kOdd = 6;  // from here on they are no JSON for Python either
   const std::string_view rest(at_, static_cast<std::size_t>(end_ - at_));
-  for (const std::string_view literal : kLiterals) {
-    if (rest.starts_with(literal)) {
-      at_ += literal.size();
+  for (std::size_t index = 0; index < kLiterals.size(); ++index) {
+    if (rest.starts_with(kLiterals[index])) {
+      at_ += kLiterals[index].size();
+      dialect_.odd_numbers = dialect_.odd_numbers || index >= kOdd;
       return;
     }
-    if (literal.starts_with(rest)) {
+    if (kLiterals[index].starts_with(rest)) {
       throw TextEnded();
     }
   }

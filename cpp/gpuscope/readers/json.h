@@ -24,6 +24,12 @@ class NoJson : public std::exception {
   const char* at_;
 };
 
+/// How a text differs from JSON, as traces that Kineto wrote on Windows do before PyTorch 2.1.
+struct JsonDialect {
+  bool bare_backslashes = false;  // within texts: from the first on a backslash stands for itself there
+  bool odd_numbers = false;       // nan, inf, nan(ind) or N/A: no values
+};
+
 /// One value of JSON (RFC 8259), and the literals NaN and Infinity, which Python writes.
 struct JsonValue {
   enum class Kind : uint8_t { Text, Number, Literal, Nested };
@@ -38,7 +44,7 @@ struct JsonValue {
 /// Control characters within texts are accepted, as some tools write them.
 class JsonScanner {
  public:
-  JsonScanner(const char* at, const char* end) : at_(at), end_(end) {}
+  JsonScanner(const char* at, const char* end, JsonDialect dialect = {}) : at_(at), end_(end), dialect_(dialect) {}
 
   /// Where reading goes on.
   const char* at() const noexcept { return at_; }
@@ -62,6 +68,8 @@ class JsonScanner {
   /// The text is valid until the next one is read.
   std::string_view text();
   JsonValue value() { return value(0); }
+  /// What was found so far, with what was known.
+  JsonDialect dialect() const noexcept { return dialect_; }
   /// Skips white space; whether nothing is left.
   bool is_at_end() noexcept;
 
@@ -73,10 +81,12 @@ class JsonScanner {
   void skip_number();
   void skip_literal();
   std::string_view unescape(const char* begin);
-  uint32_t code_unit();
+  std::string_view take_bare(const char* begin);
+  std::optional<uint32_t> code_unit();
 
   const char* at_;
   const char* end_;
+  JsonDialect dialect_;
   std::string scratch_;
 };
 

@@ -30,18 +30,22 @@ struct TraceEvents::Row {
   uint32_t name = store::kNone;
   Place place;
   int64_t start_ns = kNotGiven;
-  int64_t duration_ns = 0;
+  std::optional<int64_t> duration_ns;
   int64_t id = kNotGiven;
 };
 
 TraceEvents::TraceEvents(std::string_view phases, const std::vector<std::string>& integers,
-                         const std::vector<std::string>& texts)
+                         const std::vector<std::string>& texts,
+                         const std::vector<std::pair<std::string, std::string>>& aliases)
     : phases_(phases), integers_(integers.size()), texts_(texts.size()) {
   for (std::size_t column = 0; column < integers.size(); ++column) {
     arguments_[integers[column]] = {false, column};
   }
   for (std::size_t column = 0; column < texts.size(); ++column) {
     arguments_[texts[column]] = {true, column};
+  }
+  for (const auto& [alias, name] : aliases) {
+    arguments_[alias] = arguments_.at(name);
   }
   take();
 }
@@ -75,7 +79,7 @@ bool TraceEvents::is_whole() const noexcept {
 
 void TraceEvents::parse() {
   const char* const begin = unread_.data();
-  JsonScanner json(begin, begin + unread_.size());
+  JsonScanner json(begin, begin + unread_.size(), dialect_);
   const char* done = begin;
   std::optional<base::CorruptTrace> damage;
   try {
@@ -93,6 +97,7 @@ void TraceEvents::parse() {
     damage.emplace("", offset_ + static_cast<uint64_t>(error.at() - begin), error.what());
     is_damaged_ = true;
   }
+  dialect_ = json.dialect();
   const auto read = static_cast<std::size_t>(done - begin);
   unread_.erase(0, read);
   offset_ += read;
@@ -107,7 +112,7 @@ void TraceEvents::step(JsonScanner& json) {
   switch (state_) {
     case State::Start: {
       if (offset_ == 0 && json.at() == unread_.data() && std::string_view(unread_).starts_with(kByteOrderMark)) {
-        json = JsonScanner(json.at() + kByteOrderMark.size(), unread_.data() + unread_.size());
+        json = JsonScanner(json.at() + kByteOrderMark.size(), unread_.data() + unread_.size(), dialect_);
       }
       if (json.accept('{')) {
         state_ = State::Members;
@@ -167,7 +172,7 @@ void TraceEvents::read_member(JsonScanner& json) {
   json.value();
   const auto bytes = static_cast<std::size_t>(json.at() - begin);
   if (bytes <= kMostFactBytes) {
-    facts_.emplace_back(name, std::string(begin, bytes));
+    facts_.emplace_back(base::to_utf8(name), base::to_utf8({begin, bytes}));
   }
   is_first_ = false;
 }
@@ -269,7 +274,7 @@ void TraceEvents::append(const Row& row) {
   rows_.name.push_back(row.name);
   rows_.place.push_back(place_of(row.place));
   rows_.start_ns.push_back(row.start_ns);
-  rows_.duration_ns.push_back(row.duration_ns);
+  rows_.duration_ns.push_back(row.duration_ns.value_or(row.phase == 'X' ? kNotGiven : 0));
   rows_.id.push_back(row.id);
   for (std::size_t column = 0; column < integers_.size(); ++column) {
     rows_.integers[column].push_back(integers_[column]);

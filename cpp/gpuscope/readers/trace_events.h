@@ -27,7 +27,7 @@ struct EventColumns {
   std::vector<uint32_t> name;
   std::vector<uint32_t> place;                 // process and thread: a number of TraceEvents::places()
   std::vector<int64_t> start_ns;               // since the trace's own beginning
-  std::vector<int64_t> duration_ns;            // 0 where there is none
+  std::vector<int64_t> duration_ns;            // 0 where there is none; kNotGiven of a span without, or with no number
   std::vector<int64_t> id;                     // of an arrow
   std::vector<std::vector<int64_t>> integers;  // of the arguments that were asked for
   std::vector<std::vector<uint32_t>> texts;
@@ -52,8 +52,9 @@ class TraceEvents {
   using Place = std::pair<Tag, Tag>;
 
   /// `phases`: letters of those to be read. `integers`, `texts`: the arguments to be read, as numbers (which may stand
-  /// there as texts) or as texts; lists and objects read as their JSON.
-  TraceEvents(std::string_view phases, const std::vector<std::string>& integers, const std::vector<std::string>& texts);
+  /// there as texts) or as texts; lists and objects read as their JSON. `aliases`: further names of some of these.
+  TraceEvents(std::string_view phases, const std::vector<std::string>& integers, const std::vector<std::string>& texts,
+              const std::vector<std::pair<std::string, std::string>>& aliases = {});
 
   /// The next part of the file. Throws CorruptTrace, without a path, where it is no JSON; the events before that
   /// place remain.
@@ -73,6 +74,8 @@ class TraceEvents {
   /// The values beside the list as JSON, those of more than a MiB left out.
   const std::vector<std::pair<std::string, std::string>>& facts() const noexcept { return facts_; }
   const std::vector<Place>& places() const noexcept { return places_; }
+  /// How the file so far differs from JSON.
+  JsonDialect dialect() const noexcept { return dialect_; }
   const base::StringTable& strings() const noexcept { return strings_; }
   base::StringTable& strings() noexcept { return strings_; }
 
@@ -110,6 +113,7 @@ class TraceEvents {
   std::map<Place, uint32_t> numbers_;
   std::vector<Place> places_;
   std::vector<std::pair<std::string, std::string>> facts_;
+  JsonDialect dialect_;
   std::string unread_;
   std::size_t wait_for_ = 0;  // bytes: a value that is longer than what comes at once is not begun with each part
   uint64_t offset_ = 0;

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuscope.trace import Trace
 
 _MODULE = "nn.Module: "
-_FRAME = re.compile(r"(.*)\((\d+)\): (.*)", re.DOTALL)
+_FRAME = re.compile(r"(.*)\((\d{1,9})\): (.*)", re.DOTALL)
 _DTYPES = {
     "unsigned char": "uint8",
     "signed char": "int8",

@@ -24,8 +24,9 @@ WORK = ("kernel", "memcpy", "memset", "graph_launch")
 
 Column = np.ndarray[Any, Any]
 
-_HOUR_NS = 3600 * 10**9
+_EPOCH_NS = 600 * 10**9  # where all others begin later, a start of 0 is none
 _MANY = 16  # later rows of a stream that a row lies over; launches that overlap on purpose lie over one or two
+_LISTED = 5
 _NOUNS = {
     "kernel": "kernel",
     "memcpy": "copy",
@@ -66,6 +67,7 @@ class Checks:
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()  # by what is wrong, and table
         self._first_ns = MOST_NS
+        self._skipped: Counter[str] = Counter()
         self.notes: list[str] = []  # others, for the audit
 
     def see(self, start_ns: Column) -> None:
@@ -83,7 +85,7 @@ class Checks:
         """
         self.see(start_ns)
         has_start = (start_ns >= 0) & (start_ns < MOST_NS)
-        if _HOUR_NS < self._first_ns < MOST_NS:
+        if _EPOCH_NS < self._first_ns < MOST_NS:
             has_start &= start_ns != 0
         has_length = (duration_ns >= 0) & (duration_ns < MOST_NS)
         flags = np.zeros(len(start_ns), np.uint16)
@@ -125,6 +127,11 @@ class Checks:
         """Counts rows that a reader itself leaves out."""
         self.count(table, _LEFT_OUT, rows)
 
+    def skip(self, what: str, rows: int) -> None:
+        """Counts events that the reader knows nothing of, by their name."""
+        if rows:
+            self._skipped[what] += rows
+
     def facts(self, given: Mapping[str, str]) -> dict[str, str]:
         """Facts of the info that tell the audit; counts and notes are added to those that are given."""
         found: dict[str, str] = {}
@@ -139,12 +146,16 @@ class Checks:
         notes = [
             f"{said}: {listed}; {why}"
             for what, said, why in (
-                (_LEFT_OUT, "left out", "the file has no usable start for them"),
+                (_LEFT_OUT, "left out", "the file has no usable time for them"),
                 (_NO_DURATION, "duration not read", "in the file it is negative or no number, here it is 0"),
                 (_UNNAMED, "without a name in the file", f"here it is {NO_NAME}"),
             )
             if (listed := self._list(what))
         ] + self.notes
+        if self._skipped:
+            most = ", ".join(f"{rows:,} of {what}" for what, rows in self._skipped.most_common(_LISTED))
+            more = len(self._skipped) - _LISTED
+            notes.append(f"in the file and not read: {most}{f' and {more:,} others' if more > 0 else ''}")
         return found | ({"session.notes": "\n".join([given.get("session.notes", ""), *notes]).strip()} if notes else {})
 
     def _list(self, what: str) -> str:

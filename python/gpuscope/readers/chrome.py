@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import zlib
 from abc import ABC, abstractmethod
@@ -16,12 +15,17 @@ from gpuscope import _core
 from gpuscope.errors import CorruptTrace
 from gpuscope.paths import open_file
 from gpuscope.readers.checks import NO_NAME, Column
-from gpuscope.readers.tables import NONE, Strings, Tables
+from gpuscope.readers.tables import NONE, Lookup, Strings, Tables, json_of
+from gpuscope.text import brief
 
 Batch = Mapping[str, Column]
 
 _GZIP = b"\x1f\x8b"
 _PART = 1 << 20  # bytes that are read at once: columns of events take about as much again
+_COMPRESSED = 1 << 16  # bytes of gzip's that are read at once
+_MOST_EXPANDED = 100  # times the size of a compressed file; traces reach 22
+_LEAST_ROOM = 1 << 20  # bytes that any compressed file may have
+_MOST_HELD = 64  # parts
 _INTEGERS = (
     "correlation",
     "External id",
@@ -62,8 +66,10 @@ _TEXTS = (
     "memset_details",
     "step_name",
 )
-_ROWS_AT_ONCE = 1 << 16
-_PHASES = "XMsfibe"
+# Of Kineto's first versions.
+_ALIASES = [("external id", "External id"), ("Input dims", "Input Dims")]
+_PHASES = "XMsfibeBC"
+_NOT_READ = {ord("B"): "events with separate ends", ord("C"): "counters"}
 
 
 class EventMapper(ABC):
@@ -78,21 +84,31 @@ class EventMapper(ABC):
         self.tables = Tables()
         self.names: dict[int, str] = {}  # of threads and streams, by place
         self.processes: dict[int, str] = {}
+        self.process_names: dict[int | str | None, str] = {}  # the same, by what the trace calls the process
         self._no_name = events.intern(NO_NAME)
 
     def take(self, batch: Batch, word: Callable[[str], int]) -> None:
         """Maps a part of the events; `word` is the id of a text, NONE where none has come yet."""
         batch = {**batch, "flags": np.zeros(len(batch["phase"]), np.uint16)}
         self.tables.checks.see(batch["start_ns"][batch["phase"] == ord("X")])
+        for phase, what in _NOT_READ.items():
+            self.tables.checks.skip(what, int(np.count_nonzero(batch["phase"] == phase)))
         named = np.flatnonzero((batch["phase"] == ord("M")) & (batch["args.name"] != NONE))
         if len(named):
             columns = (batch[name][named].tolist() for name in ("place", "args.name", "name"))
             for place, text, what in zip(*columns, strict=True):
                 if what == word("thread_name"):
                     self.names[place] = self.events.string(text)
-                elif what == word("process_name"):
-                    self.processes.setdefault(place, self.events.string(text))
+                elif what == word("process_name") and place not in self.processes:
+                    name = self.processes[place] = self.events.string(text)
+                    self.process_names[self.events.place(place)[0]] = name
         self.map(batch, word)
+
+    def skip(self, batch: Batch, which: Column) -> None:
+        """Counts the rows among `which`, by category, as such that are not read."""
+        categories, counts = np.unique(batch["category"][which], return_counts=True)
+        for category, rows in zip(categories.tolist(), counts.tolist(), strict=True):
+            self.tables.checks.skip("no category" if category == NONE else brief(self.events.string(category)), rows)
 
     def rows(self, table: str, batch: Batch, which: Column) -> Column:
         """The numbers of the rows among `which` that the table can hold, repaired in the batch where they need it."""
@@ -132,26 +148,31 @@ def read_parts(file: BinaryIO, path: str) -> Iterator[bytes]:
     """The file's bytes, decompressed where it is gzip's; its end, cut off or not, is the end.
 
     Raises:
-        CorruptTrace: what is compressed is damaged.
+        CorruptTrace: what is compressed is damaged, or has more than 100 times the size of the file.
     """
-    part = file.read(_PART)
+    part = file.read(_COMPRESSED)
     if not part.startswith(_GZIP):
         while part:
             yield part
             part = file.read(_PART)
         return
     stream = zlib.decompressobj(wbits=31)
+    room = max(_MOST_EXPANDED * os.fstat(file.fileno()).st_size, _LEAST_ROOM)
     try:
         while part:
             text = stream.decompress(part, _PART)
+            room -= len(text)
+            if room < 0:
+                why = f"it has more than {_MOST_EXPANDED} times the size of the file, and is no trace"
+                raise CorruptTrace(f"{path!r} cannot be decompressed: {why}", path, 0)
             if text:
                 yield text
             part = stream.unconsumed_tail
             if stream.eof:  # a file may have several streams, one behind the other, and zeros behind the last
                 part = stream.unused_data.lstrip(b"\0")
                 stream = zlib.decompressobj(wbits=31)
-            if len(part) < 1 << 16:
-                part += file.read(_PART)
+            if len(part) < _COMPRESSED:
+                part += file.read(_COMPRESSED)
     except zlib.error as error:
         raise CorruptTrace(f"{path!r} cannot be decompressed: {error}", path, 0) from error
 
@@ -175,7 +196,7 @@ def read_chrome_trace(
         GpuscopeError: it cannot be read at all.
     """
     name = os.fspath(path)
-    events = _core.TraceEvents(_PHASES, list(_INTEGERS), list(_TEXTS))
+    events = _core.TraceEvents(_PHASES, list(_INTEGERS), list(_TEXTS), _ALIASES)
     known: dict[str, int] = {}
 
     def word(text: str) -> int:
@@ -196,9 +217,9 @@ def read_chrome_trace(
         if mapper is None:
             held.append(batch)
             chosen = choose(batch, events)
-            if chosen is None:
+            if chosen is None and len(held) < _MOST_HELD:
                 return
-            mapper = chosen(events)
+            mapper = (chosen or default)(events)
             for each in held:
                 mapper.take(each, word)
             held.clear()
@@ -228,12 +249,11 @@ def read_chrome_trace(
             raise CorruptTrace(f"{name!r} is no trace: it has no list of traceEvents", name, 0)
         raise CorruptTrace(f"{name!r} is no trace of {mapper.tool}: {mapper.wanted}", name, 0)
     facts = {} if events.is_whole else {"file.truncated_at": str(events.offset)}
-    document: dict[str, Any] = {}
-    for key, text in events.facts:
-        try:
-            document[key] = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
+    if events.bare_backslashes:
+        mapper.tables.checks.notes.append("backslashes are not escaped in the file, and were read as they are")
+    if events.odd_numbers:
+        mapper.tables.checks.notes.append("nan, inf and N/A in place of numbers in the file were read as no numbers")
+    document = {key: json_of(text) for key, text in events.facts}
     return mapper.finish(Strings(events.strings()), facts, document)
 
 
@@ -281,22 +301,15 @@ def arrows_of(rows: Mapping[str, Column], arrows: Mapping[str, Column]) -> Colum
     """The id of the first arrow that begins, or ends, with each row; -1 where there is none."""
     if not arrows:
         return np.full(len(rows["start_ns"]), -1, np.int64)
-    order = np.lexsort((arrows["start_ns"], arrows["place"]))
-    place, start, ids = (arrows[name][order] for name in ("place", "start_ns", "id"))
-    del order
-    found = np.full(len(rows["start_ns"]), -1, np.int64)
-    for begin in range(0, len(found), _ROWS_AT_ONCE):
-        part = slice(begin, begin + _ROWS_AT_ONCE)
-        row_place, row_start = rows["place"][part], rows["start_ns"][part]
-        for lane in np.unique(row_place).tolist():
-            first, last = np.searchsorted(place, np.array([lane, lane + 1], place.dtype))
-            of_lane = np.flatnonzero(row_place == lane)
-            at = np.searchsorted(start[first:last], row_start[of_lane]) + first
-            inside = at < last
-            at, of_lane = at[inside], of_lane[inside]
-            same = start[at] == row_start[of_lane]
-            found[begin + of_lane[same]] = ids[at[same]]
-    return found
+    times = np.unique(arrows["start_ns"])
+
+    def key(of: Mapping[str, Column]) -> Column:
+        """A number of each place and time at which an arrow is; -1 of others."""
+        at = np.minimum(np.searchsorted(times, of["start_ns"]), len(times) - 1)
+        return np.where(times[at] == of["start_ns"], of["place"].astype(np.int64) * len(times) + at, -1)
+
+    row, is_found = Lookup(key(arrows), np.arange(len(arrows["id"]), dtype=np.uint32), least=0).find(key(rows))
+    return np.where(is_found, arrows["id"][np.where(is_found, row, 0)], -1)
 
 
 def names_of_threads(mapper: EventMapper, strings: Strings) -> dict[str, list[int]]:

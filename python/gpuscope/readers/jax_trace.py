@@ -25,11 +25,12 @@ from gpuscope.readers.tables import (
 )
 
 _PROCESS = re.compile(r"/(?:host|device):")
-_GPU = re.compile(r"/device:GPU:(\d+)")
-_STREAM = re.compile(r"Stream #(\d+)")
+_GPU = re.compile(r"(?a)/device:GPU:(\d{1,9})(?!\d)")
+_STREAM = re.compile(r"(?a)Stream #(\d{1,9})(?!\d)")
 _DRIVER_CALL = re.compile(r"cu[A-Z]|cuda[A-Z]")
 _PYTHON = re.compile(r"\$(.*):(\d+) (.*)", re.DOTALL)
 _DETAIL = re.compile(r"(\w+):(\S+)")
+_MOST_DETAILS = 1000  # characters that are looked at
 _COPY_KINDS = {
     "H2D": CopyKind.HOST_TO_DEVICE,
     "D2H": CopyKind.DEVICE_TO_HOST,
@@ -52,7 +53,6 @@ class JaxEvents(EventMapper):
 
     def __init__(self, events: _core.TraceEvents) -> None:
         super().__init__(events)
-        self._streams = np.zeros((0, 3), np.int64)  # by place: 1 for a stream, 2 for what is left out; device; stream
         self._is_call = Meanings(events, lambda name: (int(_DRIVER_CALL.match(name) is not None),))
         self._functions = Meanings(events, self._function)
         self._kernels = Meanings(events, _kernel)
@@ -68,23 +68,21 @@ class JaxEvents(EventMapper):
 
     def map(self, batch: Batch, word: Callable[[str], int]) -> None:
         """Adds what a part of the events says to the tables."""
-        self._find_streams()
         spans = batch["phase"] == ord("X")
-        of_place = self._streams[batch["place"]]
+        of_place = self._streams_of(batch["place"])
         self._add_host(batch, spans & (of_place[:, 0] == 0))
         self._add_work(batch, spans & (of_place[:, 0] == 1), of_place)
 
-    def _find_streams(self) -> None:
-        places = self.events.places()
-        processes = {places[place][0]: name for place, name in self.processes.items()}
-        found = []
-        for place, (process, _) in enumerate(places):
-            device = _GPU.match(processes.get(process, ""))
-            stream = _STREAM.match(self.names.get(place, ""))
-            is_device = processes.get(process, "").startswith("/device:")
-            kind = 1 if device and stream else 2 if is_device else 0
-            found.append((kind, int(device[1]) if device else 0, int(stream[1]) if stream else 0))
-        self._streams = np.array(found, np.int64).reshape(-1, 3)
+    def _streams_of(self, place: Column) -> Column:
+        """Of each row 1 for a stream and 2 for what is left out, the device, and the stream."""
+        distinct, rows = np.unique(place, return_inverse=True)
+        return np.array([self._stream(each) for each in distinct.tolist()], np.int64).reshape(-1, 3)[rows]
+
+    def _stream(self, place: int) -> tuple[int, int, int]:
+        process = self.process_names.get(self.events.place(place)[0], "")
+        device, stream = _GPU.match(process), _STREAM.match(self.names.get(place, ""))
+        kind = 1 if device and stream else 2 if process.startswith("/device:") else 0
+        return kind, int(device[1]) if device else 0, int(stream[1]) if stream else 0
 
     def _function(self, name: str) -> tuple[int, int]:
         """Whether it is a function of Python's, and its name as torch writes it."""
@@ -176,6 +174,10 @@ _SIZES = (
 )
 
 
+def _details(text: str) -> dict[str, str]:
+    return dict(_DETAIL.findall(text[:_MOST_DETAILS]))
+
+
 def _number(text: str, default: int = 0, most: int = NONE) -> int:
     value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else default
     return value if value < most else default
@@ -183,18 +185,18 @@ def _number(text: str, default: int = 0, most: int = NONE) -> int:
 
 def _kernel(details: str) -> tuple[int, ...]:
     """Of ``regs:32 static_shared:0 dynamic_shared:0 grid:8,1,1 block:128,1,1 occ_pct:50`` the numbers of `_SIZES`."""
-    given = dict(_DETAIL.findall(details))
+    given = _details(details)
     axes = [[*given.get(what, "").split(","), "", "", ""][:3] for what in ("grid", "block")]
     resources = (given.get(what, "") for what in ("regs", "static_shared", "dynamic_shared"))
     return (*(_number(size, 1) for each in axes for size in each), *map(_number, resources))
 
 
 def _size(details: str) -> tuple[int]:
-    return (_number(dict(_DETAIL.findall(details)).get("size", ""), most=MOST_NS),)
+    return (_number(_details(details).get("size", ""), most=MOST_NS),)
 
 
 def _memories(details: str) -> tuple[int, int]:
     """Of ``kind_src:host kind_dst:device size:4 dest:0 async:1`` from what memory to what."""
-    given = dict(_DETAIL.findall(details))
+    given = _details(details)
     source, destination = (memory_kind(_MEMORY.get(given.get(each, ""), "")) for each in ("kind_src", "kind_dst"))
     return source, destination

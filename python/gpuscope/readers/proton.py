@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from gpuscope import _core
 from gpuscope._core import RegionKind, Work
 from gpuscope.errors import CorruptTrace
 from gpuscope.paths import open_file
+from gpuscope.readers.checks import NO_NAME, Checks
 from gpuscope.readers.chrome import Batch, EventMapper, Meanings, arrows_of, names_of_threads, read_parts
 from gpuscope.readers.tables import (
     ABSENT_OF_TRACES,
@@ -28,10 +28,12 @@ from gpuscope.readers.tables import (
     json_of,
     kept,
     not_recorded,
+    parse,
 )
 from gpuscope.text import brief
 
-_STREAM = re.compile(r"(?:.*?(?:Device|GPU):? ?(\d+).*?)?Stream:? ?(\d+)")
+_STREAM = re.compile(r"(?a)(?:.*?(?:Device|GPU):? ?(\d{1,9}).*?)?Stream:? ?(\d{1,9})")
+_MOST_OF_NAME = 200  # characters of a lane's name that are looked at
 _SCOPES = ("scope", "metric")
 _MOST_DEEP = 500
 # Lanes of graphs and GPUs are numbered from here on, with a GPU's number in front of its streams'.
@@ -73,6 +75,7 @@ class ProtonEvents(EventMapper):
         """Keeps what is needed of the scopes, kernels and arrows: they are joined when all are there."""
         spans = (batch["phase"] == ord("X")) & (batch["category"] != NONE)
         of_scopes = [each for each in map(word, _SCOPES) if each != NONE]
+        self.skip(batch, (batch["phase"] == ord("X")) & ~np.isin(batch["category"], [*of_scopes, word("kernel")]))
         names = ("start_ns", "duration_ns", "place", "name")
         for table, which, into in (
             ("region", np.isin(batch["category"], of_scopes), self._scopes),
@@ -103,7 +106,8 @@ class ProtonEvents(EventMapper):
         """By place: the number of the GPU and the stream, and whether it is a thread's."""
         streams, threads = [], []
         for place, (_, lane) in enumerate(self.events.places()):
-            named = _STREAM.match(self.names.get(place, "") or (lane if isinstance(lane, str) else ""))
+            name = self.names.get(place, "") or (lane if isinstance(lane, str) else "")
+            named = _STREAM.match(name[:_MOST_OF_NAME])
             number = lane if isinstance(lane, int) and 0 <= lane < 1 << 48 else 0
             device, stream = divmod(max(number - _GPU_LANES, 0), _GPU_STRIDE)
             if named:
@@ -198,12 +202,12 @@ def read_proton_tree(path: str | os.PathLike[str]) -> _core.Store:
     with open_file(name) as file:
         text = b"".join(read_parts(file, name))
     try:
-        document = json.loads(text)
+        document = parse(text)
     except (ValueError, RecursionError) as error:
         raise CorruptTrace(f"{name!r} is no JSON, or cut off: {brief(str(error))}", name, 0) from error
     objects = [each for each in document if isinstance(each, dict)] if isinstance(document, list) else []
     roots = [each for each in objects if "frame" in each]
-    strings = Strings()
+    strings, checks = Strings(), Checks()
     paths: list[tuple[int, int, int]] = []
     totals: list[tuple[int, int, int, int]] = []  # path, name, count, ns
     waiting = [(root, NONE, 0) for root in reversed(roots)]
@@ -211,21 +215,24 @@ def read_proton_tree(path: str | os.PathLike[str]) -> _core.Store:
         node, path_above, depth = waiting.pop()
         frame, metrics = node.get("frame"), node.get("metrics")
         text_of = frame.get("name") if isinstance(frame, dict) else None
-        label = text_of if isinstance(text_of, str) else "?"
+        label = text_of if isinstance(text_of, str) and text_of else NO_NAME
         below = node.get("children")
         children = [each for each in below if isinstance(each, dict)] if isinstance(below, list) else []
         spent = _figure(metrics, "time (ns)")
+        if spent is None:
+            checks.count("kernel", "zero_time", 1)
+        elif spent and label == NO_NAME:
+            checks.count("kernel", "unnamed", 1)
         if spent and not children:
-            totals.append((path_above, strings(label), max(_figure(metrics, "count"), 1), spent))
+            totals.append((path_above, strings(label), max(_figure(metrics, "count") or 1, 1), spent))
             continue
         inner = path_above
-        if label != "ROOT":
+        if label != "ROOT" and depth < _MOST_DEEP:  # what is deeper is in the last one
             inner = len(paths)
             paths.append((path_above, strings(label), depth))
-            if spent:
-                totals.append((inner, strings(label), max(_figure(metrics, "count"), 1), spent))
-        if depth < _MOST_DEEP:
-            waiting += [(child, inner, depth + (label != "ROOT")) for child in reversed(children)]
+        if spent and label != "ROOT":
+            totals.append((inner, strings(label), max(_figure(metrics, "count") or 1, 1), spent))
+        waiting += [(child, inner, depth + (label != "ROOT")) for child in reversed(children)]
     if not totals:
         raise CorruptTrace(f"{name!r} is no tree of Proton: no frame in it has a metric 'time (ns)'", name, 0)
     above, label_of, depths = np.array(paths, np.int64).reshape(-1, 3).T
@@ -256,13 +263,14 @@ def read_proton_tree(path: str | os.PathLike[str]) -> _core.Store:
     }
     if listed := _devices(devices, strings):
         tables["device"] = listed
+    facts |= checks.facts(facts)
     return _core.make_store(tables, list(strings.ids), list(facts.items()))
 
 
-def _figure(metrics: Any, name: str) -> int:
-    value = metrics.get(name) if isinstance(metrics, dict) else None
-    usable = isinstance(value, (int, float)) and 0 < value < MOST_NS
-    return int(value) if usable and value is not None else 0
+def _figure(metrics: Any, name: str) -> int | None:
+    """A metric, 0 where there is none, and None where it is no number, or none that can be."""
+    value = metrics.get(name, 0) if isinstance(metrics, dict) else 0
+    return int(value) if isinstance(value, (int, float)) and 0 <= value < MOST_NS else None
 
 
 def _devices(listed: list[dict[str, Any]], strings: Strings) -> dict[str, Column]:

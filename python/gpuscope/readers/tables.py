@@ -16,9 +16,11 @@ from gpuscope.readers.checks import MOST_NS as MOST_NS
 from gpuscope.readers.checks import NOT_GIVEN as NOT_GIVEN
 from gpuscope.readers.checks import WORK, Checks, find_impossible
 from gpuscope.readers.checks import Column as Column
+from gpuscope.text import brief
 
 NONE = _core.NONE
 
+_MOST_DIGITS = 20  # of an integer; those of 64 bits have 19
 _MOST_NARROW = 1 << 16  # rows of a table that two bytes refer to: the last stands for those beyond
 _RANGE = "range"  # no table: regions that nest in nothing, until they are put behind the others
 _INSTANTS = ("mark", "allocation", "failed_allocation")  # of a thread
@@ -75,8 +77,8 @@ class Strings:
         self.ids: dict[str, int] = {text: number for number, text in enumerate(first)}
 
     def __call__(self, text: str) -> int:
-        """The text's id."""
-        return self.ids.setdefault(text, len(self.ids))
+        """The text's id; halves of characters are replaced."""
+        return self.ids.setdefault(well_formed(text), len(self.ids))
 
     def of(self, texts: Iterable[str]) -> Column:
         """The ids of many."""
@@ -404,10 +406,10 @@ class Tables:
         if not len(rows):
             return
         longest, row = max(over.tolist()), int(rows[np.argmax(over)])
-        label = "one of the copies and fills"
+        label = "a copy or fill"
         if "kernel" in work and row < len(work["kernel"]["variant"]):  # kernels come first
             variant = work["kernel"]["variant"][row]
-            label = _core.demangle(texts[self._variants.columns()[0][variant]])
+            label = brief(_core.demangle(texts[self._variants.columns()[0][variant]]))
         self.checks.notes.append(
             f"impossible duration: {label}, {columns[2][row] / 1e6:,.3f} ms, lies over the "
             f"next {longest:,} rows of its stream, which runs one after the other"
@@ -467,21 +469,41 @@ def _of_captures(name: str) -> str:
 
 def _within(start_ns: Column, thread: Column, begins: Column, ends: Column) -> Column:
     """The rows of any thread between a begin and the next end of the same thread; without one, all that follow."""
-    opened, closed = [], []
-    for each in np.unique(thread[begins]).tolist():
-        of_begins, of_ends = (np.sort(start_ns[which & (thread == each)]) for which in (begins, ends))
-        opened.append(of_begins)
-        closed.append(np.append(of_ends, np.iinfo(np.int64).max)[np.searchsorted(of_ends, of_begins, "right")])
-    before = [np.searchsorted(np.sort(np.concatenate(edges)), start_ns) for edges in (opened, closed)]
-    return np.flatnonzero(before[0] > before[1])
+    order = np.flatnonzero(begins | ends)
+    order = order[np.lexsort((begins[order], start_ns[order], thread[order]))]  # of equal times the end is first
+    edges, is_end = np.append(order, 0), np.append(ends[order], False)
+    place = np.arange(len(order) + 1)
+    next_end = np.minimum.accumulate(np.where(is_end, place, len(order))[::-1])[::-1]
+    begin = np.flatnonzero(begins[order])
+    end = next_end[begin]
+    is_closed = (end < len(order)) & (thread[edges[end]] == thread[order[begin]])
+    opened = np.sort(start_ns[order[begin]])
+    closed = np.sort(np.where(is_closed, start_ns[edges[end]], np.iinfo(np.int64).max))
+    return np.flatnonzero(np.searchsorted(opened, start_ns) > np.searchsorted(closed, start_ns))
+
+
+def parse(text: str | bytes) -> Any:
+    """What a text is in JSON, with floats for integers that have more digits than those of 64 bits.
+
+    Raises:
+        ValueError: it is no JSON.
+        RecursionError: it is nested too deep.
+    """
+    return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < _MOST_DIGITS else float(digits))
 
 
 def json_of(text: str) -> Any:
-    """What a text is in JSON; None where it is none."""
+    """As `parse`, without halves of characters; None where it is no JSON."""
     try:
-        return json.loads(text)
+        value = parse(text)
+        return parse(well_formed(json.dumps(value, ensure_ascii=False))) if "\\u" in text else value
     except (ValueError, RecursionError):
         return None
+
+
+def well_formed(text: str) -> str:
+    """The text with the replacement character for halves of characters, which are no Unicode."""
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def memory_kind(name: str) -> int:

@@ -78,7 +78,9 @@ class TorchEvents(EventMapper):
     """Operators, annotations, Python functions, driver calls, GPU work and memory; other events are left out."""
 
     tool = "torch.profiler"
-    wanted = f"none of its events is one of {', '.join(_KNOWN)}"
+    wanted = (
+        "none of its events is one of cpu_op, user_annotation, cuda_runtime, cuda_driver, kernel, gpu_memcpy, gpu_memset"
+    )
 
     def __init__(self, events: _core.TraceEvents) -> None:
         super().__init__(events)
@@ -108,9 +110,10 @@ class TorchEvents(EventMapper):
 
     def map(self, batch: Batch, word: Callable[[str], int]) -> None:
         """Adds what a part of the events says to the tables."""
-        batch = {**batch, "category": self._categories(batch["category"])[0]}
-        phase, category = batch["phase"], batch["category"]
+        phase, (category,) = batch["phase"], self._categories(batch["category"])
         spans = phase == ord("X")
+        self.skip(batch, spans & (category < 0))
+        batch = {**batch, "category": category}
 
         def rows_of(table: str, *names: str) -> Column:
             return self.rows(table, batch, spans & np.isin(category, [_CATEGORIES[name] for name in names]))
@@ -196,7 +199,9 @@ class TorchEvents(EventMapper):
         keys, of_ends = (zip(edges["place"].tolist(), edges["id"].tolist(), strict=True) for edges in (begins, ends))
         ended = dict(zip(of_ends, ends["start_ns"].tolist(), strict=True))
         end_ns = np.array([ended.get(key, -1) for key in keys], np.int64)
-        rows = np.flatnonzero((begins["number"] != NOT_GIVEN) & (end_ns >= begins["start_ns"]))
+        is_range = begins["number"] != NOT_GIVEN
+        rows = np.flatnonzero(is_range & (end_ns >= begins["start_ns"]))
+        self.tables.checks.left_out("region", int(np.count_nonzero(is_range)) - len(rows))
         if not len(rows):
             return
         places = self.events.places()
@@ -324,7 +329,7 @@ class TorchEvents(EventMapper):
 
     def _facts(self, document: Mapping[str, Any]) -> dict[str, str]:
         process = min(self.processes, default=None)
-        pid = self.events.places()[process][0] if process is not None else 0
+        pid = self.events.place(process)[0] if process is not None else 0
         memory = () if self.tables.count("allocation") else ("allocations, without profile_memory",)
         facts = {
             "session.notes": f"{_NOTE}\n{absent(self.tool, (*memory, *_ABSENT))}",
@@ -361,7 +366,11 @@ def _devices(document: Mapping[str, Any], strings: Strings) -> dict[str, Column]
         "capability_minor": "computeMinor",
         "memory_bytes": "totalGlobalMem",
     }
-    found = {column: np.array([_integer(each.get(key)) for each in listed]) for column, key in columns.items()}
+    most = {"memory_bytes": MOST_NS}
+    found = {
+        column: np.array([_integer(each.get(key), most=most.get(column, NONE)) for each in listed], np.int64)
+        for column, key in columns.items()
+    }
     return found | {"name": strings.of(str(each.get("name", "")) for each in listed)}
 
 

@@ -72,10 +72,37 @@ TEST(JsonScanner, TellsValuesApart) {
 
 TEST(JsonScanner, SaysWhatIsNoJson) {
   for (const std::string_view json : {"nul ", "tree", "01 ", "1. ", "-x", "1e ", "[1 2]", "{1: 2}", "{\"a\" 1}", "[,]",
-                                      "{\"a\": 1,}", R"("\x")", R"("\u12g4")", "]", "\x01"}) {
+                                      "{\"a\": 1,}", "[nanx]", "-in ", "N/B", "]", "\x01"}) {
     JsonScanner scanner(json.data(), json.data() + json.size());
     EXPECT_THROW(scanner.value(), NoJson) << json;
   }
+}
+
+TEST(JsonScanner, BackslashesThatAreNotEscapedStandForThemselves) {
+  EXPECT_EQ(text_of(R"("torch\nn\modules\module.py")"), "torch\\nn\\modules\\module.py");
+  EXPECT_EQ(text_of(R"("C:\new\utils\x")"), "C:\\new\\utils\\x");
+  EXPECT_EQ(text_of(R"("\u12g4")"), "\\u12g4");
+  EXPECT_EQ(text_of(R"("\ud83d\u1")"), "\\ud83d\\u1");
+  EXPECT_EQ(text_of(R"("\q \"quoted\" \\server")"), "\\q \"quoted\" \\server");
+  const std::string_view two = R"("a\b.py" "\qc\d.py" "torch\nn\functional.py")";
+  JsonScanner scanner(two.data(), two.data() + two.size());
+  EXPECT_EQ(scanner.text(), "a\b.py");
+  EXPECT_FALSE(scanner.dialect().bare_backslashes);
+  EXPECT_EQ(scanner.text(), "\\qc\\d.py");
+  EXPECT_TRUE(scanner.dialect().bare_backslashes);
+  EXPECT_EQ(scanner.text(), "torch\\nn\\functional.py");
+}
+
+TEST(JsonScanner, NumbersThatAreNoneAreLiterals) {
+  for (const std::string_view json : {"nan ", "-nan,", "nan(ind)", "-nan(ind)}", "inf]", "-inf ", "N/A,"}) {
+    JsonScanner scanner(json.data(), json.data() + json.size());
+    EXPECT_EQ(scanner.value().kind, JsonValue::Kind::Literal) << json;
+    EXPECT_TRUE(scanner.dialect().odd_numbers);
+  }
+  const std::string_view pythons = "[NaN, Infinity, -Infinity]";
+  JsonScanner scanner(pythons.data(), pythons.data() + pythons.size());
+  scanner.value();
+  EXPECT_FALSE(scanner.dialect().odd_numbers);
 }
 
 TEST(JsonScanner, TextsThatEndTooEarlyMayGoOn) {

@@ -142,6 +142,30 @@ TEST(TraceEvents, NamesThatAreNoUtf8AreMadeValid) {
   EXPECT_EQ(events.strings()[rows.name[0]], "a\xEF\xBF\xBD");
 }
 
+TEST(TraceEvents, WhatIsNoJsonOnWindowsIsReadAcrossParts) {
+  const std::string_view text =
+      R"([{"ph": "X", "name": "torch\_x\nn.py", "dur": -nan(ind)}, {"ph": "X", "name": "\next", "dur": 1}])";
+  TraceEvents events = reader();
+  for (const char letter : text) {
+    events.feed({&letter, 1});
+  }
+  events.finish();
+  const EventColumns rows = events.take();
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_EQ(events.strings()[rows.name[0]], "torch\\_x\\nn.py");
+  EXPECT_EQ(events.strings()[rows.name[1]], "\\next");
+  EXPECT_EQ(rows.duration_ns, (std::vector<int64_t>{kNotGiven, 1000}));
+  EXPECT_TRUE(events.dialect().bare_backslashes);
+  EXPECT_TRUE(events.dialect().odd_numbers);
+}
+
+TEST(TraceEvents, ArgumentsMayHaveFurtherNames) {
+  TraceEvents events("X", {"External id"}, {}, {{"external id", "External id"}});
+  const EventColumns rows = read_whole(events, R"([{"ph": "X", "args": {"external id": 7}}])");
+  EXPECT_EQ(rows.integers[0][0], 7);
+  EXPECT_EQ(rows.duration_ns[0], kNotGiven);
+}
+
 TEST(TraceEvents, WrongBytesNeverDoMoreThanThrow) {
   std::mt19937 random(20'24);  // NOLINT(bugprone-random-generator-seed): failures repeat
   for (int round = 0; round < 3000; ++round) {

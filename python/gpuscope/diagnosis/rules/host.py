@@ -20,7 +20,7 @@ from gpuscope.diagnosis.steps import Array, covered_ns
 from gpuscope.memory.call_stacks import is_program
 from gpuscope.units import format_digits, format_seconds
 
-_FUNCTION = re.compile(r"^(?P<file>[^<].*)\((?P<line>\d+)\): (?P<function>.+)$")
+_FUNCTION = re.compile(r"^(?P<file>[^<].*)\((?P<line>\d{1,9})\): (?P<function>.+)$")
 _MOST_LINES = 3
 
 
