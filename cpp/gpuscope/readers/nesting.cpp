@@ -38,10 +38,10 @@ Nesting nest(const Spans& spans, std::span<const uint32_t> name, std::span<const
     while (!inside.empty() && has_ended(inside.back())) {
       inside.pop_back();
     }
-    std::size_t depth = inside.size();
-    while (depth > 0 && (has_ended(inside[depth - 1]) || end_of(inside[depth - 1]) < end_of(row))) {
-      --depth;
-    }
+    // Each lies in the one before, so that ends come in order: the last that does not end before this one.
+    const auto around_row = std::partition_point(inside.begin(), inside.end(),
+                                                 [&](uint32_t region) { return end_of(region) >= end_of(row); });
+    const auto depth = static_cast<std::size_t>(around_row - inside.begin());
     const uint32_t around = depth == 0 ? store::kNone : inside[depth - 1];
     found.around[row] = around;
     if (row >= name.size()) {

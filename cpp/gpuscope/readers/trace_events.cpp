@@ -12,6 +12,7 @@ namespace gpuscope::readers {
 namespace {
 
 constexpr std::size_t kMostFactBytes = std::size_t{1} << 20;
+constexpr std::size_t kMostFacts = 1000;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 bool is_number(const JsonValue& value) noexcept { return value.kind == JsonValue::Kind::Number; }
@@ -171,7 +172,7 @@ void TraceEvents::read_member(JsonScanner& json) {
   const char* const begin = json.at();
   json.value();
   const auto bytes = static_cast<std::size_t>(json.at() - begin);
-  if (bytes <= kMostFactBytes) {
+  if (bytes <= kMostFactBytes && facts_.size() < kMostFacts) {
     facts_.emplace_back(base::to_utf8(name), base::to_utf8({begin, bytes}));
   }
   is_first_ = false;

@@ -71,7 +71,7 @@ class TraceEvents {
   bool is_whole() const noexcept;
   /// Where the last whole value ended, in bytes.
   uint64_t offset() const noexcept { return offset_; }
-  /// The values beside the list as JSON, those of more than a MiB left out.
+  /// The first 1,000 values beside the list as JSON, those of more than a MiB left out.
   const std::vector<std::pair<std::string, std::string>>& facts() const noexcept { return facts_; }
   const std::vector<Place>& places() const noexcept { return places_; }
   /// How the file so far differs from JSON.

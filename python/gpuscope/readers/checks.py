@@ -26,7 +26,7 @@ Column = np.ndarray[Any, Any]
 
 _EPOCH_NS = 600 * 10**9  # where all others begin later, a start of 0 is none
 _MANY = 16  # later rows of a stream that a row lies over; launches that overlap on purpose lie over one or two
-_LISTED = 5
+_LISTED, _MOST_SKIPPED = 5, 1000
 _NOUNS = {
     "kernel": "kernel",
     "memcpy": "copy",
@@ -130,7 +130,7 @@ class Checks:
     def skip(self, what: str, rows: int) -> None:
         """Counts events that the reader knows nothing of, by their name."""
         if rows:
-            self._skipped[what] += rows
+            self._skipped[what if what in self._skipped or len(self._skipped) < _MOST_SKIPPED else "others"] += rows
 
     def facts(self, given: Mapping[str, str]) -> dict[str, str]:
         """Facts of the info that tell the audit; counts and notes are added to those that are given."""
@@ -154,8 +154,8 @@ class Checks:
         ] + self.notes
         if self._skipped:
             most = ", ".join(f"{rows:,} of {what}" for what, rows in self._skipped.most_common(_LISTED))
-            more = len(self._skipped) - _LISTED
-            notes.append(f"in the file and not read: {most}{f' and {more:,} others' if more > 0 else ''}")
+            more = self._skipped.total() - sum(rows for _, rows in self._skipped.most_common(_LISTED))
+            notes.append(f"in the file and not read: {most}{f', {more:,} others' if more else ''}")
         return found | ({"session.notes": "\n".join([given.get("session.notes", ""), *notes]).strip()} if notes else {})
 
     def _list(self, what: str) -> str:

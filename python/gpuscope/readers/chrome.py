@@ -25,7 +25,7 @@ _PART = 1 << 20  # bytes that are read at once: columns of events take about as 
 _COMPRESSED = 1 << 16  # bytes of gzip's that are read at once
 _MOST_EXPANDED = 100  # times the size of a compressed file; traces reach 22
 _LEAST_ROOM = 1 << 20  # bytes that any compressed file may have
-_MOST_HELD = 64  # parts
+_MOST_HELD = 16  # parts
 _INTEGERS = (
     "correlation",
     "External id",

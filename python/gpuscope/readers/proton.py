@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -210,20 +210,24 @@ def read_proton_tree(path: str | os.PathLike[str]) -> _core.Store:
     strings, checks = Strings(), Checks()
     paths: list[tuple[int, int, int]] = []
     totals: list[tuple[int, int, int, int]] = []  # path, name, count, ns
-    waiting = [(root, NONE, 0) for root in reversed(roots)]
+    waiting: list[tuple[Iterator[dict[str, Any]], int, int]] = [(iter(roots), NONE, 0)]
     while waiting:
-        node, path_above, depth = waiting.pop()
+        nodes, path_above, depth = waiting[-1]
+        node = next(nodes, None)
+        if node is None:
+            waiting.pop()
+            continue
         frame, metrics = node.get("frame"), node.get("metrics")
         text_of = frame.get("name") if isinstance(frame, dict) else None
         label = text_of if isinstance(text_of, str) and text_of else NO_NAME
         below = node.get("children")
-        children = [each for each in below if isinstance(each, dict)] if isinstance(below, list) else []
+        children = (each for each in below if isinstance(each, dict)) if isinstance(below, list) and below else None
         spent = _figure(metrics, "time (ns)")
         if spent is None:
             checks.count("kernel", "zero_time", 1)
         elif spent and label == NO_NAME:
             checks.count("kernel", "unnamed", 1)
-        if spent and not children:
+        if spent and children is None:
             totals.append((path_above, strings(label), max(_figure(metrics, "count") or 1, 1), spent))
             continue
         inner = path_above
@@ -232,7 +236,8 @@ def read_proton_tree(path: str | os.PathLike[str]) -> _core.Store:
             paths.append((path_above, strings(label), depth))
         if spent and label != "ROOT":
             totals.append((inner, strings(label), max(_figure(metrics, "count") or 1, 1), spent))
-        waiting += [(child, inner, depth + (label != "ROOT")) for child in reversed(children)]
+        if children is not None:
+            waiting.append((children, inner, depth + (label != "ROOT")))
     if not totals:
         raise CorruptTrace(f"{name!r} is no tree of Proton: no frame in it has a metric 'time (ns)'", name, 0)
     above, label_of, depths = np.array(paths, np.int64).reshape(-1, 3).T

@@ -21,6 +21,7 @@ from gpuscope.text import brief
 NONE = _core.NONE
 
 _MOST_DIGITS = 20  # of an integer; those of 64 bits have 19
+_MOST_TEXT = 1 << 20
 _MOST_NARROW = 1 << 16  # rows of a table that two bytes refer to: the last stands for those beyond
 _RANGE = "range"  # no table: regions that nest in nothing, until they are put behind the others
 _INSTANTS = ("mark", "allocation", "failed_allocation")  # of a thread
@@ -493,7 +494,9 @@ def parse(text: str | bytes) -> Any:
 
 
 def json_of(text: str) -> Any:
-    """As `parse`, without halves of characters; None where it is no JSON."""
+    """As `parse`, without halves of characters; None where it is no JSON, or has more than a million characters."""
+    if len(text) > _MOST_TEXT:
+        return None
     try:
         value = parse(text)
         return parse(well_formed(json.dumps(value, ensure_ascii=False))) if "\\u" in text else value

@@ -78,9 +78,7 @@ class TorchEvents(EventMapper):
     """Operators, annotations, Python functions, driver calls, GPU work and memory; other events are left out."""
 
     tool = "torch.profiler"
-    wanted = (
-        "none of its events is one of cpu_op, user_annotation, cuda_runtime, cuda_driver, kernel, gpu_memcpy, gpu_memset"
-    )
+    wanted = "none of its events is one of cpu_op, user_annotation, cuda_runtime, cuda_driver, kernel and gpu_memcpy"
 
     def __init__(self, events: _core.TraceEvents) -> None:
         super().__init__(events)
@@ -119,7 +117,12 @@ class TorchEvents(EventMapper):
             return self.rows(table, batch, spans & np.isin(category, [_CATEGORIES[name] for name in names]))
 
         for name, kind in _REGIONS.items():
-            self._add_regions(batch, rows_of("region", name), kind)
+            rows = rows_of("region", name)
+            if name == "operator":  # until mid 2021 steps were among them
+                is_step = self._is_step(batch["name"][rows])[0] == 1
+                self._add_regions(batch, rows[is_step], RegionKind.REGION)
+                rows = rows[~is_step]
+            self._add_regions(batch, rows, kind)
         rows = rows_of("api", *_CALLS)
         if len(rows):
             columns = self._span(batch, rows) | {"correlation": _argument(batch, rows, "correlation")}
@@ -173,8 +176,7 @@ class TorchEvents(EventMapper):
             },
         )
         columns = self._span(batch, rows) | {"name": batch["name"][rows]}
-        is_step = self._is_step(columns["name"])[0] == 1  # among the operators in traces before mid 2021
-        columns["kind"] = np.where(is_step, int(RegionKind.REGION), int(kind)).astype(np.uint8)
+        columns["kind"] = np.full(len(rows), int(kind), np.uint8)
         self.tables.add_regions(columns, bounded(_raw(batch, rows, "External id"), -1, MOST_NS))
 
     def _keep_ranges(self, batch: Batch, word: Callable[[str], int]) -> None:
