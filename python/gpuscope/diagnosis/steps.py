@@ -199,7 +199,7 @@ def _marked(trace: Trace) -> Steps | None:
         return None
     first = rows[np.unique(trace.regions.start_ns[rows], return_index=True)[1]]
     numbers = [names[path].removeprefix(STEP) for path in trace.regions.path[first].tolist()]
-    if not all(number.isdecimal() for number in numbers):
+    if not all(number.isdecimal() and len(number) < 19 for number in numbers):  # fit 64 bits
         return steps
     return replace(steps, numbers=np.array(list(map(int, numbers))))
 

@@ -336,6 +336,21 @@ def test_halves_of_characters_are_replaced(tmp_path: Path, facts: dict[str, Any]
     assert "\ufffd" in {node.name for node in load(tree, tmp_path, "tree.hatchet").tree().root}
 
 
+@pytest.mark.parametrize("digits", [19, 20, 400, 5000])
+def test_names_may_have_numbers_of_many_digits(tmp_path: Path, digits: int) -> None:
+    document = torch_trace()
+    number = "9" * digits
+    for category, name in (
+        ("user_annotation", f"ProfilerStep#{number}"),
+        ("python_function", f"train.py({number}): step"),
+        ("kernel", number),
+    ):
+        of(document, category)[1]["name"] = name
+    recording = load(document, tmp_path)
+    assert str(recording.diagnose())
+    assert len(recording.step_breakdown().steps) == 4
+
+
 def test_the_memory_of_a_gpu_is_read(tmp_path: Path) -> None:
     assert load(torch_trace(), tmp_path).trace.devices.memory_bytes.tolist() == [85_000_000_000]
 
