@@ -27,9 +27,11 @@ from gpuscope import _core
 from gpuscope._core import CopyKind, OverheadKind, SyncKind, Work
 from gpuscope.errors import CorruptTrace, GpuscopeError, NotAvailable
 from gpuscope.paths import open_file
+from gpuscope.readers.checks import NO_NAME
 from gpuscope.readers.tables import (
     MOST_NS,
     NONE,
+    NOT_GIVEN,
     OVERHEAD,
     Column,
     Strings,
@@ -106,6 +108,18 @@ _GPUS = {
         "capability_minor": "computeCapabilityMinor",
         "memory_bytes": "globalMemorySize",
     },
+}
+# What the rows of their tables are called in ours, for the checks of their times.
+_CHECKED = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": "kernel",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": "memcpy",
+    "CUPTI_ACTIVITY_KIND_MEMSET": "memset",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": "graph_launch",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "api",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "sync",
+    "CUPTI_ACTIVITY_KIND_OVERHEAD": "overhead",
+    "CUDA_GPU_MEMORY_USAGE_EVENTS": "device_memory",
+    "NVTX_EVENTS": "region",
 }
 _MIGRATIONS = (CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST, CopyKind.DEVICE_TO_DEVICE)  # of managed memory
 _NODE = ("graphNodeId", "graphId")  # of what ran in a CUDA graph
@@ -328,7 +342,6 @@ class _Reader:
         self._source = source
         self._missing = [what for table, what in _OPTIONAL.items() if not source.columns(table)]
         self._notes: list[str] = []
-        self._left_out = 0  # rows whose times cannot be held
         self._gpu = 0  # which work counts for that names none
         self._tables = Tables()
         self._strings = Strings()
@@ -382,8 +395,7 @@ class _Reader:
     def _take(self, table: str, needed: Sequence[str], others: Sequence[str]) -> dict[str, Column] | None:
         """The columns of integers, and `row`, by the order of their starts. None where the export lacks the table.
 
-        Those of the others that it lacks are 0. Rows whose times cannot be held are left out; the rest has `length`
-        where the ends are needed.
+        Those of the others that it lacks are 0. `start`, `length`, where the ends are needed, and `flags` are checked.
         """
         there = self._source.columns(table)
         if not there:
@@ -404,15 +416,13 @@ class _Reader:
                     f"texts and blobs in numbers of {table}.{column}, read as none: {np.count_nonzero(wrong):,}"
                 )
                 columns[column][wrong] = _absent(column)
-        good = (columns["start"] >= 0) & (columns["start"] < MOST_NS)
+        length = np.zeros(rows, np.int64)
         if "end" in needed:
-            columns["length"] = columns["end"] - columns["start"]
-            good &= (columns["length"] >= 0) & (columns["length"] < MOST_NS)
-        if left_out := int(np.count_nonzero(~good)):
-            self._left_out += left_out
-            self._missing.append(f"the times of {left_out:,} rows of {table}, which are left out")
-        order = np.flatnonzero(good)
-        order = order[np.argsort(columns["start"][order], kind="stable")]
+            length = np.where(columns["end"] < 0, NOT_GIVEN, columns["end"] - columns["start"])
+        found = self._tables.checks.spans(_CHECKED[table], columns["start"], length)
+        columns = {column: values[found.rows] for column, values in columns.items()}
+        columns |= {"start": found.start_ns, "length": found.duration_ns, "flags": found.flags}
+        order = np.argsort(columns["start"], kind="stable")
         return {column: values[order] for column, values in columns.items()}
 
     def _correlation(self, process: Column, correlation: Column) -> Column:
@@ -433,6 +443,7 @@ class _Reader:
             "duration_ns": columns["length"],
             "correlation": self._correlation(columns["globalPid"], columns["correlationId"]),
             "track": self._tables.track(*place),
+            "flags": columns["flags"],
         }
 
     def store(self) -> _core.Store:
@@ -446,9 +457,6 @@ class _Reader:
         self._add_overheads()
         self._add_ranges()
         if not len(self._tables):
-            if self._left_out:
-                why = f"none of its {self._left_out:,} rows has times that a recording can hold"
-                raise CorruptTrace(f"{self._path!r} cannot be read: {why}", self._path, 0)
             if self._source.has_rows("StringIds"):
                 raise CorruptTrace(f"{self._path!r} has nothing of CUDA and no NVTX ranges: {_TRACED}", self._path, 0)
             raise CorruptTrace(f"{self._path!r} is no export of Nsight Systems: {_WANTED}", self._path, 0)
@@ -509,6 +517,7 @@ class _Reader:
         for each in names:
             text = self._text(columns[each])
             name = np.where(name == 0, text, name)
+        name = self._tables.checks.names("kernel", name, name == 0, self._strings(NO_NAME))
         launched = {f"{size[:-1]}_{size[-1].lower()}": bounded(columns[size], 1) for size in sizes}
         variant = self._tables.variant(
             name, **launched, **{ours: bounded(columns[theirs]) for theirs, ours in resources.items()}
@@ -593,7 +602,9 @@ class _Reader:
         waits = self._take("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", ("start", "end"), place)
         if waits is not None and len(waits["start"]):
             kind = bounded(waits["syncType"], 0, len(SyncKind))
-            self._tables.add("sync", {**self._work(waits), "kind": kind})
+            of_waits = self._work(waits)
+            del of_waits["flags"]
+            self._tables.add("sync", {**of_waits, "kind": kind})
 
     def _add_ranges(self) -> None:
         columns = self._take("NVTX_EVENTS", ("start", "eventType"), ("end", "globalTid", "textId", "endGlobalTid"))
