@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
 
+from gpuscope.beside import start_thread
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
 from gpuscope.cli.ends import ended_by_signals
 from gpuscope.cli.export import add_recording, exit_code, open_recording
 from gpuscope.cli.options import whole
-from gpuscope.errors import InvalidArgument
+from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.local_server import ADDRESS, LocalHandler, LocalServer
 from gpuscope.text import brief
 
@@ -164,7 +165,11 @@ def _opened(url: str, progress: Console) -> Iterator[None]:
         except OSError as error:
             progress.note(f"the browser is not opened, as no temporary file can be written: {error.strerror or error}")
         else:
-            threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
+            thread = threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True)
+            try:
+                start_thread(thread, "the browser")
+            except NotAvailable as error:
+                progress.note(str(error))
         yield
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuscope import _core
-from gpuscope.beside import shared_lock
+from gpuscope.beside import shared_lock, start_thread
 from gpuscope.errors import GpuscopeError, NotAvailable
 from gpuscope.local_server import ADDRESS, LocalHandler, LocalServer
 from gpuscope.monitor.gpu_monitor import GPUMonitor
@@ -312,7 +312,7 @@ def serve(monitor: GPUMonitor, port: int, names: str = "gpuscope") -> Iterator[N
     from elsewhere is for the machine's owner to say, by a proxy.
 
     Raises:
-        NotAvailable: prometheus-client is not installed.
+        NotAvailable: prometheus-client is not installed, or the system gives this process no further thread.
         GpuscopeError: the port cannot be had.
     """
     try:
@@ -341,7 +341,7 @@ def serve(monitor: GPUMonitor, port: int, names: str = "gpuscope") -> Iterator[N
         raise GpuscopeError(f"cannot serve at {ADDRESS}:{port}: {error.strerror or error}") from error
     with server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+        start_thread(thread, "--prometheus")
         try:
             yield
         finally:

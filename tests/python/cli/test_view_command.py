@@ -374,3 +374,15 @@ def test_what_is_no_recording_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["view", "none.gscope"]) == 2
     assert "there is no such file" in capsys.readouterr().err
+
+
+def test_without_a_thread_for_the_browser_the_page_is_served_and_it_is_said(recording, monkeypatch, capsys):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    served = []
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(PageServer, "serve", lambda server: served.append("the page"))
+    assert cli.main(["view", recording]) == 0
+    assert served == ["the page"]
+    assert "the browser is not available: the system gives this process no further thread" in capsys.readouterr().err
