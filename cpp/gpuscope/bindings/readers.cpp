@@ -151,8 +151,8 @@ py::tuple split_ranges(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) {
     torch::RangeText range = torch::parse_range(text);
     // Versions of torch before 1.10 write no number of the operator.
-    const bool is_of_torch = range.op != 0 || text.starts_with("aten::") ||
-                             (range.sequence >= 0 && torch::names_op(range.name, -1));
+    const bool is_of_torch =
+        range.op != 0 || text.starts_with("aten::") || (range.sequence >= 0 && torch::names_op(range.name, -1));
     if (!is_of_torch) {
       range = {.name = text};
     }

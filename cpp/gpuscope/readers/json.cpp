@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/readers/json.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <charconv>
@@ -170,15 +171,16 @@ std::string_view JsonScanner::unescape(const char* begin) {
 /// Of four hexadecimal digits; none where there are others.
 std::optional<uint32_t> JsonScanner::code_unit() {
   constexpr int kDigits = 4;
-  if (end_ - at_ < kDigits) {
-    throw TextEnded();
-  }
   uint32_t code = 0;
-  const auto [end, error] = std::from_chars(at_, at_ + kDigits, code, 16);
-  if (error != std::errc{} || end != at_ + kDigits) {
+  const char* const last = at_ + std::min<std::ptrdiff_t>(kDigits, end_ - at_);
+  const char* const end = std::from_chars(at_, last, code, 16).ptr;
+  if (end != last) {
     return std::nullopt;
   }
-  at_ += kDigits;
+  if (last - at_ < kDigits) {
+    throw TextEnded();
+  }
+  at_ = end;
   return code;
 }
 

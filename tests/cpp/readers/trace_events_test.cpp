@@ -43,7 +43,7 @@ TEST(TraceEvents, ReadsEventsAndArgumentsIntoColumns) {
   EXPECT_EQ(text(rows.category[1]), "cpu_op");
   EXPECT_EQ(text(rows.name[1]), "aten::add");
   EXPECT_EQ(rows.start_ns, (std::vector<int64_t>{kNotGiven, 10'500, 12'000}));
-  EXPECT_EQ(rows.duration_ns, (std::vector<int64_t>{0, 2000, 0}));
+  EXPECT_EQ(rows.duration_ns, (std::vector<int64_t>{0, 2000, kNotGiven}));
   EXPECT_EQ(rows.integers[0], (std::vector<int64_t>{kNotGiven, 3, 4}));
   EXPECT_EQ(text(rows.texts[1][1]), "[[2, 3], []]");
   EXPECT_EQ(text(rows.texts[1][2]), "none");
