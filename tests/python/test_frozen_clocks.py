@@ -118,14 +118,17 @@ def test_the_first_frame_waits_for_samples_no_longer_than_it_says(frozen, monkey
     assert frame.draw(Monitor(), layout.Look()) == []
 
 
-def test_a_page_knows_when_steps_were(frozen, monkeypatch):
+def test_a_page_knows_when_steps_were(frozen, monkeypatch, tmp_path):
     monkeypatch.setattr(programs, "_EVERY_S", 0.0)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv(programs.OPT_OUT, raising=False)
     page = programs.StatusPage()
-    page._map = bytearray(programs._BYTES)
+    page.open("recording")
     page.step(1, "recording")
     spin(0.001)
     page.step(2, "recording")
     (first, _), (second, _) = page._points
+    page.close()
     assert second - first >= 0.001
 
 

@@ -80,8 +80,9 @@ MigInstance MigReader::read_instance(driver::NvmlDevice handle) {
     instance.memory_used_bytes = memory.used;
     instance.memory_total_bytes = memory.total;
   } else {
-    instance.why["memory_used_bytes"] = instance.why["memory_total_bytes"] =
-        code != 0 ? nvml_.error_text(code) : is_told ? kNotKnown : kNoFunction;
+    instance.why["memory_used_bytes"] = instance.why["memory_total_bytes"] = code != 0 ? nvml_.error_text(code)
+                                                                             : is_told ? kNotKnown
+                                                                                       : kNoFunction;
   }
   std::string why;
   instance.processes = compute_processes(nvml_, handle, why);

@@ -494,7 +494,7 @@ def test_counters_that_cannot_be_had_are_told_with_what_would_change_it(gpuscope
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--counters", ","), "counters is '[]'; accepted is 'why', or a list of metrics"),
+        (("--counters", ","), "counters is []; accepted is 'why', or a list of metrics"),
         (("--counters", "why", "--mode", "aggregate"), "counters is given with mode='aggregate'"),
         (("--counters", "why", "--counter-interval", "1us"), "--counter-interval is 1"),
         (("--counters", "why", "--counter-interval", "soon"), "'soon' is not a time above 0"),
