@@ -374,6 +374,9 @@ class Instances:
     def forward(self) -> numpy.ndarray[typing.Any, typing.Any]:
         ...
     @property
+    def late_device_ns(self) -> numpy.ndarray[typing.Any, typing.Any]:
+        ...
+    @property
     def outermost(self) -> numpy.ndarray[typing.Any, typing.Any]:
         ...
     @property

@@ -76,7 +76,6 @@ class Program {
   struct Options {
     attribution::Settings settings;
     uint32_t seed = 1;
-    bool orderly = false;  // no tasks, no exits out of order: self times are known
     uint32_t first_correlation = 1;
   };
   struct Region {
@@ -149,6 +148,18 @@ class Program {
         each.launched_ns = INT64_MIN;
       }
     }
+  }
+  /// The path of work that was launched in a region: without those around it that had been left by then.
+  std::string work_path(int region, int64_t at_ns) const {
+    std::string path;
+    const Region* inner = nullptr;
+    for (int at = region; at >= 0; at = inner->parent) {
+      const Region& around = regions[static_cast<std::size_t>(at)];
+      const bool was_left = inner != nullptr && around.thread == inner->thread && around.end_ns <= at_ns;
+      path = was_left ? path : "/" + around.name + path;
+      inner = &around;
+    }
+    return path;
   }
   bool launched_inside(int64_t at_ns) const { return at_ns >= open_ns && at_ns < close_ns; }
   /// Whether the thread did anything inside the window.
@@ -230,7 +241,7 @@ class Program {
     if (thread.tasks.empty()) {
       thread.tasks.push_back({1000, {}});
     }
-    if (!options_.orderly && thread.logged_key != 0 && draw(4) == 0) {
+    if (thread.logged_key != 0 && draw(4) == 0) {
       thread.current = draw(4);
       while (thread.tasks.size() <= thread.current) {
         thread.tasks.push_back({1000 + thread.tasks.size(), {}});
@@ -264,7 +275,7 @@ class Program {
     if (stack.empty()) {
       return mark(number);
     }
-    const std::size_t wanted = options_.orderly || draw(5) != 0 ? stack.size() - 1 : draw(uint32_t(stack.size()));
+    const std::size_t wanted = draw(5) != 0 ? stack.size() - 1 : draw(uint32_t(stack.size()));
     const std::string name = regions[static_cast<std::size_t>(stack[wanted])].name;
     const int64_t at = say(number, base::Names::process().intern(name), base::Op::Exit);
     for (std::size_t depth = stack.size(); depth-- > 0;) {

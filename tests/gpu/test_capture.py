@@ -195,6 +195,29 @@ def test_aggregate_counts_what_full_counts(kernels):
     assert run("aggregate") == run("full")
 
 
+@pytest.mark.parametrize("mode", ["full", "aggregate"])
+def test_work_counts_for_the_regions_that_are_open_when_it_is_launched(kernels, mode):
+    left, goes_on = gs.record_function("left"), gs.record_function("goes on")
+    with gs.profile(mode=mode) as prof, gs.record_function("around"):
+        left.__enter__()
+        kernels.spin(1, count=10)
+        goes_on.__enter__()
+        kernels.spin(1, count=20)
+        left.__exit__(None, None, None)
+        kernels.spin(1, count=40)
+        goes_on.__exit__(None, None, None)
+
+    def launched_in(name: str) -> int:
+        return sum(node.count for node in prof.tree().find(name) if node.kind == "kernel")
+
+    assert (launched_in("around"), launched_in("left")) == (70, 30)
+    rows = {row.key: row for row in prof.key_averages()}
+    whole = rows["around"].device_time_total
+    assert rows["goes on"].self_device_time_total + rows["left"].self_device_time_total == pytest.approx(whole)
+    assert rows["left"].self_device_time_total < rows["left"].device_time_total < whole
+    assert rows["goes on"].device_time_total == pytest.approx(rows["goes on"].self_device_time_total)
+
+
 def test_a_process_that_ends_without_stop_still_delivers(tmp_path):
     code = f"""
 import gpuscope as gs, gpuscope._core as core

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <numeric>
 #include <unordered_map>
+#include <utility>
 
 #include "gpuscope/base/event_log.h"
+#include "gpuscope/store/values.h"
 
 namespace gpuscope::analysis {
 namespace {
@@ -159,33 +161,116 @@ std::vector<int64_t> inclusive_device_time(const store::Store& store, const std:
   return below;
 }
 
-/// For each region, how long its own thread was in the regions and driver calls directly inside it.
-std::vector<int64_t> time_inside(const store::Store& store) {
-  const store::Regions& regions = store.region;
-  std::vector<int64_t> inside(regions.size());
-  const auto add = [&](uint32_t region, uint16_t thread, int64_t duration_ns) {
-    if (region < inside.size() && regions.thread[region] == thread) {
-      inside[region] += duration_ns;
+/// The rows of the region table, those of each thread by start, each behind the one it lies in; empty: as they are.
+std::vector<uint32_t> by_start(const store::Regions& regions, const std::vector<uint32_t>& inner_first) {
+  std::vector<int64_t> newest_ns(std::size_t{UINT16_MAX} + 1, INT64_MIN);
+  std::vector<uint32_t> order;
+  for (uint32_t row = 0; row < regions.size() && order.empty(); ++row) {
+    const int64_t start_ns = regions.start_ns[row];
+    const uint32_t parent = regions.parent[row];
+    if (std::exchange(newest_ns[regions.thread[row]], start_ns) > start_ns ||
+        (parent >= row && parent < regions.size())) {
+      order.assign(inner_first.rbegin(), inner_first.rend());
+      std::ranges::stable_sort(order, {}, [&](uint32_t other) { return regions.start_ns[other]; });
     }
+  }
+  return order;
+}
+
+/// For each region, how long its own thread was in regions and driver calls inside it.
+///
+/// A region may outlast the one that it was opened in: it is inside all that are open around it, for as long as they
+/// are. `until_ns` is when the last of what has begun inside ends, so that no moment counts twice. In files, spans of a
+/// thread that overlap lie beside each other, but the later one was opened inside the earlier one.
+std::vector<int64_t> time_inside(const store::Store& store, const std::vector<uint32_t>& inner_first, bool& crosses) {
+  const store::Regions& regions = store.region;
+  const auto count = static_cast<uint32_t>(regions.size());
+  const bool is_by_time = !store.find_info(store::kNestedByTime).empty();
+  const bool has_parts = store.resumption.size() != 0;
+  const std::vector<uint32_t> first = has_parts ? first_parts(store) : std::vector<uint32_t>();
+  std::vector<uint32_t> newest_part = first;
+  std::vector<uint32_t> newest_inside(is_by_time ? count + std::size_t{UINT16_MAX} + 1 : 0, kNone);  // threads last
+  std::vector<int64_t> until_ns(regions.start_ns.begin(), regions.start_ns.end());
+  std::vector<int64_t> inside(count);
+  const auto end_of = [&](uint32_t row) { return regions.start_ns[row] + regions.duration_ns[row]; };
+  // False where that has something inside it all the time already, and so has what is around.
+  const auto cover = [&](uint32_t row, int64_t start_ns, int64_t end_ns) {
+    if (end_ns <= until_ns[row]) {
+      return false;
+    }
+    inside[row] += std::max<int64_t>(0, std::min(end_ns, end_of(row)) - std::max(start_ns, until_ns[row]));
+    until_ns[row] = end_ns;
+    return true;
   };
-  // A task lies in the region that it was created in, and runs after that was left: within one around it, maybe.
-  const auto left_before = [&](uint32_t region, std::size_t row) {
-    return region < inside.size() && regions.thread[region] == regions.thread[row] &&
-           regions.start_ns[region] + regions.duration_ns[region] < regions.start_ns[row];
-  };
-  for (std::size_t row = 0; row < regions.size(); ++row) {
-    if ((regions.flags[row] & store::kAsync) == 0) {
-      uint32_t around = regions.parent[row];
-      while (left_before(around, row)) {
-        around = regions.parent[around] < around ? regions.parent[around] : kNone;
+  const std::vector<uint32_t> order = by_start(regions, inner_first);
+  for (uint32_t place = 0; place < count; ++place) {
+    const uint32_t row = order.empty() ? place : order[place];
+    if ((regions.flags[row] & store::kAsync) != 0) {
+      continue;
+    }
+    const int64_t start_ns = regions.start_ns[row];
+    const int64_t end_ns = end_of(row);
+    const uint16_t thread = regions.thread[row];
+    if (const uint32_t last = has_parts ? std::exchange(newest_part[first[row]], row) : row; last != row) {
+      cover(row, start_ns, until_ns[last]);  // a part of a call has inside what its last part left open
+    }
+    if (is_by_time) {
+      uint32_t beside = std::exchange(newest_inside[std::min(regions.parent[row], count + thread)], row);
+      for (; beside != kNone && end_of(beside) > start_ns; beside = newest_inside[beside]) {
+        cover(beside, start_ns, end_ns);
       }
-      add(around, regions.thread[row], regions.duration_ns[row]);
+    }
+    int64_t opened_ns = start_ns;  // when what lies in `around`, and is or holds the row, was
+    uint32_t around = regions.parent[row];
+    while (around < count && regions.thread[around] == thread) {
+      const uint32_t parent = regions.parent[around];
+      const bool is_later = opened_ns >= end_of(around);  // a task, which began after what created it had ended
+      opened_ns = regions.start_ns[around];
+      crosses |= !is_later && end_of(around) < end_ns;
+      if (!is_later && !cover(has_parts ? newest_part[first[around]] : around, start_ns, end_ns)) {
+        break;
+      }
+      around = is_later && parent >= around ? kNone : parent;  // damaged files have loops
     }
   }
   for (std::size_t row = 0; row < store.api.size(); ++row) {
-    add(store.api.region[row], store.api.thread[row], store.api.duration_ns[row]);
+    const uint32_t region = store.api.region[row];
+    if (region < count && regions.thread[region] == store.api.thread[row]) {
+      inside[region] += store.api.duration_ns[row];
+    }
   }
   return inside;
+}
+
+/// Takes out of each region's sums what was launched, taken and given back in regions inside it after it was left.
+void leave_out_late(const store::Store& store, Instances& result) {
+  const LateWork late(store, result.crosses);
+  const auto each = [&](const auto& table, auto&& at_ns, auto&& take) {
+    for (std::size_t row = 0; row < table.size(); ++row) {
+      if (const uint32_t region = table.region[row]; late.may_be_in(region)) {
+        late.each_left(region, at_ns(row), [&](uint32_t left) { take(row, left); });
+      }
+    }
+  };
+  const auto leave_out_work = [&](const auto& table) {
+    each(
+        table, [&](std::size_t row) { return late.launched_ns(table, row); },
+        [&](std::size_t row, uint32_t left) {
+          result.late_device_ns.resize(store.region.size());
+          result.late_device_ns[left] += table.duration_ns[row];
+          result.device_ns[left] -= table.duration_ns[row];
+        });
+  };
+  leave_out_work(store.kernel);
+  leave_out_work(store.memcpy);
+  leave_out_work(store.memset);
+  leave_out_work(store.graph_launch);
+  const store::Allocations& memory = store.allocation;
+  each(
+      memory, [&](std::size_t row) { return memory.start_ns[row]; },
+      [&](std::size_t row, uint32_t left) {
+        (memory.ordinal[row] == kNone ? result.cpu_bytes : result.device_bytes)[left] -= memory.bytes[row];
+      });
 }
 
 /// Counts the parts of a call as its first.
@@ -264,7 +349,7 @@ Instances measure_instances(const store::Store& store) {
   const std::vector<uint32_t> order = inner_first(regions, paths);
 
   Instances result;
-  result.self_cpu_ns = time_inside(store);
+  result.self_cpu_ns = time_inside(store, order, result.crosses);
   for (std::size_t row = 0; row < count; ++row) {
     const bool overlaps = (regions.flags[row] & store::kAsync) != 0;
     const int64_t own = regions.duration_ns[row] - result.self_cpu_ns[row];
@@ -290,6 +375,7 @@ Instances measure_instances(const store::Store& store) {
   add_up(regions, order, result.cpu_bytes);
   result.device_bytes = result.self_device_bytes;
   add_up(regions, order, result.device_bytes);
+  leave_out_late(store, result);
 
   find_forward(store, order, result);
   find_counted(store, paths, order, result);
@@ -301,6 +387,69 @@ Instances measure_instances(const store::Store& store) {
     result.outermost[row] = path != kNone && outermost[path];
   }
   return result;
+}
+
+LateWork::LateWork(const store::Store& store, bool crosses)
+    : regions_(store.region), path_table_(store.path), paths_(store) {
+  if (!crosses) {
+    return;
+  }
+  is_part_.resize(regions_.size());
+  for (const uint32_t region : store.resumption.region) {
+    if (region < is_part_.size()) {
+      is_part_[region] = true;
+    }
+  }
+  for (uint32_t row = 0; row < regions_.size(); ++row) {
+    const uint32_t parent = parent_of(row);
+    if (parent != kNone && (may_be_in(parent) || (is_outlasted(parent, row) && end_of(parent) < end_of(row)))) {
+      outlasts_.resize(regions_.size());
+      outlasts_[row] = true;
+    }
+  }
+  for (std::size_t call = 0; !outlasts_.empty() && call < store.api.size(); ++call) {
+    if (may_be_in(store.api.region[call])) {
+      launched_ns_.emplace(store.api.correlation[call], store.api.start_ns[call]);
+    }
+  }
+}
+
+uint32_t LateWork::path_at(uint32_t region, int64_t at_ns) {
+  std::vector<uint32_t> left;
+  each_left(region, at_ns, [&](uint32_t row) { left.push_back(row); });
+  const uint32_t own = paths_.of_region(region);
+  if (left.empty()) {
+    return own;
+  }
+  std::vector<uint32_t> inside;  // of the outermost that was left, innermost first
+  for (uint32_t row = region; row != left.back(); row = parent_of(row)) {
+    inside.push_back(row);
+  }
+  const uint32_t outermost = paths_.of_region(left.back());
+  uint32_t path = outermost != kNone ? paths_.parent(outermost) : kNone;
+  for (auto row = inside.rbegin(); row != inside.rend(); ++row) {
+    if (std::ranges::find(left, *row) == left.end()) {
+      const uint32_t found = named_as(paths_.of_region(*row), path);
+      if (found == kNone) {
+        return own;
+      }
+      path = found;
+    }
+  }
+  return path;
+}
+
+/// The path in `parent` that ends as `path` does.
+uint32_t LateWork::named_as(uint32_t path, uint32_t parent) {
+  const auto [known, is_new] = renamed_.try_emplace({path, parent}, kNone);
+  for (uint32_t other = 0; is_new && path != kNone && other < paths_.size(); ++other) {
+    if (paths_.parent(other) == parent && paths_.name(other) == paths_.name(path) &&
+        paths_.kind(other) == paths_.kind(path) && path_table_.domain[other] == path_table_.domain[path]) {
+      known->second = other;
+      break;
+    }
+  }
+  return known->second;
 }
 
 }  // namespace gpuscope::analysis

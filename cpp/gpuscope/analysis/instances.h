@@ -3,7 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "gpuscope/store/store.h"
@@ -42,8 +45,10 @@ class CallPaths {
 
 /// What each region came to: one entry a row of the region table, times in ns, memory in bytes.
 ///
-/// Self leaves out what regions and driver calls inside have. Start/end ranges (kAsync) overlap whatever runs beside
-/// them: they have no self time, no GPU work and no memory.
+/// Self time is that in which a region was open, and nothing that was opened inside it on its thread: no region, which
+/// may outlast it, no region of a task that was created in it, and no driver call. Start/end ranges (kAsync) overlap
+/// whatever runs beside them: they have no self time, no GPU work and no memory. GPU work and memory of a region are
+/// those of it and of regions inside, as long as it is open: what one that outlasts it launches later is not its.
 ///
 /// An operator that only calls another overload of its name is counted once, as torch.profiler does: `counted_as`. So
 /// is a call of a coroutine or generator that ran in several parts: as its first, which has the time of all in
@@ -52,7 +57,9 @@ struct Instances {
   std::vector<int64_t> self_cpu_ns;
   std::vector<int64_t> device_ns;
   std::vector<int64_t> self_device_ns;
-  std::vector<int64_t> cpu_bytes;  // taken from the host's allocator less what was given back
+  bool crosses = false;                 // some region outlasts the one that it was opened in
+  std::vector<int64_t> late_device_ns;  // launched inside after it was left, not in `device_ns`; empty: nothing was
+  std::vector<int64_t> cpu_bytes;       // taken from the host's allocator less what was given back
   std::vector<int64_t> self_cpu_bytes;
   std::vector<int64_t> device_bytes;  // likewise from the GPUs'
   std::vector<int64_t> self_device_bytes;
@@ -70,6 +77,59 @@ struct Instances {
 };
 
 Instances measure_instances(const store::Store& store);
+
+/// Work that was launched in a region after one around it had been left: it is the region's own, and counts for what is
+/// still open around that, but not for the one that was left.
+///
+/// Only what opened while the other was open outlasts it. A task that begins later lies in the region that created it,
+/// with all of its work, and a part of a call of a coroutine is never left before the call ends. One thread.
+class LateWork {
+ public:
+  /// `crosses`: of Instances, so that a recording without such regions costs nothing.
+  LateWork(const store::Store& store, bool crosses);
+
+  /// Whether work of the region may be late.
+  bool may_be_in(uint32_t region) const noexcept { return region < outlasts_.size() && outlasts_[region]; }
+  /// When a row of work, of a region that may have late work, was launched; where no call is known, when it began.
+  template <class Table>
+  int64_t launched_ns(const Table& table, std::size_t row) const {
+    const auto found = launched_ns_.find(table.correlation[row]);
+    return found != launched_ns_.end() ? found->second : table.start_ns[row];
+  }
+  /// Calls `visit(row)` for each region around `region` that had been left by then.
+  template <class F>
+  void each_left(uint32_t region, int64_t at_ns, F&& visit) const {
+    for (uint32_t inner = region, around = parent_of(inner); around != store::kNone; around = parent_of(inner)) {
+      if (is_outlasted(around, inner) && end_of(around) <= at_ns) {
+        visit(around);
+      }
+      inner = around;
+    }
+  }
+  /// The path of work that was launched in `region` then, without the regions that had been left; that of the region
+  /// where no work was recorded on such a path.
+  uint32_t path_at(uint32_t region, int64_t at_ns);
+
+ private:
+  int64_t end_of(uint32_t region) const { return regions_.start_ns[region] + regions_.duration_ns[region]; }
+  /// kNone for none on the thread. Damaged files may have loops, whose parents do not stand before.
+  uint32_t parent_of(uint32_t region) const {
+    const uint32_t parent = regions_.parent[region];
+    return parent < region && regions_.thread[parent] == regions_.thread[region] ? parent : store::kNone;
+  }
+  bool is_outlasted(uint32_t around, uint32_t inner) const {
+    return !is_part_[around] && regions_.start_ns[inner] < end_of(around);
+  }
+  uint32_t named_as(uint32_t path, uint32_t parent);
+
+  const store::Regions& regions_;
+  const store::Paths& path_table_;
+  CallPaths paths_;
+  std::vector<bool> is_part_;
+  std::vector<bool> outlasts_;                         // empty where no region does
+  std::unordered_map<uint32_t, int64_t> launched_ns_;  // by correlation, of calls in those
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> renamed_;
+};
 
 /// How functions of Python, regions and driver calls lie in each other by their times; kNone for "in none of these".
 struct FunctionNesting {

@@ -153,8 +153,8 @@ void add_regions(const store::Store& store, const CallPaths& paths, Summary& sum
 
 /// Groups the rows of one table of work; `name_of(row)` is the name of a row.
 template <class Table, class NameOf>
-void add_table(Kind kind, const store::Store& store, const CallPaths& paths, const Table& table, NameOf&& name_of,
-               Summary& summary) {
+void add_table(Kind kind, const store::Store& store, const CallPaths& paths, LateWork& late, const Table& table,
+               NameOf&& name_of, Summary& summary) {
   const std::vector<uint32_t> captures =
       captures_of(store.graph_node, static_cast<store::Work>(kind), is_device(kind) ? table.size() : 0);
   Grouping grouping(table.size());
@@ -163,7 +163,13 @@ void add_table(Kind kind, const store::Store& store, const CallPaths& paths, con
     if constexpr (requires { table.bytes; }) {
       bytes = table.bytes[row];
     }
-    grouping.add({name_of(row), paths.of_region(table.region[row]), captures.empty() ? kNone : captures[row]}, bytes);
+    uint32_t path = paths.of_region(table.region[row]);
+    if constexpr (requires { table.track; }) {
+      if (late.may_be_in(table.region[row])) {
+        path = late.path_at(table.region[row], late.launched_ns(table, row));
+      }
+    }
+    grouping.add({name_of(row), path, captures.empty() ? kNone : captures[row]}, bytes);
   }
   each_name(grouping.arrange(table.duration_ns.data()), [&](std::span<const Group> groups) {
     for (const Group& group : groups) {
@@ -195,8 +201,9 @@ class CodedNames {
 
 /// The rows of full and ring mode.
 void add_work(const store::Store& store, const CallPaths& paths, DisplayNames& names, Summary& summary) {
+  LateWork late(store, summary.instances.crosses);
   const auto add = [&](Kind kind, const auto& table, auto&& name_of) {
-    add_table(kind, store, paths, table, name_of, summary);
+    add_table(kind, store, paths, late, table, name_of, summary);
   };
   std::vector<uint32_t> variants(store.variant.size());
   for (std::size_t row = 0; row < variants.size(); ++row) {

@@ -121,7 +121,7 @@ void Replay::open_window() {
     Parent parent = place_outside(strand);
     for (OpenRegion& region : strands_[strand].stack) {
       region.start_ns = std::max(region.start_ns, open_ns);
-      region.child_ns = 0;
+      region.child_ns = region.is_covered ? -open_ns : 0;
       shows_hidden |= std::exchange(region.is_hidden, false);  // each window begins with everything switched on
       if (shows_hidden) {
         region.path = path_of(region, parent.path);
@@ -133,6 +133,7 @@ void Replay::open_window() {
       begin_part(region);
       parent = {region.row, region.path};
     }
+    settle(strand, open_ns, true);
   }
   timeline_.clear();
   note_moment(open_ns);
@@ -144,7 +145,7 @@ void Replay::close_window(int64_t close_ns) {
     for (std::size_t depth = strands_[*strand].stack.size(); depth-- > 0;) {
       OpenRegion& region = strands_[*strand].stack[depth];
       if (region.start_ns < close_ns && window_seen_) {
-        close(region, close_ns, parent_of(*strand, depth), false);
+        close(region, close_ns, false);
       }
       region.row = kNone;
     }
@@ -238,22 +239,20 @@ Replay::Innermost Replay::innermost_region() const noexcept {
   return found != stack.rend() ? Innermost{true, found->name, found->start_ns} : Innermost{};
 }
 
-Replay::OpenRegion* Replay::innermost(std::size_t strand) {
-  return strands_[strand].stack.empty() ? open_outside(strand) : &strands_[strand].stack.back();
-}
-
-Replay::OpenRegion* Replay::parent_of(std::size_t strand, std::size_t depth) {
-  return depth > 0 ? &strands_[strand].stack[depth - 1] : open_outside(strand);
-}
-
 Replay::Parent Replay::parent_in(std::size_t strand, std::size_t depth) {
   const std::vector<OpenRegion>& stack = strands_[strand].stack;
   return depth == 0 ? place_outside(strand) : Parent{stack[depth - 1].row, stack[depth - 1].path};
 }
 
 Replay::Place Replay::own_place() const {
-  const Parent place = const_cast<Replay*>(this)->own_parent();
-  return {state_->aggregates() ? place.path : place.row, place.path};
+  auto* self = const_cast<Replay*>(this);
+  const Parent place = self->own_parent();
+  uint32_t path = place.path;
+  if (has_outlasting_) {
+    const std::optional<OpenPlace> inside = self->outlasting_below(strands_[current_].stack.size());
+    path = inside.has_value() ? self->work_path(*inside) : path;  // looked for where rows are added up, too
+  }
+  return {state_->aggregates() ? path : place.row, place.path};
 }
 
 Replay::Place Replay::place_at(int64_t at_ns) const {
@@ -302,6 +301,7 @@ void Replay::enter(int64_t at_ns, uint32_t name, uint32_t detail) {
   }
   region.is_hidden = state_->window.contains(at_ns) && !state_->window.keeps_regions(at_ns);
   region.path = region.is_hidden ? parent_path : path_of(region, parent_path);
+  region.outlasts = has_outlasting_ && outlasting_below(depth).has_value();
   if (region.is_hidden) {
     region.row = parent_row;
   } else if (state_->window.contains(at_ns)) {
@@ -315,6 +315,7 @@ void Replay::enter(int64_t at_ns, uint32_t name, uint32_t detail) {
     begin_part(region);
   }
   stack.insert(stack.begin() + static_cast<std::ptrdiff_t>(depth), region);
+  settle(current_, at_ns, region.call != 0);
   note_moment(at_ns);
 }
 
@@ -353,7 +354,7 @@ void Replay::begin_part(OpenRegion& region) {
   }
 }
 
-void Replay::end_part(const OpenRegion& region, int64_t end_ns, int64_t duration_ns, bool ends_call) {
+void Replay::end_part(const OpenRegion& region, int64_t end_ns, int64_t duration_ns, int64_t child_ns, bool ends_call) {
   const auto found = state_->calls.find(region.call);
   if (found == state_->calls.end()) {
     return;
@@ -362,7 +363,7 @@ void Replay::end_part(const OpenRegion& region, int64_t end_ns, int64_t duration
   call.ended_ns = end_ns;
   call.is_running = false;
   call.ran_ns += duration_ns;
-  call.child_ns += region.child_ns;
+  call.child_ns += child_ns;
   if (ends_call) {
     if (state_->aggregates()) {
       state_->add_total(call.path, call.ran_ns, call.child_ns, call.suspended_ns);
@@ -371,42 +372,38 @@ void Replay::end_part(const OpenRegion& region, int64_t end_ns, int64_t duration
   }
 }
 
-void Replay::close(OpenRegion& region, int64_t end_ns, OpenRegion* parent, bool ends_call) {
+void Replay::close(OpenRegion& region, int64_t end_ns, bool ends_call) {
   if (region.is_hidden) {
-    if (parent != nullptr) {
-      parent->child_ns += region.child_ns;
-    }
     return;
   }
   const int64_t close_ns = state_->window.close_ns.load(std::memory_order_relaxed);
-  const int64_t duration_ns = std::max<int64_t>(0, std::min(end_ns, close_ns) - region.start_ns);
-  region.child_ns = std::min(region.child_ns, duration_ns);  // children may outlive a region that closes out of order
+  end_ns = std::min(end_ns, close_ns);
+  const int64_t duration_ns = std::max<int64_t>(0, end_ns - region.start_ns);
+  const int64_t child_ns = std::clamp<int64_t>(region.child_ns + (region.is_covered ? end_ns : 0), 0, duration_ns);
   const bool in_window = window_seen_ && region.start_ns < close_ns;
   if (region.call != 0 && in_window) {
-    end_part(region, std::min(end_ns, close_ns), duration_ns, ends_call);
+    end_part(region, end_ns, duration_ns, child_ns, ends_call);
   }
   if (region.row != kNone) {
     state_->store->region.duration_ns[region.row] = duration_ns;
   } else if (state_->aggregates() && region.call == 0 && in_window) {
-    state_->add_total(region.path, duration_ns, region.child_ns);
-  }
-  if (parent != nullptr) {
-    parent->child_ns += duration_ns;
+    state_->add_total(region.path, duration_ns, child_ns);
   }
 }
 
 void Replay::close_at(std::size_t strand, std::size_t depth, int64_t at_ns, bool ends_call) {
   std::vector<OpenRegion>& stack = strands_[strand].stack;
-  add_results(stack[depth].row);
-  close(stack[depth], at_ns, parent_of(strand, depth), ends_call);
-  if (const uint32_t row = stack[depth].row; row != kNone && !stack[depth].is_hidden) {
-    state_->store->region.flags[row] &= static_cast<uint16_t>(~store::kOpen);
+  OpenRegion& closed = stack[depth];
+  add_results(closed.row);
+  close(closed, at_ns, ends_call);
+  if (closed.row != kNone && !closed.is_hidden) {
+    state_->store->region.flags[closed.row] &= static_cast<uint16_t>(~store::kOpen);
   }
-  const auto closed = stack.begin() + static_cast<std::ptrdiff_t>(depth);
-  std::for_each(closed + 1, stack.end(), [&](OpenRegion& region) {
-    region.inside = region.inside != 0 || ends_call ? region.inside : closed->call;
-  });
-  stack.erase(closed);
+  if (depth + 1 < stack.size() || closed.tasks != 0) [[unlikely]] {
+    leave(strand, depth, at_ns, ends_call);
+  }
+  stack.erase(stack.begin() + static_cast<std::ptrdiff_t>(depth));
+  settle(strand, at_ns);
   if (stack.empty()) {
     offer_strand(strand);
   }

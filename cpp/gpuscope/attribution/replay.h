@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -73,12 +74,22 @@ class Replay {
     uint32_t path;
     uint32_t row;
     int64_t start_ns;
-    int64_t child_ns;
-    uint32_t detail;         // base::EnterDetail, without the call
-    uint32_t call = 0;       // that it is part of; 0 for none
-    uint32_t inside = 0;     // the call that was suspended within it, and goes on around it; 0 for none
-    uint64_t number = 0;     // regions are numbered as they open
-    bool is_hidden = false;  // entered while regions were switched off: it has the path and row of its parent
+    int64_t child_ns;         // in which something inside it was open; less the moment since when, while something is
+    uint32_t detail;          // base::EnterDetail, without the call
+    uint32_t call = 0;        // that it is part of; 0 for none
+    uint32_t inside = 0;      // the call that was suspended within it, and goes on around it; 0 for none
+    uint32_t tasks = 0;       // that have something open, of which this is the innermost around
+    uint64_t number = 0;      // regions are numbered as they open
+    bool is_hidden = false;   // entered while regions were switched off: it has the path and row of its parent
+    bool outlasts = false;    // it, or one around it, was open as one around that was left
+    bool is_covered = false;  // something inside it is open
+
+    void cover(bool with, int64_t at_ns) noexcept {
+      if (with != is_covered) {
+        child_ns += with ? -at_ns : at_ns;
+        is_covered = with;
+      }
+    }
   };
   /// The attributes logged before the event that they belong to.
   struct Arguments {
@@ -109,14 +120,21 @@ class Replay {
   };
   /// A task, or what the thread itself runs: the first of the strands.
   static constexpr uint64_t kNoTask = 0;  // its key was given to another
+  /// Where an open region is: it may have closed, or lie deeper, by now.
+  struct OpenPlace {
+    std::size_t strand;
+    uint64_t region;  // its number
+  };
   struct Strand {
     uint64_t key = kNoTask;
     std::vector<OpenRegion> stack;
-    uint64_t number = 0;                            // of DecodeState::strands_begun
-    uint32_t origin = 0;                            // of the tasks that it creates: base::Op::Origin; 0 for none
-    std::optional<TaskPlace> place = std::nullopt;  // where it was created, if known: what it has open lies there
-    bool is_elsewhere = false;                      // it is another thread's, and only ends something here
-    bool is_offered = false;                        // among offered_strands_
+    uint64_t number = 0;                             // of DecodeState::strands_begun
+    uint32_t origin = 0;                             // of the tasks that it creates: base::Op::Origin; 0 for none
+    std::optional<TaskPlace> place = std::nullopt;   // where it was created, if known: what it has open lies there
+    bool is_elsewhere = false;                       // it is another thread's, and only ends something here
+    bool is_offered = false;                         // among offered_strands_
+    bool shows = false;                              // something is open that is not hidden
+    std::optional<OpenPlace> around = std::nullopt;  // which then has it among its tasks, if anything is
   };
   /// What an exit names: by the string where the id is of another period than at the enter.
   struct ExitName {
@@ -186,18 +204,40 @@ class Replay {
     uint32_t path;
   };
   Parent parent_at(int64_t at_ns, uint32_t detail, std::size_t depth);
-  OpenRegion* innermost(std::size_t strand);
   bool has_strand(const TaskPlace& place) const noexcept;
+  OpenRegion* find_open(const OpenPlace& place);
   OpenRegion* find_open(const TaskPlace& place);
-  OpenRegion* open_outside(std::size_t strand);
+  std::optional<OpenPlace> open_outside(std::size_t strand) const;
+  std::optional<OpenPlace> outlasting_below(std::size_t depth);
+  uint32_t work_path(const OpenPlace& place);
+  std::optional<OpenPlace> shown_below(std::size_t strand, std::size_t depth) const;
+  /// Of a strand in which something was opened or closed, which regions have something inside them from now on. `all`:
+  /// those below one that has may have none yet.
+  void settle(std::size_t strand, int64_t at_ns, bool all = false) {
+    if (strand == 0 && !state_->aggregates()) {
+      return;  // where rows are kept, tasks alone are followed
+    }
+    at_ns = std::min(at_ns, state_->window.close_ns.load(std::memory_order_relaxed));
+    std::vector<OpenRegion>& stack = strands_[strand].stack;
+    const std::size_t depth = stack.size();
+    if (depth < 2 || all || stack[depth - 1].is_hidden || stack[depth - 2].is_hidden) [[unlikely]] {
+      return settle_strand(strand, at_ns, all);
+    }
+    stack[depth - 1].cover(stack[depth - 1].tasks != 0, at_ns);
+    stack[depth - 2].cover(true, at_ns);  // those below have something inside them before and after
+  }
+  void settle_strand(std::size_t strand, int64_t at_ns, bool all);
   Parent place_outside(std::size_t strand);
   Parent parent_in(std::size_t strand, std::size_t depth);
   Parent own_parent() { return parent_in(current_, strands_[current_].stack.size()); }
   std::size_t depth_of(uint32_t call);
   void begin_part(OpenRegion& region);
-  void end_part(const OpenRegion& region, int64_t end_ns, int64_t duration_ns, bool ends_call);
-  OpenRegion* parent_of(std::size_t strand, std::size_t depth);
-  void close(OpenRegion& region, int64_t end_ns, OpenRegion* parent, bool ends_call);
+  void end_part(const OpenRegion& region, int64_t end_ns, int64_t duration_ns, int64_t child_ns, bool ends_call);
+  void close(OpenRegion& region, int64_t end_ns, bool ends_call);
+  template <class F>
+  void each_task_in(const OpenRegion& region, F&& visit);
+  void outlast(std::size_t strand, std::size_t depth);
+  void leave(std::size_t strand, std::size_t depth, int64_t at_ns, bool ends_call);
   template <class F>
   bool close_in(std::size_t strand, int64_t at_ns, bool ends_call, F&& matches);
   /// Closes the innermost region that matches, of the current strand first.
@@ -221,6 +261,7 @@ class Replay {
   std::optional<base::Event> next_strand_;
   std::optional<uint32_t> next_origin_;
   uint64_t regions_opened_ = 0;
+  bool has_outlasting_ = false;  // some region ever outlasted one around it
   std::vector<Strand> strands_ = std::vector<Strand>(1);
   std::unordered_map<uint64_t, std::size_t> strand_of_key_;
   std::deque<std::size_t> offered_strands_;  // those with nothing open, and some in which something opened since

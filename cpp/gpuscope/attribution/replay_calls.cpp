@@ -82,7 +82,9 @@ void Replay::call_exit(int64_t at_ns, uint32_t result, uint32_t callback) {
   }
   if (state_->aggregates()) {
     state_->totals.add_work(call.path, store::Work::Call, state_->dictionaries.string(what->name), duration_ns);
-    if (OpenRegion* region = innermost(current_); region != nullptr) {
+    const std::optional<OpenPlace> place = shown_below(current_, strands_[current_].stack.size());
+    if (OpenRegion* region = place.has_value() ? find_open(*place) : nullptr;
+        region != nullptr && !region->is_covered) {
       const int64_t close_ns = state_->window.close_ns.load(std::memory_order_relaxed);
       region->child_ns += std::max<int64_t>(0, std::min(at_ns, close_ns) - call.start_ns);
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "gpuscope/attribution/replay.h"
@@ -13,35 +14,48 @@ bool Replay::has_strand(const TaskPlace& place) const noexcept {
   return place.strand < strands_.size() && strands_[place.strand].number == place.strand_number;
 }
 
+Replay::OpenRegion* Replay::find_open(const OpenPlace& place) {
+  std::vector<OpenRegion>& stack = strands_[place.strand].stack;
+  const auto found = std::find_if(stack.rbegin(), stack.rend(),
+                                  [&](const OpenRegion& region) { return region.number == place.region; });
+  return found != stack.rend() ? &*found : nullptr;
+}
+
 Replay::OpenRegion* Replay::find_open(const TaskPlace& place) {
-  if (has_strand(place)) {
-    for (OpenRegion& region : strands_[place.strand].stack) {
-      if (region.number == place.region) {
-        return &region;
-      }
+  return has_strand(place) ? find_open(OpenPlace{place.strand, place.region}) : nullptr;
+}
+
+std::optional<Replay::OpenPlace> Replay::shown_below(std::size_t strand, std::size_t depth) const {
+  for (const std::vector<OpenRegion>& stack = strands_[strand].stack; depth-- > 0;) {
+    if (!stack[depth].is_hidden) {
+      return OpenPlace{strand, stack[depth].number};
     }
   }
-  return nullptr;
+  return open_outside(strand);
 }
 
 /// The innermost region that is open around a task: of those that surrounded the place where it was created, the first
 /// that has not closed by now.
-Replay::OpenRegion* Replay::open_outside(std::size_t strand) {
+std::optional<Replay::OpenPlace> Replay::open_outside(std::size_t strand) const {
+  const auto find = [&](std::size_t index, uint64_t newest) -> std::optional<OpenPlace> {
+    const std::vector<OpenRegion>& stack = strands_[index].stack;
+    const auto found = std::find_if(stack.rbegin(), stack.rend(), [&](const OpenRegion& region) {
+      return region.number <= newest && !region.is_hidden;
+    });
+    return found != stack.rend() ? std::optional(OpenPlace{index, found->number}) : std::nullopt;
+  };
   while (strands_[strand].place.has_value()) {
     const TaskPlace& place = *strands_[strand].place;
     if (!has_strand(place) || place.strand == strand ||
         (place.strand != 0 && place.strand_number >= strands_[strand].number)) {
-      return nullptr;
+      return std::nullopt;
     }
-    std::vector<OpenRegion>& stack = strands_[place.strand].stack;
-    const auto found = std::find_if(stack.rbegin(), stack.rend(),
-                                    [&](const OpenRegion& region) { return region.number <= place.region; });
-    if (found != stack.rend()) {
-      return &*found;
+    if (const std::optional<OpenPlace> found = find(place.strand, place.region); found.has_value()) {
+      return found;
     }
     strand = place.strand;
   }
-  return strand != 0 && !strands_[0].stack.empty() ? &strands_[0].stack.back() : nullptr;
+  return strand != 0 ? find(0, UINT64_MAX) : std::nullopt;
 }
 
 Replay::Parent Replay::place_outside(std::size_t strand) {
@@ -154,6 +168,109 @@ void Replay::select_strand(const base::Event& event) {
   }
   if ((event.detail & base::kStrandBegins) == 0 && strand.place.has_value()) {
     renew_origin(event.id);  // it goes on, but had nothing open and made room for another
+  }
+}
+
+// -- regions that outlast those around them
+// ----------------------------------------------------------------------------
+
+template <class F>
+void Replay::each_task_in(const OpenRegion& region, F&& visit) {
+  for (std::size_t task = 0; region.tasks != 0 && task < strands_.size(); ++task) {
+    if (strands_[task].around.has_value() && strands_[task].around->region == region.number) {
+      visit(task);
+    }
+  }
+}
+
+/// What is open in the strand from this depth on, and in tasks inside, outlasts one around it.
+void Replay::outlast(std::size_t strand, std::size_t depth) {
+  std::vector<OpenRegion>& stack = strands_[strand].stack;
+  for (; depth < stack.size() && !stack[depth].outlasts; ++depth) {
+    stack[depth].outlasts = has_outlasting_ = true;
+    each_task_in(stack[depth], [this](std::size_t task) { outlast(task, 0); });
+  }
+}
+
+/// A region ends before others that are open inside it.
+void Replay::leave(std::size_t strand, std::size_t depth, int64_t at_ns, bool ends_call) {
+  std::vector<OpenRegion>& stack = strands_[strand].stack;
+  const OpenRegion& left = stack[depth];
+  const bool is_outlasted = left.call == 0 && !left.is_hidden;  // a call may go on
+  for (std::size_t above = depth + 1; above < stack.size(); ++above) {
+    stack[above].inside = stack[above].inside != 0 || ends_call ? stack[above].inside : left.call;
+  }
+  if (is_outlasted) {
+    outlast(strand, depth + 1);
+  }
+  if (left.tasks == 0) {
+    return;
+  }
+  const std::optional<OpenPlace> around = shown_below(strand, depth);  // of the tasks from now on
+  each_task_in(left, [&](std::size_t task) {
+    strands_[task].around = around;
+    if (is_outlasted) {
+      outlast(task, 0);
+    }
+  });
+  if (around.has_value()) {
+    find_open(*around)->tasks += left.tasks;
+    settle(around->strand, at_ns);
+  }
+}
+
+/// The region directly around what is at a depth of the current strand, if it outlasts one around it.
+std::optional<Replay::OpenPlace> Replay::outlasting_below(std::size_t depth) {
+  if (depth > 0) {
+    const OpenRegion& region = strands_[current_].stack[depth - 1];
+    return region.outlasts ? std::optional(OpenPlace{current_, region.number}) : std::nullopt;
+  }
+  const std::optional<OpenPlace> outside = open_outside(current_);
+  const OpenRegion* region = outside.has_value() ? find_open(*outside) : nullptr;
+  return region != nullptr && region->outlasts && region->path == place_outside(current_).path ? outside : std::nullopt;
+}
+
+/// The path of GPU work that is launched in a region: without those around it that were left.
+uint32_t Replay::work_path(const OpenPlace& place) {
+  const std::vector<OpenRegion>& stack = strands_[place.strand].stack;
+  const auto begin = std::find_if(stack.rbegin(), stack.rend(), [&](const OpenRegion& region) {
+                       return region.number == place.region;
+                     }).base();
+  auto inner = begin;
+  while (inner != stack.begin() && std::prev(inner)->outlasts) {
+    --inner;
+  }
+  const std::optional<OpenPlace>& around = strands_[place.strand].around;
+  uint32_t path = inner != stack.begin() ? std::prev(inner)->path : around.has_value() ? work_path(*around) : kNone;
+  for (; inner != begin; ++inner) {
+    path = inner->is_hidden ? path : path_of(*inner, path);
+  }
+  return path;
+}
+
+void Replay::settle_strand(std::size_t index, int64_t at_ns, bool all) {
+  Strand& strand = strands_[index];
+  bool shows = false;
+  for (auto region = strand.stack.rbegin(); region != strand.stack.rend(); ++region) {
+    if (region->is_hidden) {
+      continue;
+    }
+    region->cover(shows || region->tasks != 0, at_ns);
+    if (shows && !all) {
+      return;  // those below have something inside them before and after
+    }
+    shows = true;
+  }
+  if (index == 0 || std::exchange(strand.shows, shows) == shows) {
+    return;
+  }
+  if (shows) {
+    strand.around = open_outside(index);
+  }
+  const std::optional<OpenPlace> around = shows ? strand.around : std::exchange(strand.around, std::nullopt);
+  if (OpenRegion* region = around.has_value() ? find_open(*around) : nullptr; region != nullptr) {
+    region->tasks += shows ? 1 : -1U;
+    settle(around->strand, at_ns);
   }
 }
 

@@ -237,6 +237,7 @@ void bind_analysis(py::module_& module) {
       .def_property_readonly("self_cpu_ns", &column<Instances, &Instances::self_cpu_ns>)
       .def_property_readonly("device_ns", &column<Instances, &Instances::device_ns>)
       .def_property_readonly("self_device_ns", &column<Instances, &Instances::self_device_ns>)
+      .def_property_readonly("late_device_ns", &column<Instances, &Instances::late_device_ns>)
       .def_property_readonly("cpu_bytes", &column<Instances, &Instances::cpu_bytes>)
       .def_property_readonly("self_cpu_bytes", &column<Instances, &Instances::self_cpu_bytes>)
       .def_property_readonly("device_bytes", &column<Instances, &Instances::device_bytes>)

@@ -157,6 +157,9 @@ std::string graph_name(uint32_t graph);
 /// The name of a step, before its number; all steps together.
 inline constexpr std::string_view kStepPrefix = "ProfilerStep#";
 inline constexpr std::string_view kAllSteps = "ProfilerStep*";
+
+/// Info of a file of another tool: which regions lie in each other was found by their times.
+inline constexpr std::string_view kNestedByTime = "session.nested_by_time";
 /// The name of the range around each backward operator, before the operator's.
 inline constexpr std::string_view kAutogradPrefix = "autograd::engine::evaluate_function: ";
 

@@ -31,6 +31,9 @@ UNKNOWN_GRAPH = "[graph] captured before profiling, or in no region"
 class Node:
     """Everything that happened on one call path under one name. Times are in ns.
 
+    A region lies where it was entered, also if it outlasts the region around it: its CPU time may be longer then. GPU
+    work that it launches after that region ended has a node on the path of the regions that are still open.
+
     Attributes:
         name: of the region, kernel (demangled), copy or call; "[graph] path" for what a CUDA graph captured there ran.
         kind: recording (the root), region, op (an operator of a framework), range (an annotation of a library), module,
@@ -39,7 +42,7 @@ class Node:
         cpu_ns: inclusive CPU time; of decorated coroutines and generators, how long their bodies ran.
         elapsed_ns: that, and how long coroutines and generators were suspended: from their start to their end.
         self_cpu_ns: CPU time without regions and driver calls inside.
-        device_ns: inclusive GPU time.
+        device_ns: inclusive GPU time, of what was launched until a region ended.
         self_device_ns: GPU time launched in no region inside.
         p50_ns: the median duration, on the GPU for GPU work; 0 where there is no single one.
         bytes: moved or filled.

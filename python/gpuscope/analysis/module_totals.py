@@ -31,7 +31,7 @@ class ModuleTotal:
         path: as ``ResNet.layer1.0.conv1``; equal paths are one row, wherever the modules were called.
         count: how often it was called.
         cpu_time_total: time from the begin of its calls to their end, in us.
-        forward_device_time: GPU time of what was launched meanwhile, in us.
+        forward_device_time: GPU time of what was launched in it until it ended, in us.
         backward_device_time: GPU time of what autograd launched for operators that ran meanwhile, in us.
     """
 
@@ -138,6 +138,8 @@ def modules(trace: Trace) -> Modules:
             total += np.bincount(row_of[at[counted]], weights=time[counted], minlength=len(names))
             at = around[at]
             at, time = at[at != NONE], time[at != NONE]
+    if len(late := trace.instances.late_device_ns):  # launched in what outlasts a module
+        inside[0] -= np.bincount(row_of[outermost], weights=late[outermost], minlength=len(names))
     first = np.full(len(names), len(regions))
     np.minimum.at(first, row_of, np.arange(len(regions)))
     return Modules(

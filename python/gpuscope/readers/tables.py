@@ -429,6 +429,7 @@ class Tables:
         missing = len(np.setdiff1d(launches[launches > 0], kernels)) if has_work else 0
         return {
             "session.mode": "full",
+            "session.nested_by_time": "1",
             "session.tier": "cupti" if has_work else "cpu",
             "session.tier_reason": "" if has_work else "the trace has no work of a GPU",
             "session.start_ns": str(span[0]),

@@ -7,6 +7,7 @@
 
 #include "fakes/rows.h"
 #include "gpuscope/analysis/summary.h"
+#include "gpuscope/store/values.h"
 
 namespace gpuscope::analysis {
 namespace {
@@ -106,6 +107,95 @@ TEST(Instances, ACallThatOnlyHoldsOneOfItsNameCountsOnceInHoweverManyPartsBothRa
     rows.store.resumption.append({suspended_ns, part + 1, 1});
   }
   EXPECT_EQ(measure_instances(rows.store).counted_as, (std::vector<uint32_t>{0, 0, 0, 0}));
+}
+
+/// left [0, 20) and goes_on [10, 40), which was opened in it; both in around [0, 50).
+struct Crossing {
+  Rows rows;
+  uint32_t around_path = rows.path("around");
+  uint32_t left_path = rows.path("left", around_path);
+  uint32_t goes_on_path = rows.path("goes on", left_path);
+  uint32_t around = rows.region(around_path, 50);
+  uint32_t left = rows.region(left_path, 20, around);
+  uint32_t goes_on = rows.region(goes_on_path, 30, left);
+
+  Crossing() { rows.store.region.start_ns[goes_on] = 10; }
+  void launch(int64_t at_ns, uint32_t correlation) {
+    rows.store.api.start_ns[rows.call("cuLaunchKernel", 1, goes_on)] = at_ns;
+    rows.store.api.correlation[rows.store.api.size() - 1] = correlation;
+    const uint32_t kernel = rows.kernel("k", 100 * correlation, goes_on);
+    rows.store.kernel.correlation[kernel] = correlation;
+  }
+};
+
+TEST(Instances, ARegionThatOutlastsTheOneAroundTakesTheTimeThatBothHaveFromIt) {
+  Crossing crossing;
+  EXPECT_EQ(measure_instances(crossing.rows.store).self_cpu_ns, (std::vector<int64_t>{10, 10, 30}));
+}
+
+TEST(Instances, TasksInARegionThatOverlapTakeTheirTimeFromItOnce) {
+  Crossing crossing;
+  auto& regions = crossing.rows.store.region;
+  regions.parent[crossing.goes_on] = crossing.around;
+  regions.path[crossing.goes_on] = crossing.rows.path("goes on", crossing.around_path);
+  EXPECT_EQ(measure_instances(crossing.rows.store).self_cpu_ns, (std::vector<int64_t>{10, 20, 30}));
+}
+
+TEST(Instances, SpansOfAFileThatOverlapAreOpenedInEachOther) {
+  Crossing crossing;
+  auto& regions = crossing.rows.store.region;
+  regions.parent[crossing.goes_on] = crossing.around;
+  regions.path[crossing.goes_on] = crossing.rows.path("goes on", crossing.around_path);
+  crossing.rows.store.set_info(store::kNestedByTime, "1");
+  EXPECT_EQ(measure_instances(crossing.rows.store).self_cpu_ns, (std::vector<int64_t>{10, 10, 30}));
+}
+
+TEST(Instances, APartOfACallHasNoTimeOfWhatItsLastPartLeftOpen) {
+  Rows rows;
+  const uint32_t call = rows.path("call");
+  const uint32_t first = rows.region(call, 10);                             // [0, 10)
+  const uint32_t block = rows.region(rows.path("block", call), 30, first);  // [5, 35)
+  const uint32_t second = rows.region(call, 20);                            // [30, 50)
+  rows.store.region.start_ns[block] = 5;
+  rows.store.region.start_ns[second] = 30;
+  rows.store.resumption.append({20, first, first});
+  rows.store.resumption.append({0, second, first});
+  EXPECT_EQ(measure_instances(rows.store).self_cpu_ns, (std::vector<int64_t>{5, 30, 15}));
+}
+
+TEST(Instances, WorkLaunchedAfterARegionWasLeftIsNotIts) {
+  Crossing crossing;
+  crossing.launch(15, 1);
+  crossing.launch(25, 2);
+  const Instances instances = measure_instances(crossing.rows.store);
+  EXPECT_EQ(instances.device_ns, (std::vector<int64_t>{300, 100, 300}));
+  EXPECT_EQ(instances.late_device_ns, (std::vector<int64_t>{0, 200, 0}));
+}
+
+TEST(Instances, WorkLaunchedAfterARegionWasLeftIsOnAPathWithoutIt) {
+  Crossing crossing;
+  crossing.rows.path("goes on", crossing.around_path);  // as a recording has it
+  crossing.launch(15, 1);
+  crossing.launch(25, 2);
+  const Summary summary = summarize(crossing.rows.store);
+  std::vector<int64_t> device_ns;
+  for (const PathStat& path : summary.paths) {
+    device_ns.push_back(path.device_ns);
+  }
+  EXPECT_EQ(device_ns, (std::vector<int64_t>{300, 100, 100, 200}));
+}
+
+TEST(Instances, WorkOfATaskThatBeganLaterIsOfWhatCreatedIt) {
+  Crossing crossing;
+  crossing.rows.store.region.start_ns[crossing.goes_on] = 20;
+  crossing.launch(25, 2);
+  EXPECT_EQ(measure_instances(crossing.rows.store).device_ns, (std::vector<int64_t>{200, 200, 200}));
+}
+
+TEST(Instances, MemoryTakenAfterARegionWasLeftIsNotIts) {
+  Crossing crossing;
+  crossing.rows.store.allocation.append({25, 64, 0, 0, 0, crossing.goes_on, 0, 0, 0});
+  EXPECT_EQ(measure_instances(crossing.rows.store).device_bytes, (std::vector<int64_t>{64, 0, 64}));
 }
 
 TEST(Instances, NodesOfALoopAreOutermost) {

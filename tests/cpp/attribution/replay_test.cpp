@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -660,6 +661,19 @@ class Aggregates : public Replays {
     }
     return {};
   }
+  std::map<std::string, int64_t> self_times() {
+    store::Store store;
+    state_->totals.move_into(store);
+    std::map<std::string, int64_t> self;
+    for (std::size_t row = 0; row < store.region_total.size(); ++row) {
+      const auto region = store.region_total[row];
+      self[path(region.path)] = region.total_ns - region.child_ns;
+    }
+    return self;
+  }
+  std::string work_path(uint32_t correlation) {
+    return path(Correlations::decode(state_->correlations.find(correlation)));
+  }
 };
 
 TEST_F(Aggregates, KeepNoRows) {
@@ -724,6 +738,102 @@ TEST_F(Aggregates, GiveTheTimeInsideAHiddenRegionToTheOneAround) {
     EXPECT_EQ(path(rows().region_total.path[row]), is_step ? "step" : "step/inner");
     EXPECT_EQ(rows().region_total.child_ns[row], is_step ? ns(4) - ns(3) : 0);
   }
+}
+
+TEST_F(Aggregates, GiveEachMomentToTheRegionEnteredLastThatIsStillOpen) {
+  enter("a");  // 1
+  enter("b");  // 2
+  enter("c");  // 3
+  exit("a");   // 4
+  exit("b");   // 5
+  launch();    // 6 to 7
+  exit("c");   // 8
+  const auto self = self_times();
+  EXPECT_EQ(self.at("a"), ns(2) - ns(1));
+  EXPECT_EQ(self.at("a/b"), ns(3) - ns(2));
+  EXPECT_EQ(self.at("a/b/c"), ns(6) - ns(3) + ns(8) - ns(7));
+}
+
+TEST_F(Aggregates, CountTimeOnceInWhichTasksHaveRegionsInsideOne) {
+  begin_task(*main_, 1, 0, 11);
+  enter("creates");  // 1
+  begin_task(*main_, 2, 11, 12);
+  enter("one");  // 2
+  begin_task(*main_, 3, 11, 13);
+  enter("other");  // 3
+  strand(2);
+  exit("one");  // 4
+  strand(3);
+  exit("other");  // 5
+  strand(1);
+  exit("creates");  // 6
+  const auto self = self_times();
+  EXPECT_EQ(self.at("creates"), ns(2) - ns(1) + ns(6) - ns(5));
+  EXPECT_EQ(self.at("creates/one"), ns(4) - ns(2));
+  EXPECT_EQ(self.at("creates/other"), ns(5) - ns(3));
+}
+
+TEST_F(Aggregates, GiveTheTimeOfATaskThatGoesOnToWhatIsStillOpenAroundIt) {
+  begin_task(*main_, 1, 0, 11);
+  enter("around");   // 1
+  enter("creates");  // 2
+  begin_task(*main_, 2, 11, 12);
+  enter("task");  // 3
+  strand(1);
+  exit("creates");  // 4
+  strand(2);
+  exit("task");  // 5
+  strand(1);
+  exit("around");  // 6
+  const auto self = self_times();
+  EXPECT_EQ(self.at("around"), ns(2) - ns(1) + ns(6) - ns(5));
+  EXPECT_EQ(self.at("around/creates"), ns(3) - ns(2));
+}
+
+TEST_F(Aggregates, GiveAPartOfACallNoTimeOfWhatIsOpenWithinIt) {
+  say(*main_, Op::Enter, name("call"), part(7));   // 1
+  enter("block");                                  // 2
+  exit_part("call", 7);                            // 3
+  say(*main_, Op::Enter, name("call"), part(7));   // 4
+  exit("block");                                   // 5
+  exit_part("call", 7, ExitDetail::kByException);  // 6
+  EXPECT_EQ(self_times().at("call"), ns(2) - ns(1) + ns(6) - ns(5));
+}
+
+TEST_F(Aggregates, CountWorkOnThePathOfTheRegionsThatAreStillOpen) {
+  enter("around");
+  enter("left");
+  enter("goes on");
+  const uint32_t before = launch();
+  exit("left");
+  const uint32_t after = launch();
+  enter("inner");
+  const uint32_t inside = launch();
+  exit("goes on");
+  const uint32_t last = launch();
+  EXPECT_EQ(work_path(before), "around/left/goes on");
+  EXPECT_EQ(work_path(after), "around/goes on");
+  EXPECT_EQ(work_path(inside), "around/goes on/inner");
+  EXPECT_EQ(work_path(last), "around/inner");
+}
+
+TEST_F(Aggregates, CountWorkOfATaskWithoutTheRegionThatItOutlasts) {
+  begin_task(*main_, 1, 0, 11);
+  enter("creates");
+  begin_task(*main_, 2, 11, 12);
+  enter("task");
+  strand(1);
+  exit("creates");
+  strand(2);
+  EXPECT_EQ(work_path(launch()), "task");
+}
+
+TEST_F(Aggregates, CountWorkOfACallThatGoesOnAsItsOwn) {
+  say(*main_, Op::Enter, name("call"), part(7));
+  enter("block");
+  exit_part("call", 7);
+  say(*main_, Op::Enter, name("call"), part(7));
+  EXPECT_EQ(work_path(launch()), "call/block");
 }
 
 TEST_F(Aggregates, NeverGiveARegionMoreChildTimeThanTime) {

@@ -36,8 +36,8 @@ class Program:
             self.kernel(row, us)
         return row
 
-    def kernel(self, region, us):
-        self.kernels.append((region, us * 1000))
+    def kernel(self, region, us, launched_us=0.001):
+        self.kernels.append((region, us * 1000, int(launched_us * 1000)))
 
     def modules(self):
         names, parents, kinds = zip(*self.paths, strict=True)
@@ -62,12 +62,12 @@ class Program:
                 "stack": [NONE] * len(self.links),
             },
             "kernel": {
-                "start_ns": [1] * len(self.kernels),
-                "duration_ns": [time for _, time in self.kernels],
+                "start_ns": [launched for _, _, launched in self.kernels],
+                "duration_ns": [time for _, time, _ in self.kernels],
                 "correlation": list(range(len(self.kernels))),
                 "variant": [0] * len(self.kernels),
                 "track": [0] * len(self.kernels),
-                "region": [region for region, _ in self.kernels],
+                "region": [region for region, _, _ in self.kernels],
             },
         }
         return modules(Trace(make_store(tables, info=INFO)))
@@ -122,6 +122,14 @@ def test_what_a_checkpoint_computes_anew_is_backward_work_and_counted_once(progr
     result = program.modules()
     assert times(result["Net"]) == (2, 50.0, 4.0, 6.0)
     assert times(result["Net.block"]) == (1, 15.0, 0.0, 6.0)
+
+
+def test_what_outlasts_a_module_launches_nothing_of_it_later(program):
+    net = program.region("Net", MODULE, program.region("step"), us=50)
+    outlasts = program.region("prefetch", inside=net, us=70)
+    program.kernel(outlasts, 5)
+    program.kernel(outlasts, 6, launched_us=60)
+    assert times(program.modules()["Net"]) == (1, 50.0, 5.0, 0.0)
 
 
 def test_a_recording_without_modules_has_no_rows(program):
