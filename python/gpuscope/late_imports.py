@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any, cast
+
+_MOST_IMPORTS = 1000  # one after the other, that a fork waits for
 
 
 @functools.cache
@@ -33,6 +37,20 @@ def import_of_stub(package: str, name: str) -> object:
     value: object = getattr(importlib.import_module(modules[name]), name)
     setattr(sys.modules[package], name, value)
     return value
+
+
+def _finish_imports() -> None:
+    # A module that another thread is importing stays locked in the child. To import it here waits until it is whole.
+    locks: Iterable[str] = getattr(getattr(importlib, "_bootstrap", None), "_module_locks", ())
+    for _ in range(_MOST_IMPORTS):  # that thread may have begun the next
+        if not (names := [name for name in list(locks) if name.startswith("gpuscope.")]):
+            break
+        for name in names:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+
+
+os.register_at_fork(before=_finish_imports)
 
 
 # importlib.abc's base classes are left out: importing them takes 19 modules.

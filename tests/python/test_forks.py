@@ -182,3 +182,22 @@ def test_a_cached_property_is_computed_once():
     rows = Rows()
     assert (rows.count, rows.count, rows.computed) == (7, 7, 1)
     assert Rows.count.__doc__ == "Of rows."
+
+
+def test_a_module_that_another_thread_is_importing_at_the_fork_can_be_imported_in_the_child():
+    script = """
+        import sys
+        begun = threading.Event()
+
+        class SlowFinder:
+            def find_spec(self, name, path=None, target=None):
+                if name == "gpuscope.diffing":
+                    begun.set()
+                    time.sleep(0.2)
+
+        sys.meta_path.insert(0, SlowFinder())
+        threading.Thread(target=lambda: gs.diff).start()
+        begun.wait()
+        print(try_children(lambda: gs.diff, 1))
+    """
+    assert ran(script) == "0\n"

@@ -44,8 +44,9 @@ void bind_event(py::module_& module) {
           "from_ipc_handle",
           [](int device, const py::bytes& handle) { return std::make_unique<Event>(pools().of(device), handle); },
           py::arg("device"), py::arg("handle"), "The event that another process exported.")
-      .def("record", &Event::record, release(), py::arg("stream") = 0, py::arg("into_graphs") = true,
-           "False where the stream is being captured into a CUDA graph and `into_graphs` is false: nothing is recorded.")
+      .def(
+          "record", &Event::record, release(), py::arg("stream") = 0, py::arg("into_graphs") = true,
+          "False where the stream is being captured into a CUDA graph and `into_graphs` is false: nothing is recorded.")
       .def(
           "wait",
           [](const Event& self, uint64_t stream, std::optional<int> device) {
@@ -310,10 +311,10 @@ void bind_timing(py::module_& module) {
       },
       py::arg("stream"), py::arg("device") = 0, "Waits for one stream; seconds waited.");
   module.def(
-      "is_capturing",
-      [](uint64_t stream, int device) { return timing::is_capturing(vendor().cuda, stream, device); },
+      "is_capturing", [](uint64_t stream, int device) { return timing::is_capturing(vendor().cuda, stream, device); },
       py::arg("stream"), py::arg("device"),
-      "Whether what is put on a stream goes into a CUDA graph; of a default stream also while another one captures that "
+      "Whether what is put on a stream goes into a CUDA graph; of a default stream also while another one captures "
+      "that "
       "it waits for. Leaves every capture whole.");
   module.def(
       "stream_device", [](uint64_t stream) { return timing::stream_device(vendor().cuda, stream); }, py::arg("stream"),

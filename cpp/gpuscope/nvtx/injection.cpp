@@ -164,8 +164,8 @@ struct Libraries {
 
 Libraries& libraries() {
   static auto* all = new Libraries;  // leaked: a library may make its first call during exit
-  static const int held = pthread_atfork([] { all->mutex.lock(); }, [] { all->mutex.unlock(); },
-                                         [] { all->mutex.unlock(); });
+  static const int held =
+      pthread_atfork([] { all->mutex.lock(); }, [] { all->mutex.unlock(); }, [] { all->mutex.unlock(); });
   static_cast<void>(held);
   return *all;
 }

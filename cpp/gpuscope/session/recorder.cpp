@@ -255,7 +255,10 @@ ClockMap ClockMap::detect(const driver::Cupti& cupti) {
 }
 
 Flusher::Flusher(activity::Collector& collector, GpuClockReader* clocks, std::chrono::nanoseconds clock_wait)
-    : collector_(collector), clocks_(clocks), clock_wait_(clock_wait), thread_(base::start_thread("a recording", [this] { run(); })) {}
+    : collector_(collector),
+      clocks_(clocks),
+      clock_wait_(clock_wait),
+      thread_(base::start_thread("a recording", [this] { run(); })) {}
 
 Flusher::~Flusher() {
   ends_thread_.store(true, std::memory_order_relaxed);

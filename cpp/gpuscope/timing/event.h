@@ -21,8 +21,8 @@ namespace gpuscope::timing {
 /// Plain timing events of one device, made once and used again. Any thread.
 ///
 /// It keeps the device's primary context alive, and never destroys an event: at the end of the process the context may
-/// be gone before the pool is. It holds as many events as were ever in use at once. In a forked child it gives and takes
-/// nothing: CUDA does not survive a fork, and the lock may be held there for ever.
+/// be gone before the pool is. It holds as many events as were ever in use at once. In a forked child it gives and
+/// takes nothing: CUDA does not survive a fork, and the lock may be held there for ever.
 class EventPool {
  public:
   EventPool(const driver::Cuda& cuda, int ordinal) : context_(cuda, ordinal), ordinal_(ordinal) {}
