@@ -154,7 +154,8 @@ py::tuple split_ranges(const std::vector<std::string>& texts) {
     const bool is_of_torch =
         range.op != 0 || text.starts_with("aten::") || (range.sequence >= 0 && torch::names_op(range.name, -1));
     if (!is_of_torch) {
-      range = {.name = text};
+      range = torch::RangeText();
+      range.name = text;
     }
     const bool is_op = is_of_torch && torch::names_op(range.name, range.sequence);
     names.append(py::str(range.name.data(), range.name.size()));

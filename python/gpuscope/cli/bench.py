@@ -368,6 +368,8 @@ def _file(label: str) -> str:
 
 
 def _parsed(source: str, label: str) -> ast.Module:
+    with contextlib.suppress(UnicodeError):  # arguments are decoded as ASCII where the locale is C
+        source = source.encode(errors="surrogateescape").decode()
     text = textwrap.dedent(source).strip("\n")
     # Tracebacks, and libraries that compile functions, look for source here.
     linecache.cache[_file(label)] = (len(text), None, text.splitlines(keepends=True), _file(label))

@@ -117,10 +117,11 @@ def read_rows(path: Path) -> Iterator[dict[str, Any] | None]:
                         yield {name: value for name, value in row.items() if value is not None}
                     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
                         yield None
-        except (arrow.ArrowException, KeyError) as error:
-            raise InvalidArgument(
-                f"path is {str(path)!r}, which is no Parquet file that can be read ({error})"
-            ) from None
+        except (arrow.ArrowException, KeyError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # the system's; Arrow's own have no number
+                raise
+            why = str(error).partition("\n")[0]
+            raise InvalidArgument(f"path is {str(path)!r}, which is no Parquet file that can be read ({why})") from None
 
 
 def _plain(table: Any) -> list[dict[str, Any]]:

@@ -203,7 +203,9 @@ def read_proton_tree(path: str | os.PathLike[str]) -> _core.Store:
         text = b"".join(read_parts(file, name))
     try:
         document = parse(text)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise CorruptTrace(f"{name!r} cannot be read: its values are nested too deeply", name, 0) from None
+    except ValueError as error:
         raise CorruptTrace(f"{name!r} is no JSON, or cut off: {brief(str(error))}", name, 0) from error
     objects = [each for each in document if isinstance(each, dict)] if isinstance(document, list) else []
     roots = [each for each in objects if "frame" in each]
@@ -239,7 +241,7 @@ def read_proton_tree(path: str | os.PathLike[str]) -> _core.Store:
         if children is not None:
             waiting.append((children, inner, depth + (label != "ROOT")))
     if not totals:
-        raise CorruptTrace(f"{name!r} is no tree of Proton: no frame in it has a metric 'time (ns)'", name, 0)
+        raise CorruptTrace(f"{name!r} is no tree of Proton: no frame in it has a metric 'time (ns)' above 0", name, 0)
     above, label_of, depths = np.array(paths, np.int64).reshape(-1, 3).T
     inside, kernel, count, spent_ns = np.array(totals, np.int64).T
     tables: dict[str, dict[str, Column]] = {

@@ -156,6 +156,13 @@ def test_names_of_gpuscope_are_not_the_expressions(gpuscope):
     assert done.stderr.endswith("NameError: name 'options' is not defined\n")
 
 
+def test_an_expression_of_any_letters_is_measured_in_the_c_locale(gpuscope, monkeypatch):
+    for name, value in (("LC_ALL", "C"), ("PYTHONUTF8", "0"), ("PYTHONCOERCECLOCALE", "0")):
+        monkeypatch.setenv(name, value)
+    done = gpuscope("bench", "'\u524d'.encode()", *QUICK)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(("arguments", "label"), [(("a +",), "expression"), (("1", "-s", "for"), "--setup")])
 def test_what_is_not_python_is_shown_with_a_caret(gpuscope, arguments, label):
     done = gpuscope("bench", *arguments)

@@ -306,6 +306,16 @@ def test_files_that_are_no_logs_get_one_sentence(name, text, said, tmp_path):
         read_log(tmp_path / name)
 
 
+def test_a_parquet_log_whose_bytes_were_overwritten_gets_one_sentence(tmp_path):
+    path = tmp_path / "gpu.parquet"
+    write(path, samples(50))
+    data = bytearray(path.read_bytes())
+    data[4:200] = bytes(range(196))
+    path.write_bytes(data)
+    with pytest.raises(InvalidArgument, match=r"no Parquet file that can be read \([^\n]+\)$"):
+        read_log(path)
+
+
 def test_a_file_that_is_not_there_is_told(tmp_path):
     with pytest.raises(InvalidArgument, match="there is no such file"):
         read_log(tmp_path / "gpu.csv")

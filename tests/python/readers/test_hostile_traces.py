@@ -200,6 +200,13 @@ def test_a_frame_of_a_tree_without_a_time_makes_the_audit_incomplete(tmp_path: P
         assert load(document, tmp_path, "tree.hatchet").audit().reasons == ("1 record has no timestamps",)
 
 
+def test_a_tree_that_is_nested_too_deeply_gets_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "deep.hatchet"
+    path.write_text('[{"frame": {"name": "a"}, "children": ' * 20_000 + "[]" + "}]" * 20_000)
+    with pytest.raises(CorruptTrace, match=r"its values are nested too deeply$"):
+        gs.load(path)
+
+
 def test_frames_below_the_deepest_path_keep_their_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proton, "_MOST_DEEP", 3)
     node: dict[str, Any] = {"frame": {"name": "kernel"}, "metrics": {"time (ns)": 7000, "count": 1}, "children": []}
