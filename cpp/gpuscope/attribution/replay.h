@@ -226,7 +226,7 @@ class Replay {
     stack[depth - 1].cover(stack[depth - 1].tasks != 0, at_ns);
     stack[depth - 2].cover(true, at_ns);  // those below have something inside them before and after
   }
-  void settle_strand(std::size_t strand, int64_t at_ns, bool all);
+  void settle_strand(std::size_t index, int64_t at_ns, bool all);
   Parent place_outside(std::size_t strand);
   Parent parent_in(std::size_t strand, std::size_t depth);
   Parent own_parent() { return parent_in(current_, strands_[current_].stack.size()); }

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "gpuscope/driver/libraries.h"
@@ -23,15 +24,21 @@ inline constexpr const char* kNoFunction = "this driver's NVML cannot tell";
 /// Why a figure is absent that NVML answers without knowing it.
 inline constexpr const char* kNotKnown = "NVML does not know it here";
 
-/// Whether an answer of NVML is none: all bits set (NVML_VALUE_NOT_AVAILABLE), or a number below 0.
-inline bool is_unknown(unsigned* number) { return static_cast<int>(*number) < 0; }
-inline bool is_unknown(unsigned long long* number) { return static_cast<long long>(*number) < 0; }
-inline bool is_unknown(driver::NvmlUtilization* share) { return is_unknown(&share->gpu) || is_unknown(&share->memory); }
-inline bool is_unknown(driver::NvmlMemory* memory) { return is_unknown(&memory->used) || is_unknown(&memory->total); }
-/// What is asked for, or is no number.
+/// Whether an answer of NVML is none: all bits set (NVML_VALUE_NOT_AVAILABLE), or a number below 0. False of what is
+/// asked for, or is no number.
 template <class T>
-bool is_unknown(const T& /*other*/) {
-  return false;
+bool is_unknown(const T& argument) {
+  if constexpr (std::is_same_v<T, unsigned*>) {
+    return static_cast<int>(*argument) < 0;
+  } else if constexpr (std::is_same_v<T, unsigned long long*>) {
+    return static_cast<long long>(*argument) < 0;
+  } else if constexpr (std::is_same_v<T, driver::NvmlUtilization*>) {
+    return is_unknown(&argument->gpu) || is_unknown(&argument->memory);
+  } else if constexpr (std::is_same_v<T, driver::NvmlMemory*>) {
+    return is_unknown(&argument->used) || is_unknown(&argument->total);
+  } else {
+    return false;
+  }
 }
 
 /// Whether a driver that gave this code (nvmlReturn_t) will give it again: wrong argument, not supported, no
