@@ -71,7 +71,7 @@ def why_opaque() -> str:
     try:  # before torch has begun to use a GPU, too
         kind = str(sys.modules["torch"].cuda.get_allocator_backend())
     except Exception:  # not imported, or a build without CUDA
-        return ""
+        kind = "native"
     return "" if kind == "native" else f"its allocator is {kind}, which reports neither allocations nor segments"
 
 
