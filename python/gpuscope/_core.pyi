@@ -944,9 +944,9 @@ class PythonFunctions:
         For gc.callbacks.
         """
     @staticmethod
-    def start(prefixes: collections.abc.Sequence[str], module_call: typing.Any, is_wanted: typing.Any = None) -> bool:
+    def start(prefixes: collections.abc.Sequence[str], module_call: typing.Any, is_wanted: typing.Any = None, calls: bool = True) -> bool:
         """
-        Has calls logged; False where other tools leave no place, or frames are not known. `prefixes`: what the names of files are given without; `module_call`: the code of torch.nn.Module.__call__, or None; `is_wanted`: called once with the name of each function, true for those whose calls are logged; None for all. A line that called another first may not be asked again.
+        Has calls logged, or without `calls` garbage collections only; False where other tools leave no place, or frames are not known. `prefixes`: what the names of files are given without; `module_call`: the code of torch.nn.Module.__call__, or None; `is_wanted`: called once with the name of each function, true for those whose calls are logged; None for all. A line that called another first may not be asked again.
         """
     @staticmethod
     def stop() -> bool:

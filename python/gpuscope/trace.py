@@ -17,6 +17,7 @@ from gpuscope import _core
 from gpuscope.beside import cached_property
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import import_pandas, write_parquet
+from gpuscope.text import shorten
 
 if TYPE_CHECKING:  # pandas is optional
     import pandas as pd
@@ -61,7 +62,7 @@ def command_line(info: Mapping[str, str]) -> str:
 def program_name(info: Mapping[str, str]) -> str:
     """The script that ran, as its command line names it; all of that where it has none."""
     words = command_line(info).split()
-    return next((word for word in words if word.endswith(".py")), " ".join(words))
+    return next((word for word in words if word.endswith(".py")), shorten(" ".join(words), 60))
 
 
 class Table:

@@ -130,8 +130,9 @@ uint32_t Dictionaries::stack(uint32_t stack) {
     if (id >= stacks_.size()) {
       stacks_.resize(id + 1, kUnmapped);
     }
-    stacks_[id] = tables_.stack.append({frame.parent != 0 ? stacks_[frame.parent] : store::kNone,
-                                        region_name(frame.function), region_name(frame.file), frame.line});
+    stacks_[id] =
+        tables_.stack.append({frame.parent != 0 ? stacks_[frame.parent] : store::kNone, region_name(frame.function),
+                              region_name(frame.file), frame.line, frame.instruction});
   }
   return stack != 0 ? stacks_[stack] : store::kNone;
 }

@@ -124,6 +124,8 @@ struct Frame {
   uint32_t function = 0;  // a Names id
   uint32_t file = 0;      // a Names id
   uint32_t line = 0;
+  uint32_t instruction = kNoInstruction;  // where in the function's bytecode; of the innermost frame of a sample
+  static constexpr uint32_t kNoInstruction = UINT32_MAX;
   bool operator==(const Frame&) const = default;
 };
 
@@ -162,6 +164,7 @@ class Stacks {
     std::size_t operator()(const Frame& frame) const noexcept {
       uint64_t value = (uint64_t{frame.parent} << 32 | frame.line) * 0x9E3779B97F4A7C15ULL;  // 2^64 / golden ratio
       value ^= (uint64_t{frame.function} << 32 | frame.file) * 0xC2B2AE3D27D4EB4FULL;
+      value ^= uint64_t{frame.instruction} * 0x165667B19E3779F9ULL;
       return static_cast<std::size_t>(value ^ (value >> 29));
     }
   };

@@ -530,7 +530,9 @@ std::optional<uint32_t> StackReader::intern(uint64_t now_ticks) {
       continue;
     }
     const int line = line_in(code->lines, code->first_line, std::max(*number, 0));
-    const uint32_t inner = stacks.intern({stack, code->function, code->file, static_cast<uint32_t>(line)});
+    const bool is_innermost = index == 0 && *number >= 0;
+    const uint32_t instruction = is_innermost ? static_cast<uint32_t>(*number) : base::Frame::kNoInstruction;
+    const uint32_t inner = stacks.intern({stack, code->function, code->file, static_cast<uint32_t>(line), instruction});
     if (inner == 0) {
       return more_frames_;  // no room for more stacks
     }

@@ -49,6 +49,7 @@ const PyMethodDef* method_of(PyObject* function) noexcept {
 
 constinit FunctionNames* names = nullptr;  // leaked: threads may call functions while the process is torn down
 bool is_on = false;
+bool hears_calls = false;  // and not garbage collections only
 
 /// What CPython takes to tell of an event, in ns, as measured. Where it has a hook it makes an object of each frame
 /// that is called, and not of one that is resumed, nor of a function that is written in C.
@@ -486,22 +487,25 @@ void measure(const py::function& calls, const py::function& resumes, const py::f
   names->stop();
 }
 
-bool start(std::vector<std::string> prefixes, py::object module_call, py::object is_wanted) {
+bool start(std::vector<std::string> prefixes, py::object module_call, py::object is_wanted, bool calls) {
   if (is_on) {
     return false;
   }
   make_names();
   names->start(std::move(prefixes), std::move(module_call), std::move(is_wanted));
   CalledFrames::forget_all();
-  is_on = switch_on();
+  hears_calls = calls;
+  is_on = !calls || switch_on();
   return is_on;
 }
 
 /// Whether this thread was listened to up to now: another profiler may have taken the hook.
 bool stop() {
-  const bool kept = is_on && is_heard();
+  const bool kept = is_on && (!hears_calls || is_heard());
   if (std::exchange(is_on, false)) {
-    switch_off();
+    if (hears_calls) {
+      switch_off();
+    }
     CalledFrames::forget_all();
     names->stop();
   }
@@ -520,7 +524,7 @@ void on_garbage(const std::string& phase, const py::object& /*info*/) {
 #else
 
 void measure(const py::function&, const py::function&, const py::function&, int) {}
-bool start(const std::vector<std::string>&, const py::object&, const py::object&) { return false; }
+bool start(const std::vector<std::string>&, const py::object&, const py::object&, bool) { return false; }
 bool stop() { return false; }
 void join_thread(const py::object&, const std::string&, const py::object&) {}
 void on_garbage(const std::string&, const py::object&) {}
@@ -539,7 +543,8 @@ void bind_python_functions(py::module_& module) {
           "many, of calls of functions that do nothing, of a generator, and of a function that is written in C.")
       .def_static(
           "start", &start, py::arg("prefixes"), py::arg("module_call"), py::arg("is_wanted") = py::none(),
-          "Has calls logged; False where other tools leave no place, or frames are not known. `prefixes`: "
+          py::arg("calls") = true,
+          "Has calls logged, or without `calls` garbage collections only; False where other tools leave no place, or frames are not known. `prefixes`: "
           "what the names of files are given without; `module_call`: the code of "
           "torch.nn.Module.__call__, or None; `is_wanted`: called once with the name of each function, true for "
           "those whose calls are logged; None for all. A line that called another first may not be asked "

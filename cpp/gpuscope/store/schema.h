@@ -284,7 +284,8 @@
   X(uint32_t, parent, optional(row(Stacks)), "the stack of its caller") \
   X(uint32_t, function, text, "the function's name")                    \
   X(uint32_t, file, text, "where it is defined")                        \
-  X(uint32_t, line, number, "the line that was running")
+  X(uint32_t, line, number, "the line that was running")                \
+  X(uint32_t, instruction, optional(number), "of a sample's innermost frame, which instruction of the function ran")
 #define GPUSCOPE_VARIANT(X)                                                                     \
   X(uint32_t, name, text, "mangled, as the driver gives it")                                    \
   X(uint32_t, grid_x, number, "blocks of the grid")                                             \

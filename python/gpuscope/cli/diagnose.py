@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import linecache
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -133,6 +134,9 @@ class _Delivery(Delivery):
 
     def show_results(self, results: Analyses, options: argparse.Namespace, out: Console) -> None:
         """Prints the page."""
+        if options.kind == "code":  # whose calls are named by their source
+            code = options.program[0] if isinstance(options.program, list) else ""
+            linecache.cache["<string>"] = (len(code), None, code.splitlines(keepends=True), "<string>")
         self._outcome.deliver(results.diagnose(), out)
         out.line()
 

@@ -22,7 +22,7 @@ from gpuscope.diagnosis.replay import is_replayed
 from gpuscope.diagnosis.steps import Array, Steps, covered_ns, is_one_of, sample_of, usual
 from gpuscope.memory.call_stacks import is_program
 from gpuscope.text import shown
-from gpuscope.trace import NONE, Trace
+from gpuscope.trace import NONE, Trace, number_of
 
 T = TypeVar("T")
 
@@ -114,7 +114,8 @@ class Context:
         for table in (self.trace.regions, self.trace.api, self.trace.python_functions):
             if len(table):
                 return int(np.bincount(table.thread).argmax())
-        return 0
+        first = np.flatnonzero(self.trace.threads.system_id == number_of(self.trace.info, "process.id"))
+        return int(first[0]) if len(first) else 0
 
     # -- work ----------------------------------------------------------------------------------------------------------
 

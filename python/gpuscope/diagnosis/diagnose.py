@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpuscope.analysis.completeness import audit
-from gpuscope.analysis.python_samples import samples
 from gpuscope.beside import Workers, for_each
 from gpuscope.diagnosis.breakdown import IDLE, break_down
 from gpuscope.diagnosis.claims import Ledger, shared_ns
@@ -20,10 +18,13 @@ from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.findings import CRITICAL, FINDINGS, FINE, SMALL, UNKNOWN, Diagnosis, Finding, percent
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.idle_counters import idle_by_counters
+from gpuscope.diagnosis.own_code import MUCH, HostTime, host_time
 from gpuscope.diagnosis.replay import CONFIDENCE, Edit, Replay, Saving, make_replay
 from gpuscope.diagnosis.rules import RULES, Cause, Rule
 from gpuscope.diagnosis.rules.inputs import loaded_by_thread_ns
-from gpuscope.diagnosis.steps import LEAST_LEFT, START_UP, Array, as_passed, find_steps, steady_steps
+from gpuscope.diagnosis.rules.rule import count_of
+from gpuscope.diagnosis.rules.scheduling import machine_condition
+from gpuscope.diagnosis.steps import LEAST_LEFT, START_UP, WHOLE_RUN, Array, as_passed, find_steps, steady_steps
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.stats.distributions import median_rank
 from gpuscope.trace import Trace, number_of, program_name
@@ -31,13 +32,14 @@ from gpuscope.units import format_seconds
 
 SEVERITIES = ("critical", "warn", "info")
 _VERDICTS = ("R49", "R50")
+_OWN_CODE = "R51"
 
 _FEWEST = 3
 _OWN_COST = 0.05
 _SPECIAL = 1.5  # a rule that says why comes before one that says what, unless it is about two thirds or less
 _MOST_FINDINGS = 8
-_MOST_FUNCTIONS = 3
-_HALF = 0.5
+_FEWEST_SAMPLES = 20
+_MOST_PACKAGES = 3
 _MUCH_IDLE = 0.15
 # Of the time of the steps, waits of the host for others than the GPU, which are longer where nothing is recorded.
 _MUCH_PACED = 0.01
@@ -46,7 +48,7 @@ _ELSEWHERE = [IdleCause.DATA_WAIT, IdleCause.CPU_LIMIT, IdleCause.CPU_WAIT, Idle
 # when others send it.
 _RECEIVES = re.compile(r"\brecv(_into)?\b")
 _NOTHING = 0.005  # what saves less is not worth a word
-_VERIFY = "record again after the change: gpuscope diff before.gscope after.gscope says what it was worth"
+_VERIFY = "record again after the change and compare: gpuscope diff before.gscope after.gscope"
 
 
 def known_findings() -> tuple[str, ...]:
@@ -81,7 +83,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     try:
         steps = find_steps(trace)
     except NotAvailable as error:
-        return Diagnosis(UNKNOWN, (), (), (str(error),), (), "nothing can be said of it", None, program)
+        return Diagnosis(UNKNOWN, (), (), (str(error),), (), "the recording has no steps", None, program)
     kept, left_out = steady_steps(steps)
     with Workers(1) as beside:
         making = beside.begin(make_replay, trace, kept)
@@ -93,15 +95,31 @@ def diagnose(trace: Trace) -> Diagnosis:
         if not is_paced:
             replay.leave_out_recording()
         findings, small = _told(context, found, taken, late, replay)
-    doubts = _doubts(context)
-    faults = [each for each in findings if each.severity != "info"]
+    host = context.once(host_time) if context.device is None else None
+    host = host if host is not None and (host.largest is not None or len(trace.python_samples)) else None
+    doubts = _doubts(context, host)
+    faults = [each for each in findings if each.severity != "info" or each.id == _OWN_CODE]
     if not faults and (unexplained := _unexplained(context)):
         doubts = (*doubts, unexplained)
     verdict = FINDINGS if faults else UNKNOWN if doubts else FINE
-    summary = _summary(context, faults, verdict)
+    summary = _summary(context, host, faults, verdict)
     counted = idle_by_counters(trace, context.breakdown)
-    where = context.breakdown, program, left_out, counted
-    return Diagnosis(verdict, findings, small, doubts, unseen, summary, *where, blind)
+    conditions = tuple(filter(None, [machine_condition(context)]))
+    return Diagnosis(
+        verdict,
+        findings,
+        small,
+        doubts,
+        unseen,
+        summary,
+        context.breakdown,
+        program,
+        left_out,
+        counted,
+        blind,
+        conditions,
+        _times_of(host) if host is not None else (),
+    )
 
 
 def _is_paced(context: Context) -> bool:
@@ -278,6 +296,8 @@ def _priced(
     ]
     for finding in sorted(others, key=lambda each: -each.share):
         (findings if finding.share >= SMALL or finding.share == 0 else small).append(finding)
+    if context.device is None:  # what own code takes comes before causes that could save less
+        findings.sort(key=lambda each: -(each.share if each.saving is None else each.saving))
     return tuple(findings), tuple(small)
 
 
@@ -339,7 +359,7 @@ def _share_finding(rule: Rule, cause: Cause) -> Finding:
     return Finding(rule.id, cause.title, None, None, True, None, cause.share, severity, *what)
 
 
-def _doubts(context: Context) -> tuple[str, ...]:
+def _doubts(context: Context, host: HostTime | None) -> tuple[str, ...]:
     """Why the evidence is thin."""
     trace, found = context.trace, []
     checked = audit(trace)
@@ -355,18 +375,23 @@ def _doubts(context: Context) -> tuple[str, ...]:
     if felt > _OWN_COST:
         less = len(trace.details) or len(trace.call_stacks)
         found.append(
-            f"recording took {percent(cost)} of the time itself, by which the host was slower"
-            + ("; without with_stack and record_shapes it takes less, and fewer lines can be named" if less else "")
+            f"recording took {percent(cost)} of the time, which slowed the host down"
+            + ("; without with_stack and record_shapes it takes less, but names fewer lines" if less else "")
         )
-    count = len(context.steps)
-    if context.steps.source.startswith("windows"):
-        found.append("no steps were found: call gpuscope.step() at the end of each, or put them into a region")
-    elif count < _FEWEST:
+    count, source = len(context.steps), context.steps.source
+    if source.startswith("windows"):
+        found.append("no steps were found: call gpuscope.step() once per iteration")
+    elif count < _FEWEST and source != WHOLE_RUN:
         few = "one step" if count == 1 else f"{count} steps"
-        found.append(f"{few} cannot tell what is usual; record {START_UP + LEAST_LEFT + 1} or more")
-    if context.device is None:
+        found.append(f"{few} cannot show what is usual; record {START_UP + LEAST_LEFT + 1} or more")
+    if context.device is None and host is None:
         reason = trace.info.get("session.tier_reason", "")
-        found.append(f"no GPU work was recorded{f': {reason}' if reason else ''}; causes of the host only")
+        why = f"no GPU work was recorded{f' ({reason})' if reason else ''}"
+        found.append(f"{why}, and no samples of Python: record with python_samples=True")
+    elif context.device is None and len(trace.python_samples):
+        taken = int(trace.python_samples["count"].sum())
+        if taken < _FEWEST_SAMPLES:
+            found.append(f"the run was too short: it has {count_of(taken, 'sample')} of Python")
     return tuple(found)
 
 
@@ -383,23 +408,42 @@ def _unexplained(context: Context) -> str | None:
     return f"the GPU is idle {percent(idle)} of the time, and no rule says why; most of it is {most}"
 
 
-def _busiest(trace: Trace) -> str:
-    """Where a program without GPU work spends its time."""
-    found = samples(trace)
-    shares = [(each, found.share(each.self_ns) / 100) for each in found.functions[:_MOST_FUNCTIONS]]
-    shares = [(each, share) for each, share in shares if share >= SMALL]
-    if not shares:
-        return "nothing of the host's stands out"
-    places = [f"{each.function} ({os.path.basename(each.file)}:{each.line}) {percent(share)}" for each, share in shares]
-    is_most = sum(share for _, share in shares) > _HALF
-    return f"{'most of the time was spent' if is_most else 'the most time was seen'} in {', '.join(places)}"
+def _times_of(host: HostTime) -> tuple[tuple[str, float], ...]:
+    """Where the time of a program without GPU work goes, the largest first; shares."""
+    wall_ns = max(host.wall_ns, 1)
+    found = [(each.name.partition(" (")[0], each.time_ns) for each in host.functions]
+    packages = [f"{name} {format_seconds(time / 1e9)}" for name, time in host.imports if time >= _NOTHING * wall_ns]
+    found.append((f"imports ({', '.join(packages[:_MOST_PACKAGES])})", sum(time for _, time in host.imports)))
+    found.append(("event loop with nothing to do", host.idle_ns))
+    found.append(("other", wall_ns - sum(time for _, time in found)))
+    shares = [(name, time / wall_ns) for name, time in found if time >= _NOTHING * wall_ns]
+    return tuple(sorted(shares[:-1], key=lambda each: -each[1])) + tuple(shares[-1:])
 
 
-def _summary(context: Context, findings: Sequence[Finding], verdict: str) -> str:
+def _host_summary(context: Context, host: HostTime | None, own: Sequence[Finding]) -> str:
+    """Of a program without GPU work."""
+    unit = "run" if context.steps.source == WHOLE_RUN else "time of the steps"
+    if own:
+        return f"{percent(own[0].share)} of the {unit} is spent in {own[0].title.partition(': ')[0]}"
+    if host is None:
+        return "it is not known where the time went"
+    largest = host.largest
+    shares = dict(_times_of(host))
+    name = max(shares, key=lambda each: shares[each], default="")
+    if largest is not None and (name == "other" or largest.time_ns >= shares.get(name, 0.0) * host.wall_ns):
+        share = percent(largest.time_ns / max(host.wall_ns, 1))
+        most = f"; {largest.name} has the most, {share}"
+    else:
+        most = f"; {name}: {percent(shares[name])}" if name else ""
+    return f"no function of the program takes {percent(MUCH)} of the {unit}{most}"
+
+
+def _summary(context: Context, host: HostTime | None, findings: Sequence[Finding], verdict: str) -> str:
     wall = max(context.wall_ns, 1)
-    if context.device is None and not findings:
-        return _busiest(context.trace)
-    if findings or context.device is None:
+    if context.device is None:
+        own = [each for each in findings if each.id == _OWN_CODE]
+        return _after(context, findings) if findings and findings[0] not in own else _host_summary(context, host, own)
+    if findings:
         return _after(context, findings)
     idle = context.device.idle_ns / wall
     parts = [part for part in context.device.parts if part.kind != IDLE]
@@ -426,7 +470,9 @@ def _after(context: Context, findings: Sequence[Finding]) -> str:
     step = context.wall_ns / max(len(context.steps), 1) / 1e9
     known = [each for each in findings if each.saving]
     if not known:
-        return f"{len(findings)} found; what they cost is not known from a recording"
+        return f"{len(findings)} found; a recording does not show what they cost"
     least = format_seconds(step * (1 - saved))
     bound = "at least " if any(each.is_bound for each in known) else ""
-    return f"with all of these gone a step would take {bound}{least} in place of {format_seconds(step)}"
+    what = "this" if len(known) == 1 else "all of these"
+    unit = "the run" if context.steps.source == WHOLE_RUN else "a step"
+    return f"fixing {what} would cut {unit} from {format_seconds(step)} to {bound}{least}"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 from gpuscope.diagnosis.breakdown import IDLE, DeviceBreakdown, StepBreakdown
 from gpuscope.diagnosis.context import Where
 from gpuscope.diagnosis.idle_counters import IdleByCounters
+from gpuscope.diagnosis.steps import WHOLE_RUN
 from gpuscope.results import Result
 from gpuscope.text import wrapped
 from gpuscope.units import format_digits, format_seconds
@@ -122,6 +124,8 @@ class Diagnosis(Result):
         left_out: how many steps were not looked at, as they start up or are cut.
         idle_by_counters: what the front ends of GPUs say of their idle time, where hardware counters were sampled.
         blind: ids of the rules that could not look, as the recording lacks what they read.
+        conditions: what of the machine, not of the program, took time, a sentence each.
+        host_times: without GPU work, what the time went to and its share, the largest first.
     """
 
     verdict: str
@@ -135,6 +139,8 @@ class Diagnosis(Result):
     left_out: int = 0
     idle_by_counters: tuple[IdleByCounters, ...] = ()
     blind: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
+    host_times: tuple[tuple[str, float], ...] = ()
 
     def __iter__(self) -> Iterator[Finding]:
         """The findings, each followed by its parts, and the small ones."""
@@ -162,6 +168,8 @@ class Diagnosis(Result):
             "small": [each.to_dict() for each in self.small],
             "doubts": list(self.doubts),
             "unseen": list(self.unseen),
+            "conditions": list(self.conditions),
+            "host_times": dict(self.host_times),
             "left_out": self.left_out,
             "steps": self.breakdown.to_dict() if self.breakdown else None,
             "idle_by_counters": [each.to_dict() for each in self.idle_by_counters],
@@ -188,11 +196,12 @@ class Diagnosis(Result):
         if self.small:
             small = ", ".join(f"{each.id} {each.title} {_small(each)}" for each in self.small)
             tail += _wrapped("small things: ", small, width)
-        tail += _wrapped(f"{self.verdict}: ", self.summary, width)
+        for condition in self.conditions:
+            tail += _wrapped("machine: ", condition, width)
         for doubt in self.doubts:
             tail += _wrapped("doubt: ", doubt, width)
         if self.unseen:
-            tail += _wrapped("not looked at: ", "; ".join(self.unseen), width)
+            tail += _wrapped("not checked: ", "; ".join(self.unseen), width)
         if self.findings and self.findings[0].verify:
             tail += _wrapped("verify: ", self.findings[0].verify, width)
         blocks.append(tail)
@@ -205,25 +214,35 @@ class Diagnosis(Result):
         return f"<Diagnosis: {self.verdict}; {', '.join(each.id for each in self.findings) or 'no findings'}>"
 
     def _head(self, width: int) -> list[str]:
+        """The verdict, the time of a step or of the run, and where it goes."""
+        verdict = "" if self.verdict == FINDINGS else f"{self.verdict}: "
+        name = os.path.basename(self.program) if self.program.endswith(".py") else self.program
+        lines = _wrapped(f"{name or 'program'}: ", verdict + self.summary, width)
         found = self.breakdown
         if found is None:
-            return []
-        durations = found.steps.durations_ns / _NS_PER_S
-        count, mean = len(durations), found.wall_ns / max(len(durations), 1) / _NS_PER_S
-        left_out = f", {self.left_out} more left out" if self.left_out else ""
-        rate = f"{format_digits(1 / mean)} a second" if mean else ""
-        lines = _wrapped("", f"{self.program or 'program'}: {count:,} step{'s' * (count != 1)}{left_out}", width)
-        p50, p95 = (format_seconds(float(np.quantile(durations, q))) for q in (0.5, 0.95))
-        words = f"{format_seconds(mean)} a step (p50 {p50}, p95 {p95}), {rate}; steps are {found.steps.source}"
-        lines += _wrapped("", words, width)
+            return lines
+        lines += _wrapped("", _step_line(found, self.left_out), width)
         for device in found.devices:
             lines += _device_lines(device, found, width)
             for each in self.idle_by_counters:
                 if each.device == device.device:
                     lines += _wrapped("idle by counters: ", _counted(each), width)
         if not found.devices:
-            lines += _wrapped("", "no GPU work was recorded: causes of the host only", width)
+            times = ", ".join(f"{name} {percent(share)}" for name, share in self.host_times)
+            lines += _wrapped("no GPU work; time: " if times else "no GPU work", times, width)
         return lines
+
+
+def _step_line(found: StepBreakdown, left_out: int) -> str:
+    durations = found.steps.durations_ns / _NS_PER_S
+    count, mean = len(durations), found.wall_ns / max(len(durations), 1) / _NS_PER_S
+    if found.steps.source == WHOLE_RUN:
+        return f"run {format_seconds(mean * count)}; no steps found: call gpuscope.step() once per iteration"
+    p50, p95 = (format_seconds(float(np.quantile(durations, q))) for q in (0.5, 0.95))
+    rate = f"{format_digits(1 / mean)} a second, " if mean else ""
+    excluded = f" ({left_out} excluded: warm-up and the last)" if left_out else ""
+    steps = f"{count:,} step{'s' * (count != 1)}{excluded}"
+    return f"{format_seconds(mean)} a step (p50 {p50}, p95 {p95}), {rate}{steps}: {found.steps.source}"
 
 
 def percent(share: float) -> str:

@@ -18,8 +18,15 @@ from gpuscope.trace import NONE, Table, Trace, moments_of, number_of, numbers_of
 REPEATS = 5
 """So often must a region, a function or a sequence of kernels come for its turns to count as steps."""
 WINDOW_NS = 100_000_000
-"""The length of windows where nothing repeats; longer where there were more than `MOST_WINDOWS`."""
+"""The length of windows where no kernels repeat; longer where there were more than `MOST_WINDOWS`."""
 MOST_WINDOWS = 100_000
+WHOLE_RUN = "the whole run"
+"""The source of the one step of a recording without GPU work in which nothing repeats."""
+# Regions of PyTorch that come once a step.
+_OF_TORCH = {
+    "Optimizer.step#": "training steps, from one optimizer.step() to the next",
+    "enumerate(DataLoader)#": "from one batch of the DataLoader to the next",
+}
 START_UP = 3
 """So many steps at the beginning are no example of the others, and neither is the last, which may be cut."""
 LEAST_LEFT = 5
@@ -284,7 +291,8 @@ def _repeated_region(trace: Trace) -> Steps | None:
     if best is None:
         return None
     name = trace.string(int(trace.paths.name[regions.path[best[0]]]))
-    return _turns(trace, regions, best, f'the region "{name}"')
+    source = next((words for start, words in _OF_TORCH.items() if name.startswith(start)), f'the region "{name}"')
+    return _turns(trace, regions, best, source)
 
 
 def _repeated_function(trace: Trace) -> Steps | None:
@@ -352,6 +360,8 @@ def _windows(trace: Trace) -> Steps | None:
     recorded = recorded[recorded[:, 0] < recorded[:, 1]]
     if len(recorded) == 0:
         return None
+    if not any(map(len, (trace.kernels, trace.graph_launches, trace.memcpy, trace.memset))):
+        return Steps(recorded[:, 0], recorded[:, 1], WHOLE_RUN)
     length_ns = max(WINDOW_NS, -(-int(np.diff(recorded).sum()) // MOST_WINDOWS))
     starts = [np.arange(first_ns, last_ns, length_ns, dtype=np.int64) for first_ns, last_ns in recorded.tolist()]
     ends = [np.append(each[1:], last_ns) for each, last_ns in zip(starts, recorded[:, 1], strict=True)]

@@ -30,6 +30,8 @@ class Options:
         overload_names: which of the operators of one name each is.
         one_thread: regions and operators of this thread alone, and of those that torch has work for it.
         release_cupti: ends the recording of GPU work, for another profiler that needs CUPTI; whether there was any.
+        sees_gpu: whether there is a GPU; where there is none, only garbage collections are recorded of the calls that
+            `python_functions` chooses.
     """
 
     operators: bool = True
@@ -45,6 +47,7 @@ class Options:
     overload_names: bool = False
     one_thread: bool = False
     release_cupti: Callable[[], bool] = lambda: False
+    sees_gpu: Callable[[], bool] = lambda: True
 
 
 class Observer(Protocol):

@@ -37,16 +37,22 @@ _WHO = (
 class _PythonFunctions:
     """Has the core log calls, of the threads that run and of those that begin."""
 
-    def __init__(self, note: Note, garbage: bool, every: bool) -> None:
+    def __init__(self, note: Note, options: Options) -> None:
         self._note = note
-        self._garbage = garbage
-        self._every = every
+        self._garbage = options.garbage
+        self._every = options.python_functions
+        self._sees_gpu = options.sees_gpu
         self._started = False
         self._thread = 0
 
     def start(self) -> None:
         """A window begins."""
         calls = (_prefixes(), _module_call()) if self._every else (_prefixes(), None, _is_wait)
+        if not self._every and not self._sees_gpu():  # nothing waits for a GPU
+            gc.callbacks.append(PythonFunctions.on_garbage)
+            PythonFunctions.start([], None, _is_wait, calls=False)
+            self._started = True
+            return
         self._started = True
         self._thread = threading.get_ident()
         if not _MONITORS and threading._profile_hook is None:
@@ -128,4 +134,4 @@ def observe(options: Options, note: Note) -> _PythonFunctions | None:
     """Records the calls of functions when stacks are asked for, of the CPU too."""
     if not options.with_stack or not options.operators:
         return None
-    return _PythonFunctions(note, options.garbage, options.python_functions)
+    return _PythonFunctions(note, options)

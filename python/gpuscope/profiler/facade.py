@@ -136,6 +136,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             ``neg_`` of 0.85 us, took 1.08 times as long with 10 and 1.32 times with 60. With "operators" the calls of
             Python functions are left out but those that read and write files and sockets or wait for the GPU, as far
             as the line that calls them calls nothing else: what `gpuscope diagnose` records, beside `python_samples`.
+            Without a GPU these are left out too, and only garbage collections are recorded.
         with_flops: counts floating-point operations of operators, from their shapes.
         with_modules: records the torch.nn.Module that operators run in. A call of a module took 3.4 us in place of 0.5
             there, 1.2 of them torch's for any hook. Operators of TorchScript get a "Module Hierarchy", as in torch.
@@ -308,6 +309,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             overload_names="capture_overload_names" in asked,
             one_thread=bool(experimental_config) and leaves_out_threads(experimental_config),
             release_cupti=self._collector.release_cupti,
+            sees_gpu=self._collector.sees_gpu,
         )
         self._windows = Windows(
             self._collector,

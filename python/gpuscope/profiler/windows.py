@@ -20,6 +20,7 @@ from gpuscope.distributed import Rank, distributed_rank
 from gpuscope.errors import GpuscopeWarning, InvalidArgument, NotAvailable
 from gpuscope.frameworks.torch import process_group
 from gpuscope.frameworks.torch_operators import switched_off, wants_syncs
+from gpuscope.memory.call_stacks import bytecode_version
 from gpuscope.profiler.activities import ProfilerActivity
 from gpuscope.profiler.lifecycle import keep_contexts_at_exit
 from gpuscope.profiler.schedules import ProfilerAction
@@ -202,6 +203,7 @@ class Collector:
         self._session: _core.Session | None = None
         self.window_open = False
         self.ended: list[_core.Store] = []
+        self._machine_cpus = _MachineCpus()
 
     @property
     def facts(self) -> dict[str, str]:
@@ -211,7 +213,8 @@ class Collector:
             facts["device_samples.interval_ns"] = str(self._device_every_ns)
         if self._sample_every_ns:
             sources = _core.PythonSampler.host_sources()
-            facts |= {"samples.interval_ns": str(self._sample_every_ns)}
+            facts |= {"samples.interval_ns": str(self._sample_every_ns), "samples.python": bytecode_version()}
+            facts |= self._machine_cpus.facts()
             facts |= {f"host.{source}": why or "recorded" for source, why in sources.items()}
         return facts
 
@@ -270,6 +273,7 @@ class Collector:
 
     def _start_sampling(self) -> str:
         """Returns why not."""
+        self._machine_cpus.begin()
         try:
             is_sampling = _core.PythonSampler.start(self._sample_every_ns)
         except NotAvailable as error:
@@ -279,6 +283,10 @@ class Collector:
     def _stop_sampling(self) -> None:
         if self._sample_every_ns:
             _core.PythonSampler.stop()
+
+    def sees_gpu(self) -> bool:
+        """Whether the session found a GPU to record."""
+        return self._session is not None and self._session.tier != "cpu"
 
     def release_cupti(self) -> bool:
         """Ends the recording of GPU work in this session, for another profiler; False when there was none."""
@@ -291,6 +299,24 @@ class Collector:
         if self._session is not None:
             _of_parents.append(self._session)
             self._session = None
+
+
+class _MachineCpus:
+    """How many CPUs all processes of the machine kept busy in a window, this one among them."""
+
+    def __init__(self) -> None:
+        self._began = (0, 0.0)  # ns, and seconds of CPU time
+
+    def begin(self) -> None:
+        self._began = (_core.monotonic_ns(), _core.host_state()["machine_cpu_s"] or 0.0)
+
+    def facts(self) -> dict[str, str]:
+        """Nothing where the program may use some of the CPUs only, on which others' time is not known."""
+        state, seconds = _core.host_state(), (_core.monotonic_ns() - self._began[0]) / 1e9
+        count, spent = state["machine_cpus"], state["machine_cpu_s"]
+        if not count or not spent or not self._began[1] or seconds <= 0 or len(os.sched_getaffinity(0)) < count:
+            return {}
+        return {"machine.cpus": str(count), "machine.cpus_busy": f"{(spent - self._began[1]) / seconds:.3f}"}
 
 
 class Windows:

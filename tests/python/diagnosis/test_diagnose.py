@@ -16,7 +16,7 @@ import pytest
 import gpuscope
 from fakes.disturbances import least_disturbed
 from fakes.loops import ADD, SMS, Loop
-from fakes.recordings import aggregate, cpu_only, make_trace
+from fakes.recordings import aggregate, make_trace
 from gpuscope._core import FunctionKind, RegionKind
 from gpuscope.diagnosis import break_down, check_wanted, diagnose, find_steps, known_findings
 from gpuscope.diagnosis.context import Context
@@ -354,7 +354,7 @@ def test_a_recording_that_took_long_itself_is_not_enough_evidence():
             loop.work(60 if number % 2 else 30)
 
     (doubt,) = diagnosed(step, change=slow).doubts
-    assert re.match(r"recording took \d+ % of the time itself", doubt)
+    assert re.match(r"recording took \d+ % of the time, which slowed the host down", doubt)
     assert "without with_stack and record_shapes it takes less" in doubt
     assert not any(doubt.startswith("recording took ") for doubt in diagnosed(step).doubts)
 
@@ -370,7 +370,7 @@ def test_a_recording_that_took_long_while_kernels_were_queued_is_evidence():
     assert not any(doubt.startswith("recording took ") for doubt in found.doubts), found
 
 
-@pytest.mark.parametrize(("count", "said"), [(1, "one step cannot tell"), (2, "2 steps cannot tell")])
+@pytest.mark.parametrize(("count", "said"), [(1, "one step cannot show"), (2, "2 steps cannot show")])
 def test_few_steps_are_not_enough_evidence(count, said):
     found = diagnosed(lambda loop, number: compute(loop), count)
     assert found.verdict == "not enough evidence"
@@ -404,16 +404,16 @@ def test_without_a_gpu_causes_of_the_host_are_found_and_the_rest_is_said():
             loop.work(600)
         loop.work(400)
     found = diagnose(make_trace(loop.tables(), info=dict(loop.trace().info)))
-    assert [each.id for each in found.findings] == ["R02"]
+    assert {each.id for each in found.findings if each.severity != "info"} == {"R02"}
     assert found.findings[0].share == pytest.approx(0.6, abs=0.01)
-    assert "no GPU work was recorded: causes of the host only" in found.page()
+    assert "no GPU work" in found.page()
 
 
 @pytest.mark.parametrize(
     ("ms", "said"),
     [
-        (1_000_000, "most of the time was spent in load (run.py:7) 60 %, main (run.py:9) 30 %"),
-        (100_000, "the most time was seen in load (run.py:7) 6.0 %, main (run.py:9) 3.0 %"),
+        (1_000_000, "60 % of the run is spent in load (run.py:7)"),
+        (100_000, "no function of the program takes 20 % of the run; load (run.py:7) has the most, 6.0 %"),
     ],
 )
 def test_without_gpu_work_the_functions_are_named_that_took_the_time(ms, said):
@@ -452,7 +452,9 @@ def test_a_number_and_its_sign_stay_on_one_line():
 
 
 def test_a_program_without_anything_is_not_enough_evidence():
-    found = diagnose(cpu_only())
+    found = diagnose(
+        make_trace({}, info={"session.stop_ns": "1000", "session.tier_reason": "no NVIDIA driver was found"})
+    )
     assert found.verdict == "not enough evidence"
     assert any("no NVIDIA driver was found" in doubt for doubt in found.doubts)
 
@@ -546,7 +548,7 @@ def test_a_profiler_and_a_recording_are_diagnosed_alike(tmp_path):
             prof.step()
     prof.save(tmp_path / "run.gscope")
     found = prof.diagnose()
-    assert [each.id for each in found.findings] == ["R01"]
+    assert {each.id for each in found.findings if each.severity != "info"} == {"R01"}
     assert gpuscope.load(tmp_path / "run.gscope").diagnose().to_dict() == found.to_dict()
 
 

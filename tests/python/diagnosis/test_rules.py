@@ -1541,7 +1541,7 @@ def test_a_graph_of_a_single_launch_is_one_of_several_steps(launches, steps_in_o
 # -- without a GPU -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("has_gpu", "thread"), [(True, "the launching thread"), (False, "the thread that takes the")])
+@pytest.mark.parametrize(("has_gpu", "thread"), [(True, "the launching thread"), (False, "the main thread")])
 def test_where_nothing_is_launched_no_thread_launches(has_gpu, thread):
     def step(loop):
         if has_gpu:

@@ -56,20 +56,20 @@ def test_without_marks_the_outermost_region_that_takes_most_and_repeats_gives_th
 
 def test_four_turns_are_no_steps():
     rows = [("train", 100 * turn, 80, NONE) for turn in range(4)]
-    assert find_steps(make_trace(regions(rows), info=SPAN)).source == "windows of 100 ms, as nothing repeats"
+    assert find_steps(make_trace(regions(rows), info=SPAN)).source == "the whole run"
 
 
 def test_ranges_that_overlap_whatever_runs_beside_are_no_steps():
     tables = regions([("request", 100 * turn, 500, NONE) for turn in range(9)])
     tables["region"]["flags"] = [int(Flag.ASYNC)] * 9
-    assert find_steps(make_trace(tables, info=SPAN)).source == "windows of 100 ms, as nothing repeats"
+    assert find_steps(make_trace(tables, info=SPAN)).source == "the whole run"
 
 
 def test_operators_and_modules_that_repeat_are_no_steps():
     for kind in (RegionKind.OP, RegionKind.MODULE):
         tables = regions([("aten::mul_", 100 * turn, 80, NONE) for turn in range(9)])
         tables["path"]["kind"] = [int(kind)]
-        assert find_steps(make_trace(tables, info=SPAN)).source == "windows of 100 ms, as nothing repeats"
+        assert find_steps(make_trace(tables, info=SPAN)).source == "the whole run"
 
 
 def calls(rows):
@@ -101,7 +101,7 @@ def test_a_function_that_one_call_calls_again_and_again_takes_the_steps():
 
 def test_a_function_that_takes_little_of_the_time_takes_no_steps():
     rows = [("log", 40 * turn, 10, NONE, FunctionKind.PYTHON) for turn in range(6)]
-    assert find_steps(make_trace(calls(rows), info=SPAN)).source == "windows of 100 ms, as nothing repeats"
+    assert find_steps(make_trace(calls(rows), info=SPAN)).source == "the whole run"
 
 
 def test_steps_that_are_no_regions_are_facts_of_the_recording():
@@ -140,9 +140,21 @@ def test_the_last_step_of_each_window_ends_where_its_last_kernel_does():
     assert [span for span in spans(steps) if span[1] - span[0] != 10] == [(50, 54), (1050, 1054)]
 
 
+ONE_KERNEL = {
+    "kernel": {"start_ns": [0], "duration_ns": [1]},
+    "variant": {"name": ["k"]},
+    "track": {"device": [0]},
+}
+
+
+def test_without_gpu_work_the_run_is_one_step_where_nothing_repeats():
+    steps = find_steps(make_trace({}, info=SPAN))
+    assert (len(steps), steps.source) == (1, "the whole run")
+
+
 def test_time_between_windows_is_in_no_step_where_nothing_repeats():
     facts = {"session.windows_ns": "0 150000000 600000000 50000000"}
-    steps = find_steps(make_trace({}, info={**SPAN, **facts}))
+    steps = find_steps(make_trace(ONE_KERNEL, info={**SPAN, **facts}))
     assert [span[0] // 1_000_000 for span in spans(steps)] == [0, 100, 750]
     assert [span[1] // 1_000_000 for span in spans(steps)] == [100, 150, 800]
 
@@ -185,7 +197,7 @@ def test_damaged_windows_are_one(text):
 @pytest.mark.parametrize("text", ["1000", "1000 x", "9223372036854775807 1", "9" * 30 + " 1", "5 0 0"])
 def test_damaged_facts_are_no_steps(text):
     steps = find_steps(make_trace({}, info={**SPAN, "session.step_edges_ns": text}))
-    assert steps.source == "windows of 100 ms, as nothing repeats"
+    assert steps.source == "the whole run"
 
 
 def test_steps_of_a_profiler_without_a_schedule_are_known_and_no_regions():
@@ -278,7 +290,7 @@ def test_a_recording_without_time_has_no_steps():
 
 
 def test_windows_of_a_very_long_recording_are_longer():
-    steps = find_steps(make_trace({}, info={"session.start_ns": "0", "session.stop_ns": str((1 << 63) - 1)}))
+    steps = find_steps(make_trace(ONE_KERNEL, info={"session.start_ns": "0", "session.stop_ns": str((1 << 63) - 1)}))
     assert 90_000 < len(steps) <= 100_000
     assert (steps.durations_ns > 0).all()
 

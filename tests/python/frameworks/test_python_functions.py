@@ -302,12 +302,29 @@ def read_in_turns(path, times):
             file.read()
 
 
+@pytest.fixture
+def _a_gpu(monkeypatch):
+    """Calls that wait are recorded where there is a GPU."""
+    monkeypatch.setattr("gpuscope.profiler.windows.Collector.sees_gpu", lambda self: True)
+
+
 def record_operators(work):
     with gs.profile(activities=CPU, with_stack="operators") as prof:
         work()
     return prof
 
 
+def test_without_a_gpu_no_calls_are_recorded_and_garbage_collections_are(tmp_path):
+    (tmp_path / "x").write_text("x")
+
+    def work():
+        read_in_turns(tmp_path / "x", 20)
+        gc.collect()
+
+    assert {row.name for row in rows_of(record_operators(work))} == {"Python GC"}
+
+
+@pytest.mark.usefixtures("_a_gpu")
 def test_without_functions_those_that_wait_for_files_are_recorded(tmp_path):
     (tmp_path / "x").write_text("x")
     rows = rows_of(record_operators(lambda: read_in_turns(tmp_path / "x", 20)))
@@ -336,6 +353,7 @@ def test_functions_are_recorded_after_a_recording_without_them(tmp_path):
     assert len(named(rows_of(record(lambda: tree(2))), "tree")) == 7
 
 
+@pytest.mark.usefixtures("_a_gpu")
 def test_a_function_that_raises_while_the_others_are_left_out_is_recorded(tmp_path):
     def missing():
         for _ in range(3):

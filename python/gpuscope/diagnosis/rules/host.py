@@ -5,23 +5,57 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from gpuscope._core import CallKind
 from gpuscope.diagnosis.claims import Claim, host_edit, late_claim
 from gpuscope.diagnosis.context import Context, Where, joined
+from gpuscope.diagnosis.findings import percent
 from gpuscope.diagnosis.host_waits import DEEPEST
 from gpuscope.diagnosis.idle import IdleCause, causes_of_paths, function_rows, overheads_of_thread
+from gpuscope.diagnosis.own_code import MUCH, OwnFunction, host_time, region_of, source_lines
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, count_of, places
 from gpuscope.diagnosis.rules.waits import claim_of, drained
-from gpuscope.diagnosis.steps import Array, covered_ns
+from gpuscope.diagnosis.steps import WHOLE_RUN, Array, covered_ns
 from gpuscope.memory.call_stacks import is_program
 from gpuscope.units import format_digits, format_seconds
 
 _FUNCTION = re.compile(r"^(?P<file>[^<].*)\((?P<line>\d{1,9})\): (?P<function>.+)$")
 _MOST_LINES = 3
+# What is called, and what to do about it.
+_ADVICE = (
+    (r"\bgc\.collect$", "do not collect garbage explicitly in the loop; gc.freeze() after the set-up"),
+    (
+        r"\b(apply|applymap|iterrows|itertuples)$",
+        "use operations on whole columns instead of a Python function per row",
+    ),
+    (
+        r"\b(torch|np|numpy|joblib|pickle)\.(save\w*|dumps?)$|\bto_(csv|parquet|pickle|json)$",
+        "save less often, or on another thread or process",
+    ),
+    (
+        r"\b(json|pickle|csv|yaml)\b|\bread_(csv|json|parquet|excel)$|\bloads?$",
+        "parse once and keep the result in a binary format, use a faster parser, or parse in worker processes",
+    ),
+    (r"\bsleep$", "wait for the event itself instead of sleeping, or sleep for less"),
+    (
+        r"\b(run|check_output|check_call|communicate|Popen(\.\w+)?|system)$",
+        "start the processes together and wait for all of them, or do their work in this process",
+    ),
+    (r"\b(acquire|join|wait|result)$", "hold the lock for less time, or wait after doing other work"),
+    (r"\b(recv\w*|send\w*|urlopen|request|get|post)$", "keep connections open and send several requests at once"),
+    (r"\b(logging|Logger|log|print|info|debug|warning)\b", "log less often, or through logging.handlers.QueueHandler"),
+    (r"\b(open|read\w*|write\w*|flush|fsync)$", "read and write larger pieces, less often, or on another thread"),
+    (r"deepcopy$", "copy only what changes"),
+    (r"\bsynchronize$", "wait for the GPU once, after the loop"),
+    (r"\bempty_cache$", "do not empty the cache in the loop"),
+)
+_COLLECTS, _IMPORTS = re.compile(r"\bcollect\("), re.compile(r"(import|from)\s")
+_COMPUTING = "make it faster (vectorize it, keep results, compiled code), or divide it among processes"
+_WAITING = "it waits most of this time: do other work meanwhile, on threads or with asyncio"
 
 
 def _allocation(context: Context) -> Iterator[Cause]:
@@ -63,12 +97,19 @@ def _garbage(context: Context) -> Iterator[Cause]:
         return
     longest = int(context.trace.python_functions.duration_ns[rows].max())
     spans = _spans(context, rows)
+    where = _callers(context, rows)
+    text = _text_of(context, where[0]) if where else ""
+    is_explicit = _COLLECTS.search(text) is not None
+    if context.device is None and (is_explicit or _IMPORTS.match(text)):  # `_own_code` has that, and the imports
+        return
     yield Cause(
-        "Python collects garbage",
-        "gc.freeze() after the set-up, gc.set_threshold(100_000), or gc.collect() where it does not hurt",
+        "the program collects garbage explicitly" if is_explicit else "Python collects garbage",
+        "do not call gc.collect() in the loop"
+        if is_explicit
+        else "gc.freeze() after the set-up, gc.set_threshold(100_000), or gc.collect() where it does not hurt",
         late_claim(context, IdleCause.GARBAGE, pieces, spans),
         Edit(host_spans=spans),
-        _callers(context, rows),
+        where,
         {"": count_of(len(rows), "collection"), "the longest took": _time(longest)},
         is_rare=True,
     )
@@ -174,6 +215,54 @@ def _python(context: Context) -> Iterator[Cause]:
             places(*(place for place, _ in sampled[:1]), *(place for place, _, _ in inside[:1]), where),
             evidence,
         )
+
+
+def _own_code(context: Context) -> Iterator[Cause]:
+    """Without GPU work no model says what a change would save: the functions with much of the time are named."""
+    if context.device is not None:
+        return
+    wall_ns = max(context.once(host_time).wall_ns, 1)
+    for function in context.once(host_time).functions:
+        called, called_ns = function.calls[0] if function.calls else ("", 0.0)
+        names_it = called and called != function.where.function and called_ns >= MUCH * function.time_ns
+        title = f"{function.name}: {called}" if names_it else function.name
+        evidence = {"": format_seconds(function.time_ns / len(context.steps) / 1e9)}
+        evidence[""] += " a step" if context.steps.source != WHOLE_RUN else ""
+        evidence |= {name: percent(time / wall_ns) for name, time in function.calls[:2] if name and 20 * time > wall_ns}
+        more = [(f"line {line}", time) for line, time in function.lines[1:_MOST_LINES]]
+        evidence |= {name: percent(time / wall_ns) for name, time in more if 20 * time > wall_ns}
+        evidence |= {f"in {each.name}": percent(each.time_ns / wall_ns) for each in function.inner}
+        if function.stacks:
+            evidence["on a CPU"] = percent(min(function.cpu_ns / function.time_ns, 1.0))
+        where = (
+            function.where
+            if (region := region_of(context, function)) is None
+            else replace(function.where, region=region)
+        )
+        text = _text_of(context, where)
+        if text:
+            evidence["source"] = text
+        advice = _advice(function, text)
+        yield Cause(
+            title, advice, Claim(), where=(where,), evidence=evidence, share=min(function.time_ns / wall_ns, 1.0)
+        )
+
+
+def _text_of(context: Context, where: Where) -> str:
+    """The source of a line, where it is known."""
+    lines = source_lines(context.trace, where.file or "")[(where.line or 0) - 1 :]
+    return lines[0].strip() if lines and where.line else ""
+
+
+def _advice(function: OwnFunction, text: str) -> str:
+    """By what the function calls most, and by its line."""
+    called = function.calls[0][0] if function.calls else ""
+    for pattern, advice in _ADVICE:
+        if re.search(pattern, called) or (not called and re.search(pattern, text)):
+            return advice
+    if not function.stacks:
+        return "record it with python_samples=True (gpuscope diagnose does): samples show its lines"
+    return _WAITING if 2 * function.cpu_ns < function.time_ns else _COMPUTING
 
 
 def _functions(context: Context, pieces: Array) -> list[tuple[Where | None, str, float]]:
@@ -286,6 +375,7 @@ RULES = (
     Rule("R23", "garbage collection", _garbage, 0.01, _lacks_stacks),
     Rule("R24", "code of the program that keeps the GPU waiting", _python, LEAST),
     Rule("R26", "files and sockets in the loop", _files, 0.01),
+    Rule("R51", "own code with much of the time, without GPU work", _own_code, MUCH, is_note=True),
     Rule("R27", "compiling in steady state", _compiling, 0.02),
     Rule("R27", "code that the driver loads in steady state", _loading, 0.02),
 )

@@ -69,9 +69,9 @@ class Rule:
     is_note: bool = False
 
 
-def count_of(count: int, noun: str) -> str:
+def count_of(count: int, noun: str, several: str = "") -> str:
     """A number of things: "1 step", "2 steps"."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
+    return f"{count:,} {noun if count == 1 else several or f'{noun}s'}"
 
 
 def places(*found: Where | None) -> tuple[Where, ...]:

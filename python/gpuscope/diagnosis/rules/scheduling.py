@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,10 +14,13 @@ from gpuscope.diagnosis.host_waits import NOT_KNOWN, Spans, cpu_waits, lock_wait
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import Cause, Rule, count_of, places
-from gpuscope.diagnosis.steps import Array
+from gpuscope.diagnosis.steps import WHOLE_RUN, Array
 from gpuscope.units import format_digits, format_seconds
 
 _FEWEST_STEPS = 3
+_CONDITION = 0.01  # of the time, waits for a CPU that are told
+_SOME_CPU = 0.3
+_ONE_CPU = 1.1  # which is what a program with one thread that computes uses
 _RECORDED = "recorded"
 _MEANING = {
     "thread_waits": "waits for a CPU",
@@ -45,26 +49,55 @@ def _cpu_limit(context: Context) -> Iterator[Cause]:
 
 
 def _cpu_wait(context: Context) -> Iterator[Cause]:
+    """Where the program's own threads and processes have the CPUs that one of its threads waits for."""
     pieces = _pieces(context, IdleCause.CPU_WAIT)
-    if len(pieces) == 0:
+    used, others = _used_cpus(context), _others_cpus(context)
+    if len(pieces) == 0 or (others is not None and used[0] <= max(_ONE_CPU, others)):
         return
-    usages = context.trace.process_usages
-    rows = np.flatnonzero(_in_steps(context, usages.start_ns))
-    evidence = {}
-    if len(rows):
-        cores = float(usages.cpu_ns[rows].sum()) / max(context.wall_ns, 1)
-        count = len(np.unique(usages.process[rows]))
-        processes = "1 process" if count == 1 else f"{count} processes"
-        evidence["the program used"] = f"{format_digits(cores)} cores, {processes}"
+    evidence = {"the program used": f"{format_digits(used[0])} CPUs, {count_of(used[1], 'process', 'processes')}"}
     yield _waiting(
         context,
         IdleCause.CPU_WAIT,
         pieces,
-        f"more threads want to run than there are CPUs, and {_thread(context)} waits",
+        f"{_thread(context)} waits for a CPU: the program runs more threads than there are CPUs",
         "fewer threads: OMP_NUM_THREADS and MKL_NUM_THREADS = cores / (workers + 1), torch.set_num_threads, fewer "
-        "workers, or nothing else on these cores (taskset)",
-        evidence,
+        "workers",
+        evidence if used[1] else {},
     )
+
+
+def _used_cpus(context: Context) -> tuple[float, int]:
+    """How many CPUs the program kept busy in the steps, and how many processes it had there; 0 where not known."""
+    usages = context.trace.process_usages
+    rows = np.flatnonzero(_in_steps(context, usages.start_ns))
+    return float(usages.cpu_ns[rows].sum()) / max(context.wall_ns, 1), len(np.unique(usages.process[rows]))
+
+
+def _others_cpus(context: Context) -> float | None:
+    """How many CPUs other processes kept busy; None where that is not known."""
+    used, processes = _used_cpus(context)
+    try:
+        busy = float(context.trace.info["machine.cpus_busy"])
+    except (KeyError, ValueError):
+        return None
+    return max(busy - used, 0.0) if processes and math.isfinite(busy) else None
+
+
+def machine_condition(context: Context) -> str | None:
+    """A sentence where other processes have the CPUs that the program waits for: no change of the program mends that.
+
+    They do where they use more CPUs than the program, or the program uses one at most.
+    """
+    waited_ns = int(context.pieces.cause_ns[IdleCause.CPU_WAIT].sum())
+    used, others, count = _used_cpus(context)[0], _others_cpus(context), context.trace.info.get("machine.cpus", "?")
+    if others is None or others < _SOME_CPU or used > max(_ONE_CPU, others):
+        return None
+    if waited_ns < _CONDITION * context.wall_ns:
+        return None
+    a_step = "" if context.steps.source == WHOLE_RUN else " per step"
+    waited = format_seconds(waited_ns / len(context.steps) / 1e9)
+    theirs = f"other processes use {format_digits(others)} of {count} CPUs"
+    return f"{theirs}: {_thread(context)} waited {waited}{a_step} for a CPU"
 
 
 def _lock(context: Context) -> Iterator[Cause]:
@@ -100,7 +133,8 @@ def _waiting(
 ) -> Cause:
     """The launching thread waits in these pieces."""
     spent, spans = float(context.pieces.cause_ns[cause, pieces].sum()), _spans(context, cause, pieces)
-    waited = f"{format_seconds(spent / len(context.steps) / 1e9)} a step"
+    waited = format_seconds(spent / len(context.steps) / 1e9)
+    waited += " per step" if context.steps.source != WHOLE_RUN else ""
     return Cause(
         title,
         advice,
@@ -114,7 +148,7 @@ def _waiting(
 
 def _thread(context: Context) -> str:
     """What launches; without a GPU, what takes the steps."""
-    return "the launching thread" if context.device else "the thread that takes the steps"
+    return "the launching thread" if context.device else "the main thread"
 
 
 def _spans(context: Context, cause: IdleCause, pieces: Array) -> Array:
@@ -136,7 +170,8 @@ def _spans(context: Context, cause: IdleCause, pieces: Array) -> Array:
 def _pieces(context: Context, cause: IdleCause) -> Array:
     """Those with this cause; of a step or two none, which may have waited once by chance."""
     waited = context.pieces.cause_ns[cause] > 0
-    found: Array = np.flatnonzero(waited & (len(context.steps) >= _FEWEST_STEPS))
+    are_enough = len(context.steps) >= _FEWEST_STEPS or context.steps.source == WHOLE_RUN
+    found: Array = np.flatnonzero(waited & are_enough)
     return found
 
 
