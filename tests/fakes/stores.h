@@ -91,7 +91,7 @@ inline std::unique_ptr<store::Store> make_small_store() {
   store.resumption.append({0, inner, inner});
   store.region_total.append({forward, 0, 1, 7000, 500, 7000, 7000, 0});
   store.work_total.append({forward, make.id("_Z4gemmPKfS0_Pfi"), 1, 1, 1, 0, 2002, 2002, 2002});
-  store.stack.append({kNone, make.id("main"), make.id("train.py"), 7});
+  store.stack.append({kNone, make.id("main"), make.id("train.py"), 7, 21});
   store.detail.append({3, inner, make.id("['float']"), make.id("[[2, 3]]"), make.id("[[2, 3]]"), make.id("[[3, 1]]"),
                        make.id("['']"), make.id("Tensor"), kNone, 17, 0, 0});
   store.payload.append({4096, inner, make.id("bytes"), static_cast<uint16_t>(PayloadType::Unsigned)});

@@ -15,7 +15,7 @@ from gpuscope.analysis.rows import NS_PER_US, Kind
 from gpuscope.beside import cached_property
 from gpuscope.diagnosis.idle import Drain, Idle, IdleCause, IdlePieces, Work, explain_idle
 from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
-from gpuscope.diagnosis.steps import Array, Steps, as_passed, calls_of, distinct, find_steps
+from gpuscope.diagnosis.steps import Array, Steps, as_passed, calls_of, distinct, find_steps, steady_steps
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result
 from gpuscope.text import brief, shorten, wrapped
@@ -136,6 +136,7 @@ class StepBreakdown(Result):
         all_idle_ns: of each step, how long none of these did anything.
         verdict: the audit's line.
         gpu_reason: why no GPU was traced; empty where that was done.
+        left_out: how many other steps there are: warm-up and the last.
     """
 
     steps: Steps
@@ -143,6 +144,7 @@ class StepBreakdown(Result):
     all_idle_ns: Array
     verdict: str
     gpu_reason: str = ""
+    left_out: int = 0
 
     @cached_property
     def wall_ns(self) -> int:
@@ -155,6 +157,7 @@ class StepBreakdown(Result):
         return {
             "steps": len(self.steps),
             "source": self.steps.source,
+            "left_out": self.left_out,
             "wall": self.wall_ns / _NS_PER_S,
             "step": {"p50": float(np.median(durations)), "p95": float(np.quantile(durations, 0.95))},
             "all_idle": int(self.all_idle_ns.sum()) / _NS_PER_S,
@@ -224,8 +227,9 @@ class StepBreakdown(Result):
 
         durations_us = self.steps.durations_ns / NS_PER_US
         count = len(self.steps)
+        excluded = f" ({self.left_out} excluded: warm-up and the last)" if self.left_out else ""
         lines = sentence(
-            f"{count:,} step{'s' * (count != 1)} of {self._a_step(self.wall_ns)} "
+            f"{count:,} step{'s' * (count != 1)}{excluded} of {self._a_step(self.wall_ns)} "
             f"(p50 {format_time(float(np.median(durations_us)))}, "
             f"p95 {format_time(float(np.quantile(durations_us, 0.95)))}): {self.steps.source}"
         )
@@ -293,17 +297,21 @@ def break_down(trace: Trace, steps: Steps | None = None) -> StepBreakdown:
 
     Args:
         trace: the recording.
-        steps: those to look at; by default the ones that `find_steps` finds, `as_passed`.
+        steps: those to look at; by default the ones that `find_steps` finds, `as_passed`, without the first three and
+            the last where five others are left, as in a diagnosis.
 
     Raises:
         NotAvailable: the recording keeps totals alone, or no time passed in it.
     """
-    steps = as_passed(trace, find_steps(trace)) if steps is None else steps
+    left_out = 0
+    if steps is None:
+        kept, left_out = steady_steps(find_steps(trace))
+        steps = as_passed(trace, kept)
     work = _Work(trace)
     devices = tuple(_device(trace, steps, work, number) for number in work.numbers)
     found = audit(trace)
     reason = "" if found.gpu_traced else found.tier_reason
-    return StepBreakdown(steps, devices, _all_idle_ns(steps, work, devices), found.verdict, reason)
+    return StepBreakdown(steps, devices, _all_idle_ns(steps, work, devices), found.verdict, reason, left_out)
 
 
 def _all_idle_ns(steps: Steps, work: _Work, devices: Sequence[DeviceBreakdown]) -> Array:

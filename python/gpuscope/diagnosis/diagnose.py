@@ -296,8 +296,12 @@ def _priced(
     ]
     for finding in sorted(others, key=lambda each: -each.share):
         (findings if finding.share >= SMALL or finding.share == 0 else small).append(finding)
-    if context.device is None:  # what own code takes comes before causes that could save less
-        findings.sort(key=lambda each: -(each.share if each.saving is None else each.saving))
+    if context.device is None:  # own code comes before causes that could save little more than it takes
+
+        def weight(finding: Finding) -> float:
+            return finding.share * _SPECIAL if finding.id == _OWN_CODE else finding.saving or finding.share
+
+        findings.sort(key=weight, reverse=True)
     return tuple(findings), tuple(small)
 
 
@@ -384,14 +388,13 @@ def _doubts(context: Context, host: HostTime | None) -> tuple[str, ...]:
     elif count < _FEWEST and source != WHOLE_RUN:
         few = "one step" if count == 1 else f"{count} steps"
         found.append(f"{few} cannot show what is usual; record {START_UP + LEAST_LEFT + 1} or more")
-    if context.device is None and host is None:
+    taken = int(trace.python_samples["count"].sum())
+    if context.device is None and "samples.interval_ns" in trace.info and taken < _FEWEST_SAMPLES:
+        found.append(f"the run was too short: it has {count_of(taken, 'sample')} of Python")
+    elif context.device is None and host is None:
         reason = trace.info.get("session.tier_reason", "")
         why = f"no GPU work was recorded{f' ({reason})' if reason else ''}"
         found.append(f"{why}, and no samples of Python: record with python_samples=True")
-    elif context.device is None and len(trace.python_samples):
-        taken = int(trace.python_samples["count"].sum())
-        if taken < _FEWEST_SAMPLES:
-            found.append(f"the run was too short: it has {count_of(taken, 'sample')} of Python")
     return tuple(found)
 
 
@@ -415,9 +418,9 @@ def _times_of(host: HostTime) -> tuple[tuple[str, float], ...]:
     packages = [f"{name} {format_seconds(time / 1e9)}" for name, time in host.imports if time >= _NOTHING * wall_ns]
     found.append((f"imports ({', '.join(packages[:_MOST_PACKAGES])})", sum(time for _, time in host.imports)))
     found.append(("event loop with nothing to do", host.idle_ns))
+    found.sort(key=lambda each: -each[1])
     found.append(("other", wall_ns - sum(time for _, time in found)))
-    shares = [(name, time / wall_ns) for name, time in found if time >= _NOTHING * wall_ns]
-    return tuple(sorted(shares[:-1], key=lambda each: -each[1])) + tuple(shares[-1:])
+    return tuple((name, time / wall_ns) for name, time in found if time >= _NOTHING * wall_ns)
 
 
 def _host_summary(context: Context, host: HostTime | None, own: Sequence[Finding]) -> str:

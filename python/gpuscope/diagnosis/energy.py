@@ -342,7 +342,7 @@ def _steps(trace: Trace, begin_ns: int, end_ns: int, why: dict[str, str]) -> Arr
     """Where each step begins and ends, a row each."""
     try:
         found = find_steps(trace)
-        if found.source.startswith("windows"):
+        if not found.repeat:
             raise NotAvailable("nothing in the recording repeats")
         steps = as_passed(trace, found)
     except NotAvailable as error:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +30,7 @@ XProf's lowest limit is 3 %. What is that much is told as a third less or more, 
 FINDINGS, FINE, UNKNOWN = "findings", "fine", "not enough evidence"
 """The verdicts."""
 
+_OPTION = re.compile(r"--[a-z-]+(?: [\w.]+)?")
 _MOST_IDLE = 6  # causes in the line of idle time
 _MOST_PARTS = 3
 _NS_PER_S = 1e9
@@ -200,8 +203,12 @@ class Diagnosis(Result):
             tail += _wrapped("machine: ", condition, width)
         for doubt in self.doubts:
             tail += _wrapped("doubt: ", doubt, width)
-        if self.unseen:
-            tail += _wrapped("not checked: ", "; ".join(self.unseen), width)
+        options = dict.fromkeys(itertools.chain(*map(_OPTION.findall, self.unseen)))
+        if options:
+            tail += _wrapped("not checked: add ", ", ".join(options), width)
+        for text in self.unseen:
+            if not _OPTION.search(text):
+                tail += _wrapped("not checked: ", text, width)
         if self.findings and self.findings[0].verify:
             tail += _wrapped("verify: ", self.findings[0].verify, width)
         blocks.append(tail)

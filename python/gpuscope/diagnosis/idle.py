@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a GPU had nothing to do: every nanosecond of its idle time has one cause.
+"""Causes of GPU idle time: every nanosecond has one cause.
 
-A gap ends with the work that came next. Was that queued before the gap began, the gap is the device's. Otherwise it is
-the host's, and is told by what the thread did that launched the work, from the beginning of the gap to its call.
+A gap ends with the next work. If that work was queued before the gap began, the gap is attributed to the device.
+Otherwise it is attributed to what the launching thread did from the start of the gap to the launch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpuscope.trace import NONE, Trace
 
 
 class IdleCause(IntEnum):
-    """What kept the GPU idle. Of what the launching thread did at once, the lowest counts."""
+    """Causes of GPU idle time. If several apply to the launching thread at once, the lowest number counts."""
 
     OTHER_GPU = 0
     WAKE_UP = 1
@@ -61,46 +61,46 @@ class IdleCause(IntEnum):
 _LABELS = {
     IdleCause.OTHER_GPU: "waiting for another GPU",
     IdleCause.WAKE_UP: "waking up from a wait",
-    IdleCause.LOADING: "loading, compiling code in the driver",
-    IdleCause.PROFILER: "taken by the recording",
+    IdleCause.LOADING: "loading or compiling code in the driver",
+    IdleCause.PROFILER: "profiler overhead",
     IdleCause.ALLOCATION: "allocating memory",
-    IdleCause.COPY_CALL: "in a call that copies",
+    IdleCause.COPY_CALL: "in a copy call",
     IdleCause.DRIVER_CALL: "in another driver call",
     IdleCause.COMPILING: "compiling",
     IdleCause.DATA_WAIT: "waiting for data",
     IdleCause.GARBAGE: "garbage collection",
-    IdleCause.FILES: "reading, writing files or sockets",
+    IdleCause.FILES: "reading or writing files or sockets",
     IdleCause.CPU_LIMIT: "stopped by the container's CPU limit",
     IdleCause.CPU_WAIT: "waiting for a CPU",
-    IdleCause.LOCK: "waiting while another Python thread runs",
-    IdleCause.FRAMEWORK: "in operators of the framework",
-    IdleCause.HOST_CODE: "other code of the program",
-    IdleCause.LAUNCH_CALL: "in the launching call",
-    IdleCause.LAUNCH_LATENCY: "from launch to start",
-    IdleCause.BACK_TO_BACK: "between work that was queued",
+    IdleCause.LOCK: "waiting for the GIL or a lock",
+    IdleCause.FRAMEWORK: "in framework operators",
+    IdleCause.HOST_CODE: "other program code",
+    IdleCause.LAUNCH_CALL: "in launch calls",
+    IdleCause.LAUNCH_LATENCY: "launch latency",
+    IdleCause.BACK_TO_BACK: "between queued work",
     IdleCause.EVENT_WAIT: "queued, waiting for an event of another stream",
     IdleCause.DEVICE_WAIT: "queued, held back on the GPU",
     IdleCause.UNSEEN: "launch not recorded",
-    IdleCause.NO_WORK_AFTER: "no work after it",
+    IdleCause.NO_WORK_AFTER: "after the last work",
 }
 
-# Calls that wait for the GPU: all that synchronize, and copies as far as they do.
+# Calls that wait for the GPU: synchronizing calls, and copies that synchronize.
 _BLOCKING = (CallKind.SYNC, CallKind.MEMCPY)
 # Freeing memory waits for the whole GPU too.
 _DRAINING = (*_BLOCKING, CallKind.FREE)
 _CAUSE_OF_CALL = np.full(256, IdleCause.DRIVER_CALL, np.uint8)
 _CAUSE_OF_CALL[[int(CallKind.ALLOC), int(CallKind.FREE)]] = IdleCause.ALLOCATION
 _CAUSE_OF_CALL[[int(CallKind.MEMCPY), int(CallKind.MEMSET)]] = IdleCause.COPY_CALL
-# torch's data loader, tf.data and DALI; and, of regions that the program names itself, whole names for a wait for data.
+# Names of torch's data loader, tf.data and DALI; and full names of the program's own regions that wait for data.
 _LOADER = re.compile(r"data_?loader|tf_?data|nvidia\.dali", re.IGNORECASE)
 _DATA = re.compile(
     r"((load|loading|fetch|get|read|next|wait for)[ _.-]?)?(data|batch|batches|inputs?|samples?)"
     r"([ _.-]?(load|loading|fetch|wait|time))?|load|loading|fetch",
     re.IGNORECASE,
 )
-# Of torch.compile ("_compile.compile_inner (dynamo_timed)"), Triton and XLA; not the code that was compiled.
+# Compilers: torch.compile ("_compile.compile_inner (dynamo_timed)"), Triton and XLA; not the compiled code.
 _COMPILING = re.compile(r"dynamo_timed|(^|[^a-z])compil(e|es|ing|ation)([^a-z]|$)|XlaCompile", re.IGNORECASE)
-# What the driver and CUPTI take of a thread for themselves; a full command buffer means work for the GPU.
+# Overheads of the driver and CUPTI on a thread. A full command buffer is none: it means work for the GPU.
 _OVERHEADS = {
     int(OverheadKind.DRIVER_COMPILER): IdleCause.LOADING,
     int(OverheadKind.RUNTIME_TRIGGERED_MODULE_LOADING): IdleCause.LOADING,
@@ -111,24 +111,24 @@ _OVERHEADS = {
     int(OverheadKind.ACTIVITY_BUFFER_REQUEST): IdleCause.PROFILER,
     int(OverheadKind.UVM_ACTIVITY_INIT): IdleCause.PROFILER,
 }
-_HOST_CAUSES = len(range(IdleCause.HOST_CODE))  # the last row of a division is what none of them fills
+_HOST_CAUSES = len(range(IdleCause.HOST_CODE))  # the last row of a division is time without a cause
 
-# Work that follows other work at once starts within some microseconds, and so does work on an idle GPU after its
-# launch. How many is learned from the recording itself: twice the median, within these limits.
+# Queued work starts some microseconds after the work before it, and launched work after its launch if the GPU is idle.
+# The limit is twice the median of the recording, within these bounds.
 _BACK_TO_BACK_NS = (1_000, 10_000)
 _LATENCY_NS = (2_000, 30_000)
-_MANY = 8  # counting in a table of so many times as many entries takes less than sorting these
+_MANY = 8  # counting in a table of this many times the entries is faster than sorting them
 
 
 @dataclass(frozen=True)
 class Drain:
-    """Calls of one function at one place that waited until the GPU had nothing left to do.
+    """Calls of one function at one place that waited until the GPU was out of work.
 
     Attributes:
         call: the driver's function.
-        where: the line, where call stacks were recorded, else the regions around; "" outside all.
-        count: how often.
-        idle_ns: how long the GPU then was idle until the waiting thread began its next launch.
+        where: the line if call stacks were recorded, else the regions around it; "" outside all regions.
+        count: number of calls.
+        idle_ns: GPU idle time after the calls, until the waiting thread began its next launch.
     """
 
     call: str
@@ -139,17 +139,17 @@ class Drain:
 
 @dataclass(frozen=True, eq=False)
 class IdlePieces:
-    """The idle time of one GPU in order of time: one entry a gap, or a part of a gap where a step ends in it.
+    """The idle time of one GPU in order of time: one piece per gap, cut at the ends of steps.
 
     Attributes:
-        step: the step that it lies in.
-        start_ns: where it begins.
-        end_ns: where it ends.
-        next: the row of the device's work that ended the gap.
-        launch: row of ``trace.api`` of the call that launched that; -1 where it was not recorded.
-        drain: row of ``trace.api`` of the call that waited until nothing was left to do before the gap; -1 for none.
-        waited_ns: how long that call had waited when the gap began: without the wait the host is ahead by so much.
-        cause_ns: an array with a row an `IdleCause` and a column a piece; a column adds up to the piece.
+        step: the step of each piece.
+        start_ns: the start.
+        end_ns: the end.
+        next: row of the device's work that ended the gap.
+        launch: row of ``trace.api`` of the call that launched this work; -1 if it was not recorded.
+        drain: row of ``trace.api`` of the call that waited for all work before the gap; -1 for none.
+        waited_ns: how long `drain` had waited when the gap began: without it the host would be that far ahead.
+        cause_ns: time per cause, of shape (causes, pieces); a column adds up to its piece.
     """
 
     step: Array
@@ -171,15 +171,15 @@ class IdlePieces:
 
     @cached_property
     def heads(self) -> Array:
-        """Those that begin with a wait."""
+        """The pieces that begin with a wait."""
         return np.flatnonzero(self.drain >= 0)
 
     def having(self, cause: IdleCause) -> Array:
-        """Which pieces have a cause."""
+        """The pieces with a cause."""
         return np.flatnonzero(self.cause_ns[cause]) if self.present[cause] else np.zeros(0, np.int64)
 
     def sum_of(self, causes: Iterable[IdleCause], rows: Array) -> Array:
-        """What these pieces have of the causes together."""
+        """Time of these causes together in each of these pieces."""
         return _core.claim_time([self.cause_ns[cause] for cause in causes if self.present[cause]], rows)
 
 
@@ -189,10 +189,10 @@ class Idle:
 
     Attributes:
         trace: the recording.
-        per_step_ns: an array with a row a step and a column an `IdleCause`.
+        per_step_ns: time per cause, of shape (steps, causes).
         pieces: the time before the last work, piece by piece.
-        draining: rows of ``trace.api`` of the calls after which it was idle.
-        drained_ns: how long it then was idle until the waiting thread began its next launch.
+        draining: rows of ``trace.api`` of the calls after which the GPU was idle.
+        drained_ns: idle time after each of these calls, until the waiting thread began its next launch.
     """
 
     trace: Trace
@@ -203,18 +203,18 @@ class Idle:
 
     @cached_property
     def drains(self) -> tuple[Drain, ...]:
-        """The calls after which it was idle by function and place, the most idle time first."""
+        """The calls after which the GPU was idle, by function and place, most idle time first."""
         return _grouped(self.trace, self.draining, self.drained_ns)
 
     def __getstate__(self) -> dict[str, Any]:
-        """With the drains, and without the recording that they are made from."""
+        """Includes the drains instead of the recording."""
         return {**vars(self), "drains": self.drains, "trace": None}
 
 
 def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array, others_ns: Array) -> Idle:
-    """The causes of the idle time of the GPU that the work is of; in each step they add up to `idle_ns`.
+    """The causes of one GPU's idle time; in each step they add up to `idle_ns`.
 
-    `others_ns` are the moments at which work of other GPUs ended, in order.
+    `others_ns` are the sorted end times of work on other GPUs.
     """
     gaps = _gaps(steps, device_work)
     calls = _Calls(trace, others_ns)
@@ -229,7 +229,7 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array, 
     waits = np.maximum(gaps.end_ns - ended, 0)
     latency = np.minimum(waits, _learned(waits[late], _LATENCY_NS))
 
-    # (a, s) the host's, (s, e) in the call, then what held it back, and the latency at the end.
+    # A gap is: time of the host, the launch call, time held back on the GPU, launch latency.
     host_end = np.clip(began, gaps.start_ns, gaps.end_ns)
     np.copyto(host_end, gaps.start_ns, where=~late)
     call_end = np.clip(ended, host_end, gaps.end_ns)
@@ -241,7 +241,7 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array, 
     held[(held == IdleCause.DEVICE_WAIT) & for_event] = IdleCause.EVENT_WAIT
 
     gap, step, starts, ends = _cut(steps, gaps.start_ns, gaps.end_ns)
-    is_whole = len(gap) == len(launch) and bool((gap[1:] != gap[:-1]).all())  # none was cut, or left out
+    is_whole = len(gap) == len(launch) and bool((gap[1:] != gap[:-1]).all())  # no gap was cut or left out
 
     def of_pieces(values: Array) -> Array:
         return values if is_whole else values[gap]
@@ -291,7 +291,7 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array, 
 
 
 def explain_steps(trace: Trace, steps: Steps, thread: int) -> IdlePieces:
-    """What a thread did in the steps, for programs without a GPU: a piece a step, with the causes of the host."""
+    """What a thread did in the steps of a program without a GPU: one piece per step, with causes of the host."""
     count = len(steps)
     cause_ns = np.zeros((len(IdleCause), count), np.int64)
     cause_ns[: _HOST_CAUSES + 1] = _explain_host(
@@ -302,7 +302,7 @@ def explain_steps(trace: Trace, steps: Steps, thread: int) -> IdlePieces:
 
 
 def _per_step(steps: Steps, pieces: IdlePieces) -> Array:
-    """Their causes by step, which are in order."""
+    """Time per step and cause; the pieces are in order of steps."""
     per_step = np.zeros((len(steps), len(IdleCause)), np.int64)
     edges = count_before(pieces.step, np.arange(len(steps) + 1), equal=False)
     filled = np.flatnonzero(np.diff(edges))
@@ -319,7 +319,7 @@ def _overlap(starts: Array, ends: Array, other_starts: Array, other_ends: Array,
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What ran on one GPU, in any order; `launch`: the row of ``trace.api`` of the call that asked for it, or -1."""
+    """Work of one GPU, in any order; `launch` is the row of ``trace.api`` of its launch, or -1."""
 
     start_ns: Array
     end_ns: Array
@@ -331,11 +331,11 @@ class Work:
 class _Gaps:
     start_ns: Array
     end_ns: Array
-    next: Array  # the row of the work that ends each
+    next: Array  # row of the work that ends each gap
 
 
 def _gaps(steps: Steps, work: Work) -> _Gaps:
-    """Where nothing ran, from the first step to the last work or the end of the last step."""
+    """Time without work, from the first step to the last work or the end of the last step."""
     order = np.flatnonzero(work.end_ns > work.start_ns)
     order = order[np.argsort(work.start_ns[order], kind="stable")]
     first_ns, last_ns = int(steps.start_ns[0]), int(steps.end_ns[-1])
@@ -351,7 +351,7 @@ def _learned(times: Array, limits: tuple[int, int]) -> int:
 
 
 def _explain_host(trace: Trace, calls: _Calls, thread: int, idle_starts: Array, starts: Array, ends: Array) -> Array:
-    """What a thread did in these spans, which are in order: a row a cause up to HOST_CODE, a column a span."""
+    """What a thread did in these sorted spans: a row per cause up to HOST_CODE, a column per span."""
     kinds = [
         calls.of_thread(thread, idle_starts),
         calls.for_others(thread),
@@ -365,7 +365,7 @@ def _explain_host(trace: Trace, calls: _Calls, thread: int, idle_starts: Array, 
 
 
 def overheads_by_thread(trace: Trace) -> Array:
-    """The row of ``trace.threads`` of each of ``trace.overheads``; -1 for none."""
+    """The row of ``trace.threads`` of each row of ``trace.overheads``; -1 for none."""
     known = trace.threads.system_id.astype(np.int64)
     order = np.argsort(known, kind="stable")
     wanted = trace.overheads.system_id.astype(np.int64)
@@ -377,7 +377,7 @@ def overheads_by_thread(trace: Trace) -> Array:
 
 
 def overheads_of_thread(trace: Trace, thread: int) -> Spans:
-    """What the driver and CUPTI took of a thread, with `overheads`: code that they load, and their own work."""
+    """Time of a thread that the driver and CUPTI took to load code and for themselves (with `overheads`)."""
     overheads = trace.overheads
     causes = np.full(len(overheads), -1)
     for kind, cause in _OVERHEADS.items():
@@ -388,14 +388,14 @@ def overheads_of_thread(trace: Trace, thread: int) -> Spans:
 
 
 def _profiler_of_thread(trace: Trace, thread: int) -> Spans:
-    """What the profiler took of it between steps."""
+    """Time of a thread that the profiler took between steps."""
     spans = profiler_spans(trace)
     spans = spans[spans[:, 0] == thread]
     return spans[:, 1], spans[:, 2], np.full(len(spans), int(IdleCause.PROFILER))
 
 
 def _divided(starts: Array, ends: Array, kinds: Iterable[Spans]) -> Array:
-    """What of these spans, which are in order, has which cause: a row a cause and one for none, a column a span."""
+    """Time per cause in these sorted spans: a row per cause and one for none, a column per span."""
     lists = [(begins, until, causes.astype(np.uint8, copy=False)) for begins, until, causes in kinds if len(begins)]
     divided: Array
     divided, _ = _core.divide_time(starts, ends, lists, _HOST_CAUSES)
@@ -403,9 +403,9 @@ def _divided(starts: Array, ends: Array, kinds: Iterable[Spans]) -> Array:
 
 
 def _waits_for_event(trace: Trace, work: Work, chosen: Array, launched: Array) -> Array:
-    """Whether the stream of each of these pieces of work was told to wait for an event just before it was launched.
+    """Whether a stream wait for an event precedes each of these launches directly.
 
-    That is after the launch of what the stream has before it. It is known where waits were recorded.
+    "Directly" is after the previous launch on the stream. It is known only if such waits were recorded.
     """
     waits = trace.sync
     rows = np.flatnonzero(waits.kind == int(SyncKind.STREAM_WAIT_EVENT))
@@ -425,14 +425,14 @@ def _waits_for_event(trace: Trace, work: Work, chosen: Array, launched: Array) -
 
 
 def _cut(steps: Steps, starts: Array, ends: Array) -> tuple[Array, Array, Array, Array]:
-    """The spans as far as they lie in steps, cut where these end; with the span and the step of each piece."""
+    """The parts of the spans in steps, cut at the ends of steps, with the span and the step of each part."""
     lasting = np.flatnonzero(steps.durations_ns > 0)
     begins, until = steps.start_ns[lasting], steps.end_ns[lasting]
     first = count_before(ends, begins, equal=True)
     count = count_before(starts, until, equal=False) - first
     kept = count > 0
     lasting, begins, until, first, count = (each[kept] for each in (lasting, begins, until, first, count))
-    after = np.cumsum(count)  # where the pieces of each step end
+    after = np.cumsum(count)  # end of the parts of each step
     before = after - count
     span = np.arange(after[-1] if len(after) else 0)
     span += np.repeat(first - before, count)
@@ -447,7 +447,7 @@ Spans = tuple[Array, Array, Array]
 
 
 class _Calls:
-    """The driver calls of the recording; an empty one of no kind where there are none, so that -1 can be looked up."""
+    """The driver calls of the recording; one empty call if there are none, so that index -1 works."""
 
     def __init__(self, trace: Trace, others_ns: Array) -> None:
         api = trace.api
@@ -471,11 +471,11 @@ class _Calls:
         return self._rows[thread]
 
     def of_thread(self, thread: int, idle_starts: Array) -> Spans:
-        """What its calls mean while the GPU is idle, from these moments on."""
+        """Causes of a thread's calls, if the GPU is idle from `idle_starts` on."""
         rows = self._of(thread)
         kind, starts, ends = self.kind[rows], self.start_ns[rows], self.end_ns[rows]
         causes = _CAUSE_OF_CALL[kind]
-        # One that waited for the work before: the GPU was busy when it began, and idle when it ended.
+        # A call that waited for work: the GPU was busy when the call began, and idle when it ended.
         waits = np.flatnonzero(is_one_of(kind, _BLOCKING))
         at = count_before(idle_starts, ends[waits], equal=True) - 1
         waited = (at >= 0) & (starts[waits] < idle_starts[at])
@@ -483,7 +483,7 @@ class _Calls:
         return starts, ends, causes
 
     def for_others(self, thread: int) -> Spans:
-        """Calls that wait, as far as work of other GPUs ended in them: while this one is idle, they wait for that."""
+        """Waiting calls up to the last end of work on another GPU: they wait for that work while this GPU is idle."""
         if len(self._others_ns) == 0:
             return (np.zeros(0, np.int64),) * 3
         rows = self._of(thread)
@@ -513,7 +513,7 @@ def _or_zero(values: Array, zero: int = 0) -> Array:
 
 
 def causes_of_paths(trace: Trace) -> Array:
-    """The `IdleCause` that a region of each row of ``trace.paths`` is; -1 for none, which is the last entry too."""
+    """The `IdleCause` of each row of ``trace.paths``; -1 for none, and in one more entry at the end."""
     paths = trace.paths
     causes = np.full(len(paths) + 1, -1, np.int8)
     for path, (name, kind) in enumerate(zip(paths.name.tolist(), paths.kind.tolist(), strict=True)):
@@ -570,7 +570,7 @@ def _waits_of_thread(trace: Trace, thread: int) -> list[Spans]:
 def _grouped(trace: Trace, rows: Array, idle_ns: Array) -> tuple[Drain, ...]:
     """The draining calls by function and place."""
     keys = _places_of(trace, rows) * (len(trace.calls) + 1) + np.minimum(trace.api.call[rows], len(trace.calls))
-    if len(keys) and int(keys.max()) > _MANY * len(keys):  # too large to count by
+    if len(keys) and int(keys.max()) > _MANY * len(keys):  # too large for a table
         keys = np.unique(keys, return_inverse=True)[1].reshape(-1)
     counts, sums = np.bincount(keys), np.bincount(keys, idle_ns)
     first = np.full(len(counts), len(keys))
@@ -588,7 +588,7 @@ def _grouped(trace: Trace, rows: Array, idle_ns: Array) -> tuple[Drain, ...]:
 
 
 def _places_of(trace: Trace, calls: Array) -> Array:
-    """A number for what `_caller` looks at: the stack of each call, or else the path that it was made in."""
+    """A number for what `_caller` uses: the stack of each call, or its path if it has no stack."""
     frames, paths = len(trace.stacks), len(trace.paths)
     places = np.minimum(own_stacks(trace)[calls], frames).astype(np.int64)
     without = np.flatnonzero(places == frames)

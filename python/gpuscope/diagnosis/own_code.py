@@ -310,7 +310,7 @@ class CalledNames:
     """What the program called where samples have it in a function of its own: a function that is written in C.
 
     Its name is in the bytecode before the instruction of the call. The bytecode is compiled from the source again, by
-    the version of Python that ran it, if the source is as old as the recording.
+    the version of Python that ran it, if the source did not change since the recording began.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -346,9 +346,9 @@ class CalledNames:
 
 
 def source_lines(trace: Trace, file: str) -> list[str]:
-    """The source of a file, or of a notebook's cell, as it was when it was recorded; empty where it is not known."""
+    """The source of a file, or of a notebook's cell, if it did not change since the recording began; else empty."""
     try:
-        if not file.startswith("<") and os.stat(file).st_mtime_ns > number_of(trace.info, "session.stop_ns"):
+        if not file.startswith("<") and os.stat(file).st_mtime_ns > number_of(trace.info, "session.start_ns"):
             return []
     except (OSError, ValueError):
         if file not in linecache.cache:

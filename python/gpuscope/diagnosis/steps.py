@@ -74,6 +74,11 @@ class Steps:
         return found
 
     @property
+    def repeat(self) -> bool:
+        """Whether they are turns of something; else they are the whole run, or windows of it."""
+        return self.source != WHOLE_RUN and not self.source.startswith("windows")
+
+    @property
     def durations_ns(self) -> Array:
         """How long each takes."""
         durations: Array = self.end_ns - self.start_ns

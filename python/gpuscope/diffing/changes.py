@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpuscope.diagnosis.findings import Diagnosis, Finding
-from gpuscope.diagnosis.steps import Steps
+from gpuscope.diagnosis.steps import WHOLE_RUN, Steps
 from gpuscope.trace import Trace
 from gpuscope.units import format_share
 
@@ -28,8 +28,8 @@ _NUMBERS = re.compile(r"\d+")
 
 
 def is_windows(source: str) -> bool:
-    """Whether steps that were found so are windows of time."""
-    return source.startswith("windows")
+    """Whether steps that were found so are windows of time, or the whole run."""
+    return source.startswith("windows") or source == WHOLE_RUN
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,11 @@ TEST(RegionGroups, StacksAreToldApartByTheirInnermostFrames) {
   store::Store& store = rows.store;
   const uint32_t file = store.strings.intern("train.py");
   const auto frame = [&](const char* function, uint32_t line, uint32_t caller = kNone) {
-    return store.stack.append(
-        {.parent = caller, .function = store.strings.intern(function), .file = file, .line = line});
+    return store.stack.append({.parent = caller,
+                               .function = store.strings.intern(function),
+                               .file = file,
+                               .line = line,
+                               .instruction = kNone});
   };
   const uint32_t stacks[] = {frame("layer", 9, frame("main", 1)), frame("layer", 9, frame("main", 2)), kNone};
   const uint32_t path = operator_path(rows, "aten::mm");

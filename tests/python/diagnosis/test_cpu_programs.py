@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -249,17 +250,16 @@ def number_of(source: str) -> int:
     return next(at for at, line in enumerate(source.splitlines(), 1) if HERE in line)
 
 
-def diagnose(script: Path, *options: str, command: tuple[str, ...] = ()) -> dict:
-    target = tuple(command) or (script.name,)
+def diagnose(folder: Path, *target: str) -> dict:
     run = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "diagnose", "--json", "found.json", *options, *target],
-        cwd=script.parent,
+        [sys.executable, "-m", "gpuscope", "diagnose", "--json", "found.json", *target],
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert run.returncode == 0, run.stderr
-    found = json.loads((script.parent / "found.json").read_text())
+    found = json.loads((folder / "found.json").read_text())
     found["page"] = run.stderr
     return found
 
@@ -269,10 +269,103 @@ def test_the_line_that_takes_the_time_is_named_first(name, tmp_path):
     called, text = PROGRAMS[name]
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(text))
-    found = diagnose(script)
+    found = diagnose(tmp_path, script.name)
     assert found["verdict"] == "findings", found["page"]
     first = found["findings"][0]
     where = first["where"][0]
     assert (where["file"], where["line"]) == (str(script), number_of(script.read_text())), found["page"]
     assert called in first["title"], found["page"]
     assert {(each["severity"], each["saving"]) for each in found["findings"] if each["id"] == "R51"} <= {("info", None)}
+
+
+BUSY = """
+def busy():
+    total = 0
+    for number in range(4_000_000):
+        total += number
+    return total
+
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(text))
+    return script
+
+
+def test_a_program_that_ends_at_once_is_too_short(tmp_path):
+    write(tmp_path, "pass\n")
+    found = diagnose(tmp_path, "program.py")
+    assert found["verdict"] == "not enough evidence"
+    assert any("the run was too short" in doubt for doubt in found["doubts"])
+
+
+def test_a_program_that_only_waits_for_its_event_loop_is_fine(tmp_path):
+    write(tmp_path, "import asyncio\nasyncio.run(asyncio.sleep(0.5))\n")
+    found = diagnose(tmp_path, "program.py")
+    assert (found["verdict"], found["findings"]) == ("fine", [])
+    assert found["host_times"]["event loop with nothing to do"] > 0.5
+
+
+def test_code_that_was_given_as_text_has_lines_and_names(tmp_path):
+    found = diagnose(tmp_path, "-c", "import time\nfor _ in range(5):\n    time.sleep(0.1)")
+    assert found["findings"][0]["title"] == "the script (<string>:3): time.sleep"
+
+
+def test_code_that_the_program_executes_has_lines(tmp_path):
+    write(tmp_path, f"exec(compile({BUSY + 'busy()'!r}, '<string>', 'exec'))")
+    found = diagnose(tmp_path, "program.py")
+    assert found["findings"][0]["title"].startswith("busy (<string>:")
+
+
+def test_an_archive_has_lines(tmp_path):
+    with zipfile.ZipFile(tmp_path / "app.pyz", "w") as archive:
+        archive.writestr("__main__.py", BUSY + "busy()\n")
+    found = diagnose(tmp_path, "app.pyz")
+    assert found["findings"][0]["title"].startswith("busy (__main__.py:")
+
+
+@pytest.mark.parametrize("change", ["os.remove(__file__)", "open(__file__, 'w').write('# other\\n' * 9)"])
+def test_a_source_that_changed_or_vanished_keeps_its_lines_and_shows_no_text(change, tmp_path):
+    write(tmp_path, BUSY + f"busy()\nimport os\n{change}\n")
+    first = diagnose(tmp_path, "program.py")["findings"][0]
+    assert first["title"].startswith("busy (program.py:")
+    assert not any(fact.startswith("source ") for fact in first["evidence"])
+
+
+def test_five_hundred_threads_that_sleep_are_one_line(tmp_path):
+    text = """
+    import threading
+    import time
+
+    def beat():
+        time.sleep(0.5)  # HERE
+
+    threads = [threading.Thread(target=beat) for _ in range(500)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    """
+    write(tmp_path, text)
+    found = diagnose(tmp_path, "program.py")
+    assert found["findings"][0]["where"][0]["line"] == number_of(text)
+
+
+def test_a_recursion_of_ten_thousand_calls_is_one_function(tmp_path):
+    text = """
+    import sys
+
+    sys.setrecursionlimit(20_000)
+
+    def deep(number):
+        return sum(range(2000)) if number == 0 else deep(number - 1)
+
+    for _ in range(200):
+        deep(10_000)
+    """
+    write(tmp_path, text)
+    first = diagnose(tmp_path, "program.py")["findings"][0]
+    assert first["where"][0]["function"] == "deep"
+    assert first["share"] > 0.8

@@ -648,7 +648,7 @@ def test_the_profiler_s_own_time_between_steps_is_no_part_of_what_a_fault_costs(
     found = diagnose(loop.trace())
     (finding,) = found.findings
     assert (finding.id, finding.saving) == ("R16", pytest.approx(1 - 1010 / 1317, abs=0.01))
-    own = {part.name: part.exclusive_ns for part in found.breakdown.devices[0].parts}["taken by the recording"]
+    own = {part.name: part.exclusive_ns for part in found.breakdown.devices[0].parts}["profiler overhead"]
     assert own / len(found.breakdown.steps) == pytest.approx(100_000, rel=0.01)
 
 

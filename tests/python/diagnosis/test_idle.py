@@ -479,7 +479,7 @@ def test_the_text_has_the_causes_and_the_call_under_idle():
     program = two_kernels()
     edges = np.array([0, 250]) * US
     lines = str(break_down(program.trace(), Steps(edges[:-1], edges[1:], "given"))).splitlines()
-    assert any(line.startswith("    other code of the program") and "36 %" in line for line in lines)
+    assert any(line.startswith("    other program code") and "36 %" in line for line in lines)
     assert "  cuStreamSynchronize in train.py:77 left it without work 1 time, for 90.000us a step (36 %)" in lines
 
 

@@ -769,7 +769,7 @@ def test_memory_that_is_nearly_full_is_told_without_a_saving():
 
     (finding,) = diagnosis_of(step).findings
     assert (finding.id, finding.saving) == ("R42", None)
-    assert finding.evidence["held at most"] == "97.5 % of the GPU's memory"
+    assert finding.evidence["peak"] == "97.5 % of the GPU's memory"
 
 
 @pytest.mark.parametrize(
@@ -834,7 +834,7 @@ def test_idle_time_of_few_steps_is_in_the_summary():
             loop.work(1100)
     found = diagnose(loop.trace())
     assert found.verdict == "fine"
-    assert "no rule has a finding in the rest, most of which is other code of the program (" in found.summary
+    assert "no rule has a finding in the rest, most of which is other program code (" in found.summary
 
 
 @pytest.mark.parametrize(("pause", "expected"), [(3000, ["R48"]), (0, [])])
@@ -1102,7 +1102,7 @@ def test_kernels_as_short_as_what_lies_between_them_are_worth_a_graph_where_the_
     (first,) = found.findings
     assert (first.id, str(first.where[0])) == ("R19", "train.py:20")
     assert first.saving == pytest.approx(kernels * 600 * len(found.breakdown.steps) / found.breakdown.wall_ns, rel=0.05)
-    assert first.evidence["from each to the next"] == "1.00 us (p50), in a graph 400 ns"
+    assert first.evidence["gaps take"] == "1.00 us (p50), in a graph 400 ns"
 
 
 def test_an_optimizer_s_kernels_are_the_time_of_a_busy_gpu_too():
@@ -1422,10 +1422,10 @@ def test_what_holds_clocks_back_while_nothing_runs_costs_nothing():
 @pytest.mark.parametrize(
     ("info", "said"),
     [
-        ({}, "clocks that are held back: NVML was not asked: device_samples=True, --device-samples 100ms"),
+        ({}, "clock throttling: NVML was not asked: device_samples=True, --device-samples 100ms"),
         (
             {"audit.device_samples": "9", "device_samples.0.sw_thermal_slowdown_ns": "Not Supported"},
-            "clocks that are held back: Not Supported",
+            "clock throttling: Not Supported",
         ),
     ],
 )

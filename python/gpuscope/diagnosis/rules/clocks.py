@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU's clocks are lower than they could be: it is too hot, or somebody has set it so.
+"""Throttled GPU clocks: heat, the power supply, or a lowered limit.
 
-That a GPU under full load reaches the power that it was built for is no fault, however much that holds its clocks back.
-A bit of NVML's mask is none either: it says nothing of how long.
+Reaching the default power limit under full load is not a finding. NVML's mask of reasons is not enough evidence: it has
+no durations.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from gpuscope.units import format_share
 _POWER = "sw_power_cap"
 _HELD_BACK = {
     "sw_thermal_slowdown": "it is too hot",
-    "hw_thermal_slowdown": "it is so hot that the hardware halves its clocks",
-    "hw_power_brake_slowdown": "the power supply of the machine holds it back",
-    "sync_boost": "other GPUs of its group are slower",
+    "hw_thermal_slowdown": "it is so hot that the hardware halves them",
+    "hw_power_brake_slowdown": "the machine's power supply limits it",
+    "sync_boost": "a slower GPU of its group limits it",
 }
 _ADVICE = {
-    "sw_thermal_slowdown": "cooling: fans, dust, the air between cards, a lower room temperature",
-    "hw_thermal_slowdown": "cooling: fans, dust, the air between cards, a lower room temperature",
-    "hw_power_brake_slowdown": "the machine's power supply, or its limit for all GPUs",
-    "sync_boost": "nvidia-smi boost-slider or sync boost groups of DCGM: leave the group",
+    "sw_thermal_slowdown": "improve cooling: fans, dust, air between cards, room temperature",
+    "hw_thermal_slowdown": "improve cooling: fans, dust, air between cards, room temperature",
+    "hw_power_brake_slowdown": "check the machine's power supply, or its limit for all GPUs",
+    "sync_boost": "leave the group: nvidia-smi boost-slider, or DCGM's sync boost groups",
 }
 _APPLICATION_CLOCKS = 0x2  # of nvmlClocksEventReasons
 _FEWEST = 2  # samples
-_LEAST_BELOW = 0.03  # of the clock: it goes in steps of 15 MHz
+_LEAST_BELOW = 0.03  # of the clock, which has steps of 15 MHz
 _BUSY = 50  # percent
 
 
@@ -58,7 +58,7 @@ def _throttled(context: Context) -> Iterator[Cause]:
         for reason, each in held.items()
         if each.any()
     }
-    title = f"the GPU's clocks are held back: {_HELD_BACK[worst]}"
+    title = f"the GPU throttles its clocks: {_HELD_BACK[worst]}"
     yield from _cause(context, readings, title, _ADVICE[worst], reduce(np.maximum, held.values()), evidence)
 
 
@@ -75,19 +75,19 @@ def _lowered(context: Context) -> Iterator[Cause]:
             yield from _cause(
                 context,
                 readings,
-                "the GPU's limit of power was lowered, and holds its clocks back",
-                f"nvidia-smi -i {readings.device} -pl {usual.values.max() / 1e3:.0f}, as far as cooling allows",
+                "a lowered power limit throttles the GPU's clocks",
+                f"raise it if cooling allows: nvidia-smi -i {readings.device} -pl {usual.values.max() / 1e3:.0f}",
                 held,
                 {
-                    "limit": f"{watts[0]}, by default {watts[1]}",
-                    "holds back": f"{format_share(_of_kernels(context, held))} of the time",
+                    "limit": f"{watts[0]}, default {watts[1]}",
+                    "throttles": f"{format_share(_of_kernels(context, held))} of the time",
                 },
             )
     yield from _application_clocks(context, readings)
 
 
 def _application_clocks(context: Context, readings: DeviceReadings) -> Iterator[Cause]:
-    """Somebody has set the clock that programs get: each time that the GPU was busy it ran at that, and said so."""
+    """A lowered application clock: every sample of a busy GPU names it as the reason for its clock."""
     table = context.trace.device_samples
     here = (table.device == readings.device) & (table.throttle_reasons != NOT_READ) & (table.busy_percent >= _BUSY)
     first_ns, last_ns = int(context.steps.start_ns[0]), int(context.steps.end_ns[-1])
@@ -98,17 +98,17 @@ def _application_clocks(context: Context, readings: DeviceReadings) -> Iterator[
     yield from _cause(
         context,
         readings,
-        "the GPU's clock was set lower than it may be",
-        f"nvidia-smi -i {readings.device} -rac (and -rgc), which give the clock free again",
+        "the GPU's clock is set below its maximum",
+        f"reset it: nvidia-smi -i {readings.device} -rac (and -rgc)",
         context.duration_ns[context.kernels].astype(np.float64),
-        {"programs get": f"{int(np.median(table.sm_mhz[rows]))} MHz"},
+        {"set clock": f"{int(np.median(table.sm_mhz[rows]))} MHz"},
     )
 
 
 def _cause(
     context: Context, readings: DeviceReadings, title: str, advice: str, held_ns: Array, evidence: dict[str, str]
 ) -> Iterator[Cause]:
-    """Kernels were held back for so long each: they would be shorter by the part that the clock is too low by."""
+    """Each kernel was throttled for `held_ns`; it would be shorter by the share that its clock was too low."""
     clock, most = readings.clock, _free_clock(readings)
     if clock is None or most is None:
         return
@@ -130,12 +130,12 @@ def _cause(
             kernels=context.device.work.rows[context.kernels[chosen]],
             kernel_factors=1 - lost[chosen] / np.maximum(duration[chosen], 1.0),
         ),
-        evidence={**evidence, "the clock then": clocks},
+        evidence={**evidence, "mean clock": clocks},
     )
 
 
 def _free_clock(readings: DeviceReadings) -> float | None:
-    """What the clock is when nothing holds it back, in MHz."""
+    """The clock without throttling, in MHz."""
     most = readings.series("sm_max_mhz")
     if most is not None:
         return float(most.values.max())
@@ -143,7 +143,7 @@ def _free_clock(readings: DeviceReadings) -> float | None:
 
 
 def _grown(context: Context, counter: Series) -> Array:
-    """By how much it grew while each of the context's kernels ran, in ns."""
+    """Growth of the counter during each kernel of the context, in ns."""
     start = context.start_ns[context.kernels]
     found: Array = np.maximum(counter.at(start + context.duration_ns[context.kernels]) - counter.at(start), 0.0)
     return found
@@ -158,7 +158,7 @@ def _lacks(context: Context, columns: Iterable[str]) -> str | None:
         return None
     readings = DeviceReadings(context.trace, context.device.device)
     if all(readings.counter(column)[0] is None for column in columns):
-        return f"clocks that are held back: {why_not_sampled(context.trace, readings.device, next(iter(columns)))}"
+        return f"clock throttling: {why_not_sampled(context.trace, readings.device, next(iter(columns)))}"
     return None
 
 
@@ -171,6 +171,6 @@ def _lacks_power(context: Context) -> str | None:
 
 
 RULES = (
-    Rule("R43", "clocks that are held back", _throttled, 0.02, _lacks_reasons),
-    Rule("R44", "clocks or power that were set lower", _lowered, 0.03, _lacks_power),
+    Rule("R43", "clock throttling", _throttled, 0.02, _lacks_reasons),
+    Rule("R44", "lowered clocks or power limit", _lowered, 0.03, _lacks_power),
 )

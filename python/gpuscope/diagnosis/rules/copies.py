@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies between host and GPU that nothing hides."""
+"""Copies between host and GPU that do not overlap with compute."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _MAKES = re.compile(
 )
 _MOVES = re.compile(r"^aten::(to|_to_copy|copy_|cuda)$")
 
-# What pinned copies reach where the recording has none to compare with: three quarters of one way of PCI Express 5, 4
-# and 3 with 16 lanes, as GPUs of these compute capabilities have it.
+# The rate of pinned copies if the recording has none: three quarters of one direction of PCI Express 5, 4 and 3 with
+# 16 lanes, by compute capability.
 _PINNED_BYTES_PER_NS = (((9, 0), 48.0), ((8, 0), 24.0), ((0, 0), 12.0))
-# GPUs for computing, all with 16 lanes: others may have 8. Copies of 8 MiB and more reach the whole rate.
+# Data center GPUs, which all have 16 lanes; others may have 8. Copies of at least 8 MiB reach the full rate.
 _PINNED_BYTES_PER_NS_OF_LINKS = {(7, 0): 12.0, (8, 0): 24.0, (9, 0): 48.0, (10, 0): 48.0}
 _LARGE_COPY_BYTES = 8 << 20
 _SLOW_LINK = 0.6
 
 
 def _copies(context: Context, ways: tuple[int, ...] = (_HTOD, _DTOH)) -> tuple[Array, Array, Array]:
-    """The copies between host and GPU in the steps: work, bytes, whether the host's memory is pageable."""
+    """Copies between host and GPU in the steps: work, bytes, whether the host memory is pageable."""
     kind, source, target = (
         context.column("memcpy", name, context.copies) for name in ("kind", "source", "destination")
     )
@@ -48,7 +48,7 @@ def _copies(context: Context, ways: tuple[int, ...] = (_HTOD, _DTOH)) -> tuple[A
 
 
 def _pinned_rate(context: Context) -> float:
-    """Bytes a ns that pinned copies reach here."""
+    """The rate of pinned copies in this recording, in bytes per ns."""
     work, size, pageable = _copies(context)
     large = ~pageable & (size >= 1 << 20)
     if large.any():
@@ -74,17 +74,17 @@ def _pageable(context: Context) -> Iterator[Cause]:
     advice = "pin_memory=True in the DataLoader (or tensor.pin_memory()), and .to(device, non_blocking=True)"
     if 2 * size[to_gpu].sum() < size.sum():
         advice = (
-            "torch.empty(..., pin_memory=True) once, and .copy_(tensor, non_blocking=True) into it; wait for an event "
-            "where it is read"
+            "torch.empty(..., pin_memory=True) once, then .copy_(tensor, non_blocking=True); wait for an event before "
+            "reading"
         )
     waits = np.union1d(calls, _waiting_for(context, work))
     edit = Edit(unwaited=waits, copies=rows, copy_factors=np.full(len(rows), min(rate / pinned, 1.0)))
     evidence = {
         "": f"{format_bytes(float(size.sum()) / len(context.steps))} a step at {format_digits(rate)} GB/s",
-        "with nothing beside": format_share(float(exposed.sum()) / max(float(context.duration_ns[work].sum()), 1.0)),
+        "not overlapped": format_share(float(exposed.sum()) / max(float(context.duration_ns[work].sum()), 1.0)),
     }
     yield Cause(
-        "copies of pageable memory",
+        "copies use pageable memory",
         advice,
         Claim(idle.pieces, idle.causes, idle.most_ns, work, exposed),
         edit,
@@ -94,7 +94,7 @@ def _pageable(context: Context) -> Iterator[Cause]:
 
 
 def _waiting_for(context: Context, work: Array) -> Array:
-    """The calls that wait for the stream right after those of these copies, as frameworks do where copies block."""
+    """Calls that wait for the stream right after these copies: blocking copies of frameworks."""
     before = context.call_before
     waits = np.flatnonzero((context.trace.call_kinds == int(CallKind.SYNC)) & (before >= 0))
     found: Array = waits[np.isin(before[waits], context.work_launch[work])]
@@ -117,7 +117,7 @@ def _many_small(context: Context) -> Iterator[Cause]:
     edit = Edit(host_spans=spans, copies=rows, copy_factors=np.zeros(len(rows)))
     yield Cause(
         "many small copies to the GPU",
-        "collect them in one array and copy that, or make the values on the GPU",
+        "copy them as one array, or create the values on the GPU",
         Claim(before, (*HOST, IdleCause.BACK_TO_BACK), None, work, exposed),
         edit,
         _where(context, work, np.ones(len(work))),
@@ -126,9 +126,10 @@ def _many_small(context: Context) -> Iterator[Cause]:
 
 
 def _in_a_row(context: Context, calls: Array) -> Array:
-    """The host's time from each of these calls to the next, also while the GPU works: a host that is behind has none.
+    """Host time from each of these calls to the next, as `Edit.host_spans`.
 
-    As `Edit.host_spans`. In a longer time than launches take the program does something else than to copy.
+    It includes time while the GPU works: a host that is behind loses that time too. In gaps longer than a launch the
+    program does other work than copying.
     """
     api, before = context.trace.api, context.call_before[calls]
     follows = (before >= 0) & np.isin(before, calls)
@@ -149,7 +150,7 @@ def _exposed(context: Context) -> Iterator[Cause]:
     if len(work) == 0:
         return
     exposed = context.exposed_ns(work).astype(np.float64)
-    # No more can be hidden than there is to hide it behind: what is computed while the link has nothing else to do.
+    # Compute hides a copy only while the link is free.
     ways = context.column("memcpy", "kind", context.copies)
     same_way = context.copies[np.isin(ways, context.column("memcpy", "kind", work))]
     free = context.exposed_ns(context.kernels, same_way)
@@ -158,8 +159,8 @@ def _exposed(context: Context) -> Iterator[Cause]:
     exposed *= np.minimum(1.0, computed / np.maximum(copied, 1))[context.work_step[work]]
     rows = _rows(context, work)
     yield Cause(
-        "pinned copies that run beside nothing",
-        "copy the next batch on a second stream while this one is computed",
+        "pinned copies do not overlap with compute",
+        "copy the next batch on a second stream while the GPU computes this one",
         Claim(work=work, work_ns=exposed),
         Edit(copies=rows, copy_factors=1 - exposed / np.maximum(context.duration_ns[work], 1)),
         _where(context, work, exposed + 1.0),
@@ -168,7 +169,7 @@ def _exposed(context: Context) -> Iterator[Cause]:
 
 
 def _slow_link(context: Context) -> Iterator[Cause]:
-    """Large pinned copies that are far from what a GPU of this kind reaches with all its lanes."""
+    """Large pinned copies that are much slower than such a GPU's link with all its lanes."""
     reached = _PINNED_BYTES_PER_NS_OF_LINKS.get(context.capability)
     if len(context.copies) == 0 or reached is None:
         return
@@ -177,7 +178,7 @@ def _slow_link(context: Context) -> Iterator[Cause]:
         ends = (context.column("memcpy", name, work) for name in ("source", "destination"))
         large = np.logical_or.reduce([end == _PINNED for end in ends]) & ~pageable & (size >= _LARGE_COPY_BYTES)
         work, size = work[large], size[large]
-        # One that runs beside another has a part of the link.
+        # Overlapping copies share the link.
         alone = context.exposed_ns(work, np.setdiff1d(context.copies, work)) == context.duration_ns[work]
         alone &= _is_apart(context.start_ns[work], context.start_ns[work] + context.duration_ns[work])
         work, size = work[alone], size[alone]
@@ -189,8 +190,8 @@ def _slow_link(context: Context) -> Iterator[Cause]:
         rate = format_digits(float(size.sum() / duration.sum()))
         yield Cause(
             f"copies {goes} are slower than the GPU's link",
-            "look at the link (nvidia-smi -q -d PCIE: generation and width, gpuscope doctor), the slot and risers; run "
-            "on the cores beside the GPU: numactl --cpunodebind, --membind (nvidia-smi topo -m)",
+            "check the link's generation and width (nvidia-smi -q -d PCIE, gpuscope doctor), the slot and risers; run "
+            "on cores near the GPU: numactl --cpunodebind, --membind (nvidia-smi topo -m)",
             Claim(work=work, work_ns=exposed * (1 - factors)),
             Edit(copies=_rows(context, work), copy_factors=factors),
             _where(context, work, exposed + 1.0),
@@ -199,7 +200,7 @@ def _slow_link(context: Context) -> Iterator[Cause]:
 
 
 def _is_apart(starts: Array, ends: Array) -> Array:
-    """Whether each of these spans, in any order, meets none of the others."""
+    """Whether each span overlaps with no other; spans may be in any order."""
     order = np.argsort(starts, kind="stable")
     begins, until = starts[order], np.maximum.accumulate(ends[order])
     meets_earlier = np.append(False, begins[1:] < until[:-1])
@@ -210,7 +211,7 @@ def _is_apart(starts: Array, ends: Array) -> Array:
 
 
 def _round_trips(context: Context) -> Iterator[Cause]:
-    """Copies to the host and, later in the step, copies of as many bytes back."""
+    """Copies to the host, and later in the same step copies of as many bytes back."""
     if len(context.copies) == 0:
         return
     kind, size = (context.column("memcpy", name, context.copies) for name in ("kind", "bytes"))
@@ -225,12 +226,12 @@ def _round_trips(context: Context) -> Iterator[Cause]:
         elif key in left:
             chosen += [left.pop(key), at]
     if chosen:
-        title = "data goes to the host and comes back in the same step"
-        yield _needless(context, context.copies[chosen], title, "compute on the GPU what is computed in between")
+        title = "data is copied to the host and back in the same step"
+        yield _needless(context, context.copies[chosen], title, "do the work in between on the GPU")
 
 
 def _made_on_host(context: Context) -> Iterator[Cause]:
-    """Copies in an operator that moves, right after an operator at its level that makes a tensor without the GPU."""
+    """Copies in an operator that moves a tensor, right after an operator at its level that creates one on the CPU."""
     if len(context.copies) == 0 or len(context.trace.regions) == 0:
         return
     regions = context.trace.regions
@@ -261,17 +262,17 @@ def _made_on_host(context: Context) -> Iterator[Cause]:
     inside = (begins <= starts) & (starts < begins + regions.duration_ns[movers[at]])
     inside &= regions.thread[movers[at]] == context.trace.api.thread[calls]
     if inside.any():
-        title = "tensors are made on the CPU and then copied"
+        title = "tensors are created on the CPU and then copied"
         made = makers[at[inside]]
         spans = np.stack([regions.thread[made].astype(np.int64), regions.start_ns[made], starts[inside]], axis=1)
-        advice = 'make them on the GPU: torch.zeros(..., device="cuda")'
+        advice = 'create them on the GPU: torch.zeros(..., device="cuda")'
         yield _needless(context, work[inside], title, advice, spans, *_given_back(context, work[inside]))
 
 
 def _given_back(context: Context, work: Array) -> tuple[Array, float]:
-    """The idle pieces right after these copies, and how much of them the host is still at the line that copies.
+    """The idle pieces right after these copies, and the share of them that the host spends at the copying line.
 
-    There it gives back the memory that it copied from: that of large tensors goes back to the system.
+    There the host frees the memory that it copied from: large tensors return theirs to the system.
     """
     pieces, where = context.pieces, _where(context, work, np.ones(len(work)))
     after = np.flatnonzero(np.isin(pieces.start_ns, context.start_ns[work] + context.duration_ns[work]))
@@ -292,7 +293,17 @@ def _needless(
     after: Array | None = None,
     share: float = 0.0,
 ) -> Cause:
-    """Copies that need not be made, nor what is `made` for them (`Edit.host_spans`), nor that share of what follows."""
+    """Copies that the program does not need.
+
+    Args:
+        context: the recording.
+        work: the copies.
+        title: of the cause.
+        advice: of the cause.
+        made: host time that creates their data, as `Edit.host_spans`; not needed either.
+        after: idle pieces that follow the copies.
+        share: the share of `after` that is not needed either.
+    """
     pieces = context.pieces
     exposed = context.exposed_ns(work)
     before = np.flatnonzero(np.isin(pieces.next, work))
@@ -306,7 +317,7 @@ def _needless(
         later = host_edit(context, np.setdiff1d(after, before)).host_spans
         later[:, 2] = later[:, 1] + ((later[:, 2] - later[:, 1]) * share).astype(np.int64)
         spans += [made, later]
-    # The host no longer waits for them either.
+    # The host no longer waits for the copies.
     calls = context.work_launch[work]
     waits = np.union1d(calls[calls >= 0], _waiting_for(context, work))
     ahead = claim_of(context, np.flatnonzero(np.isin(pieces.drain, waits)))
@@ -329,8 +340,8 @@ def _managed(context: Context) -> Iterator[Cause]:
     if len(work) == 0:
         return
     yield Cause(
-        "managed memory moves between host and GPU",
-        "prefetch it (cudaMemPrefetchAsync), advise where it belongs, or use plain device memory",
+        "managed memory migrates between host and GPU",
+        "prefetch it (cudaMemPrefetchAsync), set its preferred location, or use device memory",
         Claim(work=work, work_ns=context.exposed_ns(work)),
         Edit(copies=_rows(context, work), copy_factors=np.zeros(len(work))),
         _where(context, work, np.ones(len(work))),
@@ -350,9 +361,9 @@ def _where(context: Context, work: Array, weights: Array) -> tuple[Where, ...]:
 RULES = (
     Rule("R09", "copies of pageable memory", _pageable, LEAST),
     Rule("R11", "many small copies", _many_small, LEAST),
-    Rule("R12", "copies that are not hidden", _exposed, LEAST),
+    Rule("R12", "copies that do not overlap", _exposed, LEAST),
     Rule("R13", "a slow link", _slow_link, LEAST, is_special=True),
     Rule("R14", "round trips to the host", _round_trips, 0.01, is_special=True),
-    Rule("R14", "tensors made on the CPU and moved", _made_on_host, 0.01, is_special=True),
-    Rule("R18", "managed memory that moves", _managed, LEAST),
+    Rule("R14", "tensors created on the CPU and copied", _made_on_host, 0.01, is_special=True),
+    Rule("R18", "managed memory that migrates", _managed, LEAST),
 )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hardware counters say of kernels and of a GPU that others use too.
+"""Findings from hardware counters: memory-bound and slow kernels, other processes on the GPU.
 
-Of kernels that are shorter than five samples, half a millisecond by default, nothing is said.
+Kernels shorter than five samples, half a millisecond by default, are not judged.
 """
 
 from __future__ import annotations
@@ -30,20 +30,23 @@ from gpuscope.diagnosis.rules.rule import Cause, Rule, places
 from gpuscope.diagnosis.steps import Array
 from gpuscope.units import format_share
 
-# Copies on the GPU reach nine tenths of the memory's peak (H100: 3.0 of 3.35 TB/s); bound by it is what reaches seven
-# tenths of that, and less than half of the tensor cores (limits of Nsight Compute and XProf).
+# Copies on the GPU reach nine tenths of the peak memory bandwidth (H100: 3.0 of 3.35 TB/s). A memory-bound kernel
+# reaches seven tenths of that, and less than half of the tensor cores (limits of Nsight Compute and XProf).
 _MEMORY_BOUND, _TENSOR_BOUND = 65.0, 50.0
-# Slow is what reaches less of each unit, has warps for less, and could fill the GPU (Nsight Compute's limit).
+# A slow kernel has a grid that fills the GPU, and is below this limit of Nsight Compute in each unit and in warps.
 _SLOW = 60.0
 _LARGE = 0.05
 _MOST_KERNELS = 3
-_WORKS = 5.0  # of the multiprocessors: with nothing to do they are at 0
+_WORKS = 5.0  # percent of the multiprocessors; idle ones are at 0
 _UNITS = (DRAM_READ, DRAM_WRITE, TENSOR_ACTIVE, INSTRUCTIONS, FMA_INSTRUCTIONS, FP64_ACTIVE)
 _LIBRARIES = (KernelClass.TENSOR_PRODUCT, KernelClass.PRODUCT, KernelClass.ATTENTION, KernelClass.COMMUNICATION)
 
 
 def _of_kernels(context: Context, *metrics: str) -> Array | None:
-    """A row a metric, a column a kernel of the steps, in percent; nan where it was too short. None without a metric."""
+    """Metrics of the kernels of the steps in percent, of shape (metrics, kernels); None if a metric is missing.
+
+    Kernels that are too short have nan.
+    """
     counters = context.counters
     if counters is None or len(context.kernels) == 0 or not set(metrics) <= set(counters.metrics):
         return None
@@ -65,12 +68,11 @@ def _memory_bound(context: Context) -> Iterator[Cause]:
     duration = context.duration_ns[work].astype(np.float64)
     reached = float((memory[chosen] * duration).sum() / duration.sum())
     yield Cause(
-        "kernels are as fast as the GPU's memory lets them",
-        "read and write less: fuse what follows each other (torch.compile), narrower types, compute again what is "
-        "cheap to compute",
+        "kernels are memory-bound",
+        "read and write less: fuse consecutive kernels (torch.compile), use narrower types, recompute cheap values",
         Claim(),
         where=places(*context.places_of(context.work_launch[work], duration)[:2]),
-        evidence={"they move": f"{reached:.0f} % of what the memory could at most"},
+        evidence={"they reach": f"{reached:.0f} % of the peak memory bandwidth"},
         share=context.share_of(work),
     )
 
@@ -96,21 +98,21 @@ def _slow(context: Context) -> Iterator[Cause]:
         here = chosen & (context.kernel_variant == variant)
         line = context.places_of(context.work_launch[context.kernels[here]], duration[here])[0]
         yield Cause(
-            "a kernel uses neither the memory nor the units of the GPU: it waits for single reads, or for itself",
-            "reads that follow each other, more of them at once, fewer barriers, more threads: "
-            "gpuscope.measure_counters(fn) has the figures of one call",
+            "a kernel is latency-bound: it uses neither the memory bandwidth nor the compute units",
+            "coalesce reads, issue more at once, use fewer barriers or more threads; "
+            "gpuscope.measure_counters(fn) measures one call",
             Claim(),
             where=places(line, Where(kernel=context.trace.kernel_names(short=True)[variant])),
             evidence={
                 "it reaches": f"{float(reached[here].mean()):.0f} % of the busiest unit",
-                "warps": f"{float(values[0][here].mean()):.0f} % of those that there is room for",
+                "occupancy": f"{float(values[0][here].mean()):.0f} %",
             },
             share=context.share_of(context.kernels[here]),
         )
 
 
 def _shared_gpu(context: Context) -> Iterator[Cause]:
-    """Another process's work runs where this one's is queued, or the GPU goes back and forth between the two."""
+    """Another process runs on the GPU while work of this one is queued, or the GPU switches between processes."""
     counters = context.counters
     if counters is None or context.wall_ns == 0 or SM_ACTIVE not in counters.metrics:
         return
@@ -118,7 +120,7 @@ def _shared_gpu(context: Context) -> Iterator[Cause]:
     device, first_ns, last_ns = context.device.device, int(context.steps.start_ns[0]), int(context.steps.end_ns[-1])
     switching = counters.mean(first_ns, last_ns, device).get(CONTEXT_SWITCHES, 0.0)
     switched = switching / 100 if switching == switching else 0.0
-    # Samples that lie wholly in idle time of work that was queued.
+    # Samples that are completely inside idle time with queued work.
     pieces, timeline = context.pieces, timelines(context.trace, [counters.metrics.index(SM_ACTIVE)])[device]
     held = np.flatnonzero(2 * pieces.cause_ns[IdleCause.DEVICE_WAIT] > pieces.end_ns - pieces.start_ns)
     first, after = timeline.whole(pieces.start_ns[held], pieces.end_ns[held])
@@ -131,11 +133,11 @@ def _shared_gpu(context: Context) -> Iterator[Cause]:
         return
     yield Cause(
         "another process uses the GPU at the same time",
-        "leave the GPU to one process (nvidia-smi shows them), or share it by MPS or MIG",
+        "run one process on the GPU (nvidia-smi lists them), or share it with MPS or MIG",
         Claim(),
         evidence={
-            "ran others' work while this one's was queued": format_share(others_ns / context.wall_ns),
-            "went from one process to the other": format_share(switched),
+            "ran other processes while this one's work was queued": format_share(others_ns / context.wall_ns),
+            "switched between processes": format_share(switched),
         },
         share=min(others_ns / context.wall_ns + switched, 1.0),
     )
@@ -144,11 +146,11 @@ def _shared_gpu(context: Context) -> Iterator[Cause]:
 def _lacks_counters(context: Context) -> str | None:
     if context.device is None or len(context.trace.counter_samples):
         return None
-    return "what kernels are bound by, and other processes on the GPU: counters='why', --counters why"
+    return "memory-bound kernels, other processes on the GPU: counters='why', --counters why"
 
 
 RULES = (
-    Rule("R37", "kernels that memory bounds", _memory_bound, 0.20, _lacks_counters, is_note=True),
-    Rule("R38", "slow kernels", _slow, 0.05, _lacks_counters),
-    Rule("R45", "a GPU that others use too", _shared_gpu, 0.03, _lacks_counters),
+    Rule("R37", "memory-bound kernels", _memory_bound, 0.20, _lacks_counters, is_note=True),
+    Rule("R38", "latency-bound kernels", _slow, 0.05, _lacks_counters),
+    Rule("R45", "other processes on the GPU", _shared_gpu, 0.03, _lacks_counters),
 )

@@ -21,18 +21,18 @@ from gpuscope.trace import number_of
 from gpuscope.units import format_bytes, format_seconds, format_share
 
 _MOST_WORKERS = 32
-# Of their time, that workers are on CPUs where they are the limit, and where they are not; that a worker waits for a
-# CPU where there are too few; that a thread is on one which is the limit; and less than which nothing was done.
+# Shares of time: CPU time of workers that are the limit, and of workers that are not; waits of workers for a CPU; CPU
+# time of a thread that is the limit; CPU time of workers that did nothing.
 _WORKS, _RESTS, _WAITS, _BUSY, _IDLE = 0.8, 0.4, 0.25, 0.8, 0.01
-# Storage is waited for where some task of the container was stalled by it for this share of the time, or where workers
-# read so much of it in a second.
+# Workers wait for storage if it stalled tasks of the container for this share of the time, or if the workers read this
+# many bytes per second.
 _STALLED, _READS = 0.1, 1 << 20
-# A step of an epoch that begins takes so many times the usual one; processes are looked at ten times a second.
+# The first step of an epoch takes this many times the median; processes are sampled ten times a second.
 _STALLS, _SEEN_WITHIN_NS, _FEWEST_STEPS = 3, 200_000_000, 5
 
 
 def loaded_by_thread_ns(context: Context) -> int:
-    """The idle time in which the training thread loads data itself, without what it waits for workers as well."""
+    """Idle time while the training thread loads data itself, without its waits for workers."""
     rows = context.once(_waits)
     own, _ = _pieces_of(context, rows[_is_own(context, rows)])
     others, _ = _pieces_of(context, _waits_for_workers(context))
@@ -50,8 +50,8 @@ def _in_own_thread(context: Context) -> Iterator[Cause]:
     yield _cause(
         context,
         waits,
-        "input-bound: the DataLoader works in the training thread",
-        f"DataLoader(num_workers={workers}, persistent_workers=True, pin_memory=True), or fewer where cores are few",
+        "input-bound: the training thread loads the data itself",
+        f"DataLoader(num_workers={workers}, persistent_workers=True, pin_memory=True), or fewer if cores are few",
     )
 
 
@@ -63,8 +63,8 @@ def _waiting(context: Context) -> Iterator[Cause]:
         context,
         rows,
         "input-bound: the program waits for data",
-        "load in more workers or threads, prefetch, cache what is decoded; gpuscope.benchmark_dataloader(loader) says "
-        "how many workers pay",
+        "use more workers or threads, prefetch, cache decoded data; gpuscope.benchmark_dataloader(loader) finds the "
+        "best number of workers",
     )
 
 
@@ -79,8 +79,8 @@ def _few_workers(context: Context) -> Iterator[Cause]:
         context,
         rows,
         workers,
-        "input-bound: the worker processes work all the time, and are too few",
-        f"num_workers={max(enough, workers.count + 1)}, as far as there are cores, or less work for a sample: "
+        "input-bound: too few worker processes, which are always busy",
+        f"num_workers={max(enough, workers.count + 1)} if there are enough cores, or less work per sample; "
         "gpuscope.benchmark_dataloader(loader) measures it",
     )
 
@@ -94,7 +94,7 @@ def _storage(context: Context) -> Iterator[Cause]:
         rows,
         workers,
         "input-bound: the worker processes wait for storage",
-        "a copy on a local disk or in memory, larger reads (shards in place of small files), more prefetch_factor",
+        "copy the data to a local disk or memory, read shards instead of small files, raise prefetch_factor",
     )
 
 
@@ -114,9 +114,9 @@ def _one_thread(context: Context) -> Iterator[Cause]:
             context,
             rows,
             workers,
-            "input-bound: one thread prepares what the worker processes hand over",
-            "collate in the workers (collate_fn runs there with num_workers > 0), arrays in place of lists, and "
-            "pin_memory=False where the batches are many small tensors",
+            "input-bound: one thread prepares the batches of all worker processes",
+            "collate in the workers (collate_fn runs there if num_workers > 0), use arrays instead of lists, and "
+            "pin_memory=False if batches are many small tensors",
         )
         yield replace(
             found,
@@ -135,13 +135,13 @@ def _workers_wait(context: Context) -> Iterator[Cause]:
         rows,
         workers,
         "input-bound: the worker processes wait for a CPU",
-        "fewer workers, one thread in each (torch.set_num_threads(1), OMP_NUM_THREADS=1), or more cores",
+        "use fewer workers, one thread per worker (torch.set_num_threads(1), OMP_NUM_THREADS=1), or more cores",
     )
     yield replace(found, evidence={**found.evidence, "they wait for a CPU": format_share(workers.wait_share)})
 
 
 def _new_workers(context: Context) -> Iterator[Cause]:
-    """Steps that are slow as they wait for worker processes which were not there before."""
+    """Slow steps that wait for new worker processes."""
     rows, trace, steps = _waits_for_workers(context), context.trace, context.steps
     usages = trace.process_usages
     children = np.flatnonzero(usages.process != number_of(trace.info, "process.id"))
@@ -150,9 +150,9 @@ def _new_workers(context: Context) -> Iterator[Cause]:
     _, place = np.unique(usages.process[children], return_inverse=True)
     begun_ns = np.full(int(place.max()) + 1, np.iinfo(np.int64).max)
     np.minimum.at(begun_ns, place.reshape(-1), usages.start_ns[children])
-    # Those that were there from the beginning on did not come with a step. Others are seen a moment after they begin.
+    # Workers that were there from the start did not begin in a step. Others are seen a moment after they begin.
     begun_ns = np.sort(begun_ns[begun_ns > usages.start_ns.min() + _SEEN_WITHIN_NS])
-    # They begin while the host is in a step, which may be before its work; the first batch of each is late.
+    # Workers begin in a step of the host, which may be before its GPU work. Their first batch is late.
     since_ns, until_ns = context.host_steps.start_ns, context.host_steps.end_ns + _SEEN_WITHIN_NS
     came = np.searchsorted(begun_ns, until_ns, side="right") > np.searchsorted(begun_ns, since_ns, side="left")
     slow = np.flatnonzero(_runs_of(steps.durations_ns > _STALLS * np.median(steps.durations_ns), came))
@@ -164,10 +164,10 @@ def _new_workers(context: Context) -> Iterator[Cause]:
     found = _cause(
         context,
         here,
-        "input-bound: each epoch begins with new worker processes",
-        "DataLoader(persistent_workers=True) and one loader for all epochs; longer epochs",
+        "input-bound: each epoch starts new worker processes",
+        "use DataLoader(persistent_workers=True) and one loader for all epochs, or longer epochs",
     )
-    # The gap in which data is waited for has what beginning them takes as well.
+    # The gap that waits for data also contains the start of the workers.
     gaps = found.claim.pieces[np.isin(context.pieces.step[found.claim.pieces], slow)]
     found = replace(found, claim=Claim(gaps, (IdleCause.DATA_WAIT, IdleCause.HOST_CODE)))
     waited = float(regions.duration_ns[here].sum()) / len(slow) / 1e9
@@ -176,7 +176,7 @@ def _new_workers(context: Context) -> Iterator[Cause]:
 
 
 def _runs_of(marked: Array, begins: Array) -> Array:
-    """Which entries are marked and follow each other from one that also begins."""
+    """Whether each entry is in a run of marked entries that contains one of `begins`."""
     run = np.cumsum(np.append(True, marked[1:] != marked[:-1]))
     found: Array = marked & (np.bincount(run, begins & marked)[run] > 0)
     return found
@@ -184,14 +184,14 @@ def _runs_of(marked: Array, begins: Array) -> Array:
 
 @dataclass(frozen=True)
 class _Workers:
-    """The processes that the program started, while it was recorded.
+    """The processes that the program started, during the recording.
 
     Attributes:
-        count: of those that did something.
-        cpu_share: of its time each was on CPUs.
-        wait_share: of its time each waited for one; None where that is not known.
-        read_bytes_per_s: from storage, together; None where that is not known.
-        waits_for_storage: they read, or tasks of the container waited for storage.
+        count: number of active processes.
+        cpu_share: share of their time on a CPU.
+        wait_share: share of their time waiting for a CPU; None if not known.
+        read_bytes_per_s: reads from storage, of all together; None if not known.
+        waits_for_storage: whether they read from storage, or tasks of the container waited for it.
     """
 
     count: int
@@ -202,7 +202,7 @@ class _Workers:
 
 
 def _workers(context: Context) -> _Workers | None:
-    """None where no worker was seen."""
+    """The workers in the steps; None if there are none."""
     trace, steps = context.trace, context.steps
     usages = trace.process_usages
     first_ns, last_ns = steps.start_ns[0], steps.end_ns[-1]
@@ -265,7 +265,7 @@ def _is_own(context: Context, waits: Array) -> Array:
 
 
 def _joined(starts: Array, lasted: Array) -> tuple[Array, Array]:
-    """Spans in order that do not overlap: of those that begin in another the rest."""
+    """The spans in order, without their overlap with earlier spans."""
     order = np.argsort(starts, kind="stable")
     starts, ends = starts[order], starts[order] + lasted[order]
     until = np.maximum.accumulate(ends)
@@ -282,7 +282,7 @@ def _lacks_storage(context: Context) -> str | None:
 
 
 def _waits(context: Context) -> Array:
-    """The rows of ``trace.regions`` in the steps in which data is waited for, the outermost of each."""
+    """Rows of ``trace.regions`` of the outermost waits for data in the steps."""
     regions, causes = context.trace.regions, causes_of_paths(context.trace)
     if not (causes == IdleCause.DATA_WAIT).any():
         return np.zeros(0, np.int64)
@@ -297,14 +297,14 @@ def _waits(context: Context) -> Array:
 
 
 def _spent_ns(context: Context, waits: Array) -> int:
-    """How long the host waited in its steps: it may be in a later one while the GPU is in the last."""
+    """Time of these waits in steps of the host, which may be ahead of the GPU's steps."""
     regions = context.trace.regions
     inside = context.host_steps.at(regions.start_ns[waits]) >= 0
     return int(regions.duration_ns[waits[inside] if inside.any() else waits].sum())
 
 
 def _pieces_of(context: Context, waits: Array) -> tuple[Array, Array]:
-    """Of idle pieces in which data is waited for, those that overlap one of these waits, and when its last began."""
+    """The idle pieces with a wait for data that overlap these waits, and the start of the last wait of each."""
     regions, pieces = context.trace.regions, context.pieces
     if len(waits) == 0:
         return waits, waits
@@ -330,7 +330,7 @@ def _cause(context: Context, waits: Array, title: str, advice: str) -> Cause:
         "in": trace.string(int(trace.paths.name[trace.regions.path[longest]])),
     }
     where = places(context.where_of_region(longest))
-    # Without the wait the host would be ahead by all of it, and what it does up to its launch would be hidden.
+    # Without the wait the host would be ahead by its length, which hides the host's work up to the launch.
     waited = pieces.cause_ns[IdleCause.DATA_WAIT, found]
     behind = np.minimum(pieces.sum_of(HOST, found), pieces.start_ns[found] - begun)
     claim = Claim(found, (IdleCause.DATA_WAIT, *HOST), waited + np.maximum(behind, 0))
@@ -339,10 +339,10 @@ def _cause(context: Context, waits: Array, title: str, advice: str) -> Cause:
 
 RULES = (
     Rule("R01", "the program waits for data", _waiting, LEAST),
-    Rule("R02", "the data loader works in the training thread", _in_own_thread, LEAST),
+    Rule("R02", "data loading in the training thread", _in_own_thread, LEAST),
     Rule("R03", "too few workers", _few_workers, LEAST, _lacks_processes, is_special=True),
     Rule("R04", "workers that wait for storage", _storage, LEAST, _lacks_storage, is_special=True),
-    Rule("R05", "epochs that begin with new workers", _new_workers, LEAST, _lacks_processes, is_special=True),
+    Rule("R05", "epochs that start new workers", _new_workers, LEAST, _lacks_processes, is_special=True),
     Rule("R06", "one thread that prepares all batches", _one_thread, LEAST, _lacks_processes, is_special=True),
     Rule("R08", "workers that wait for a CPU", _workers_wait, LEAST, _lacks_processes, is_special=True),
 )

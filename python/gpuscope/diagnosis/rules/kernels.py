@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How kernels are launched: grids, blocks and what a thread needs."""
+"""Launch configurations of kernels: grids, blocks, registers and local memory."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from gpuscope.diagnosis.rules.rule import LEAST_OF_KERNELS, SHORTEST_KERNEL_NS, 
 from gpuscope.diagnosis.steps import Array
 from gpuscope.units import format_digits, format_seconds
 
-_LARGE = 0.05  # of the time: smaller kernels are not looked at one by one
-_TAIL = 0.2  # the least that is worth a change (Nsight Compute's rule)
+_LARGE = 0.05  # of the time: smaller kernels get no finding of their own
+_TAIL = 0.2  # the smallest loss worth a change (Nsight Compute's rule)
 _MOST_WAVES = 4
-# Kernels that stay on the GPU and take one part after the other have as many blocks as find room in clusters, which do
-# not divide all multiprocessors (an H100: 120 of 132).
+# Persistent kernels have as many blocks as fit in clusters, which do not cover all multiprocessors (H100: 120 of 132).
 _FILLED = 0.9
 _WARP = 32
 _SHORT_NAME = 60
 
-# What a multiprocessor holds, by compute capability: threads, blocks, bytes of shared memory (CUDA C++ programming
-# guide, technical specifications per compute capability). Registers are 65,536 of all.
+# Limits of a multiprocessor by compute capability: threads, blocks, bytes of shared memory (CUDA C++ programming
+# guide, technical specifications per compute capability). All have 65,536 registers.
 _LIMITS = (
     ((12, 0), (1536, 24, 100 << 10)),
     ((10, 0), (2048, 32, 228 << 10)),
@@ -36,7 +35,7 @@ _LIMITS = (
     ((7, 0), (2048, 32, 96 << 10)),
 )
 _REGISTERS = 65_536
-_SHARED_OF_SYSTEM = 1 << 10  # bytes of each block from capability 8.0 on
+_SHARED_OF_SYSTEM = 1 << 10  # reserved bytes per block, from capability 8.0
 
 
 def _product(context: Context, what: str) -> Array:
@@ -46,13 +45,13 @@ def _product(context: Context, what: str) -> Array:
 
 
 def _beside_none(context: Context) -> Array:
-    """Of each kernel, whether it ran for more than half of its time with no other beside it."""
+    """Whether each kernel ran alone for at least half of its time."""
     rows = context.kernels
     order = np.argsort(context.start_ns[rows], kind="stable")
     starts = context.start_ns[rows][order]
     ends = starts + context.duration_ns[rows][order]
     until = np.maximum.accumulate(ends)
-    before = np.append(starts[:1], until[:-1])  # where what began earlier ends
+    before = np.append(starts[:1], until[:-1])  # end of the kernels that began earlier
     after = np.append(starts[1:], until[-1:])
     shared = np.clip(np.minimum(before, ends) - starts, 0, None) + np.clip(ends - np.maximum(after, starts), 0, None)
     shared[-1:] = np.clip(np.minimum(before[-1:], ends[-1:]) - starts[-1:], 0, None)
@@ -71,7 +70,7 @@ def _small_grids(context: Context) -> Iterator[Cause]:
     assert context.device is not None
     fill = fills[context.kernel_variant]
     duration = context.duration_ns[context.kernels].astype(np.float64)
-    # Communication has a block for each of its channels: more work at once gives it no more.
+    # Communication has one block per channel: more work at once adds no blocks.
     duration[context.device.work.classes[context.kernels] == int(KernelClass.COMMUNICATION)] = 0
     saved = np.clip(np.minimum(duration * (1 - fill), duration - SHORTEST_KERNEL_NS), 0, None) * _beside_none(context)
     chosen = saved > 0
@@ -82,8 +81,8 @@ def _small_grids(context: Context) -> Iterator[Cause]:
     names = _largest(context, context.kernel_variant[chosen], saved)
     blocks = _product(context, "grid")[[variant for variant, _ in names]]
     yield Cause(
-        "grids are smaller than the GPU",
-        "more work at once: a larger batch, more streams, split-K, several requests together",
+        "grids are too small to fill the GPU",
+        "run more work at once: a larger batch, more streams, split-K, several requests together",
         Claim(work=work, work_ns=saved),
         kernel_edit(context, work, 1 - saved / duration[chosen]),
         (*_line(context, work, saved), *(Where(kernel=name) for _, name in names)),
@@ -102,7 +101,7 @@ def _tails(context: Context) -> Iterator[Cause]:
     block = np.maximum(_product(context, "block"), 1)
     warps = np.ceil(block / _WARP)
     asked = variants.static_shared_bytes.astype(np.float64) + variants.dynamic_shared_bytes + _SHARED_OF_SYSTEM
-    # Registers are handed out by warps, 256 at a time (the guide's occupancy calculator).
+    # Registers are allocated per warp, 256 at a time (the guide's occupancy calculator).
     registers = warps * np.ceil(np.maximum(variants.registers, 1) * _WARP / 256) * 256
     resident = np.minimum.reduce(
         [np.full(len(block), float(blocks)), threads // (warps * _WARP), shared // asked, _REGISTERS // registers]
@@ -110,15 +109,15 @@ def _tails(context: Context) -> Iterator[Cause]:
     resident = np.maximum(resident, 1)
     waves = _product(context, "grid") / resident / context.multiprocessors
     lost = np.where((waves > 1) & (waves < _MOST_WAVES), 1 - waves / np.ceil(waves), 0.0)
-    # So much is lost where a block takes as long alone as beside others. Where a multiprocessor is what limits them,
-    # the last ones share it with fewer and are done in as much less time. The middle of both is taken.
+    # This is the loss if a block takes as long alone as with others. If the multiprocessor limits the blocks, the last
+    # blocks share it with fewer others and end sooner. The estimate is the mean of both.
     last = np.maximum(waves - np.floor(waves), 1 / resident)
     lost = (lost + np.where(lost > 0, 1 - waves / (np.floor(waves) + last), 0.0)) / 2
     for variant, rows in _large(context, lost >= _TAIL):
         saved = context.duration_ns[rows] * lost[variant]
         yield Cause(
-            "the last blocks of a kernel run alone",
-            "tiles or a batch that make the blocks a multiple of what the GPU runs at once, or a persistent kernel",
+            "tail effect: a kernel's last wave fills only part of the GPU",
+            "choose tiles or a batch that fill whole waves, or use a persistent kernel",
             Claim(work=rows, work_ns=saved),
             kernel_edit(context, rows, np.full(len(rows), 1 - lost[variant])),
             _places(context, variant, rows),
@@ -131,11 +130,11 @@ def _odd_blocks(context: Context) -> Iterator[Cause]:
         return
     block = np.maximum(_product(context, "block"), 1)
     lost = 1 - block / (np.ceil(block / _WARP) * _WARP)
-    lost[_product(context, "grid") <= 1] = 0  # single blocks are about their latency
+    lost[_product(context, "grid") <= 1] = 0  # a single block is latency-bound
     for variant, rows in _large(context, lost > 0):
         yield Cause(
-            "the threads of a block are no multiple of 32",
-            "blocks of 128 or 256 threads",
+            "the block size is not a multiple of 32",
+            "use blocks of 128 or 256 threads",
             Claim(work=rows, work_ns=context.duration_ns[rows] * lost[variant]),
             kernel_edit(context, rows, np.full(len(rows), 1 - lost[variant])),
             _places(context, variant, rows),
@@ -149,12 +148,12 @@ def _spills(context: Context) -> Iterator[Cause]:
     local = context.trace.variants.local_bytes
     for variant, rows in _large(context, local > 0):
         yield Cause(
-            "a kernel keeps data of its threads in local memory: registers spill, or arrays are indexed at run time",
-            "launch bounds, fewer values that live at once, smaller tiles, indices that are known at compile time",
+            "a kernel uses local memory: registers spill, or arrays are indexed at run time",
+            "set launch bounds, keep fewer values live, use smaller tiles, or constant indices",
             Claim(work=rows, work_ns=np.zeros(len(rows))),
             where=_places(context, variant, rows),
             evidence={
-                "a thread has": f"{int(local[variant])} B in local memory",
+                "local memory": f"{int(local[variant])} B per thread",
                 "": f"{int(context.trace.variants.registers[variant])} registers",
                 "each takes": format_seconds(float(np.median(context.duration_ns[rows])) / 1e9),
             },
@@ -163,7 +162,7 @@ def _spills(context: Context) -> Iterator[Cause]:
 
 
 def _large(context: Context, meant: Array) -> Iterator[tuple[int, Array]]:
-    """The meant variants that take at least 5 % of the time, and their kernels."""
+    """The chosen variants with at least 5 % of the time, and their kernels."""
     totals = context.once(_times_of_variants)
     for variant in np.flatnonzero(meant & (totals >= _LARGE * context.wall_ns)).tolist():
         yield variant, context.kernels[context.kernel_variant == variant]
@@ -180,7 +179,7 @@ def _largest(context: Context, variants: Array, weights: Array) -> list[tuple[in
 
 
 def _places(context: Context, variant: int, work: Array) -> tuple[Where, ...]:
-    """Where most of this work was launched, as far as it is known, and the kernel."""
+    """The line that launched most of this work, if known, and the kernel."""
     return (*_line(context, work, context.duration_ns[work]), Where(kernel=_short(context, variant)))
 
 
@@ -195,7 +194,7 @@ def _short(context: Context, variant: int) -> str:
 
 RULES = (
     Rule("R29", "grids smaller than the GPU", _small_grids, LEAST_OF_KERNELS),
-    Rule("R30", "tails of kernels", _tails, 0.01),
+    Rule("R30", "tail effect", _tails, 0.01),
     Rule("R31", "local memory", _spills, 0.05),
-    Rule("R32", "blocks that are no multiple of a warp", _odd_blocks, 0.01),
+    Rule("R32", "block sizes that are not a multiple of a warp", _odd_blocks, 0.01),
 )

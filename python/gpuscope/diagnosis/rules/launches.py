@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU waits for launch after launch."""
+"""Launch-bound programs: the GPU waits for launches."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from gpuscope.diagnosis.steps import Array, distinct, is_one_of
 from gpuscope.units import format_digits, format_seconds
 
 LAUNCHING = (IdleCause.FRAMEWORK, IdleCause.HOST_CODE, IdleCause.LAUNCH_CALL, IdleCause.LAUNCH_LATENCY)
-"""What the host does from one launch to the next."""
+"""Causes of the host's time between launches."""
 
-_KERNELS_OF_AN_INTERVAL = 3  # kernels that last longer than so many launches keep the GPU busy
-# Nodes of a graph that wait for each other follow within 0.4 us on an H100, kernels that were queued within 1.1.
+_KERNELS_OF_AN_INTERVAL = 3  # kernels longer than this many launches keep the GPU busy
+# Gap between dependent nodes of a graph on an H100: 0.4 us; between queued kernels: 1.1 us.
 _BETWEEN_NODES_NS = 400
-_LEAST_FACTOR = 0.01  # of a kernel: with nothing left of it, it would not be there
+_LEAST_FACTOR = 0.01  # of a kernel's time: with 0 the kernel would not exist
 _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 _ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
 _MANY_TENSORS = re.compile(r"multi_tensor|fused_|_fused", re.IGNORECASE)
@@ -37,17 +37,17 @@ _BREAKS = 0.1  # of the launches
 
 
 def _of_launches(context: Context) -> Array:
-    """The idle pieces of a length that launching takes, which end with a launch."""
+    """Idle pieces that end with a launch and are no longer than launching takes."""
     launches = np.append(context.launches, False)[context.pieces.launch]
     found: Array = np.flatnonzero(launches & ~context.long_pieces)
     return found
 
 
 def _launched_at_once(context: Context, pieces: Array, calls: Array) -> Array:
-    """The time that is gone, as `Edit.host_spans`, when the host goes on from launch to launch as in that of a graph.
+    """Host time that one launch of a graph saves, as `Edit.host_spans`.
 
-    That is before the launches which end these idle pieces, and before these calls also where the GPU had work
-    meanwhile: a host that is behind has no more time for these launches than for the others.
+    It is the time before the launches that end these idle pieces, and before `calls` even if the GPU had work then: a
+    host that is behind loses that time too.
     """
     api = context.trace.api
     pieces = pieces[context.in_replay(context.pieces.launch[pieces])]
@@ -56,7 +56,7 @@ def _launched_at_once(context: Context, pieces: Array, calls: Array) -> Array:
     previous, begins = context.call_before[every], api.start_ns[every]
     goes_on = (previous >= 0) & ~is_one_of(context.trace.call_kinds[previous], _WAITING)
     starts = np.where(goes_on, api.start_ns[previous] + api.duration_ns[previous], begins)
-    # In a longer time the program does something else than launch.
+    # In longer gaps the program does other work than launching.
     starts = np.where(begins - starts > context.longest_launch_ns, begins, starts)
     waited = ~goes_on[: len(ending)]
     idle_ns = context.pieces.start_ns[pieces]
@@ -67,7 +67,7 @@ def _launched_at_once(context: Context, pieces: Array, calls: Array) -> Array:
 
 
 def _waited(context: Context, pieces: Array) -> Array:
-    """How far the host would be ahead at each of these pieces had it not waited for the GPU before it."""
+    """How far ahead the host would be at each piece without its wait for the GPU before it."""
     found: Array = context.pieces.waited_ns[pieces] + context.pieces.sum_of(WAITING, pieces)
     return found
 
@@ -80,34 +80,34 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
     launches = context.launches & (context.call_step >= 0)
     graphs = int(((context.trace.call_kinds == int(CallKind.GRAPH_LAUNCH)) & (context.call_step >= 0)).sum())
     count = int(launches.sum())
-    # Of one launch, which may be of a graph; of the whole recording, as in few steps the GPU may be far behind.
+    # GPU time per launch, which may be a graph; of the whole recording, as the GPU may be far behind in a few steps.
     work_ns = kernel_ns * len(context.trace.kernels) / max(int(context.launches.sum()), 1)
     if work_ns >= _KERNELS_OF_AN_INTERVAL * interval_ns:
         return
     rows = _of_launches(context)
-    # What a wait costs is no matter of launches: without it the host would have been ahead.
+    # The cost of a wait is not launch time: without the wait the host would be ahead.
     spent = context.pieces.sum_of(LAUNCHING, rows)
     weights = np.maximum(spent - _waited(context, rows), 0)
     where = places(*context.places_of(context.pieces.launch[rows], weights)[:2])
     evidence = {
-        "": f"{format_digits(count / len(context.steps))} launches a step, one each {_time(interval_ns)} (p50)",
+        "": f"{format_digits(count / len(context.steps))} launches a step, one every {_time(interval_ns)} (p50)",
         "kernels take": f"{_time(kernel_ns)} (p50)",
     }
     if 2 * graphs > count:
-        title = "launch-bound: the GPU waits for the launch of the next graph"
-        advice = "more work in a graph: several steps in one (lax.scan, a longer capture), or a larger batch"
+        title = "launch-bound: the GPU waits for the next graph launch"
+        advice = "put more work in a graph: several steps (lax.scan, a longer capture), or a larger batch"
     else:
         title = "launch-bound: the host launches slower than the GPU works"
-        advice = 'a CUDA graph (torch.compile(mode="reduce-overhead"), jax.jit, cupy graphs), or a larger batch'
-        if context.has_single_launches:  # one launch of a graph in its place saves nothing
-            advice = "more work in a launch: a CUDA graph of several steps, or a larger batch"
+        advice = 'use a CUDA graph (torch.compile(mode="reduce-overhead"), jax.jit, cupy graphs), or a larger batch'
+        if context.has_single_launches:  # a graph launch instead of it saves nothing
+            advice = "put more work in a launch: a CUDA graph of several steps, or a larger batch"
         drains = distinct(context.pieces.drain[context.pieces.heads], len(context.trace.api))
         waits = len(drains) / len(context.steps)
         if waits >= 1:
             place = context.places_of(drains, np.ones(len(drains)))[0]
             line = f" ({place})" if place is not None else ""
-            advice += f"; first take out the {format_digits(waits)} waits a step{line}: a graph can have none"
-    # Kernels that were queued are nobody's loss, unless a graph is what helps.
+            advice += f"; first remove the {format_digits(waits)} waits a step{line}: a graph cannot contain waits"
+    # Gaps between queued kernels only count if a graph helps.
     is_bound = weights.sum() >= LEAST * context.wall_ns
     if not is_bound and (tiny := _tiny_kernels(context, rows, advice)) is not None:
         yield tiny
@@ -122,9 +122,9 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
 
 
 def _tiny_kernels(context: Context, rows: Array, advice: str) -> Cause | None:
-    """What a graph is worth where the host is ahead: of kernels no longer than twice what lies between them.
+    """What a graph saves if the host is ahead: kernels at most twice as long as the gaps between them.
 
-    Longer ones are many in any program, and win less by it.
+    Longer kernels are common in any program, and a graph saves less.
     """
     if not context.pieces.present[IdleCause.BACK_TO_BACK]:
         return None
@@ -134,18 +134,18 @@ def _tiny_kernels(context: Context, rows: Array, advice: str) -> Cause | None:
     if len(tiny) * between < LEAST * context.wall_ns or len(tiny) == 0:
         return None
     evidence = {
-        "": f"{format_digits(len(tiny) / len(context.steps))} of them a step",
-        "from each to the next": f"{_time(between + _BETWEEN_NODES_NS)} (p50), in a graph {_time(_BETWEEN_NODES_NS)}",
+        "": f"{format_digits(len(tiny) / len(context.steps))} such kernels a step",
+        "gaps take": f"{_time(between + _BETWEEN_NODES_NS)} (p50), in a graph {_time(_BETWEEN_NODES_NS)}",
         "kernels take": f"{_time(float(np.median(context.duration_ns[tiny])))} (p50)",
     }
-    title = "launch-bound: kernels so short that the GPU takes as long from each to the next"
+    title = "launch-bound: kernels are about as short as the gaps between them"
     claim = Claim(rows, (IdleCause.BACK_TO_BACK,), _between(context, rows, tiny, between))
     where = places(*context.places_of(context.work_launch[tiny], np.ones(len(tiny)))[:2])
     return Cause(title, advice, claim, _sooner(context, tiny, between), where, evidence)
 
 
 def _between(context: Context, rows: Array, kernels: Array, between: float) -> Array:
-    """Of idle pieces so much as lies before these kernels, and is gone in a graph."""
+    """Time of each idle piece that is before these kernels and that a graph saves."""
     if not context.pieces.present[IdleCause.BACK_TO_BACK]:
         return np.zeros(len(rows))
     queued = context.pieces.cause_ns[IdleCause.BACK_TO_BACK, rows]
@@ -154,13 +154,13 @@ def _between(context: Context, rows: Array, kernels: Array, between: float) -> A
 
 
 def _sooner(context: Context, kernels: Array, between: float) -> Edit:
-    """Each of these kernels begins so much sooner, and lasts so much less in a replay."""
+    """Each kernel begins sooner by `between`; a replay shortens the kernel by as much."""
     left = 1 - between / np.maximum(context.duration_ns[kernels], 1)
     return kernel_edit(context, kernels, np.maximum(left, _LEAST_FACTOR))
 
 
 def _as_nodes(context: Context, kernels: Array, longest_ns: float) -> tuple[Array, float]:
-    """Those up to a length that are launched one by one, and by how much sooner each begins as a node of a graph."""
+    """Kernels up to a length that are launched one by one, and how much sooner each begins as a node of a graph."""
     alone = context.column("kernels", "flags", kernels) & int(Flag.IN_GRAPH) == 0
     short = kernels[alone & (context.duration_ns[kernels] < longest_ns)]
     pieces = context.pieces
@@ -170,7 +170,7 @@ def _as_nodes(context: Context, kernels: Array, longest_ns: float) -> tuple[Arra
 
 
 def _chains(context: Context) -> Iterator[Cause]:
-    """Elementwise kernels of equal grids that follow each other on a stream: one could do the work of all."""
+    """Consecutive elementwise kernels with equal grids on a stream: one kernel could do the work of all."""
     rows = context.kernels
     if len(rows) < _CHAIN or len(context.trace.variants) == 0:
         return
@@ -194,18 +194,18 @@ def _chains(context: Context) -> Iterator[Cause]:
     work = rows[chosen]
     saved = context.duration_ns[work] * (1 - 1 / length[chosen])
     first = np.append(True, ~goes_on)[chosen]
-    # Between the nodes of a graph there is what tracing them one by one adds.
+    # Gaps between nodes of a graph come from tracing them one by one.
     alone = context.column("kernels", "flags", work) & int(Flag.IN_GRAPH) == 0
     between = np.flatnonzero(np.isin(context.pieces.next, work[~first & alone]))
     where = places(*context.places_of(context.work_launch[work], saved)[:2])
     count = format_digits(chosen.sum() / len(context.steps))
     evidence = {
-        "": f"{count} kernels a step in rows of {np.median(length[chosen]):.0f}",
+        "": f"{count} kernels a step in chains of {np.median(length[chosen]):.0f}",
         "each takes": f"{_time(float(np.median(context.duration_ns[work])))} (p50)",
     }
     yield Cause(
         "chains of small elementwise kernels",
-        "fuse them: torch.compile, jax.jit, cupy.fuse, or operators that do it in one",
+        "fuse them: torch.compile, jax.jit, cupy.fuse, or one operator for all",
         Claim(between, (IdleCause.BACK_TO_BACK,), None, work, saved),
         kernel_edit(context, work, 1 / length[chosen]),
         where,
@@ -229,13 +229,13 @@ def _optimizer(context: Context) -> Iterator[Cause]:
     before = np.flatnonzero(np.isin(context.pieces.next, work))
     calls = context.work_launch[work]
     where = places(*context.places_of(calls, np.ones(len(work)))[:1])
-    # One kernel for many tensors does the work of each, and has what every kernel takes once.
+    # One kernel for many tensors does the same work, and has the fixed cost of a kernel once.
     duration = context.duration_ns[work].astype(np.float64)
     saved = np.minimum(duration, SHORTEST_KERNEL_NS)
     at_once = _launched_at_once(context, before[context.pieces.launch[before] >= 0], np.unique(calls[calls >= 0]))
     yield Cause(
         "the optimizer updates one tensor at a time",
-        "foreach=True or fused=True in the optimizer",
+        "set foreach=True or fused=True in the optimizer",
         Claim(before, (*HOST, IdleCause.BACK_TO_BACK), None, work, saved),
         replace(kernel_edit(context, work, 1 - saved / np.maximum(duration, 1)), host_spans=at_once),
         where,
@@ -244,7 +244,7 @@ def _optimizer(context: Context) -> Iterator[Cause]:
 
 
 def _graph_breaks(context: Context) -> Iterator[Cause]:
-    """Launches of single kernels in steps that launch graphs too."""
+    """Launches of single kernels in steps that also launch graphs."""
     kinds, steps, count = context.trace.call_kinds, context.call_step, len(context.steps)
     if not (kinds == int(CallKind.GRAPH_LAUNCH)).any():
         return
@@ -259,7 +259,7 @@ def _graph_breaks(context: Context) -> Iterator[Cause]:
     where = places(*context.places_of(eager, np.ones(len(eager)))[:2])
     yield Cause(
         "kernels are launched one by one between graphs",
-        "take what breaks the graph out of it (prints, .item(), data-dependent branches): TORCH_LOGS=graph_breaks",
+        "remove graph breaks (prints, .item(), data-dependent branches): TORCH_LOGS=graph_breaks lists them",
         Claim(rows, LAUNCHING),
         Edit(host_spans=_launched_at_once(context, rows, eager)),
         where,
@@ -279,7 +279,7 @@ def _gradients_filled(context: Context) -> Iterator[Cause]:
     where = places(*context.places_of(calls, np.ones(len(work)))[:1])
     yield Cause(
         "gradients are filled with zeros",
-        "zero_grad(set_to_none=True), PyTorch's default",
+        "use zero_grad(set_to_none=True), PyTorch's default",
         Claim(before, LAUNCHING, None, work, context.duration_ns[work]),
         Edit(removed_calls=distinct(calls[(calls >= 0) & context.in_replay(calls)], len(context.trace.api))),
         where,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine as a whole: memory, several GPUs, steps that differ."""
+"""The machine as a whole: memory, several GPUs, uneven steps."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _HALF = 0.5
 _FULL = 0.9  # the limit of PyTorch's TensorBoard plugin
 _UNEVEN = 1.3
 _STARTS_UP = 3  # times the median step
-_FEWEST_SLOW = 2  # one may have waited for what a slow step before it had queued
+_FEWEST_SLOW = 2  # a single slow step may wait for work queued before it
 _MOST_SLOW = 3  # that are named
-_FEWEST_STEPS = 10  # of which a 95th percentile says something
+_FEWEST_STEPS = 10  # for a meaningful 95th percentile
 
 
 def _peak_share(context: Context) -> float | None:
-    """How much of the GPU's memory was held at most; None where that was not recorded."""
+    """Peak share of the GPU's memory that was reserved; None if it was not recorded."""
     trace = context.trace
     if context.device is None:
         return None
@@ -53,7 +53,7 @@ def _small_batch(context: Context) -> Iterator[Cause]:
     pieces = np.flatnonzero(~context.long_pieces)
     yield Cause(
         "the batch is too small for the GPU",
-        "a larger batch: gpuscope.find_max_batch_size(model, shape) says which fits",
+        "use a larger batch: gpuscope.find_max_batch_size(model, shape) finds the largest",
         Claim(pieces, LAUNCHING, None, context.kernels, duration * (1 - fill)),
         Edit(
             host_spans=host_edit(context, pieces).host_spans,
@@ -62,7 +62,7 @@ def _small_batch(context: Context) -> Iterator[Cause]:
         ),
         where=(),
         evidence={
-            "memory used at most": format_share(peak),
+            "peak memory": format_share(peak),
             "GPU filled": format_share(float((fill * duration).sum()) / max(context.wall_ns, 1)),
         },
     )
@@ -72,13 +72,13 @@ def _full_memory(context: Context) -> Iterator[Cause]:
     peak, failed = _peak_share(context), len(context.trace.failed_allocations)
     if (peak is None or peak < _FULL) and failed == 0:
         return
-    evidence = {"held at most": f"{format_share(peak)} of the GPU's memory"} if peak is not None else {}
+    evidence = {"peak": f"{format_share(peak)} of the GPU's memory"} if peak is not None else {}
     if failed:
         asked = int(context.trace.failed_allocations.bytes.max())
         evidence["failed"] = f"{count_of(failed, 'allocation')}, of up to {format_bytes(asked)}"
     yield Cause(
         "the GPU's memory is nearly full",
-        "activation checkpointing, a smaller batch, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        "use activation checkpointing, a smaller batch, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         Claim(),
         evidence=evidence,
         share=0.0,
@@ -101,26 +101,26 @@ def _communication(context: Context) -> Iterator[Cause]:
     duration = context.duration_ns[work]
     where = places(*context.places_of(context.work_launch[work], duration)[:2])
     yield Cause(
-        "communication that nothing hides",
-        "overlap it with the backward pass (DDP's buckets, FSDP's prefetch), send less or rarer, check the topology",
+        "communication does not overlap with compute",
+        "overlap it with the backward pass (DDP's buckets, FSDP's prefetch), send less, or check the topology",
         Claim(work=work, work_ns=exposed),
         Edit(
             kernels=context.device.work.rows[work],
             kernel_factors=1 - exposed / np.maximum(duration, 1),
         ),
         where,
-        {"hidden": format_share(1 - float(exposed.sum()) / max(float(duration.sum()), 1))},
+        {"overlapped": format_share(1 - float(exposed.sum()) / max(float(duration.sum()), 1))},
     )
 
 
 def _unused_gpus(context: Context) -> Iterator[Cause]:
     devices = context.breakdown.devices
-    # Other tools list the GPUs of the machine, whosever they are, and by other numbers than those of the work.
+    # Other tools list all GPUs of the machine, with other numbers than the work has.
     if not devices or context.wall_ns == 0 or is_of_another_tool(context.trace):
         return
     busy = {each.device: 1 - each.idle_ns / context.wall_ns for each in devices}
     known = {int(number) for number in context.trace.devices.ordinal}
-    # The others of a job have the GPUs that this process leaves alone.
+    # Other ranks of a job use the GPUs that this process does not use.
     is_alone = number_of(context.trace.info, "process.world_size") <= 1
     unused = sorted(known - set(busy)) if is_alone else []
     most = max(busy.values())
@@ -131,7 +131,7 @@ def _unused_gpus(context: Context) -> Iterator[Cause]:
     evidence |= {f"GPU {number}": f"busy {format_share(busy[number])}" for number in busy}
     yield Cause(
         "a GPU has little or nothing to do",
-        "start a process for each GPU (torchrun --nproc-per-node), or leave it to others; look at what it waits for",
+        "start one process per GPU (torchrun --nproc-per-node), or leave it to others; check what it waits for",
         Claim(),
         evidence=evidence,
         share=(len(unused) + sum(1 - busy[number] / most for number in lazy)) / len(known | set(busy)),
@@ -160,7 +160,7 @@ def _uneven(context: Context) -> Iterator[Cause]:
     first = np.flatnonzero(chosen)[:_MOST_SLOW]
     numbers = first if context.steps.numbers is None else context.steps.numbers[first]
     yield Cause(
-        f"steps differ: what makes some slow is {part.name}",
+        f"uneven steps: the extra time is {part.name}",
         f"look at step{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers.tolist()))}, counted from 0; what else "
         "ran then?",
         claim,
@@ -169,7 +169,7 @@ def _uneven(context: Context) -> Iterator[Cause]:
             "p50": format_seconds(float(usual) / 1e9),
             "p95": format_seconds(float(slow) / 1e9),
             "slow steps": f"{int(chosen.sum())} of {len(durations)}",
-            f"{part.name} takes": f"{format_seconds(max(growth) / 1e9)} more in them",
+            part.name: f"{format_seconds(max(growth) / 1e9)} more in slow steps",
         },
         share=None if len(claim.pieces) else extra / max(context.wall_ns, 1),
         is_rare=True,
@@ -181,20 +181,20 @@ def _start_up(context: Context) -> Iterator[Cause]:
     if len(durations) < _FEWEST_STEPS:
         return
     usual = float(np.median(durations))
-    first = int(np.argmax(durations <= _STARTS_UP * usual))  # how many before the first usual one
+    first = int(np.argmax(durations <= _STARTS_UP * usual))  # number of steps before the first usual one
     if first < _FEWEST_SLOW:
         return
     overheads = context.trace.overheads
     inside = (overheads.start_ns >= context.steps.start_ns[0]) & (overheads.start_ns < context.steps.end_ns[first - 1])
     evidence = {
         "they take": f"{format_seconds(float(durations[:first].mean()) / 1e9)} each",
-        "later ones": format_seconds(usual / 1e9),
+        "later steps": format_seconds(usual / 1e9),
     }
     if inside.any():
-        evidence["the driver loads code"] = format_seconds(float(overheads.duration_ns[inside].sum()) / 1e9)
+        evidence["loading code in the driver"] = format_seconds(float(overheads.duration_ns[inside].sum()) / 1e9)
     yield Cause(
-        f"the first {first} of these steps still start up, so that what is said of the others is blurred",
-        "begin later: profile(schedule=gpuscope.schedule(wait=..., warmup=..., active=...)), after some steps",
+        f"the first {first} steps are warm-up, which blurs the other findings",
+        "record later steps: profile(schedule=gpuscope.schedule(wait=..., warmup=..., active=...))",
         Claim(),
         evidence=evidence,
         share=float((durations[:first] - usual).sum()) / max(context.wall_ns, 1),
@@ -203,10 +203,10 @@ def _start_up(context: Context) -> Iterator[Cause]:
 
 
 RULES = (
-    Rule("R28", "start-up inside the window", _start_up, 0.01),
+    Rule("R28", "warm-up steps in the recording", _start_up, 0.01),
     Rule("R41", "a batch that is too small", _small_batch, 0.05, _lacks_memory, is_special=True),
     Rule("R42", "memory that is nearly full", _full_memory, 0.0),
-    Rule("R46", "communication that nothing hides", _communication, LEAST),
+    Rule("R46", "communication that does not overlap", _communication, LEAST),
     Rule("R47", "GPUs without work", _unused_gpus, 0.05),
     Rule("R48", "uneven steps", _uneven, 0.03),
 )

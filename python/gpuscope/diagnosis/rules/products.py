@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Number formats and shapes: products that miss the tensor cores, casts, changes of layout, attention in pieces."""
+"""Data types and shapes: matrix products without tensor cores, casts, layout changes, unfused attention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuscope.diagnosis.steps import Array
 from gpuscope.trace import NONE
 from gpuscope.units import format_digits, format_share
 
-# Products in float32 on the ordinary units, by the names of cuBLAS, cuDNN and CUTLASS; gemv reads as fast as it may.
+# Matrix products in float32 without tensor cores, by names of cuBLAS, cuDNN and CUTLASS. gemv is memory-bound.
 _FLOAT_PRODUCT = re.compile(
     r"sgemm|simt_s|f32f32_f32f32_f32.*ffma|implicit_convolve_sgemm|winograd.*fp32", re.IGNORECASE
 )
@@ -28,18 +28,18 @@ _LAYOUT = re.compile(r"nchwtonhwc|nhwctonchw|transpose", re.IGNORECASE)
 _COPIES = re.compile(r"^aten::(_to_copy|copy_|contiguous|clone|to)$")
 _BATCHED = re.compile(r"^aten::(bmm|baddbmm|matmul|einsum)$|BmmBackward")
 _SOFTMAX = re.compile(r"^aten::(_softmax|_softmax_backward_data)$")
-# Scores of 64 columns take tensor cores a quarter of the time that memory takes to write them in 16 bits (H100: 800
-# TFLOP/s, 3.3 TB/s), and more of them longer.
+# Tensor cores compute scores of 64 columns in a quarter of the time of writing them in 16 bits (H100: 800 TFLOP/s,
+# 3.3 TB/s). More columns take longer.
 _LEAST_OF_PRODUCTS = 0.25
 _BETWEEN = 6  # kernels between the softmax of attention and its products: scale, mask, dropout, a cast
 
-# How many times as fast tensor cores multiply as the ordinary units do in float32, at most: TF32 or, before compute
-# capability 8, half precision (NVIDIA's data sheets: V100 125/15.7, T4 65/8.1, A100 156/19.5, H100 494/67 dense;
+# The largest speedup of tensor cores over products in float32 without them: TF32 or, before compute capability 8, half
+# precision (NVIDIA's data sheets: V100 125/15.7, T4 65/8.1, A100 156/19.5, H100 494/67 dense;
 # GeForce and L4, L40S: 1 to 2 in TF32, 2 in half).
 _TENSOR_SPEEDUP = {(7, 0): 8.0, (7, 5): 8.0, (8, 0): 8.0, (9, 0): 7.4, (10, 0): 14.0}
 _OTHER_SPEEDUP = 2.0
-# And how many times as fast float32 is as float64: 2 on GPUs for computing, 64 on others. Not of products: tensor cores
-# multiply in float64 as fast as ordinary units in float32 (A100 19.5 and 19.5, H100 67 and 67); only TF32 is faster.
+# float32 is 2 times as fast as float64 on these data center GPUs, 64 times on others. Matrix products differ: tensor
+# cores multiply in float64 as fast as other units in float32 (A100 19.5 and 19.5, H100 67 and 67); only TF32 is faster.
 _FAST_DOUBLE = ((7, 0), (8, 0), (9, 0), (10, 0))
 _SHORTEST_PRODUCT_NS = 4_000  # the smallest products on tensor cores of an H100 take 3 to 5 us
 
@@ -50,11 +50,11 @@ def _busy_ns(context: Context) -> float:
 
 def _of_busy(context: Context, work: Array) -> str:
     share = float(context.duration_ns[work].sum()) / max(_busy_ns(context), 1.0)
-    return f"{format_share(share)} of the time of kernels"
+    return f"{format_share(share)} of kernel time"
 
 
 def _named(context: Context, pattern: re.Pattern[str]) -> Array:
-    """Which kernels of the steps have such a name."""
+    """The kernels of the steps whose name matches."""
     if len(context.kernels) == 0 or len(context.trace.variants) == 0:
         return np.zeros(0, np.int64)
     meant = np.array([bool(pattern.search(name)) for name in context.kernel_names])
@@ -65,7 +65,7 @@ def _named(context: Context, pattern: re.Pattern[str]) -> Array:
 def _cause(
     context: Context, work: Array, factor: float | Array, title: str, advice: str, evidence: dict[str, str]
 ) -> Cause:
-    """Kernels of which these shares of their time remain."""
+    """A cause for kernels; `factor` is the share of their time that remains."""
     assert context.device is not None
     duration = context.duration_ns[work]
     where = places(*context.places_of(context.work_launch[work], duration)[:2])
@@ -76,7 +76,7 @@ def _cause(
 
 
 def _on_tensor_cores(context: Context, work: Array) -> Array:
-    """What remains of products in float32 off the tensor cores when these compute them."""
+    """The share of the time of float32 products that remains on tensor cores."""
     least = _SHORTEST_PRODUCT_NS / np.maximum(context.duration_ns[work], 1)
     speedup = _TENSOR_SPEEDUP.get(context.capability, _OTHER_SPEEDUP)
     factors: Array = np.minimum(np.maximum(1 / speedup, least), 1.0)
@@ -95,7 +95,7 @@ def _without_tensor_cores(context: Context) -> Iterator[Cause]:
         context,
         work,
         _on_tensor_cores(context, work),
-        "products in float32 leave the tensor cores idle",
+        "matrix products in float32 do not use the tensor cores",
         'torch.set_float32_matmul_precision("high") for TF32, or torch.autocast with bfloat16'
         if tf32
         else "torch.autocast with float16",
@@ -104,7 +104,7 @@ def _without_tensor_cores(context: Context) -> Iterator[Cause]:
 
 
 def _misaligned(context: Context) -> Iterator[Cause]:
-    """Kernels that read one or two elements at a time, which libraries choose for sizes that are no multiple of 8."""
+    """Kernels that read one or two elements at a time: libraries choose them for sizes that are not multiples of 8."""
     named = _named(context, _MISALIGNED)
     if len(named) == 0:
         return
@@ -122,12 +122,12 @@ def _misaligned(context: Context) -> Iterator[Cause]:
     sizes = _odd_sizes(context, work)
     evidence = {"sizes": ", ".join(map(str, sizes))} if sizes else {}
     yield Cause(
-        "sizes of products that tensor cores cannot read whole",
-        "pad them to multiples of 64 (vocabulary, heads, channels), of 8 at least in 16 bits",
+        "sizes of matrix products are misaligned for tensor cores",
+        "pad them to multiples of 64 (vocabulary, heads, channels), or at least of 8 in 16 bits",
         Claim(work=work, work_ns=np.zeros(len(work))),
         where=where,
         evidence={
-            "": f"{format_share(float(duration.sum()) / max(_busy_ns(context), 1))} of the GPU's time",
+            "": f"{format_share(float(duration.sum()) / max(_busy_ns(context), 1))} of kernel time",
             **evidence,
         },
         share=context.share_of(work),
@@ -140,7 +140,7 @@ def _is_one(name: str) -> bool:
 
 
 def _odd_sizes(context: Context, work: Array) -> list[int]:
-    """Sizes of the operators that launched this work which are no multiples of 8, the most frequent first."""
+    """Sizes that are not multiples of 8 in the operators that launched this work, most frequent first."""
     regions = context.region_of_call[context.work_launch[work]]
     details = context.trace.details
     counts: dict[int, int] = {}
@@ -167,25 +167,25 @@ def _double(context: Context) -> Iterator[Cause]:
     work = np.union1d(np.setdiff1d(named, context.kernels[known]), context.kernels[types]).astype(np.int64)
     if len(work) == 0:
         return
-    # What is no product mostly waits for the memory, and has half as many bytes then.
+    # Other kernels are mostly memory-bound, and move half as many bytes in float32.
     is_product = context.device.work.classes[work] <= int(KernelClass.PRODUCT)
     if context.capability in _FAST_DOUBLE:
         of_products = _on_tensor_cores(context, work)
     else:
-        slow = 1 / 64 if context.capability >= (7, 0) else 1 / 2  # of what is not known, no more than of the others
+        slow = 1 / 64 if context.capability >= (7, 0) else 1 / 2  # the smaller speedup if the GPU is not known
         of_products = np.maximum(slow, np.minimum(_SHORTEST_PRODUCT_NS / np.maximum(context.duration_ns[work], 1), 1))
     factors = np.where(is_product, of_products, 1 / 2)
-    advice = "float32 where the result allows it: dtype=torch.float32, array.astype(np.float32)"
+    advice = "use float32 if the result allows it: dtype=torch.float32, array.astype(np.float32)"
     if is_product.any() and context.capability in _FAST_DOUBLE:
-        advice += '; products also with torch.set_float32_matmul_precision("high"), or in bfloat16'
-    yield _cause(context, work, factors, "computing in double precision", advice, {})
+        advice += '; for products also torch.set_float32_matmul_precision("high"), or bfloat16'
+    yield _cause(context, work, factors, "kernels compute in double precision", advice, {})
 
 
 def _double_operators(context: Context, work: Array) -> tuple[Array, Array]:
-    """Whether the types of each one's operator are known, and whether it computes in float64.
+    """Whether the types of each kernel's operator are known, and whether the operator computes in float64.
 
-    A number of Python comes to an operator as a tensor without dimensions, of float64, and changes nothing: the others
-    decide. Where shapes were not recorded a single type does.
+    A Python number is recorded as a float64 tensor without dimensions and does not count. Without recorded shapes, all
+    types must be float64.
     """
     if not (context.trace.details.types != NONE).any():
         return np.zeros(len(work), bool), np.zeros(len(work), bool)
@@ -205,7 +205,7 @@ def _double_operators(context: Context, work: Array) -> tuple[Array, Array]:
 
 
 def _texts(context: Context, text: int) -> list[object]:
-    """A list that was recorded as text; empty without one."""
+    """A list that was recorded as text; empty if there is none."""
     try:
         found = ast.literal_eval(context.trace.string(text)) if text != NONE else []
     except (ValueError, SyntaxError, MemoryError, RecursionError):  # a file may hold any text
@@ -234,22 +234,22 @@ def _casts(context: Context) -> Iterator[Cause]:
         context,
         work,
         0.0,
-        "casts, copies and changes of layout",
-        "memory_format=torch.channels_last for model and input; keep weights in the format that is computed in; "
-        "views in place of copies",
-        {"changes of layout": format_share(share)} if layout.any() else {},
+        "kernels only cast, copy or change layouts",
+        "use memory_format=torch.channels_last for model and input, keep weights in the compute type, use views "
+        "instead of copies",
+        {"layout changes": format_share(share)} if layout.any() else {},
     )
 
 
 def _inside_innermost(context: Context, pattern: re.Pattern[str], work: Array) -> Array:
-    """Whether the innermost region that each was launched in has such a name."""
+    """Whether the name of the innermost region around each launch matches."""
     meant = np.array([bool(pattern.search(name)) for name in context.path_names] + [False])
     found: Array = meant[context.path_of_call[context.work_launch[work]]]
     return found
 
 
 def _attention(context: Context) -> Iterator[Cause]:
-    """What lies between two batched products with a softmax in between."""
+    """The kernels between two batched products with a softmax in between."""
     rows = context.kernels
     if len(rows) < 3 or not any(map(_SOFTMAX.search, context.path_names)):
         return
@@ -273,17 +273,17 @@ def _attention(context: Context) -> Iterator[Cause]:
         context,
         np.append(between, products),
         np.append(np.zeros(len(between)), remains),
-        "attention in pieces: its scores are written to memory and read again",
-        "torch.nn.functional.scaled_dot_product_attention, or a model's attn_implementation='sdpa'",
+        "unfused attention: its scores are written to memory and read again",
+        "use torch.nn.functional.scaled_dot_product_attention, or a model's attn_implementation='sdpa'",
         {"kernels": f"{format_digits(chosen.sum() / len(context.steps))} a step between the products"},
     )
 
 
 def _without_scores(context: Context, between: Array, products: Array) -> Array:
-    """What remains of the products of attention that neither write scores nor read them.
+    """The share of the products' time that remains if they neither write scores nor read them.
 
-    Each operator between the products reads the scores and writes them: the shortest takes about twice as long as the
-    memory needs to take them in, or to give them. Larger scores, of which one kernel does a part, have several kernels.
+    Each operator between the products reads and writes the scores: half of the shortest is about the time of one
+    transfer. An operator needs several kernels for large scores.
     """
     launches = context.work_launch[between]
     regions = context.region_of_call[launches]
@@ -303,9 +303,9 @@ def _lacks_shapes(context: Context) -> str | None:
 
 
 RULES = (
-    Rule("R33", "products in float32 off the tensor cores", _without_tensor_cores, LEAST_OF_KERNELS),
-    Rule("R34", "sizes that tensor cores cannot read whole", _misaligned, 0.05, _lacks_shapes),
+    Rule("R33", "products in float32 without tensor cores", _without_tensor_cores, LEAST_OF_KERNELS),
+    Rule("R34", "sizes misaligned for tensor cores", _misaligned, 0.05, _lacks_shapes),
     Rule("R35", "double precision", _double, LEAST_OF_KERNELS),
-    Rule("R36", "casts and changes of layout", _casts, LEAST),
-    Rule("R39", "attention in pieces", _attention, LEAST),
+    Rule("R36", "casts and layout changes", _casts, LEAST),
+    Rule("R39", "unfused attention", _attention, LEAST),
 )

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program waits for the GPU, which then has nothing left to do.
+"""The program waits for the GPU, which then runs out of work.
 
-A wait while the GPU works costs nothing by itself. What it costs is the idle time after it, and no more of that than
-the host had waited: without the wait it would be ahead by so much.
+A wait costs the idle time after it, but at most its own length: without the wait the host would be that far ahead.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from gpuscope.units import format_bytes, format_digits, format_seconds
 
 SMALL_COPY_BYTES = 64 << 10
 """Pageable copies to the GPU up to this size are staged by the driver and return at once (CUDA driver API, API
-synchronization behavior); as large a copy to the host is still a value that is read."""
+synchronization behavior). A copy to the host of up to this size counts as reading a value."""
 
-# torch's operators that read values of the GPU.
+# torch's operators that read values from the GPU.
 _READS_VALUE = re.compile(
     r"_local_scalar_dense|^aten::(item|is_nonzero|nonzero|equal|masked_select|unique)|^aten::_?unique"
 )
@@ -43,7 +42,7 @@ class _Wait(Enum):
 
 
 def _kinds(context: Context, calls: Array) -> Array:
-    """What each of these calls that wait is about."""
+    """The kind of each of these waits, a `_Wait`."""
     found = np.full(len(calls), _Wait.SYNCHRONIZE.value, np.uint8)
     copying = _copying(context, calls)
     known = np.flatnonzero(copying >= 0)
@@ -62,9 +61,9 @@ def _kinds(context: Context, calls: Array) -> Array:
 
 
 def _copying(context: Context, calls: Array) -> Array:
-    """Of each of these calls the one that copies what it waits for, a row of ``trace.api``; -1 without.
+    """For each wait the call that makes the copy it waits for, a row of ``trace.api``; -1 without one.
 
-    A framework copies without waiting and then waits for the stream.
+    A framework copies asynchronously and then waits for the stream.
     """
     if not context.once(_has_copies):
         return np.full(len(calls), -1)
@@ -74,21 +73,21 @@ def _copying(context: Context, calls: Array) -> Array:
 
 
 def drained(context: Context, kind: str) -> tuple[Array, Array]:
-    """The idle pieces that begin with a wait of this kind, by the name of a `_Wait`, and the call of each."""
+    """The idle pieces that begin with a wait of this kind, a name of `_Wait`, and the call of each."""
     pieces, calls, kinds = context.once(_draining)
     chosen = np.flatnonzero(kinds == _Wait[kind].value)
     return pieces[chosen], calls[chosen]
 
 
 def _draining(context: Context) -> tuple[Array, Array, Array]:
-    """The idle pieces that begin with a wait, the call of each, and what that is about."""
+    """The idle pieces that begin with a wait, the call of each, and its kind."""
     pieces = context.pieces.heads
     calls = context.pieces.drain[pieces]
     return pieces, calls, _kinds(context, calls) if len(calls) else calls
 
 
 def _pieces_until_next(context: Context) -> Array:
-    """From each idle piece that begins with a wait to the next such piece, how many there are; 0 for the others."""
+    """Number of pieces from each piece that begins with a wait to the next such piece; 0 for other pieces."""
     heads, count = context.pieces.heads, len(context.pieces)
     found = np.zeros(count, np.int64)
     found[heads] = np.diff(heads, append=count)
@@ -96,16 +95,16 @@ def _pieces_until_next(context: Context) -> Array:
 
 
 def claim_of(context: Context, heads: Array, beside_ns: Array | None = None) -> Claim:
-    """What is idle after these waits until the next wait, as far as the host would be ahead without them.
+    """The idle time between these waits and the next wait that the host would hide if it did not wait.
 
-    `heads` are the idle pieces that begin with them, in order. The host would be ahead by as long as it waits, and by
-    what each takes beside the waiting.
+    `heads` are the idle pieces that begin with the waits, in order. Without a wait the host is ahead by its length, and
+    by `beside_ns`, the other time of the call.
     """
     pieces = context.pieces
     if len(heads) == 0:
         return Claim()
     count = context.once(_pieces_until_next)[heads]
-    first = np.cumsum(count) - count  # among the rows of all
+    first = np.cumsum(count) - count  # in the rows of all heads
     rows = np.repeat(heads - first, count)
     rows += np.arange(len(rows))
     there = pieces.sum_of(HOST, rows)
@@ -131,7 +130,7 @@ def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[
     for where, group in context.lines(calls, weights)[:_MOST_LINES]:
         api = context.trace.api
         waits = distinct(np.append(calls[group], idle[at_line[where]] if where in at_line else idle[:0]), len(api))
-        # One from before the steps may have left the GPU without work in the first.
+        # A wait before the steps may leave the GPU idle in the first step.
         count = max(int((context.call_step[waits] >= 0).sum()), 1) / len(context.steps)
         name = context.trace.string(int(context.trace.calls.name[api.call[waits[0]]]))
         mean = float(api.duration_ns[waits].mean()) / 1e9
@@ -140,21 +139,21 @@ def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[
             evidence["for"] = format_bytes(float(np.median(context.column("memcpy", "bytes", copies))))
         starts, ends = _calls_around(context, waits)
         beside = np.maximum(ends - starts - api.duration_ns[waits], 0)
-        heading = count_before(waits, calls[group], equal=False)  # among the waits, which are in order
+        heading = count_before(waits, calls[group], equal=False)  # index in the waits, which are in order
         more = np.isin(waits, idle) if len(idle) else np.zeros(len(waits), bool)
         if more.any():
             first = heading[np.argsort(api.start_ns[calls[group]], kind="stable")]
             after = np.searchsorted(api.start_ns[waits[first]], api.start_ns[waits[more]]) - 1
             np.add.at(beside, first[np.maximum(after, 0)], np.where(after >= 0, ends[more] - starts[more], 0))
         asked = context.in_replay(waits)
-        if kind == "PINNED_COPY":  # which is made all the same
+        if kind == "PINNED_COPY":  # the copy remains
             claim, edit = claim_of(context, heads[group]), Edit(unwaited=waits[asked])
         else:
             claim, edit = (
                 claim_of(context, heads[group], beside[heading]),
                 _edit(context, waits[asked], starts[asked], ends[asked], kind),
             )
-        if kind == "VALUE":  # nor is what is read copied
+        if kind == "VALUE":  # without the read there is no copy
             read = context.copy_of_call[_reading(context, waits, starts)]
             work = read[(read >= 0) & (context.work_step[read] >= 0)]
             claim = replace(claim, work=work, work_ns=context.exposed_ns(work))
@@ -162,7 +161,7 @@ def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[
 
 
 def _on_idle(context: Context, drains: Array) -> Array:
-    """The calls in the steps that synchronize as well, with nothing left to wait for: they take time all the same."""
+    """Calls in the steps that synchronize while the GPU is already idle: they take time too."""
     calls = np.flatnonzero((context.trace.call_kinds == int(CallKind.SYNC)) & (context.call_step >= 0))
     calls = calls[~np.isin(calls, drains)]
     found: Array = calls[_kinds(context, calls) == _Wait.SYNCHRONIZE.value]
@@ -170,7 +169,7 @@ def _on_idle(context: Context, drains: Array) -> Array:
 
 
 def _edit(context: Context, waits: Array, starts: Array, ends: Array, kind: str) -> Edit:
-    """Without these waits, and the calls of libraries from `starts` to `ends` that wait."""
+    """Removes these waits, and the library calls around them, from `starts` to `ends`."""
     spans = np.stack([context.trace.api.thread[waits].astype(np.int64), starts, ends], axis=1)
     if kind == "SYNCHRONIZE":
         return Edit(unwaited=waits, host_spans=spans)
@@ -178,7 +177,7 @@ def _edit(context: Context, waits: Array, starts: Array, ends: Array, kind: str)
 
 
 def _reading(context: Context, waits: Array, starts: Array) -> Array:
-    """The calls that copy what is then waited for, in the calls of libraries that begin at `starts`."""
+    """The calls that make the copies these calls wait for, in library calls that begin at `starts`."""
     copies = _copying(context, waits)
     read = np.flatnonzero(copies >= 0)
     read = read[context.trace.api.start_ns[copies[read]] >= starts[read]]
@@ -190,7 +189,7 @@ def _has_copies(context: Context) -> bool:
 
 
 def _copies_of(context: Context, waits: Array) -> Array:
-    """The copies, as pieces of work, that these calls make or that the calls before them do."""
+    """The copies, as work, that these calls or the calls before them make."""
     if len(context.copies) == 0:
         return np.zeros(0, np.int64)
     found = context.copy_of_call[np.maximum(np.where(_copies(context, waits), waits, context.call_before[waits]), 0)]
@@ -198,9 +197,9 @@ def _copies_of(context: Context, waits: Array) -> Array:
 
 
 def _calls_around(context: Context, waits: Array) -> tuple[Array, Array]:
-    """From when to when the program is in the call of a library that waits, which launches nothing.
+    """Start and end of the library call around each wait, if it launches nothing.
 
-    That is one of Python, as ``torch.cuda.synchronize()``, or the operator that reads a value; without either the wait.
+    It is a Python call such as ``torch.cuda.synchronize()``, or the operator that reads a value; otherwise the wait.
     """
     api = context.trace.api
     starts = api.start_ns[waits]
@@ -251,24 +250,24 @@ def _copies(context: Context, calls: Array) -> Array:
 _values = partial(
     _at_lines,
     kind="VALUE",
-    title="a value of the GPU is read, which leaves it without work",
-    advice="keep the value on the GPU (sum, compare, torch.where there), or read it each 50 steps only",
+    title="reading a value from the GPU leaves it idle",
+    advice="keep the value on the GPU (sum, compare, torch.where there), or read it only every 50 steps",
 )
 _pinned = partial(
     _at_lines,
     kind="PINNED_COPY",
-    title="a copy of pinned memory is waited for",
-    advice="non_blocking=True, and wait for an event only where the data is used",
+    title="the program waits for a copy of pinned memory",
+    advice="use non_blocking=True, and wait for an event before the data is used",
 )
 _synchronizes = partial(
     _at_lines,
     kind="SYNCHRONIZE",
-    title="an explicit synchronize leaves the GPU without work",
-    advice="remove it, or wait for an event; times are read from events without waiting in the loop",
+    title="an explicit synchronize leaves the GPU idle",
+    advice="remove it, or wait for an event; to measure times, read events after the loop",
 )
 
 RULES = (
-    Rule("R10", "copies of pinned memory that are waited for", _pinned, 0.01, is_special=True),
-    Rule("R15", "values that are read from the GPU", _values, 0.01),
+    Rule("R10", "waits for copies of pinned memory", _pinned, 0.01, is_special=True),
+    Rule("R15", "values read from the GPU", _values, 0.01),
     Rule("R16", "explicit synchronization", _synchronizes, 0.01),
 )

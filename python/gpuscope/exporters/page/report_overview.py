@@ -254,18 +254,17 @@ def findings(found: Diagnosis) -> str:
         f"{_said(sentence(found.summary))}.</p>"
     ]
     if found.left_out and found.breakdown is not None:
-        first = f"the first {found.left_out - 1} and " if found.left_out > 1 else ""
-        parts.append(
-            f'<p class="hint">{_mean_of("A step here", found.breakdown)}: {first}the last '
-            f"{'are' if first else 'is'} left out, as no example of the others.</p>"
-        )
+        first = f"The first {found.left_out - 1} (warm-up) and the" if found.left_out > 1 else "The"
+        verb = "are" if found.left_out > 1 else "is"
+        parts.append(f'<p class="hint">Mean of {len(found.breakdown.steps):,} steps. {first} last {verb} excluded.</p>')
     if found.findings:
         parts.append(f'<ol class="findings">{"".join(map(_finding, found.findings))}</ol>')
     small = "; ".join(f"{each.title} ({percent(each.saving or each.share)})" for each in found.small)
     notes = {
         "Small things": small,
         "Doubts": "; ".join(found.doubts),
-        "Not looked at": "; ".join(found.unseen),
+        "Machine": "; ".join(found.conditions),
+        "Not checked": "; ".join(found.unseen),
     }
     parts += [f'<p class="hint"><b>{name}:</b> {_said(text)}</p>' for name, text in notes.items() if text]
     return "".join(parts)
