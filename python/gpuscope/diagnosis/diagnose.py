@@ -96,7 +96,7 @@ def diagnose(trace: Trace) -> Diagnosis:
             replay.leave_out_recording()
         findings, small = _told(context, found, taken, late, replay)
     host = context.once(host_time) if context.device is None else None
-    host = host if host is not None and (host.largest is not None or len(trace.python_samples)) else None
+    host = host if host is not None and (host.functions or len(trace.python_samples)) else None
     doubts = _doubts(context, host)
     faults = [each for each in findings if each.severity != "info" or each.id == _OWN_CODE]
     if not faults and (unexplained := _unexplained(context)):
@@ -430,15 +430,10 @@ def _host_summary(context: Context, host: HostTime | None, own: Sequence[Finding
         return f"{percent(own[0].share)} of the {unit} is spent in {own[0].title.partition(': ')[0]}"
     if host is None:
         return "it is not known where the time went"
-    largest = host.largest
-    shares = dict(_times_of(host))
-    name = max(shares, key=lambda each: shares[each], default="")
-    if largest is not None and (name == "other" or largest.time_ns >= shares.get(name, 0.0) * host.wall_ns):
-        share = percent(largest.time_ns / max(host.wall_ns, 1))
-        most = f"; {largest.name} has the most, {share}"
-    else:
-        most = f"; {name}: {percent(shares[name])}" if name else ""
-    return f"no function of the program takes {percent(MUCH)} of the {unit}{most}"
+    share, most = max(((share, name) for name, share in _times_of(host)), default=(0.0, ""))
+    return f"no function of the program takes {percent(MUCH)} of the {unit}" + (
+        f"; {most}: {percent(share)}" if most else ""
+    )
 
 
 def _summary(context: Context, host: HostTime | None, findings: Sequence[Finding], verdict: str) -> str:

@@ -24,7 +24,9 @@ from gpuscope.trace import NONE, Trace, number_of
 T = TypeVar("T")
 
 MUCH = 0.2
-"""A function of the program with this share of the time is always named."""
+"""A function of the program with this share of the time is a finding."""
+LISTED = 0.05
+"""One with this share is listed."""
 _MOST = 0.8  # a line whose time is almost all another own function's is not named: that function is
 _IMPORT_SYSTEM = "<frozen importlib"
 _COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
@@ -68,15 +70,13 @@ class HostTime:
 
     Attributes:
         wall_ns: of the steps.
-        functions: own functions with at least a fifth of it, the longest first.
-        largest: the own function with most of the time; None where no sample was in the program.
+        functions: own functions with at least `LISTED` of it, the longest first.
         imports: top-level packages that were imported and their time, the longest first.
         idle_ns: in an event loop with nothing to do.
     """
 
     wall_ns: int
     functions: tuple[OwnFunction, ...]
-    largest: OwnFunction | None
     imports: tuple[tuple[str, float], ...]
     idle_ns: float
 
@@ -198,9 +198,8 @@ def host_time(context: Context) -> HostTime:
         else:
             _add(stacks, sums, row, time_ns)
     cpu = _times(context, stacks, spans, "cpu_ns")
-    functions = _functions(stacks, sums, cpu, MUCH * wall_ns)
-    largest = functions[0] if functions else next(iter(_functions(stacks, sums, cpu, 0.0)), None)
-    return HostTime(wall_ns, tuple(functions), largest, tuple(_by_time(imports)), idle_ns)
+    functions = _functions(stacks, sums, cpu, LISTED * wall_ns)
+    return HostTime(wall_ns, tuple(functions), tuple(_by_time(imports)), idle_ns)
 
 
 def _times(
@@ -430,8 +429,7 @@ def _region_time(context: Context) -> HostTime:
             del found[outer]
     wall_ns = int((ends - starts).sum())
     by_time = sorted(found.values(), key=lambda each: -each.time_ns)
-    much = tuple(each for each in by_time if each.time_ns >= MUCH * wall_ns)
-    return HostTime(wall_ns, much, by_time[0] if by_time else None, (), 0.0)
+    return HostTime(wall_ns, tuple(each for each in by_time if each.time_ns >= LISTED * wall_ns), (), 0.0)
 
 
 def region_of(context: Context, function: OwnFunction) -> str | None:

@@ -36,18 +36,25 @@ _ADVICE = (
         r"\b(torch|np|numpy|joblib|pickle)\.(save\w*|dumps?)$|\bto_(csv|parquet|pickle|json)$",
         "save less often, or on another thread or process",
     ),
+    (r"\bdumps?$", "serialize less often, less data, or with a faster library"),
     (
         r"\b(json|pickle|csv|yaml)\b|\bread_(csv|json|parquet|excel)$|\bloads?$",
         "parse once and keep the result in a binary format, use a faster parser, or parse in worker processes",
     ),
     (r"\bsleep$", "wait for the event itself instead of sleeping, or sleep for less"),
     (
-        r"\b(run|check_output|check_call|communicate|Popen(\.\w+)?|system)$",
+        r"\bsubprocess\.\w+$|\bPopen\b|\bos\.system$",
         "start the processes together and wait for all of them, or do their work in this process",
     ),
-    (r"\b(acquire|join|wait|result)$", "hold the lock for less time, or wait after doing other work"),
-    (r"\b(recv\w*|send\w*|urlopen|request|get|post)$", "keep connections open and send several requests at once"),
-    (r"\b(logging|Logger|log|print|info|debug|warning)\b", "log less often, or through logging.handlers.QueueHandler"),
+    (
+        r"\b(acquire|wait|result)$|\b(Thread|Process)\.join$",
+        "hold the lock for less time, or wait after doing other work",
+    ),
+    (
+        r"\b(recv\w*|sendall|urlopen)$|\b(requests|httpx|Session)\.\w+$",
+        "keep connections open and send several requests at once",
+    ),
+    (r"\b(logging|Logger)\b|^print$", "log less often, or through logging.handlers.QueueHandler"),
     (r"\b(open|read\w*|write\w*|flush|fsync)$", "read and write larger pieces, less often, or on another thread"),
     (r"deepcopy$", "copy only what changes"),
     (r"\bsynchronize$", "wait for the GPU once, after the loop"),
@@ -223,6 +230,8 @@ def _own_code(context: Context) -> Iterator[Cause]:
         return
     wall_ns = max(context.once(host_time).wall_ns, 1)
     for function in context.once(host_time).functions:
+        if function.time_ns < MUCH * wall_ns:
+            break
         called, called_ns = function.calls[0] if function.calls else ("", 0.0)
         names_it = called and called != function.where.function and called_ns >= MUCH * function.time_ns
         title = f"{function.name}: {called}" if names_it else function.name
