@@ -119,6 +119,11 @@ class Environment:
     checks: tuple[Check, ...]
 
 
+def bytecode_version() -> str:
+    """The Python that compiles a source to the same bytecode as this one."""
+    return f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
+
+
 def environment() -> Environment:
     """Looks at driver, CUDA, CUPTI, NVML, other tools and frameworks.
 

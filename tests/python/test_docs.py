@@ -162,7 +162,7 @@ EXAMPLES = {
     "train.py": (
         ("--steps", "10", "--width", "4", "--report", "report.html"),
         "torch",
-        "not enough evidence|findings|fine",
+        "not enough evidence|fine|would cut|is spent in",
     ),
     "slow_to_fast.py": (("slow",), "", "24 steps, loss"),
     "which_is_faster.py": (("0.2",), "", "softmax: wall"),

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import traceback
 import warnings
 from typing import TYPE_CHECKING
 
@@ -258,11 +257,8 @@ def _check_groups(options: argparse.Namespace) -> None:
 
 
 def _profiled_itself(error: BaseException | None) -> bool:
-    """Whether the program failed over a profiler that it started or set up."""
-    if not isinstance(error, InvalidArgument):
-        return False
-    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    return any(str(frame.f_globals.get("__name__")).startswith("gpuscope.profiler") for frame in frames)
+    """Whether the program failed as it started a profiler while this one runs."""
+    return isinstance(error, InvalidArgument) and str(error).startswith("a profiler is already running")
 
 
 def _activities(text: str | None) -> list[str] | None:

@@ -18,7 +18,8 @@ from gpuscope.analysis.rows import ANNOTATIONS, STEP
 from gpuscope.diagnosis.context import Context, Where, joined
 from gpuscope.diagnosis.host_waits import stacks_in
 from gpuscope.diagnosis.steps import Array, covered_ns
-from gpuscope.memory.call_stacks import bytecode_version, is_program, unix_path
+from gpuscope.memory.call_stacks import is_program, unix_path
+from gpuscope.system import bytecode_version
 from gpuscope.trace import NONE, Trace, number_of
 
 T = TypeVar("T")
@@ -410,24 +411,31 @@ def _region_time(context: Context) -> HostTime:
     trace, thread = context.trace, context.main_thread
     regions, paths = trace.regions, trace.paths
     starts, ends = joined(context.host_steps.start_ns, context.host_steps.end_ns)
-    found: dict[int, OwnFunction] = {}
+    found: dict[str, OwnFunction] = {}
+    outer: dict[str, str] = {}
+    names: dict[int, str] = {}  # of the regions of the program, by path; steps have none
     named = np.flatnonzero((regions.thread == thread) & (regions.path < len(paths)))
     for path in np.unique(regions.path[named]).tolist():
+        parent = int(paths.parent[path])
         if int(paths.kind[path]) not in ANNOTATIONS or context.path_names[path].startswith(STEP):
+            names[path] = names.get(parent, "")
             continue
+        name = names[path] = str(context.where_of_path(path))
+        outer[name] = names.get(parent, "")
         here = named[regions.path[named] == path]
         spans = joined(regions.start_ns[here], regions.start_ns[here] + regions.duration_ns[here])
-        where = context.where_of_region(int(here[0])) or Where()
-        region = str(context.where_of_path(path) or context.path_names[path])
-        time_ns = float(covered_ns(*spans, starts, ends).sum())
-        found[path] = OwnFunction(replace(where, file=None, region=region), time_ns, 0.0, [], [])
-    for path, function in list(found.items()):
-        outer = int(paths.parent[path])
-        while outer < len(paths) and outer not in found and int(paths.parent[outer]) < outer:
-            outer = int(paths.parent[outer])
-        if outer in found and function.time_ns >= _MOST * found[outer].time_ns:
-            del found[outer]
+        where = replace(context.where_of_region(int(here[0])) or Where(), file=None, region=name)
+        each = found.setdefault(name, OwnFunction(where, 0.0, 0.0, [], []))
+        each.time_ns += float(covered_ns(*spans, starts, ends).sum())
     wall_ns = int((ends - starts).sum())
+    for name, function in list(found.items()):
+        around = outer[name]
+        if around in found and function.time_ns >= _MOST * found[around].time_ns:
+            outer[name] = outer[around]
+            del found[around]
+        elif around in found:
+            found[around].inner.append(function)
+            del found[name]
     by_time = sorted(found.values(), key=lambda each: -each.time_ns)
     return HostTime(wall_ns, tuple(each for each in by_time if each.time_ns >= LISTED * wall_ns), (), 0.0)
 

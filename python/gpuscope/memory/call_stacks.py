@@ -81,11 +81,6 @@ def unix_path(file: str) -> str:
     return file.replace("\\", "/")
 
 
-def bytecode_version() -> str:
-    """The Python that compiles a source to the same bytecode as this one."""
-    return f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
-
-
 @functools.lru_cache(maxsize=4096)
 def is_gpuscope(file: str) -> bool:
     """Whether a file is gpuscope's."""

@@ -20,12 +20,12 @@ from gpuscope.distributed import Rank, distributed_rank
 from gpuscope.errors import GpuscopeWarning, InvalidArgument, NotAvailable
 from gpuscope.frameworks.torch import process_group
 from gpuscope.frameworks.torch_operators import switched_off, wants_syncs
-from gpuscope.memory.call_stacks import bytecode_version
 from gpuscope.profiler.activities import ProfilerActivity
 from gpuscope.profiler.lifecycle import keep_contexts_at_exit
 from gpuscope.profiler.schedules import ProfilerAction
 from gpuscope.recording import Recording
 from gpuscope.streams import refuse_capture
+from gpuscope.system import bytecode_version
 from gpuscope.text import brief
 from gpuscope.units import parse_bytes
 

@@ -27,7 +27,6 @@ CALLS = {
     "g(x)(x)": ["g", ""],
     "print(len(x), obj.n(x))": ["len", "obj.n", "print"],
     "x[0].foo(g(x))": ["g", "foo"],
-    "(a if x else b)(1)": [""],
     "gc.collect()": ["gc.collect"],
 }
 
