@@ -15,7 +15,7 @@ from gpuscope.beside import Workers, for_each
 from gpuscope.diagnosis.breakdown import IDLE, break_down
 from gpuscope.diagnosis.claims import Ledger, shared_ns
 from gpuscope.diagnosis.context import Context
-from gpuscope.diagnosis.findings import CRITICAL, FINDINGS, FINE, SMALL, UNKNOWN, Diagnosis, Finding, percent
+from gpuscope.diagnosis.findings import CRITICAL, FINDINGS, FINE, OWN_CODE, SMALL, UNKNOWN, Diagnosis, Finding, percent
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.idle_counters import idle_by_counters
 from gpuscope.diagnosis.own_code import MUCH, HostTime, host_time
@@ -32,7 +32,6 @@ from gpuscope.units import format_seconds
 
 SEVERITIES = ("critical", "warn", "info")
 _VERDICTS = ("R49", "R50")
-_OWN_CODE = "R51"
 
 _FEWEST = 3
 _OWN_COST = 0.05
@@ -98,7 +97,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     host = context.once(host_time) if context.device is None else None
     host = host if host is not None and (host.functions or len(trace.python_samples)) else None
     doubts = _doubts(context, host)
-    faults = [each for each in findings if each.severity != "info" or each.id == _OWN_CODE]
+    faults = [each for each in findings if each.severity != "info" or each.id == OWN_CODE]
     if not faults and (unexplained := _unexplained(context)):
         doubts = (*doubts, unexplained)
     verdict = FINDINGS if faults else UNKNOWN if doubts else FINE
@@ -299,7 +298,7 @@ def _priced(
     if context.device is None:  # own code comes before causes that could save little more than it takes
 
         def weight(finding: Finding) -> float:
-            return finding.share * _SPECIAL if finding.id == _OWN_CODE else finding.saving or finding.share
+            return finding.share * _SPECIAL if finding.id == OWN_CODE else finding.saving or finding.share
 
         findings.sort(key=weight, reverse=True)
     return tuple(findings), tuple(small)
@@ -439,7 +438,7 @@ def _host_summary(context: Context, host: HostTime | None, own: Sequence[Finding
 def _summary(context: Context, host: HostTime | None, findings: Sequence[Finding], verdict: str) -> str:
     wall = max(context.wall_ns, 1)
     if context.device is None:
-        own = [each for each in findings if each.id == _OWN_CODE]
+        own = [each for each in findings if each.id == OWN_CODE]
         return _after(context, findings) if findings and findings[0] not in own else _host_summary(context, host, own)
     if findings:
         return _after(context, findings)

@@ -27,6 +27,9 @@ limit).
 XProf's lowest limit is 3 %. What is that much is told as a third less or more, and has to be found.
 """
 
+OWN_CODE = "R51"
+"""The rule whose findings say where the time of a program without GPU work is spent."""
+
 FINDINGS, FINE, UNKNOWN = "findings", "fine", "not enough evidence"
 """The verdicts."""
 

@@ -502,7 +502,7 @@ def test_a_bound_is_not_sure_and_so_not_critical():
         with loop.at("train.py", 48), loop.region("load", RegionKind.REGION):
             loop.work(1000)
 
-    (finding,) = diagnosed(step).findings  # without a GPU there is no model
+    (finding,) = (each for each in diagnosed(step).findings if each.id != "R51")  # without a GPU there is no model
     assert finding.is_bound
     assert finding.interval[0] > 0.9
     assert finding.severity == "warn"

@@ -12,7 +12,7 @@ import numpy as np
 from gpuscope._core import CallKind
 from gpuscope.diagnosis.claims import Claim, host_edit, late_claim
 from gpuscope.diagnosis.context import Context, Where, joined
-from gpuscope.diagnosis.findings import percent
+from gpuscope.diagnosis.findings import OWN_CODE, percent
 from gpuscope.diagnosis.host_waits import DEEPEST
 from gpuscope.diagnosis.idle import IdleCause, causes_of_paths, function_rows, overheads_of_thread
 from gpuscope.diagnosis.own_code import MUCH, OwnFunction, host_time, region_of, source_lines
@@ -384,7 +384,7 @@ RULES = (
     Rule("R23", "garbage collection", _garbage, 0.01, _lacks_stacks),
     Rule("R24", "code of the program that keeps the GPU waiting", _python, LEAST),
     Rule("R26", "files and sockets in the loop", _files, 0.01),
-    Rule("R51", "own code with much of the time, without GPU work", _own_code, MUCH, is_note=True),
+    Rule(OWN_CODE, "own code with much of the time, without GPU work", _own_code, MUCH, is_note=True),
     Rule("R27", "compiling in steady state", _compiling, 0.02),
     Rule("R27", "code that the driver loads in steady state", _loading, 0.02),
 )

@@ -13,6 +13,7 @@ from gpuscope.diagnosis.breakdown import StepBreakdown, break_down
 from gpuscope.diagnosis.diagnose import diagnose
 from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
 from gpuscope.diagnosis.roofline import roofline
+from gpuscope.diagnosis.steps import WHOLE_RUN
 from gpuscope.errors import NotAvailable
 from gpuscope.exporters.page import report_overview as overview
 from gpuscope.exporters.page.report_events import TICK_NS, Lanes, Stretch, columns_of
@@ -209,7 +210,7 @@ def _overview(
     elif breakdown.devices:
         parts.append(overview.step_breakdown(breakdown, lanes))
     else:
-        parts.append('<p class="hint">No GPU work was recorded, so what follows is of the CPU alone.</p>')
+        parts.append('<p class="hint">No GPU work was recorded: this page shows the CPU.</p>')
     return "".join(parts)
 
 
@@ -257,7 +258,7 @@ def _tree(whole: Tree) -> str:
 
 def _steps(breakdown: StepBreakdown | None, lanes: Lanes) -> dict[str, Any] | None:
     """Where steps begin and end; without what is no step but a window."""
-    if breakdown is None or len(breakdown.steps) == 0:
+    if breakdown is None or len(breakdown.steps) == 0 or breakdown.steps.source == WHOLE_RUN:
         return None
     steps = breakdown.steps
     starts, ends = lanes.ticks(steps.start_ns), lanes.ticks(steps.end_ns)

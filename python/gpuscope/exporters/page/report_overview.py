@@ -13,9 +13,10 @@ import numpy as np
 
 from gpuscope.diagnosis.breakdown import IDLE, DeviceBreakdown, Part, StepBreakdown
 from gpuscope.diagnosis.context import Context, Where
-from gpuscope.diagnosis.findings import Diagnosis, Finding, percent
+from gpuscope.diagnosis.findings import OWN_CODE, Diagnosis, Finding, percent
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.kernel_classes import KernelClass
+from gpuscope.diagnosis.steps import WHOLE_RUN
 from gpuscope.exporters.page.report_names import COLORS, brief_name
 from gpuscope.page.markup import facts_list, share_text, shown, table, time_text
 from gpuscope.page.planes import Array
@@ -143,6 +144,8 @@ def figure_facts(trace: Trace, breakdown: StepBreakdown | None) -> list[tuple[st
 
 def _mean_of(what: str, breakdown: StepBreakdown) -> str:
     """All times of a step on the page are means, as parts of a step add up to that."""
+    if breakdown.steps.source == WHOLE_RUN:
+        return what.replace("a step", "the run").replace("step", "run")
     return f"{what}, mean of {len(breakdown.steps):,}"
 
 
@@ -248,7 +251,8 @@ def _box(look: str, top: float, width: float, height: float) -> str:
 
 def findings(found: Diagnosis) -> str:
     """The verdict and what stands behind it, the finding that costs most first."""
-    heads = {"findings": "What a step loses its time to", "fine": "Nothing stands out"}
+    is_run = found.breakdown is not None and found.breakdown.steps.source == WHOLE_RUN
+    heads = {"findings": f"What {'the run' if is_run else 'a step'} spends its time on", "fine": "Nothing stands out"}
     parts = [
         f'<h3>{heads.get(found.verdict, "Not enough evidence")}</h3><p class="verdict" data-verdict="{found.verdict}">'
         f"{_said(sentence(found.summary))}.</p>"
@@ -299,9 +303,10 @@ def _finding(finding: Finding) -> str:
         f"<li>{_said(each.title)}: {percent(each.alone or each.share)}; {_said(each.advice)}</li>"
         for each in finding.parts
     )
+    title = finding.title if finding.id == OWN_CODE else sentence(finding.title)  # which begins with a name
     return (
         f'<li class="finding {finding.severity}"><p><span class="mark">{_MARKS[finding.severity]}</span>'
-        f"<b>{_said(sentence(finding.title))}</b> <span class='worth'>{worth}</span></p>"
+        f"<b>{_said(title)}</b> <span class='worth'>{worth}</span></p>"
         + (f'<p class="where">at {where}</p>' if where else "")
         + f"<p>→ {_said(finding.advice)}</p>"
         + (f"<details><summary>Evidence</summary><ul>{facts}{inside}</ul>" if facts or inside else "<details hidden>")
