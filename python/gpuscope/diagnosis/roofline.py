@@ -21,7 +21,6 @@ from gpuscope.analysis.flops import count_flops
 from gpuscope.analysis.rows import RegionRows
 from gpuscope.analysis.traffic import count_bytes
 from gpuscope.arguments import check_count
-from gpuscope.benchmarking.roofline import BUSY, Kind, peak
 from gpuscope.counters.sampled import LEAST_SAMPLES, brief_path
 from gpuscope.counters.timelines import timelines
 from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
@@ -35,8 +34,9 @@ from gpuscope.units import align_columns, format_rate, format_share, format_time
 if TYPE_CHECKING:  # Matplotlib is optional
     from matplotlib.axes import Axes
 
+    from gpuscope.benchmarking.roofline import Kind
+
 BANDWIDTH = "bandwidth"
-_KINDS = get_args(Kind)
 _FLOAT_TYPES = {
     "float": "float32",
     "double": "float64",
@@ -224,8 +224,8 @@ def roofline(trace: Trace, device: int | None = None, peaks: Mapping[str, float]
 def _checked(peaks: Mapping[str, float] | None) -> dict[str, float]:
     given = dict(peaks or {})
     for name, value in given.items():
-        if name not in _KINDS and name not in _FLOAT_TYPES.values():
-            raise InvalidArgument(f"peaks has {brief(name)}; accepted are {', '.join(_KINDS)}, float64 and float8")
+        if name not in _measured() and name not in _FLOAT_TYPES.values():
+            raise InvalidArgument(f"peaks has {brief(name)}; accepted are {', '.join(_measured())}, float64 and float8")
         if not isinstance(value, (int, float)) or not 0 < value < float("inf"):
             raise InvalidArgument(f"peaks has {brief(value)} for {name}; accepted are rates above 0")
     return given
@@ -261,10 +261,12 @@ class _Peaks:
         return self.known.get(name)
 
     def _measure(self, name: str) -> str:
-        if name not in _KINDS:
+        if name not in _measured():
             return "there is no measurement for it; give peaks={...}"
         if self._ordinal is None:
             return self._why_not
+        from gpuscope.benchmarking.roofline import peak
+
         try:
             found = peak(cast("Kind", name), self._ordinal)
         except GpuscopeError as error:
@@ -472,8 +474,17 @@ class _Work:
         return float(moved[known].sum() / (ns[known].sum() / 1e9)), SHAPES
 
 
+def _measured() -> tuple[str, ...]:
+    """What can be measured. Of benchmarking nothing is imported sooner: a diagnosis needs none of it."""
+    from gpuscope.benchmarking.roofline import Kind
+
+    return get_args(Kind)
+
+
 def _limit(memory: float | None, compute: float | None) -> str:
     """As `benchmarking.roofline.verdict` has it; where one is not known the other tells if it is high."""
+    from gpuscope.benchmarking.roofline import BUSY
+
     if (memory or 0.0) < BUSY and (compute or 0.0) < BUSY:
         return "" if memory is None or compute is None else "latency-bound"
     return "memory-bound" if (memory or 0.0) >= (compute or 0.0) else "compute-bound"

@@ -20,7 +20,7 @@ HERE = "# HERE"
 # Each is a name, what the line calls in words of the page ("" is anything), and the program.
 PROGRAMS = {
     "a function per row": (
-        "DataFrame.apply",
+        ".apply",
         """
         import numpy as np
         import pandas as pd
@@ -214,7 +214,7 @@ PROGRAMS = {
         """,
     ),
     "logging": (
-        "Logger.info",
+        ".info",
         """
         import logging
         import os

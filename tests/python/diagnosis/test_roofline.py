@@ -13,7 +13,6 @@ from fakes.recordings import make_trace
 from gpuscope import _core
 from gpuscope._core import Flag, RegionKind
 from gpuscope.benchmarking.roofline import Peak
-from gpuscope.diagnosis import roofline as module
 from gpuscope.diagnosis.roofline import roofline
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.recording import Recording
@@ -221,7 +220,7 @@ def test_peaks_are_measured_where_the_gpu_is_in_this_machine(monkeypatch):
         value = {"bandwidth": 2e12}.get(kind)
         return Peak(kind, "B/s", value, None, "" if value else "torch has not used the GPU here")
 
-    monkeypatch.setattr(module, "peak", measure)
+    monkeypatch.setattr("gpuscope.benchmarking.roofline.peak", measure)
     monkeypatch.setattr(_core, "environment", lambda: {"devices": [{"ordinal": 3, "uuid": "GPU-0"}]})
     found = roofline(trace_of([("mm", GEMM, 1)]))
     assert sorted(asked) == [("bandwidth", 3), ("bfloat16", 3)]
