@@ -544,8 +544,8 @@ void bind_python_functions(py::module_& module) {
       .def_static(
           "start", &start, py::arg("prefixes"), py::arg("module_call"), py::arg("is_wanted") = py::none(),
           py::arg("calls") = true,
-          "Has calls logged, or without `calls` garbage collections only; False where other tools leave no place, or frames are not known. `prefixes`: "
-          "what the names of files are given without; `module_call`: the code of "
+          "Has calls logged, or without `calls` garbage collections only; False where other tools leave no place, or "
+          "frames are not known. `prefixes`: what the names of files are given without; `module_call`: the code of "
           "torch.nn.Module.__call__, or None; `is_wanted`: called once with the name of each function, true for "
           "those whose calls are logged; None for all. A line that called another first may not be asked "
           "again.")
