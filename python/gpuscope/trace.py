@@ -7,6 +7,7 @@ import inspect
 import io
 import itertools
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -59,10 +60,14 @@ def command_line(info: Mapping[str, str]) -> str:
     return info.get("process.argv", "").strip()
 
 
+_LAUNCHER = re.compile(r"^.*\bgpuscope (run|diagnose|memory|counters) ")
+
+
 def program_name(info: Mapping[str, str]) -> str:
     """The script that ran, as its command line names it; all of that where it has none."""
-    words = command_line(info).split()
-    return next((word for word in words if word.endswith(".py")), shorten(" ".join(words), 60))
+    line = command_line(info)
+    script = next((word for word in line.split() if word.endswith(".py")), None)
+    return script or shorten(_LAUNCHER.sub("", " ".join(line.split())), 60)
 
 
 class Table:

@@ -413,7 +413,7 @@ def _unexplained(context: Context) -> str | None:
 def _times_of(host: HostTime) -> tuple[tuple[str, float], ...]:
     """Where the time of a program without GPU work goes, the largest first; shares."""
     wall_ns = max(host.wall_ns, 1)
-    found = [(each.name.partition(" (")[0], each.time_ns) for each in host.functions]
+    found = [(each.name, each.listed_ns) for each in host.functions]
     packages = [f"{name} {format_seconds(time / 1e9)}" for name, time in host.imports if time >= _NOTHING * wall_ns]
     found.append((f"imports ({', '.join(packages[:_MOST_PACKAGES])})", sum(time for _, time in host.imports)))
     found.append(("event loop with nothing to do", host.idle_ns))

@@ -8,6 +8,7 @@ import linecache
 import os
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import TypeVar
@@ -18,7 +19,7 @@ from gpuscope.analysis.rows import ANNOTATIONS, STEP
 from gpuscope.diagnosis.context import Context, Where, joined
 from gpuscope.diagnosis.host_waits import stacks_in
 from gpuscope.diagnosis.steps import Array, covered_ns
-from gpuscope.memory.call_stacks import is_program, unix_path
+from gpuscope.memory.call_stacks import is_program, is_standard, unix_path
 from gpuscope.system import bytecode_version
 from gpuscope.trace import NONE, Trace, number_of
 
@@ -28,12 +29,17 @@ MUCH = 0.2
 """A function of the program with this share of the time is a finding."""
 LISTED = 0.05
 """One with this share is listed."""
-_MOST = 0.8  # a line whose time is almost all another own function's is not named: that function is
+# A line whose time is almost all that of own functions which it calls is not named: these are. It is named where it
+# gives them to a library, as `DataFrame.apply`, unless the library itself takes next to nothing.
+_MOST, _ALL = 0.8, 0.9
+_MOST_KNOWN = 0.5
+_PIECE_NS = 10_000_000
+_COLUMNS = ("duration_ns", "cpu_ns")
 _IMPORT_SYSTEM = "<frozen importlib"
 _COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
 # Where a thread of Python waits for others: file and function.
 _WAITS = {("threading.py", name) for name in ("wait", "join", "_wait_for_tstate_lock")}
-_LEAST_ON_CPU = 0.2  # of the wait for other threads, what these must compute to be what it is for
+_LEAST_ON_CPU = 0.2  # of the time, what threads must compute to be what another one waits for
 
 
 @dataclass(eq=False)
@@ -46,7 +52,9 @@ class OwnFunction:
         cpu_ns: how much of that the thread was on a CPU.
         lines: its lines and their time, the longest first.
         calls: what it called and their time, the longest first; "" is its own Python code.
+        stacks: rows of ``trace.stacks`` of samples in it.
         inner: own functions with much of the time that were called from here.
+        listed_ns: the time in which no other function of a list was further inside; these times add up.
     """
 
     where: Where
@@ -54,8 +62,9 @@ class OwnFunction:
     cpu_ns: float
     lines: list[tuple[int, float]]
     calls: list[tuple[str, float]]
-    stacks: frozenset[int] = frozenset()  # rows of ``trace.stacks`` of samples in it
+    stacks: frozenset[int] = frozenset()
     inner: list[OwnFunction] = field(default_factory=list)
+    listed_ns: float = 0.0
 
     @property
     def name(self) -> str:
@@ -96,8 +105,9 @@ class _Frame:
 class _Stacks:
     """The rows of ``trace.stacks`` as the program's own code sees them."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, owns: Callable[[str], bool] = is_program) -> None:
         self.trace = trace
+        self._owns = owns
         table = trace.stacks
         self.parents = np.where(table.parent < np.arange(len(table)), table.parent.astype(np.int64), -1).tolist()
         self._files, self._functions = table.file.tolist(), table.function.tolist()
@@ -131,9 +141,13 @@ class _Stacks:
     def _look(self, row: int, caller: _Frame) -> _Frame:
         file, parent = self.file(row), self.parents[row]
         # What was made of a text is the program's where the program runs it, and a library's where a library does.
-        if is_program(file) and (not file.startswith("<") or parent < 0 or caller.own == parent):
+        is_own = self._owns(file) and not file.startswith("<frozen ")
+        is_made = file == "<string>" and (0 <= parent != caller.own or self.function(row).startswith("__create_fn__"))
+        if is_own and not is_made:
             return _Frame(row, -1, -1, False, False)
-        below = caller.below if caller.below >= 0 else row
+        # Of a function that is wrapped, the wrapper is left out.
+        is_wrapped = caller.below < 0 or "<locals>" in self.function(caller.below)
+        below = row if is_wrapped else caller.below
         if file.startswith(_IMPORT_SYSTEM):
             return _Frame(caller.own, below, caller.module, True, False)
         module = row if caller.imports and caller.module < 0 else caller.module
@@ -148,7 +162,7 @@ class _Stacks:
         return self.known(row).event_loop and os.path.basename(self.file(row)) == "selectors.py"
 
     def package(self, row: int) -> str:
-        """The top-level package of a file that is installed."""
+        """The top-level package of a file."""
         file = unix_path(self.file(row))
         for folder in ("/site-packages/", "/dist-packages/"):
             if folder in file:
@@ -158,8 +172,8 @@ class _Stacks:
 
     def label(self, row: int) -> str:
         """What a frame of a library is called: "DataFrame.apply", "json.loads"."""
-        function = self.function(row)
-        if "." in function or is_program(self.file(row)):
+        function = self.function(row).rpartition("<locals>.")[2]
+        if "." in function or is_program(self.file(row)) or self.file(row).startswith("<"):
             return function
         return f"{self.package(row)}.{function}"
 
@@ -169,6 +183,8 @@ class _Sum:
     """Of one line of the program."""
 
     time_ns: float = 0.0
+    cpu_ns: float = 0.0
+    direct: defaultdict[tuple[int, int], float] = field(default_factory=lambda: defaultdict(float))  # of the next:
     inner: defaultdict[tuple[int, int], float] = field(default_factory=lambda: defaultdict(float))  # own functions
     calls: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))  # rows that it called, or itself
     stacks: set[int] = field(default_factory=set)
@@ -177,65 +193,125 @@ class _Sum:
 def host_time(context: Context) -> HostTime:
     """Divides the time of the thread that takes the steps among the program's own functions.
 
-    Where that thread waits for others, the time is theirs: of those that compute meanwhile, or else are in the program.
-    Without samples it is divided among the program's regions.
+    While that thread waits for others, the time is theirs: of those that compute, or else are in the program. Without
+    samples it is divided among the program's regions. Where little of the time is in the program, as of an installed
+    tool, the code of packages counts as own, and then that of the standard library.
     """
     trace = context.trace
     if len(trace.python_samples) == 0:
         return _region_time(context)
-    stacks = _Stacks(trace)
     spans = joined(context.host_steps.start_ns, context.host_steps.end_ns)
     wall_ns = int((spans[1] - spans[0]).sum())
-    times = _times(context, stacks, spans)
-    sums: defaultdict[tuple[int, int, int], _Sum] = defaultdict(_Sum)
-    imports: defaultdict[str, float] = defaultdict(float)
-    idle_ns = 0.0
-    for row, time_ns in times.items():
-        frame = stacks.known(row)
-        if frame.imports:
-            imports[stacks.package(frame.module) if frame.module >= 0 else "extensions"] += time_ns
-        elif stacks.idles(row):
-            idle_ns += time_ns
-        else:
-            _add(stacks, sums, row, time_ns)
-    cpu = _times(context, stacks, spans, "cpu_ns")
-    functions = _functions(stacks, sums, cpu, LISTED * wall_ns)
+    for owns in (is_program, lambda file: not is_standard(file), lambda file: True):
+        stacks = _Stacks(trace, owns)
+        times = _times(context, stacks, spans)
+        own: dict[int, tuple[float, float]] = {}
+        imports: defaultdict[str, float] = defaultdict(float)
+        idle_ns = 0.0
+        for row, (time_ns, cpu_ns) in times.items():
+            frame = stacks.known(row)
+            if frame.imports:
+                imports[stacks.package(frame.module) if frame.module >= 0 else "extensions"] += time_ns
+            elif stacks.idles(row):
+                idle_ns += time_ns
+            elif frame.own >= 0:
+                own[row] = time_ns, cpu_ns
+        if sum(time for time, _ in own.values()) + sum(imports.values()) + idle_ns >= _MOST_KNOWN * wall_ns:
+            break
+    functions = _functions(stacks, own, LISTED * wall_ns)
     return HostTime(wall_ns, tuple(functions), tuple(_by_time(imports)), idle_ns)
 
 
-def _times(
-    context: Context, stacks: _Stacks, spans: tuple[Array, Array], column: str = "duration_ns"
-) -> dict[int, float]:
-    """The time by row of ``trace.stacks``."""
-    trace, main = context.trace, context.main_thread
-    times = stacks_in(trace, [main], *spans, column)
-    samples = trace.python_samples
-    rows = np.flatnonzero((samples.thread == main) & (samples.stack < len(trace.stacks)))
-    waits = {row: stacks.waits(row) for row in np.unique(samples.stack[rows]).tolist()}
-    waiting = rows[[waits[row] for row in samples.stack[rows].tolist()]] if len(rows) else rows
-    others = set(np.unique(samples.thread).tolist()) - {main}
-    if len(waiting) == 0 or not others:
+def _times(context: Context, stacks: _Stacks, spans: tuple[Array, Array]) -> dict[int, tuple[float, float]]:
+    """The time by row of ``trace.stacks``, and how much of it was on a CPU."""
+    samples, main = context.trace.python_samples, context.main_thread
+    known = (samples.stack < len(context.trace.stacks)) & (samples.duration_ns > 0)
+    rows = np.flatnonzero(known & (samples.thread == main))
+    waits = {row: stacks.waits(row) or stacks.idles(row) for row in np.unique(samples.stack[rows]).tolist()}
+    waiting = np.array([waits[row] for row in samples.stack[rows].tolist()], bool)
+    times = {
+        row: (time, cpu_ns)
+        for (row, time), cpu_ns in _paired(*(stacks_in(context.trace, [main], *spans, each) for each in _COLUMNS))
+    }
+    others = np.flatnonzero(known & (samples.thread != main))
+    if not waiting.any() or len(others) == 0:
         return times
-    begins, ends = joined(samples.start_ns[waiting], samples.start_ns[waiting] + samples.duration_ns[waiting])
-    waited_ns = sum(time for row, time in times.items() if waits.get(row))
-    work = stacks_in(trace, others, begins, ends, "cpu_ns")
-    if sum(work.values()) < _LEAST_ON_CPU * waited_ns:
-        inside = stacks_in(trace, others, begins, ends, "duration_ns")
-        work = {row: time for row, time in inside.items() if stacks.known(row).own >= 0 and not stacks.waits(row)}
-    total = sum(work.values())
-    if total <= 0:
-        return times
-    left = {row: time for row, time in times.items() if not waits.get(row)}
-    for row, time in work.items():
-        left[row] = left.get(row, 0.0) + time * waited_ns / total
-    return left
+    begins, ends = joined(samples.start_ns[rows[waiting]], (samples.start_ns + samples.duration_ns)[rows[waiting]])
+    shared_ns, work = _work_meanwhile(stacks, others, *_within(spans, begins, ends))
+    waited_ns = sum(time for row, (time, _) in times.items() if waits.get(row))
+    left, most = max(1.0 - shared_ns / max(waited_ns, 1.0), 0.0), min(waited_ns / max(shared_ns, 1.0), 1.0)
+    found = {row: (time * left, cpu * left) if waits.get(row) else (time, cpu) for row, (time, cpu) in times.items()}
+    for row, (time, cpu_ns) in work.items():
+        before = found.get(row, (0.0, 0.0))
+        found[row] = before[0] + time * most, before[1] + cpu_ns * most
+    return found
 
 
-def _add(stacks: _Stacks, sums: defaultdict[tuple[int, int, int], _Sum], row: int, time_ns: float) -> None:
+def _paired(times: dict[int, float], cpu: dict[int, float]) -> list[tuple[tuple[int, float], float]]:
+    return [(each, cpu.get(each[0], 0.0)) for each in times.items()]
+
+
+def waits_for_threads(context: Context, spans: tuple[Array, Array]) -> bool:
+    """Whether the thread that takes the steps waits for others by its own will in most of these spans."""
+    stacks = _Stacks(context.trace)
+    times = stacks_in(context.trace, [context.main_thread], *spans, "duration_ns")
+    waited = sum(time for row, time in times.items() if stacks.waits(row) or stacks.idles(row))
+    return 2 * waited > sum(times.values())
+
+
+def _within(spans: tuple[Array, Array], begins: Array, ends: Array) -> tuple[Array, Array]:
+    """Where the latter are in the former; both in order and apart."""
+    first = np.searchsorted(spans[1], begins, side="right")
+    count = np.maximum(np.searchsorted(spans[0], ends, side="left") - first, 0)
+    each = np.repeat(np.arange(len(begins)), count)
+    span = np.repeat(first, count) + np.arange(len(each)) - np.repeat(np.cumsum(count) - count, count)
+    return np.maximum(begins[each], spans[0][span]), np.minimum(ends[each], spans[1][span])
+
+
+def _work_meanwhile(
+    stacks: _Stacks, others: Array, begins: Array, ends: Array
+) -> tuple[float, dict[int, tuple[float, float]]]:
+    """How much of these spans other threads fill with work, and their rows: looked at in pieces of `_PIECE_NS`.
+
+    Where some computed, the time is divided among these by their time on a CPU; else among those in the program.
+    """
+    samples = stacks.trace.python_samples
+    starts, lasted = samples.start_ns[others], samples.duration_ns[others].astype(np.int64)
+    stack, busy = samples.stack[others].astype(np.int64), np.minimum(samples.cpu_ns[others] / lasted, 1.0)
+    is_own = {row: stacks.known(row).own >= 0 and not stacks.waits(row) for row in np.unique(stack).tolist()}
+    own = np.array([is_own[row] for row in stack.tolist()], bool)
+    # The spans cut into pieces, then each row with each piece that it overlaps.
+    counts = np.maximum(-(-(ends - begins) // _PIECE_NS), 1)
+    span = np.repeat(np.arange(len(begins)), counts)
+    number = np.arange(len(span)) - np.repeat(np.cumsum(counts) - counts, counts)
+    piece_starts = begins[span] + number * _PIECE_NS
+    piece_ends = np.minimum(piece_starts + _PIECE_NS, ends[span])
+    first = np.searchsorted(piece_ends, starts, side="right")
+    overlapped = np.maximum(np.searchsorted(piece_starts, starts + lasted, side="left") - first, 0)
+    row = np.repeat(np.arange(len(others)), overlapped)
+    piece = (
+        np.repeat(first, overlapped) + np.arange(len(row)) - np.repeat(np.cumsum(overlapped) - overlapped, overlapped)
+    )
+    shared = np.minimum((starts + lasted)[row], piece_ends[piece]) - np.maximum(starts[row], piece_starts[piece])
+    computed = np.bincount(piece, shared * busy[row], len(span))
+    is_busy = computed >= _LEAST_ON_CPU * (piece_ends - piece_starts)
+    weights = np.where(is_busy[piece], shared * busy[row], shared * own[row])
+    totals = np.bincount(piece, weights, len(span))
+    parts = weights * ((piece_ends - piece_starts) / np.maximum(totals, 1.0))[piece]
+    times = np.bincount(stack[row], parts)
+    # What computes is on a CPU, also where several take turns.
+    cpu = np.bincount(stack[row], parts * np.where(is_busy[piece], 1.0, busy[row]))
+    filled = float((piece_ends - piece_starts)[totals > 0].sum())
+    return filled, {each: (float(times[each]), float(cpu[each])) for each in np.flatnonzero(times).tolist()}
+
+
+def _add(
+    stacks: _Stacks, sums: defaultdict[tuple[int, int, int], _Sum], row: int, time_ns: float, cpu_ns: float
+) -> None:
     """Adds a time to each own line on a stack; of a function that calls itself, to the innermost of its lines."""
     frame = stacks.known(row)
     called = frame.below if frame.below >= 0 else row
-    own, inner = frame.own, None
+    own, inner, is_direct = frame.own, None, False
     seen: set[tuple[int, int]] = set()
     while own >= 0:
         function, caller = stacks.key(own), stacks.parents[own]
@@ -243,42 +319,40 @@ def _add(stacks: _Stacks, sums: defaultdict[tuple[int, int, int], _Sum], row: in
             seen.add(function)
             found = sums[(*function, stacks.lines[own])]
             found.time_ns += time_ns
+            found.cpu_ns += cpu_ns
             found.calls[called] += time_ns
             found.stacks.add(row)
             if inner is not None:
                 found.inner[inner] += time_ns
+                if is_direct:
+                    found.direct[inner] += time_ns
             inner = function
         outer = stacks.known(caller)
+        is_direct = outer.below < 0
         called = outer.below if outer.below >= 0 else own
         own = outer.own
 
 
-def _functions(
-    stacks: _Stacks,
-    sums: dict[tuple[int, int, int], _Sum],
-    cpu: dict[int, float],
-    least_ns: float,
-) -> list[OwnFunction]:
+def _functions(stacks: _Stacks, times: dict[int, tuple[float, float]], least_ns: float) -> list[OwnFunction]:
     """The own functions with at least so much time, the longest first; ones that others called are in these alone."""
+    sums: defaultdict[tuple[int, int, int], _Sum] = defaultdict(_Sum)
+    for row, (time_ns, cpu_ns) in times.items():
+        _add(stacks, sums, row, time_ns, cpu_ns)
     totals: defaultdict[tuple[int, int], float] = defaultdict(float)
     for (file, name, _), found in sums.items():
         totals[file, name] += found.time_ns
     lines: defaultdict[tuple[int, int], list[tuple[int, _Sum]]] = defaultdict(list)
     for (file, name, line), found in sums.items():
-        inner, inner_ns = max(found.inner.items(), key=lambda each: each[1], default=((-1, -1), 0.0))
-        if inner_ns < _MOST * found.time_ns or totals[inner] < least_ns:
+        given, direct = (
+            sum(time for each, time in called.items() if totals[each] >= least_ns)
+            for called in (found.inner, found.direct)
+        )
+        if direct < _MOST * found.time_ns and given < _ALL * found.time_ns:
             lines[file, name].append((line, found))
     chosen: dict[tuple[int, int], OwnFunction] = {}
     for key, own in lines.items():
-        time_ns = sum(found.time_ns for _, found in own)
-        if time_ns >= max(least_ns, 1.0):
-            chosen[key] = _function(stacks, key, own, time_ns)
-    cpu_sums: defaultdict[tuple[int, int, int], _Sum] = defaultdict(_Sum)
-    for row, spent in cpu.items():
-        if not stacks.known(row).imports:
-            _add(stacks, cpu_sums, row, spent)
-    for key, function in chosen.items():
-        function.cpu_ns = sum(cpu_sums[(*key, line)].time_ns for line, _ in lines[key])
+        if sum(found.time_ns for _, found in own) >= max(least_ns, 1.0):
+            chosen[key] = _function(stacks, key, own)
     outermost = dict(chosen)
     for key, function in chosen.items():
         inside = {inner: sum(found.inner[inner] for _, found in lines[key]) for inner in chosen if inner != key}
@@ -286,10 +360,16 @@ def _functions(
             if 2 * inside_ns > chosen[inner].time_ns and function.time_ns >= chosen[inner].time_ns:
                 function.inner.append(chosen[inner])
                 outermost.pop(inner, None)
+    for row, (time_ns, _) in times.items():
+        own_row = stacks.known(row).own
+        while own_row >= 0 and stacks.key(own_row) not in outermost:
+            own_row = stacks.known(stacks.parents[own_row]).own
+        if own_row >= 0:
+            outermost[stacks.key(own_row)].listed_ns += time_ns
     return sorted(outermost.values(), key=lambda each: -each.time_ns)
 
 
-def _function(stacks: _Stacks, key: tuple[int, int], own: list[tuple[int, _Sum]], time_ns: float) -> OwnFunction:
+def _function(stacks: _Stacks, key: tuple[int, int], own: list[tuple[int, _Sum]]) -> OwnFunction:
     file, name = (stacks.trace.string(each) for each in key)
     calls: defaultdict[str, float] = defaultdict(float)
     names = CalledNames(stacks.trace)
@@ -298,7 +378,8 @@ def _function(stacks: _Stacks, key: tuple[int, int], own: list[tuple[int, _Sum]]
             calls[stacks.label(row) if stacks.key(row) != key else names.of(row)] += spent
     by_time = _by_time({line: found.time_ns for line, found in own})
     rows = frozenset().union(*(found.stacks for _, found in own))
-    return OwnFunction(Where(file, by_time[0][0], name), time_ns, 0.0, by_time, _by_time(calls), rows)
+    time_ns, cpu_ns = sum(found.time_ns for _, found in own), sum(found.cpu_ns for _, found in own)
+    return OwnFunction(Where(file, by_time[0][0], name), time_ns, cpu_ns, by_time, _by_time(calls), rows)
 
 
 def _by_time(times: dict[T, float]) -> list[tuple[T, float]]:
@@ -427,6 +508,7 @@ def _region_time(context: Context) -> HostTime:
         where = replace(context.where_of_region(int(here[0])) or Where(), file=None, region=name)
         each = found.setdefault(name, OwnFunction(where, 0.0, 0.0, [], []))
         each.time_ns += float(covered_ns(*spans, starts, ends).sum())
+        each.listed_ns = each.time_ns
     wall_ns = int((ends - starts).sum())
     for name, function in list(found.items()):
         around = outer[name]

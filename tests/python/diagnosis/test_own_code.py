@@ -154,6 +154,69 @@ def test_a_wait_for_threads_that_do_nothing_is_the_line_that_waits():
     assert first(sampled((f"a/app.py:main:3 > {wait}", 100, 0, 0.0), threads=2)) == "main (app.py:3): Thread.join"
 
 
+def test_a_wait_for_a_thread_is_first_its_sleep_and_then_what_it_computes():
+    wait = "/usr/lib/python3.11/threading.py:Thread.join:7"
+    trace = sampled(
+        (f"a/app.py:main:3 > {wait}", 100, 0, 0.0),
+        ("a/app.py:fetch:5", 60, 1, 0.0),
+        ("a/app.py:parse:9", 40, 1, 1.0),
+        threads=2,
+    )
+    found = diagnose(trace)
+    shares = {each.title: (each.share, each.evidence["on a CPU"]) for each in found.findings}
+    assert shares == {
+        "fetch (app.py:5)": (pytest.approx(0.6, abs=0.02), "0.0 %"),
+        "parse (app.py:9)": (pytest.approx(0.4, abs=0.02), "100 %"),
+    }
+
+
+def test_threads_that_compute_at_once_share_the_time_of_the_one_that_waits():
+    wait = "/usr/lib/python3.11/threading.py:Thread.join:7"
+    trace = sampled(
+        (f"a/app.py:main:3 > {wait}", 100, 0, 0.0),
+        ("a/app.py:one:5", 100, 1, 0.9),
+        ("a/app.py:two:9", 100, 2, 0.9),
+        threads=3,
+    )
+    found = diagnose(trace)
+    assert [each.id for each in found.findings] == ["R51", "R51"]  # and no wait for the GIL
+    assert [each.share for each in found.findings] == [pytest.approx(0.5, abs=0.01)] * 2
+
+
+def test_an_event_loop_that_waits_for_its_executor_is_what_that_runs():
+    loop = "/usr/lib/python3.11/asyncio/base_events.py:run:3 > /usr/lib/python3.11/selectors.py:EpollSelector.select:4"
+    trace = sampled((f"a/app.py:main:3 > {loop}", 100, 0, 0.0), ("a/app.py:blocking:9", 100, 1, 1.0), threads=2)
+    assert first(trace) == "blocking (app.py:9)"
+
+
+def test_functions_that_one_line_calls_in_turns_are_named_and_not_the_line():
+    trace = sampled(("a/app.py:main:3 > a/app.py:one:5", 50), ("a/app.py:main:3 > a/app.py:two:9", 50))
+    assert {each.title for each in diagnose(trace).findings} == {"one (app.py:5)", "two (app.py:9)"}
+
+
+def test_times_of_the_host_add_up():
+    trace = sampled(
+        ("a/app.py:main:3 > a/lib.py:one:5", 40), ("b/app.py:main:4 > a/lib.py:one:5", 20), ("a/app.py:main:6", 40)
+    )
+    found = diagnose(trace)
+    assert sum(share for _, share in found.host_times) == pytest.approx(1.0)
+    assert sum(found.to_dict()["host_times"].values()) == pytest.approx(1.0)
+
+
+def test_the_wrapper_of_a_library_s_function_is_not_what_is_called():
+    inside = [
+        f"{LIBRARY}pandas/util/_decorators.py:deprecate.<locals>.wrapper:3",
+        f"{LIBRARY}pandas/core/series.py:Series.max:4",
+    ]
+    assert first(sampled((" > ".join(["a/app.py:main:3", *inside]), 100))) == "main (app.py:3): Series.max"
+
+
+def test_of_an_installed_program_its_own_package_is_named():
+    assert (
+        first(sampled((f"{LIBRARY}tool/cli.py:main:3 > {LIBRARY}tool/work.py:crunch:9", 100))) == "crunch (work.py:9)"
+    )
+
+
 def test_a_comprehension_is_part_of_its_function():
     rows = "a/app.py:rows:3", "a/app.py:rows:3 > a/app.py:rows.<locals>.<listcomp>:3"
     found = diagnose(sampled((rows[0], 50), (rows[1], 50)))

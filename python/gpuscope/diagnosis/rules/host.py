@@ -25,6 +25,7 @@ from gpuscope.units import format_digits, format_seconds
 
 _FUNCTION = re.compile(r"^(?P<file>[^<].*)\((?P<line>\d{1,9})\): (?P<function>.+)$")
 _MOST_LINES = 3
+_MOST_OF_IT = 0.9
 # What is called, and what to do about it.
 _ADVICE = (
     (r"\bgc\.collect$", "do not collect garbage explicitly in the loop; gc.freeze() after the set-up"),
@@ -238,7 +239,8 @@ def _own_code(context: Context) -> Iterator[Cause]:
         evidence = {"": format_seconds(function.time_ns / len(context.steps) / 1e9)}
         evidence[""] += " a step" if context.steps.source != WHOLE_RUN else ""
         evidence |= {name: percent(time / wall_ns) for name, time in function.calls[:2] if name and 20 * time > wall_ns}
-        more = [(f"line {line}", time) for line, time in function.lines[1:_MOST_LINES]]
+        is_most = bool(function.lines) and function.lines[0][1] >= _MOST_OF_IT * function.time_ns
+        more = [(f"line {line}", time) for line, time in function.lines[is_most:_MOST_LINES]]
         evidence |= {name: percent(time / wall_ns) for name, time in more if 20 * time > wall_ns}
         evidence |= {f"in {each.name}": percent(each.time_ns / wall_ns) for each in function.inner}
         if function.stacks:
@@ -251,7 +253,7 @@ def _own_code(context: Context) -> Iterator[Cause]:
         text = _text_of(context, where)
         if text:
             evidence["source"] = text
-        advice = _advice(function, text)
+        advice = _advice(function, text, float(context.pieces.cause_ns[IdleCause.CPU_WAIT].sum()) / wall_ns)
         yield Cause(
             title, advice, Claim(), where=(where,), evidence=evidence, share=min(function.time_ns / wall_ns, 1.0)
         )
@@ -263,15 +265,15 @@ def _text_of(context: Context, where: Where) -> str:
     return lines[0].strip() if lines and where.line else ""
 
 
-def _advice(function: OwnFunction, text: str) -> str:
-    """By what the function calls most, and by its line."""
+def _advice(function: OwnFunction, text: str, no_cpu: float) -> str:
+    """By what the function calls most, and by its line; `no_cpu`: the share of the time without a CPU for it."""
     called = function.calls[0][0] if function.calls else ""
     for pattern, advice in _ADVICE:
         if re.search(pattern, called) or (not called and re.search(pattern, text)):
             return advice
     if not function.stacks:
         return "record it with python_samples=True (gpuscope diagnose does): samples show its lines"
-    return _WAITING if 2 * function.cpu_ns < function.time_ns else _COMPUTING
+    return _WAITING if function.cpu_ns / function.time_ns + no_cpu < 1 / 2 else _COMPUTING
 
 
 def _functions(context: Context, pieces: Array) -> list[tuple[Where | None, str, float]]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuscope.diagnosis.claims import HOST, Claim
-from gpuscope.diagnosis.context import Context
-from gpuscope.diagnosis.host_waits import NOT_KNOWN
+from gpuscope.diagnosis.context import Context, joined
+from gpuscope.diagnosis.host_waits import NOT_KNOWN, stacks_in
 from gpuscope.diagnosis.idle import IdleCause, causes_of_paths
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, places
@@ -46,18 +46,21 @@ def _in_own_thread(context: Context) -> Iterator[Cause]:
         return
     spent_ns = _spent_ns(context, waits)
     rest_ns = max(context.wall_ns - spent_ns, 1)
-    workers = min(max(math.ceil(spent_ns / rest_ns), 2), _MOST_WORKERS)
+    cpus = number_of(context.trace.info, "machine.cpus")
+    workers = min(max(math.ceil(spent_ns / rest_ns), 2), cpus or _MOST_WORKERS)
+    pinned = ", pin_memory=True" if context.device is not None else ""
     yield _cause(
         context,
         waits,
         "input-bound: the training thread loads the data itself",
-        f"DataLoader(num_workers={workers}, persistent_workers=True, pin_memory=True), or fewer if cores are few",
+        f"DataLoader(num_workers={workers}, persistent_workers=True{pinned})"
+        + ("" if cpus else ", or fewer if cores are few"),
     )
 
 
 def _waiting(context: Context) -> Iterator[Cause]:
     rows = _waits_for_workers(context)
-    if len(rows) == 0:
+    if len(rows) == 0 or _computes(context, rows):
         return
     yield _cause(
         context,
@@ -66,6 +69,19 @@ def _waiting(context: Context) -> Iterator[Cause]:
         "use more workers or threads, prefetch, cache decoded data; gpuscope.benchmark_dataloader(loader) finds the "
         "best number of workers",
     )
+
+
+def _computes(context: Context, rows: Array) -> bool:
+    """Without GPU work: whether the program itself computes in these regions, which its own lines say better."""
+    if context.device is not None:
+        return False
+    starts = context.trace.regions.start_ns[rows]
+    spans = joined(starts, starts + context.trace.regions.duration_ns[rows])
+    seen, on_cpu = (
+        sum(stacks_in(context.trace, [context.main_thread], *spans, column).values())
+        for column in ("duration_ns", "cpu_ns")
+    )
+    return 2 * on_cpu > seen
 
 
 def _few_workers(context: Context) -> Iterator[Cause]:

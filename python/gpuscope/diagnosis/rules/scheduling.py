@@ -12,6 +12,7 @@ from gpuscope.diagnosis.claims import late_claim
 from gpuscope.diagnosis.context import Context, Where, joined
 from gpuscope.diagnosis.host_waits import NOT_KNOWN, Spans, cpu_waits, lock_waits
 from gpuscope.diagnosis.idle import IdleCause
+from gpuscope.diagnosis.own_code import waits_for_threads
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import Cause, Rule, count_of, places
 from gpuscope.diagnosis.steps import WHOLE_RUN, Array
@@ -108,6 +109,8 @@ def _lock(context: Context) -> Iterator[Cause]:
     threads = context.threads_of(pieces)
     others = set(np.unique(trace.python_samples.thread).tolist()) - threads
     spans = idle.start_ns[pieces], idle.end_ns[pieces]
+    if context.device is None and waits_for_threads(context, joined(*_lock_spans(context))):
+        return  # it has nothing else to do: `host_time` counts what they compute
     ran = context.sampled_places(others, *spans, "cpu_ns")[:1]
     waited = context.sampled_places(threads, *spans)[:1]
     found = [where for where, _ in (*ran, *waited)]
@@ -120,6 +123,10 @@ def _lock(context: Context) -> Iterator[Cause]:
         {words: str(where) for words, where in zip(("while there ran", "at"), found, strict=False) if where},
         places(*found),
     )
+
+
+def _lock_spans(context: Context) -> Spans:
+    return lock_waits(context.trace, context.main_thread)
 
 
 def _waiting(
@@ -200,7 +207,8 @@ def _lacks_waits(context: Context) -> str | None:
 
 
 def _lacks_samples(context: Context) -> str | None:
-    return None if len(context.trace.python_samples) else lacks(context, "python_samples")
+    asked = len(context.trace.python_samples) or "samples.interval_ns" in context.trace.info
+    return None if asked else lacks(context, "python_samples")
 
 
 RULES = (
