@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time of the host by the program's own functions and lines, from samples, with what they called."""
+"""Attributes the time of the host to the program's own functions and lines, from samples."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class OwnFunction:
 
     Attributes:
         where: its line with most of the time.
-        time_ns: in it and in what it called, except own functions that have almost all of a line's time.
-        cpu_ns: how much of that the thread was on a CPU.
+        time_ns: inclusive time, without lines whose time is almost all spent in other own functions.
+        cpu_ns: the part of `time_ns` on a CPU.
         lines: its lines and their time, the longest first.
-        calls: what it called and their time, the longest first; "" is its own Python code.
+        calls: the names of the functions called and their time, the longest first; "" is its own Python code.
         stacks: rows of ``trace.stacks`` of samples in it.
         inner: own functions with much of the time that were called from here.
-        listed_ns: the time in which no other function of a list was further inside; these times add up.
+        listed_ns: exclusive time among the listed functions; these add up.
     """
 
     where: Where
@@ -68,7 +68,7 @@ class OwnFunction:
 
     @property
     def name(self) -> str:
-        """As it is shown: "add_tax (etl.py:18)", without a function of its own its region."""
+        """For display: "add_tax (etl.py:18)"; for a region its name."""
         if self.where.file is None:
             return str(self.where.region)
         return f"{'the script' if self.where.function == '<module>' else self.where.function} ({self.where})"
@@ -76,7 +76,7 @@ class OwnFunction:
 
 @dataclass(frozen=True)
 class HostTime:
-    """Where the time of the thread that takes the steps went, and of the threads that it waited for.
+    """Where the time of the thread that takes the steps went, and of the threads it waited for.
 
     Attributes:
         wall_ns: of the steps.
@@ -93,11 +93,11 @@ class HostTime:
 
 @dataclass(frozen=True)
 class _Frame:
-    """What is known of a row of ``trace.stacks``: -1 is none."""
+    """A row of ``trace.stacks`` as seen from the program's code; -1 is none."""
 
     own: int  # the innermost row of the program
     below: int  # the row that it called
-    module: int  # while something is imported: the first row of that
+    module: int  # during an import: the first row of the imported module
     imports: bool
     event_loop: bool
 
@@ -121,7 +121,7 @@ class _Stacks:
         return self.trace.string(self._functions[row])
 
     def key(self, row: int) -> tuple[int, int]:
-        """Of the function; of a comprehension, which is a function before Python 3.12, that around it."""
+        """Identifies the function. A comprehension (a function before Python 3.12) is part of the one around it."""
         while (
             self.function(row).endswith(_COMPREHENSIONS) and self.known(self.parents[row]).own == self.parents[row] >= 0
         ):
@@ -145,7 +145,7 @@ class _Stacks:
         is_made = file == "<string>" and (0 <= parent != caller.own or self.function(row).startswith("__create_fn__"))
         if is_own and not is_made:
             return _Frame(row, -1, -1, False, False)
-        # Of a function that is wrapped, the wrapper is left out.
+        # A wrapper (a nested function of a library) is skipped.
         is_wrapped = caller.below < 0 or "<locals>" in self.function(caller.below)
         below = row if is_wrapped else caller.below
         if file.startswith(_IMPORT_SYSTEM):
@@ -171,7 +171,7 @@ class _Stacks:
         return (inside or os.path.basename(file)).split("/")[0].removesuffix(".py")
 
     def label(self, row: int) -> str:
-        """What a frame of a library is called: "DataFrame.apply", "json.loads"."""
+        """The display name of a library's function: "DataFrame.apply", "json.loads"."""
         function = self.function(row).rpartition("<locals>.")[2]
         if "." in function or is_program(self.file(row)) or self.file(row).startswith("<"):
             return function
@@ -180,7 +180,7 @@ class _Stacks:
 
 @dataclass
 class _Sum:
-    """Of one line of the program."""
+    """Sums of one line of the program."""
 
     time_ns: float = 0.0
     cpu_ns: float = 0.0
@@ -191,11 +191,11 @@ class _Sum:
 
 
 def host_time(context: Context) -> HostTime:
-    """Divides the time of the thread that takes the steps among the program's own functions.
+    """Attributes the time of the thread that takes the steps to the program's own functions.
 
-    While that thread waits for others, the time is theirs: of those that compute, or else are in the program. Without
-    samples it is divided among the program's regions. Where little of the time is in the program, as of an installed
-    tool, the code of packages counts as own, and then that of the standard library.
+    While that thread waits for other threads, its time is attributed to these: to the ones that compute, otherwise to
+    the ones inside the program's code. Without samples, regions are used instead of functions. If most of the time is
+    outside the program's code (an installed tool), packages count as own code, then the standard library.
     """
     trace = context.trace
     if len(trace.python_samples) == 0:
@@ -223,7 +223,7 @@ def host_time(context: Context) -> HostTime:
 
 
 def _times(context: Context, stacks: _Stacks, spans: tuple[Array, Array]) -> dict[int, tuple[float, float]]:
-    """The time by row of ``trace.stacks``, and how much of it was on a CPU."""
+    """Time and CPU time by row of ``trace.stacks``."""
     samples, main = context.trace.python_samples, context.main_thread
     known = (samples.stack < len(context.trace.stacks)) & (samples.duration_ns > 0)
     rows = np.flatnonzero(known & (samples.thread == main))
@@ -252,7 +252,7 @@ def _paired(times: dict[int, float], cpu: dict[int, float]) -> list[tuple[tuple[
 
 
 def waits_for_threads(context: Context, spans: tuple[Array, Array]) -> bool:
-    """Whether the thread that takes the steps waits for others by its own will in most of these spans."""
+    """Whether the thread that takes the steps is in a join, wait or idle event loop for most of these spans."""
     stacks = _Stacks(context.trace)
     times = stacks_in(context.trace, [context.main_thread], *spans, "duration_ns")
     waited = sum(time for row, time in times.items() if stacks.waits(row) or stacks.idles(row))
@@ -260,7 +260,7 @@ def waits_for_threads(context: Context, spans: tuple[Array, Array]) -> bool:
 
 
 def _within(spans: tuple[Array, Array], begins: Array, ends: Array) -> tuple[Array, Array]:
-    """Where the latter are in the former; both in order and apart."""
+    """The intersections of two lists of disjoint, sorted spans."""
     first = np.searchsorted(spans[1], begins, side="right")
     count = np.maximum(np.searchsorted(spans[0], ends, side="left") - first, 0)
     each = np.repeat(np.arange(len(begins)), count)
@@ -271,16 +271,17 @@ def _within(spans: tuple[Array, Array], begins: Array, ends: Array) -> tuple[Arr
 def _work_meanwhile(
     stacks: _Stacks, others: Array, begins: Array, ends: Array
 ) -> tuple[float, dict[int, tuple[float, float]]]:
-    """How much of these spans other threads fill with work, and their rows: looked at in pieces of `_PIECE_NS`.
+    """Attributes these spans to other threads: the attributed ns, and ns and CPU ns by row of ``trace.stacks``.
 
-    Where some computed, the time is divided among these by their time on a CPU; else among those in the program.
+    Each piece of `_PIECE_NS` is divided among the threads that compute, by CPU time; if none does, among the threads in
+    own code.
     """
     samples = stacks.trace.python_samples
     starts, lasted = samples.start_ns[others], samples.duration_ns[others].astype(np.int64)
     stack, busy = samples.stack[others].astype(np.int64), np.minimum(samples.cpu_ns[others] / lasted, 1.0)
     is_own = {row: stacks.known(row).own >= 0 and not stacks.waits(row) for row in np.unique(stack).tolist()}
     own = np.array([is_own[row] for row in stack.tolist()], bool)
-    # The spans cut into pieces, then each row with each piece that it overlaps.
+    # Cut the spans into pieces, then pair each sample with each piece it overlaps.
     counts = np.maximum(-(-(ends - begins) // _PIECE_NS), 1)
     span = np.repeat(np.arange(len(begins)), counts)
     number = np.arange(len(span)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -299,7 +300,7 @@ def _work_meanwhile(
     totals = np.bincount(piece, weights, len(span))
     parts = weights * ((piece_ends - piece_starts) / np.maximum(totals, 1.0))[piece]
     times = np.bincount(stack[row], parts)
-    # What computes is on a CPU, also where several take turns.
+    # A piece with computing threads counts as CPU time, even if they take turns (GIL).
     cpu = np.bincount(stack[row], parts * np.where(is_busy[piece], 1.0, busy[row]))
     filled = float((piece_ends - piece_starts)[totals > 0].sum())
     return filled, {each: (float(times[each]), float(cpu[each])) for each in np.flatnonzero(times).tolist()}
@@ -308,7 +309,7 @@ def _work_meanwhile(
 def _add(
     stacks: _Stacks, sums: defaultdict[tuple[int, int, int], _Sum], row: int, time_ns: float, cpu_ns: float
 ) -> None:
-    """Adds a time to each own line on a stack; of a function that calls itself, to the innermost of its lines."""
+    """Adds a time to each own line on a stack. A recursive function gets it once, at its innermost line."""
     frame = stacks.known(row)
     called = frame.below if frame.below >= 0 else row
     own, inner, is_direct = frame.own, None, False
@@ -334,7 +335,10 @@ def _add(
 
 
 def _functions(stacks: _Stacks, times: dict[int, tuple[float, float]], least_ns: float) -> list[OwnFunction]:
-    """The own functions with at least so much time, the longest first; ones that others called are in these alone."""
+    """The own functions with at least `least_ns`, the longest first.
+
+    Functions that are mostly called by another one are among its `inner`.
+    """
     sums: defaultdict[tuple[int, int, int], _Sum] = defaultdict(_Sum)
     for row, (time_ns, cpu_ns) in times.items():
         _add(stacks, sums, row, time_ns, cpu_ns)
@@ -388,10 +392,10 @@ def _by_time(times: dict[T, float]) -> list[tuple[T, float]]:
 
 
 class CalledNames:
-    """What the program called where samples have it in a function of its own: a function that is written in C.
+    """Names the C function that an own function was calling at a sample.
 
-    Its name is in the bytecode before the instruction of the call. The bytecode is compiled from the source again, by
-    the version of Python that ran it, if the source did not change since the recording began.
+    The name is in the bytecode before the call instruction. The bytecode is compiled again from the source, if this is
+    the same version of Python and the source did not change since the recording began.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -400,7 +404,7 @@ class CalledNames:
         self._codes: dict[str, list[CodeType]] = {}
 
     def of(self, row: int) -> str:
-        """The name for a row of ``trace.stacks``, as "df.sort_values" or "time.sleep"; "" where nothing was called."""
+        """The name for a row of ``trace.stacks``, as "df.sort_values" or "time.sleep"; "" if nothing was called."""
         stacks = self._trace.stacks
         instruction, line = int(stacks.instruction[row]), int(stacks.line[row])
         if instruction == NONE or not self._is_known:
@@ -443,11 +447,10 @@ def _lines_at(code: CodeType, offset: int) -> list[int | None]:
 
 
 def _called(code: CodeType, offset: int) -> str:
-    """The name of what the call instruction at this offset calls; "" where it is none or the name is not written.
+    """The name that the call instruction at this offset calls; "" if it is no call or calls no name.
 
-    Before a call there are on the stack: the callable, what it is bound to (from Python 3.11 on always a place), its
-    arguments. Going back from the call, the instruction that made the callable is the last one before which the stack
-    was lower than that.
+    The stack before a call holds the callable, `self` (since Python 3.11 always a slot) and the arguments. Going back
+    from the call, the last instruction before which the stack was lower is the one that pushed the callable.
     """
     instructions = [each for each in dis.get_instructions(code) if each.offset <= offset]
     call = instructions.pop() if instructions else None
@@ -470,11 +473,11 @@ def _called(code: CodeType, offset: int) -> str:
 
 
 def _name_made(instructions: list[dis.Instruction]) -> str:
-    """The name that these instructions look up first: "df.apply"; of the result of another call its last part."""
+    """The name that these instructions look up first: "df.apply". Of another call's result the last attribute."""
     if instructions and instructions[0].opname == "PUSH_NULL":
         instructions = instructions[1:]
     names: list[str] = []
-    height = base = 0  # of the stack, and where what the names stand for is its top
+    height = base = 0  # of the stack; `base`: with the value of `names` on top
     for each in instructions:
         before, height = height, height + dis.stack_effect(each.opcode, each.arg, jump=False)
         if before == 0 and each.opname.startswith("LOAD_"):
@@ -488,7 +491,7 @@ def _name_made(instructions: list[dis.Instruction]) -> str:
 
 
 def _region_time(context: Context) -> HostTime:
-    """The program's regions with much of the time, without those of which a region inside has almost all."""
+    """The program's regions with much of the time. A region is left out if one inside it has almost all of its time."""
     trace, thread = context.trace, context.main_thread
     regions, paths = trace.regions, trace.paths
     starts, ends = joined(context.host_steps.start_ns, context.host_steps.end_ns)
@@ -523,7 +526,7 @@ def _region_time(context: Context) -> HostTime:
 
 
 def region_of(context: Context, function: OwnFunction) -> str | None:
-    """The innermost region of the program that encloses most of a function's time; None without."""
+    """The innermost region that encloses most of a function's time; None if there is none."""
     trace, thread = context.trace, context.main_thread
     samples, regions, paths = trace.python_samples, trace.regions, trace.paths
     rows = np.flatnonzero((samples.thread == thread) & np.isin(samples.stack, list(function.stacks)))

@@ -226,7 +226,7 @@ def _python(context: Context) -> Iterator[Cause]:
 
 
 def _own_code(context: Context) -> Iterator[Cause]:
-    """Without GPU work no model says what a change would save: the functions with much of the time are named."""
+    """Names the own functions with much of the time. Without GPU work no model predicts savings."""
     if context.device is not None:
         return
     wall_ns = max(context.once(host_time).wall_ns, 1)
@@ -266,7 +266,7 @@ def _text_of(context: Context, where: Where) -> str:
 
 
 def _advice(function: OwnFunction, text: str, no_cpu: float) -> str:
-    """By what the function calls most, and by its line; `no_cpu`: the share of the time without a CPU for it."""
+    """Advice by the function's main callee and its line. `no_cpu`: share of the time spent waiting for a CPU."""
     called = function.calls[0][0] if function.calls else ""
     for pattern, advice in _ADVICE:
         if re.search(pattern, called) or (not called and re.search(pattern, text)):
