@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.disturbances import least_disturbed
 from gpuscope import _core
 
 pytestmark = pytest.mark.skipif(not _core.knows_stacks(), reason="frames are not known in this version of Python")
@@ -265,6 +266,7 @@ def diagnose(folder: Path, *target: str) -> dict:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+@least_disturbed
 def test_the_line_that_takes_the_time_is_named_first(name, tmp_path):
     called, text = PROGRAMS[name]
     script = tmp_path / "program.py"
@@ -294,6 +296,7 @@ def write(tmp_path: Path, text: str) -> Path:
     return script
 
 
+@least_disturbed
 def test_a_program_that_ends_at_once_is_too_short(tmp_path):
     write(tmp_path, "pass\n")
     found = diagnose(tmp_path, "program.py")
@@ -301,6 +304,7 @@ def test_a_program_that_ends_at_once_is_too_short(tmp_path):
     assert any("the run was too short" in doubt for doubt in found["doubts"])
 
 
+@least_disturbed
 def test_a_program_that_only_waits_for_its_event_loop_is_fine(tmp_path):
     write(tmp_path, "import asyncio\nasyncio.run(asyncio.sleep(0.5))\n")
     found = diagnose(tmp_path, "program.py")
@@ -308,17 +312,20 @@ def test_a_program_that_only_waits_for_its_event_loop_is_fine(tmp_path):
     assert found["host_times"]["event loop with nothing to do"] > 0.5
 
 
+@least_disturbed
 def test_code_that_was_given_as_text_has_lines_and_names(tmp_path):
     found = diagnose(tmp_path, "-c", "import time\nfor _ in range(5):\n    time.sleep(0.1)")
     assert found["findings"][0]["title"] == "the script (<string>:3): time.sleep"
 
 
+@least_disturbed
 def test_code_that_the_program_executes_has_lines(tmp_path):
     write(tmp_path, f"exec(compile({BUSY + 'busy()'!r}, '<string>', 'exec'))")
     found = diagnose(tmp_path, "program.py")
     assert found["findings"][0]["title"].startswith("busy (<string>:")
 
 
+@least_disturbed
 def test_an_archive_has_lines(tmp_path):
     with zipfile.ZipFile(tmp_path / "app.pyz", "w") as archive:
         archive.writestr("__main__.py", BUSY + "busy()\n")
@@ -327,6 +334,7 @@ def test_an_archive_has_lines(tmp_path):
 
 
 @pytest.mark.parametrize("change", ["os.remove(__file__)", "open(__file__, 'w').write('# other\\n' * 9)"])
+@least_disturbed
 def test_a_source_that_changed_or_vanished_keeps_its_lines_and_shows_no_text(change, tmp_path):
     write(tmp_path, BUSY + f"busy()\nimport os\n{change}\n")
     first = diagnose(tmp_path, "program.py")["findings"][0]
@@ -334,6 +342,7 @@ def test_a_source_that_changed_or_vanished_keeps_its_lines_and_shows_no_text(cha
     assert not any(fact.startswith("source ") for fact in first["evidence"])
 
 
+@least_disturbed
 def test_five_hundred_threads_that_sleep_are_one_line(tmp_path):
     text = """
     import threading
@@ -353,6 +362,7 @@ def test_five_hundred_threads_that_sleep_are_one_line(tmp_path):
     assert found["findings"][0]["where"][0]["line"] == number_of(text)
 
 
+@least_disturbed
 def test_a_recursion_of_ten_thousand_calls_is_one_function(tmp_path):
     text = """
     import sys
