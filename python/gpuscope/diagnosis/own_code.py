@@ -34,7 +34,6 @@ LISTED = 0.05
 _MOST, _ALL = 0.8, 0.9
 _MOST_KNOWN = 0.5
 _PIECE_NS = 10_000_000
-_COLUMNS = ("duration_ns", "cpu_ns")
 _IMPORT_SYSTEM = "<frozen importlib"
 _COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
 # Where a thread of Python waits for others: file and function.
@@ -229,10 +228,9 @@ def _times(context: Context, stacks: _Stacks, spans: tuple[Array, Array]) -> dic
     rows = np.flatnonzero(known & (samples.thread == main))
     waits = {row: stacks.waits(row) or stacks.idles(row) for row in np.unique(samples.stack[rows]).tolist()}
     waiting = np.array([waits[row] for row in samples.stack[rows].tolist()], bool)
-    times = {
-        row: (time, cpu_ns)
-        for (row, time), cpu_ns in _paired(*(stacks_in(context.trace, [main], *spans, each) for each in _COLUMNS))
-    }
+    on_cpu = stacks_in(context.trace, [main], *spans, "cpu_ns")
+    lasted = stacks_in(context.trace, [main], *spans, "duration_ns")
+    times = {row: (time, on_cpu.get(row, 0.0)) for row, time in lasted.items()}
     others = np.flatnonzero(known & (samples.thread != main))
     if not waiting.any() or len(others) == 0:
         return times
@@ -245,10 +243,6 @@ def _times(context: Context, stacks: _Stacks, spans: tuple[Array, Array]) -> dic
         before = found.get(row, (0.0, 0.0))
         found[row] = before[0] + time * most, before[1] + cpu_ns * most
     return found
-
-
-def _paired(times: dict[int, float], cpu: dict[int, float]) -> list[tuple[tuple[int, float], float]]:
-    return [(each, cpu.get(each[0], 0.0)) for each in times.items()]
 
 
 def waits_for_threads(context: Context, spans: tuple[Array, Array]) -> bool:

@@ -109,7 +109,7 @@ def _lock(context: Context) -> Iterator[Cause]:
     threads = context.threads_of(pieces)
     others = set(np.unique(trace.python_samples.thread).tolist()) - threads
     spans = idle.start_ns[pieces], idle.end_ns[pieces]
-    if context.device is None and waits_for_threads(context, joined(*_lock_spans(context))):
+    if context.device is None and waits_for_threads(context, joined(*lock_waits(trace, context.main_thread))):
         return  # it has nothing else to do: `host_time` counts what they compute
     ran = context.sampled_places(others, *spans, "cpu_ns")[:1]
     waited = context.sampled_places(threads, *spans)[:1]
@@ -123,10 +123,6 @@ def _lock(context: Context) -> Iterator[Cause]:
         {words: str(where) for words, where in zip(("while there ran", "at"), found, strict=False) if where},
         places(*found),
     )
-
-
-def _lock_spans(context: Context) -> Spans:
-    return lock_waits(context.trace, context.main_thread)
 
 
 def _waiting(
