@@ -43,15 +43,15 @@ class CallPaths {
   const store::Regions& regions_;
 };
 
-/// What each region came to: one entry a row of the region table, times in ns, memory in bytes.
+/// Totals of each region: one entry for each row of the region table, times in ns, memory in bytes.
 ///
-/// Self time is that in which a region was open, and nothing that was opened inside it on its thread: no region, which
-/// may outlast it, no region of a task that was created in it, and no driver call. Start/end ranges (kAsync) overlap
-/// whatever runs beside them: they have no self time, no GPU work and no memory. GPU work and memory of a region are
-/// those of it and of regions inside, as long as it is open: what one that outlasts it launches later is not its.
+/// Self time: the region is open, and nothing opened inside it on its thread is (a region, a region of a task created
+/// in it, a driver call). A region inside may outlast it. GPU work and memory include those of regions inside, until
+/// the region ends: later launches of a region that outlasts it do not count. Start/end ranges (kAsync) overlap other
+/// work: they have no self time, no GPU work and no memory.
 ///
-/// An operator that only calls another overload of its name is counted once, as torch.profiler does: `counted_as`. So
-/// is a call of a coroutine or generator that ran in several parts: as its first, which has the time of all in
+/// An operator that only calls another overload of its name is counted once, as in torch.profiler: `counted_as`. A call
+/// of a coroutine or generator that ran in several parts is counted as its first part, with the time of all in
 /// `ran_ns`.
 struct Instances {
   std::vector<int64_t> self_cpu_ns;

@@ -69,8 +69,8 @@ class PmSampler {
   PmSampler(const PmSampler&) = delete;
   PmSampler& operator=(const PmSampler&) = delete;
 
-  /// Starts, or goes on. The object is made anew after a loss, with twice the interval up to 1 ms, and once where CUPTI
-  /// refuses, as it did after a stop (error 999, H100, CUPTI 13.0).
+  /// Starts or continues. After a loss the object is made anew with twice the interval, up to 1 ms. It is also made
+  /// anew once if CUPTI refuses to start, as it did after a stop (error 999, H100, CUPTI 13.0).
   void start();
   void stop();  // or stays so
   /// Stops, and gives the counters back; it cannot be started again.
@@ -81,9 +81,9 @@ class PmSampler {
   /// than the others; that one takes an image that was cleared. False where some was lost: nothing is decoded any more
   /// until the next start.
   ///
-  /// CUPTI decodes what is written meanwhile, too, and where an image is full before it has come to the end it loses
-  /// its place, and hands out samples of the beginning from then on (H100, CUPTI 13.0). A full image is a loss,
-  /// therefore, and so are samples that do not follow upon one another; these are not taken.
+  /// CUPTI also decodes samples written during the call. If an image is full before the end, CUPTI loses its place and
+  /// hands out samples of the beginning from then on (H100, CUPTI 13.0). So a full image counts as a loss. Samples that
+  /// do not follow upon one another are a loss, too, and are not taken.
   bool decode(Decoded& into);
   /// That an image has room for.
   static std::size_t samples_of_image() noexcept;
