@@ -178,10 +178,10 @@ class Loop:
         self._add("thread_wait", start_ns=self.now, duration_ns=time, cpu_ns=0, wait_ns=time, thread=thread)
         self.now += time
 
-    def sampled(self, since: int, on_cpu: float, thread: int = 0) -> None:
-        """A thread was seen at the line that is set, from a moment until now, for this share of it on a CPU."""
+    def sampled(self, since: int, on_cpu: float, thread: int = 0, looks: int = 1) -> None:
+        """So many looks saw a thread at the line that is set, from a moment until now, for this share on a CPU."""
         time = self.now - since
-        row = {"start_ns": since, "duration_ns": time, "cpu_ns": int(on_cpu * time), "count": 1}
+        row = {"start_ns": since, "duration_ns": time, "cpu_ns": int(on_cpu * time), "count": looks}
         self._add("python_sample", **row, stack=self._stack, thread=thread)
 
     def process(self, since: int, on_cpu: float, *, wait: float = 0.0, read: int = 0, process: int = 4243) -> None:

@@ -151,7 +151,7 @@ def running_ns(trace: Trace, rows: Array, starts: Array, ends: Array) -> Array:
     return total
 
 
-def _seen(trace: Trace, rows: Array) -> Spans:
+def spans_seen(trace: Trace, rows: Array) -> Spans:
     """From when to when threads were where these rows of ``trace.python_samples`` have them, as near as can be told.
 
     A row begins with the last look that found the thread elsewhere, and it went from there before the first look of the
@@ -196,7 +196,7 @@ def stacks_in(trace: Trace, threads: Iterable[int], starts: Array, ends: Array, 
     rows = np.flatnonzero(np.isin(samples.thread, list(threads)) & (samples.duration_ns > 0))
     if len(rows) == 0 or len(starts) == 0:
         return {}
-    shared = covered_ns(starts, ends, *_seen(trace, rows)) / samples.duration_ns[rows] * samples[column][rows]
+    shared = covered_ns(starts, ends, *spans_seen(trace, rows)) / samples.duration_ns[rows] * samples[column][rows]
     stacks = samples.stack[rows]
     totals = np.bincount(stacks, shared)
     return {int(stack): float(totals[stack]) for stack in np.flatnonzero(totals > 0)}

@@ -17,7 +17,7 @@ import numpy as np
 
 from gpuscope.analysis.rows import ANNOTATIONS, STEP
 from gpuscope.diagnosis.context import Context, Where, joined
-from gpuscope.diagnosis.host_waits import stacks_in
+from gpuscope.diagnosis.host_waits import spans_seen, stacks_in
 from gpuscope.diagnosis.steps import Array, covered_ns
 from gpuscope.memory.call_stacks import is_program, is_standard, unix_path
 from gpuscope.system import bytecode_version
@@ -245,9 +245,39 @@ def _times(context: Context, stacks: _Stacks, spans: tuple[Array, Array]) -> dic
     return found
 
 
+def _own_stacks(context: Context) -> _Stacks:
+    return _Stacks(context.trace)
+
+
+def functions_in(context: Context, threads: set[int], spans: tuple[Array, Array], least_ns: float) -> list[OwnFunction]:
+    """The own functions with at least `least_ns` on these threads in disjoint, sorted spans; the longest first."""
+    stacks = context.once(_own_stacks)
+    on_cpu = stacks_in(context.trace, threads, *spans, "cpu_ns")
+    times = {
+        row: (time, on_cpu.get(row, 0.0))
+        for row, time in stacks_in(context.trace, threads, *spans, "duration_ns").items()
+        if stacks.known(row).own >= 0
+    }
+    return _functions(stacks, times, least_ns)
+
+
+def spans_of(context: Context, function: OwnFunction, threads: set[int], spans: tuple[Array, Array]) -> Array:
+    """When samples saw a function on these threads in these spans: rows of thread, start and end in ns."""
+    samples = context.trace.python_samples
+    found = [np.zeros((0, 3), np.int64)]
+    rows = np.flatnonzero(np.isin(samples.thread, list(threads)) & (samples.duration_ns > 0))
+    starts, ends = spans_seen(context.trace, rows)
+    is_there = np.isin(samples.stack[rows], list(function.stacks))
+    for thread in sorted(threads):
+        here = is_there & (samples.thread[rows] == thread)
+        begins, until = _within(spans, *joined(starts[here], ends[here]))
+        found.append(np.stack([np.full(len(begins), thread), begins, until], axis=1))
+    return np.concatenate(found)
+
+
 def waits_for_threads(context: Context, spans: tuple[Array, Array]) -> bool:
     """Whether the thread that takes the steps is in a join, wait or idle event loop for most of these spans."""
-    stacks = _Stacks(context.trace)
+    stacks = context.once(_own_stacks)
     times = stacks_in(context.trace, [context.main_thread], *spans, "duration_ns")
     waited = sum(time for row, time in times.items() if stacks.waits(row) or stacks.idles(row))
     return 2 * waited > sum(times.values())

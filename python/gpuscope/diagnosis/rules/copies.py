@@ -311,19 +311,24 @@ def _needless(
     size = float(context.column("memcpy", "bytes", work).sum())
     length = (pieces.end_ns - pieces.start_ns).astype(np.float64)
     most = np.zeros(len(pieces))
-    spans = [host_edit(context, before, HOST).host_spans]
+    since, until = pieces.start_ns[before], pieces.end_ns[before]
+    if made is not None:  # only what creates the data, not what the thread did before
+        begun = np.zeros(len(context.duration_ns), np.int64)
+        begun[work] = made[:, 1]
+        since = np.clip(begun[pieces.next[before]], since, until)
+    most[before] = until - since
+    spans = [made] if made is not None else [host_edit(context, before, HOST).host_spans]
     if made is not None and after is not None:
         most[after] = length[after] * share
         later = host_edit(context, np.setdiff1d(after, before)).host_spans
         later[:, 2] = later[:, 1] + ((later[:, 2] - later[:, 1]) * share).astype(np.int64)
-        spans += [made, later]
+        spans.append(later)
     # The host no longer waits for the copies.
     calls = context.work_launch[work]
     waits = np.union1d(calls[calls >= 0], _waiting_for(context, work))
     ahead = claim_of(context, np.flatnonzero(np.isin(pieces.drain, waits)))
     if ahead.most_ns is not None:
         most[ahead.pieces] = np.maximum(most[ahead.pieces], ahead.most_ns)
-    most[before] = length[before]
     claimed = np.flatnonzero(most)
     edit = Edit(unwaited=waits, host_spans=np.concatenate(spans), copies=rows, copy_factors=np.zeros(len(rows)))
     evidence = {"": f"{format_bytes(size / len(context.steps))} a step"}

@@ -10,17 +10,26 @@ from dataclasses import replace
 import numpy as np
 
 from gpuscope._core import CallKind
-from gpuscope.diagnosis.claims import Claim, host_edit, late_claim
+from gpuscope.diagnosis.claims import HOST, Claim, host_edit, late_claim
 from gpuscope.diagnosis.context import Context, Where, joined
 from gpuscope.diagnosis.findings import OWN_CODE, percent
 from gpuscope.diagnosis.host_waits import DEEPEST
 from gpuscope.diagnosis.idle import IdleCause, causes_of_paths, function_rows, overheads_of_thread
-from gpuscope.diagnosis.own_code import MUCH, OwnFunction, host_time, region_of, source_lines
+from gpuscope.diagnosis.own_code import (
+    MUCH,
+    OwnFunction,
+    functions_in,
+    host_time,
+    region_of,
+    source_lines,
+    spans_of,
+)
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, count_of, places
 from gpuscope.diagnosis.rules.waits import claim_of, drained
-from gpuscope.diagnosis.steps import WHOLE_RUN, Array, covered_ns
+from gpuscope.diagnosis.steps import WHOLE_RUN, Array, count_before, covered_ns
 from gpuscope.memory.call_stacks import is_program
+from gpuscope.trace import number_of
 from gpuscope.units import format_digits, format_seconds
 
 _FUNCTION = re.compile(r"^(?P<file>[^<].*)\((?P<line>\d{1,9})\): (?P<function>.+)$")
@@ -63,6 +72,8 @@ _ADVICE = (
 )
 _COLLECTS, _IMPORTS = re.compile(r"\bcollect\("), re.compile(r"(import|from)\s")
 _COMPUTING = "make it faster (vectorize it, keep results, compiled code), or divide it among processes"
+_INTERVALS = 2  # of sampling that a pause lasts, for samples to say how it is divided
+_PREFETCH = "it waits most of this time: prefetch what it waits for with a DataLoader or a thread"
 _WAITING = "it waits most of this time: do other work meanwhile, on threads or with asyncio"
 
 
@@ -128,7 +139,7 @@ def _files(context: Context) -> Iterator[Cause]:
     if len(pieces) == 0:
         return
     rows = _functions_of(context, IdleCause.FILES, pieces)
-    spans = _spans(context, rows)
+    spans = _with_library(context, _spans(context, rows))
     spent = context.pieces.cause_ns[IdleCause.FILES, pieces]
     lines = context.lines(context.pieces.launch[pieces], spent)[:1]
     inside = _functions(context, pieces)
@@ -197,7 +208,11 @@ def _loading(context: Context) -> Iterator[Cause]:
 
 
 def _python(context: Context) -> Iterator[Cause]:
-    """Pauses of the launching thread that are longer than launching takes, by the place that they end at."""
+    """Pauses of the launching thread that are longer than launching takes.
+
+    They are divided among the own functions that samples saw, if pauses last several sampling intervals; otherwise by
+    the place that they end at.
+    """
     if context.device is None:
         return
     causes = (IdleCause.HOST_CODE, IdleCause.FRAMEWORK)
@@ -206,6 +221,10 @@ def _python(context: Context) -> Iterator[Cause]:
     most = 2 * spent > context.pieces.end_ns[pieces] - context.pieces.start_ns[pieces]
     pieces, spent = pieces[most], spent[most]
     if len(pieces) == 0:
+        return
+    by_function = list(_own_pauses(context, pieces))
+    if by_function:
+        yield from by_function
         return
     for where, group in context.lines(context.pieces.launch[pieces], spent)[:_MOST_LINES]:
         rows = pieces[group]
@@ -225,6 +244,30 @@ def _python(context: Context) -> Iterator[Cause]:
         )
 
 
+def _own_pauses(context: Context, pieces: Array) -> Iterator[Cause]:
+    """These pauses by own function. The time of a function is that of the samples which saw it.
+
+    A pause begins with the end of the thread's last call, before the GPU was idle: without it the thread is ahead by
+    all of it.
+    """
+    idle, api, threads = context.pieces, context.trace.api, context.threads_of(pieces)
+    since, until, calls = idle.start_ns[pieces], idle.end_ns[pieces], idle.launch[pieces]
+    known = np.flatnonzero(calls >= 0)
+    until[known] = np.clip(api.start_ns[calls[known]], since[known], until[known])
+    before = context.call_before[calls[known]]
+    known, before = known[before >= 0], before[before >= 0]
+    since[known] = np.minimum(since[known], api.start_ns[before] + api.duration_ns[before])
+    if (until - since).mean() < _INTERVALS * number_of(context.trace.info, "samples.interval_ns"):
+        return
+    spans = joined(since, until)
+    for function in functions_in(context, threads, spans, LEAST * context.wall_ns)[:_MOST_LINES]:
+        seen = spans_of(context, function, threads, spans)
+        most = covered_ns(*joined(seen[:, 1], seen[:, 2]), since, until)
+        title, where, evidence, advice = _described(context, function, context.wall_ns)
+        claim = Claim(pieces, HOST, most.astype(np.float64))
+        yield Cause(f"{title} keeps the GPU waiting", advice, claim, Edit(host_spans=seen), where, evidence)
+
+
 def _own_code(context: Context) -> Iterator[Cause]:
     """Names the own functions with much of the time. Without GPU work no model predicts savings."""
     if context.device is not None:
@@ -233,30 +276,36 @@ def _own_code(context: Context) -> Iterator[Cause]:
     for function in context.once(host_time).functions:
         if function.time_ns < MUCH * wall_ns:
             break
-        called, called_ns = function.calls[0] if function.calls else ("", 0.0)
-        names_it = called and called != function.where.function and called_ns >= MUCH * function.time_ns
-        title = f"{function.name}: {called}" if names_it else function.name
-        evidence = {"": format_seconds(function.time_ns / len(context.steps) / 1e9)}
-        evidence[""] += " a step" if context.steps.source != WHOLE_RUN else ""
-        evidence |= {name: percent(time / wall_ns) for name, time in function.calls[:2] if name and 20 * time > wall_ns}
-        is_most = bool(function.lines) and function.lines[0][1] >= _MOST_OF_IT * function.time_ns
-        more = [(f"line {line}", time) for line, time in function.lines[is_most:_MOST_LINES]]
-        evidence |= {name: percent(time / wall_ns) for name, time in more if 20 * time > wall_ns}
-        evidence |= {f"in {each.name}": percent(each.time_ns / wall_ns) for each in function.inner}
-        if function.stacks:
-            evidence["on a CPU"] = percent(min(function.cpu_ns / function.time_ns, 1.0))
-        where = (
-            function.where
-            if (region := region_of(context, function)) is None
-            else replace(function.where, region=region)
-        )
-        text = _text_of(context, where)
-        if text:
-            evidence["source"] = text
-        advice = _advice(function, text, float(context.pieces.cause_ns[IdleCause.CPU_WAIT].sum()) / wall_ns)
-        yield Cause(
-            title, advice, Claim(), where=(where,), evidence=evidence, share=min(function.time_ns / wall_ns, 1.0)
-        )
+        title, where, evidence, advice = _described(context, function, wall_ns)
+        share = min(function.time_ns / wall_ns, 1.0)
+        yield Cause(title, advice, Claim(), where=where, evidence=evidence, share=share)
+
+
+def _described(
+    context: Context, function: OwnFunction, wall_ns: int
+) -> tuple[str, tuple[Where, ...], dict[str, str], str]:
+    """The title, place, evidence and advice of a finding about an own function."""
+    called, called_ns = function.calls[0] if function.calls else ("", 0.0)
+    names_it = called and called != function.where.function and called_ns >= MUCH * function.time_ns
+    title = f"{function.name}: {called}" if names_it else function.name
+    evidence = {"": format_seconds(function.time_ns / len(context.steps) / 1e9)}
+    evidence[""] += " a step" if context.steps.source != WHOLE_RUN else ""
+    evidence |= {name: percent(time / wall_ns) for name, time in function.calls[:2] if name and 20 * time > wall_ns}
+    is_most = bool(function.lines) and function.lines[0][1] >= _MOST_OF_IT * function.time_ns
+    more = [(f"line {line}", time) for line, time in function.lines[is_most:_MOST_LINES]]
+    evidence |= {name: percent(time / wall_ns) for name, time in more if 20 * time > wall_ns}
+    evidence |= {f"in {each.name}": percent(each.time_ns / wall_ns) for each in function.inner}
+    if function.stacks:
+        evidence["on a CPU"] = percent(min(function.cpu_ns / function.time_ns, 1.0))
+    region = region_of(context, function)
+    where = function.where if region is None else replace(function.where, region=region)
+    text = _text_of(context, where)
+    if text:
+        evidence["source"] = text
+    advice = _advice(function, text, float(context.pieces.cause_ns[IdleCause.CPU_WAIT].sum()) / wall_ns)
+    if context.device is not None and advice == _WAITING:
+        advice = _PREFETCH
+    return title, (where,), evidence, advice
 
 
 def _text_of(context: Context, where: Where) -> str:
@@ -365,6 +414,25 @@ def _spans(context: Context, rows: Array) -> Array:
         starts, ends = joined(functions.start_ns[here], functions.start_ns[here] + functions.duration_ns[here])
         spans.append(np.stack([np.full(len(starts), thread), starts, ends], axis=1))
     return np.concatenate(spans)
+
+
+def _with_library(context: Context, spans: Array) -> Array:
+    """These spans, each with the library call of the program around it that is mostly they: all of a `torch.save`.
+
+    A library call that launches kernels is left out.
+    """
+    functions, library = context.trace.python_functions, context.library_calls
+    found = [spans[:0]]
+    for thread in np.unique(spans[:, 0]).tolist():
+        own = joined(*spans[spans[:, 0] == thread, 1:].T)
+        calls = library[functions.thread[library] == thread]
+        starts, ends = functions.start_ns[calls], functions.start_ns[calls] + functions.duration_ns[calls]
+        launches = context.launches_of(thread)
+        is_around = count_before(launches, starts, equal=False) == count_before(launches, ends, equal=False)
+        is_around &= 2 * covered_ns(*own, starts, ends) > ends - starts
+        starts, ends = joined(np.append(own[0], starts[is_around]), np.append(own[1], ends[is_around]))
+        found.append(np.stack([np.full(len(starts), thread), starts, ends], axis=1))
+    return np.concatenate(found)
 
 
 def _in_steps(context: Context, count: int) -> str:

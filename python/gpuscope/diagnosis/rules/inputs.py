@@ -13,6 +13,7 @@ from gpuscope.diagnosis.claims import HOST, Claim
 from gpuscope.diagnosis.context import Context, joined
 from gpuscope.diagnosis.host_waits import NOT_KNOWN, stacks_in
 from gpuscope.diagnosis.idle import IdleCause, causes_of_paths
+from gpuscope.diagnosis.own_code import functions_in
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, places
 from gpuscope.diagnosis.rules.scheduling import lacks
@@ -345,7 +346,10 @@ def _cause(context: Context, waits: Array, title: str, advice: str) -> Cause:
         "the wait takes": f"{format_seconds(mean)} a step",
         "in": trace.string(int(trace.paths.name[trace.regions.path[longest]])),
     }
-    where = places(context.where_of_region(longest))
+    around = context.where_of_region(longest)
+    threads = set(np.unique(trace.regions.thread[waits]).tolist())
+    own = functions_in(context, threads, joined(starts, ends), (ends - starts).sum() / 2)[:1]
+    where = tuple(dict.fromkeys(places(*(function.where for function in own), around)))
     # Without the wait the host would be ahead by its length, which hides the host's work up to the launch.
     waited = pieces.cause_ns[IdleCause.DATA_WAIT, found]
     behind = np.minimum(pieces.sum_of(HOST, found), pieces.start_ns[found] - begun)
