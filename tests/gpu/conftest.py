@@ -37,6 +37,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """With a GPU, `-n auto` runs one test after another: tests that share a GPU disturb each other."""
+    return None if why_no_gpu() else 0
+
+
 @pytest.fixture(autouse=True)
 def _first_gpu() -> Iterator[None]:
     """The first of several GPUs is the current one again: JAX leaves the last one when it first looks for devices."""

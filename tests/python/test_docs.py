@@ -84,7 +84,7 @@ def test_two_commands_set_everything_up():
     commands = [line for block in docs.blocks(README, "sh") for line in block.splitlines()]
     assert len(commands) == 2
     assert "pip install . && .venv/bin/gpuscope demo" in commands[0]
-    assert "pip install '.[test]' && .venv/bin/pytest" in commands[1]
+    assert "pip install '.[test]' && .venv/bin/pytest -n auto" in commands[1]
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
