@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 
+from gpuscope import _core
 from gpuscope.arguments import type_of_option
 from gpuscope.cli import console
 from gpuscope.cli import options as options_of
@@ -19,9 +20,10 @@ from gpuscope.cli.console import Console
 from gpuscope.cli.ends import ENDING, ended_by_signals
 from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument, NotAvailable
 from gpuscope.monitor.gpu_monitor import LONGEST, SHORTEST, GPUMonitor
-from gpuscope.monitor.host import host_snapshot
+from gpuscope.monitor.host import HostState, host_snapshot
 from gpuscope.monitor.layout import FirstFrame, Look
 from gpuscope.monitor.log import SUFFIXES
+from gpuscope.monitor.processes import BY_CPU, LEAST_S, ProcessReader, ProcessRow, process_lines, sorted_rows
 from gpuscope.monitor.programs import programs
 from gpuscope.monitor.rows import Rows
 from gpuscope.monitor.sample import COLUMNS, GpuSample, csv_line, json_line
@@ -29,7 +31,7 @@ from gpuscope.monitor.snapshot import gpu_snapshot
 from gpuscope.paths import as_path
 from gpuscope.results import json_text
 from gpuscope.text import brief
-from gpuscope.units import parse_seconds
+from gpuscope.units import format_share, parse_seconds
 
 _INTERVAL_S = 1.0
 _INTERVAL_OF_PAGE_S = 0.5
@@ -50,7 +52,8 @@ class Monitor:
     description = (
         "On a terminal a page: what each GPU is used for, what holds it back, memory, power, links, processes and the\n"
         "host. Elsewhere, as in a pipe, a row for each GPU and moment. Ctrl-C ends it. On a machine without a GPU the\n"
-        "host is shown. A log of GPUMonitor or of --log is shown again the same way."
+        "host and your processes are shown. A log of GPUMonitor or of --log is shown again the same way, and so is a\n"
+        "recording with samples of GPUs (gpuscope run --device-samples 100ms)."
     )
     examples = (
         "  gpuscope monitor                               the page; ? shows its keys\n"
@@ -191,7 +194,7 @@ def _tell_of_no_gpu(monitor: GPUMonitor) -> None:
 def _moments(monitor: GPUMonitor, count: int | None) -> Iterator[list[GpuSample]]:
     """Samples as they come; of so many moments where a count is given."""
     first: int | None = None
-    moments = 0
+    moments = taken_ns = 0
     while True:
         is_last = count is not None and monitor.cost.rounds >= count  # their samples can be taken by now
         batch: list[GpuSample] = []
@@ -203,11 +206,14 @@ def _moments(monitor: GPUMonitor, count: int | None) -> Iterator[list[GpuSample]
                 yield batch
                 return
             batch.append(sample)
+            taken_ns = sample.time_ns
         if batch:
             yield batch
         if is_last:
             return
-        threading.Event().wait(min(_LONGEST_SLEEP_S, monitor.interval))
+        # Without a GPU a round has one sample, after which none comes for the interval.
+        next_s = (taken_ns - _core.now_ns()) / 1e9 + monitor.interval if monitor.why and taken_ns else 0.0
+        threading.Event().wait(max(next_s, min(_LONGEST_SLEEP_S, monitor.interval)))
 
 
 def _first_moments(samples: Sequence[GpuSample], count: int | None) -> Iterator[GpuSample]:
@@ -230,7 +236,7 @@ def _writer(
     """What writes samples in the form that was asked for; `before` are earlier ones, which are not written."""
     if options.csv:
         out.line(",".join(COLUMNS))
-    rows = Rows(before)
+    rows = Rows(before, None if options.file else ProcessReader().busiest)
     why: dict[int, Mapping[str, str]] = {}
 
     def write(samples: Iterable[GpuSample]) -> None:
@@ -273,11 +279,31 @@ def _show_once(options: argparse.Namespace, out: Console, samples: Sequence[GpuS
 
 def _show_snapshot(options: argparse.Namespace, out: Console) -> None:
     snapshot, host, running = gpu_snapshot(), host_snapshot(), programs()
+    busy, rows = ("", []) if snapshot.gpus else _work_of_host(host)
     if options.json:
-        out.line(json_text(snapshot.to_dict() | {"host": asdict(host), "programs": [*map(asdict, running)]}))
-    else:
-        said = (textwrap.fill(f"program: {program}", _COLUMNS, subsequent_indent="  ") for program in running)
-        out.report("\n".join([f"{snapshot}\n{host}", *said]))
+        facts = snapshot.to_dict() | {"host": asdict(host), "programs": [*map(asdict, running)]}
+        names = ("cpu_ratio", "resident_bytes", "age_s", "parent")
+        processes = [asdict(row.process) | {name: getattr(row, name) for name in names} for row in rows]
+        out.line(json_text(facts if snapshot.gpus else facts | {"processes": processes}))
+        return
+    lines = [str(snapshot), f"{host}{busy}"]
+    lines += [textwrap.fill(f"program: {program}", _COLUMNS, subsequent_indent="  ") for program in running]
+    table = process_lines([(0, row) for row in rows], _COLUMNS, sort=BY_CPU) if rows else []
+    lines += ["".join(text for text, _ in line).rstrip() for line in table]
+    out.report("\n".join(lines))
+
+
+def _work_of_host(host: HostState) -> tuple[str, list[ProcessRow]]:
+    """How much of the CPUs works, and the user's processes, the busiest first: of the next half second."""
+    reader, began_ns = ProcessReader(), _core.monotonic_ns()
+    reader.of_user()
+    threading.Event().wait(LEAST_S)
+    spent_s, passed_s = host_snapshot().machine_cpu_s, (_core.monotonic_ns() - began_ns) / 1e9
+    rows = sorted_rows(reader.of_user(LEAST_S), BY_CPU)
+    if spent_s is None or host.machine_cpu_s is None or not host.machine_cpus:
+        return "", rows
+    share = (spent_s - host.machine_cpu_s) / passed_s / host.machine_cpus
+    return f", CPUs {format_share(min(1.0, share))} busy", rows
 
 
 def _show_page(options: argparse.Namespace, samples: Sequence[GpuSample] | None) -> int:

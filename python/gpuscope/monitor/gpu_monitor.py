@@ -86,40 +86,26 @@ class MonitorCost:
 class GPUMonitor:
     """Samples every GPU of the machine in the background and appends to a file.
 
-    ``with GPUMonitor("gpu.csv", interval=1.0): train()``, or ``start()`` and ``stop()``. Two threads of the core read
-    NVML without Python's GIL: use, memory, power, temperature and clocks at each interval, limits and seconds of
-    throttling once a second, so too the host and what differs seldom (processes) unless that takes more than 0.015 %
-    of a core, or of one for each GPU, each half minute at least, and what takes long (energy, links, errors) as often
-    as both keep to 0.18 %, each minute at least. A file that exists is appended to. On a machine without a GPU the log
-    has this process alone, and `why` says so.
-
-    The first seven columns of a ``.csv`` are those of scripts around nvidia-smi: timestamp (ISO 8601 with zone),
-    gpu_idx, util_pct, mem_used_mb, mem_total_mb (MiB), temp_c, power_w; after them every figure of `GpuState` has its
-    own by name, empty where it is not known. A ``.jsonl`` has an object for each sample of a GPU, without what is not
-    known, and the reasons for that where they are new. Each line says what sampling took until then: share of a core,
-    mean and 99th percentile of a sample, rounds that were skipped, and what is read less often to keep within 0.2 %
-    of a core at 10 Hz and 2 % of the interval (`SamplingCost`).
-
-    A file that cannot be written while the monitor runs, as on a full disk, is warned of once and tried again at each
-    write; the samples wait. A .parquet or .gscope is written by `stop`, from lines that stand in a ``.part`` beside it
-    until then, also of a process that was killed: the next log of that name takes them over. A .gscope has the figures
-    that recordings have (``Trace.device_samples``, ``device_counters``). One thread at a time may start and stop; a
-    forked child samples nothing.
+    ``with GPUMonitor("gpu.csv", interval=1.0): train()``, or ``start()`` and ``stop()`` on one thread at a time.
+    Threads of the core read NVML without Python's GIL. On a machine without a GPU the log has this process only, and
+    `why` says so. A file that cannot be written is warned of once and tried again; the samples wait. A .parquet or
+    .gscope is written by `stop`, from a ``.part`` next to it. Columns, and what is read how often:
+    docs/howto/watch_a_run.md.
 
     Args:
-        log_path: the file, whose name ends with .csv, .jsonl, .ndjson, .gscope or .parquet (which takes pyarrow); None
-            for none.
+        log_path: the file, whose name ends with .csv, .jsonl, .ndjson, .gscope or .parquet (needs pyarrow). An existing
+            one is appended to. None for none.
         interval: seconds between samples, 0.01 to 3600.
 
     Attributes:
         log_path: as given.
         interval: seconds.
-        why: why there is no GPU; empty where there is one, and before the first `start`.
+        why: why there is no GPU; empty if there is one, and before the first `start`.
         error: why the file could not be written at the latest try; empty when it could.
-        hangs: a GPU did not answer when sampling was to end, in a sentence, which `stop` warns of; empty otherwise.
+        hangs: a sentence if a GPU did not answer when sampling was to end; else empty.
 
     Raises:
-        InvalidArgument: the interval or the file's suffix is none of these, or the file has other columns.
+        InvalidArgument: the interval or the file's suffix is not accepted, or the file has other columns.
         NotAvailable: pyarrow is not installed, for a .parquet.
         GpuscopeError: the file cannot be written.
     """
@@ -163,7 +149,7 @@ class GPUMonitor:
         if self._log is not None:
             writer = threading.Thread(target=self._write_on, args=(sampler,), name="gpuscope-monitor", daemon=True)
             try:
-                start_thread(writer, "a monitor's log")
+                start_thread(writer.start, "a monitor's log")
             except NotAvailable:
                 self._sampler = None
                 raise
@@ -312,7 +298,7 @@ class GPUMonitor:
             sampler = self._sampler
             if sampler is None:
                 return
-            new = _samples(sampler, self.cost.stated)
+            new = _samples(sampler, lambda: self.cost.stated)
             self._latest |= {-1 if sample.gpu is None else sample.gpu.index: sample for sample in new}
             if self._log is not None:
                 self._waiting += new
@@ -356,7 +342,9 @@ class GPUMonitor:
         return True
 
 
-def _samples(sampler: _core.GpuSampler, cost: SamplingCost | None = None) -> list[GpuSample]:
+def _samples(sampler: _core.GpuSampler, stated: Callable[[], SamplingCost] | None = None) -> list[GpuSample]:
+    taken = sampler.take()
+    cost = stated() if taken and stated is not None else None
     return [
         GpuSample(
             time_ns=facts["time_ns"],
@@ -370,5 +358,5 @@ def _samples(sampler: _core.GpuSampler, cost: SamplingCost | None = None) -> lis
             cost=cost,
             rare_time_ns=facts["rare_time_ns"],
         )
-        for facts in sampler.take()
+        for facts in taken
     ]

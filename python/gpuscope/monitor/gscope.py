@@ -3,13 +3,14 @@
 
 What NVML told stands in the tables ``device_sample`` and ``device_counter``, in a log as beside a recorded program.
 They have power, clocks, temperature, use, memory, energy and throttled time; of other figures, as those of links and
-of the host, a log of this kind has nothing. GPUs are numbered as NVML has them in a log, as CUDA has them in a
-recording.
+of the host, a log of this kind has nothing. Of a machine without a GPU it has all that other logs have, as a fact.
+GPUs are numbered as NVML has them in a log, as CUDA has them in a recording.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ _REASONS = {
 }
 _NOT_READ = -1
 _MOST_BYTES = 1 << 62
-_IS_LOG = "monitor.log"
+_IS_LOG, _HOST = "monitor.log", "monitor.host"  # the second: rows of other logs
 _SAMPLE_TABLE, _COUNTER_TABLE = "device_sample", "device_counter"
 _NAMES = {table.name: [column.name for column in table.columns] for table in _core.schema()}
 
@@ -73,7 +74,7 @@ def take_lines(lines: Path, path: Path) -> None:
     """
     rows = _Rows(_open_log(path) if path.exists() and path.stat().st_size else None)
     for row in read_lines(lines):
-        if row is not None and row.get("gpu_idx") is not None:
+        if row is not None:
             with contextlib.suppress(
                 TypeError, ValueError, OverflowError, RecursionError
             ):  # a line that no monitor has written
@@ -82,8 +83,10 @@ def take_lines(lines: Path, path: Path) -> None:
         _core.write_gscope(rows.store(), file.write)
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path) -> Iterator[Row | None]:
     """The rows of other logs: one for each moment at which the power of a GPU, or what else is read often, was.
+
+    None stands for those that a file lost when it was cut.
 
     Raises:
         InvalidArgument: it is no recording, or one without samples of GPUs.
@@ -101,11 +104,15 @@ def read_rows(path: Path) -> Iterator[Row]:
             *(devices[column].tolist() for column in ("ordinal", "name", "uuid", "memory_bytes")), strict=True
         )
     }
-    if not len(samples["start_ns"]):
+    info = store.info()
+    is_log = _IS_LOG in info
+    if not is_log and not len(samples["start_ns"]) and "file.truncated_at" not in info:
         raise InvalidArgument(f"path is {str(path)!r}, a recording without samples of GPUs (device_samples=True)")
     import numpy as np  # the page of the monitor has its first frame without
 
-    is_log = _IS_LOG in store.info()
+    if "file.lost_rows" in info:
+        yield None
+    yield from _host_rows(store)
     times = np.concatenate([samples["start_ns"], counters["start_ns"]])
     split = len(samples["start_ns"])
     latest: dict[int, Row] = {}
@@ -149,6 +156,7 @@ class _Rows:
         self._columns: dict[str, dict[str, list[int]]] = {}
         self._devices: dict[int, tuple[str, str, int]] = {}
         self._counted: dict[int, set[int]] = {}
+        self._host = [] if log is None else _host_rows(log)
         for table in (_SAMPLE_TABLE, _COUNTER_TABLE):
             known = log.columns(table) if log is not None else {}
             self._columns[table] = {name: known[name].tolist() if known else [] for name in _NAMES[table]}
@@ -160,6 +168,9 @@ class _Rows:
 
     def add(self, row: Row) -> None:
         """A line of a log; nothing of one that raises."""
+        if row.get("gpu_idx") is None:
+            self._host.append({name: value for name, value in row.items() if isinstance(value, int | float | str)})
+            return
         device, time_ns = int(row["gpu_idx"]), known_time(int(row["time_ns"]))
         if not 0 <= device < MOST_GPUS:
             raise ValueError(device)
@@ -206,7 +217,17 @@ class _Rows:
             "memory_bytes": [size for *_, size in self._devices.values()],
         }
         tables["device"] = {name: np.array(values, np.int64) for name, values in devices.items()}
-        return _core.make_store(tables, strings, [(_IS_LOG, "1"), ("session.mode", "full"), ("session.tier", "cpu")])
+        facts = [(_IS_LOG, "1"), (_HOST, json.dumps(self._host)), ("session.mode", "full"), ("session.tier", "cpu")]
+        return _core.make_store(tables, strings, facts)
+
+
+def _host_rows(log: _core.Store) -> list[Any]:
+    """Of samples without a GPU; None stands for those that are damaged."""
+    try:
+        rows = json.loads(log.info().get(_HOST, "[]"))
+    except (ValueError, RecursionError):
+        rows = None
+    return rows if isinstance(rows, list) else [None]
 
 
 def _converted(row: Row, names: Mapping[str, tuple[str, float]]) -> dict[str, int]:

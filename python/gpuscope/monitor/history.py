@@ -8,12 +8,12 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any
 
 from gpuscope import _core
 from gpuscope.beside import cached_property
-from gpuscope.monitor.counters import Grown, Growth, growth, throttled
+from gpuscope.monitor.counters import HOST_COUNTERS, Grown, Growth, growth, throttled
 from gpuscope.monitor.sample import GpuSample
 from gpuscope.monitor.snapshot import GpuState
 
@@ -128,10 +128,19 @@ class Moment:
         """Its state; None of a machine without a GPU."""
         return self.sample.gpu
 
-    def series(self, name: str, most: int) -> list[float | None]:
-        """A figure over time, the latest `most` values, oldest first."""
-        latest = islice(self.samples, max(0, len(self.samples) - most), None)
-        return [None if sample.gpu is None else getattr(sample.gpu, name) for sample in latest]
+    def series(self, name: str) -> list[float | None]:
+        """A figure of the GPU at each sample, or of the host where there is none: of its counters, growth a second."""
+        if self.gpu is not None:
+            return [None if sample.gpu is None else getattr(sample.gpu, name) for sample in self.samples]
+        if name not in HOST_COUNTERS:
+            return [getattr(sample.host, name) for sample in self.samples]
+        rates: dict[int, float] = {}
+        read = {sample.host_time_ns: getattr(sample.host, name) for sample in self.samples}
+        for (begin_ns, before), (end_ns, after) in pairwise(read.items()):
+            if None not in (before, after) and after >= before and end_ns > begin_ns:
+                rates[end_ns] = (after - before) / (end_ns - begin_ns) * 1e9
+        first_ns = self.samples[0].host_time_ns  # since which there is no growth
+        return [rates.get(sample.host_time_ns) for sample in self.samples if sample.host_time_ns != first_ns]
 
     @property
     def throttled_share(self) -> float | None:

@@ -32,25 +32,25 @@ from gpuscope.monitor.panels import (
     TITLE,
     Line,
     cut,
+    frame_lines,
     gpu_line,
-    gpu_lines,
     gpu_title,
     host_line,
     instance_lines,
     program_lines,
 )
-from gpuscope.monitor.processes import SORTS, ProcessIdentity, ProcessKey, ProcessRow, process_lines
+from gpuscope.monitor.processes import BY_CPU, SORTS, ProcessIdentity, ProcessKey, ProcessRow, process_lines
 from gpuscope.monitor.programs import Program, programs
 from gpuscope.monitor.sample import GpuSample
-from gpuscope.text import one_line
+from gpuscope.text import carried, one_line, wrapped
 
-_FULL_ROWS = 7  # of a GPU with its frame
+_FULL_ROWS, _HOST_ROWS = 7, 5  # of a GPU, and of a host without one, with their frames
+_LEAST_FRAME = 12  # columns
 _LEAST_WIDTH = 78  # of a GPU beside another
 _MOST_WIDTH = 200  # a minute of samples each half second has its graph there
 _MOST_COLUMNS = 4
 _LEAST_PROCESSES = 4  # lines, under GPUs that are shown in full
 _USUAL_PROCESSES = 8  # lines that graphs leave to them
-_HIGHEST_GRAPHS = 10  # lines: drawing takes CPU time by their number
 _MODES = ("auto", "full", "compact")
 _NO_PROCESSES = "processes are not in the log"
 _FIRST_SAMPLE_S = 0.1  # that the first frame waits for
@@ -78,6 +78,10 @@ class Look:
     tagged: set[ProcessIdentity] = field(default_factory=set)
 
     _KEPT: ClassVar = ("mode", "graph", "sort", "reverse", "tree", "light")
+
+    def sort_by(self, on_gpus: bool) -> int:
+        """The place in `SORTS`: where there is no GPU to sort by, by CPU unless another was chosen."""
+        return self.sort or (0 if on_gpus else BY_CPU)
 
     def save(self, path: Path) -> None:
         """Keeps it for the next time; raises OSError."""
@@ -121,44 +125,49 @@ def body_lines(
     height: int,
     unicode: bool = True,
     running: Sequence[Program] = (),
+    why: str = "",
 ) -> list[Line]:
-    """All between the first and the last line of the page; `rows` is None where processes are not known."""
+    """All between the first and the last line of the page.
+
+    `rows` is None where processes are not known, and `why` says why there is no GPU.
+    """
+    reason = f"no GPU: {one_line(why)}"
+    above = wrapped(reason, width) if why else []
+    above = above if len(above) <= max(1, height // 6) else [reason]
+    lines = [cut([(line, ALARM)], width) for line in above]
     lines_of_programs = program_lines(running, width)
     gpus = [at for at in moments if at.gpu is not None]
-    rows_of_gpu = _FULL_ROWS + max((len(at.gpu.instances or ()) for at in gpus if at.gpu is not None), default=0)
-    room = height - len(lines_of_programs) - 1 - _LEAST_PROCESSES
-    columns = _columns(len(gpus), rows_of_gpu, width, room)
-    needed = -(-len(gpus) // columns) * rows_of_gpu
-    is_full = look.mode == "full" or (look.mode == "auto" and needed <= room)
-    spare = room + _LEAST_PROCESSES - max(_USUAL_PROCESSES, len(rows or ()) + 1) - needed
-    of_graphs = min(spare // max(1, needed // rows_of_gpu), _HIGHEST_GRAPHS)
-    rows_of_gpu += of_graphs if of_graphs >= LEAST_HIGH else 0
-    lines: list[Line] = []
-    if is_full:
-        for first in range(0, len(gpus), columns):
-            lines += _beside(
-                [
-                    _framed(at, width // columns, rows_of_gpu, look.graph, unicode)
-                    for at in gpus[first : first + columns]
-                ]
-            )
-    else:
-        for at in gpus:
-            lines += [gpu_line(at, width, look.graph, unicode), *instance_lines(at, width)]
-    if moments:
+    framed = gpus or moments[:1]  # the host's own frame
+    instances = max((len(at.gpu.instances or ()) for at in gpus if at.gpu is not None), default=0)
+    rows_of_frame = (_FULL_ROWS if gpus else _HOST_ROWS) + instances
+    room = height - len(above) - len(lines_of_programs) - len(gpus[:1]) - _LEAST_PROCESSES
+    columns = _columns(len(framed), rows_of_frame, width, room)
+    needed = -(-len(framed) // columns) * rows_of_frame
+    is_full = width // columns >= _LEAST_FRAME and (look.mode == "full" or (look.mode == "auto" and needed <= room))
+    # Those of the user come and go each second, which is not to move the graphs.
+    listed = 1 if rows is None else max(_USUAL_PROCESSES, len(rows) + 1 if gpus else height // 4)
+    spare = room + _LEAST_PROCESSES - listed - needed
+    of_graphs = spare // max(1, needed // max(1, rows_of_frame))
+    rows_of_frame += of_graphs if of_graphs >= LEAST_HIGH else 0
+    for first in range(0, len(framed) if is_full else 0, columns):
+        row = framed[first : first + columns]
+        lines += _beside([_framed(at, width // columns, rows_of_frame, look.graph, unicode) for at in row])
+    for at in () if is_full else gpus:
+        lines += [gpu_line(at, width, look.graph, unicode), *instance_lines(at, width)]
+    if moments and (gpus or not is_full) and moments[0].sample.host.machine_cpus is not None:
         lines.append(host_line(moments[0], width))
     lines += lines_of_programs
-    if not gpus:
+    if not moments:
         return lines
     if rows is None:
         reasons = (at.gpu.why.get("processes") for at in gpus if at.gpu is not None)
         why = next((f"processes are not known: {one_line(each)}" for each in reasons if each), _NO_PROCESSES)
         return [*lines, cut([(why, DIM)], width)]
     selected = next((at for at, (_, row) in enumerate(rows) if row.key == look.selected), None)
-    table = process_lines(
-        rows, width, sort=look.sort, reverse=look.reverse, selected=selected, tagged=frozenset(look.tagged)
-    )
-    return [*lines, *table, *([] if rows else [cut([("  no process computes on these GPUs", DIM)], width)])]
+    sort, tagged = look.sort_by(bool(gpus)), frozenset(look.tagged)
+    table = process_lines(rows, width, sort=sort, reverse=look.reverse, selected=selected, tagged=tagged)
+    none = "no process computes on these GPUs" if gpus else "no process of yours runs Python or uses a CPU"
+    return [*lines, *(table if rows or gpus else []), *([] if rows else [cut([(f"  {none}", DIM)], width)])]
 
 
 def _columns(gpus: int, rows: int, width: int, room: int) -> int:
@@ -169,14 +178,12 @@ def _columns(gpus: int, rows: int, width: int, room: int) -> int:
 
 
 def _framed(at: Moment, width: int, height: int, graph: int, unicode: bool) -> list[Line]:
-    gpu = at.gpu
-    assert gpu is not None
     across, down, corners = ("─", "│", "┌┐└┘") if unicode else ("-", "|", "++++")
     inner = width - 4
-    title = cut([(f" {gpu_title(gpu)} ", TITLE)], inner)
+    title = cut([(f" {'host' if at.gpu is None else gpu_title(at.gpu)} ", TITLE)], inner)
     used = sum(len(text) for text, _ in title)
     lines: list[Line] = [[(corners[0] + across, DIM), *title, (across * (width - 3 - used) + corners[1], DIM)]]
-    rows = gpu_lines(at, inner, graph, unicode, height - 2)
+    rows = frame_lines(at, inner, graph, unicode, height - 2)
     for row in [*rows, *[[]] * (height - 2 - len(rows))]:
         space = inner - sum(len(text) for text, _ in row)
         lines.append([(f"{down} ", DIM), *row, (" " * space, PLAIN), (f" {down}", DIM)])
@@ -196,6 +203,12 @@ def head_line(shown_ns: int | None) -> Line:
 def is_unicode() -> bool:
     """Whether standard output takes more than ASCII."""
     return (getattr(sys.stdout, "encoding", "") or "").lower().replace("-", "").startswith("utf")
+
+
+def ascii_line(line: Line, width: int) -> Line:
+    """The line on a terminal that has no other characters."""
+    told = cut([(carried(text.replace("…", "~"), "ascii"), style) for text, style in line], width)
+    return [(text.replace("…", "~"), style) for text, style in told]
 
 
 class FirstFrame:
@@ -224,11 +237,11 @@ class FirstFrame:
         history.append(samples)
         moments = [at for gpu in history.gpus if (at := moment(history, gpu)) is not None]
         width, height = shutil.get_terminal_size()
-        head = head_line(history.end_ns)
-        if monitor.why:
-            head.append((f"  no GPU: {monitor.why}", ALARM))
-        lines = body_lines(moments, [], look, width - 1, height - 2, is_unicode(), programs())
-        self._draw([cut(head, width), *lines][:height])
+        unicode = is_unicode()
+        body = body_lines(moments, [], look, width - 1, height - 2, unicode, programs(), monitor.why)
+        # The last line would say that there are no processes, which is not known yet.
+        lines = [cut(head_line(history.end_ns), width), *(body[:-1] if moments else body)][:height]
+        self._draw(lines if unicode else [ascii_line(line, width) for line in lines])
         return samples
 
     def _draw(self, lines: Sequence[Line], before: str = "") -> None:

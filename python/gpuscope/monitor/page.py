@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import textwrap
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -24,13 +23,13 @@ from textual.widgets import Static
 from gpuscope.errors import GpuscopeError
 from gpuscope.monitor.gpu_monitor import GPUMonitor
 from gpuscope.monitor.history import NO_GPU, History, Moment, moment
-from gpuscope.monitor.layout import Look, body_lines, config_path, head_line, is_unicode
+from gpuscope.monitor.layout import Look, ascii_line, body_lines, config_path, head_line, is_unicode
 from gpuscope.monitor.log import Log
-from gpuscope.monitor.panels import ALARM, DIM, GRAPHS, HELP, TITLE, Line, cut
+from gpuscope.monitor.panels import ALARM, DIM, GRAPHS, HELP, HOST_GRAPHS, TITLE, Line, cut
 from gpuscope.monitor.processes import SORTS, ProcessReader, ProcessRow, as_tree, environment_of, runs, sorted_rows
 from gpuscope.monitor.programs import Program, programs
 from gpuscope.monitor.sample import GpuSample
-from gpuscope.text import one_line
+from gpuscope.text import carried, one_line
 
 _DRAWS_S = 0.25  # between two looks for samples
 
@@ -39,7 +38,8 @@ q  Ctrl-C   end                          p        pause, and go on at now
 ? h         this                         Left Right  a sample back, forward (pauses)
 a f c       automatic, full, compact     [ ]      ten seconds back, forward
 1-9  0      one GPU, all                 g        the next graph
-Up Down     select a process             Space    tag it, for T K I
+Up Down     select a process             PageUp PageDown  scroll
+Space       tag it, for T K I
 , .  /      sort by the next, turn       o + n p u g c m t  sort by gpu, pid, user, memory, cpu, host, time
 t           as a tree                    e        its environment
 T K I       end, kill, interrupt it (asks first)
@@ -119,6 +119,8 @@ class MonitorPage(App[None]):
     #head { dock: top; } #foot { dock: bottom; }
     #scroll { height: 1fr; scrollbar-size-vertical: 1; }
     #body { height: auto; width: 100%; }
+    .ascii #scroll, .ascii VerticalScroll { scrollbar-size-vertical: 0; }
+    .ascii _Words VerticalScroll, .ascii _Question Static { border: ascii $foreground; }
     """
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar = [
@@ -136,6 +138,8 @@ class MonitorPage(App[None]):
         Binding("g", "graph"),
         Binding("up", "select(-1)", priority=True),
         Binding("down", "select(1)", priority=True),
+        Binding("pageup", "scroll(-1)"),
+        Binding("pagedown", "scroll(1)"),
         Binding("space", "tag"),
         Binding("escape", "unselect"),
         Binding("comma", "sort(-1)"),
@@ -161,6 +165,7 @@ class MonitorPage(App[None]):
         self._monitor = monitor
         self._processes = ProcessReader()
         self._rows: list[tuple[int, ProcessRow]] | None = []
+        self._found: list[ProcessRow] = []
         self._recorder: Log | None = None
         self._said = ""
         self._sorts = False  # the key o was pressed
@@ -177,13 +182,16 @@ class MonitorPage(App[None]):
 
     def on_mount(self) -> None:
         """Draws what there is, and looks for more."""
+        self.set_class(not self._unicode, "ascii")
         self._dress()
         self._look_for_samples()
-        self.set_interval(_DRAWS_S, self._look_for_samples)
+        self.draw()
+        if self._monitor is not None:
+            self.set_interval(_DRAWS_S, self._look_for_samples)
 
     def on_resize(self) -> None:
-        """Draws anew."""
-        self.draw()
+        """Draws anew, once the new size is known."""
+        self.call_later(self.draw)
 
     def on_unmount(self) -> None:
         """Ends what is recorded."""
@@ -224,16 +232,14 @@ class MonitorPage(App[None]):
         ]
         self._find_processes(moments)
         screen = self.screen_stack[0]
-        lines = body_lines(moments, self._rows, self.look, width - 1, height - 2, self._unicode, self._programs())
-        if self._monitor is not None and self._monitor.why:
-            why = f"no GPU: {one_line(self._monitor.why)}"
-            lines = [*([(part, ALARM)] for part in textwrap.wrap(why, width - 1)), *lines]
+        why = "" if self._monitor is None else self._monitor.why
+        lines = body_lines(moments, self._rows, self.look, width - 1, height - 2, self._unicode, self._programs(), why)
         lines = lines or [[("waiting for the first sample", DIM)]]
         is_higher_or_lower = len(lines) != self._drawn  # only then is the page laid out anew, which takes longer
         self._drawn = len(lines)
-        screen.query_one("#head", Static).update(_text([self._head(width)]), layout=False)
-        screen.query_one("#body", Static).update(_text(lines), layout=is_higher_or_lower)
-        screen.query_one("#foot", Static).update(_text([self._foot(width)]), layout=False)
+        for name, part in (("head", [self._head(width)]), ("body", lines), ("foot", [self._foot(width)])):
+            part = part if self._unicode else [ascii_line(line, width) for line in part]
+            screen.query_one(f"#{name}", Static).update(_text(part), layout=name == "body" and is_higher_or_lower)
 
     def action_help(self) -> None:
         """Shows keys and what the figures mean."""
@@ -272,17 +278,26 @@ class MonitorPage(App[None]):
 
     def action_graph(self) -> None:
         """The next figure over time."""
-        self.look.graph = (self.look.graph + 1) % len(GRAPHS)
+        self.look.graph += 1
         self.draw()
 
     def action_select(self, steps: int) -> None:
         """Another process."""
-        if self._rows:
-            keys = [row.key for _, row in self._rows]
-            first = 0 if steps > 0 else len(keys) - 1
-            at = keys.index(self.look.selected) + steps if self.look.selected in keys else first
-            self.look.selected = keys[min(max(at, 0), len(keys) - 1)]
+        if not self._rows:
+            return
+        keys = [row.key for _, row in self._rows]
+        first = 0 if steps > 0 else len(keys) - 1
+        at = keys.index(self.look.selected) + steps if self.look.selected in keys else first
+        at = min(max(at, 0), len(keys) - 1)
+        self.look.selected = keys[at]
         self.draw()
+        scroll = self.query_one("#scroll")
+        line = self._drawn - len(keys) + at  # they are the last lines
+        scroll.scroll_to(y=min(max(scroll.scroll_y, line + 1 - scroll.size.height), line), animate=False)
+
+    def action_scroll(self, pages: int) -> None:
+        """Further down, or up."""
+        self.query_one("#scroll").scroll_relative(y=pages * (self.size.height - 2), animate=False)
 
     def action_unselect(self) -> None:
         """No process."""
@@ -318,7 +333,8 @@ class MonitorPage(App[None]):
         elif row.process.command is None:
             self._say(f"process {row.process.pid} cannot be seen from here")
         else:
-            self.push_screen(_Words("\n".join(environment_of(row.process.pid))))
+            told = "\n".join(environment_of(row.process.pid))
+            self.push_screen(_Words(told if self._unicode else carried(told, "ascii")))
 
     def action_send(self, name: str) -> None:
         """Asks, and sends a signal to what is tagged, or else selected."""
@@ -348,7 +364,7 @@ class MonitorPage(App[None]):
                     self._say(f"cannot send {name} to {pid}: {error.strerror}")
             self.look.tagged.clear()
 
-        self.push_screen(_Question(f"Send {name} to {named}?"), send)
+        self.push_screen(_Question(f"Send {name} to {named if self._unicode else carried(named, 'ascii')}?"), send)
 
     def action_record(self) -> None:
         """Begins to write what comes to a file, or ends that."""
@@ -384,10 +400,7 @@ class MonitorPage(App[None]):
         self.theme = "textual-light" if self.look.light else "textual-dark"
 
     def _look_for_samples(self) -> None:
-        if self._monitor is None:
-            self.draw()
-            return
-        taken = self._monitor.take()
+        taken = self._monitor.take() if self._monitor is not None else []
         if not taken:
             return
         self.history.append(taken)
@@ -407,9 +420,16 @@ class MonitorPage(App[None]):
         if self._monitor is None or (listed and all(processes is None for _, processes in listed)):
             self._rows = None
             return
-        rows = self._processes.rows((gpu, process) for gpu, processes in listed for process in processes or ())
-        ordered = sorted_rows(rows, self.look.sort, reverse=self.look.reverse)
+        if self._has_gpus:
+            self._found = self._processes.rows((gpu, each) for gpu, processes in listed for each in processes or ())
+        elif self.look.paused_ns is None:
+            self._found = self._processes.of_user()
+        ordered = sorted_rows(self._found, self.look.sort_by(self._has_gpus), reverse=self.look.reverse)
         self._rows = as_tree(ordered) if self.look.tree else [(0, row) for row in ordered]
+
+    @property
+    def _has_gpus(self) -> bool:
+        return self.history.gpus != [NO_GPU]
 
     def _programs(self) -> list[Program]:
         """Those of now: the past of programs is not kept."""
@@ -448,7 +468,8 @@ class MonitorPage(App[None]):
         if self._said:
             said, self._said = self._said, ""
             return cut([(said, TITLE)], width)
-        mode = f"{self.look.mode}, graph: {GRAPHS[self.look.graph][0]}"
+        graphs = GRAPHS if self._has_gpus else HOST_GRAPHS
+        mode = f"{self.look.mode}, graph: {graphs[self.look.graph % len(graphs)][0]}"
         return cut([("q end  ? help  p pause  Left back  g graph  . sort  ", DIM), (mode, DIM)], width)
 
 

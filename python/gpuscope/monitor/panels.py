@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from gpuscope.monitor.history import MINUTE_S, Moment
 from gpuscope.monitor.programs import Program
 from gpuscope.monitor.snapshot import GpuState, MigInstance
-from gpuscope.text import one_line, shorten
+from gpuscope.text import columns_of, one_line, shorten
 
 # A part of a line: its text and its style, as rich names them; "alarm" and "dim" are of the page's theme.
 Part = tuple[str, str]
@@ -22,8 +22,8 @@ PLAIN, TITLE, DIM, ALARM = "", "bold", "dim", "bold red"
 _GIB, _GB = 1 << 30, 1e9
 _LABEL = 8  # columns of what stands before a row
 _LEAST_GRAPH = 8
-_GRAPH_WIDTH = 36  # of one that is several lines high, at least
-LEAST_HIGH = 3  # lines of those, with their titles
+_GRAPH_WIDTH, _WIDEST_GRAPH = 36, 130  # of one that is several lines high; a minute of half seconds is 120
+LEAST_HIGH, _HIGH_ENOUGH = 3, 8  # lines of those, with their titles
 _ROW_BEFORE_GRAPH = 62  # columns that text has at least, so that graphs stand under each other
 _LINE_BEFORE_GRAPH = 86  # of a GPU in one line
 _WIDEST_LINE = 200
@@ -34,7 +34,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 _ABOUT = 0.05  # of a minute
 _THROTTLED_MUCH = 0.01  # of the last minute: what a step's time shows
 
-# What a graph is of: title, figure of GpuState, and the one that is 100 %; None where it is a share itself.
+# What a graph is of: title, figure of GpuState or HostState, and the one that is 100 %; None for a share itself.
 Graph = tuple[str, str, str | None]
 Shares = Sequence[float | None]  # of 100 %, oldest first
 GRAPHS: tuple[Graph, ...] = (
@@ -44,6 +44,14 @@ GRAPHS: tuple[Graph, ...] = (
     ("DRAM", "dram_bandwidth_ratio", None),
     ("power", "power_w", "power_limit_w"),
     ("memory", "memory_used_bytes", "memory_total_bytes"),
+)
+HOST_GRAPHS: tuple[Graph, ...] = (
+    ("CPU", "machine_cpu_s", "machine_cpus"),
+    ("RAM", "machine_memory_used_bytes", "machine_memory_total_bytes"),
+    ("RAM of its limit", "memory_charged_bytes", "memory_limit_bytes"),
+    ("waits for CPU", "cpu_pressure_s", None),
+    ("waits for disk", "io_pressure_s", None),
+    ("waits for RAM", "memory_pressure_s", None),
 )
 
 HELP = """\
@@ -57,39 +65,47 @@ power    the mean that the board reports, of its limit; degrees to where clocks 
 links    bytes a second from (in) and to (out) the host and other GPUs; lanes that are missing; errors of memory.
          Xid: errors that the driver told since this page is open; 48, 62, 64, 74, 79, 95, 119 and 120 want a reset.
 host     share of the machine's CPUs that work, tasks that wait for a CPU, storage or memory (pressure), and the CPUs
-         and the memory that the container may use, with how long its limit stopped it.
+         and the memory that the container may use, with how long its limit stopped it. Without a GPU, your processes
+         that run Python or use a CPU.
 program  what you run under gpuscope: its step, steps a second, and what the latest diagnosis found.
 graphs   the last minute, the oldest left, of 100 % or of the limit; they are as high as the terminal has room.
 """
 
 
-def gpu_lines(at: Moment, width: int, graph: int = 0, unicode: bool = True, height: int = 0) -> list[Line]:
-    """Five rows in the order of the questions: useful, active, memory, power, links.
+def frame_lines(at: Moment, width: int, graph: int = 0, unicode: bool = True, height: int = 0) -> list[Line]:
+    """Rows in the order of the questions: useful, active, memory, power, links; of a host: busy, memory, waits.
 
     Below them are the parts of a GPU that is split, and where `height` leaves some lines figures over the last minute,
     as high as these are.
     """
     gpu = at.gpu
-    assert gpu is not None
-    if "all" in gpu.why:
+    if gpu is not None and "all" in gpu.why:
         reasons = "".join(f"  {error}" for error in gpu.xid_errors or ())
         said = f"    {one_line(gpu.why['all'])}: looked for again now and then{reasons}"
         return [cut([("lost", TITLE), (said, ALARM)], width)]
-    rows = [_useful(gpu), _active(gpu), _memory(gpu), _power(at, gpu), _links(at, gpu)]
-    names = ("useful", "active", "memory", "power", "links")
+    names = ("busy", "memory", "waits") if gpu is None else ("useful", "active", "memory", "power", "links")
+    rows = _host(at) if gpu is None else [_useful(gpu), _active(gpu), _memory(gpu), _power(at, gpu), _links(at, gpu)]
     lines: list[Line] = [[(f"{name:<{_LABEL}}", TITLE), *row] for name, row in zip(names, rows, strict=True)]
     instances = instance_lines(at, width)
     spare = height - len(lines) - len(instances)
-    count = max(1, width // _GRAPH_WIDTH) if spare >= LEAST_HIGH else 0
-    chosen = {each[0]: _shares(at, each) for each in _chosen(graph)}
-    high = [title for title, shares in chosen.items() if shares][:count]
+    chosen = {each[0]: _shares(at, each) for each in _chosen(at, graph)}
+    known = [title for title, shares in chosen.items() if shares] if spare >= LEAST_HIGH else []
+    beside = _beside(len(known), width, spare)
+    high = known[: beside * max(1, spare // _HIGH_ENOUGH)]
     for line, title in zip(lines, [title for title in chosen if title not in high], strict=False):
         _add_graph(line, title, chosen[title], width, unicode)
-    return [
-        *(cut(line, width) for line in lines),
-        *instances,
-        *_high_graphs({title: chosen[title] for title in high}, width, spare, unicode),
-    ]
+    lines = [*(cut(line, width) for line in lines), *instances]
+    for first in range(0, len(high), beside):
+        shelf = {title: chosen[title] for title in high[first : first + beside]}
+        lines += _high_graphs(shelf, width // beside, spare // -(-len(high) // beside), unicode)
+    return lines
+
+
+def _beside(count: int, width: int, height: int) -> int:
+    """How many of so many graphs stand beside each other: the fewest with which all are high enough, else the most."""
+    most, rows = max(1, width // _GRAPH_WIDTH), max(1, height // _HIGH_ENOUGH)
+    least = min(most, -(-width // _WIDEST_GRAPH))
+    return next((beside for beside in range(least, most) if beside * rows >= count), most)
 
 
 def instance_lines(at: Moment, width: int) -> list[Line]:
@@ -100,7 +116,7 @@ def instance_lines(at: Moment, width: int) -> list[Line]:
 def _instance_line(instance: MigInstance) -> Line:
     numbers = f"{instance.gpu_instance}/{instance.compute_instance}"
     shares = (("SM", "sm_active_ratio"), ("tensor", "tensor_active_ratio"), ("DRAM", "dram_bandwidth_ratio"))
-    known = "  ".join(f"{title} {_share(instance.figures.get(name)):>4}" for title, name in shares)
+    known = "  ".join(f"{title} {percent(instance.figures.get(name)):>4}" for title, name in shares)
     memory = f"{_of_gib(instance.memory_used_bytes, instance.memory_total_bytes):>18}"
     return [(f"{numbers:<{_LABEL}}", TITLE), (f"{known}  {memory}  ", PLAIN), (_profile(instance), DIM)]
 
@@ -125,37 +141,41 @@ def gpu_line(at: Moment, width: int, graph: int = 0, unicode: bool = True) -> Li
     if "all" in gpu.why:
         return cut([*line, (", ".join([f"lost: {one_line(gpu.why['all'])}", *_xids(gpu)]), ALARM)], width)
     line += [
-        (f"SM {_share(gpu.sm_active_ratio):>4}  tensor {_share(gpu.tensor_active_ratio):>4}", PLAIN),
-        (f"  DRAM {_share(gpu.dram_bandwidth_ratio):>4}", PLAIN),
-        *([(f"  busy {_share(gpu.busy_ratio):>5}", DIM)] if width >= _WIDE else []),
+        (f"SM {percent(gpu.sm_active_ratio):>4}  tensor {percent(gpu.tensor_active_ratio):>4}", PLAIN),
+        (f"  DRAM {percent(gpu.dram_bandwidth_ratio):>4}", PLAIN),
+        *([(f"  busy {percent(gpu.busy_ratio):>5}", DIM)] if width >= _WIDE else []),
         (f"  {_gib(gpu.memory_used_bytes):>5}/{_gib(gpu.memory_total_bytes)}G", PLAIN),
         (f"  {_number(gpu.power_w):>3}W {_number(gpu.temperature_c):>2}C", PLAIN),
     ]
-    if warning := _alarms(at, gpu):
-        line.append((f"  {warning}", ALARM))
+    if warning := _alarms(at, gpu):  # of which nothing is cut while there are figures to cut
+        line = [*cut(line, max(_LABEL, width - columns_of(warning) - 2)), (f"  {warning}", ALARM)]
     if width >= _WIDE:
-        first = _chosen(graph)[0]
+        first = _chosen(at, graph)[0]
         _add_graph(line, first[0], _shares(at, first), min(width, _WIDEST_LINE), unicode, least=_LINE_BEFORE_GRAPH)
     return cut(line, width)
 
 
 def host_line(at: Moment, width: int) -> Line:
-    """The machine, the container and what waits."""
+    """The machine, the container and what waits, in one line."""
+    cpu, memory, waits = _host(at)
+    return cut([(f"{'host':<{_LABEL}}", TITLE), *cpu, ("  ", PLAIN), *memory, ("  waits: ", PLAIN), *waits], width)
+
+
+def _host(at: Moment) -> list[Line]:
     host = at.sample.host
     cpus = "" if host.machine_cpus is None else f" of {host.machine_cpus}"
-    line: Line = [(f"{'host':<{_LABEL}}", TITLE), (f"CPU {_share(at.machine_cpu_ratio)}{cpus}", PLAIN)]
+    cpu: Line = [(f"CPU {percent(at.machine_cpu_ratio)}{cpus}", PLAIN)]
     if host.cpu_limit_cpus is not None:
-        line.append((f", limit {host.cpu_limit_cpus:g}", PLAIN))
+        cpu.append((f", limit {host.cpu_limit_cpus:g}", PLAIN))
     if throttled := at.host_rate("cpu_throttled_s"):
-        line.append((f"  STOPPED BY ITS LIMIT {throttled:.2f} s a second", ALARM))
-    line.append((f"  RAM {_of_gib(host.machine_memory_used_bytes, host.machine_memory_total_bytes)}", PLAIN))
+        cpu.append((f"  STOPPED BY ITS LIMIT {throttled:.2f} s a second", ALARM))
+    memory: Line = [(f"RAM {_of_gib(host.machine_memory_used_bytes, host.machine_memory_total_bytes)}", PLAIN)]
     if host.memory_limit_bytes is not None:
-        line.append((f", limit {_gib(host.memory_charged_bytes)} of {_gib(host.memory_limit_bytes)}", PLAIN))
+        memory.append((f", limit {_gib(host.memory_charged_bytes)} of {_gib(host.memory_limit_bytes)}", PLAIN))
     names = {"CPU": "cpu_pressure_s", "disk": "io_pressure_s", "RAM": "memory_pressure_s"}
     rates = {name: at.host_rate(counter) for name, counter in names.items()}
-    waits = " ".join(f"{name} {_share(rate)}" for name, rate in rates.items() if rate is not None)
-    line.append((f"  waits: {waits}", PLAIN) if waits else ("  waits: not known", DIM))
-    return cut(line, width)
+    waits = " ".join(f"{name} {percent(rate)}" for name, rate in rates.items() if rate is not None)
+    return [cpu, memory, [(waits, PLAIN) if waits else ("not known", DIM)]]
 
 
 def program_lines(running: Sequence[Program], width: int) -> list[Line]:
@@ -192,17 +212,14 @@ def sparkline(shares: Shares, width: int, unicode: bool = True) -> str:
 
 
 def _high_graphs(graphs: dict[str, Shares], width: int, height: int, unicode: bool) -> list[Line]:
-    """These beside each other: a line of titles, with the latest share, above their bars."""
-    if not graphs:
-        return []
-    room = width // len(graphs)
+    """These beside each other, each so wide: a line of titles, with the latest share, above their bars."""
     lines: list[Line] = [[] for _ in range(height)]
     for title, shares in graphs.items():
-        latest = f" {_share(shares[-1])}"
-        lines[0] += [(title, DIM), (latest.ljust(room - len(title)), PLAIN)]
-        for line, bars in zip(lines[1:], _high_bars(shares, room - 2, height - 1, unicode), strict=True):
+        latest = f" {percent(shares[-1])}"
+        lines[0] += [(title, DIM), (latest.ljust(width - len(title)), PLAIN)]
+        for line, bars in zip(lines[1:], _high_bars(shares, width - 2, height - 1, unicode), strict=True):
             line.append((f"{bars}  ", PLAIN))
-    return [cut(line, width) for line in lines]
+    return lines
 
 
 def _high_bars(shares: Shares, width: int, height: int, unicode: bool) -> list[str]:
@@ -226,28 +243,34 @@ def _high_bars(shares: Shares, width: int, height: int, unicode: bool) -> list[s
 def _shares(at: Moment, graph: Graph) -> Shares:
     """The figure over the last minute, as shares of what is 100 %; empty where none is known."""
     _, figure, whole = graph
-    most = 1.0 if whole is None or at.gpu is None else getattr(at.gpu, whole)
-    values = at.series(figure, len(at.samples))
+    most = 1.0 if whole is None else getattr(at.gpu or at.sample.host, whole)
+    values = at.series(figure)
     if not most or all(value is None for value in values):
         return []
-    return [None if value is None else value / most for value in values]
+    return [None if value is None else value / most if at.gpu else min(1.0, value / most) for value in values]
 
 
 def cut(line: Line, width: int) -> Line:
-    """The line's parts as far as there is room; what is left out ends in a mark."""
-    left, kept = width, []
-    for text, style in line:
-        if len(text) > left:
-            kept.append((f"{text[: max(0, left - 1)]}…" if left else "", style))
-            return kept
+    """The line's parts as far as there is room; where something is left out, a mark ends it."""
+    if sum(columns_of(text) for text, _ in line) <= width:
+        return line
+    left = width - 1
+    kept: Line = []
+    for text, style in line if width > 0 else ():
+        shown = text[:left]
+        while columns_of(shown) > left:
+            shown = shown[:-1]
+        left -= columns_of(shown)
+        if shown != text:
+            return [*kept, (f"{shown}…", style)]
         kept.append((text, style))
-        left -= len(text)
     return kept
 
 
-def _chosen(graph: int) -> list[Graph]:
-    first = graph % len(GRAPHS)
-    return [*GRAPHS[first:], *GRAPHS[:first]]
+def _chosen(at: Moment, graph: int) -> list[Graph]:
+    graphs = HOST_GRAPHS if at.gpu is None else GRAPHS
+    first = graph % len(graphs)
+    return [*graphs[first:], *graphs[:first]]
 
 
 def _add_graph(
@@ -261,7 +284,7 @@ def _add_graph(
     shown = shares[len(label) - room :]
     if all(share is None for share in shown):
         return
-    bars = sparkline(shown, room - len(label), unicode)
+    bars = sparkline(shown, room - len(label), unicode).lstrip()
     used = sum(len(text) for text, _ in line)
     line += [(" " * (width - used - len(label) - len(bars)), PLAIN), (label, DIM), (bars, PLAIN)]
 
@@ -277,26 +300,26 @@ def _useful(gpu: GpuState) -> Line:
         return [("its parts have it, below", DIM)]
     if all(value is None for value in units.values()):
         return [(f"not known: {_why(gpu, 'tensor_active_ratio')}", DIM)]
-    return [("  ".join(f"{name} {_share(value):>4}" for name, value in units.items()), PLAIN)]
+    return [("  ".join(f"{name} {percent(value):>4}" for name, value in units.items()), PLAIN)]
 
 
 def _active(gpu: GpuState) -> Line:
     parts: Line = []
     if gpu.sm_active_ratio is not None:
-        parts.append((f"SM {_share(gpu.sm_active_ratio):>4}  occupancy {_share(gpu.sm_occupancy_ratio):>4}", PLAIN))
+        parts.append((f"SM {percent(gpu.sm_active_ratio):>4}  occupancy {percent(gpu.sm_occupancy_ratio):>4}", PLAIN))
     elif gpu.tensor_active_ratio is None and gpu.busy_ratio is not None:
         parts.append(("SM    -", DIM))
-    busy = f"  busy {_share(gpu.busy_ratio)}" if gpu.busy_ratio is not None else f"busy: {_why(gpu, 'busy_ratio')}"
+    busy = f"  busy {percent(gpu.busy_ratio)}" if gpu.busy_ratio is not None else f"busy: {_why(gpu, 'busy_ratio')}"
     return [*parts, (busy, DIM)]
 
 
 def _memory(gpu: GpuState) -> Line:
     text = _of_gib(gpu.memory_used_bytes, gpu.memory_total_bytes)
     if gpu.memory_used_bytes is not None and gpu.memory_total_bytes:
-        text += f"  {_share(gpu.memory_used_bytes / gpu.memory_total_bytes)}"
+        text += f"  {percent(gpu.memory_used_bytes / gpu.memory_total_bytes)}"
     if gpu.memory_used_bytes is None:
         text = _why(gpu, "memory_used_bytes")
-    moved = "" if gpu.memory_busy_ratio is None else f"  moved in {_share(gpu.memory_busy_ratio)} of the time"
+    moved = "" if gpu.memory_busy_ratio is None else f"  moved in {percent(gpu.memory_busy_ratio)} of the time"
     return [(text, PLAIN), (moved, DIM)]
 
 
@@ -354,7 +377,7 @@ def _throttled(at: Moment, gpu: GpuState) -> str:
     share, shares = at.throttled_share, at.throttled_shares
     if share is not None and shares and share >= _THROTTLED_MUCH:
         reasons = ", ".join(_words(name) for name, part in shares.items() if part >= _THROTTLED_MUCH)
-        return f"THROTTLED {_share(share)} of {_seen_s(at):.0f} s: {reasons}"
+        return f"THROTTLED {percent(share)} of {_seen_s(at):.0f} s: {reasons}"
     if gpu.throttle_faults:
         return f"THROTTLED now: {', '.join(map(_words, gpu.throttle_faults))}"
     return ""
@@ -368,7 +391,9 @@ def _seen_s(at: Moment) -> float:
 
 def _alarms(at: Moment, gpu: GpuState) -> str:
     share = at.throttled_share or 0
-    throttled = f"THROTTLED {_share(share)}" if share >= _THROTTLED_MUCH else "THROTTLED" if gpu.throttle_faults else ""
+    throttled = (
+        f"THROTTLED {percent(share)}" if share >= _THROTTLED_MUCH else "THROTTLED" if gpu.throttle_faults else ""
+    )
     return ", ".join(filter(None, [throttled, *_link_faults(gpu)]))
 
 
@@ -389,7 +414,8 @@ def _why(gpu: GpuState, name: str) -> str:
     return one_line(gpu.why.get(name, "NVML does not tell"))
 
 
-def _share(ratio: float | None) -> str:
+def percent(ratio: float | None) -> str:
+    """In percent."""
     return "-" if ratio is None else f"{100 * ratio:.0f} %"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that compute on GPUs, as a table that is sorted, selected from and shown as a tree."""
+"""Processes that compute on GPUs, or without one those of the user, as a table to sort, select from, and as a tree."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuscope import _core
-from gpuscope.monitor.panels import DIM, PLAIN, TITLE, Line, cut
-from gpuscope.monitor.snapshot import GpuProcess, named_process
+from gpuscope.monitor.history import NO_GPU
+from gpuscope.monitor.panels import DIM, PLAIN, TITLE, Line, cut, percent
+from gpuscope.monitor.snapshot import GpuProcess, local_process, named_process
 from gpuscope.text import one_line
 
 _GIB = 1 << 30
 _USER_WIDTH = 8
-_LEAST_S = 0.5  # that a CPU share is of: CPU time is counted in ticks of 10 ms
+LEAST_S = 0.5  # that a CPU share is of: CPU time is counted in ticks of 10 ms
+_LOOKS_S = 0.9  # between two looks at all processes of a user: 2 ms of CPU time for 100
+_USES_CPU, _PYTHONS = 0.01, ("python", "pypy")  # CPUs; what programs are called
 
 ProcessKey = tuple[int, int, str]
 ProcessIdentity = tuple[int, str]
@@ -25,10 +28,10 @@ ProcessIdentity = tuple[int, str]
 
 @dataclass(frozen=True)
 class ProcessRow:
-    """A process on a GPU.
+    """A process on a GPU, or of the user.
 
     Attributes:
-        gpu: the GPU's number.
+        gpu: the GPU's number; `NO_GPU` of a process that was not looked for on one.
         process: what NVML says of it, with its command and user where they can be seen.
         cpu_ratio: CPUs that it keeps busy, 1 for each; None where it cannot be seen, or before the second look.
         resident_bytes: the host's memory that it uses.
@@ -68,6 +71,9 @@ SORTS: tuple[tuple[str, str, Callable[[ProcessRow], tuple[float | str, ...]]], .
 )
 
 
+BY_CPU = 4  # of those: how processes are sorted where there is no GPU, unless somebody chose
+
+
 def _or_less(value: float | None) -> float:
     return -1.0 if value is None else float(value)
 
@@ -85,7 +91,7 @@ def _next(before: _Spent | None, now_s: float, cpu_s: float) -> _Spent:
     if before is None:
         return _Spent(now_s, cpu_s)
     passed_s = now_s - before.at_s
-    return before if passed_s < _LEAST_S else _Spent(now_s, cpu_s, (cpu_s - before.cpu_s) / passed_s)
+    return before if passed_s < LEAST_S else _Spent(now_s, cpu_s, (cpu_s - before.cpu_s) / passed_s)
 
 
 class ProcessReader:
@@ -95,9 +101,28 @@ class ProcessReader:
         self._named: dict[tuple[int, str], GpuProcess] = {}  # by number and when it began
         self._spent: dict[tuple[int, str], _Spent] = {}
         self._ticks = os.sysconf("SC_CLK_TCK")
+        self._of_user: list[ProcessRow] = []
+        self._looked_s = -_LOOKS_S
+
+    def of_user(self, least_s: float = _LOOKS_S) -> list[ProcessRow]:
+        """This user's processes that run Python or use a CPU, seen `least_s` ago at most; this process is left out."""
+        if (now := _core.monotonic_ns() / 1e9) - self._looked_s >= least_s:
+            self._looked_s = now
+            rows = self.rows((NO_GPU, GpuProcess(pid, None)) for pid in _others_of_user())
+            self._of_user = [
+                row for row in rows if _command(row.process).startswith(_PYTHONS) or (row.cpu_ratio or 0.0) >= _USES_CPU
+            ]
+        return self._of_user
+
+    def busiest(self) -> str:
+        """Of those the one that uses most of a CPU, in a line; empty where none does."""
+        row = max(self.of_user(), key=lambda row: row.cpu_ratio or 0.0, default=None)
+        if row is None or (row.cpu_ratio or 0.0) < _USES_CPU:
+            return ""
+        return f"{percent(row.cpu_ratio)} {row.process.pid} {_command(row.process)}"
 
     def rows(self, processes: Iterable[tuple[int, GpuProcess]]) -> list[ProcessRow]:
-        """The processes of GPUs by their numbers, with what the host says of them."""
+        """The processes of GPUs by their numbers, or of none, with what the host says of them."""
         found: list[ProcessRow] = []
         seen: dict[tuple[int, str], GpuProcess] = {}
         spent: dict[tuple[int, str], _Spent] = {}
@@ -105,7 +130,8 @@ class ProcessReader:
             fields = _stat(process.pid)
             began = fields[19] if fields else ""
             key = (process.pid, began)
-            named = seen.get(key) or self._named.get(key) or named_process(process.pid, None)
+            look_up = local_process if gpu == NO_GPU else named_process
+            named = seen.get(key) or self._named.get(key) or look_up(process.pid, None)
             seen[key] = named
             shown = GpuProcess(process.pid, process.memory_bytes, named.command, named.user)
             if not fields or named.command is None:  # another process may have that number here
@@ -126,6 +152,15 @@ class ProcessReader:
             )
         self._named, self._spent = seen, spent
         return found
+
+
+def _others_of_user() -> list[int]:
+    found, user, own = [], os.geteuid(), os.getpid()
+    for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
+        with suppress(OSError):  # it has ended
+            if pid != own and os.stat(f"/proc/{pid}").st_uid == user:
+                found.append(pid)
+    return found
 
 
 def sorted_rows(rows: Sequence[ProcessRow], sort: int, *, reverse: bool = False) -> list[ProcessRow]:
@@ -165,14 +200,16 @@ def process_lines(
     tagged: frozenset[ProcessIdentity] = frozenset(),
 ) -> list[Line]:
     """A header and a line for each; ``>`` marks what is selected, ``*`` what is tagged."""
+    on_gpus = not rows or rows[0][1].gpu != NO_GPU
     title = SORTS[sort][1]
     arrow = "^" if reverse else "v"
 
     def head(name: str, columns: int) -> str:
         return f"{name + arrow if name == title else name:>{columns}}"
 
+    gpu, memory = (f"{head('gpu', 4)} ", head("memory", 8)) if on_gpus else ("", "")
     header = (
-        f"  {head('gpu', 4)} {head('pid', 8)} {head('user', 0):<{_USER_WIDTH + 1}}{head('memory', 8)}"
+        f"  {gpu}{head('pid', 8)} {head('user', 0):<{_USER_WIDTH + 1}}{memory}"
         f" {head('cpu', 6)} {head('host', 7)} {head('time', 8)}  command"
     )
     lines: list[Line] = [cut([(header, TITLE)], width)]
@@ -180,13 +217,13 @@ def process_lines(
         process = row.process
         mark = (">" if at == selected else " ") + ("*" if row.identity in tagged else " ")
         memory = "-" if process.memory_bytes is None else f"{process.memory_bytes / _GIB:.2f}G"
+        gpu, memory = (f"{row.gpu:>4} ", f"{memory:>8}") if on_gpus else ("", "")
         host = "-" if row.resident_bytes is None else f"{row.resident_bytes / _GIB:.2f}G"
-        cpu = "-" if row.cpu_ratio is None else f"{100 * row.cpu_ratio:.0f} %"
+        cpu = percent(row.cpu_ratio)
         user = one_line(process.user or "-")[:_USER_WIDTH]
-        command = "  " * depth + one_line(process.command or "not to be seen from here")
+        command = "  " * depth + _command(process)
         facts = (
-            f"{mark}{row.gpu:>4} {process.pid:>8} {user:<{_USER_WIDTH + 1}}{memory:>8} {cpu:>6} {host:>7}"
-            f" {_age(row.age_s):>8}  "
+            f"{mark}{gpu}{process.pid:>8} {user:<{_USER_WIDTH + 1}}{memory} {cpu:>6} {host:>7} {_age(row.age_s):>8}  "
         )
         style = "reverse" if at == selected else PLAIN
         lines.append(cut([(facts, style), (command, style or (PLAIN if process.command else DIM))], width))
@@ -211,10 +248,17 @@ def runs(process: ProcessIdentity) -> bool:
 def _stat(pid: int) -> list[str]:
     """The fields of /proc/N/stat from the third on; none where it cannot be read."""
     with suppress(OSError, ValueError):
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            text = file.read().decode(errors="replace")
         fields = text[text.rindex(")") + 2 :].split()
         return fields if len(fields) > 21 else []
     return []
+
+
+def _command(process: GpuProcess) -> str:
+    """Without the folders of the program, which say less than its arguments."""
+    program, blank, arguments = (process.command or "not to be seen from here").partition(" ")
+    return one_line(program.rpartition("/")[2] + blank + arguments)
 
 
 def _age(seconds: float | None) -> str:

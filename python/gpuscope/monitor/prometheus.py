@@ -8,6 +8,7 @@ known is not there. A scrape reads no GPU: it has the samples that were taken, a
 from __future__ import annotations
 
 import contextlib
+import io
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -335,13 +336,20 @@ def serve(monitor: GPUMonitor, port: int, names: str = "gpuscope") -> Iterator[N
             except Exception:  # as prometheus-client's, for some Accept headers
                 self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR)
 
+        do_HEAD = do_GET  # noqa: N815 (likewise)
+
+        def end_headers(self) -> None:
+            super().end_headers()
+            if self.command == "HEAD":
+                self.wfile = io.BytesIO()  # the body goes nowhere
+
     try:
         server = LocalServer(port, Handler)
     except OSError as error:
         raise GpuscopeError(f"cannot serve at {ADDRESS}:{port}: {error.strerror or error}") from error
     with server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
-        start_thread(thread, "--prometheus")
+        start_thread(thread.start, "--prometheus")
         try:
             yield
         finally:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples as rows of text, a line for each GPU and moment: for pipes, files and terminals that scroll."""
+"""Samples as rows of text, a line for each GPU and moment: for pipes, files and terminals that scroll.
+
+A machine without a GPU has columns of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 from gpuscope.monitor.history import LATELY_S, MINUTE_S, NO_GPU, History, Moment
+from gpuscope.monitor.panels import cut
 from gpuscope.monitor.sample import GpuSample
 
 _GIB, _GB = 1 << 30, 1e9
 _ROWS_A_HEADER = 24  # of a terminal's height
+_WIDTH = 80
 
 
 def _percent(ratio: float | None) -> str:
@@ -41,19 +46,31 @@ _COLUMNS: tuple[tuple[str, str, int, Callable[[Moment], str]], ...] = (
     ("tx", "GB/s", 4, lambda at: _number(at.pcie_bytes_per_s[1], _GB, 1)),
     ("cpu", "%", 3, lambda at: _percent(at.machine_cpu_ratio)),
 )
+_HOST_COLUMNS: tuple[tuple[str, str, int, Callable[[Moment], str]], ...] = (
+    ("cpu", "%", 3, lambda at: _percent(at.machine_cpu_ratio)),
+    ("ram", "GiB", 5, lambda at: _number(at.sample.host.machine_memory_used_bytes, _GIB, 1)),
+    ("of", "GiB", 5, lambda at: _number(at.sample.host.machine_memory_total_bytes, _GIB, 1)),
+    ("wcpu", "%", 4, lambda at: _percent(at.host_rate("cpu_pressure_s"))),
+    ("wdisk", "%", 5, lambda at: _percent(at.host_rate("io_pressure_s"))),
+    ("wram", "%", 4, lambda at: _percent(at.host_rate("memory_pressure_s"))),
+)
 
 
 class Rows:
-    """Lines of samples as they come, with a header now and then: 77 columns.
+    """Lines of samples as they come, with a header now and then: 80 columns.
 
     ``-`` is what is not known. ``thr`` is the share of the last minute in which clocks were held back, ``rx`` and
-    ``tx`` are bytes from and to the host, ``cpu`` the share of the machine's CPUs that is used.
+    ``tx`` are bytes from and to the host, ``cpu`` the share of the machine's CPUs that is used. Without a GPU,
+    ``wcpu``, ``wdisk`` and ``wram`` are the shares of time in which some task waited for a CPU, storage or memory.
 
     Args:
         before: samples that have no line of their own, which what follows is seen against.
+        busiest: says which process of the user uses most of a CPU now, for rows of a machine without a GPU.
     """
 
-    def __init__(self, before: Iterable[GpuSample] = ()) -> None:
+    def __init__(self, before: Iterable[GpuSample] = (), busiest: Callable[[], str] | None = None) -> None:
+        self._busiest = busiest
+        self._has_gpu = True  # the latest row
         self._lately = History()
         self._readings = History()  # samples whose seconds of throttling were read anew
         self._read_ns: dict[int, tuple[int, int]] = {}
@@ -64,10 +81,13 @@ class Rows:
     def lines(self, samples: Iterable[GpuSample]) -> Iterator[str]:
         """The samples' lines."""
         for sample in samples:
-            if self._rows % _ROWS_A_HEADER == 0:
-                yield from header()
+            has_gpu = sample.gpu is not None
+            if self._rows % _ROWS_A_HEADER == 0 or has_gpu != self._has_gpu:
+                yield from header(has_gpu, self._busiest is not None)
+                self._rows = 0
             self._rows += 1
-            yield row(self._moment(sample))
+            self._has_gpu = has_gpu
+            yield row(self._moment(sample), "" if has_gpu or self._busiest is None else self._busiest())
 
     def _moment(self, sample: GpuSample) -> Moment:
         gpu = self._add(sample)
@@ -85,16 +105,20 @@ class Rows:
         return gpu
 
 
-def header() -> list[str]:
+def header(has_gpu: bool = True, has_busiest: bool = False) -> list[str]:
     """Names and units."""
-    titles = " ".join(f"{title:>{width}}" for title, _, width, _ in _COLUMNS)
-    units = " ".join(f"{unit:>{width}}" for _, unit, width, _ in _COLUMNS)
-    return [f"#{'time':<11} {titles}", f"#{'':<11} {units}"]
+    columns = _COLUMNS if has_gpu else _HOST_COLUMNS
+    titles = " ".join(f"{title:>{width}}" for title, _, width, _ in columns)
+    units = " ".join(f"{unit:>{width}}" for _, unit, width, _ in columns)
+    busiest = "  your busiest process" if has_busiest and not has_gpu else ""
+    return [f"#{'time':<11} {titles}{busiest}", f"#{'':<11} {units}"]
 
 
-def row(at: Moment) -> str:
-    """A GPU at a moment; what is wrong with it behind the columns."""
+def row(at: Moment, busiest: str = "") -> str:
+    """A GPU at a moment, or a host; behind the columns what is wrong with it, or a process."""
     when = datetime.fromtimestamp(at.sample.time_ns / 1e9).strftime("%H:%M:%S.%f")[:-3]
-    cells = " ".join(f"{text(at):>{width}}" for _, _, width, text in _COLUMNS)
-    lost = "" if at.gpu is None or "all" not in at.gpu.why else f"  {at.gpu.why['all']}"
-    return f"{when} {cells}{lost}"
+    columns = _HOST_COLUMNS if at.gpu is None else _COLUMNS
+    line = f"{when} {' '.join(f'{text(at):>{width}}' for _, _, width, text in columns)}"
+    if at.gpu is None:
+        return "".join(text for text, _ in cut([(f"{line}  {busiest}".rstrip(), "")], _WIDTH))
+    return line if "all" not in at.gpu.why else f"{line}  {at.gpu.why['all']}"

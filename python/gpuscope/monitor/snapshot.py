@@ -320,11 +320,16 @@ def gpu_state(facts: Mapping[str, Any], *, names_processes: bool = True) -> GpuS
 
 
 def named_process(pid: int, memory_bytes: int | None) -> GpuProcess:
-    """A process with its command and user, where they can be seen and are surely its."""
-    folder = Path("/proc") / str(pid)
-    command = user = None
-    if not _is_the_hosts_number() and not _uses_gpus(folder):
+    """A process by NVML's number, with its command and user, where they can be seen and are surely its."""
+    if not _is_the_hosts_number() and not _uses_gpus(Path(f"/proc/{pid}")):
         return GpuProcess(pid, memory_bytes)
+    return local_process(pid, memory_bytes)
+
+
+def local_process(pid: int, memory_bytes: int | None = None) -> GpuProcess:
+    """A process by the number that it has here, with its command and user where they can be seen."""
+    folder = Path(f"/proc/{pid}")
+    command = user = None
     with suppress(OSError):  # ended, of another user, or counted by the host
         words = folder.joinpath("cmdline").read_bytes().decode(errors="replace").split("\0")
         command = " ".join(words).strip() or None
@@ -359,7 +364,7 @@ def _uses_gpus(process: Path) -> bool:
 def _lines(snapshot: GpuSnapshot) -> list[str]:
     when = datetime.fromtimestamp(snapshot.time_ns / 1e9).astimezone().isoformat(sep=" ", timespec="seconds")
     if not snapshot.gpus:
-        return [f"{when}   no GPU: {snapshot.why}"]
+        return textwrap.wrap(f"{when}   no GPU: {one_line(snapshot.why)}", _WIDTH, subsequent_indent="  ")
     rows = [("GPU", "name", "busy", "memory", "power", "temp", "SM clock"), *(_row(gpu) for gpu in snapshot)]
     lines = [f"{when}   driver {snapshot.driver_version or 'not known'}", *align_columns(rows, left=2)]
     for gpu in snapshot:

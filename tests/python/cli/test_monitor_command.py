@@ -263,9 +263,58 @@ def test_a_machine_without_a_gpu_shows_its_host_and_says_so(gpuscope, form):
     if form == "--once":
         assert "no GPU: libnvidia-ml was not found" in done.stdout
         assert "\nhost: " in done.stdout
+        assert " % busy\n" in done.stdout
+        assert max(map(len, done.stdout.splitlines())) <= 80
         return
     assert done.stderr.startswith("note: no GPU: libnvidia-ml was not found")
     assert len(done.stdout.splitlines()) == {"rows": 4, "--json": 2, "--csv": 3}[form]
+
+
+@pytest.fixture
+def worker():
+    """A process of this user that runs Python and uses a CPU."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_without_a_gpu_once_has_the_users_processes(monitor, worker):
+    lines = monitor("--once", FAKE_GPUS="0").stdout.splitlines()
+    (row,) = [line.split() for line in lines if f" {worker.pid} " in line]
+    assert float(row[2]) > 0
+    assert row[6:] == [os.path.basename(sys.executable), "-c", "while", "True:", "pass"]
+    facts = json.loads(monitor("--once", "--json", FAKE_GPUS="0").stdout)["processes"]
+    (facts,) = [each for each in facts if each["pid"] == worker.pid]
+    assert facts["cpu_ratio"] > 0
+    assert facts["command"] == f"{sys.executable} -c while True: pass"
+    assert facts["parent"] == os.getpid()
+
+
+def test_with_a_gpu_once_has_no_processes_of_the_host(monitor, worker):
+    assert f"{worker.pid}" not in monitor("--once", FAKE_GPUS="1").stdout
+    assert "processes" not in json.loads(monitor("--once", "--json", FAKE_GPUS="1").stdout)
+
+
+def test_rows_of_a_machine_without_a_gpu_have_columns_of_their_own_and_its_busiest_process(monitor, worker):
+    first, units, *rows = monitor("--count", "4", "--interval", "1s", FAKE_GPUS="0").stdout.splitlines()
+    assert first == "#time        cpu   ram    of wcpu wdisk wram  your busiest process"
+    assert units.split() == ["#", "%", "GiB", "GiB", "%", "%", "%"]
+    assert all(len(row) <= 80 for row in rows)
+    assert float(rows[-1].split()[1]) > 0
+    assert any(row.split()[7:8] for row in rows)
+
+
+def test_a_log_with_and_without_gpus_has_a_header_before_each(gpuscope, tmp_path):
+    log = Log(tmp_path / "gpu.jsonl")
+    log.append(taken(sample(None)) + series(2, begin_s=BEGIN_S + 1) + taken(sample(None, BEGIN_S + 9)))
+    lines = gpuscope("monitor", "gpu.jsonl").stdout.splitlines()
+    assert [line.split()[:2] for line in lines if line.startswith("#time")] == [
+        ["#time", "cpu"],
+        ["#time", "gpu"],
+        ["#time", "cpu"],
+    ]
+    assert "busiest" not in "".join(lines)  # which no log has
 
 
 # What the library is told to do, and what the monitor says of it.
@@ -465,6 +514,7 @@ def test_64_gpus(monitor):
     ("arguments", "said"),
     [
         (("--interval", "0"), "is not a time above 0"),
+        (("--interval", "1"), "'1' is not a time above 0 with its unit, as 5ms"),
         (("--interval", "-1"), "is not a time above 0"),
         (("--interval", "nan"), "is not a time above 0"),
         (("--interval", "1ms"), "is not between 10ms and 60min"),

@@ -75,7 +75,7 @@ def test_what_was_not_known_is_not_known_again(suffix, tmp_path):
     assert state.why["fan_ratio"] == ("it is not in the log" if suffix == "csv" else "Not Supported")
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("suffix", [*SUFFIXES, "gscope"])
 def test_a_log_of_a_machine_without_a_gpu_comes_back(suffix, tmp_path):
     found = read_log(write(tmp_path / f"gpu.{suffix}", taken(sample(None, host=HOST))))
     assert (found.samples[0].gpu, found.samples[0].host.machine_cpus) == (None, 8)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
@@ -71,6 +72,78 @@ def test_one_odd_value_of_a_recording_costs_one_sample_at_most(table, column, va
         assert cli.main(["monitor", str(path), form]) == 0
         assert len(capsys.readouterr().out.splitlines()) >= 2
     assert len(read_log(path).samples) >= 2
+
+
+HOST = dict.fromkeys(_core.HOST_FIGURES) | {"machine_cpus": 8, "memory_limit_bytes": 1 << 40, "why": {}}
+
+
+def hosts(count, begin_s=BEGIN_S):
+    """Samples of a machine without a GPU, the last of which knows less."""
+    every = [HOST | {"machine_cpu_s": begin_s + n} for n in range(count)] + [HOST | {"machine_cpus": None}]
+    return taken(*(sample(None, begin_s + n, host=host, cost=None) for n, host in enumerate(every)))
+
+
+def test_a_log_without_a_gpu_has_the_host_as_other_logs_have_it(tmp_path):
+    written = hosts(3)
+    found, other = (read_log(write(tmp_path / name, written)) for name in ("gpu.gscope", "gpu.jsonl"))
+    assert found.damaged == 0
+    assert found.samples == other.samples
+    assert [each.host.machine_cpu_s for each in found.samples] == [BEGIN_S, BEGIN_S + 1, BEGIN_S + 2, None]
+
+
+def test_a_log_without_a_gpu_is_appended_to_and_may_have_gpus_later(tmp_path):
+    path = write(tmp_path / "gpu.gscope", hosts(2))
+    write(path, hosts(1, BEGIN_S + 10))
+    write(path, series(2, begin_s=BEGIN_S + 20))
+    assert [each.gpu is None for each in read_log(path).samples] == [True] * 5 + [False] * 2
+
+
+@pytest.mark.parametrize("form", ["--rows", "--json", "--csv", "--once"])
+def test_a_log_without_a_gpu_is_shown_in_every_form(form, tmp_path, capsys):
+    path = write(tmp_path / "gpu.gscope", hosts(3))
+    assert cli.main(["monitor", str(path), form]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert len([line for line in out.splitlines() if not line.startswith(("#", "timestamp"))]) == 1 + 3 * (
+        form != "--once"
+    )
+
+
+def test_a_log_of_an_older_version_that_has_nothing_of_the_host_says_so(tmp_path):
+    path = tmp_path / "gpu.gscope"
+    save(make_store({}, [""], {"monitor.log": "1"}), path)
+    with pytest.raises(InvalidArgument, match="has no sample that can be read"):
+        read_log(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "7", '{"time_ns": 1}', '{"time_ns": [1], "took_s": []}', "[" * 50_000, '{"time_ns": [[]]}']
+)
+def test_damaged_samples_of_the_host_get_one_sentence(text, tmp_path):
+    path = tmp_path / "gpu.gscope"
+    save(make_store({}, [""], {"monitor.log": "1", "monitor.host": text}), path)
+    with pytest.raises(InvalidArgument, match="read"):
+        read_log(path)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 40, 200])
+@pytest.mark.parametrize("written", [hosts(3), series(3)])
+def test_a_log_that_is_empty_or_was_cut_gets_one_sentence(written, cut, tmp_path):
+    path = write(tmp_path / "gpu.gscope", written)
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(InvalidArgument, match=r"no (recording|sample) that can be read"):
+        read_log(path)
+
+
+def test_a_log_that_lost_rows_when_it_was_cut_says_so(tmp_path):
+    path = write(tmp_path / "gpu.gscope", series(3))
+    whole = path.read_bytes()
+    found = []
+    for cut in range(1, len(whole), 16):
+        path.write_bytes(whole[:cut])
+        with contextlib.suppress(InvalidArgument):
+            found.append(read_log(path))
+    assert {(len(each.samples), each.damaged) for each in found} >= {(3, 1), (3, 0)}
 
 
 def test_a_log_is_appended_to(tmp_path):

@@ -22,7 +22,7 @@ pytest.importorskip("textual")
 
 from textual.widgets import Static
 
-from gpuscope.monitor import page, panels, processes
+from gpuscope.monitor import layout, page, panels, processes
 
 USEFUL = {
     "sm_active_ratio": 0.72,
@@ -121,6 +121,43 @@ def test_wide_terminals_have_gpus_beside_each_other():
     assert drive(several(1), size=(400, 60)).splitlines()[1].count("┌") == 1
 
 
+@pytest.mark.parametrize("width", [30, 40, 60, 80])
+def test_what_asks_for_action_is_not_cut_while_there_are_figures_to_cut(width):
+    monitor = FakeMonitor(series(60, throttled_s=lambda s: 0.12 * s, pcie_width=4, **USEFUL))
+    line = drive(monitor, "c", size=(width, 24)).splitlines()[1]
+    assert line.endswith("THROTTLED 12 %, 4 OF 16 LANES" if width > 30 else "…")
+    assert "THROTTLED 12 %" in line
+
+
+def test_a_line_that_is_cut_ends_in_a_mark_wherever_it_is_cut():
+    line = [("abc", ""), ("", ""), ("日本", "bold"), ("", ""), ("d", "")]
+    for width in range(-1, 12):
+        text = "".join(part for part, _ in panels.cut(line, width))
+        assert panels.columns_of(text) <= max(0, width)
+        assert (text == "abc日本d") == (width >= 8)
+        assert text.endswith("…") or width <= 0 or width >= 8
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 8])
+@pytest.mark.parametrize("size", [(80, 24), (60, 20), (20, 5)])
+def test_nothing_is_cut_without_a_sign(count, size, monkeypatch):
+    facts = USEFUL | {"processes": [(2**22 + 1, 1 << 30)], "throttle_faults": ["hw_thermal_slowdown"]}
+    told = [processes.ProcessRow(-1, gpu_process(7), cpu_ratio=0.5)]
+    monkeypatch.setattr(page.ProcessReader, "of_user", lambda reader: told)
+    monkeypatch.setattr(page, "programs", lambda: [Program(1, "train.py", 0, 7, None, "recording", "a verdict " * 9)])
+
+    def lines():
+        rows = taken(*(sample(gpu(index, **facts), host=HOST) for index in range(count))) if count else hosts(3)
+        return drive(FakeMonitor(rows), size=size).splitlines()
+
+    seen = lines()
+    for module in (layout, page, panels, processes):
+        monkeypatch.setattr(module, "cut", lambda line, width: line)
+    whole = {*(line.strip("│ ") for line in lines())}
+    assert [line for line in seen if line.strip("│ ") not in whole and "…" not in line and "─" not in line] == []
+    assert any("…" in line for line in seen)
+
+
 def test_a_throttled_gpu_says_so_in_words_first_of_its_row():
     monitor = FakeMonitor(series(60, throttled_s=lambda s: 0.12 * s, **USEFUL))
     text = drive(monitor)
@@ -193,6 +230,129 @@ def test_programs_say_the_region_that_they_are_in_and_a_long_one_leaves_room_for
     assert "  in decoder" in long
 
 
+def hosts(count, every_s=1.0, **figures):
+    """Samples of a machine without a GPU whose CPUs are half used and whose tasks wait for storage half the time."""
+
+    def host(seconds):
+        counters = {"machine_cpu_s": 4.0 * seconds, "io_pressure_s": 0.5 * seconds}
+        return {**HOST, "machine_memory_total_bytes": 1 << 34, **counters, **figures}
+
+    moments = [number * every_s for number in range(count)]
+    return taken(*(sample(None, BEGIN_S + at, host=host(at)) for at in moments))
+
+
+def without_gpu(**figures):
+    return FakeMonitor(hosts(60, **figures), why="libnvidia-ml was not found (no such file or directory)")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (220, 50)])
+def test_a_machine_without_a_gpu_has_a_frame_for_its_host_with_graphs(size):
+    lines = drive(without_gpu(), size=size).splitlines()
+    assert any(line.startswith("┌─ host ─") for line in lines)
+    rows = [line[2:] for line in lines if line.startswith("│")]
+    assert rows[0].startswith("busy    CPU 50 % of 8")
+    assert rows[1].startswith("memory  RAM 8.0 of 16.0 GiB")
+    assert rows[2].startswith("waits   disk 50 %")
+    assert rows[3].startswith("CPU 50 %")
+    assert max(line.count("█") for line in rows) >= 58  # half of the bars are full, each a second at most
+
+
+def test_the_key_g_has_the_next_figure_of_the_host_first():
+    lines = drive(without_gpu(), "g").splitlines()
+    assert "graph: RAM" in lines[-1]
+    assert next(line for line in lines if "RAM 50 %" in line).startswith("│ RAM 50 %")
+
+
+def test_a_reading_that_several_samples_have_is_one_rate():
+    every = [replace(each, host_time_ns=each.time_ns // 10**9 * 10**9) for each in hosts(9, every_s=0.5)]
+    host = [replace(each.host, machine_cpu_s=4.0 * (each.host_time_ns / 1e9 - BEGIN_S)) for each in every]
+    history = History()
+    history.append(replace(each, host=facts) for each, facts in zip(every, host, strict=True))
+    assert moment(history, -1).series("machine_cpu_s") == [4.0] * 7
+
+
+def test_a_counter_of_the_host_that_began_anew_has_a_gap():
+    history = History()
+    history.append(hosts(3) + [replace(each, time_ns=each.time_ns + 10**10) for each in hosts(2)])
+    later = [replace(each, host_time_ns=each.time_ns) for each in history.window(-1, 60)]
+    history = History()
+    history.append(later)
+    assert moment(history, -1).series("machine_cpu_s") == [4.0, 4.0, None, 4.0]
+
+
+@pytest.mark.parametrize("size", [(60, 20), (40, 10), (20, 5), (10, 4)])
+def test_the_host_and_the_reason_have_room_on_small_terminals(size):
+    lines = drive(without_gpu(), size=size).splitlines()
+    assert max(map(len, lines)) <= size[0]
+    assert "no GPU:"[: size[0] - 2] in "\n".join(lines)
+    assert any("CPU" in line or "host" in line for line in lines[: size[1]])
+
+
+@pytest.fixture
+def worker():
+    """A process of this user that runs Python and uses a CPU."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_without_a_gpu_the_users_processes_are_listed_the_busiest_first(worker, sleeper):
+    async def look(app, pilot):
+        while app._processes.busiest().split()[2:3] != [str(worker.pid)]:
+            await pilot.pause(0.1)
+            app._processes.of_user(0.0)
+            app.draw()
+        return shown(app)
+
+    lines = drive(without_gpu(), then=look).splitlines()
+    table = lines[next(at for at, line in enumerate(lines) if "cpuv" in line) :]
+    assert "memory" not in table[0]
+    assert "gpu" not in table[0]
+    pids = [line.split()[0] for line in table[1:-1] if line]
+    assert str(worker.pid) in pids
+    assert (str(sleeper.pid) in pids, str(os.getpid()) in pids) == (True, False)
+    assert pids.index(str(worker.pid)) < pids.index(str(sleeper.pid))
+    assert "  python" in next(line for line in table if str(worker.pid) in line)  # without its folders
+
+
+def test_processes_that_neither_run_python_nor_use_a_cpu_and_those_of_others_are_left_out(monkeypatch):
+    idle = subprocess.Popen(["sleep", "600"])
+    try:
+        reader = processes.ProcessReader()
+        assert idle.pid not in {row.process.pid for row in reader.of_user()}
+        monkeypatch.setattr(os, "geteuid", lambda: 2**31)
+        assert reader.of_user(0.0) == []
+    finally:
+        idle.kill()
+        idle.wait()
+
+
+def test_processes_of_the_user_are_looked_for_once_a_second(monkeypatch):
+    looks = []
+    monkeypatch.setattr(processes, "_others_of_user", lambda: looks.append(1) or [])
+    now = [100.0]
+    monkeypatch.setattr(processes._core, "monotonic_ns", lambda: round(now[0] * 1e9))
+    reader = processes.ProcessReader()
+    for passed_s in (0.0, 0.5, 0.5, 0.5):
+        now[0] += passed_s
+        reader.of_user()
+    assert len(looks) == 2
+
+
+def test_processes_of_the_user_stay_as_they_were_while_the_page_is_paused(monkeypatch):
+    looks = [[processes.ProcessRow(-1, gpu_process(pid), cpu_ratio=0.5)] for pid in (7, 8)]
+    monkeypatch.setattr(page.ProcessReader, "of_user", lambda reader: looks[0])
+
+    async def look(app, pilot):
+        await pilot.press("p")
+        looks.pop(0)
+        await pilot.press("left")
+        return shown(app)
+
+    assert "      7 me" in drive(without_gpu(), then=look)
+
+
 def test_a_machine_without_a_gpu_shows_its_host_and_says_so():
     rows = [
         sample(None, BEGIN_S + n, host={**HOST, "machine_cpu_s": 4.0 * n, "io_pressure_s": 0.5 * n}) for n in range(4)
@@ -260,6 +420,17 @@ def test_a_recording_is_shown_from_its_end_and_scrolled():
     assert "100 of 700 W" in drive(None, "p", samples=samples)  # from its beginning
 
 
+def test_a_recording_without_figures_of_the_host_has_no_line_of_it():
+    assert not [line for line in drive(None, samples=series(3)).splitlines() if line.startswith("host")]
+
+
+def test_a_recording_of_a_machine_without_a_gpu_is_shown():
+    text = drive(None, samples=hosts(30))
+    assert "RECORDING" in text
+    assert "CPU 50 % of 8" in text
+    assert "processes are not in the log" in text
+
+
 def test_a_number_shows_one_gpu_and_0_all():
     assert "┌─ 1 " in drive(several(8), "2")
     assert "┌─ 0 " not in drive(several(8), "2")
@@ -283,7 +454,7 @@ def high(samples, width=36, height=4, unicode=True):
     """The titles and the bars of the graphs that stand under the rows of a GPU."""
     history = History()
     history.append(samples)
-    lines = panels.gpu_lines(moment(history, 0), width, 0, unicode, 5 + 1 + height)[5:]
+    lines = panels.frame_lines(moment(history, 0), width, 0, unicode, 5 + 1 + height)[5:]
     titles, *bars = ["".join(text for text, _ in line) for line in lines]
     return titles, bars
 
@@ -295,13 +466,30 @@ def test_tall_terminals_have_graphs_under_the_rows():
     titles = next(at for at, line in enumerate(tall) if "busy 100 %" in line and "SM active" in line)
     assert tall[titles - 1].startswith("│ links")
     assert "SM active" not in next(line for line in tall if "useful" in line)  # it is said once
-    frame = next(at for at, line in enumerate(tall) if line.startswith("└"))
-    assert frame - titles - 1 == 9
-    full = [line.count("█") for line in tall[titles + 1 : frame]]
+    others = next(at for at, line in enumerate(tall) if "power 87 %" in line and "memory 76 %" in line)
+    assert others - titles - 1 == 10
+    full = [line.count("█") for line in tall[titles + 1 : others]]
     assert full == sorted(full)  # of a figure that grows there is more below
     assert full[0] < full[-1]
-    assert all("██████████" in line for line in tall[titles + 1 : frame])  # of one that is at its most
+    assert all("██████████" in line for line in tall[titles + 1 : others])  # of one that is at its most
     assert "no process computes" in "".join(tall)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_graphs_take_the_lines_that_nothing_else_needs(count, monkeypatch):
+    monkeypatch.setattr(page.ProcessReader, "of_user", lambda reader: [])
+    rows = [sample(gpu(index, **USEFUL), BEGIN_S + n, host=HOST) for n in range(60) for index in range(count)]
+    monitor = FakeMonitor(taken(*rows) if count else hosts(60), why="" if count else "none")
+    _, *lines, _ = drive(monitor, size=(220, 50)).splitlines()
+    assert 50 - 2 - len(lines) <= (8 if count else 12)  # which processes may take
+    assert max(map(len, lines)) > 200
+    assert sum("█" in line for line in lines) >= 14
+
+
+def test_graphs_of_a_recording_take_the_lines_of_its_processes():
+    samples = series(60, sm_active_ratio=lambda s: s / 60, busy_ratio=1.0)
+    live, again = drive(FakeMonitor(samples)), drive(None, samples=samples)
+    assert sum("█" in line for line in again.splitlines()) > sum("█" in line for line in live.splitlines())
 
 
 def test_graphs_leave_few_lines_to_no_graph():
@@ -630,3 +818,62 @@ def test_without_unicode_bars_and_frames_are_ascii():
     text = drive(FakeMonitor(series(60, **USEFUL)), then=look, size=(120, 24))
     assert "+- 0 H100" in text
     assert "7777" in text
+
+
+@pytest.mark.parametrize("count", [0, 2, 64])
+@pytest.mark.parametrize("size", [(60, 20), (20, 5)])
+def test_a_terminal_without_unicode_is_given_ascii_alone(count, size, monkeypatch):
+    rows = [processes.ProcessRow(-1, replace(gpu_process(7), command="日本 é"), cpu_ratio=0.5)] * 30
+    monkeypatch.setattr(page.ProcessReader, "of_user", lambda reader: rows)
+    samples = [sample(gpu(index, name="日本", **USEFUL), host=HOST) for index in range(count)]
+
+    async def run():
+        app = page.MonitorPage(FakeMonitor(taken(*samples) if count else hosts(3), why="" if count else "日本"))
+        app._unicode = False
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            strips = [strip.text for strip in app.screen._compositor.render_strips()]
+            await pilot.press("question_mark")
+            return [*strips, *(strip.text for strip in app.screen._compositor.render_strips())]
+
+    lines = asyncio.run(run())
+    assert [line for line in lines if not line.isascii()] == []
+    assert any(line.rstrip().endswith("~") for line in lines)
+
+
+def test_rows_that_have_no_room_are_scrolled_to():
+    monitor = FakeMonitor(taken(sample(gpu(processes=[(pid, 1) for pid in range(2**22, 2**22 + 50)], **USEFUL))))
+
+    async def look(app, pilot):
+        def seen():
+            return " ".join(strip.text for strip in app.screen._compositor.render_strips())
+
+        assert f"{2**22}" in seen()
+        assert f"{2**22 + 49}" not in seen()
+        await pilot.press("up")  # selects the last one
+        await pilot.pause()
+        assert f">    0 {2**22 + 49:>8}" in seen()
+        await pilot.press("down", *["pageup"] * 9)
+        await pilot.pause()
+        assert "useful" in seen()
+        await pilot.press("pagedown")
+        await pilot.pause()
+        assert "useful" not in seen()
+
+    drive(monitor, then=look)
+
+
+def test_the_page_follows_the_size_of_its_terminal():
+    async def look(app, pilot):
+        for size in ((20, 5), (1, 1), (3, 2), (220, 50), (5, 3), (80, 24)):
+            await pilot.resize_terminal(*size)
+            for _ in range(500):
+                await pilot.pause(0.01)
+                if fits := size == (1, 1) or max(map(len, shown(app).splitlines())) <= size[0]:
+                    break
+            assert fits
+        return shown(app)
+
+    for keys in ((), ("f",), ("c",)):
+        assert "61.0 of 80.0" in drive(several(1), *keys, then=look) or keys == ("c",)
+        assert "CPU 50 % of 8" in drive(without_gpu(), *keys, then=look)

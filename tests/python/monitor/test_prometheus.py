@@ -261,6 +261,21 @@ def status_of(port, **headers):
         return connection.getresponse().status
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/"])
+def test_head_is_answered_like_get_without_a_body(port, path):
+    def ask(method):
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+            connection.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            head, _, body = b"".join(iter(lambda: connection.recv(1 << 16), b"")).partition(b"\r\n\r\n")
+        return [line for line in head.splitlines() if not line.startswith(b"Date")], body
+
+    with prometheus.serve(FakeMonitor(taken(sample(gpu()))), port):
+        (asked, body), (got, whole) = ask("HEAD"), ask("GET")
+    assert got[0].split()[1] == b"200"
+    assert (asked, body) == (got, b"")
+    assert b"gpuscope_gpu_busy_ratio" in whole
+
+
 def test_requests_name_the_machine_and_no_page_of_others_reads_the_figures(port):
     with prometheus.serve(FakeMonitor(taken(sample(gpu()))), port):
         for host in (f"localhost:{port}", "127.0.0.1:9401", "10.0.0.7:9400", f"{socket.gethostname()}:{port}"):
