@@ -11,7 +11,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPM_FIGURES', 'GPU_FIGURES', 'GRAPH_NAME', 'GpuSampler', 'Graph', 'HOST_FIGURES', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NOT_GIVEN', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RARE_COUNTERS', 'RangeCounters', 'RegionGroups', 'RegionKind', 'Role', 'RowNumbers', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'THROTTLE_COUNTERS', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'TraceEvents', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'choose_counters', 'claim_time', 'clock_state', 'copy_name', 'count_before', 'counter_chip', 'counter_chips', 'counter_endings', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'find_rows', 'gpu_states', 'group_regions', 'hide_region', 'host_state', 'is_capturing', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'link_bytes_per_s', 'list_counters', 'live_allocations', 'make_store', 'mark', 'memory_history', 'memory_pools', 'merge', 'monotonic_ns', 'nest_functions', 'nest_spans', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'realtime_ns', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'show_region', 'split_ranges', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'thread_cpu_ns', 'time_calls', 'unwatch_allocations', 'unwatch_signals', 'watch_allocations', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPM_FIGURES', 'GPU_FIGURES', 'GRAPH_NAME', 'GpuSampler', 'Graph', 'HOST_FIGURES', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NOT_GIVEN', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RARE_COUNTERS', 'RangeCounters', 'RegionGroups', 'RegionKind', 'Role', 'RowNumbers', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'THROTTLE_COUNTERS', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'TraceEvents', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'choose_counters', 'claim_time', 'clock_state', 'copy_name', 'count_before', 'counter_chip', 'counter_chips', 'counter_endings', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'find_rows', 'gpu_states', 'group_regions', 'hide_region', 'host_state', 'is_capturing', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'largest_allocator', 'leave_out_numpy', 'link_bytes_per_s', 'list_counters', 'live_allocations', 'make_store', 'mark', 'memory_history', 'memory_pools', 'merge', 'monotonic_ns', 'nest_functions', 'nest_spans', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'realtime_ns', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'show_region', 'split_ranges', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'thread_cpu_ns', 'time_calls', 'unwatch_allocations', 'unwatch_numpy', 'unwatch_signals', 'watch_allocations', 'watch_numpy', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Work(enum.IntEnum):
     """
@@ -1128,6 +1128,14 @@ def knows_stacks() -> bool:
     """
     Whether Python frames can be read in this version of Python.
     """
+def largest_allocator(since: int, device: int) -> tuple[int, int]:
+    """
+    (stack, bytes) of the stack with most of what lives on a device and was allocated since that many reports.
+    """
+def leave_out_numpy(leave_out: bool) -> bool:
+    """
+    Whether what the calling thread takes from now on is left out; returns what was so before.
+    """
 def link_bytes_per_s(generation: int, lanes: int) -> float:
     """
     Bytes a second of a PCIe link in one direction, headers included; 0 for unknown generations.
@@ -1150,7 +1158,7 @@ def mark(name: str, /) -> None:
     """
 def memory_history() -> dict:
     """
-    Whether one is recorded, its capacity, the reports since its start and how many were overwritten.
+    Whether one is recorded, its capacity, the reports since its start, how many were overwritten, and the memory that it takes itself.
     """
 def memory_pools(device: int = 0) -> list:
     """
@@ -1289,6 +1297,10 @@ def unwatch_allocations() -> None:
     """
     One user less; the ledger is given up with the last.
     """
+def unwatch_numpy(table: typing_extensions.CapsuleType) -> None:
+    """
+    One user less; with the last, NumPy has its functions back. The context has its own handler back.
+    """
 def unwatch_signals() -> None:
     """
     Ends what watch_signals began.
@@ -1296,6 +1308,10 @@ def unwatch_signals() -> None:
 def watch_allocations(stacks: bool = True) -> str:
     """
     Keeps a ledger of what the driver gives out from now on. Returns why that cannot be had; after '', call unwatch_allocations once.
+    """
+def watch_numpy(table: typing_extensions.CapsuleType) -> str:
+    """
+    Adds what NumPy hands out to the memory history: its default handler on all threads, and the calling context's own. Takes its _ARRAY_API. Returns why that cannot be; after '', call unwatch_numpy once.
     """
 def watch_signal(number: int) -> None:
     """

@@ -19,6 +19,7 @@
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/memory/history.h"
 #include "gpuscope/memory/ledger.h"
+#include "gpuscope/memory/numpy_handler.h"
 #include "gpuscope/session/allocation_watch.h"
 
 namespace py = pybind11;
@@ -59,7 +60,8 @@ void start_history(int64_t max_entries, bool stacks) {
 py::dict history_state() {
   const History& history = History::process();
   return py::dict("recording"_a = history.recording(), "capacity"_a = history.capacity(),
-                  "recorded"_a = history.recorded(), "lost"_a = history.overwritten());
+                  "recorded"_a = history.recorded(), "lost"_a = history.overwritten(),
+                  "resident_bytes"_a = history.resident_bytes());
 }
 
 py::dict read_history() {
@@ -77,9 +79,9 @@ py::dict read_history() {
 }
 
 void record_memory(int source, int device, uint64_t address, int64_t bytes, int64_t allocated, int64_t reserved) {
-  if (source < 0 || source > static_cast<int>(memory::Source::Other)) {
+  if (source < 0 || source > static_cast<int>(memory::Source::Numpy)) {
     throw base::InvalidArgument(std::string("source is ") + std::to_string(source) +
-                                "; accepted are the numbers of SOURCES, 0 to 3");
+                                "; accepted are the numbers of SOURCES, 0 to 4");
   }
   History::process().record(
       {address, bytes, allocated, reserved, device, static_cast<memory::Source>(static_cast<uint8_t>(source))});
@@ -115,9 +117,18 @@ void bind_memory_history(py::module_& module) {
       "stop_memory_history", [] { History::process().stop(); },
       "Ends it. What was recorded stays readable until the next start.");
   module.def("memory_history", &history_state,
-             "Whether one is recorded, its capacity, the reports since its start and how many were overwritten.");
+             "Whether one is recorded, its capacity, the reports since its start, how many were overwritten, and the "
+             "memory that it takes itself.");
   module.def("read_memory_history", &read_history,
              "The columns of MemoryEvents, oldest first, the names that region counts, and how many events are lost.");
+  module.def(
+      "largest_allocator",
+      [](uint64_t since, int device) {
+        const memory::Largest largest = History::process().largest(since, device);
+        return py::make_tuple(largest.stack, largest.bytes);
+      },
+      py::arg("since"), py::arg("device"),
+      "(stack, bytes) of the stack with most of what lives on a device and was allocated since that many reports.");
   module.def("record_memory", &record_memory, py::arg("source"), py::arg("device"), py::arg("address"),
              py::arg("bytes"), py::arg("allocated") = 0, py::arg("reserved") = 0,
              "Adds a report of any allocator to the history and the peaks; bytes is negative for a release.");
@@ -126,6 +137,108 @@ void bind_memory_history(py::module_& module) {
       .def(py::init(&open_peak), py::arg("device"), "device is a GPU's ordinal, -1 for the host.")
       .def_property_readonly("bytes", &PeakMemory::bytes, "The highest report; None when none has come.")
       .def("close", &PeakMemory::close, "Ends it; what was the highest stays known.");
+}
+
+using memory::NumpyDefault, memory::NumpyHandler, memory::NumpyWrapper;
+
+constexpr const char* kHandlerCapsule = "mem_handler";
+
+/// What is needed of NumPy's table of C functions, by the places of numpy/__multiarray_api.h.
+class NumpyApi {
+ public:
+  explicit NumpyApi(const py::capsule& capsule) : table_(capsule.get_pointer<void*>()) {}
+
+  /// Whether these are the functions of NumPy 1.22 or later, of a binary interface that is known.
+  bool is_known() const {
+    const unsigned int interface = function<unsigned int (*)()>(0)();
+    return (interface == 0x01000009 || interface == 0x02000000) && function<unsigned int (*)()>(211)() >= 0x0F;
+  }
+  py::object current() const { return checked(function<PyObject* (*)()>(305)()); }
+  /// What a context has in which no other was set, as that of a new thread.
+  py::object standard() const {
+    const py::object context = checked(PyContext_New());
+    PyContext_Enter(context.ptr());
+    PyObject* found = function<PyObject* (*)()>(305)();
+    PyContext_Exit(context.ptr());
+    return checked(found);
+  }
+  void make_current(const py::object& capsule) const {
+    checked(function<PyObject* (*)(PyObject*)>(304)(capsule.ptr()));
+  }
+
+ private:
+  template <class F>
+  F function(std::size_t place) const {
+    return reinterpret_cast<F>(table_[place]);
+  }
+  static py::object checked(PyObject* made) {
+    if (made == nullptr) {
+      throw py::error_already_set();
+    }
+    return py::reinterpret_steal<py::object>(made);
+  }
+
+  void* const* table_;
+};
+
+NumpyHandler& handler_in(const py::object& capsule) {
+  void* handler = PyCapsule_GetPointer(capsule.ptr(), kHandlerCapsule);
+  if (handler == nullptr) {
+    throw py::error_already_set();
+  }
+  return *static_cast<NumpyHandler*>(handler);
+}
+
+/// A handler of the program's own with ours around it, which is what NumPy gets. Arrays keep the capsule.
+struct Wrapped {
+  explicit Wrapped(const py::object& capsule) : program(capsule), wrapper(handler_in(capsule)) {}
+
+  py::object program;
+  NumpyWrapper wrapper;
+};
+
+/// The program's handler where the context has one that is not NumPy's.
+bool has_own(const NumpyApi& numpy, const py::object& current) {
+  return !current.is(numpy.standard()) && handler_in(current).version == NumpyHandler::kVersion;
+}
+
+std::string watch_numpy(const py::capsule& table) {
+  const NumpyApi numpy(table);
+  if (!numpy.is_known()) {
+    return "this version of NumPy has functions that are not known";
+  }
+  if (std::string why = NumpyDefault::process().watch(handler_in(numpy.standard())); !why.empty()) {
+    return why;
+  }
+  const py::object current = numpy.current();
+  if (has_own(numpy, current) && !memory::records(handler_in(current))) {
+    auto wrapped = std::make_unique<Wrapped>(current);
+    const auto capsule = py::reinterpret_steal<py::object>(
+        PyCapsule_New(&wrapped->wrapper.handler(), kHandlerCapsule,
+                      [](PyObject* made) { delete static_cast<Wrapped*>(PyCapsule_GetContext(made)); }));
+    PyCapsule_SetContext(capsule.ptr(), wrapped.release());
+    numpy.make_current(capsule);
+  }
+  return "";
+}
+
+void unwatch_numpy(const py::capsule& table) {
+  NumpyDefault::process().unwatch();
+  const NumpyApi numpy(table);
+  const py::object current = numpy.current();
+  if (has_own(numpy, current) && memory::records(handler_in(current))) {
+    numpy.make_current(static_cast<Wrapped*>(PyCapsule_GetContext(current.ptr()))->program);
+  }
+}
+
+void bind_numpy_memory(py::module_& module) {
+  module.def("watch_numpy", &watch_numpy, py::arg("table"),
+             "Adds what NumPy hands out to the memory history: its default handler on all threads, and the calling "
+             "context's own. Takes its _ARRAY_API. Returns why that cannot be; after '', call unwatch_numpy once.");
+  module.def("leave_out_numpy", &memory::leave_out_numpy, py::arg("leave_out"),
+             "Whether what the calling thread takes from now on is left out; returns what was so before.");
+  module.def("unwatch_numpy", &unwatch_numpy, py::arg("table"),
+             "One user less; with the last, NumPy has its functions back. The context has its own handler back.");
 }
 
 using memory::Allocation;
@@ -258,6 +371,7 @@ void bind_memory_watch(py::module_& module) {
 void bind_memory(py::module_& module) {
   bind_memory_history(module);
   bind_memory_watch(module);
+  bind_numpy_memory(module);
 }
 
 }  // namespace gpuscope::bindings

@@ -8,6 +8,7 @@
 #include <bit>
 #include <cstddef>
 #include <new>
+#include <unordered_map>
 
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/hooks.h"
@@ -106,6 +107,7 @@ void History::start(uint64_t capacity, bool stacks) {
       ring_->retire();
     }
     ring_ = ring;
+    ring_first_ = next_.load();
   }
   ring_->mask.store(size - 1, std::memory_order_relaxed);
   capacity_ = capacity;
@@ -148,10 +150,10 @@ void History::record(const Report& report) noexcept {
   slot.state.store(whole(event), std::memory_order_release);
 }
 
-HistoryColumns History::read() const {
+HistoryColumns History::read(uint64_t since) const {
   HistoryColumns columns;
   const uint64_t end = next_.load(std::memory_order_acquire);
-  const uint64_t kept = std::min(end - first_, capacity_);
+  const uint64_t kept = std::min(end - std::min(first_ + since, end), capacity_);
   const auto each_column = [&](auto&& visit) {
     visit(columns.time_ns), visit(columns.address), visit(columns.bytes), visit(columns.allocated);
     visit(columns.reserved), visit(columns.device), visit(columns.stack), visit(columns.thread);
@@ -187,6 +189,35 @@ HistoryColumns History::read() const {
   }
   columns.lost = end - first_ - columns.time_ns.size();
   return columns;
+}
+
+Largest History::largest(uint64_t since, int32_t device) const {
+  const HistoryColumns columns = read(since);
+  std::unordered_map<uint64_t, std::size_t> live;  // rows by address
+  for (std::size_t row = 0; row != columns.address.size(); ++row) {
+    if (columns.device[row] != device || columns.source[row] == static_cast<uint8_t>(Source::Driver)) {
+      continue;
+    }
+    if (columns.bytes[row] > 0) {
+      live[columns.address[row]] = row;
+    } else {
+      live.erase(columns.address[row]);
+    }
+  }
+  std::unordered_map<uint32_t, int64_t> by_stack;
+  Largest largest;
+  for (const auto& [address, row] : live) {
+    const int64_t bytes = by_stack[columns.stack[row]] += columns.bytes[row];
+    if (bytes > largest.bytes) {
+      largest = {columns.stack[row], bytes};
+    }
+  }
+  return largest;
+}
+
+uint64_t History::resident_bytes() const noexcept {
+  const uint64_t written = next_.load(std::memory_order_relaxed) - ring_first_;
+  return ring_ == nullptr ? 0 : std::min(written, ring_->size) * sizeof(Slot);
 }
 
 uint32_t Peaks::open(int32_t device) noexcept {

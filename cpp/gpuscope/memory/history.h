@@ -11,9 +11,10 @@
 namespace gpuscope::memory {
 
 /// Who reported an allocation. The numbers are those of SOURCES in gpuscope/memory/events.py.
-enum class Source : uint8_t { Torch = 0, Cupy = 1, Driver = 2, Other = 3 };
+enum class Source : uint8_t { Torch = 0, Cupy = 1, Driver = 2, Other = 3, Numpy = 4 };
 
-inline constexpr int32_t kHost = -1;  // in place of a GPU's ordinal
+inline constexpr int32_t kHost = -1;            // in place of a GPU's ordinal
+inline constexpr int64_t kUnknownRelease = -1;  // bytes of a release whose size is not known
 
 /// One allocation or release, as an allocator reports it.
 struct Report {
@@ -40,6 +41,12 @@ struct HistoryColumns {
   uint64_t lost = 0;  // recorded since the start, and not among these
 };
 
+/// The call stack that has allocated most of what lives; 0 for none.
+struct Largest {
+  uint32_t stack = 0;
+  int64_t bytes = 0;
+};
+
 /// The last so many reports of allocators, with where in the program each came from: a ring that new ones overwrite.
 ///
 /// record: any thread, any moment, without a lock or an allocation. start, stop, read: one thread at a time.
@@ -63,11 +70,16 @@ class History {
   /// Nothing while not recording.
   void record(const Report& report) noexcept;
 
-  HistoryColumns read() const;
+  /// Without the first `since` reports.
+  HistoryColumns read(uint64_t since = 0) const;
+  /// Likewise, of what allocators have handed out on a device; the driver is none.
+  Largest largest(uint64_t since, int32_t device) const;
   uint64_t capacity() const noexcept { return capacity_; }
   /// Since the start, the overwritten ones counted.
   uint64_t recorded() const noexcept { return next_.load(std::memory_order_relaxed) - first_; }
   uint64_t overwritten() const noexcept { return recorded() > capacity_ ? recorded() - capacity_ : 0; }
+  /// Memory that the history itself takes by now: slots that were written once.
+  uint64_t resident_bytes() const noexcept;
 
  private:
   struct Slot;
@@ -79,6 +91,7 @@ class History {
   Ring* ring_ = nullptr;  // the last one, recording or not; never freed: a late writer may be in it
   uint64_t capacity_ = 0;
   uint64_t first_ = 0;
+  uint64_t ring_first_ = 0;  // likewise, of the ring
 };
 
 /// The most that was handed out on a device, since each of a few moments.

@@ -29,6 +29,7 @@ from gpuscope.devices import HOST
 from gpuscope.errors import GpuscopeError, NotAvailable
 from gpuscope.exporters.page.memory import export_memory_page, make_steps
 from gpuscope.frameworks import torch_memory
+from gpuscope.frameworks.numpy import unreported
 from gpuscope.memory.categories import CATEGORIES, categorize, live_categories
 from gpuscope.memory.events import MemoryEvents
 from gpuscope.memory.history import MOST_ENTRIES, record_memory_history
@@ -85,6 +86,7 @@ class Memory:
             help=f"allocations and releases kept, 64 bytes each (default: {_MAX_ENTRIES:,})",
         )
         parser.add_argument("--no-stacks", action="store_true", help="leave out where in the program memory was taken")
+        parser.add_argument("--no-numpy", action="store_true", help="leave out NumPy's arrays")
         parser.add_argument("--top", metavar="N", type=positive, default=10, help="lines of code at most (default: 10)")
 
     def run(self, options: argparse.Namespace) -> int:
@@ -93,7 +95,7 @@ class Memory:
         program.check()
         outputs = writable_paths(options.output, _SUFFIXES)
         out = console.errors()  # the stream of before the run: the program may replace or close sys.stderr
-        watch = _Watch(options.max_entries, stacks=not options.no_stacks)
+        watch = _Watch(options.max_entries, stacks=not options.no_stacks, numpy=not options.no_numpy)
         report = _Report(program.name, outputs, watch, options.top, out)
         ending = program.run(report)
         return ending.code or (0 if ending.in_child else int(report.failed))
@@ -196,7 +198,7 @@ class _Findings:
             if part is not None:
                 _show_block(str(part), out)
         if self.events is not None and not len(self.events):
-            why = "the program used no PyTorch, CuPy or CUDA memory on this thread"
+            why = "the program used no PyTorch, CuPy, NumPy or CUDA memory that is recorded"
             out.sentence(f"no allocations were recorded: {why}")
         if self.events is not None and self.events.lost:
             out.note(f"{self.events.lost:,} older events are no longer kept: raise --max-entries to see them")
@@ -239,17 +241,15 @@ def _show_block(text: str, out: Console) -> None:
 class _Watch:
     """A history of memory, reports when it runs out, and the steps of the program, from now to `end`."""
 
-    def __init__(self, max_entries: int, *, stacks: bool) -> None:
-        self.options: dict[str, Any] = {"max_entries": max_entries, "stacks": stacks}
+    def __init__(self, max_entries: int, *, stacks: bool, numpy: bool) -> None:
+        self.options: dict[str, Any] = {"max_entries": max_entries, "stacks": stacks, "numpy": numpy}
         self._notes: list[str] = []
         self._steps_ns = [_core.now_ns()]
         self._leaks: Any = None
         self._live: dict[int, int] = {}
         self._snapshot: Any = None
         self._ledgers: list[Any] = []
-        self._history = self._attempt(
-            "the history", lambda: record_memory_history(max_entries=max_entries, stacks=stacks)
-        )
+        self._history = self._attempt("the history", lambda: record_memory_history(**self.options))
         self._reports = self._attempt("reports", report_out_of_memory)
         self._finder: Any = self._attempt("leaks", lambda: find_leaks())
         if self._finder is not None and self._history is not None:
@@ -271,6 +271,7 @@ class _Watch:
     def abandon(self) -> None:
         """In a forked child: what is watched is the parent's."""
 
+    @unreported()
     def end(self) -> None:
         """Looks at what the program left behind while it still lives, then ends the history."""
         lifecycle.forget(self)

@@ -63,13 +63,9 @@ def find_max_batch_size(
 ) -> MaxBatchSize:
     """Finds the largest batch size that fits in memory, by trying: ``find_max_batch_size(model, (3, 224, 224))``.
 
-    Sizes are doubled from `start` and then closed in on from both sides; what the peaks so far and the memory that is
-    free now predict is tried sooner, so that few tries fail. Others may use the GPU too. Is there no GPU, or does the
-    work need much of the host, it ends before the host would swap. Only out-of-memory errors mean "does not fit"; any
-    other is raised as it is. Ctrl-C keeps the largest size that is known to fit.
-
-    A model is afterwards as it was: modes, parameters, gradients, buffers, the optimizer's state; so are the random
-    generators of Python, NumPy and torch. torch's peak statistics are reset.
+    Sizes are doubled from `start`, then closed in on from both sides. Only out-of-memory errors mean "does not fit";
+    any other error is raised. On the host it ends before the host would swap. Ctrl-C keeps the largest size known to
+    fit. The model and the random generators are afterwards as they were; torch's peak statistics are reset.
 
     Args:
         fn_or_model: a torch.nn.Module, or a function of any framework that is called with a batch size.
@@ -78,17 +74,16 @@ def find_max_batch_size(
         device: where a model is moved to, and stays; None leaves it where it is. For a function, the GPU it uses.
         training: forward, loss, backward and, with an optimizer, its step; by default forward only, in evaluation mode.
         limit: no larger size is tried; None is 2**31 - 1.
-        multiple_of: only multiples of it are tried, as tensor cores like 8.
+        multiple_of: only multiples of it are tried.
         margin: the share of the size that ``.recommended`` leaves free.
         dtype: of the inputs; by default that of the model's first floating parameter.
-        make_input: called with a batch size in place of `input_shape`; gives a tensor, a tuple of positional
-            arguments or a mapping of keywords.
-        make_target: called with a batch size; what the loss is given as its second argument.
-        loss: called with the model's output and the target if there is one; by default the mean of the first output.
-        optimizer: steps in each try, and is put back with the parameters, copies of which wait in the host's memory;
-            True takes the memory that Adam would, and changes nothing.
-        steps: how often each size is run; what allocators hold settles with the second.
-        progress: called with one line after each try; ``print`` will do.
+        make_input: called with a batch size instead of `input_shape`; returns a tensor, a tuple of arguments or a
+            mapping of keywords.
+        make_target: called with a batch size; the loss's second argument.
+        loss: called with the model's output, and the target if there is one; by default the mean of the first output.
+        optimizer: steps in each try, and is put back; True takes the memory that Adam would, and changes nothing.
+        steps: how often each size is run.
+        progress: called with one line after each try, as ``print``.
 
     Returns:
         An int with ``.recommended``, ``.tries``, ``.bytes_per_sample``, ``.report()`` and more; 0 when nothing fits.

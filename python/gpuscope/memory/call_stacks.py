@@ -23,6 +23,7 @@ _INSTALLED = ("/site-packages/", "/dist-packages/")
 _SOURCE = (".py", ".pyw", ".pyx")
 # What was typed or made of a text; a notebook's cell may also be a file of this suffix in a folder of its own.
 _TYPED = ("<stdin>", "<string>", "<console>", "<input>", "<ipython-input", "<python-input", "<command-", "<doctest ")
+_TIMED = "<timed "  # by IPython's %%time
 # The standard library of the machine that wrote a snapshot: of Unix, and of Windows in folders of Python's or Conda's.
 _ELSEWHERE = re.compile(r"/lib(64)?/python3\.\d+t?/|\A[A-Z]:/.*(python|conda|/envs/)[^/]*/lib/", re.IGNORECASE)
 # What torch.compile writes: a letter and a hash, in a folder named by the hash's first two (torch._inductor.codecache).
@@ -41,7 +42,7 @@ DEEPEST = 64
 YOUR_CODE = "your code"
 CPP_CODE = "C++ code"
 _PACKAGES = ("/site-packages/", "/dist-packages/")
-_ALLOCATORS = {"torch", "cupy", "rmm", "jax", "jaxlib"}  # every allocation passes through one of them
+_ALLOCATORS = {"torch", "cupy", "numpy", "rmm", "jax", "jaxlib"}  # every allocation passes through one of them
 
 
 def program_frame(stack: Iterable[Frame]) -> Frame | None:
@@ -100,7 +101,7 @@ def is_program(file: str) -> bool:
     module = file.split("/", 1)[0].removesuffix(".py")
     if module in _FRAMEWORKS or (module in sys.stdlib_module_names and file not in _SCRIPTS):
         return False
-    return file.startswith(_TYPED) if file.startswith("<") else is_python(file)
+    return file.startswith((*_TYPED, _TIMED)) if file.startswith("<") else is_python(file)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # Matplotlib is optional
 
 NEVER = -1  # in place of an event: not seen
 # By number: who reported an event. "driver" is memory that any library takes from the CUDA driver itself.
-SOURCES = ("torch", "cupy", "driver", "other")
+SOURCES = ("torch", "cupy", "driver", "other", "numpy")
 
 _DRIVER = SOURCES.index("driver")
 
@@ -56,7 +56,7 @@ class MemoryEvents:
     Attributes:
         time_ns: ns since the Unix epoch.
         address: of the allocation.
-        bytes: negative when given back.
+        bytes: negative when given back; -1 where that does not say how much.
         allocated_bytes: handed out by that allocator on that device, this counted; 0 where it does not report it.
         reserved_bytes: held by that allocator on that device; 0 where it does not report it.
         device: ordinal of the GPU, HOST for host memory.

@@ -6,16 +6,18 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
-from typing import Any, Literal
+from functools import cache, lru_cache, partial
+from typing import Any, Literal, get_args
 from weakref import WeakSet
 
 import numpy as np
 
 from gpuscope import _core
+from gpuscope.arguments import check_choice
 from gpuscope.beside import shared_lock
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.frameworks.cupy import CupyReports
+from gpuscope.frameworks.numpy import NumpyReports, unreported
 from gpuscope.frameworks.torch_memory import TorchReports, why_opaque
 from gpuscope.late_imports import WhenImported
 from gpuscope.memory.allocation_watch import unwatch_allocations, watch_allocations
@@ -24,28 +26,32 @@ from gpuscope.text import brief
 
 MAX_ENTRIES = 100_000
 MOST_ENTRIES = 100_000_000  # 6.4 GB; the core's limit
-_ENABLED = ("all", "state", True, None, False)
-_STACKS = (True, False, "python", "all")
-_CONTEXTS = ("all", "alloc", "state", None)
+Enabled = Literal["all", "state"]
+Stacks = Literal["python", "all"]
+Context = Literal["all", "alloc", "state"]
 
 
 def record_memory_history(
-    enabled: Literal["all", "state"] | bool | None = "all",
+    enabled: Enabled | bool | None = "all",
     *,
     max_entries: int = MAX_ENTRIES,
-    stacks: Literal["python", "all"] | bool = True,
-    context: Literal["all", "alloc", "state"] | None = "all",
+    stacks: Stacks | bool = True,
+    context: Context | None = "all",
+    numpy: bool = True,
     device: Any = None,
     clear_history: bool = False,
     compile_context: bool = False,
     global_record_annotations: bool = False,
     skip_actions: Sequence[str] | None = None,
 ) -> MemoryHistory:
-    """Record what is allocated and given back: by torch on GPUs and on the host, by CuPy, and from the CUDA driver.
+    """Record what is allocated and given back: by torch on GPUs and on the host, by NumPy, CuPy and the CUDA driver.
 
     A statement, or a context manager that ends with its block. Frameworks that are imported later begin then. The last
     `max_entries` events are kept, 64 bytes each; look at them with ``events()``, or write them with
-    ``dump_memory_snapshot``. An event costs 0.1 to 0.3 us with its Python stack, by the depth of that.
+    ``dump_memory_snapshot``.
+
+    NumPy reports all threads: its arrays of 64 bytes or more, as it makes one of 8 bytes of each number that meets an
+    array. A handler of memory that the program has set in another thread's context (NEP 49) is not seen.
 
     torch and CuPy report the calling thread, and of autograd's threads that work for it; called on another thread
     meanwhile, this adds that thread to the same history, as it is, until the result's ``stop()``. Called again on the
@@ -59,6 +65,7 @@ def record_memory_history(
         max_entries: events kept, 1 to 100,000,000.
         stacks: whether to keep the Python stack of each event; "python" and "all" are True, C++ frames are not kept.
         context: None keeps no stacks; any other value leaves that to `stacks`.
+        numpy: whether to record NumPy's arrays, which may be most of the events.
         device: accepted for torch's sake; all devices are recorded.
         clear_history: accepted for torch's sake; every history begins empty.
         compile_context: accepted for torch's sake; what is compiled is not told apart.
@@ -72,7 +79,7 @@ def record_memory_history(
         InvalidArgument: a value is not among those.
     """
     global _last
-    _check(enabled, max_entries, stacks, context)
+    _check(enabled, max_entries, stacks, context, numpy)
     with _lock:
         current = _last
         if not enabled:
@@ -87,7 +94,7 @@ def record_memory_history(
                 begun.note(f"the history that was being recorded has ended: this one, of {max_entries}, began instead")
             current.stop()
             current.copy_out()
-        begun.start(max_entries, bool(stacks) and context is not None)
+        begun.start(max_entries, bool(stacks) and context is not None, numpy)
         _last = begun
         return MemoryHistory(begun, None)
 
@@ -160,6 +167,7 @@ class MemoryHistory:
         return f"<MemoryHistory {state}{', ' if self.notes else ''}{'; '.join(self.notes)}>"
 
 
+@cache  # arrays that are dropped while NumPy reports are events
 def _no_events() -> MemoryEvents:
     columns: dict[str, Any] = {name: np.empty(0, kind) for name, kind in COLUMNS.items()}
     return MemoryEvents(**columns)
@@ -174,16 +182,18 @@ class _Recording:
         self.handles: WeakSet[MemoryHistory] = WeakSet()
         self._threads: list[ThreadReports] = []
         self._watches_driver = False
+        self._numpy = True
         self._kept: MemoryEvents | None = _no_events()  # None while the core's ring holds it
 
-    def start(self, max_entries: int, stacks: bool) -> None:
+    def start(self, max_entries: int, stacks: bool, numpy: bool) -> None:
+        self._numpy = numpy
         _core.start_memory_history(max_entries, stacks)
         self._kept = None
         self.active = True
         if stacks and not _core.knows_stacks():
             self.note("stacks are not recorded: this version of Python keeps its frames elsewhere")
         self._watch_driver(stacks)
-        self._threads.append(ThreadReports(self.note))
+        self._threads.append(ThreadReports(self.note, numpy))
 
     def stop(self) -> None:
         if not self.active:
@@ -199,7 +209,7 @@ class _Recording:
     def add_thread(self, max_entries: int) -> ThreadReports:
         if max_entries != (capacity := _core.memory_history()["capacity"]):
             self.note(f"max_entries stays {capacity}: a thread was added to a history that was recorded already")
-        self._threads.append(ThreadReports(self.note))
+        self._threads.append(ThreadReports(self.note, self._numpy))
         return self._threads[-1]
 
     def end_thread(self, reports: ThreadReports) -> None:
@@ -211,7 +221,7 @@ class _Recording:
         return any(reports.thread == thread for reports in self._threads)
 
     def events(self) -> MemoryEvents:
-        with _lock:
+        with _lock, unreported():
             return self._kept if self._kept is not None else _read()
 
     def copy_out(self) -> None:
@@ -241,14 +251,11 @@ def _frames(stack: int) -> tuple[Frame, ...]:
     return tuple(Frame(*frame) for frame in _core.stack_frames(int(stack)))
 
 
-def _check(enabled: object, max_entries: object, stacks: object, context: object) -> None:
-    for name, value, accepted in (
-        ("enabled", enabled, _ENABLED),
-        ("stacks", stacks, _STACKS),
-        ("context", context, _CONTEXTS),
-    ):
-        if not any(value is one or (isinstance(value, str) and value == one) for one in accepted):
-            raise InvalidArgument(f"{name} is {brief(value)}; accepted are {', '.join(map(repr, accepted))}")
+def _check(enabled: object, max_entries: object, stacks: object, context: object, numpy: object) -> None:
+    check_choice("enabled", enabled, (*get_args(Enabled), True, None, False))
+    check_choice("stacks", stacks, (True, False, *get_args(Stacks)))
+    check_choice("context", context, (*get_args(Context), None))
+    check_choice("numpy", numpy, (True, False))
     if not isinstance(max_entries, int) or isinstance(max_entries, bool) or not 1 <= max_entries <= MOST_ENTRIES:
         raise InvalidArgument(
             f"max_entries is {brief(max_entries)}; accepted are whole numbers from 1 to {MOST_ENTRIES:,}"
@@ -262,17 +269,20 @@ _last: _Recording | None = None  # the process's, ended or not
 class ThreadReports:
     """Has the frameworks report the allocations of the thread that makes this to the core, until `end`.
 
-    A framework that is imported later begins then, when it is this thread that imports it.
+    A framework that is imported later begins then, when it is this thread that imports it. With `numpy`, NumPy reports
+    all threads as long as one of these lasts.
     """
 
-    def __init__(self, note: Callable[[str], object]) -> None:
+    def __init__(self, note: Callable[[str], object], numpy: bool = True) -> None:
         self.thread = threading.get_ident()
         self._note = note
-        self._reports: list[TorchReports | CupyReports] = []
+        self._reports: list[TorchReports | CupyReports | NumpyReports] = []
         self._waiting = [
             WhenImported("torch", partial(self._begin, "torch", self._torch)).watch(),
             WhenImported("cupy", partial(self._begin, "CuPy", CupyReports)).watch(),
         ]
+        if numpy:
+            self._begin("NumPy", self._numpy)
 
     def end(self) -> None:
         """Ends them, on any thread."""
@@ -285,7 +295,7 @@ class ThreadReports:
             except Exception as error:
                 self._note(f"{type(reports).__name__} could not be ended: {error!r}")
 
-    def _begin(self, framework: str, begin: Callable[[], TorchReports | CupyReports]) -> None:
+    def _begin(self, framework: str, begin: Callable[[], TorchReports | CupyReports | NumpyReports]) -> None:
         if threading.get_ident() != self.thread:
             self._note(f"{framework}'s allocations are not recorded: another thread imported it")
             return
@@ -302,10 +312,21 @@ class ThreadReports:
             self._note(f"torch's allocations on GPUs are not recorded: {why}")
         return reports
 
+    def _numpy(self) -> NumpyReports:
+        reports = NumpyReports()
+        if reports.why:
+            self._note(f"NumPy's allocations are not recorded: {reports.why}")
+        return reports
+
 
 def position() -> int:
     """How many events of the history there were so far."""
     return int(_core.memory_history()["recorded"])
+
+
+def own_bytes() -> int:
+    """What the history itself takes of the host's memory by now."""
+    return int(_core.memory_history()["resident_bytes"])
 
 
 def times_at(events: MemoryEvents, positions: list[int]) -> list[int]:

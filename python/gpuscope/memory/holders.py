@@ -11,11 +11,11 @@ import statistics
 import sys
 import types
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpuscope.frameworks import torch_autograd
+from gpuscope.frameworks import numpy, torch_autograd
 from gpuscope.frameworks.torch_autograd import Graphs, graph_of, is_operation, untouched_by_programs
 from gpuscope.memory import references
 from gpuscope.memory.growth import Growth
@@ -27,6 +27,7 @@ _SHARING = 3  # tensors of each: views, and what they are views of; and operatio
 _MOST_PLACES = 8
 
 MOST_OBJECTS = 3_000_000  # about a second
+_UNTRACKED = (dict, tuple)  # that the collector may pass over
 _AT_ONCE = 10_000  # objects whose references are listed together: some MB
 _MOST_FRAMES = 1_000  # of a traceback, as Python's limit of recursion
 _WITHOUT_MEMORY = "torch._subclasses."  # stand-ins of torch.compile's, which warn when they are asked for addresses
@@ -85,11 +86,11 @@ class Holder:
 def find_holders(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...], tuple[str, ...]]:
     """The holder of each growth's allocations, and remarks on what was not looked at.
 
-    CuPy's arrays and PyTorch's tensors, NumPy's arrays over these, the containers, objects, closures, tracebacks and
-    local variables of the calling thread that lead to them, and what operations of autograd saved are followed. What an
-    operation written in C++ keeps to itself is not seen: PyTorch's allocations that no tensor is found to have, while
-    tensors that keep their autograd graphs grow in number elsewhere, or one graph spans the steps, are put down to
-    that.
+    The arrays of NumPy and CuPy and PyTorch's tensors, NumPy's arrays over these, the containers, objects, closures,
+    tracebacks and local variables of the calling thread that lead to them, and what operations of autograd saved are
+    followed. What an operation written in C++ keeps to itself is not seen: PyTorch's allocations that no tensor is
+    found to have, while tensors that keep their autograd graphs grow in number elsewhere, or one graph spans the steps,
+    are put down to that.
 
     Nothing is kept alive by it, and no code of the program runs, hooks on saved tensors included. Some three seconds at
     most: of the process's objects the first 3,000,000 are looked at, of the graphs the last 100,000 operations, and the
@@ -101,14 +102,17 @@ def find_holders(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...], 
 
 def _find_holders(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...], tuple[str, ...]]:
     wanted = {address for growth in growths for address in growth.addresses}
+    arrays = {size for growth in growths if growth.source == "numpy" for size in growth.sizes_bytes}
     names = Names()
-    tensors = Tensors(wanted, names)
+    tensors = Tensors(wanted, arrays, names)
     graphs = Graphs(tensors.roots, wanted, tensors.addresses)
     samples = [_sample(tensors, graphs, growth) for growth in growths]
     alternatives = [group for sample in samples for group in sample]
     things = [graphs.reached(thing) for sample in samples[:_MOST_PLACES] for group in sample for thing in group]
     keepers = {**tensors.keepers, **graphs.keepers}
-    hidden = {*map(id, (samples, tensors.roots, tensors.at, tensors.keepers, graphs.operations, graphs.at))}
+    hidden = {
+        *map(id, (samples, names.untracked, tensors.roots, tensors.at, tensors.keepers, graphs.operations, graphs.at))
+    }
     hidden |= {id(graphs.keepers), id(things), id(alternatives), *map(id, samples), *map(id, alternatives)}
     hidden |= {*map(id, tensors.at.values()), *map(id, graphs.at.values())}
     search = References(names, hidden, keepers)
@@ -229,6 +233,11 @@ class Tensors:
 
     To be used within `untouched_by_programs`.
 
+    Args:
+        wanted: addresses of memory.
+        arrays: sizes in bytes of what NumPy has handed out there.
+        names: the names right now.
+
     Attributes:
         at: those whose memory begins at a wanted address, by that address.
         roots: tensors that hold an autograd graph, and operations of one, that Python's objects or a variable of the
@@ -239,14 +248,14 @@ class Tensors:
         capped: whether there were too many objects to look at them all.
     """
 
-    def __init__(self, wanted: Collection[int], names: Names) -> None:
+    def __init__(self, wanted: Collection[int], arrays: Collection[int], names: Names) -> None:
         self.at: dict[int, list[Any]] = {}
         self.errors: set[int] = set()
         self.keepers: dict[int, Any] = {}
         self._readers = _readers()
         # By the id of the type, which some metaclasses make unhashable; kept with it, so that the id stays its own.
         self._by_type: dict[int, tuple[type, Address | None]] = {}
-        objects = gc.get_objects() if self._readers else []
+        objects = gc.get_objects() if self._readers or arrays else []
         self.capped = len(objects) > MOST_OBJECTS
         del objects[MOST_OBJECTS:]
         of_interest: dict[int, bool] = {}
@@ -267,7 +276,8 @@ class Tensors:
                 if address in wanted:
                     self.at.setdefault(address, []).append(thing)
         self.roots = [graphs[key] for key in _referred_to(objects, graphs.keys(), names)]
-        self.keepers.update(_arrays_over({id(thing) for things in self.at.values() for thing in things}, objects))
+        if self.at or arrays:
+            self._take_arrays(itertools.chain(names.untracked, _referents(objects)), self._taker(wanted, arrays))
 
     def addresses(self, thing: Any) -> tuple[int, ...]:
         """Where the memory of a tensor or array begins; empty for others and without memory: sparse, fake, freed."""
@@ -285,6 +295,43 @@ class Tensors:
         if id(kind) not in self._by_type:
             self._by_type[id(kind)] = kind, _reader_of(kind, self._readers)
         return self._by_type[id(kind)][1]
+
+    def _take_arrays(self, things: Iterable[Any], take: Callable[[Any], bool], keeper: Any = None) -> bool:
+        """Takes NumPy's arrays, which the collector knows only as what others refer to; whether one was taken.
+
+        Nor does it know of dicts and tuples that have nothing else: `keeper` is the one with those things.
+        """
+        taken = False
+        for thing in things:
+            if type(thing) in _UNTRACKED:
+                took = not gc.is_tracked(thing) and self._take_arrays(gc.get_referents(thing), take, thing)
+            else:
+                took = take(thing)
+            if took and keeper is not None:
+                self.keepers[id(thing)] = keeper
+            taken = taken or took
+        return taken
+
+    def _taker(self, wanted: Collection[int], sizes: Collection[int]) -> Callable[[Any], bool]:
+        """Takes an array, and says so, that has wanted memory or is over a tensor that has."""
+        kind = numpy.array_type() or ()
+        tensors = {id(thing) for things in self.at.values() for thing in things}
+
+        def take(thing: Any) -> bool:
+            if not issubclass(type(thing), kind):
+                return False
+            origin = numpy.origin(thing)
+            if id(origin) in tensors:
+                self.keepers[id(origin)] = thing
+                return True
+            at = numpy.address_of(origin, sizes)
+            if at is None or at not in wanted:
+                return False
+            if not any(one is thing for one in self.at.get(at, ())):
+                self.at.setdefault(at, []).append(thing)
+            return True
+
+        return take
 
     def _take_error(self, error: BaseException, names: Names) -> None:
         trace = _trace(error)
@@ -312,22 +359,15 @@ def _trace(error: BaseException) -> types.TracebackType | None:
 
 def _referred_to(objects: Sequence[Any], keys: KeysView[int], names: Names) -> Iterator[int]:
     """The ids among `keys` of what the objects or the program's variables refer to."""
-    found = set(keys & names.variables.keys())
-    for start in range(0, len(objects) if keys else 0, _AT_ONCE):
-        found |= keys & map(id, gc.get_referents(*objects[start : start + _AT_ONCE]))
+    found = (keys & names.variables.keys()) | (keys & map(id, _referents(objects if keys else ())))
     return (key for key in keys if key in found)
 
 
-def _arrays_over(tensors: Collection[int], objects: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-    """The ids among `tensors` that an array of NumPy is over, which one of the objects refers to, with that array."""
-    kind = getattr(sys.modules.get("numpy"), "ndarray", None)
-    for start in range(0, len(objects) if tensors and kind is not None else 0, _AT_ONCE):
-        for array in gc.get_referents(*objects[start : start + _AT_ONCE]):
-            base = array
-            while type(base) is kind:  # of a view another array
-                base = base.base
-            if base is not array and id(base) in tensors:
-                yield id(base), array
+# A function of its own: a cell with the objects, in a function that has asked for these, would be among them.
+def _referents(objects: Sequence[Any]) -> Iterator[Any]:
+    """What objects refer to."""
+    for start in range(0, len(objects), _AT_ONCE):
+        yield from gc.get_referents(*objects[start : start + _AT_ONCE])
 
 
 def graph_extent(tensor: Any, most: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import gc
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
@@ -18,12 +18,14 @@ from gpuscope import _core
 from gpuscope.arguments import check_count, check_done, check_function
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import torch_memory
+from gpuscope.frameworks.numpy import unreported
 from gpuscope.memory import history
 from gpuscope.memory.call_stacks import NO_PYTHON_STACK, is_program, line_text
 from gpuscope.memory.events import Frame, MemoryEvents
 from gpuscope.memory.growth import FEWEST_GROWTHS, FEWEST_STEPS, Growth, leaks_in, warm_up_of, whole_steps
 from gpuscope.memory.history import MemoryHistory
 from gpuscope.memory.holders import Holder, find_holders
+from gpuscope.memory.host import resident_bytes
 from gpuscope.results import Result
 from gpuscope.text import brief, shown
 from gpuscope.units import format_bytes
@@ -63,10 +65,11 @@ def find_leaks(
     A leak is what `leaks_in` says: allocations that live at the end, from a place that left some behind in nearly every
     step after the warm-up. Caches that fill up, lists that keep the last few and double buffers are none, once
     the steps are enough to see their end. Memory counts as its allocators hand it out, of PyTorch (on the host too),
-    CuPy and what reports itself, and as any library takes it from the driver, each byte once.
+    NumPy, CuPy and what reports itself, and as any library takes it from the driver, each byte once.
 
     With a function, it is called `steps` times; without one, ``with find_leaks() as leaks:`` watches a loop that calls
-    ``leaks.step()`` at the end of each step. A memory history that is being recorded is used and goes on.
+    ``leaks.step()`` at the end of each step. A memory history that is being recorded is used and goes on, as one with
+    ``record_memory_history(numpy=False)``.
 
     Args:
         fn: one step of the program; what it returns is dropped.
@@ -124,8 +127,8 @@ def find_leaks(
 class LeakFinder:
     """Watches a loop: ``with find_leaks() as leaks:``. One thread begins it and calls `step`.
 
-    What torch and CuPy hand out counts where that thread asks for it, or one of autograd's that works for it; what the
-    CUDA driver does, of all threads.
+    What torch and CuPy hand out counts where that thread asks for it, or one of autograd's that works for it; what
+    NumPy and the CUDA driver do, of all threads.
     """
 
     def __init__(self, warmup: int | None = None) -> None:
@@ -133,6 +136,7 @@ class LeakFinder:
         self._history: MemoryHistory | None = None
         self._own = False  # no history was being recorded
         self._positions: list[int] = []
+        self._resident: list[int] = []  # bytes at each position
         self._watching = False
         self._report: LeakReport | None = None
 
@@ -140,14 +144,19 @@ class LeakFinder:
         running = history.running()
         self._own = running is None
         self._history = running or history.record_memory_history(max_entries=_MOST_EVENTS)
-        self._positions = [history.position()]
+        self._positions, self._resident = [], []
         self._report, self._watching = None, True
+        self._mark()
         return self
 
     def step(self) -> None:
         """A step has ended. Does nothing outside of the ``with``."""
         if self._watching and self._history is not None and self._history.active:
-            self._positions.append(history.position())
+            self._mark()
+
+    def _mark(self) -> None:
+        self._positions.append(history.position())
+        self._resident.append(resident_bytes() - history.own_bytes())
 
     def report(self) -> LeakReport:
         """What was found, until now or, after the ``with``, until its end."""
@@ -171,7 +180,9 @@ class LeakFinder:
         try:
             assert self._history is not None
             notes = self._history.notes if self._own else ()
-            return _report(self._history, notes, self._positions, self._warmup, interrupted)
+            with unreported():
+                report = _report(self._history, notes, self._positions, self._warmup, interrupted)
+            return replace(report, resident_bytes_per_step=_resident_growth(self._resident, report))
         except Exception as error:  # the program goes on whatever we make of it
             why = f"the events could not be judged: {type(error).__name__}: {error}"
             return LeakReport((), 0, 0, 0, interrupted=interrupted, notes=(why,))
@@ -210,6 +221,12 @@ def _report(
         notes.append(f"who holds the memory could not be looked up: {type(error).__name__}: {error}")
     in_cycles = _only_before(_until(events, before), ends, warmup, growths)
     return LeakReport(_grouped(growths, holders, in_cycles, events), steps, skipped, seen, interrupted, tuple(notes))
+
+
+def _resident_growth(resident: Sequence[int], report: LeakReport) -> float | None:
+    """Of the process, in each of the judged steps on average; None without these."""
+    judged = report.steps - report.warmup
+    return (resident[-1] - resident[-1 - judged]) / judged if judged > 0 else None
 
 
 def _limits(asked: int, whole: int) -> Sequence[str]:
@@ -351,6 +368,8 @@ class LeakReport(Result):
         events: allocations and releases that were seen.
         interrupted: the program was interrupted before the last step.
         notes: what limits the findings.
+        resident_bytes_per_step: growth of the process's resident memory on the host in a step after the warm-up, on
+            average, without what the memory history takes; None where no step was judged.
     """
 
     leaks: tuple[Leak, ...]
@@ -359,6 +378,7 @@ class LeakReport(Result):
     events: int
     interrupted: bool = False
     notes: tuple[str, ...] = ()
+    resident_bytes_per_step: float | None = None
 
     @property
     def judged(self) -> bool:
@@ -396,6 +416,7 @@ class LeakReport(Result):
             "judged": self.judged,
             "interrupted": self.interrupted,
             "notes": list(self.notes),
+            "resident_bytes_per_step": self.resident_bytes_per_step,
         }
 
     def _frame_rows(self) -> list[Mapping[str, Any]]:
@@ -467,6 +488,9 @@ def _text(report: LeakReport) -> str:
         lines += wrapped(f"interrupted: the program was stopped after {report.steps} steps")
     if report.leaks:
         lines += ["", f"what fills up only after {report.steps} steps would look the same: more steps tell"]
+    if report.resident_bytes_per_step is not None:
+        grew = format_bytes(report.resident_bytes_per_step, signed=True)
+        lines += ["", f"resident memory: {grew} a step; malloc of C libraries is not recorded, memray shows it"]
     for note in report.notes:
         lines += wrapped(f"note: {note}")
     return "\n".join(lines)
@@ -520,8 +544,9 @@ def _where(leak: Leak) -> str:
 def _held(leak: Leak) -> list[str]:
     if leak.cycles:
         return wrapped(
-            "held by reference cycles only: freed when Python's garbage collector runs, which GPU memory does not "
-            "make it do; break the cycle, or call gc.collect() now and then"
+            f"held by reference cycles only: freed when Python's garbage collector runs, which "
+            f"{'memory of arrays' if leak.device < 0 else 'GPU memory'} does not make it do; break the cycle, or call "
+            "gc.collect() now and then"
         )
     holder = leak.holder
     if holder is None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuscope import _core
-from gpuscope.devices import ordinal_of, why_no_gpu
+from gpuscope.devices import HOST, ordinal_of, why_no_gpu
 from gpuscope.errors import NotAvailable
 from gpuscope.frameworks import torch_memory
+from gpuscope.frameworks.numpy import unreported
 from gpuscope.frameworks.pools import Pool
 from gpuscope.frameworks.torch_memory import DEFAULT, Segment
 from gpuscope.memory import allocators, history
@@ -63,7 +64,8 @@ class MemoryLedger(Result):
         process_bytes: what NVML counts for this process; None where NVML does not report it.
         process_why: why it does not.
         notes: what limits the ledger.
-        host_rows: pinned memory of the host by library, and managed memory, whose pages may be on either side.
+        host_rows: pinned memory of the host by library; managed memory, whose pages may be on either side; NumPy's
+            arrays that were made since the memory history began.
         host: the host's memory in sum.
         why: why there is no GPU; empty when there is one.
     """
@@ -134,12 +136,13 @@ class MemoryLedger(Result):
         return _text(self)
 
 
+@unreported()
 def memory_ledger(device: object = 0, *, measure_context: bool = True) -> MemoryLedger:
     """Explains the GPU memory of this process: pools of frameworks, other libraries, the driver itself.
 
     Libraries that take memory from the driver directly, as cuBLAS for its workspaces, are named while allocations are
-    watched, as ``gpuscope.record_memory_history()`` has it; best from before the first use of the GPU. Does not wait
-    for the GPU and makes no CUDA context in this process.
+    watched, as ``gpuscope.record_memory_history()`` has it; best from before the first use of the GPU. NumPy's arrays
+    are among the rows of the host meanwhile. Does not wait for the GPU and makes no CUDA context in this process.
 
     Args:
         device: a GPU, as ``0``, ``"cuda:0"`` or a device of a framework.
@@ -154,8 +157,11 @@ def memory_ledger(device: object = 0, *, measure_context: bool = True) -> Memory
     device = ordinal_of(device)
     why = why_no_gpu()
     seen = watched()
+    # What an ended history has alive may have been freed since.
+    events = history.history_events() if history.recording() else None
+    arrays = [] if events is None else handed_out(events, "numpy", HOST)
     if why:
-        return MemoryLedger(device, (), None, why, (), (), host_memory(), why)
+        return MemoryLedger(device, (), None, why, (), tuple(arrays), host_memory(), why)
     allocators.devices(device)
     facts = _core.process_memory(device)
     pools = allocators.pools(device, detail=False)
@@ -166,8 +172,7 @@ def memory_ledger(device: object = 0, *, measure_context: bool = True) -> Memory
         _segments(device),
         seen,
         allocators.driver_pool_handles(device),
-        # What an ended history has alive may have been freed since.
-        events=history.history_events() if history.recording() else None,
+        events=events,
         alone=in_use == [device],
     )
     notes = [f"{pool.library}: {pool.note}" for pool in pools if pool.note] + accounts.notes
@@ -191,7 +196,7 @@ def memory_ledger(device: object = 0, *, measure_context: bool = True) -> Memory
         process_bytes=process,
         process_why=facts["why"] if process is None else "",
         notes=tuple(notes),
-        host_rows=tuple(accounts.host_rows),
+        host_rows=tuple(sorted(accounts.host_rows + arrays, key=lambda row: row.bytes, reverse=True)),
         host=host_memory(),
     )
 
@@ -337,7 +342,6 @@ def accounts_of(
     accounts.host_rows.extend(_by_library(pinned))
     if any(row.what.startswith(_WHAT[MANAGED]) for row in accounts.host_rows):
         accounts.notes.append("managed memory is on the GPU as far as its pages have moved there, unexplained here")
-    accounts.host_rows.sort(key=lambda row: row.bytes, reverse=True)
     return accounts
 
 
@@ -455,7 +459,7 @@ def _text(ledger: MemoryLedger) -> str:
     lines += ["", f"host: {format_bytes(host.resident_bytes)} resident, peak {format_bytes(host.peak_resident_bytes)}"]
     if ledger.host_rows:
         lines += _table(ledger.host_rows, 0)
-    elif host.pinned_bytes is not None:
+    if host.pinned_bytes is not None and not any(row.what.startswith(_WHAT[PINNED]) for row in ledger.host_rows):
         lines.append(f"pinned: {format_bytes(host.pinned_bytes)}")
     if host.pinned_why:
         lines.append(f"note: pinned memory: {host.pinned_why}")

@@ -12,6 +12,7 @@ import numpy as np
 from gpuscope.arguments import check_count
 from gpuscope.devices import HOST, is_cpu, ordinal_of
 from gpuscope.errors import InvalidArgument
+from gpuscope.frameworks.numpy import unreported
 from gpuscope.frameworks.torch_memory import why_opaque
 from gpuscope.memory import history
 from gpuscope.memory.call_stacks import (
@@ -150,6 +151,7 @@ class PeakReport(Result):
         }
 
 
+@unreported()
 def peak_memory(
     events: MemoryEvents | None = None, device: int | None = None, *, steps_ns: Sequence[int] = ()
 ) -> PeakReport:

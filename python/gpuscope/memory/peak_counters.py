@@ -274,12 +274,14 @@ class Reading(NamedTuple):
         usages: one of each library that has memory there.
         resident_bytes: resident memory of the process on the host.
         why: what could not be read, and why; empty when all was.
+        events: how many the memory history had; None where none is recorded.
     """
 
     device: int
     usages: tuple[Usage, ...]
     resident_bytes: int
     why: str = ""
+    events: int | None = None
 
     @property
     def allocated_bytes(self) -> int:
@@ -297,9 +299,11 @@ class Reading(NamedTuple):
 def read(device: int) -> Reading:
     """The memory of a GPU or of HOST now: a few microseconds, ten or so where torch has a GPU. Raises nothing."""
     resident = resident_bytes()
+    history = _core.memory_history()
+    events = history["recorded"] if history["recording"] else None
     if device == HOST:
         highest = max(resident, highest_resident_bytes())
-        return Reading(HOST, (Usage("host", resident, None, highest),), resident, why_no_gpu())
+        return Reading(HOST, (Usage("host", resident, None, highest),), resident, why_no_gpu(), events)
     usages: tuple[Usage, ...] = ()
     whys = []
     for library, ask in (("torch", _read_torch), ("other libraries", _read_others)):
@@ -307,7 +311,7 @@ def read(device: int) -> Reading:
             usages += ask(device)
         except Exception as error:  # an allocator that does not count, as torch's pluggable ones
             whys.append(f"memory of {library} is not known: {first_line(str(error) or type(error).__name__)}")
-    return Reading(device, usages, resident, "; ".join(whys))
+    return Reading(device, usages, resident, "; ".join(whys), events)
 
 
 def read_torch(device: int) -> Usage | None:

@@ -257,12 +257,14 @@ class Names:
         variables: (name, whose) by the id of a value that the program's own variables have. Of several names, that of
             a module's global wins, and then that of the outermost function, which is the likeliest to own it.
         live: ids of the frames that are running.
+        untracked: values of the calling thread's functions that the collector does not know of.
     """
 
     def __init__(self) -> None:
         self.modules: dict[int, str] = {}
         self.variables: dict[int, tuple[str, str]] = {}
         self.live = _running()
+        self.untracked: list[Any] = []
         self._of_functions()
         self._of_modules()
 
@@ -272,9 +274,11 @@ class Names:
             file, code = frame.f_code.co_filename, frame.f_code
             if not is_gpuscope(file) and code.co_flags & _OPTIMIZED:
                 where = f"a local of {code.co_name}() ({os.path.basename(file)}:{frame.f_lineno})"
-                self.variables.update(
-                    (id(value), (name, where)) for name, value in locals_of(frame) if name.isidentifier()
-                )
+                for name, value in locals_of(frame):
+                    if name.isidentifier():
+                        self.variables[id(value)] = name, where
+                    if not gc.is_tracked(value):
+                        self.untracked.append(value)
             frame = frame.f_back
 
     def _of_modules(self) -> None:

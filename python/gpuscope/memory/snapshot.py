@@ -115,7 +115,7 @@ def memory_snapshot(device: object = None, *, detail: bool = True) -> MemorySnap
         device: a GPU, as ``0``, ``"cuda:0"`` or a device of a framework; None for all that this process has a context
             on.
         detail: whether to look at torch's segments too, for the largest free block and the private pools of CUDA
-            graphs. With it a snapshot takes up to 2 ms more.
+            graphs.
 
     Raises:
         InvalidArgument: `device` is no GPU.

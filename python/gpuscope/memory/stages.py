@@ -55,6 +55,9 @@ class MemoryStage:
         peak_at_most_bytes: more than this was not in use; equals `peak_bytes` where that is exact. None: not known.
         host_resident_bytes: resident memory of the process on the host at its end.
         why: why figures of the GPU are missing; empty when none are.
+        where: the line that took most of what allocators handed out within it and that lives at its end,
+            "train.py:12 step"; "" where no memory history was recorded.
+        where_bytes: how much that line took.
     """
 
     name: str
@@ -69,6 +72,8 @@ class MemoryStage:
     peak_at_most_bytes: int | None
     host_resident_bytes: int
     why: str = ""
+    where: str = ""
+    where_bytes: int = 0
 
     @property
     def on_gpu(self) -> bool:
@@ -169,11 +174,12 @@ def _line(stage: MemoryStage) -> str:
     name = one_line(stage.name)
     change = "" if stage.delta_bytes is None else f" ({_change(stage.delta_bytes)})"
     peak = f"Peak: {_peak(stage):>10}"
+    where = f", new from {_where(stage)}" if stage.where else ""
     if not stage.on_gpu:
-        why = " (no GPU)" if stage.why else ""
+        why = (" (no GPU)" if stage.why else "") + where
         return f"{name:30} - Host resident: {format_bytes(stage.allocated_bytes):>10}{change}, {peak}{why}"
     reserved = format_bytes(stage.reserved_bytes or 0)
-    why = f" ({stage.why})" if stage.why else ""
+    why = (f" ({stage.why})" if stage.why else "") + where
     return (
         f"{name:30} - Allocated: {format_bytes(stage.allocated_bytes):>10}{change}, "
         f"Reserved: {reserved:>10}, {peak}{why}"
@@ -186,6 +192,8 @@ def _table(stages: Sequence[MemoryStage], highest: MemoryStage | None, hints: Se
         return "no stage has been tracked yet"
     several = len({stage.device for stage in stages}) > 1
     rows = [_HEADING, *(_cells(stage, several) for stage in stages)]
+    if any(stage.where for stage in stages):
+        rows = [(*row, where) for row, where in zip(rows, ("New from", *map(_where, stages)), strict=True)]
     lines = align_columns(rows, left=1)
     rule = "-" * len(lines[0])
     at = 1 + next(at for at, stage in enumerate(stages) if stage is highest)
@@ -211,6 +219,10 @@ def _cells(stage: MemoryStage, several: bool) -> tuple[str, ...]:
         "-" if stage.delta_bytes is None else _change(stage.delta_bytes),
         format_bytes(stage.host_resident_bytes),
     )
+
+
+def _where(stage: MemoryStage) -> str:
+    return f"{stage.where} ({format_bytes(stage.where_bytes)})" if stage.where else "-"
 
 
 def _peak(stage: MemoryStage) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, cast
 
+from gpuscope import _core
 from gpuscope.beside import shared_lock
 from gpuscope.devices import ordinal_or_host
 from gpuscope.errors import InvalidArgument
@@ -77,29 +78,20 @@ class Figures(ABC):
 
 
 def track_memory(name: str, device: object = None, *, quiet: bool = False) -> TrackMemory:
-    """Reads the memory in use at a stage of a program. Never waits for the GPU; `memory_stages` has all stages.
+    """Reads the memory in use at a stage of a program, without waiting for the GPU. `memory_stages` returns all stages.
 
-    As a statement it prints a line with what is allocated and reserved, the change since the statement before it and
-    the peak between the two. As a context manager or decorator it measures from the beginning of the block, or of each
-    call, to its end, and prints nothing. Blocks nest, and any thread may use the same object at any time.
+    A plain statement prints a line: allocated, reserved, the change since the statement before it, and the peak
+    between. A context manager or decorator measures from the begin of the block or call to its end, and prints nothing.
+    Blocks nest. The figures are those of the allocators of torch, CuPy, RMM and JAX; without a GPU, the resident memory
+    of the process. While a memory history is recorded, a stage names the line that took most of what is new and still
+    lives.
 
-    The figures come from the counters of the allocators: torch's, and those of CuPy, RMM and JAX where one of these is
-    imported. On a machine without a GPU the resident memory of the process stands in for them, and the line says so.
-
-    A call cannot know what becomes of it. It reads the memory at once; the line is printed and the stage counted when
-    the object is dropped without having been entered or having decorated, which is at the end of a plain statement, or
-    when its figures are read. So ``stage = track_memory("load", quiet=True)`` keeps a reading.
-
-    Peaks: a block knows its peak from torch's reports of its allocations, which come from the threads that enter
-    blocks and from autograd's threads working for them. Where these cannot be had, it restarts torch's peak counter,
-    and `torch.cuda.max_memory_allocated` is then the peak since the latest block began. A statement only reads that
-    counter: it knows the peak whenever it is a new one, and otherwise a lower and an upper bound of it.
+    A statement's line is printed, and its stage counted, when its object is dropped or its figures are read: ``stage =
+    track_memory("load", quiet=True)`` keeps a reading.
 
     Args:
-        name: of the stage. Stages of the same name and device are counted together, those of further names than the
-            first 10,000 as "(other names)".
-        device: None for the GPU that is the current one when it is used, an ordinal, ``"cuda:1"`` or a
-            ``torch.device``; ``"cpu"`` for the host's resident memory.
+        name: of the stage. Stages of one name and device are counted together; after 10,000 names as "(other names)".
+        device: None for the current GPU, an ordinal, ``"cuda:1"``, a ``torch.device``, or ``"cpu"`` for the host.
         quiet: whether the statement prints no line.
 
     Raises:
@@ -294,6 +286,7 @@ def _end_statement(before: _Statement | None, now: Reading) -> Peak:
 def measured(name: str, before: Reading | None, after: Reading, peak: Peak) -> MemoryStage:
     """A stage that was passed once, between two readings."""
     delta = None if before is None else after.allocated_bytes - before.allocated_bytes
+    where, where_bytes = _largest(before, after)
     return MemoryStage(
         name=name,
         device=after.device,
@@ -307,7 +300,20 @@ def measured(name: str, before: Reading | None, after: Reading, peak: Peak) -> M
         peak_at_most_bytes=peak.at_most_bytes,
         host_resident_bytes=after.resident_bytes,
         why=after.why,
+        where=where,
+        where_bytes=where_bytes,
     )
+
+
+def _largest(before: Reading | None, after: Reading) -> tuple[str, int]:
+    """The line that took most of what is new, and how much; ("", 0) where no memory history says it."""
+    if before is None or before.events is None or after.events is None:
+        return "", 0
+    from gpuscope.memory.call_stacks import program_line_text  # imports NumPy
+
+    stack, size = _core.largest_allocator(before.events, after.device)
+    line = program_line_text(stack)
+    return line, size if line else 0
 
 
 def _add(stage: MemoryStage) -> None:

@@ -49,6 +49,53 @@ TEST(HistoryTest, KeepsEventsInTheirOrder) {
   EXPECT_EQ(columns.lost, 0U);
 }
 
+TEST(HistoryTest, LeavesOutWhatWasRecordedBefore) {
+  History history;
+  history.start(3, false);
+  for (uint64_t address = 1; address <= 5; ++address) {
+    history.record(report(address));
+  }
+  EXPECT_EQ(history.read(4).address, std::vector<uint64_t>{5});
+  EXPECT_EQ(history.read(1).address, (std::vector<uint64_t>{3, 4, 5}));
+  EXPECT_TRUE(history.read(9).address.empty());
+}
+
+TEST(HistoryTest, FindsTheStackThatTookMostOfWhatLives) {
+  static std::atomic<uint32_t> stack{0};
+  base::StackSource before = base::stack_source.exchange([](const void*) noexcept { return stack.load(); });
+  History history;
+  history.start(20, true);
+  const auto take = [&](uint32_t by, uint64_t address, int64_t bytes, int32_t device = kHost) {
+    stack = by;
+    history.record({address, bytes, 0, 0, device, Source::Numpy});
+  };
+  take(1, 0x10, 900);
+  const uint64_t since = history.recorded();
+  take(2, 0x20, 800);
+  take(3, 0x30, 300);
+  take(3, 0x40, 300);
+  take(4, 0x50, 5000, 0);
+  take(5, 0x20, -800);
+  history.record({0x60, 7000, 0, 0, kHost, Source::Driver});
+  const Largest largest = history.largest(since, kHost);
+  base::stack_source = before;
+  EXPECT_EQ(largest.stack, 3U);
+  EXPECT_EQ(largest.bytes, 600);
+  EXPECT_EQ(history.largest(history.recorded(), kHost).bytes, 0);
+}
+
+TEST(HistoryTest, KnowsWhatItTakesItself) {
+  History history;
+  EXPECT_EQ(history.resident_bytes(), 0U);
+  history.start(4, false);
+  history.record(report(1));
+  EXPECT_EQ(history.resident_bytes(), 64U);
+  for (uint64_t address = 2; address <= 9; ++address) {
+    history.record(report(address));
+  }
+  EXPECT_EQ(history.resident_bytes(), 4 * 64U);
+}
+
 TEST(HistoryTest, SaysWhenAndOnWhichThread) {
   History history;
   history.start(10, false);

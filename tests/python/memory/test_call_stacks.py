@@ -74,7 +74,16 @@ def test_the_line_is_the_innermost_of_the_program(frames, line):
 
 @pytest.mark.parametrize(
     "file",
-    ["<stdin>", "<string>", "<ipython-input-3>", "<python-input-0>", "/tmp/ipykernel_7/123.py", "/home/me/bin/train"],
+    [
+        "<stdin>",
+        "<string>",
+        "<ipython-input-3>",
+        "<python-input-0>",
+        "/tmp/ipykernel_7/123.py",
+        "In [3]",
+        "<timed exec>",
+        "/home/me/bin/train",
+    ],
 )
 def test_what_was_typed_is_the_programs_own(file):
     own = Frame("<module>", file, 1)

@@ -53,7 +53,7 @@ def cupy(monkeypatch):
 
 
 def test_pieces_are_told_with_their_rounded_size(cupy):
-    with record_memory_history() as history:
+    with record_memory_history(numpy=False) as history:
         malloc(0x1000, 100, 512)
         free(0x1000, 512)
     events = history.events()
@@ -65,7 +65,7 @@ def test_pieces_are_told_with_their_rounded_size(cupy):
 
 
 def test_an_allocation_that_failed_is_none(cupy):
-    with record_memory_history() as history:
+    with record_memory_history(numpy=False) as history:
         malloc(0, 100, 512)
     assert len(history.events()) == 0
 
@@ -80,7 +80,7 @@ def test_hooks_of_the_program_may_come_and_go_meanwhile(cupy):
     theirs = MemoryHook()
     theirs.name = "theirs"
     theirs.malloc_postprocess = lambda **what: None
-    history = record_memory_history()
+    history = record_memory_history(numpy=False)
     with theirs:
         malloc(0x1000, 100, 512)
         history.stop()
@@ -93,14 +93,14 @@ def test_a_history_ended_by_another_thread_is_not_told_any_more(cupy):
     thread = threading.Thread(target=lambda: record_memory_history(None))
     thread.start()
     thread.join()
-    with record_memory_history() as history:
+    with record_memory_history(numpy=False) as history:
         malloc(0x1000, 100, 512)
     assert len(history.events()) == 1
 
 
 def test_a_cupy_without_hooks_is_a_note(cupy):
     del cupy.cuda.MemoryHook
-    with record_memory_history() as history:
+    with record_memory_history(numpy=False) as history:
         pass
     assert any(note.startswith("CuPy's allocations are not recorded") for note in history.notes)
 
@@ -112,7 +112,7 @@ def test_cupy_imported_later_begins_then(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "test_cupy_reports", sys.modules[__name__])
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
-    with record_memory_history() as history:
+    with record_memory_history(numpy=False) as history:
         import cupy  # noqa: F401
 
         malloc(0x1000, 100, 512)

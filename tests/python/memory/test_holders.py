@@ -10,6 +10,7 @@ import types
 import weakref
 from collections import deque
 
+import numpy as np
 import pytest
 
 from fakes.tensors import needs_autograd, tensors_of_torch, torch  # noqa: F401
@@ -218,10 +219,16 @@ def test_memory_that_no_tensor_stands_for_is_put_down_to_the_graphs_that_are_kep
 def test_tensors_that_no_name_leads_to_are_not_put_down_to_graphs():
     weight = torch.ones(4, requires_grad=True)
     losses = [(weight * 2).sum() for _ in range(COUNT)]
-    untracked = {number: one.numpy() for number, one in enumerate(new())}  # neither it nor they are known to gc
-    at = [one.__array_interface__["data"][0] for one in untracked.values()]
+    hidden = np.array([*(one.numpy() for one in new()), None], object)[:-1]  # neither it nor they are known to gc
+    at = [one.__array_interface__["data"][0] for one in hidden]
     found, _ = find_holders([growth(at), growth(addresses(losses))])
     assert found[0] is None
+
+
+def test_arrays_over_tensors_are_followed_to_a_dict_that_the_collector_passes_over():
+    arrays = {number: one.numpy() for number, one in enumerate(new())}
+    at = [array.__array_interface__["data"][0] for array in arrays.values()]
+    assert named(at) == ("arrays", "dict", COUNT)
 
 
 @needs_autograd
@@ -340,7 +347,7 @@ def test_stand_ins_of_the_compiler_are_passed_over():
 
     with FakeTensorMode():
         stand_in = torch.empty(10, requires_grad=True) * 2
-    found = holders.Tensors({1}, references.Names()).roots
+    found = holders.Tensors({1}, (), references.Names()).roots
     assert not any(one is stand_in for one in found)
 
 

@@ -36,7 +36,7 @@ def told(events):
 
 
 def test_what_any_allocator_tells_is_kept_in_order():
-    with record_memory_history() as history:
+    with record_memory_history(numpy=False) as history:
         tell(0x100, 512, allocated=512, reserved=1024)
         tell(0x100, -512)
     events = history.events()
@@ -58,13 +58,14 @@ def test_nothing_is_kept_outside_a_history():
 
 
 def test_the_oldest_are_lost_when_the_ring_is_full_and_it_says_so():
-    with record_memory_history(max_entries=5) as history:
+    with record_memory_history(max_entries=5, numpy=False) as history:
         for address in range(1, 13):
             tell(address, 8)
         events = history.events()
     assert told(events) == [8, 9, 10, 11, 12]
     assert events.lost == 7
-    assert _core.memory_history() == {"recording": False, "capacity": 5, "recorded": 12, "lost": 7}
+    expected = {"recording": False, "capacity": 5, "recorded": 12, "lost": 7}
+    assert _core.memory_history().items() >= expected.items()
 
 
 def where():
@@ -72,7 +73,7 @@ def where():
 
 
 def test_an_event_has_the_python_stack_of_its_moment():
-    with record_memory_history() as history:
+    with record_memory_history(numpy=False) as history:
         where()
     events = history.events()
     frames = events.frames(events.stack[0])
@@ -83,7 +84,7 @@ def test_an_event_has_the_python_stack_of_its_moment():
 
 @pytest.mark.parametrize("options", [{"stacks": False}, {"context": None}])
 def test_stacks_are_left_out_where_nobody_wants_them(options):
-    with record_memory_history(**options) as history:
+    with record_memory_history(numpy=False, **options) as history:
         where()
     assert history.events().stack.tolist() == [0]
 
@@ -95,7 +96,7 @@ TORCHS = {"compile_context": True, "global_record_annotations": True, "skip_acti
     "options", [{"stacks": "python"}, {"stacks": "all"}, {"context": "state", "device": 0}, TORCHS]
 )
 def test_the_arguments_of_torch_are_accepted(options):
-    with record_memory_history("all", clear_history=True, **options) as history:
+    with record_memory_history("all", clear_history=True, numpy=False, **options) as history:
         where()
     assert history.events().stack[0] != 0
 
@@ -117,9 +118,9 @@ def test_stopping_what_never_began_is_allowed(monkeypatch):
 
 
 def test_a_second_call_begins_anew_with_the_new_size_and_says_so():
-    first = record_memory_history(max_entries=10)
+    first = record_memory_history(max_entries=10, numpy=False)
     tell(0x1, 1)
-    second = record_memory_history(max_entries=20)
+    second = record_memory_history(max_entries=20, numpy=False)
     tell(0x2, 2)
     assert told(second.events()) == [0x2]
     assert told(first.events()) == [0x1]
@@ -279,7 +280,7 @@ def in_a_process(code):
 
 def test_host_events_are_those_of_the_host():
     torch = pytest.importorskip("torch")
-    with record_memory_history() as history:
+    with record_memory_history(numpy=False) as history:
         tensor = torch.empty(1000, dtype=torch.float32)
         del tensor
     events = history.events()

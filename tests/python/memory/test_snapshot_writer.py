@@ -325,7 +325,7 @@ def test_the_reader_pairs_what_was_taken_and_given_back(given, torch_with, viz):
 @pytest.mark.parametrize("view", ["trace_plot", "segment_plot"])
 def test_the_reader_makes_a_page_of_a_file(view, tmp_path):
     torch = pytest.importorskip("torch")
-    with record_memory_history(max_entries=20):
+    with record_memory_history(max_entries=20, numpy=False):
         kept = [torch.empty(100 + number) for number in range(100)]  # more than there is room for
         path = dump_memory_snapshot(tmp_path / "host.pickle")
     page = tmp_path / "page.html"

@@ -13,6 +13,7 @@ import pytest
 import gpuscope as gs
 from gpuscope import _core
 from gpuscope.frameworks import torch_memory
+from gpuscope.memory.events import SOURCES
 from gpuscope.memory.history import record_memory_history
 
 torch = pytest.importorskip("torch")
@@ -30,7 +31,8 @@ def _torch_is_left_as_it_was():
 
 
 def sizes(history):
-    return [size for size in history.events().bytes.tolist() if size > 0]
+    events = history.events()
+    return events.bytes[(events.source == SOURCES.index("torch")) & (events.bytes > 0)].tolist()
 
 
 def in_thread(work):
@@ -128,7 +130,10 @@ def test_a_history_that_ends_inside_torch_profiler_leaves_it_alone():
 
 
 def test_a_history_inside_torch_profiler_says_why_it_lacks_torch():
-    with torch.profiler.profile(activities=CPU, acc_events=True) as theirs, record_memory_history() as history:
+    with (
+        torch.profiler.profile(activities=CPU, acc_events=True) as theirs,
+        record_memory_history(numpy=False) as history,
+    ):
         torch.empty(10)
     assert "aten::empty" in {event.key for event in theirs.key_averages()}
     assert len(history.events()) == 0
@@ -190,7 +195,7 @@ def test_a_history_may_be_ended_by_another_thread():
     counts = []
 
     def work():
-        history = record_memory_history()
+        history = record_memory_history(numpy=False)
         began.set()
         ended.wait(60)
         torch.empty(10)
