@@ -31,6 +31,9 @@ using store::Work;
 constexpr uint64_t kFirstLaneTid = 1'000'000'000;  // past every thread id and stream number
 constexpr uint64_t kDeviceSortIndex = 5'000'000;   // torch's: devices stand below processes
 
+// Readers add a start and a duration as floating-point numbers, whose sum may come out 1 ns later.
+constexpr int64_t kRoundingNs = 2;
+
 constexpr std::string_view kLaunchArrow = ",\"cat\":\"ac2g\",\"name\":\"ac2g\"";
 constexpr std::string_view kBackwardArrow = ",\"cat\":\"fwdbwd\",\"name\":\"fwdbwd\"";
 
@@ -168,6 +171,9 @@ class ChromeWriter {
       write_ranges(track);
     }
     write_calls();
+    for (const Track& track : timeline_.samples) {
+      write_samples(track);
+    }
     write_devices();
     for (const Track& track : timeline_.streams) {
       write_stream(track);
@@ -301,8 +307,6 @@ class ChromeWriter {
     put_at(window_.start_ns, R"({"ph":"i","s":"g","name":"Iteration Start: PyTorch Profiler","pid":"Traces")"
                              R"(,"tid":"Trace PyTorch Profiler")");
     out_.put('}');
-    // Readers add a start and a duration as floating-point numbers, whose sum may come out 1 ns later.
-    constexpr int64_t kRoundingNs = 2;
     put_at(window_.end_ns + kRoundingNs, R"({"ph":"i","s":"g","name":"Record Window End","pid":"","tid":"")");
     out_.put('}');
   }
@@ -371,6 +375,24 @@ class ChromeWriter {
         out_.put_micros((ends ? call.end_ns : store_.region.start_ns[call.region]) - base_ns_);
         out_.put('}');
       }
+    }
+  }
+
+  void write_samples(const Track& track) {
+    open_lanes(track, process_, next_tid_++, thread_label(store_, track.row) + " (Python samples)",
+               store_.thread.system_id[track.row]);
+    for (Slice slice : track.slices) {
+      const SampledCall& call = timeline_.sampled_calls[slice.row];
+      // Slices touch: an inner one ends earlier than an outer one, so that they nest when sums are rounded.
+      slice.end_ns = std::max(slice.start_ns, slice.end_ns - kRoundingNs * call.depth);
+      begin_slice(text_.sampled_function(store_.stack.function[call.stack]), slice);
+      out_.put(",\"args\":{\"file\":");
+      out_.put(quoted(store_.strings[store_.stack.file[call.stack]]));
+      out_.put_pair(",\"line\":", store_.stack.line[call.stack]);
+      out_.put_pair(",\"samples\":", call.count);
+      out_.put(",\"on CPU us\":");
+      out_.put_micros(call.cpu_ns);
+      out_.put("}}");
     }
   }
 

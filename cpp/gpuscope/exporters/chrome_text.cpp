@@ -127,6 +127,10 @@ std::string_view ChromeText::function(uint32_t name) {
   return find_or_make(functions_, name, [&] { return head("python_function", store_.strings[name]); });
 }
 
+std::string_view ChromeText::sampled_function(uint32_t name) {
+  return find_or_make(sampled_functions_, name, [&] { return head("python_sample", store_.strings[name]); });
+}
+
 std::string_view ChromeText::copy(uint8_t kind, uint8_t source, uint8_t destination) {
   const uint32_t key = (uint32_t{kind} << 16) | (uint32_t{source} << 8) | destination;
   return find_or_make(copies_, key, [&] {

@@ -27,6 +27,7 @@ class ChromeText {
   std::string_view region_name(uint32_t path) const { return std::string_view(regions_[path]).substr(kPhase.size()); }
   std::string_view gpu_annotation(uint32_t path);
   std::string_view function(uint32_t name);
+  std::string_view sampled_function(uint32_t name);
   std::string_view call(uint32_t call) const { return calls_[call]; }
   std::string_view kernel(uint32_t variant) const { return kernels_[variant]; }
   std::string_view copy(uint8_t kind, uint8_t source, uint8_t destination);
@@ -66,8 +67,8 @@ class ChromeText {
   std::vector<std::string> capture_arguments_;        // by path; made for those that captured something
   std::unordered_map<uint32_t, uint32_t> evaluated_;  // rows of `detail`, by the region of autograd around them
   // Made when first asked for.
-  std::unordered_map<uint32_t, std::string> copies_, gpu_annotations_, functions_, shapes_, strides_, types_,
-      concrete_inputs_, stacks_;
+  std::unordered_map<uint32_t, std::string> copies_, gpu_annotations_, functions_, sampled_functions_, shapes_,
+      strides_, types_, concrete_inputs_, stacks_;
 };
 
 }  // namespace gpuscope::exporters

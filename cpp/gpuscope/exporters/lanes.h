@@ -22,7 +22,8 @@ enum class Source : uint8_t {
   Memcpy,
   Memset,
   GraphLaunch,
-  Sync
+  Sync,
+  PythonSample  // of Timeline::sampled_calls
 };
 
 inline constexpr uint32_t kMaxLane = (1U << 24) - 1;

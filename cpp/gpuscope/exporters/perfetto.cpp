@@ -319,11 +319,14 @@ class PerfettoWriter {
     for (const Track& track : timeline_.threads) {
       write_thread(track);
     }
-    for (const Track& track : timeline_.ranges) {
-      const std::string name = to_utf8(thread_label(store_, track.row)) + " (ranges)";
-      each_lane(track, [&](uint32_t lane, const std::vector<Slice>& slices) {
-        write_events(describe_track(process_track_, lane_label(name, lane), [] {}), slices);
-      });
+    for (const auto& [tracks, what] :
+         {std::pair(&timeline_.ranges, " (ranges)"), {&timeline_.samples, " (Python samples)"}}) {
+      for (const Track& track : *tracks) {
+        const std::string name = to_utf8(thread_label(store_, track.row)) + what;
+        each_lane(track, [&](uint32_t lane, const std::vector<Slice>& slices) {
+          write_events(describe_track(process_track_, lane_label(name, lane), [] {}), slices);
+        });
+      }
     }
     write_allocations();
     for (const MemoryCounter& counter : count_driver_memory(store_)) {
@@ -539,6 +542,16 @@ class PerfettoWriter {
         details_.numbers.push_back({graph_label_, row.graph});
         return graph_name_;
       }
+      case Source::PythonSample: {
+        const SampledCall& call = timeline_.sampled_calls[slice.row];
+        const auto frame = store_.stack[call.stack];
+        details_.category = sample_category_;
+        details_.texts.push_back({file_label_, frame.file});
+        details_.numbers = {{line_label_, frame.line},
+                            {samples_label_, call.count},
+                            {on_cpu_label_, static_cast<uint64_t>(call.cpu_ns)}};
+        return frame.function;
+      }
       default:
         return names_.add(std::string(store::sync_name(store::SyncKind{store_.sync.kind[slice.row]})));
     }
@@ -691,6 +704,11 @@ class PerfettoWriter {
   const uint32_t sequence_label_ = names_.add("sequence number");
   const uint32_t shapes_label_ = names_.add("input shapes");
   const uint32_t stack_label_ = names_.add("call stack");
+  const uint32_t sample_category_ = names_.add("python_sample");
+  const uint32_t file_label_ = names_.add("file");
+  const uint32_t line_label_ = names_.add("line");
+  const uint32_t samples_label_ = names_.add("samples");
+  const uint32_t on_cpu_label_ = names_.add("on CPU ns");
   const uint32_t fill_name_ = names_.add("Memset");
   const uint32_t graph_name_ = names_.add(std::string(store::kGraphName));
   const uint64_t process_ = process_id(store_, 1);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -231,6 +232,56 @@ class TrackBuilder {
   std::vector<std::size_t> track_of_;
 };
 
+// -- samples ----------------------------------------------------------------------------------------------------------
+
+void add_samples(const Store& store, Timeline& timeline) {
+  const store::PythonSamples& samples = store.python_sample;
+  const store::Stacks& stacks = store.stack;
+  std::vector<uint32_t> rows(samples.size());
+  std::iota(rows.begin(), rows.end(), 0U);
+  std::ranges::stable_sort(rows, {},
+                           [&](uint32_t row) { return std::pair(samples.thread[row], samples.start_ns[row]); });
+  // Samples at two instructions of a line have stacks of their own.
+  const auto is_same = [&](uint32_t a, uint32_t b) {
+    return a == b || (stacks.function[a] == stacks.function[b] && stacks.file[a] == stacks.file[b] &&
+                      stacks.line[a] == stacks.line[b]);
+  };
+  std::vector<SampledCall>& calls = timeline.sampled_calls;
+  std::vector<std::size_t> open;  // slices of the latest sample, the outermost first
+  std::vector<uint32_t> frames;
+  int64_t end_ns = 0;
+  for (const uint32_t row : rows) {
+    const auto sample = samples[row];
+    if (timeline.samples.empty() || timeline.samples.back().row != sample.thread) {
+      timeline.samples.push_back({sample.thread, 1, {}});
+      end_ns = INT64_MIN;
+    }
+    std::vector<Slice>& slices = timeline.samples.back().slices;
+    const int64_t start_ns = std::max(sample.start_ns, end_ns);
+    frames.clear();
+    for (uint32_t at = sample.stack; at != kNone; at = stacks.parent[at]) {
+      frames.insert(frames.begin(), at);
+    }
+    std::size_t depth = 0;
+    while (start_ns == end_ns && depth < std::min(open.size(), frames.size()) &&
+           is_same(calls[slices[open[depth]].row].stack, frames[depth])) {
+      ++depth;
+    }
+    end_ns = std::max(start_ns, sample.start_ns + sample.duration_ns);
+    open.resize(depth);
+    for (; depth < frames.size(); ++depth) {
+      open.push_back(slices.size());
+      slices.push_back({start_ns, end_ns, static_cast<uint32_t>(calls.size()), 0, Source::PythonSample});
+      calls.push_back({frames[depth], static_cast<uint32_t>(depth) + 1, 0, 0});
+    }
+    for (const std::size_t at : open) {
+      slices[at].end_ns = end_ns;
+      calls[slices[at].row].count += sample.count;
+      calls[slices[at].row].cpu_ns += sample.cpu_ns;
+    }
+  }
+}
+
 }  // namespace
 
 GpuAnnotations find_gpu_annotations(const store::Store& store, const Links& links) {
@@ -259,7 +310,7 @@ Timeline lay_out(const Store& store, const GpuAnnotations& annotations) {
     throw base::InvalidArgument(
         "an aggregate recording has totals, no events; record with mode='full' or mode='ring' to export a trace");
   }
-  Timeline timeline{find_base(store), {}, {}, {}, {}};
+  Timeline timeline{find_base(store), {}, {}, {}, {}, {}, {}};
   const auto thread_key = [&](std::size_t row) { return std::pair(store.thread.system_id[row], 0UL); };
   const auto nests = [&](std::size_t row) { return (store.region.flags[row] & store::kAsync) == 0; };
 
@@ -292,6 +343,7 @@ Timeline lay_out(const Store& store, const GpuAnnotations& annotations) {
   TrackBuilder syncs(store, timeline.base_ns, store.track.size(), stream_key);
   syncs.add(store.sync, store.sync.track, Source::Sync);
   timeline.syncs = syncs.finish(&place_work);
+  add_samples(store, timeline);
   return timeline;
 }
 
@@ -413,7 +465,8 @@ void add_pools(const Store& store, std::vector<MemoryCounter>& counters) {
 
 Window find_window(const Store& store, const Timeline& timeline) {
   Window window{timeline.base_ns, timeline.base_ns};
-  for (const auto* tracks : {&timeline.threads, &timeline.ranges, &timeline.streams, &timeline.syncs}) {
+  for (const auto* tracks :
+       {&timeline.threads, &timeline.ranges, &timeline.streams, &timeline.syncs, &timeline.samples}) {
     for (const Track& track : *tracks) {
       for (const Slice& slice : track.slices) {
         window.end_ns = std::max(window.end_ns, slice.end_ns);

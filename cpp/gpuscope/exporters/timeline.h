@@ -26,12 +26,22 @@ struct GpuAnnotations {
 
 GpuAnnotations find_gpu_annotations(const store::Store& store, const Links& links);
 
+/// A slice of samples: a frame that consecutive samples of a thread have in common, with all frames around it.
+struct SampledCall {
+  uint32_t stack;
+  uint32_t depth;  // how many frames are around it, itself included
+  uint64_t count;  // how many samples found it
+  int64_t cpu_ns;  // how long it was on a CPU
+};
+
 struct Timeline {
   int64_t base_ns;  // no slice begins earlier
   std::vector<Track> threads;
   std::vector<Track> ranges;  // of each thread what it started that nests in nothing: Flag::kAsync
   std::vector<Track> streams;
-  std::vector<Track> syncs;  // synchronization, apart from the work of its stream that it overlaps
+  std::vector<Track> syncs;    // synchronization, apart from the work of its stream that it overlaps
+  std::vector<Track> samples;  // of Python, a track a thread; rows are those of `sampled_calls`
+  std::vector<SampledCall> sampled_calls;
 };
 
 /// Lays a recording out for trace viewers, with `annotations` on the streams where there are any. Throws

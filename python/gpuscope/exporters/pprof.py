@@ -11,7 +11,7 @@ import gzip
 import os
 from collections.abc import Iterator
 
-from gpuscope.analysis.call_tree import STACK_METRICS, Node, tree
+from gpuscope.analysis.call_tree import STACK_METRICS, Node, SampledNode, tree
 from gpuscope.exporters.protobuf import message, number, packed
 from gpuscope.paths import check_writable, replacing
 from gpuscope.trace import Trace, number_of, program_name
@@ -26,6 +26,7 @@ _TYPES = (("count", "count"), ("cpu", "nanoseconds"), ("gpu", "nanoseconds"))
 def export_pprof(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Writes the call tree as a profile of pprof: for each path how often it came, its own CPU time and its GPU time.
 
+    Lines of Python that samples found are in it, under the regions that they ran in; their count is that of samples.
     Of paths of more than 512 names the innermost are written.
 
     Args:
@@ -42,30 +43,36 @@ def export_pprof(trace: Trace, path: str | os.PathLike[str]) -> None:
 
 def _profile(trace: Trace) -> Iterator[bytes]:
     strings: dict[str, int] = {"": 0}
-    frames: dict[str, int] = {}  # of which each is a function and a location
+    functions: dict[tuple[str, str], int] = {}  # by name and file
+    frames: dict[tuple[int, int], int] = {}  # locations, by function and line
 
     def text(value: str) -> int:
         return strings.setdefault(value, len(strings))
 
     for kind, unit in _TYPES:
         yield message(_SAMPLE_TYPE, number(1, text(kind)) + number(2, text(unit)))
-    found = tree(trace)
+    found = tree(trace, with_samples=True)
     own = [STACK_METRICS[f"self_{what}_time_total"] for what in ("cpu", "device")]
     waiting: list[tuple[Node, tuple[int, ...]]] = [(node, ()) for node in reversed(found.root.children)]
     while waiting:
         node, above = waiting.pop()
         # The innermost first.
-        stack = (frames.setdefault(node.name or "?", len(frames) + 1), *above[: _MOST_FRAMES - 1])
+        name, file, line = (
+            (node.function, node.file, node.line) if isinstance(node, SampledNode) else (node.name, "", 0)
+        )
+        function = functions.setdefault((name or "?", file), len(functions) + 1)
+        stack = (frames.setdefault((function, line), len(frames) + 1), *above[: _MOST_FRAMES - 1])
         values = (node.count, *(max(own_ns(node), 0) for own_ns in own))
         if any(values):
             yield message(_SAMPLE, packed(1, stack) + packed(2, values))
         waiting += [(child, stack) for child in reversed(node.children)]
     # Of a binary that pprof need not look for (has_functions), whose name it shows: the program's.
     yield message(_MAPPING, number(1, 1) + number(5, text(program_name(trace.info))) + number(7, 1))
-    for name, frame in frames.items():
-        yield message(_LOCATION, number(1, frame) + number(2, 1) + message(4, number(1, frame)))
+    for (function, line), frame in frames.items():
+        yield message(_LOCATION, number(1, frame) + number(2, 1) + message(4, number(1, function) + number(2, line)))
+    for (name, file), function in functions.items():
         # No system_name: pprof would cut the template arguments off, which tell kernels apart, where both are the same.
-        yield message(_FUNCTION, number(1, frame) + number(2, text(name)))
+        yield message(_FUNCTION, number(1, function) + number(2, text(name)) + number(4, text(file)))
     yield number(_TIME, number_of(trace.info, "session.start_ns"))
     yield number(
         _DURATION, max(number_of(trace.info, "session.stop_ns") - number_of(trace.info, "session.start_ns"), 0)

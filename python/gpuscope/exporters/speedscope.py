@@ -17,6 +17,7 @@ import numpy as np
 
 from gpuscope import _core
 from gpuscope._core import Flag
+from gpuscope.analysis.python_samples import SampledFrames
 from gpuscope.errors import InvalidArgument
 from gpuscope.paths import check_writable, replacing
 from gpuscope.trace import NONE, Trace, command_line
@@ -28,20 +29,24 @@ MOST_BYTES = 450_000_000
 Array = np.ndarray[Any, Any]
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _EVENT_BYTES = 64  # the most that one takes: its frame and its time have at most 10 and 19 digits
+_WEIGHT_BYTES = 48  # likewise of a sample's, and of a gap behind it
 
 
 class _Frames:
-    """Names by number."""
+    """The JSON of frames, by number."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
 
     def of(self, names: Iterable[str]) -> Array:
-        return np.array([self.numbers.setdefault(name, len(self.numbers)) for name in names], np.int64)
+        return np.array([self.number(name=name) for name in names], np.int64)
+
+    def number(self, **frame: str | int) -> int:
+        return self.numbers.setdefault(json.dumps(frame), len(self.numbers))
 
 
 def export_speedscope(trace: Trace, path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> None:
-    """Writes a file for speedscope: regions and driver calls of each thread, GPU work of each stream.
+    """Writes a file for speedscope: calls and regions of each thread, GPU work of each stream, samples of each thread.
 
     GPU work of a stream that runs at one time, as branches of a CUDA graph do, has a profile for each lane, and so have
     ranges that nest in nothing. A span that outlasts the one it began in is cut where that ends, and continues behind
@@ -66,20 +71,27 @@ def export_speedscope(trace: Trace, path: str | os.PathLike[str], most_bytes: in
         )
     frames = _Frames()
     lanes = [lane for lane in (*_threads(trace, frames), *_streams(trace, frames)) if len(lane[1])]
-    begin_ns = min((int(start.min()) for _, start, _, _ in lanes), default=0)
-    events = 2 * sum(len(start) for _, start, _, _ in lanes)
-    names = [{"name": name} for name in frames.numbers]
-    room = most_bytes - len(json.dumps(names)) - 1024 - 512 * len(lanes)
-    share = min(1.0, max(room, 0) / max(events * _EVENT_BYTES, 1))
+    sampled, stacks = list(_samples(trace)), _stacks(trace, frames)
+    profiles = [*lanes, *sampled]
+    begin_ns = min((int(start.min()) for _, start, _, _ in profiles), default=0)
+    size = 2 * _EVENT_BYTES * sum(len(start) for _, start, _, _ in lanes)
+    size += sum(_WEIGHT_BYTES + len(stacks[stack]) for _, _, _, rows in sampled for stack in rows.tolist())
+    names = ", ".join(frames.numbers)
+    room = most_bytes - len(names) - 1024 - 512 * len(profiles)
+    share = min(1.0, max(room, 0) / max(size, 1))
     cut = left_out = 0
     with replacing(checked) as file:
-        head = {"$schema": _SCHEMA, "exporter": f"gpuscope@{_core.__version__}", "shared": {"frames": names}}
-        file.write(f'{json.dumps(head)[:-1]}, "profiles": ['.encode())
-        for number, (name, start, duration, frame) in enumerate(lanes):
+        head = {"$schema": _SCHEMA, "exporter": f"gpuscope@{_core.__version__}"}
+        file.write(f'{json.dumps(head)[:-1]}, "shared": {{"frames": [{names}]}}, "profiles": ['.encode())
+        for number, (name, start, duration, frame) in enumerate(profiles):
             kept = len(start) if share == 1.0 else int(len(start) * share)
             left_out += len(start) - kept
             file.write(b",\n" if number else b"\n")
-            cut += _write_lane(file, name, start[:kept] - begin_ns, duration[:kept], frame[:kept])
+            start, duration, frame = start[:kept] - begin_ns, duration[:kept], frame[:kept]
+            if number < len(lanes):
+                cut += _write_lane(file, name, start, duration, frame)
+            else:
+                _write_samples(file, name, start, duration, frame, stacks)
         title = command_line(trace.info) or "recording"
         notes = [f"the first {share:.0%} of the events, as more cannot be read"] if left_out else []
         notes += [f"{cut:,} spans cut where they overlap"] if cut else []
@@ -89,21 +101,44 @@ def export_speedscope(trace: Trace, path: str | os.PathLike[str], most_bytes: in
 
 def _threads(trace: Trace, frames: _Frames) -> Iterator[tuple[str, Array, Array, Array]]:
     """Name, starts, durations and frames of each thread."""
-    regions, api = trace.regions, trace.api
+    tables = functions, regions, api = trace.python_functions, trace.regions, trace.api
     of_paths = frames.of(trace.string(int(name)) for name in trace.paths.name)
     of_calls = frames.of(trace.string(int(name)) for name in trace.calls.name)
-    thread = np.concatenate([regions.thread, api.thread])
-    start, duration = (np.concatenate([regions[name], api[name]]) for name in ("start_ns", "duration_ns"))
-    frame = np.concatenate([of_paths[regions.path], of_calls[api.call]]) if len(thread) else np.zeros(0, np.int64)
+    names, function = np.unique(functions.name, return_inverse=True)
+    of_functions = frames.of(map(trace.string, names.tolist()))
+    thread, start, duration = (
+        np.concatenate([table[name] for table in tables]) for name in ("thread", "start_ns", "duration_ns")
+    )
+    frame = np.concatenate([of_functions[function], of_paths[regions.path], of_calls[api.call]])
     nests = np.ones(len(thread), bool)
-    nests[: len(regions)] = (regions.flags & Flag.ASYNC) == 0
+    nests[len(functions) : len(functions) + len(regions)] = (regions.flags & Flag.ASYNC) == 0
     for number, rows in _by(thread):
-        system_id = int(trace.threads.system_id[number])
-        name = f"thread {system_id} {trace.string(int(trace.threads.name[number]))}".strip()
+        name = _thread(trace, number)
         nested = rows[nests[rows]]
         yield name, *_in_order(start[nested], duration[nested], frame[nested])
         ranges = rows[~nests[rows]]
         yield from _side_by_side(f"{name} (ranges)", start[ranges], duration[ranges], frame[ranges])
+
+
+def _thread(trace: Trace, number: int) -> str:
+    return f"thread {trace.threads.system_id[number]} {trace.string(int(trace.threads.name[number]))}".strip()
+
+
+def _samples(trace: Trace) -> Iterator[tuple[str, Array, Array, Array]]:
+    """Name, starts, durations and rows of stacks of each thread's samples."""
+    table = trace.python_samples
+    for number, rows in _by(table.thread):
+        columns = (table[name][rows] for name in ("start_ns", "duration_ns", "stack"))
+        yield f"{_thread(trace, number)} (Python samples)", *_in_order(*columns)
+
+
+def _stacks(trace: Trace, frames: _Frames) -> list[str]:
+    """The list of frames of each stack that samples refer to; that of none at the end."""
+    texts = ["[]"] * (len(trace.stacks) + 1)
+    for stack, caller, function, file, line in SampledFrames(trace).rows:
+        frame = frames.number(name=function, file=file, line=line)
+        texts[stack] = f"{texts[caller][:-1]}{',' if caller >= 0 else ''}{frame}]"
+    return texts
 
 
 def _streams(trace: Trace, frames: _Frames) -> Iterator[tuple[str, Array, Array, Array]]:
@@ -173,6 +208,19 @@ def _in_order(start: Array, duration: Array, frame: Array) -> tuple[Array, Array
     """By begin, and what lies around others first."""
     order = np.lexsort((-duration, start))
     return start[order], duration[order], frame[order]
+
+
+def _write_samples(file: BinaryIO, name: str, start: Array, duration: Array, stack: Array, stacks: list[str]) -> None:
+    """Writes one profile; without a stack for the time of which there are no samples."""
+    gap_ns = np.maximum(start[1:] - (start + duration)[:-1], 0)
+    gaps = np.flatnonzero(gap_ns)
+    weights = np.insert(duration, gaps + 1, gap_ns[gaps])
+    stack = np.insert(stack.astype(np.int64), gaps + 1, -1)
+    first = int(start[0]) if len(start) else 0
+    head = {"type": "sampled", "name": name, "unit": "nanoseconds", "startValue": first}
+    head |= {"endValue": first + int(weights.sum()), "weights": weights.tolist()}
+    samples = ",".join(stacks[row] for row in stack.tolist())
+    file.write(f'{json.dumps(head)[:-1]}, "samples": [{samples}]}}'.encode())
 
 
 def _write_lane(file: BinaryIO, name: str, start: Array, duration: Array, frame: Array) -> int:

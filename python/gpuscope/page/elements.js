@@ -6,6 +6,19 @@ export const element = (tag, properties = {}, attributes = {}) => {
   return made;
 };
 
+/** Fills a place with what colors say: categories by number, each where it runs, its name and its slot. */
+export function showLegend(place, legend, numbers) {
+  const places = new Map();
+  for (const number of [...new Set(numbers)].filter((each) => each >= 0).sort((one, other) => one - other)) {
+    const [where, name, slot] = legend[number];
+    if (!places.has(where)) places.set(where, element("span", { className: "kind", textContent: `${where}:` }));
+    const entry = element("span");
+    entry.append(element("span", { className: `swatch part${where.endsWith("idle") ? " idle" : ""} c${slot}` }), name);
+    places.get(where).append(entry);
+  }
+  place.replaceChildren(...places.values());
+}
+
 /** Names and what they are, as a list. */
 export function listOf(facts) {
   const list = element("dl");

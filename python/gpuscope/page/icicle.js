@@ -1,8 +1,8 @@
 // The call tree as an icicle: each box as wide as its share, its callees below it; or inverted, its callers.
 
 import { countText, matcher, shareText, timeText } from "./units.js";
-import { element, listOf } from "./elements.js";
-import { colors, slotOf, whenThemeChanges } from "./theme.js";
+import { element, listOf, showLegend } from "./elements.js";
+import { colors, slotIn, whenThemeChanges } from "./theme.js";
 import { box, sized, zoomOf } from "./pen.js";
 
 const HIGH = 20;
@@ -34,6 +34,7 @@ export class Icicle {
     this.tell = tell;
     this.strings = data.strings;
     this.rows = data.rows;
+    this.legend = data.things.legend;
     this.calls = nodesOf(data.tree, this.strings);
     this.sampled = data.samples && nodesOf(data.samples, this.strings);
     this.canvas = document.getElementById("icicle");
@@ -62,11 +63,8 @@ export class Icicle {
     return Object.keys(KINDS).filter((key) => there[key]);
   }
 
-  /** What to begin with: regions and work where there are any, what samples saw otherwise. */
-  firstOf(there) {
-    const isSaid = this.calls[0].children.some((child) => child.kind !== "outside");
-    return ["gpu", "cpu", "samples"].find((key) => there.includes(key) && (key === "samples" || isSaid)) || there[0] || "cpu";
-  }
+  /** What to begin with: work of GPUs where there is any, what samples saw otherwise. */
+  firstOf(there) { return ["gpu", "samples", "cpu"].find((key) => there.includes(key)) || there[0] || "cpu"; }
 
   /** Shows what boxes are wide by: one of `kinds`. */
   measureBy(key) {
@@ -82,6 +80,7 @@ export class Icicle {
     this.zoomed = this.top;
     this.chosen = null;
     this.describe(this.top);
+    showLegend(document.getElementById("tree-colors"), this.legend, this.nodes.map((node) => node.category ?? -1));
     this.find(document.getElementById("tree-find").value); // which draws
   }
 
@@ -135,6 +134,9 @@ export class Icicle {
     for (const [each] of made) each.children.sort((one, other) => other.value - one.value);
     return top;
   }
+
+  /** What shares are of: what was recorded by samples, as in their table; otherwise all that the tree has. */
+  get whole() { return Math.max(1, this.by === "samples" ? this.rows.totals.python : this.top.value); }
 
   text(value) { return this.by === "count" ? countText(value) : timeText(value); }
 
@@ -192,7 +194,8 @@ export class Icicle {
   }
 
   drawBox(pen, each, x, y, wide, high, edge) {
-    box(pen, x, y, wide, high, each === this.top ? 3 : slotOf(each.name), `${each.name}  ${shareText(each.value / Math.max(1, this.top.value))}`, edge);
+    const slot = slotIn(this.legend, each === this.top ? -1 : each.node.category, each.name);
+    box(pen, x, y, wide, high, slot, `${each.name}  ${shareText(each.value / this.whole)}`, edge);
   }
 
   at(event) {
@@ -238,7 +241,7 @@ export class Icicle {
 
   /** What is known of a box: names and values. */
   factsOf({ node, value }) {
-    const facts = [[KINDS[this.by], `${this.text(value)}, ${shareText(value / Math.max(1, this.top.value))} of all`], ["kind", node.kind], ["count", countText(node.count)]];
+    const facts = [[KINDS[this.by], `${this.text(value)}, ${shareText(value / this.whole)} of ${this.by === "samples" ? "the run" : "all"}`], ["kind", node.kind], ["count", countText(node.count)]];
     if (!this.isInverted) for (const [name, key] of [["GPU", "gpu"], ["GPU alone", "self_gpu"], ["CPU", "cpu"], ["CPU alone", "self_cpu"]]) if (node[key]) facts.push([name, timeText(node[key])]);
     return facts;
   }
@@ -257,7 +260,7 @@ export class Icicle {
       let found = 0;
       const left = [this.top];
       while (left.length) { const each = left.pop(); if (this.matches(each.name)) found += each.value; else left.push(...each.children); }
-      count.textContent = `${shareText(found / Math.max(1, this.top.value))} found`;
+      count.textContent = `${shareText(found / this.whole)} found`;
     }
     this.draw();
   }
@@ -270,7 +273,7 @@ export class Icicle {
     });
     this.canvas.addEventListener("pointermove", (event) => {
       const found = this.at(event);
-      this.canvas.title = found && found.each ? `${found.each.name}: ${this.text(found.each.value)}, ${shareText(found.each.value / Math.max(1, this.top.value))}` : "";
+      this.canvas.title = found && found.each ? `${found.each.name}: ${this.text(found.each.value)}, ${shareText(found.each.value / this.whole)}` : "";
     });
     this.canvas.addEventListener("keydown", (event) => {
       const at = this.chosen || this.zoomed, beside = at.parent ? at.parent.children : [at], place = beside.indexOf(at);

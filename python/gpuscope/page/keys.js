@@ -1,10 +1,10 @@
 // What keys do, and the list of them.
 
 const KEYS = [
-  ["?", "this list"], ["/", "search in what is in view: timeline, table or tree"],
+  ["?", "this list"], ["/", "search where the focus is, or in what is in view: timeline, table or tree"],
   ["1 … 9", "to the sections"], ["t", "light or dark"],
-  ["← →", "timeline: move; with Shift by half of the view"], ["+ −", "zoom"], ["f", "fit what is chosen or measured, or all"], ["0", "the whole recording"],
-  ["s S", "next step, step before"], ["[ ]", "event before, after, of the same name"], ["n N", "next found, found before"], ["Enter", "choose the first event in view"],
+  ["w s", "timeline: zoom in, out; also + and −"], ["a d", "move; also ← and →; with Shift by half of the view"], ["f", "fit what is chosen or measured, or all"], ["0", "the whole recording"],
+  [", .", "step before, next step"], ["[ ]", "event before, after, of the same name"], ["n N", "next found, found before"], ["Enter", "choose the first event in view"],
   ["Shift and drag", "measure"], ["↑ ↓", "rows of a table, boxes of the tree"], ["Esc", "choose nothing"],
 ];
 
@@ -26,16 +26,17 @@ const SEARCHES = { timeline: "find", tables: "filter", tree: "tree-find" };
 export function listenToKeys({ help, sections = [], timelineKey = () => {}, nowIn = () => "" }) {
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey || event.defaultPrevented) return;
-    if (event.target.closest("input, select, textarea, dialog[open], [role=grid], #rows, #icicle")) return;
+    if (event.target.closest("input, select, textarea, dialog[open]")) return;
     if (event.key === "?") { event.preventDefault(); help(); return; }
     if (event.key === "t") { document.getElementById("theme").click(); return; }
     if (event.key === "/") {
-      const search = document.getElementById(SEARCHES[nowIn()] || "find") || document.getElementById("filter");
+      const search = document.getElementById(SEARCHES[event.target.closest("main > section")?.id || nowIn()] || "find") || document.getElementById("filter");
       if (search) { event.preventDefault(); search.focus(); }
       return;
     }
+    if (event.target.closest("[role=grid], #rows, #icicle")) return;
     const number = "123456789".indexOf(event.key);
     if (number >= 0 && number < sections.length) { location.hash = `#/${sections[number]}`; return; }
-    if ("fsS[]nN+-=0".includes(event.key) && !event.target.closest("#lanes")) timelineKey(event);
+    if ("fwasdAD,.[]nN+-=0".includes(event.key) && !event.target.closest("#lanes")) timelineKey(event);
   });
 }

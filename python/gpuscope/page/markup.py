@@ -122,8 +122,14 @@ def time_text(time_ns: float) -> str:
 
 
 def share_text(share: float) -> str:
-    """A share in percent, with one digit behind the point."""
-    return f"{100 * share:.1f} %"
+    """A share in percent with three digits, as units.js writes it."""
+    return f"{100 * share:.{2 if abs(share) < 0.0995 else 1}f} %"
+
+
+def share_bar(share: float, most: float) -> str:
+    """A share with a bar beside it, which is full at the largest one."""
+    width = 100 * share / most if most > 0 else 0
+    return f'<span class="track"><i style="width:{width:.0f}%"></i></span>{share_text(share)}'
 
 
 def facts_list(facts: Mapping[str, Any]) -> str:

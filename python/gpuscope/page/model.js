@@ -1,6 +1,6 @@
 // Events, their names and what belongs to them, as the timeline asks for them; read from the page's columns.
 
-import { slotOf } from "./theme.js";
+import { slotIn } from "./theme.js";
 import { breathe, readColumn, takeColumn } from "./data.js";
 import { Lane, firstNotBefore } from "./lanes.js";
 
@@ -15,7 +15,9 @@ export class Model {
     this.names = data.things.names;
     this.ofRows = data.things.rows;
     this.notes = data.things.notes;
-    this.slots = Uint8Array.from(this.names, (id, thing) => data.things.slots[thing] ?? slotOf(this.strings[id]));
+    this.categories = data.things.categories;
+    this.legend = data.things.legend;
+    this.slots = Uint8Array.from(this.names, (id, thing) => slotIn(this.legend, this.categories[thing], this.strings[id]));
     this.groups = data.groups.map((group) => ({ ...group, lanes: group.lanes.map((lane) => new Lane(lane, group.kind, data.span)) }));
     this.lanes = this.groups.flatMap((group) => group.lanes);
     const streams = this.groups.filter((group) => KINDS_ON_THE_MAP.has(group.kind)).flatMap((group) => group.lanes);

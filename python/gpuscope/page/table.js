@@ -6,16 +6,18 @@ import { element, listOf } from "./elements.js";
 const BESIDE = 6; // rows drawn above and below those in view
 const MOST_COPIED = 100;
 const BINS = 24;
+const PYTHON = "python"; // the table of functions
 
 const COLUMNS = [
   { key: "name", title: "name", wide: "minmax(min(14rem, 44vw), 1fr)" },
   { key: "shape", title: "durations", wide: "6.4rem", help: "how often which duration came, on a logarithmic scale" },
   { key: "count", title: "count", wide: "6.4rem", text: countText },
-  { key: "share", title: "share", wide: "6rem", text: shareText, share: true },
+  { key: "share", title: "share", wide: "6rem", text: shareText, share: true, help: "of all time on the GPU, or on CPUs; of Python functions: of the recorded time, to which threads add up to more" },
   { key: "gpu", title: "GPU total", wide: "5.8rem", text: timeText },
   { key: "self_gpu", title: "GPU self", wide: "5.6rem", text: timeText },
   { key: "cpu", title: "CPU total", wide: "5.8rem", text: timeText },
   { key: "self_cpu", title: "CPU self", wide: "5.6rem", text: timeText },
+  { key: "on_cpu", title: "on a CPU", wide: "5.6rem", text: timeText, help: "the part of the CPU total that a thread was not waiting" },
   { key: "p50", title: "p50", wide: "5rem", text: timeText },
   { key: "p95", title: "p95", wide: "5rem", text: timeText },
   { key: "p99", title: "p99", wide: "5rem", text: timeText },
@@ -45,11 +47,12 @@ export function shapeOf(text, height = 20) {
 export class Tables {
   /** Those that a table may have; it has those in which some row is not 0. */
   get everyColumn() { return COLUMNS; }
-  get firstSort() { return this.hasGpu ? "gpu" : "cpu"; }
+  get firstSort() { return this.family === PYTHON ? "self_cpu" : this.hasGpu ? "gpu" : "cpu"; }
   isLeftOut(key) { return this.family === "kernels" && (key === "cpu" || key === "self_cpu" || key === "self_gpu"); }
 
   constructor(data, tell) {
     this.rows = data.rows;
+    this.own = new Set(data.rows.own);
     this.strings = data.strings;
     this.hasGpu = data.has_gpu;
     this.tell = tell;
@@ -91,15 +94,18 @@ export class Tables {
   /** Shows one of the tables. */
   open(family, sort) {
     if (!this.rows.family[family] || !this.tabs.some((tab) => tab.dataset.family === family)) return;
+    const isFirst = this.sort.key === this.firstSort && !this.sort.up;
     this.family = family;
+    if (isFirst) this.sort = { key: this.firstSort, up: false };
     for (const tab of this.tabs) {
       const isOn = tab.dataset.family === family;
       tab.setAttribute("aria-selected", String(isOn));
       tab.tabIndex = isOn ? 0 : -1;
       if (isOn) this.place.setAttribute("aria-labelledby", tab.id);
     }
-    const there = (key) => key === "name" || key === "shape" || key === "share" || this.kept.some((row) => this.rows[key][row] !== 0);
-    this.columns = this.everyColumn.filter(({ key }) => there(key) && !this.isLeftOut(key));
+    const there = (key) => key === "name" || key === "share" || (key in this.rows && this.kept.some((row) => this.rows[key][row] !== 0));
+    const ahead = ["name", there("gpu") ? "gpu" : "cpu", "share"], place = ({ key }) => (ahead.includes(key) ? ahead.indexOf(key) : ahead.length);
+    this.columns = this.everyColumn.filter(({ key }) => there(key) && !this.isLeftOut(key)).sort((one, other) => place(one) - place(other));
     const isKnown = (key) => key === this.firstSort && key in this.rows || this.columns.some((column) => column.key === key);
     const wanted = sort && isKnown(sort.key) ? sort : this.sort;
     this.sort = isKnown(wanted.key) && (there(wanted.key) || wanted.key === "name") ? wanted : { key: this.sortWithout(there), up: false };
@@ -114,7 +120,7 @@ export class Tables {
   /** Shares are of the time on the GPU where the table has any, of the CPU's otherwise. */
   addShares(there) {
     const time = there("gpu") ? "gpu" : "cpu", sums = this.rows.totals;
-    this.rows.share = this.rows[time].map((value) => value / Math.max(sums[time], 1));
+    this.rows.share = this.rows[time].map((value) => value / Math.max(sums[this.family] ?? sums[time], 1));
     this.largest = this.kept.reduce((most, row) => Math.max(most, this.rows.share[row]), 0) || 1; // what bars are drawn against
   }
 
@@ -193,7 +199,7 @@ export class Tables {
     made.style.top = `${place * high}px`;
     for (const column of this.columns) {
       if (column.key === "name") {
-        const cell = element("div", { textContent: this.names[row], title: this.strings[this.rows.full[row]] }, { role: "gridcell" });
+        const cell = element("div", { textContent: this.names[row], title: this.strings[this.rows.full[row]], className: this.own.has(row) ? "own" : "" }, { role: "gridcell" });
         made.append(cell);
         continue;
       }
@@ -239,6 +245,7 @@ export class Tables {
     document.getElementById("to-timeline").hidden = row < 0;
     if (row < 0) return;
     details.replaceChildren(element("h3", { textContent: this.strings[rows.full[row]] }), listOf(this.factsOf(row)));
+    if (rows.source?.[row]) details.append(this.sourceOf(row));
     const pairs = (rows.pairs && rows.pairs[row]) || [];
     if (pairs.length) {
       details.append(element("p", { textContent: "Launched in:" }));
@@ -247,6 +254,13 @@ export class Tables {
       for (const [where, count, time] of pairs) launched.append(element("li", { textContent: `${shareText(time / whole)} · ${countText(count)} times · ${this.strings[where]}` }));
       details.append(launched);
     }
+  }
+
+  /** The lines of source around the hot one of a function. */
+  sourceOf(row) {
+    const { first, hot, lines } = this.rows.source[row], text = element("pre", { className: "source" }, { tabindex: 0, "aria-label": "Source" });
+    lines.forEach((line, at) => text.append(element(first + at === hot ? "mark" : "span", { textContent: `${first + at}  ${line}` }), "\n"));
+    return text;
   }
 
   /** What is known of a row: names and values. */

@@ -1,11 +1,17 @@
 // Colors: those of the style sheet as a canvas needs them, and which one a name has.
 
 export const SLOTS = 12;
+const SHADES = 3; // of each slot, the paler the higher, so that neighbours of one category are apart
+const PALER = 0.2;
+export const GRAY = SLOTS * SHADES; // the slot of what has no category
 const NAMES = ["paper", "ink", "faint", "line", "panel", "focus", "held", "rest", "before", "warn", "good"];
 const root = document.documentElement;
 const listeners = [];
 
-/** The colors of the theme that is on, resolved: by name, `slots` for the palette and `inks` for text on each of them. */
+/**
+ * The colors of the theme that is on, resolved: by name, `slots` for the palette, each slot in its shades, and `inks` for
+ * text on each of them.
+ */
 export const colors = {};
 
 function resolve() {
@@ -13,7 +19,9 @@ function resolve() {
   root.append(probe);
   const color = (name) => { probe.style.color = `var(--${name})`; return getComputedStyle(probe).color; };
   for (const name of NAMES) colors[name] = color(name);
-  colors.slots = Array.from({ length: SLOTS }, (_, slot) => color(`c${slot}`));
+  const slots = Array.from({ length: SLOTS }, (_, slot) => color(`c${slot}`));
+  colors.slots = Array.from({ length: SLOTS * SHADES }, (_, slot) => mixed(slots[slot % SLOTS], colors.paper, PALER * Math.floor(slot / SLOTS)));
+  colors.slots[GRAY] = colors.rest;
   colors.inks = colors.slots.map(inkOn);
   probe.remove();
 }
@@ -44,6 +52,9 @@ export function slotOf(name) {
   for (let place = 0; place < length; place += 1) hash = Math.imul(hash ^ name.charCodeAt(place), 0x01000193);
   return ((hash ^ (hash >>> 15)) >>> 0) % SLOTS;
 }
+
+/** The slot of a category of a legend, -1 for none, in the shade of a name. */
+export const slotIn = (legend, category, name) => (category < 0 ? GRAY : legend[category][2] + SLOTS * (slotOf(name) % SHADES));
 
 const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
 export const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : systemIsDark.matches);

@@ -1,7 +1,7 @@
 // The timeline: lanes of events over one axis of time, and everything that can be done with them.
 
 import { countText, matcher, shareText, timeText, valueText } from "./units.js";
-import { element, listOf } from "./elements.js";
+import { element, listOf, showLegend } from "./elements.js";
 import { colors, whenThemeChanges } from "./theme.js";
 import { Axis, momentText } from "./axis.js";
 import { firstNotBefore, together } from "./lanes.js";
@@ -21,7 +21,7 @@ export class Timeline {
     this.axis = new Axis(model.span);
     this.chosen = null;
     this.wanted = null; // where the chosen event is, also while the model has it not
-    this.hovered = null;
+    this.pointer = null; // where it is on the lanes
     this.measured = null;
     this.lit = null;
     this.closed = new Set(model.groups.filter((group) => group.kind === "functions" && group.lanes.length > 3));
@@ -41,6 +41,7 @@ export class Timeline {
     whenThemeChanges(() => this.draw());
     new ResizeObserver(() => { this.layout(); this.update(); }).observe(this.place);
     this.describe();
+    showLegend(document.getElementById("colors"), model.legend, model.categories);
   }
 
   // -- what is where -----------------------------------------------------------------------------------------------
@@ -438,7 +439,7 @@ export class Timeline {
       if (words.length > 1) found.push([`then ${words[0]}`, words[1]]);
     }
     const row = this.model.rowOf(thing);
-    if (row >= 0) {
+    if (row >= 0 && this.model.rows.p50[row]) {
       const { count, p50, p95 } = this.model.rows;
       found.push(["of its name", `${countText(count[row])}, p50 ${timeText(p50[row])}, p95 ${timeText(p95[row])}`]);
     }
@@ -493,6 +494,7 @@ export class Timeline {
     });
     place.addEventListener("pointermove", (event) => {
       const [x, y] = inside(event);
+      this.pointer = x;
       if (!drag) { this.hover(x, y, event); return; }
       drag.moved = drag.moved || Math.hypot(x - drag.x, y - drag.y) > 4;
       if (!drag.moved) return;
@@ -519,7 +521,7 @@ export class Timeline {
     };
     place.addEventListener("pointerup", drop);
     place.addEventListener("pointercancel", () => { drag = null; });
-    place.addEventListener("pointerleave", () => { this.tip.hidden = true; });
+    place.addEventListener("pointerleave", () => { this.tip.hidden = true; this.pointer = null; });
     place.addEventListener("dblclick", () => this.fit());
     const moved = (event) => {
       const box = this.map.getBoundingClientRect(), middle = ((event.clientX - box.left) / box.width) * this.model.span;
@@ -545,7 +547,7 @@ export class Timeline {
 
   zoom(factor) {
     const { chosen, axis } = this;
-    const at = chosen && chosen.lane.start[chosen.place];
+    const at = this.pointer !== null ? axis.time(this.pointer) : chosen && chosen.lane.start[chosen.place];
     axis.zoom(factor, at !== null && at >= axis.from && at <= axis.to ? at : undefined);
     this.show(axis.from, axis.to);
   }
@@ -578,17 +580,18 @@ export class Timeline {
   key(event) {
     if (event.ctrlKey || event.altKey || event.metaKey) return;
     const by = this.axis.span * (event.shiftKey ? 0.5 : 0.15);
+    const move = (time) => this.show(this.axis.from + time, this.axis.to + time);
     const act = {
-      ArrowLeft: () => { this.axis.move(-by); this.show(this.axis.from, this.axis.to); },
-      ArrowRight: () => { this.axis.move(by); this.show(this.axis.from, this.axis.to); },
+      ArrowLeft: () => move(-by), a: () => move(-by), A: () => move(-by),
+      ArrowRight: () => move(by), d: () => move(by), D: () => move(by),
       ArrowUp: () => { this.place.scrollTop -= 40; },
       ArrowDown: () => { this.place.scrollTop += 40; },
       Home: () => this.show(0, this.axis.span),
       End: () => this.show(this.model.span - this.axis.span, this.model.span),
-      "+": () => this.zoom(0.6), "=": () => this.zoom(0.6), "-": () => this.zoom(1 / 0.6),
+      "+": () => this.zoom(0.6), "=": () => this.zoom(0.6), w: () => this.zoom(0.6), "-": () => this.zoom(1 / 0.6), s: () => this.zoom(1 / 0.6),
       f: () => this.fit(), 0: () => this.show(0, this.model.span),
       "[": () => this.neighbour(-1), "]": () => this.neighbour(1),
-      s: () => this.step(1), S: () => this.step(-1), n: () => this.nextFound(1), N: () => this.nextFound(-1),
+      ".": () => this.step(1), ",": () => this.step(-1), n: () => this.nextFound(1), N: () => this.nextFound(-1),
       Enter: () => this.chooseNear(),
       Escape: () => { this.measured = null; this.choose(null); },
     }[event.key];

@@ -307,7 +307,7 @@ KEYS = """
 def test_the_page_opens_at_the_peak_without_a_complaint(look):
     document, said = look(history())
     assert said == ""
-    assert shown(document) == ("category", "3")
+    assert shown(document) == ("line", "3")
     assert "At the peak, 3 µs: 7.00 KiB, 8.00 KiB held from the driver" in document
     assert "Dashed: held from the driver." in document
 
@@ -333,9 +333,16 @@ def test_keys_move_through_the_history(look):
     document, said = look(
         history(), script=KEYS + 'press("End"); press("ArrowLeft"); press("+"); press("-"); press("0");'
     )
-    assert (shown(document), said) == (("category", "4"), "")
+    assert (shown(document), said) == (("line", "4"), "")
     assert 'aria-valuenow="4"' in document
     assert 'aria-valuetext="In use, 4 µs: 2.00 KiB, 8.00 KiB held from the driver"' in document
+
+
+@pytest.mark.parametrize(("keys", "shown"), [("ww", "0 2"), ("wwddd", "1 4"), ("wwdddaaa", "0 2"), ("ws", "0 5")])
+def test_w_and_s_zoom_and_a_and_d_move(look, keys, shown):
+    document, said = look(history(), choice="step=0", script=f'{KEYS} for (const key of "{keys}") press(key);')
+    assert said == ""
+    assert f'data-shown="line 0 {shown}"' in document
 
 
 def test_a_question_mark_lists_the_keys(browser, tmp_path):
@@ -355,7 +362,7 @@ def test_a_question_mark_lists_the_keys(browser, tmp_path):
 def test_zooming_and_coming_back(look):
     script = KEYS + 'press("+"); press("+"); document.body.dataset.zoomed = chart.dataset.shown; press("0");'
     document, _ = look(history(), script=script)
-    assert re.search(r'data-shown="category 3 0 5"', document)
+    assert re.search(r'data-shown="line 3 0 5"', document)
 
 
 def test_the_switch_changes_the_view_and_the_address(look):
@@ -376,7 +383,7 @@ def test_a_click_chooses_the_moment_under_it(look):
       for (const kind of ["move", "down", "up"]) chart.dispatchEvent(new PointerEvent("pointer" + kind, at));"""
     document, said = look(history(), script=script)
     assert said == ""
-    assert shown(document) == ("category", "0")
+    assert shown(document) == ("line", "0")
     assert "0 µs: 2.00 KiB" in re.search(r'<div id="tip"[^>]*>([^<]*)', document)[1]
 
 

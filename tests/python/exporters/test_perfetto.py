@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fakes.gscope import make_store
+from fakes.gscope import NONE, make_store
 from fakes.steps import steps_store
 from fakes.stores import START, add_overlapping_functions, aggregate_store, training_store
 from gpuscope import _core
@@ -180,6 +180,32 @@ def test_times_of_a_sequence_never_go_back():
     steps = [p.timestamp for p in packets(b"".join(pieces)) if p.HasField("track_event")]
     assert len(steps) == 6
     assert max(steps) < 1 << 63  # unsigned: those back would lie above
+
+
+def test_samples_have_a_track_a_thread_of_the_functions_that_they_share():
+    def sampled(tables):
+        tables["stack"] = {
+            "parent": [NONE, 0, 0],
+            "function": ["main", "load", "load"],
+            "file": ["run.py", "data.py", "data.py"],
+            "line": [3, 7, 8],
+        }
+        tables["python_sample"] = {
+            "start_ns": [START, START + 2000, START + 3000],
+            "duration_ns": [2000, 1000, 500],
+            "cpu_ns": [1500, 1000, 500],
+            "stack": [1, 2, 2],
+            "count": [2, 1, 1],
+        }
+
+    track = exported(training_store(sampled))["MainThread (Python samples)"]
+    assert [(s.name, s.start - START, s.end - START, s.depth) for s in track.slices] == [
+        ("main", 0, 3500, 0),
+        ("load", 0, 2000, 1),
+        ("load", 2000, 3500, 1),
+    ]
+    assert track.slices[2].notes == {"file": "data.py", "line": 8, "samples": 2, "on CPU ns": 1500}
+    assert {s.category for s in track.slices} == {"python_sample"}
 
 
 def test_thread_has_regions_and_calls_nested():

@@ -322,7 +322,7 @@ def test_each_gpu_has_its_bar_its_streams_and_its_idle_time(show):
     assert len(walls) == 2
     with show(trace) as page:
         assert page.locator(".bar").count() == 2
-        assert "What fills a step of GPU 0 <One>" in page.inner_text("#overview")
+        assert "What fills a window of GPU 0 <One>" in page.inner_text("#overview")
         assert "The longest gaps of GPU 1" in page.inner_text("#idle")
 
 
@@ -346,7 +346,7 @@ def test_a_step_that_is_kept_is_seen_event_by_event(show, monkeypatch):
         lanes = lanes_of(loop(steps=30, launches=20))
         assert lanes.windows
         page.focus("#lanes")
-        page.keyboard.press("s")
+        page.keyboard.press(".")
         first, last = view(page)
         assert any(start <= first and last <= end for start, end in lanes.windows)
 
@@ -537,6 +537,51 @@ def test_without_javascript_figures_findings_and_rows_are_there(show):
         assert page.locator("#lanes").is_hidden()
 
 
+def test_a_narrow_table_begins_with_names_gpu_totals_and_shares(show):
+    with show(loop(), width=390) as page:
+        titles = page.eval_on_selector_all("#rows .head > *", "all => all.map((one) => one.dataset.key)")
+        assert titles[:3] == ["name", "gpu", "share"]
+        right = "one => one.getBoundingClientRect().right"
+        share = page.locator("#rows .row [data-key=share]").first.evaluate(right)
+        assert share <= page.locator("#rows").evaluate(right)
+
+
+def test_causes_of_idle_time_have_bars_of_their_shares(show):
+    with show(loop()) as page:
+        bars = "bars => bars.map((bar) => [parseFloat(bar.style.width), parseFloat(bar.closest('td').textContent)])"
+        drawn = page.eval_on_selector_all("#idle td .track i", bars)
+        most = max(share for _, share in drawn)
+        assert len(drawn) > 1
+        assert all(width == pytest.approx(100 * share / most, abs=0.6) for width, share in drawn)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_findings_are_shown_to_their_ends(show, width):
+    recording = gpuscope.load(RECORDINGS / "resnet.gscope")
+    cut = """all => all.filter((one) => {
+        const { display, textOverflow } = getComputedStyle(one);
+        return textOverflow === "ellipsis" || (display !== "inline" && one.scrollWidth > one.clientWidth + 1);
+    }).map((one) => one.outerHTML)"""
+    with show(recording.trace, width=width) as page:
+        page.evaluate("document.querySelectorAll('.finding details').forEach((one) => { one.open = true; })")
+        assert page.eval_on_selector_all(".finding, .finding *, .verdict", cut) == []
+        said = " ".join(page.locator(".findings").inner_text().split())
+        for finding in recording.diagnose().findings:
+            for text in (finding.title[1:], finding.advice, finding.verify, *finding.facts()):
+                assert re.sub(r"(?<=\d) us\b", " µs", " ".join(text.split())) in said
+
+
+def test_a_gpu_s_work_has_its_categories_in_the_legend(show):
+    with show(loop()) as page:
+        for place in ("#colors", "#tree-colors"):
+            said = page.inner_text(place).split("\n")
+            assert said[said.index("GPU:") + 1 :][:2] == [
+                "matmul, conv on tensor cores",
+                "elementwise, copying kernels",
+            ]
+        assert "waiting for data" not in page.inner_text("#tree-colors")
+
+
 def test_print_has_the_tables_and_not_the_controls(show):
     with show(loop(), color_scheme="dark") as page:
         assert page.locator(".plain").first.is_hidden()
@@ -603,9 +648,9 @@ def address(page, part):
 def test_keys_move_zoom_and_choose(show):
     with show(loop(), "/timeline") as page:
         page.focus("#lanes")
-        page.keyboard.press("s")
+        page.keyboard.press(".")
         first = view(page)
-        page.keyboard.press("s")
+        page.keyboard.press(".")
         second = view(page)
         assert second[0] > first[0]
         page.keyboard.press("+")
@@ -633,6 +678,41 @@ def test_keys_move_zoom_and_choose(show):
         assert "Nothing is chosen" in page.inner_text("#details")
 
 
+def test_w_and_s_zoom_and_a_and_d_move(show):
+    with show(loop(), "/timeline") as page:
+        page.keyboard.press("w")
+        near = view(page)
+        page.keyboard.press("d")
+        later = view(page)
+        assert later[0] > near[0]
+        assert later[1] - later[0] == pytest.approx(near[1] - near[0], abs=2)
+        page.keyboard.press("Shift+A")
+        assert view(page)[0] < near[0]
+        page.keyboard.press("s")
+        assert view(page)[1] - view(page)[0] > near[1] - near[0]
+
+
+def test_w_zooms_to_where_the_pointer_is(show):
+    with show(loop(), "/timeline") as page:
+        box = page.locator("#lanes").bounding_box()
+        page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 60)
+        for _ in range(6):
+            page.keyboard.press("w")
+        assert view(page)[0] > 5 * (view(page)[1] - view(page)[0])
+
+
+def test_search_and_help_have_their_keys_within_a_table_and_the_tree(show):
+    with show(loop(), "/tables") as page:
+        for place, search in (("#rows", "filter"), ("#icicle", "tree-find")):
+            page.focus(place)
+            page.keyboard.press("/")
+            assert page.evaluate("document.activeElement.id") == search
+            page.focus(place)
+            page.keyboard.press("?")
+            assert page.locator("#help").is_visible()
+            page.keyboard.press("Escape")
+
+
 def test_keys_that_count_everywhere(show):
     with show(loop()) as page:
         page.keyboard.press("?")
@@ -649,7 +729,7 @@ def test_keys_that_count_everywhere(show):
 def test_a_kernel_knows_what_launched_it(show):
     with show(Trace(steps_store()), "/timeline") as page:
         page.focus("#lanes")
-        page.keyboard.press("s")
+        page.keyboard.press(".")
         page.keyboard.press("Enter")
         page.keyboard.press("Escape")
         page.fill("#find", "gemm_backward")
@@ -688,7 +768,7 @@ def test_wheel_zooms_drag_moves_and_shift_measures(show):
 def test_a_click_chooses_what_is_under_it(show, width):
     with show(loop(), "/timeline", width=width) as page:
         page.focus("#lanes")
-        page.keyboard.press("s")
+        page.keyboard.press(".")
         page.keyboard.press("Enter")  # of the stream, which is shown last but for its idle time
         page.keyboard.press("f")
         name = page.inner_text("#details h3")
@@ -772,7 +852,7 @@ def test_rows_are_taken_along(show):
         with page.expect_download() as download:
             page.click("#csv")
         lines = download.value.path().read_text(encoding="utf-8").splitlines()
-        assert lines[0].startswith("name,count,")
+        assert lines[0].startswith("name,gpu_ns,share,")
         assert len(lines) == 1 + page.locator("[role=row][data-row]").count()
 
 
@@ -803,7 +883,7 @@ def test_the_address_brings_everything_back(show):
         page.click("[data-key=name] button")
         page.locator("[role=row][data-row]").nth(1).click()
         page.focus("#lanes")
-        page.keyboard.press("s")
+        page.keyboard.press(".")
         page.locator("#icicle").focus()
         page.keyboard.press("ArrowDown")
         page.keyboard.press("Enter")
@@ -848,14 +928,13 @@ def test_samples_of_python_are_a_tree_and_a_table(show):
             made.work(2_000)
             made.sampled(since, 1_500)
     with show(made.trace()) as page:
-        assert "compute" in page.inner_text("#python")
-        assert "train.py:20" in page.inner_text("#python")
-        assert "/home" not in page.inner_text("#python")
-        page.select_option("#tree-by", "samples")
+        assert "compute (train.py:20)" in page.inner_text("#rows")
+        assert "/home" not in page.inner_text("#rows")
         page.locator("#icicle").focus()
         page.keyboard.press("ArrowDown")
         assert page.inner_text("#tree-details h3") == "compute (train.py:20)"
-        assert address(page, "by=samples")
+        page.select_option("#tree-by", "cpu")
+        assert address(page, "by=cpu")
 
 
 def test_the_theme_follows_the_system_until_it_is_chosen(show):

@@ -12,6 +12,7 @@ import pytest
 from fakes.browser import chromium, opened
 from fakes.gscope import NONE
 from fakes.powered import MS, START, PoweredGpu
+from fakes.recordings import make_trace
 from gpuscope.analysis import key_averages
 from gpuscope.analysis.device_samples import DeviceReadings
 from gpuscope.diagnosis import break_down
@@ -21,6 +22,7 @@ from gpuscope.exporters.page.report_events import TICK_NS, Lanes
 from gpuscope.exporters.page.report_names import Names
 
 TIMES = [START + 100 * MS * turn for turn in range(12)]
+MIB = 1 << 20
 POWER_MW = [90_000, 400_000, 650_000, -1] * 3
 
 
@@ -68,9 +70,13 @@ def sampled(starts, values):
     }
 
 
+def lanes_of(trace):
+    return Lanes(trace, break_down(trace), Names(trace, key_averages(trace)))
+
+
 def curves(trace):
     """By title, the curve and its points: ns after the first event, and values."""
-    lanes = Lanes(trace, break_down(trace), Names(trace, key_averages(trace)))
+    lanes = lanes_of(trace)
     found = {}
     for curve in report_series.series_of(trace, lanes):
         ticks = itertools.accumulate(curve["ticks"].tolist())
@@ -109,6 +115,48 @@ def test_memory_of_several_threads_is_one_curve_in_the_order_of_time():
     _, points = curves(trace)["GPU 0 memory in use"]
     assert [value for _, value in points] == [100, 300, 600]
     assert [moment for moment, _ in points] == pytest.approx([10 * MS, 20 * MS, 30 * MS], abs=TICK_NS)
+
+
+def memory_of_lines(has_stacks):
+    """Two lines of a script take memory, the first of which gives it back."""
+    return make_trace(
+        {
+            "path": {"name": ["aten::empty"], "parent": [NONE], "kind": [1]},
+            "thread": {"system_id": [1]},
+            "region": {"start_ns": [MS, 3 * MS], "duration_ns": [MS] * 2, "path": [0, 0], "parent": [NONE] * 2},
+            "stack": {
+                "function": ["load", "step"],
+                "file": ["/home/me/a.py"] * 2,
+                "line": [3, 9],
+                "parent": [NONE] * 2,
+            },
+            "detail": {"region": [0, 1], "stack": [0, 1] if has_stacks else [NONE] * 2, "forward": [NONE] * 2},
+            "allocation": {
+                "start_ns": [MS, 3 * MS, 4 * MS],
+                "address": [1, 2, 1],
+                "bytes": [MIB, 3 * MIB, -MIB],
+                "allocated_bytes": [MIB, 4 * MIB, 3 * MIB],
+                "region": [0, 1, 1],
+                "ordinal": [0] * 3,
+            },
+        },
+        info={"session.start_ns": "0", "session.stop_ns": str(5 * MS)},
+    )
+
+
+def test_memory_is_shown_by_line_of_code_first():
+    trace = memory_of_lines(has_stacks=True)
+    chart, text = report_series.memory_of(trace, lanes_of(trace))
+    bands = {band["name"]: np.cumsum(band["values"]).tolist() for band in chart["bands"]}
+    assert bands == {"a.py:9 step": [0, 3 * MIB, 3 * MIB], "a.py:3 load": [MIB, MIB, 0]}
+    assert 0 < text.index("by line of code") < text.index("a.py:9 step") < text.index("by category")
+
+
+def test_memory_without_stacks_is_shown_by_category():
+    trace = memory_of_lines(has_stacks=False)
+    chart, text = report_series.memory_of(trace, lanes_of(trace))
+    assert "by line of code" not in text
+    assert not any(band["name"].startswith("a.py") for band in chart["bands"])
 
 
 def test_samples_lie_on_the_axis_of_the_events():

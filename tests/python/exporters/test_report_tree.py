@@ -11,7 +11,7 @@ from fakes.loops import Loop
 from fakes.recordings import make_trace
 from gpuscope.exporters.page.report import export_report
 from gpuscope.exporters.page.report_names import Names
-from gpuscope.exporters.page.report_tables import _MOST_NODES, _columns_of
+from gpuscope.exporters.page.report_tables import _MOST_NODES, columns_of_nodes
 
 DEEP = 3_000
 HIGH = 20  # pixels of a box
@@ -71,7 +71,7 @@ def test_nodes_that_are_left_out_have_all_that_lies_in_them_as_their_own():
     nodes += [{"parent": 0, "name": f"{at}", "cpu_ns": 1000, "self_cpu_ns": 1000} | times for at in range(_MOST_NODES)]
     nodes += [{"parent": 0, "name": "small", "cpu_ns": 9, "self_cpu_ns": 2} | times]
     nodes += [{"parent": len(nodes) - 1, "name": "smaller", "cpu_ns": 7, "self_cpu_ns": 7} | times]
-    columns = _columns_of(nodes, Names(make_trace({}), ()))
+    columns = columns_of_nodes(nodes, Names(make_trace({}), ()))
     assert columns["cpu"][-1] >= 9
     assert columns["self_cpu"][-1] == columns["cpu"][-1]
 

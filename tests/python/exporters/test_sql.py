@@ -445,8 +445,8 @@ def test_the_command_lists_the_schema(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_wrong_arguments_get_one_sentence(saved: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, sentence in (
-        (["sql"], "a recording and a query are needed"),
-        (["sql", saved], "a recording and a query are needed"),
+        (["sql"], "QUERY is missing"),
+        (["sql", saved], "QUERY is missing"),
         (["sql", saved, "selec"], "QUERY cannot be run"),
         (["sql", str(tmp_path / "none.gscope"), "select 1"], "there is no such file"),
         (["sql", saved, "select 1", "--parquet", str(tmp_path / "x.txt")], ".parquet"),

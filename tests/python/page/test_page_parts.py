@@ -67,6 +67,16 @@ def test_pages_write_figures_as_the_library_does(browser, tmp_path):
     assert found == [list(map(units.format_bytes, sizes)), list(map(markup.time_text, times))]
 
 
+def test_pages_write_shares_as_they_are_written_without_javascript(browser, tmp_path):
+    shares = [0, 0.0004, 0.05125, 0.09949, 0.0995, 0.5, 1, 3.03]
+    script = f"{markup.script_of(['units.js'])}\ndocument.body.textContent = JSON.stringify({shares}.map(shareText));"
+    path = tmp_path / "page.html"
+    script += "document.documentElement.dataset.complete = 1;"
+    path.write_text(f'<!DOCTYPE html><body><script type="module">{script}</script></body>', encoding="utf-8")
+    with opened(browser, path) as shown:
+        assert json.loads(shown.inner_text("body")) == list(map(markup.share_text, shares))
+
+
 def test_sorted_times_take_few_bytes():
     chance = np.random.default_rng(1)
     starts = np.cumsum(chance.integers(100, 200, 100_000))

@@ -1,13 +1,13 @@
 // Memory over time: what lives at each moment, and the moment that the reader chooses.
 
 import { fixed, sizeText } from "./units.js";
-import { colors, makeToggle, whenThemeChanges } from "./theme.js";
+import { SLOTS, colors, makeToggle, whenThemeChanges } from "./theme.js";
 import { zoomOf } from "./pen.js";
 import { listenToKeys, makeHelp } from "./keys.js";
 
 const MEMORY_KEYS = [
   ["?", "this list"], ["t", "light or dark"], ["← →", "the moment before, after; with Shift by ten"], ["PageUp PageDown", "by a hundred"],
-  ["Home End", "the first moment, the last"], ["p", "the peak"], ["+ −", "zoom"], ["0", "the whole time"],
+  ["Home End", "the first moment, the last"], ["p", "the peak"], ["w s", "zoom in, out; also + and −"], ["a d", "move the view"], ["0", "the whole time"],
 ];
 
 (() => {
@@ -25,7 +25,7 @@ const MEMORY_KEYS = [
   const chart = at("chart"), canvas = chart.querySelector("canvas"), tip = at("tip");
   const last = Math.max(times[steps - 1], 1);
 
-  const state = { view: "category", from: 0, to: last, step: data.peak, hover: null, drag: null };
+  const state = { view: "line", from: 0, to: last, step: data.peak, hover: null, drag: null };
 
   function time(us) {
     const [scale, unit] = last >= 2e6 ? [1e6, "s"] : last >= 2e3 ? [1e3, "ms"] : [1, "µs"];
@@ -34,7 +34,7 @@ const MEMORY_KEYS = [
   const groups = () => data.views[state.view === "allocations" ? "category" : state.view].groups;
   function color(group, index) {
     if (group.id < 0) return group.name.startsWith("from") ? colors.before : colors.rest;
-    return state.view === "category" || state.view === "allocations" ? categoryColor(group.id) : colors.slots[index % colors.slots.length];
+    return state.view === "category" || state.view === "allocations" ? categoryColor(group.id) : colors.slots[index % SLOTS];
   }
 
   // The last step that is not later, and not before the first.
@@ -249,6 +249,10 @@ const MEMORY_KEYS = [
   function zoom(factor, around) {
     look(around - (around - state.from) * factor, around + (state.to - around) * factor);
   }
+  function move(share) {
+    const by = share * (state.to - state.from);
+    look(state.from + by, state.to + by);
+  }
   function choose(step) {
     const kept = Math.min(steps - 1, Math.max(0, step));
     update({ step: kept });
@@ -314,6 +318,7 @@ const MEMORY_KEYS = [
       PageUp: () => choose(state.step + 100), PageDown: () => choose(state.step - 100),
       Home: () => choose(0), End: () => choose(steps - 1), p: () => choose(data.peak), P: () => choose(data.peak),
       "+": () => zoom(0.5, middle()), "=": () => zoom(0.5, middle()), "-": () => zoom(2, middle()), 0: () => look(0, last),
+      w: () => zoom(0.7, middle()), s: () => zoom(1 / 0.7, middle()), a: () => move(-0.15), d: () => move(0.15),
     }[event.key];
     if (!act) return;
     event.preventDefault();

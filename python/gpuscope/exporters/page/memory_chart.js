@@ -1,4 +1,4 @@
-// Memory in use over time, in bands by category.
+// Memory in use over time, in bands by line of code or category.
 
 import { sizeText, timeText } from "./units.js";
 import { colors, slotOf, whenThemeChanges } from "./theme.js";

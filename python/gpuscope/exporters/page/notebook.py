@@ -12,7 +12,7 @@ import numpy as np
 from gpuscope._core import GRAPH_NAME
 from gpuscope.analysis.averages import Averages, key_averages
 from gpuscope.analysis.completeness import audit
-from gpuscope.analysis.python_samples import samples
+from gpuscope.analysis.program_tree import ProgramTree
 from gpuscope.analysis.rows import OUTSIDE
 from gpuscope.diagnosis import break_down, diagnose
 from gpuscope.diagnosis.breakdown import StepBreakdown
@@ -29,6 +29,7 @@ from gpuscope.trace import NONE, Trace
 MOST_BYTES = 30_000
 
 _ROWS, _FINDINGS, _NAME = 10, 5, 60
+_BRANCHES, _COLUMNS = 20, 110  # of the tree of functions
 _WIDTH, _LANE, _LEFT = 900, 14, 110  # pixels: of the drawing, a lane's height, and where lanes begin
 _DEEPEST, _STREAMS = 5, 4  # lanes of regions and of streams
 _LEAST_TEXT = 40  # pixels of a box that has its name
@@ -58,10 +59,11 @@ def notebook_html(trace: Trace) -> str:
         f"<p><b>{shown(shorten(title_of(trace), 100))}</b><br>{shown(shorten(audit(trace).brief, 300))}</p>",
         _figures(trace, breakdown),
         _findings(trace),
-        _table(trace, averages),
+        _table(averages),
+        _functions(trace),
         _drawing(trace, breakdown),
     ]
-    for left_out in ((), (4,), (4, 2)):
+    for left_out in ((), (5,), (5, 2)):
         kept = [part for number, part in enumerate(parts) if number not in left_out]
         html = f'<div style="max-width:{_WIDTH}px">{"".join(kept)}</div>'
         if len(html.encode("utf-8", "backslashreplace")) <= MOST_BYTES:
@@ -120,42 +122,37 @@ def _findings(trace: Trace) -> str:
     return f"<ol>{''.join(items)}</ol>" + (f"<p><small>and {more} more</small></p>" if more > 0 else "")
 
 
-def _table(trace: Trace, averages: Averages) -> str:
-    rows: list[tuple[str, ...]]
-    if any(row.key != OUTSIDE for row in averages):
-        on_gpu = averages.has_device
-        key, total = (
-            ("device_time_total", averages.self_device_time_total)
-            if on_gpu
-            else ("cpu_time_total", averages.self_cpu_time_total)
-        )
-        header = (
-            "name",
-            "calls",
-            *(("GPU time", "share") if on_gpu else ()),
-            "CPU time",
-            *(() if on_gpu else ("share",)),
-        )
-        rows = []
-        for row in [row for row in averages.sorted_by(key) if row.key != OUTSIDE][:_ROWS]:
-            share = share_text(getattr(row, key) / total) if total else "-"
-            gpu = (time_text(row.device_time_total * 1e3), share) if on_gpu else ()
-            cpu = (time_text(row.cpu_time_total * 1e3), *(() if on_gpu else (share,)))
-            rows.append((row.key, f"{row.count:,}", *gpu, *cpu))
-        beyond = len(averages) - len(rows)
-    else:
-        found = samples(trace)
-        header = ("Python function, by samples", "in it and below", "share")
-        longest = sorted(found.functions, key=lambda each: -each.total_ns)[:_ROWS]
-        rows = [(each.function, time_text(each.total_ns), f"{found.share(each.total_ns):.1f} %") for each in longest]
-        beyond = len(found) - len(rows)
+def _table(averages: Averages) -> str:
+    """The rows that took most: regions, operators, driver calls and GPU work."""
+    on_gpu = averages.has_device
+    key, total = (
+        ("device_time_total", averages.self_device_time_total)
+        if on_gpu
+        else ("cpu_time_total", averages.self_cpu_time_total)
+    )
+    header = ("name", "calls", *(("GPU time", "share") if on_gpu else ()), "CPU time", *(() if on_gpu else ("share",)))
+    rows = []
+    for row in [row for row in averages.sorted_by(key) if row.key != OUTSIDE][:_ROWS]:
+        share = share_text(getattr(row, key) / total) if total else "-"
+        gpu = (time_text(row.device_time_total * 1e3), share) if on_gpu else ()
+        cpu = (time_text(row.cpu_time_total * 1e3), *(() if on_gpu else (share,)))
+        rows.append((row.key, f"{row.count:,}", *gpu, *cpu))
     if not rows:
         return ""
     head = "".join(
         f"<th {_CELL.format('right' if at else 'left')}>{shown(name)}</th>" for at, name in enumerate(header)
     )
+    beyond = len(averages) - len(rows)
     more = f"<p><small>{beyond:,} more rows: key_averages()</small></p>" if beyond > 0 else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(map(_row, rows))}</tbody></table>{more}"
+
+
+def _functions(trace: Trace) -> str:
+    """The tree of the program's functions, by samples."""
+    if not len(trace.python_samples):
+        return ""
+    lines = ProgramTree(trace).render(_BRANCHES, _COLUMNS, more="samples()").splitlines()
+    return f'<pre style="line-height:1.3;overflow-x:auto">{"<br>".join(map(shown, lines))}</pre>'
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuscope.analysis import Averages, Tree, audit, key_averages, samples, tree
+from gpuscope.analysis import Tree, audit, key_averages, samples, tree
 from gpuscope.diagnosis.breakdown import StepBreakdown, break_down
 from gpuscope.diagnosis.diagnose import diagnose
 from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
@@ -20,7 +20,14 @@ from gpuscope.exporters.page.report_events import TICK_NS, Lanes, Stretch, colum
 from gpuscope.exporters.page.report_names import Names
 from gpuscope.exporters.page.report_roofline import roofline_section
 from gpuscope.exporters.page.report_series import memory_of, series_of
-from gpuscope.exporters.page.report_tables import FAMILIES, calls_of_samples, nodes_of, rows_of
+from gpuscope.exporters.page.report_tables import (
+    PYTHON,
+    add_functions,
+    columns_of_nodes,
+    nodes_of,
+    rows_of,
+    sampled_code,
+)
 from gpuscope.page.markup import (
     file_of_page,
     filled,
@@ -47,7 +54,14 @@ _MOST_SERVED = 100_000  # events at a time; the page asks for fewer
 _PLAIN_ROWS = 50  # of the tables for print and for readers without JavaScript
 _PLAIN_LEVELS = 3
 _PLAIN_SHARE = 1.0  # percent
-_TITLES = {"kernels": "Kernels and copies", "operators": "Operators", "regions": "Regions", "calls": "Driver calls"}
+_OWN = ' · <span class="own">your code</span>'  # what its mark says
+_TITLES = {
+    "kernels": "Kernels and copies",
+    "operators": "Operators",
+    "regions": "Regions",
+    "calls": "Driver calls",
+    PYTHON: "Python functions",
+}
 
 
 def export_report(
@@ -107,9 +121,10 @@ def _made(trace: Trace, *, title: str | None, findings: bool, is_served: bool = 
     averages, verdict = key_averages(trace), audit(trace)
     names = Names(trace, averages)
     rows = rows_of(trace, averages, names)
-    whole = tree(trace)
-    nodes, seen = nodes_of(whole, names), samples(trace)
-    sampled = calls_of_samples(seen, names)
+    whole, seen = tree(trace), samples(trace)
+    functions, calls = sampled_code(seen)
+    add_functions(rows, functions, seen.recorded_ns, trace, names)
+    nodes, sampled = nodes_of(whole, names), columns_of_nodes(calls, names) if calls else None
     lanes = Lanes(trace, breakdown, names)
     columns, groups, firsts = lanes.columns()
     facts, texts = encode(columns)
@@ -118,15 +133,16 @@ def _made(trace: Trace, *, title: str | None, findings: bool, is_served: bool = 
     sections = {
         "overview": _overview(trace, breakdown, why_not, lanes, diagnose(trace) if findings else None),
         "timeline": file_of_page("timeline.html") if lanes.kept else "<p>No single events were recorded.</p>",
-        "tables": _tables(averages, rows, names),
+        "tables": _tables(rows, names),
         "tree": _tree(whole) if len(nodes["name"]) > 1 or sampled else "",
-        "python": overview.python_functions(seen),
         "idle": overview.idle(trace, breakdown, lanes) if breakdown and breakdown.devices else "",
         "memory": (file_of_page("memory_section.html", __package__) if chart else "") + at_peak,
         "communication": overview.communication(trace, breakdown, _is_communication(trace)),
         "roofline": _roofline(trace),
         "audit": overview.audit_section(trace, verdict, reduced),
     }
+    if sampled and not (breakdown and breakdown.steps.repeat):
+        sections = {name: sections[name] for name in ("overview", "tree", "tables", *sections)}
     data = {
         "tick_ns": TICK_NS,
         "zero_ns": str(lanes.zero_ns),
@@ -161,11 +177,12 @@ def _made(trace: Trace, *, title: str | None, findings: bool, is_served: bool = 
         ),
     }
     styles = ("parts.css", "report.css")
+    unused = {*([] if is_served else ["ranges.js"]), *([] if chart else ["memory_chart.js"])}
     text = page_of(
         "report.html",
         parts,
         styles=styles,
-        scripts=SCRIPTS,
+        scripts=[name for name in SCRIPTS if name not in unused],
         data_id="report",
         package=__package__,
         is_served=is_served,
@@ -178,7 +195,6 @@ _HEADINGS = {
     "timeline": "Timeline",
     "tables": "Tables",
     "tree": "Tree",
-    "python": "Python",
     "idle": "Idle",
     "memory": "Memory",
     "communication": "Communication",
@@ -211,35 +227,42 @@ def _overview(
         parts.append(overview.step_breakdown(breakdown, lanes))
     else:
         parts.append('<p class="hint">No GPU work was recorded: this page shows the CPU.</p>')
+    if breakdown is not None and len(trace.python_samples):
+        parts.append(overview.own_lines(trace, breakdown))
     return "".join(parts)
 
 
-def _tables(averages: Averages, rows: dict[str, Any], names: Names) -> str:
-    there = [family for family in FAMILIES if rows["family"][family]]
+def _tables(rows: dict[str, Any], names: Names) -> str:
+    there = [family for family in _TITLES if rows["family"].get(family)]
     if not there:
         return '<p class="hint">No region, driver call or GPU work was recorded.</p>'
+    if "kernels" not in there:
+        there.sort(key=lambda family: family != PYTHON)
     tabs = "".join(
         f'<button type="button" role="tab" id="tab-{family}" data-family="{family}" aria-controls="rows" '
-        f'aria-selected="false">{_TITLES[family]} <small>{len(rows["family"][family]):,}</small></button>'
+        f'aria-selected="false">{_TITLES[family]} <small>{len(rows["family"][family]):,}'
+        f"{_OWN * (family == PYTHON)}</small></button>"
         for family in there
     )
     return filled(file_of_page("tables.html"), {"tabs": tabs}) + "".join(
-        _plain_table(family, averages, rows, names) for family in there
+        _plain_table(family, rows, names) for family in there
     )
 
 
-def _plain_table(family: str, averages: Averages, rows: dict[str, Any], names: Names) -> str:
+def _plain_table(family: str, rows: dict[str, Any], names: Names) -> str:
     chosen = rows["family"][family]
-    on_gpu = any(averages[row].device_time_total for row in chosen)
-    order = "gpu" if on_gpu else "cpu"
+    on_gpu, is_python = any(rows["gpu"][row] for row in chosen), family == PYTHON
+    order = "gpu" if on_gpu else "self_cpu" if is_python else "cpu"
     longest = sorted(chosen, key=lambda row: -rows[order][row])[:_PLAIN_ROWS]
-    header = ("name", "count", *(("GPU total", "GPU self") if on_gpu else ()), "CPU total", "CPU self", "p50", "p95")
-    fields = (*(("gpu", "self_gpu") if on_gpu else ()), "cpu", "self_cpu", "p50", "p95")
+    titles = {"gpu": "GPU total", "self_gpu": "GPU self"} if on_gpu else {}
+    titles |= {"cpu": "CPU total", "self_cpu": "CPU self"}
+    titles |= {"on_cpu": "on a CPU"} if is_python else {"p50": "p50", "p95": "p95"}
+    header = ("name", "count", *titles.values())
     cells = [
         (
             f"<code>{shown(names.strings[rows['name'][row]][:160])}</code>",
             f"{rows['count'][row]:,}",
-            *(time_text(rows[name][row]) for name in fields),
+            *(time_text(rows[name][row]) for name in titles),
         )
         for row in longest
     ]

@@ -8,6 +8,7 @@ a page holds, single ones are kept in the windows that matter, and each long lan
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,6 @@ import numpy as np
 
 from gpuscope._core import Flag
 from gpuscope.diagnosis.breakdown import StepBreakdown
-from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.steps import calls_of
 from gpuscope.exporters.page.report_names import Names, path_texts
 from gpuscope.page.planes import STEPS, TIMES, Array, Column
@@ -33,6 +33,7 @@ _DEEPEST = 512
 _MOST_LEVELS = 40  # lanes of nested functions; deeper ones are merged into the last
 _MOST_BESIDE = 8  # lanes for what overlaps
 _SLOW_TO_SPREAD = 300_000
+_NUMBER = re.compile(r"\d+")
 _BACKWARD = "autograd"  # PyTorch names its threads pt_autograd_0 and so on
 _EMPTY = np.zeros(0, np.int64)
 
@@ -134,17 +135,21 @@ class Lanes:
         depth = _depths(regions.parent, regions.thread)
         level = _depths(functions.parent, functions.thread)
         asynchronous = (regions.flags & Flag.ASYNC) != 0
-        samples = self._samples()
-        for thread in _threads_in_order(trace, breakdown.steps.thread if breakdown else None):
-            own = regions.thread == thread
-            title = _thread_title(trace, thread)
-            self._group(title, "regions", "regions", [*_by_level(own & ~asynchronous, depth), own & asynchronous])
-            own_calls = np.flatnonzero(functions.thread == thread)
-            levels = np.minimum(level[own_calls], _MOST_LEVELS)
-            self._group(f"{title}: Python", "functions", "functions",
-                        [own_calls[levels == each] for each in range(int(levels.max(initial=-1)) + 1)])  # fmt: skip
-            self._group(f"{title}: Python, sampled", "samples", "samples", samples.get(thread, []))
-            self._group(f"{title}: driver calls", "calls", "calls", [calls.thread == thread])
+        alike = _threads_alike(trace, _threads_in_order(trace, breakdown.steps.thread if breakdown else None))
+        samples = self._samples({thread for threads in alike if len(threads) > 1 for thread in threads})
+        for threads in alike:
+            title = _thread_title(trace, threads[0])
+            title += f" and {len(threads) - 1} alike" if len(threads) > 1 else ""
+            of_regions, of_functions = [], []
+            for thread in threads:
+                own = regions.thread == thread
+                of_regions += [*_by_level(own & ~asynchronous, depth), own & asynchronous]
+                of_functions += _by_level(functions.thread == thread, level)
+            self._group(title, "regions", "regions", of_regions)
+            self._group(f"{title}: Python", "functions", "functions", of_functions)
+            sampled = [rows for thread in threads for rows in samples.get(thread, [])]
+            self._group(f"{title}: Python, sampled", "samples", "samples", sampled)
+            self._group(f"{title}: driver calls", "calls", "calls", [calls.thread == thread for thread in threads])
 
     def _devices(self, breakdown: StepBreakdown | None) -> None:
         trace, names = self._trace, self.names
@@ -191,12 +196,15 @@ class Lanes:
             starts.append(pieces.start_ns[longest])
             ends.append(pieces.end_ns[longest])
             most = pieces.cause_ns[:, longest].argmax(axis=0) if len(longest) else _EMPTY
-            things.append(self.names.of_causes(most, [cause.label for cause in IdleCause]))
+            things.append(self.names.of_causes(most))
         start, end, thing = map(np.concatenate, (starts, ends, things))
         self._add("idle", start, end - start, thing)
 
-    def _samples(self) -> dict[int, list[Array]]:
-        """By thread, levels of what samples saw: neighbours under the same caller are one."""
+    def _samples(self, workers: set[int]) -> dict[int, list[Array]]:
+        """By thread, levels of what samples saw: neighbours under the same caller are one.
+
+        A worker has one level: the innermost function of the program, or where the thread is outside of it.
+        """
         samples = self._trace.python_samples
         if len(samples) == 0 or self._trace.info.get("session.mode") == "aggregate":
             self._add("samples", _EMPTY, _EMPTY, _EMPTY)
@@ -218,6 +226,8 @@ class Lanes:
                         strict=True)  # fmt: skip
             for start, lasted, stack in spans:
                 chain = chains[stack]
+                if thread in workers and chain:
+                    chain = [next(filter(self.names.is_own, reversed(chain)), chain[-1])]
                 same = 0
                 while start <= until + TICK_NS and same < min(len(open_), len(chain)) and open_[same][0] == chain[same]:
                     ends[open_[same][1]] = start + lasted
@@ -491,6 +501,14 @@ def _threads_in_order(trace: Trace, leader: int | None) -> list[int]:
     found: list[int] = np.argsort(-counts, kind="stable").tolist()
     found = [thread for thread in found if counts[thread]]
     return sorted(found, key=lambda thread: (thread != leader, _BACKWARD not in _thread_title(trace, thread)))
+
+
+def _threads_alike(trace: Trace, threads: list[int]) -> list[list[int]]:
+    """Threads whose names differ in numbers alone, as those of a pool; the first one is by itself."""
+    found: dict[str, list[int]] = {}
+    for thread in threads[1:]:
+        found.setdefault(_NUMBER.sub("", _thread_title(trace, thread)), []).append(thread)
+    return [threads[:1], *found.values()] if threads else []
 
 
 def _thread_title(trace: Trace, thread: int) -> str:

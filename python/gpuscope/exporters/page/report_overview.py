@@ -16,9 +16,10 @@ from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.findings import OWN_CODE, Diagnosis, Finding, percent
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.kernel_classes import KernelClass
+from gpuscope.diagnosis.own_code import host_time, source_lines
 from gpuscope.diagnosis.steps import WHOLE_RUN
-from gpuscope.exporters.page.report_names import COLORS, brief_name
-from gpuscope.page.markup import facts_list, share_text, shown, table, time_text
+from gpuscope.exporters.page.report_names import CATEGORIES, IMPORTS, OF_KINDS, brief_name
+from gpuscope.page.markup import facts_list, share_bar, share_text, shown, table, time_text
 from gpuscope.page.planes import Array
 from gpuscope.plots import robust_limits
 from gpuscope.text import shorten
@@ -26,29 +27,20 @@ from gpuscope.trace import Trace, command_line, number_of
 from gpuscope.units import format_bytes, format_date, format_digits, format_rate
 
 if TYPE_CHECKING:
-    from gpuscope.analysis import Audit, Samples
+    from gpuscope.analysis import Audit
     from gpuscope.exporters.page.report_events import Lanes
 
 _BARS = 120  # steps that are drawn one by one; of more, each bar is the slowest of some
 _GAPS = 20
 _MOST_PIECES = 20_000  # of idle time are looked up by line, the longest
 _MOST_DRAINS = 5
-_MOST_FUNCTIONS = 25
+_MOST_OWN_LINES = 10
+_LEAST_LINE = 0.01  # of the time
 _VISIBLE = 0.005  # of the time of the steps: smaller parts have no row of their own
 _BAR_HEIGHT, _BAR_WIDTH = 120, 10
 _FAR = 2.0  # times what most steps take at most: a longer one would flatten them, and is cut
 _CUT_AT, _CUT_HEIGHT = 12, 4  # the gap in its bar
-_SLOTS = {
-    KernelClass.TENSOR_PRODUCT.label: 7,
-    KernelClass.PRODUCT.label: 5,
-    KernelClass.ATTENTION.label: 8,
-    KernelClass.REDUCTION.label: 10,
-    KernelClass.ELEMENTWISE.label: 4,
-    KernelClass.OTHER.label: 3,
-    KernelClass.COMMUNICATION.label: 11,
-}
-_KIND_SLOTS = {"memcpy": 0, "memset": 2, "graph launch": 6}
-_IDLE_SLOTS = {cause.label: cause.value % COLORS for cause in IdleCause}
+_HOST_SLOTS = (1, 4, 6, 8, 2, 9, 0)
 _MARKS = {"critical": "critical", "warn": "warning", "info": "note"}
 _LINE = re.compile(r"(.+):(\d+)")
 _MICROSECONDS = re.compile(r"(?<=\d) us\b")
@@ -56,9 +48,8 @@ _MICROSECONDS = re.compile(r"(?<=\d) us\b")
 
 def color_slot(part: Part) -> int:
     """Which color of the palette a part of a step has."""
-    if part.kind == IDLE:
-        return _IDLE_SLOTS.get(part.name, 3)
-    return _SLOTS.get(part.name, _KIND_SLOTS.get(part.kind, 3))
+    where, label = ("GPU idle", part.name) if part.kind == IDLE else OF_KINDS.get(part.kind, ("GPU", part.name))
+    return CATEGORIES[where].get(label, 3)
 
 
 # -- header ------------------------------------------------------------------------------------------------------------
@@ -78,13 +69,18 @@ def header_facts(trace: Trace, breakdown: StepBreakdown | None) -> str:
             "GPU": gpus or "none recorded",
             "recorded": time_text(stop_ns - start_ns) if stop_ns > start_ns else "",
             "began": format_date(start_ns),
-            "steps": f"{len(breakdown.steps):,}" if breakdown else "",
+            "steps": _count_of_steps(breakdown) if breakdown and breakdown.steps.repeat else "",
             "host": info.get("process.host", ""),
             "rank": f"{rank} of {world}" if rank and world else "",
             "driver": info.get("cuda.driver_version", ""),
             "mode": info.get("session.mode", "full"),
         }
     )
+
+
+def _count_of_steps(breakdown: StepBreakdown) -> str:
+    excluded = f", {breakdown.left_out:,} more excluded" if breakdown.left_out else ""
+    return f"{len(breakdown.steps):,}{excluded}"
 
 
 def title_of(trace: Trace) -> str:
@@ -113,7 +109,10 @@ def figure_facts(trace: Trace, breakdown: StepBreakdown | None) -> list[tuple[st
         lasted = breakdown.steps.durations_ns
         middle, high = np.quantile(lasted, (0.5, 0.95))
         spread = f"p50 {time_text(middle)} · p95 {time_text(high)}" if len(lasted) > 1 else ""
-        made.append((_mean_of("step", breakdown), time_text(lasted.mean()), spread))
+        if breakdown.steps.repeat:
+            made.append((_mean_of("step", breakdown), time_text(lasted.mean()), spread))
+        else:
+            made.append(("run", time_text(breakdown.wall_ns), "no steps found"))
         if breakdown.devices:
             wall = max(breakdown.wall_ns, 1)
             busiest = min(breakdown.devices, key=lambda each: each.idle_ns)
@@ -143,9 +142,8 @@ def figure_facts(trace: Trace, breakdown: StepBreakdown | None) -> list[tuple[st
 
 
 def _mean_of(what: str, breakdown: StepBreakdown) -> str:
-    """All times of a step on the page are means, as parts of a step add up to that."""
-    if breakdown.steps.source == WHOLE_RUN:
-        return what.replace("a step", "the run").replace("step", "run")
+    """All times of a step on the page are means, as parts of a step add up to that; without steps, of a window."""
+    what = what if breakdown.steps.repeat else what.replace("step", "window")
     return f"{what}, mean of {len(breakdown.steps):,}"
 
 
@@ -186,16 +184,17 @@ def _device(device: DeviceBreakdown, breakdown: StepBreakdown, lanes: Lanes) -> 
         )
     total = sum(part.exclusive_ns for part in device.parts)
     whole = _mean_of("a step", breakdown)
+    unit = whole.partition(",")[0]
     rows.append((f"<b>{whole}</b>", f"<b>{time_text(total / count)}</b>", f"<b>{share_text(total / wall)}</b>"))
     title = f"GPU {device.device} {device.name}".strip()
     return (
-        f"<h3>What fills a step of {shown(title)}</h3>"
+        f"<h3>What fills {unit} of {shown(title)}</h3>"
         f'<div class="bar" role="img" aria-label="{shown(title)}: {share_text(1 - device.idle_ns / wall)} busy" '
         f'data-wall="{breakdown.wall_ns}">{"".join(segments)}</div>'
         '<p class="hint">Solid: the GPU works. Striped: it is idle, and why.</p>'
         + '<div class="filled">'
         + _bars(device, breakdown, lanes)
-        + table(("part", "a step, mean", "share"), rows, caption=f"Parts of a step of {title}", numbers=(1, 2))
+        + table(("part", f"{unit}, mean", "share"), rows, caption=f"Parts of {unit} of {title}", numbers=(1, 2))
         + "</div>"
     )
 
@@ -257,6 +256,8 @@ def findings(found: Diagnosis) -> str:
         f'<h3>{heads.get(found.verdict, "Not enough evidence")}</h3><p class="verdict" data-verdict="{found.verdict}">'
         f"{_said(sentence(found.summary))}.</p>"
     ]
+    if found.host_times:
+        parts.append(_host_times(found))
     if found.left_out and found.breakdown is not None:
         first = f"The first {found.left_out - 1} (warm-up) and the" if found.left_out > 1 else "The"
         verb = "are" if found.left_out > 1 else "is"
@@ -272,6 +273,21 @@ def findings(found: Diagnosis) -> str:
     }
     parts += [f'<p class="hint"><b>{name}:</b> {_said(text)}</p>' for name, text in notes.items() if text]
     return "".join(parts)
+
+
+def _host_times(found: Diagnosis) -> str:
+    """What the time of a program without GPU work is divided among, as a bar and its legend."""
+    imports = CATEGORIES["Python"][IMPORTS]
+    parts = [
+        (shown(name), share, imports if name.startswith(IMPORTS) else _HOST_SLOTS[at % len(_HOST_SLOTS)])
+        for at, (name, share) in enumerate(found.host_times)
+    ]
+    bar = "".join(f'<span class="part c{slot}" style="flex-grow:{share:.4f}"></span>' for _, share, slot in parts)
+    legend = "".join(
+        f'<span><span class="swatch part c{slot}"></span>{name} {percent(share)}</span>' for name, share, slot in parts
+    )
+    hint = '<p class="hint">The time of a function here is without that of the others.</p>' if len(parts) > 2 else ""
+    return f'<div class="bar" aria-hidden="true">{bar}</div><div class="legend">{legend}</div>{hint}'
 
 
 def sentence(text: str) -> str:
@@ -303,15 +319,17 @@ def _finding(finding: Finding) -> str:
         f"<li>{_said(each.title)}: {percent(each.alone or each.share)}; {_said(each.advice)}</li>"
         for each in finding.parts
     )
+    evidence = (f"<ul>{facts}{inside}</ul>" if facts or inside else "") + (
+        f"<p>To see that it helped: {_said(finding.verify)}</p>" if finding.verify else ""
+    )
     title = finding.title if finding.id == OWN_CODE else sentence(finding.title)  # which begins with a name
     return (
         f'<li class="finding {finding.severity}"><p><span class="mark">{_MARKS[finding.severity]}</span>'
         f"<b>{_said(title)}</b> <span class='worth'>{worth}</span></p>"
         + (f'<p class="where">at {where}</p>' if where else "")
         + f"<p>→ {_said(finding.advice)}</p>"
-        + (f"<details><summary>Evidence</summary><ul>{facts}{inside}</ul>" if facts or inside else "<details hidden>")
-        + (f"<p>To see that it helped: {shown(finding.verify)}</p>" if finding.verify else "")
-        + "</details></li>"
+        + (f"<details><summary>Evidence</summary>{evidence}</details>" if evidence else "")
+        + "</li>"
     )
 
 
@@ -324,15 +342,16 @@ def idle(trace: Trace, breakdown: StepBreakdown, lanes: Lanes) -> str:
     wall, count = max(breakdown.wall_ns, 1), max(len(breakdown.steps), 1)
     places = Context(trace, breakdown.steps, breakdown)
     for device in breakdown.devices:
+        idle_parts = [part for part in device.parts if part.kind == IDLE]
+        most = max((part.exclusive_ns for part in idle_parts), default=0) / wall
         causes = [
             (
-                shown(part.name),
+                f'<span class="swatch part idle c{color_slot(part)}"></span>{shown(part.name)}',
                 time_text(part.exclusive_ns / count),
-                share_text(part.exclusive_ns / wall),
+                share_bar(part.exclusive_ns / wall, most),
                 f"<code>{_place(_line_of(places, device, part))}</code>",
             )
-            for part in device.parts
-            if part.kind == IDLE
+            for part in idle_parts
         ]
         if not causes:
             parts.append(f"<p>GPU {device.device} was never idle in the steps.</p>")
@@ -399,27 +418,37 @@ def longest_of(lengths: Array, count: int) -> list[int]:
     return found
 
 
-# -- Python ------------------------------------------------------------------------------------------------------------
+# -- lines of the program ----------------------------------------------------------------------------------------------
 
 
-def python_functions(found: Samples) -> str:
-    """Where samples saw the program in Python, the function with most time of its own first; "" without any."""
-    if not found:
-        return ""
+def own_lines(trace: Trace, breakdown: StepBreakdown) -> str:
+    """The program's own lines with most of the time, by samples, and their source; "" where there are none."""
+    context = Context(trace, breakdown.steps, breakdown)
+    found = context.once(host_time)
+    wall, repeat = max(found.wall_ns, 1), breakdown.steps.repeat
+    functions = list(found.functions)
+    for function in functions:
+        functions += [inner for inner in function.inner if inner not in functions]
+    lines = {
+        (each.where.file or "", line, each.where.function or ""): time_ns
+        for each in functions
+        for line, time_ns in each.lines
+        if time_ns >= _LEAST_LINE * wall
+    }
+    longest = sorted(lines.items(), key=lambda each: -each[1])[:_MOST_OWN_LINES]
     rows = [
         (
-            f"<code>{shown(each.function)}</code>",
-            f"<code>{_place(f'{each.file}:{each.line}')}</code>",
-            time_text(each.self_ns),
-            share_text(found.share(each.self_ns) / 100),
-            time_text(each.total_ns),
-            time_text(each.cpu_ns),
+            share_bar(time_ns / wall, longest[0][1] / wall),
+            time_text(time_ns / max(len(breakdown.steps), 1)),
+            f"<code>{_place(f'{file}:{line}')}</code> {shown(function)} "
+            f"<code class='text'>{shown(next(iter(source_lines(trace, file)[line - 1 : line]), '').strip())}</code>",
         )
-        for each in found.functions[:_MOST_FUNCTIONS]
+        for (file, line, function), time_ns in longest
     ]
-    every = f", looked at every {time_text(found.interval_ns)}" if found.interval_ns else ""
-    header = ("function", "line with most of it", "own time", "of the run", "with what it calls", "on a CPU")
-    return table(header, rows, caption=f"Functions of Python{every}", numbers=range(2, 6))
+    if not rows:
+        return ""
+    header = ("share of the steps", "a step, mean", "line") if repeat else ("share of the run", "time", "line")
+    return table(header, rows, caption="Your lines with most of the time, with all that they call", numbers=(0, 1))
 
 
 # -- communication -----------------------------------------------------------------------------------------------------

@@ -15,14 +15,17 @@ from gpuscope.counters.timelines import timelines
 from gpuscope.errors import GpuscopeError
 from gpuscope.exporters.memory_timeline import CATEGORIES, MemoryTimeline, read_timeline
 from gpuscope.exporters.page.report_events import Lanes
-from gpuscope.page.markup import share_text, shown, table
+from gpuscope.memory.call_stacks import line_text, program_line
+from gpuscope.page.markup import share_bar, shown, table
 from gpuscope.page.planes import Array
+from gpuscope.text import one_line
 from gpuscope.trace import Trace
 from gpuscope.units import format_bytes
 
 _POINTS = 1_500  # of a curve; more cannot be told apart on a screen
 _MOST_COUNTERS = 24
 _MOST_LINES = 25
+_MOST_BANDS = 10  # lines of code; the palette has 12 colors
 _LARGEST = 1e9  # of a limit that is one
 _NS_PER_S = 1e9
 _FIGURES = (
@@ -124,7 +127,7 @@ def _curve(title: str, unit: str, ticks: Array, values: Array) -> dict[str, Any]
 
 
 def memory_of(trace: Trace, lanes: Lanes) -> tuple[dict[str, Any] | None, str]:
-    """Memory in use by category over time for a chart, and what lived at the peak as tables."""
+    """Memory in use over time for a chart, by line of code where stacks are known, and what lived at the peak."""
     if len(trace.memory) == 0:
         return None, ""
     try:
@@ -136,6 +139,8 @@ def memory_of(trace: Trace, lanes: Lanes) -> tuple[dict[str, Any] | None, str]:
     if len(used) == 0:
         return None, ""
     peak = int(used.argmax())
+    by_line = _by_line(timeline, used, peak)
+    by = {_words(name): values for name, values in categories.items()}
     chosen = np.arange(len(used))
     if len(used) > _POINTS:
         edges = np.linspace(0, len(used), _POINTS + 1).astype(int)
@@ -146,18 +151,47 @@ def memory_of(trace: Trace, lanes: Lanes) -> tuple[dict[str, Any] | None, str]:
         "ticks": np.diff(lanes.ticks(timeline.events.time_ns[chosen]), prepend=0),
         "peak": int(np.searchsorted(chosen, peak)),
         "bands": [
-            {"name": _words(name), "values": np.diff(values[chosen], prepend=0)}
-            for name, values in categories.items()
+            {"name": name, "values": np.diff(values[chosen], prepend=0)}
+            for name, values in (by_line or by).items()
             if values[chosen].any()
         ],
     }
-    at_peak = sorted(
-        ((int(values[peak]), name) for name, values in categories.items() if values[peak] > 0), reverse=True
+    text = "".join(
+        _at_peak(what, f"In use at the peak on {timeline.device} by {what}", values, peak)
+        for what, values in (("line of code", by_line), ("category", by))
+        if values
     )
-    rows = [(format_bytes(size), share_text(size / max(int(used[peak]), 1)), _words(name)) for size, name in at_peak]
-    text = table(("at the peak", "share", "category"), rows, caption=f"In use at the peak on {timeline.device}",
-                 numbers=(0, 1))  # fmt: skip
     return chart, text + _regions_at(timeline, peak)
+
+
+def _at_peak(what: str, caption: str, groups: dict[str, Array], peak: int) -> str:
+    sizes = sorted(((int(values[peak]), name) for name, values in groups.items() if values[peak] > 0), reverse=True)
+    total, most = sum(size for size, _ in sizes), sizes[0][0] if sizes else 0
+    rows = [(format_bytes(size), share_bar(size / total, most / total), shown(name)) for size, name in sizes]
+    return table(("at the peak", "share", what), rows, caption=caption, numbers=(0, 1))
+
+
+def _by_line(timeline: MemoryTimeline, used: Array, peak: int) -> dict[str, Array]:
+    """Bytes in use behind each event by the program's line, of those with most at the peak; {} without stacks."""
+    events, lifetimes = timeline.events, timeline.events.lifetimes()
+    if not lifetimes.stack.any():
+        return {}
+    stacks, of = np.unique(lifetimes.stack, return_inverse=True)
+    texts = [one_line(line_text(program_line(events.frames(stack)))) for stack in stacks.tolist()]
+    names = sorted(set(texts))
+    line = np.array([names.index(text) for text in texts])[of.reshape(-1)]
+    died = np.where(lifetimes.alive, len(events), lifetimes.died)
+    alive = (lifetimes.born <= peak) & (died > peak)
+    most = np.argsort(-np.bincount(line[alive], lifetimes.bytes[alive], len(names)), kind="stable")[:_MOST_BANDS]
+    found: dict[str, Array] = {}
+    rest = used.copy()
+    for number in most.tolist():
+        own, changes = line == number, np.zeros(len(events) + 1, np.int64)
+        np.add.at(changes, lifetimes.born[own], lifetimes.bytes[own])
+        np.add.at(changes, died[own], -lifetimes.bytes[own])
+        found[names[number]] = np.cumsum(changes[:-1])
+        rest -= found[names[number]]
+    return {**found, "other lines, and before the recording": np.maximum(rest, 0)}
 
 
 def _regions_at(timeline: MemoryTimeline, peak: int) -> str:
@@ -173,7 +207,7 @@ def _regions_at(timeline: MemoryTimeline, peak: int) -> str:
     rows = [
         (
             format_bytes(float(sums[at])),
-            share_text(float(sums[at]) / total),
+            share_bar(float(sums[at]) / total, float(sums.max()) / total),
             f"{counts[at]:,}",
             f"<code>{shown(events.regions[at] or 'no region')}</code>",
         )

@@ -5,16 +5,32 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from gpuscope.analysis import Averages, Samples, Tree
-from gpuscope.analysis.python_samples import SampledCall
+from gpuscope.analysis.python_samples import SampledCall, SampledFunction
 from gpuscope.analysis.rows import KINDS, Kind
-from gpuscope.exporters.page.report_names import Names, brief_name, path_texts
+from gpuscope.diagnosis.own_code import source_lines
+from gpuscope.exporters.page.report_names import (
+    IMPORTS,
+    YOUR_CODE,
+    Names,
+    brief_name,
+    category_of_function,
+    is_import,
+    path_texts,
+)
+from gpuscope.memory.call_stacks import library_of
+from gpuscope.memory.events import Frame
 from gpuscope.page.planes import Array
+from gpuscope.text import one_line
 from gpuscope.trace import NONE, Trace
+
+PYTHON = "python"
+"""The table of Python functions, by samples."""
 
 FAMILIES = {
     "kernels": ("kernel", "memcpy", "memset", "graph launch"),
@@ -31,6 +47,9 @@ _HEIGHTS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _MOST_PAIRS = 8  # launching regions of a kernel
 _PAIRED = 2_000
 _MOST_NODES = 4_000
+_MOST_FUNCTIONS = 2_000
+_MOST_SOURCES = 50  # of functions that are not the program's own
+_BESIDE, _LONGEST_LINE = 2, 160  # lines of source on each side of the hot one, and letters of each
 _NS_PER_US = 1e3
 _TIMES = {
     "cpu": "cpu_time_total",
@@ -64,6 +83,8 @@ def rows_of(trace: Trace, averages: Averages, names: Names) -> dict[str, Any]:
         family: [number for number, row in enumerate(averages) if row.kind in kinds]
         for family, kinds in FAMILIES.items()
     }
+    if {averages[row].kind for row in found["family"]["regions"]} == {Kind.OUTSIDE.label}:
+        found["family"]["regions"] = []  # it is the whole run
     found["shape"], found["shape_from"] = _histograms(trace, averages, names)
     found["pairs"] = _pairs(trace, names)
     return found
@@ -134,31 +155,112 @@ def _pairs(trace: Trace, names: Names) -> dict[str, list[list[int]]]:
 
 
 def nodes_of(tree: Tree, names: Names) -> dict[str, Any]:
-    """The nodes of a call tree, as `_columns_of` has them."""
-    return _columns_of(tree.to_dict()["nodes"], names)
+    """The nodes of a call tree, as `columns_of_nodes` has them."""
+    return columns_of_nodes(tree.to_dict()["nodes"], names)
 
 
-def calls_of_samples(found: Samples, names: Names) -> dict[str, Any] | None:
-    """The tree of Python functions that samples saw, likewise; their time stands as that of the CPU."""
+def name_of(function: str, file: str, line: int) -> str:
+    """A Python function as tables and trees show it: "parse (etl.py:12)"."""
+    return f"{function} ({os.path.basename(file)}:{line})" if file else function
+
+
+def sampled_code(found: Samples) -> tuple[list[SampledFunction], list[dict[str, Any]]]:
+    """Functions by samples and the nodes of their tree, in which all that an import runs is one entry.
+
+    Returns:
+        The functions, the one with the longest time of its own first; IMPORTS, without a file, is one of them. The
+        nodes, callers first, as those of ``Tree.to_dict``. Both are empty without samples.
+    """
     if not found:
-        return None
-    nothing = {"device_ns": 0, "self_device_ns": 0}
+        return [], []
+    nodes: list[dict[str, Any]] = []
+    sums: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0] * 4)
+
+    def add(parent: int | None, name: str, kind: str, category: str = "") -> int:
+        times = dict.fromkeys(("count", "cpu_ns", "self_cpu_ns", "device_ns", "self_device_ns"), 0)
+        nodes.append({"parent": parent, "name": name, "kind": kind, "category": category, **times})
+        return len(nodes) - 1
+
+    def count(
+        key: tuple[str, str], call: SampledCall, self_ns: int, at: Iterable[int], is_inside: bool = False
+    ) -> None:
+        values = (call.count, self_ns, 0 if is_inside else call.total_ns, 0 if is_inside else call.cpu_ns)
+        sums[key] = [total + value for total, value in zip(sums[key], values, strict=True)]
+        for node in at:
+            nodes[node]["count"] += call.count
+            nodes[node]["cpu_ns"] += call.total_ns
+
     whole = sum(root.total_ns for root in found.roots)
-    nodes: list[dict[str, Any]] = [
-        {"parent": None, "name": "Python", "kind": "samples", "count": found.count, "cpu_ns": whole, "self_cpu_ns": 0}
-        | nothing
-    ]
-    stack: list[tuple[SampledCall, int]] = [(root, 0) for root in reversed(found.roots)]
+    add(None, "the run" if whole <= found.recorded_ns else "the run, all threads", "samples")
+    nodes[0] |= {"count": found.count, "cpu_ns": max(whole, found.recorded_ns)}
+    known: dict[tuple[int, str], int] = {}  # nodes of imports, by caller and package
+    stack = [(root, 0, "", frozenset[tuple[str, str]]()) for root in reversed(found.roots)]
     while stack:
-        call, parent = stack.pop()
-        stack += [(child, len(nodes)) for child in reversed(call.children)]
-        name = f"{call.function} ({os.path.basename(call.file)}:{call.line})"
-        times = {"cpu_ns": call.total_ns, "self_cpu_ns": call.self_ns}
-        nodes.append({"parent": parent, "name": name, "kind": "python function", "count": call.count} | times | nothing)
-    return _columns_of(nodes, names)
+        call, parent, caller, above = stack.pop()
+        if parent and is_import(call.function, call.file, caller):
+            at = []
+            for name in (IMPORTS, library_of([Frame(call.function, call.file, call.line)])):
+                if (parent, name) not in known:
+                    known[parent, name] = add(parent, name, IMPORTS, IMPORTS)
+                at.append(parent := known[parent, name])
+            nodes[parent]["self_cpu_ns"] += call.total_ns
+            count((IMPORTS, ""), call, call.total_ns, at)
+            continue
+        key = (call.function, call.file)
+        parent = add(parent, name_of(*key, call.line), "python function", category_of_function(*key))
+        nodes[parent]["self_cpu_ns"] = call.self_ns
+        count(key, call, call.self_ns, [parent], key in above)
+        stack += [(child, parent, call.file, above | {key}) for child in reversed(call.children)]
+    lines = {(each.function, each.file): each.line for each in found.functions}
+    functions = [
+        SampledFunction(*key, lines.get(key, 0), number, self_ns, total_ns, cpu_ns)
+        for key, (number, self_ns, total_ns, cpu_ns) in sums.items()
+    ]
+    return sorted(functions, key=lambda each: (-each.self_ns, -each.total_ns))[:_MOST_FUNCTIONS], nodes
 
 
-def _columns_of(nodes: list[dict[str, Any]], names: Names) -> dict[str, Any]:
+def add_functions(
+    rows: dict[str, Any], functions: list[SampledFunction], recorded_ns: int, trace: Trace, names: Names
+) -> None:
+    """Adds a table of Python functions to the rows; times in ns, shares are of the time that was recorded."""
+    first, count = len(rows["kind"]), len(functions)
+    if not count:
+        return
+    values: dict[str, list[Any]] = {
+        "kind": [names.id("python function" if each.file else IMPORTS) for each in functions],
+        "name": [names.id(name_of(each.function, each.file, each.line)) for each in functions],
+        "full": [names.id(f"{each.function} {each.file}:{each.line}" if each.file else IMPORTS) for each in functions],
+        "count": [each.count for each in functions],
+        "cpu": [each.total_ns for each in functions],
+        "self_cpu": [each.self_ns for each in functions],
+        "on_cpu": [each.cpu_ns for each in functions],
+    }
+    rows["on_cpu"] = [0] * first
+    for name, column in rows.items():
+        if isinstance(column, list):
+            column += values.get(name, [0] * count)
+    rows["totals"][PYTHON] = recorded_ns
+    rows["family"][PYTHON] = list(range(first, first + count))
+    own = [category_of_function(each.function, each.file) == YOUR_CODE for each in functions]
+    rows["own"] = (first + np.flatnonzero(own)).tolist()
+    sources = {
+        row: _source_around(trace, each.file, each.line)
+        for row, each in enumerate(functions, first)
+        if row < first + _MOST_SOURCES or row in rows["own"]
+    }
+    rows["source"] = {row: around for row, around in sources.items() if around}
+    names.number_functions(((each.function, each.file) for each in functions), first)
+
+
+def _source_around(trace: Trace, file: str, line: int) -> dict[str, Any] | None:
+    """A hot line with the lines around it; None where the source is not there, or not that of the recording."""
+    lines = source_lines(trace, file) if file else []
+    before = max(line - 1 - _BESIDE, 0)
+    around = [one_line(text.rstrip().expandtabs(4))[:_LONGEST_LINE] for text in lines[before : line + _BESIDE]]
+    return {"first": before + 1, "hot": line, "lines": around} if 0 < line <= len(lines) else None
+
+
+def columns_of_nodes(nodes: list[dict[str, Any]], names: Names) -> dict[str, Any]:
     """Nodes, parents first; of many, those with the most time, the others added up as "smaller ones".
 
     Parents are written as differences from the one before.
@@ -166,11 +268,11 @@ def _columns_of(nodes: list[dict[str, Any]], names: Names) -> dict[str, Any]:
     shown = _largest(nodes)
     place: dict[int, int] = {}
     columns: dict[str, list[int]] = {
-        name: [] for name in ("parent", "name", "kind", "count", "cpu", "self_cpu", "gpu", "self_gpu")
+        name: [] for name in ("parent", "name", "kind", "category", "count", "cpu", "self_cpu", "gpu", "self_gpu")
     }
 
-    def add(parent: int, name: str, kind: str, numbers: list[int]) -> int:
-        values = (parent, names.id(name), names.id(kind), *numbers)
+    def add(parent: int, name: str, kind: str, category: int, numbers: list[int]) -> int:
+        values = (parent, names.id(name), names.id(kind), category, *numbers)
         for column, value in zip(columns.values(), values, strict=True):
             column.append(value)
         return len(columns["parent"]) - 1
@@ -181,7 +283,9 @@ def _columns_of(nodes: list[dict[str, Any]], names: Names) -> dict[str, Any]:
         parent = node["parent"]
         if number in shown:
             name = brief_name(node["name"]) if node["kind"] == Kind.KERNEL.label else node["name"]
-            place[number] = add(-1 if parent is None else place[parent], name, node["kind"], numbers)
+            of = node.get("category")
+            category = names.category("Python", of) if of else names.category_of(node["kind"], node["name"])
+            place[number] = add(-1 if parent is None else place[parent], name, node["kind"], category, numbers)
         elif parent in shown:
             # With all that lies in it, which is left out as well, it is their own.
             own = [1, node["count"], node["cpu_ns"], node["cpu_ns"], node["device_ns"], node["device_ns"]]
@@ -189,7 +293,7 @@ def _columns_of(nodes: list[dict[str, Any]], names: Names) -> dict[str, Any]:
             for at, value in enumerate(own):
                 sums[at] += value
     for parent, (count, *sums) in left_out.items():
-        add(place[parent], f"{count:,} smaller ones", "smaller", sums)
+        add(place[parent], f"{count:,} smaller ones", "smaller", -1, sums)
     return {**columns, "parent": np.diff(columns["parent"], prepend=0)}
 
 
