@@ -7,3 +7,7 @@ from gpuscope.diffing.changes import Change, Promise
 from gpuscope.diffing.differences import Diff, diff
 
 __all__ = ["Change", "Diff", "Promise", "diff"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -10,19 +10,25 @@ from typing import Any
 
 import numpy as np
 
+from gpuscope.diagnosis.context import Where
 from gpuscope.diagnosis.findings import Diagnosis, Finding
 from gpuscope.diagnosis.steps import WHOLE_RUN, Steps
 from gpuscope.trace import Trace
-from gpuscope.units import format_share
+from gpuscope.units import format_seconds, format_share
 
 ENOUGH_RUNS = 3
 """Recordings a side from which on they are compared with each other, instead of their steps."""
 LEAST_STEPS = 4
-SAME_PROGRAM = 0.8
-"""The share of the time that must be of nodes that both have; with less they are two programs."""
-NO_STEPS = "nothing repeats, so that windows of time are compared and not work; mark steps by gpuscope.step()"
+LEAST_SHARED = 0.5
+"""The share of the time of either side that must be of nodes that both have; with less they are not comparable."""
+ONE_RUN_MARGIN = 0.1
+"""The margin where single runs are compared: runs of one program may differ by as much."""
+NOT_COMPARABLE = "not comparable"
+STEP, RUN = "step", "run"
 
 _WORTH_A_WORD = 0.1
+_MOSTLY = 0.8
+_TIMES = 1.5  # from here on "2.3 times faster", below "18.2 % faster"
 _NS_PER_S = 1e9
 _NUMBERS = re.compile(r"\d+")
 
@@ -34,20 +40,25 @@ def is_windows(source: str) -> bool:
 
 @dataclass(frozen=True)
 class Change:
-    """What a node takes before and after, a step. Times in ns.
+    """What a node takes before and after, a step or a run. Times in ns.
 
     Attributes:
-        kind: "step", "gpu", "host" or "idle".
-        path: the regions around it, outermost first.
-        name: of the kernel, copy, region or cause, as it is after.
-        before_ns: mean a step.
+        kind: "step", "run", "gpu", "host", "function" or "idle".
+        path: the regions around it, outermost first; of a function its file.
+        name: of the kernel, copy, region, function or cause, as it is after.
+        before_ns: mean a step or run.
         after_ns: likewise.
-        interval_ns: 95 % interval of the difference, by Student's t of the steps or runs; infinite with too few.
-        count_before: how often a step; 0 of idle time and steps.
+        interval_ns: of the difference, by Student's t of the steps, of the runs, or of samples and calls of one run;
+            infinite with too few. All intervals of nodes together hold the truth in 95 % of comparisons, so that one
+            without 0 is certain.
+        count_before: how often a step or run; 0 of idle time, functions and steps.
         count_after: likewise.
         verdict: "slower" and "faster" where each takes another time, "more often" and "less often" where the number
-            is what changed, "new", "gone", "same" where the interval lies within the margin, or "inconclusive".
+            is what changed, "new", "gone", "same" where the difference is certainly within the margin, "inconclusive",
+            or "not comparable".
         was: the name before, where it is another.
+        where_before: of a function, its line with most of the time; None elsewhere, and where it has no line.
+        where_after: likewise.
     """
 
     kind: str
@@ -60,6 +71,37 @@ class Change:
     count_after: float
     verdict: str
     was: str | None = None
+    where_before: Where | None = None
+    where_after: Where | None = None
+
+    @property
+    def where(self) -> Where | None:
+        """Of a function, the line with most of the time on the side where it takes more."""
+        if self.after_ns > self.before_ns:
+            return self.where_after or self.where_before
+        return self.where_before or self.where_after
+
+    @property
+    def label(self) -> str:
+        """For display: "forward/gemm", "add_tax (etl.py:18)"."""
+        if self.kind != "function":
+            return "/".join((*self.path, self.name))
+        name = "the script" if self.name == "<module>" else self.name
+        return f"{name} ({self.where})" if self.where is not None and self.where.file else name
+
+    @property
+    def size_ns(self) -> tuple[float, float]:
+        """The least that the interval leaves of the difference, which is 0 or below where it is not certain; all."""
+        return self.interval_ns[0] if self.delta_ns > 0 else -self.interval_ns[1], abs(self.delta_ns)
+
+    @property
+    def times(self) -> str:
+        """How the time changed, in words: "3.6 times faster", "4.2 % slower"."""
+        if not (self.before_ns and self.after_ns) or self.delta_ns == 0:
+            return "the same" if self.delta_ns == 0 else "new" if self.after_ns else "gone"
+        times = max(self.ratio, 1 / self.ratio)
+        size = f"{times:.1f} times" if times >= _TIMES else f"{100 * abs(self.ratio - 1):.1f} %"
+        return f"{size} {'slower' if self.delta_ns > 0 else 'faster'}"
 
     @property
     def delta_ns(self) -> float:
@@ -84,7 +126,7 @@ class Change:
         return self.delta_ns - self.slower_ns
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, times in seconds a step."""
+        """Plain values, times in seconds a step or run."""
         return {
             "kind": self.kind,
             "path": list(self.path),
@@ -99,7 +141,13 @@ class Change:
             "count_after": self.count_after,
             "slower": self.slower_ns / _NS_PER_S,
             "more_often": self.more_often_ns / _NS_PER_S,
+            "where_before": _place_text(self.where_before),
+            "where_after": _place_text(self.where_after),
         }
+
+
+def _place_text(where: Where | None) -> str | None:
+    return f"{where.file}:{where.line}" if where is not None and where.file else None
 
 
 @dataclass(frozen=True)
@@ -191,11 +239,12 @@ class Side:
     Attributes:
         program: what ran.
         runs: recordings.
-        steps: of all of them, those looked at.
+        steps: of all of them, those looked at; where whole runs are compared, the runs.
         left_out: steps that were not, as they start up or are cut.
         source: how the steps were found, as words: of windows if any recording has none, else of the first.
-        busy_ns: how long the busiest GPU worked, mean a step.
+        busy_ns: how long the busiest GPU worked, mean a step or run.
         incomplete: why recordings are incomplete, as their audits say.
+        waited_ns: waits for a CPU that other processes had, which are left out of the times of a run.
     """
 
     program: str
@@ -205,6 +254,7 @@ class Side:
     source: str
     busy_ns: float
     incomplete: tuple[str, ...]
+    waited_ns: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,18 +283,21 @@ class Differences:
     """What was found of two sides, without its texts.
 
     Attributes:
-        step: of the time of a step.
-        changes: nodes that changed, certainly (5 % over all of them together, by Holm's method) and by more than the
-            margin, those with the largest difference in time first.
-        nodes: all nodes, likewise.
+        step: of the time of a step, or of the run.
+        changes: nodes that changed, certainly (5 % over all of them together, by Holm's method, weighted by their time)
+            and by more than the margin, those with the largest difference in time first.
+        nodes: all nodes: what changed first, then what is not certain, the most certain first, then what is the same.
         before: the first side.
         after: the second.
         unlike: what was not the same of the two, a sentence each.
-        matched: the share of the time that is of nodes which both sides have.
+        matched: the share of the time that is of nodes which both sides have, on the side that has less of it.
+        shared: the same on the side that has more of it: below a half, both are not comparable.
         margin: the share of a node's time below which a difference does not count.
         promises: what the diagnosis before promised.
-        replicates: "steps" or "runs": what the intervals come from.
+        replicates: "steps", "runs" or "samples and calls of one run": what the intervals come from.
         medians: the median step of the first recording of each side.
+        unit: "step" or "run": what is compared.
+        not_compared: what was not, and why, a sentence each.
     """
 
     step: Change
@@ -258,18 +311,38 @@ class Differences:
     promises: tuple[Promise, ...]
     replicates: str
     medians: tuple[MedianStep, MedianStep]
+    unit: str = STEP
+    shared: float = 1.0
+    not_compared: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
-        """That of a step."""
+        """That of a step or of the run."""
         return self.step.verdict
 
     @property
+    def is_comparable(self) -> bool:
+        """Whether both are versions of one program, by what they have in common."""
+        return self.shared >= LEAST_SHARED
+
+    @property
     def uncertain(self) -> tuple[Change, ...]:
-        """Nodes that may be a tenth of the difference of a step or more, and cannot be told from chance."""
+        """Nodes that may be a tenth of the difference of a step or run, and cannot be told from chance."""
         least = _WORTH_A_WORD * abs(self.step.delta_ns)
         of = (node for node in self.nodes if node.verdict == "inconclusive" and abs(node.delta_ns) > least)
-        return tuple(of) if self.verdict in ("slower", "faster") else ()
+        is_open = self.verdict in ("slower", "faster") or (self.unit, self.verdict) == (RUN, "inconclusive")
+        return tuple(of) if is_open else ()
+
+    @property
+    def shown_promises(self) -> tuple[Promise, ...]:
+        """Of runs, those of a known saving: own functions, which have none, are compared themselves."""
+        return tuple(each for each in self.promises if self.unit == STEP or each.saving is not None)
+
+    @property
+    def cause(self) -> Change | None:
+        """What changed most in the direction of the whole, a function where one did; None without any change."""
+        alike = [each for each in self.changes if each.delta_ns * self.step.delta_ns > 0] or self.changes
+        return next((each for each in alike if each.kind == "function"), next(iter(alike), None))
 
     @property
     def has_steps(self) -> bool:
@@ -282,15 +355,37 @@ class Differences:
         found = list(self.unlike)
         for name, side in (("before", self.before), ("after", self.after)):
             found += [f"the recording {name} is incomplete: {reason}" for reason in side.incomplete]
-        if not self.has_steps:
-            found.append(NO_STEPS)
-        if self.matched < SAME_PROGRAM:
-            found.append(f"only {format_share(self.matched)} of the time is of what both have: these are two programs")
-        if self.replicates == "steps":
-            if min(self.before.steps, self.after.steps) < LEAST_STEPS:
-                found.append(f"fewer than {LEAST_STEPS} steps on a side cannot say what is chance; record more")
+        if not self.is_comparable or self.matched < _MOSTLY:
+            share, are = (self.matched, "may be") if self.is_comparable else (self.shared, "are")
+            found.append(f"only {format_share(share)} of the time is of what both have: these {are} two programs")
+        if self.before.waited_ns or self.after.waited_ns:
+            before, after = (format_seconds(side.waited_ns / _NS_PER_S) for side in (self.before, self.after))
             found.append(
-                "the intervals know how steps differ, not how runs do: "
-                f"give {ENOUGH_RUNS} recordings or more a side to tell a change from another day"
+                "other processes had the CPUs: the main thread waited for them, "
+                f"{before} before and {after} after, and this is left out of all times"
             )
+        if not self.is_comparable:
+            return tuple(found)
+        if not self.nodes:
+            found.append("nothing shows that both are versions of one program")
+        if self.unit == RUN:
+            found.append(self._why_runs())
+        if self.replicates == "runs":
+            return tuple(found)
+        more = f"give {ENOUGH_RUNS} recordings or more a side"
+        if self.unit == RUN:
+            runs = "one run each was" if self.before.runs == self.after.runs == 1 else "few runs were"
+            found.append(
+                f"{runs} compared: run-to-run variation is not in the intervals, and differences below "
+                f"{format_share(self.margin)} count as the same; {more}"
+            )
+            return tuple(found)
+        if min(self.before.steps, self.after.steps) < LEAST_STEPS:
+            found.append(f"fewer than {LEAST_STEPS} steps on a side cannot say what is chance; record more")
+        found.append(f"the intervals know how steps differ, not how runs do: {more} to tell a change from another day")
         return tuple(found)
+
+    def _why_runs(self) -> str:
+        without = [side for side in (self.before, self.after) if is_windows(side.source)]
+        where = "" if len(without) == 2 else f" {'before' if without[0] is self.before else 'after'}"
+        return f"no steps are known{where}, so whole runs are compared; mark steps by gpuscope.step()"

@@ -1,25 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the steps of a recording are spent on, node by node, and which nodes of two programs are the same."""
+"""What the steps of a recording, or a whole run, are spent on, and which nodes of two programs are the same."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from gpuscope import _core
 from gpuscope._core import CallKind, Flag
+from gpuscope.analysis.program_tree import MOST_KNOWN, OWNERS
 from gpuscope.analysis.rows import STEP
-from gpuscope.diagnosis.breakdown import IDLE, WORK_TABLES, break_down
-from gpuscope.diagnosis.steps import Steps, as_passed, find_steps, launched_ns, steady_steps
-from gpuscope.trace import NONE, Table, Trace
+from gpuscope.beside import cached_property
+from gpuscope.diagnosis.breakdown import IDLE, WORK_TABLES, StepBreakdown, break_down
+from gpuscope.diagnosis.context import Context, Where, joined
+from gpuscope.diagnosis.host_waits import DEEPEST, cpu_waits, spans_seen
+from gpuscope.diagnosis.own_code import own_places
+from gpuscope.diagnosis.rules.scheduling import machine_condition
+from gpuscope.diagnosis.steps import Steps, as_passed, covered_ns, launched_ns, steady_steps, whole_run
+from gpuscope.stats.means import variance_of_samples, variance_of_sums
+from gpuscope.trace import NONE, Table, Trace, number_of
 
 MOST_ROWS = 128
 """Of more steps, neighbours are put together: so many means resemble each other less, and tables stay small."""
-GPU, HOST = "gpu", "host"
+FEWEST_SAMPLES = 20
+"""With fewer samples of Python, functions are not compared."""
+GPU, HOST, FUNCTION = "gpu", "host", "function"
+
+UNSEEN = 0.25
+"""Of waits for a CPU that are left out, one standard deviation: the sampler sees those from two milliseconds on."""
+_NO_SPANS = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+_NO_FUNCTION = "(in no function)"
+_MUCH_WAITED = 0.05  # of a run
 
 _GRAPH = "CUDA graph"
 _OWN_CALLS = (int(CallKind.OTHER), int(CallKind.ALLOC), int(CallKind.FREE))
@@ -35,9 +52,10 @@ class Node:
     Attributes:
         kind: "gpu" for kernels, copies, fills and graphs by where they were launched; "host" for what regions and
             operators take by themselves, without those inside, and for driver calls that wait for no GPU; "idle" for
-            what a GPU waits for.
-        path: the regions around it, outermost first; steps are none.
-        name: of the kernel, the copy, the region or the cause.
+            what a GPU waits for; "function" for the program's own functions, with libraries that they call and without
+            own functions that they call.
+        path: the regions around it, outermost first; steps are none. Of a function its file.
+        name: of the kernel, the copy, the region, the cause or the function.
     """
 
     kind: str
@@ -61,14 +79,22 @@ THE_STEP = Node(HOST, (), "(in no region)")
 class Costs:
     """Means a step; where there are more steps than `MOST_ROWS`, a row is the mean of neighbouring ones. Times in ns.
 
+    Of a whole run there is one row, of its sums.
+
     Attributes:
-        steps: those that were looked at, each until what it launched had ended.
+        steps: those that were looked at, each until what it launched had ended; of a run, pieces of it.
         left_out: how many were not, as they start up or are cut.
         step_ns: of each row.
         busy_ns: of each row, how long the busiest GPU worked.
         nodes: in the order of the columns, which is that in which they first came.
         time_ns: (rows, nodes).
-        count: (rows, nodes): how often; 0 for idle time.
+        count: (rows, nodes): how often; 0 for idle time and functions.
+        variance: (nodes,), of the times of a run in ns^2, as its samples and calls show it; 0 for steps.
+        context: the recording and these steps.
+        own: nodes that only versions of one program share: its kernels, regions and functions.
+        is_run: whether this is of a run.
+        places: of functions, the line with most of the time.
+        left_out_ns: of a run, waits for a CPU that other processes had, which are in none of these times.
     """
 
     steps: Steps
@@ -78,70 +104,185 @@ class Costs:
     nodes: tuple[Node, ...]
     time_ns: Array
     count: Array
+    variance: Array
+    context: Context
+    own: frozenset[Node]
+    is_run: bool
+    places: dict[Node, Where] = field(default_factory=dict)
+    left_out_ns: float = 0.0
+
+    @property
+    def values(self) -> tuple[Array, Array, Array]:
+        """Times, counts and variances, whose last axis is that of nodes."""
+        return self.time_ns, self.count, self.variance
 
     def without(self, node: Node) -> Costs:
         """The same but for one node."""
         kept = [column for column, each in enumerate(self.nodes) if each != node]
         nodes = tuple(self.nodes[column] for column in kept)
-        return replace(self, nodes=nodes, time_ns=self.time_ns[:, kept], count=self.count[:, kept])
+        time_ns, count, variance = self.time_ns[:, kept], self.count[:, kept], self.variance[kept]
+        return replace(self, nodes=nodes, time_ns=time_ns, count=count, variance=variance)
+
+    def with_functions(self, owns: Callable[[str], bool]) -> Costs:
+        """The same with the functions of the program, and the time of the steps in none of them."""
+        rows, waits = _Rows(self.context.host_steps, self.is_run), self.waits if self.left_out_ns else _NO_SPANS
+        part, places = _functions(self.context, rows, own_places(self.context, owns), waits)
+        return replace(
+            self,
+            nodes=(*self.nodes, *part.nodes),
+            time_ns=np.hstack([self.time_ns, part.time_ns]),
+            count=np.hstack([self.count, part.count]),
+            variance=np.append(self.variance, part.variance),
+            own=self.own | {node for node in part.nodes if node.path},
+            places=places,
+        )
+
+    def without_waits(self) -> Costs:
+        """The same without `waits`."""
+        starts, ends = self.waits
+        trace, paths = self.context.trace, _Paths(self.context.trace)
+        regions = trace.regions
+        own = np.flatnonzero(((regions.flags & Flag.ASYNC) == 0) & (regions.thread == self.context.main_thread))
+        begins = regions.start_ns[own]
+        inside_ns = covered_ns(starts, ends, begins, begins + regions.duration_ns[own])
+        alone_ns = np.zeros(len(regions) + 1)
+        alone_ns[own] = inside_ns
+        np.subtract.at(alone_ns, np.minimum(regions.parent[own], len(regions)), inside_ns)
+        sums = np.maximum(np.bincount(paths.of_regions(own), alone_ns[own], len(paths.names)), 0.0)
+        of_node = dict(zip(map(_region, paths.names), sums.tolist(), strict=True))
+        waited_ns = np.array([of_node.get(node, 0.0) for node in self.nodes])
+        return replace(
+            self,
+            step_ns=self.step_ns - (ends - starts).sum(),
+            time_ns=np.maximum(self.time_ns - waited_ns, 0.0),
+            variance=self.variance + (UNSEEN * waited_ns) ** 2,
+            left_out_ns=float((ends - starts).sum()),
+        )
+
+    @cached_property
+    def waits(self) -> tuple[Array, Array]:
+        """Of a run without GPU work, the main thread's waits for a CPU that other processes had, in order and apart."""
+        if not self.is_run or self.busy_ns.any() or machine_condition(self.context) is None:
+            return _NO_SPANS
+        starts, ends = joined(*cpu_waits(self.context.trace, self.context.main_thread)[1])
+        steps = self.context.host_steps
+        starts, ends = np.maximum(starts, steps.start_ns[0]), np.minimum(ends, steps.end_ns[-1])
+        return starts[ends > starts], ends[ends > starts]
 
 
-def costs_of(trace: Trace) -> Costs:
-    """What the steps of a recording are spent on.
+def costs_of(trace: Trace, every: Steps, *, is_run: bool = False) -> Costs:
+    """What the steps of a recording are spent on, or the whole run.
 
-    Raises:
-        NotAvailable: its steps are not known.
+    Args:
+        trace: the recording.
+        every: its steps.
+        is_run: look at the run.
     """
-    every = find_steps(trace)
     steps, left_out = steady_steps(every)
     completed, _ = steady_steps(as_passed(trace, every))
-    rows = _Rows(steps)
-    paths = _Paths(trace)
-    parts = [*_gpu_work(trace, rows, paths), _regions(trace, rows, paths), _calls(trace, rows, paths)]
-    idle, busy_ns = _idle(trace, rows, completed)
-    parts.append(idle)
-    nodes = [node for part in parts for node in part.nodes]
-    time_ns = np.hstack([part.time_ns for part in parts])
-    count = np.hstack([part.count for part in parts])
-    nodes, time_ns, count = _merged(nodes, time_ns, count)
-    step_ns = rows.mean_of_steps(completed.durations_ns)
-    return Costs(completed, left_out, step_ns, busy_ns, tuple(nodes), time_ns, count)
+    if is_run:
+        steps, left_out = replace(whole_run(trace, MOST_ROWS), thread=every.thread), 0
+        completed = as_passed(trace, steps)
+    rows, paths = _Rows(steps, is_run), _Paths(trace)
+    parts = [*_gpu_work(trace, rows, paths), _regions(trace, rows, paths)]
+    own = frozenset(node for part in parts for node in part.nodes) - {THE_STEP}
+    found = break_down(trace, completed)
+    idle, busy_ns = _idle(found, rows)
+    part = _merged([*parts, _calls(trace, rows, paths), idle])
+    step_ns, context = rows.means(completed.durations_ns), Context(trace, steps, found)
+    about = (tuple(part.nodes), part.time_ns, part.count, part.variance)
+    return Costs(completed, left_out, step_ns, busy_ns, *about, context, own, is_run)
+
+
+def without_waits(sides: Sequence[Sequence[Costs]]) -> list[list[Costs]]:
+    """Runs without waits for a CPU that other processes had, if these are much of any run and known of all."""
+    infos = [costs.context.trace.info for side in sides for costs in side]
+    if any("host.thread_waits" not in info for info in infos) or all(
+        np.subtract(*costs.waits[::-1]).sum() < _MUCH_WAITED * costs.step_ns.mean() for side in sides for costs in side
+    ):
+        return [list(side) for side in sides]
+    return [[costs.without_waits() for costs in side] for side in sides]
+
+
+def compare_functions(sides: Sequence[Sequence[Costs]]) -> tuple[list[list[Costs]], str | None]:
+    """Both sides with the program's functions; as they are, and why, if a recording does not show these."""
+    every = [costs for side in sides for costs in side]
+    for name, side in zip(("before", "after"), sides, strict=True):
+        for costs in side:
+            if reason := _why_no_functions(costs.context.trace):
+                return [list(side) for side in sides], f"functions: the recording {name} {reason}"
+    for owns in (*OWNERS, OWNERS[0]):
+        found = [[costs.with_functions(owns) for costs in side] for side in sides]
+        rests = [costs.time_ns[:, -1].mean() for side in found for costs in side]
+        if all(rest <= (1 - MOST_KNOWN) * costs.step_ns.mean() for rest, costs in zip(rests, every, strict=True)):
+            break
+    return found, None
+
+
+def _why_no_functions(trace: Trace) -> str | None:
+    taken = int(trace.python_samples["count"].sum())
+    if "file.truncated_at" in trace.info or number_of(trace.info, "file.lost_blocks"):
+        return "is damaged"
+    if taken == 0 and "samples.interval_ns" not in trace.info:
+        return "has no samples of Python (python_samples=True)"
+    if taken < FEWEST_SAMPLES:
+        return f"has {taken} sample{'s' * (taken != 1)} of Python; {FEWEST_SAMPLES} are the least"
+    if number_of(trace.info, "audit.evicted"):
+        return 'keeps only its latest part (mode="ring")'
+    return None
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
+    """Nodes with their columns, as in `Costs`."""
+
     nodes: list[Node]
     time_ns: Array
     count: Array
+    variance: Array
 
 
 class _Rows:
-    """Which row each step belongs to."""
+    """Which row each step belongs to; of a run all pieces are one row, which has their sums."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Steps, is_run: bool) -> None:
         self.steps = steps
-        self.count = min(len(steps), MOST_ROWS)
+        self.is_run = is_run
+        self.count = 1 if is_run else min(len(steps), MOST_ROWS)
         self.of_step: Array = np.arange(len(steps)) * self.count // max(len(steps), 1)
-        self._sizes = np.bincount(self.of_step, minlength=self.count)
+        self._sizes = np.ones(1) if is_run else np.bincount(self.of_step, minlength=self.count)
 
-    def mean_of_steps(self, values: Array) -> Array:
+    def means(self, values: Array) -> Array:
         """Means of what is known a step."""
         means: Array = np.bincount(self.of_step, values, minlength=self.count) / self._sizes
         return means
 
-    def table(self, moments: Array, columns: Array, width: int, values: Array) -> tuple[Array, Array]:
-        """Means a step of values and counts, (rows, width), of what happened at these moments."""
+    def table(self, moments: Array, columns: Array, width: int, values: Array) -> Array:
+        """Means a step of values, (rows, width), of what happened at these moments."""
         step = self.steps.at(moments)
         inside = step >= 0
-        at = self.of_step[step[inside]] * width + columns[inside]
-        shape = (self.count, width)
-        sums = np.bincount(at, values[inside], minlength=self.count * width).reshape(shape)
-        counts = np.bincount(at, minlength=self.count * width).reshape(shape)
-        return sums / self._sizes[:, None], counts / self._sizes[:, None]
+        return self._sums(step[inside], columns[inside], width, values[inside])
+
+    def spread(self, starts: Array, ends: Array, columns: Array, width: int, values: Array) -> Array:
+        """The same of what lasted, evenly, from `starts` to `ends`."""
+        first = np.searchsorted(self.steps.end_ns, starts, side="right")
+        count = np.maximum(np.searchsorted(self.steps.start_ns, ends, side="left") - first, 0)
+        each = np.repeat(np.arange(len(starts)), count)
+        step = np.repeat(first, count) + np.arange(len(each)) - np.repeat(np.cumsum(count) - count, count)
+        shared = np.minimum(ends[each], self.steps.end_ns[step]) - np.maximum(starts[each], self.steps.start_ns[step])
+        return self._sums(step, columns[each], width, values[each] * (shared / np.maximum(ends - starts, 1)[each]))
+
+    def _sums(self, step: Array, columns: Array, width: int, values: Array) -> Array:
+        sums = np.bincount(self.of_step[step] * width + columns, values, minlength=self.count * width)
+        means: Array = sums.reshape(self.count, width) / self._sizes[:, None]
+        return means
 
 
 class _Paths:
-    """The names of each path without those of steps; paths that are the same without them have one number."""
+    """The names of each path without those of steps; paths that are the same without them have one number.
+
+    Deeper ones than `DEEPEST` count for the region that deep.
+    """
 
     def __init__(self, trace: Trace) -> None:
         found: dict[tuple[str, ...], int] = {(): 0}
@@ -150,7 +291,7 @@ class _Paths:
         for parent, name in zip(trace.paths.parent.tolist(), trace.paths.name.tolist(), strict=True):
             spelled = trace.string(name)
             around = names[parent] if parent < len(names) else ()
-            path = around if spelled.startswith(STEP) else (*around, spelled)
+            path = around if spelled.startswith(STEP) or len(around) >= DEEPEST else (*around, spelled)
             names.append(path)
             number.append(found.setdefault(path, len(found)))
         self.names = list(found)
@@ -201,12 +342,11 @@ def _regions(trace: Trace, rows: _Rows, paths: _Paths) -> _Part:
     own = np.flatnonzero((regions.flags & Flag.ASYNC) == 0)
     keys = paths.of_regions(own)
     self_ns = trace.instances.self_cpu_ns[own]
+    return _part(rows, regions.start_ns[own], keys, self_ns, lambda key: _region(paths.names[key]))
 
-    def node(key: int) -> Node:
-        path = paths.names[key]
-        return Node(HOST, path[:-1], path[-1]) if path else THE_STEP
 
-    return _part(rows, regions.start_ns[own], keys, self_ns, node)
+def _region(path: tuple[str, ...]) -> Node:
+    return Node(HOST, path[:-1], path[-1]) if path else THE_STEP
 
 
 def _calls(trace: Trace, rows: _Rows, paths: _Paths) -> _Part:
@@ -223,20 +363,25 @@ def _calls(trace: Trace, rows: _Rows, paths: _Paths) -> _Part:
     return _part(rows, calls.start_ns[own], keys, calls.duration_ns[own], node)
 
 
-def _part(rows: _Rows, moments: Array, keys: Array, values: Array, node: Any) -> _Part:
+def _part(rows: _Rows, moments: Array, keys: Array, values: Array, node: Callable[[int], Node]) -> _Part:
     each, first, column = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")  # columns in the order in which they first came
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    time_ns, count = rows.table(moments, place[column.reshape(-1)], len(each), values)
-    return _Part([node(key) for key in each[order].tolist()], time_ns, count)
+    columns, width = place[column.reshape(-1)], len(each)
+    time_ns = rows.table(moments, columns, width, values)
+    count = rows.table(moments, columns, width, np.ones(len(moments)))
+    variance = np.zeros(width)
+    if rows.is_run:
+        in_time = np.argsort(moments, kind="stable")
+        variance = variance_of_sums(values[in_time], columns[in_time], width)
+    return _Part([node(key) for key in each[order].tolist()], time_ns, count, variance)
 
 
-def _idle(trace: Trace, rows: _Rows, completed: Steps) -> tuple[_Part, Array]:
+def _idle(found: StepBreakdown, rows: _Rows) -> tuple[_Part, Array]:
     """Idle time by cause, and how long the busiest GPU worked."""
-    found = break_down(trace, completed)
     nodes, columns = [], []
-    durations = completed.durations_ns
+    durations = found.steps.durations_ns
     busiest: Array = np.zeros(len(durations))
     for device in found.devices:
         idle_ns = np.zeros(len(durations))
@@ -245,39 +390,92 @@ def _idle(trace: Trace, rows: _Rows, completed: Steps) -> tuple[_Part, Array]:
                 continue
             idle_ns += part.per_step_ns
             nodes.append(Node(IDLE, (f"GPU {device.device}",) if len(found.devices) > 1 else (), part.name))
-            columns.append(rows.mean_of_steps(part.per_step_ns))
+            columns.append(part.per_step_ns)
         busy_ns = durations - idle_ns
         busiest = busy_ns if busy_ns.sum() > busiest.sum() else busiest
-    time_ns = np.column_stack(columns) if columns else np.zeros((rows.count, 0))
-    return _Part(nodes, time_ns, np.zeros_like(time_ns)), rows.mean_of_steps(busiest)
+    time_ns = np.column_stack([rows.means(each) for each in columns]) if columns else np.zeros((rows.count, 0))
+    variance = np.zeros(len(nodes))
+    if rows.is_run and columns:
+        of_node = np.repeat(np.arange(len(nodes)), len(durations))
+        variance = variance_of_sums(np.concatenate(columns), of_node, len(nodes))
+    return _Part(nodes, time_ns, np.zeros_like(time_ns), variance), rows.means(busiest)
 
 
-def _merged(nodes: Sequence[Node], time_ns: Array, count: Array) -> tuple[list[Node], Array, Array]:
+def _functions(
+    context: Context, rows: _Rows, lines: dict[int, tuple[Where, float]], waits: tuple[Array, Array]
+) -> tuple[_Part, dict[Node, Where]]:
+    """Functions by name and file, without these waits, in each step as samples have them; and their longest lines.
+
+    The last is the time in none of them.
+    """
+    samples, width = context.trace.python_samples, len(context.trace.stacks)
+    number: dict[Node, int] = {}
+    columns, totals = np.full(width + 1, -1), np.zeros(width + 1)
+    of_line: defaultdict[Node, defaultdict[Where, float]] = defaultdict(lambda: defaultdict(float))
+    for stack, (where, time_ns) in lines.items():
+        node = Node(FUNCTION, (os.path.basename(where.file),) if where.file else (), where.function or "")
+        columns[stack] = number.setdefault(node, len(number))
+        totals[stack] = time_ns
+        of_line[node][where] += time_ns
+    rest = len(number)
+    columns[columns < 0] = rest
+    taken = np.flatnonzero(samples.duration_ns > 0)
+    taken = taken[np.lexsort((samples.start_ns[taken], samples.thread[taken]))]
+    starts, ends = spans_seen(context.trace, taken)
+    stacks = np.minimum(samples.stack[taken], width)
+    seen_ns = covered_ns(*joined(rows.steps.start_ns, rows.steps.end_ns), starts, ends)
+    scale = (totals / np.maximum(np.bincount(stacks, seen_ns, width + 1), 1.0))[stacks]
+    is_main = samples.thread[taken] == context.main_thread
+    waited_ns = np.where(is_main, covered_ns(*waits, starts, ends), 0) * scale
+    of, left_ns = columns[stacks], np.maximum((ends - starts) * scale - waited_ns, 0)
+    table = rows.spread(starts, ends, of, rest + 1, left_ns)
+    left_out_ns = int((waits[1] - waits[0]).sum())
+    host_ns = rows.means(rows.steps.durations_ns) - left_out_ns
+    table[:, rest] = np.maximum(host_ns - table[:, :rest].sum(axis=1), 0.0)
+    variance = np.zeros(rest + 1)
+    if rows.is_run:
+        looks_ns = (ends - starts) / np.maximum(samples["count"][taken], 1)
+        waited = np.bincount(of, waited_ns, rest + 1)
+        waited[rest] = left_out_ns
+        variance = variance_of_samples(of, looks_ns, rest + 1) + (UNSEEN * waited) ** 2
+        variance[rest] += 2 * number_of(context.trace.info, "samples.interval_ns") ** 2  # where samples begin and end
+    places = {node: max(each, key=lambda where: each[where]) for node, each in of_line.items()}
+    return _Part([*number, Node(FUNCTION, (), _NO_FUNCTION)], table, np.zeros_like(table), variance), places
+
+
+def _merged(parts: Sequence[_Part]) -> _Part:
     """A column for each node once."""
     number: dict[Node, int] = {}
-    place = np.array([number.setdefault(node, len(number)) for node in nodes], np.int64)
-    if len(number) == len(nodes):
-        return list(nodes), time_ns, count
-    merged_ns, merged_count = (np.zeros((len(time_ns), len(number))) for _ in range(2))
-    np.add.at(merged_ns.T, place, time_ns.T)
-    np.add.at(merged_count.T, place, count.T)
-    return list(number), merged_ns, merged_count
+    place = np.array([number.setdefault(node, len(number)) for part in parts for node in part.nodes], np.int64)
+    variance = np.bincount(place, np.concatenate([part.variance for part in parts]), len(number))
+    merged = []
+    for table in (np.hstack([part.time_ns for part in parts]), np.hstack([part.count for part in parts])):
+        merged.append(np.zeros((len(table), len(number))))
+        np.add.at(merged[-1].T, place, table.T)
+    return _Part(list(number), merged[0], merged[1], variance)
 
 
 def pair(before: Sequence[Node], after: Sequence[Node]) -> dict[Node, Node]:
     """The node after of each node before that has one: of the same name, then by order where only numbers differ.
 
-    Where a program has another number of those, which is which cannot be told, and none is paired.
+    A function that is the only one of its name on either side may be in another file. Where a program has another
+    number of nodes whose names differ in numbers, which is which cannot be told, and none is paired.
     """
-    there, here = set(after), set(before)
+    there = set(after)
     paired = {node: node for node in before if node in there}
-    by_pattern: list[dict[Any, list[Node]]] = [{}, {}]
-    for groups, nodes, known in zip(by_pattern, (before, after), (there, here), strict=True):
-        for node in nodes:
-            if node not in known:
-                groups.setdefault(node.pattern, []).append(node)
-    for pattern, nodes in by_pattern[0].items():
-        others = by_pattern[1].get(pattern, [])
-        if len(nodes) == len(others):
-            paired |= zip(nodes, others, strict=True)
+    for key in (_function_name, lambda node: node.pattern):
+        groups: tuple[defaultdict[Any, list[Node]], ...] = (defaultdict(list), defaultdict(list))
+        known = set(paired.values())
+        for group, nodes, done in zip(groups, (before, after), (paired, known), strict=True):
+            for node in nodes:
+                if node not in done:
+                    group[key(node)].append(node)
+        for name, nodes in groups[0].items():
+            others = groups[1].get(name, [])
+            if name is not None and len(nodes) == len(others) and (key is not _function_name or len(nodes) == 1):
+                paired |= zip(nodes, others, strict=True)
     return paired
+
+
+def _function_name(node: Node) -> str | None:
+    return node.name if node.kind == FUNCTION and node.path else None

@@ -13,6 +13,7 @@ import { Sections, restoreParts, say, stateOf, takeData } from "./sections.js";
 const page = document.documentElement;
 const data = takeData("diff");
 const MORE = 1, LESS = 7; // slots of the palette
+const WHOLE = 500; // rows, of which a table as long as this has no scroll box on wide pages
 const STRONGEST = 0.5; // of the larger side: what differs by as much has the full color
 const BOTH = { larger: "the larger of both sides", after: "time after", before: "time before" };
 
@@ -56,8 +57,8 @@ class DiffTables extends Tables {
     return [
       { key: "name", title: "name", wide: "minmax(min(14rem, 44vw), 1fr)" },
       { key: "delta", title: "difference", wide: "6.6rem", text: signed, isTime: true },
-      { key: "ratio", title: "%", wide: "5.2rem", text: shareOf, unknown: Infinity, help: "of the time before" },
-      { key: "verdict", title: "verdict", wide: "7.6rem", text: (value) => this.verdicts[value - 1], isText: true },
+      { key: "ratio", title: "%", wide: "6rem", text: shareOf, unknown: Infinity, help: "of the time before" },
+      { key: "verdict", title: "verdict", wide: "8.6rem", text: (value) => this.verdicts[value - 1], isText: true },
       { key: "before", title: "before", wide: "5.8rem", text: timeText },
       { key: "after", title: "after", wide: "5.8rem", text: timeText },
       { key: "low", title: "at least", wide: "6.2rem", text: endText, isTime: true, unknown: -Infinity, help: "where the 95 % interval of the difference begins" },
@@ -70,6 +71,10 @@ class DiffTables extends Tables {
   get firstSort() { return "size"; }
   isLeftOut() { return false; }
   sortWithout() { return "size"; }
+  draw() {
+    this.place.classList.toggle("whole", this.order.length <= WHOLE);
+    super.draw();
+  }
   addShares() { /* differences add up, shares of them do not */ }
 
   /** What is known of a row beside both times. */
@@ -78,7 +83,7 @@ class DiffTables extends Tables {
     return [
       ["verdict", this.verdicts[rows.verdict[row] - 1]],
       ...(rows.low[row] === null && rows.high[row] === null ? [] : [["95 %", `${endText(rows.low[row])} to ${endText(rows.high[row])}`]]),
-      ...(counts[0] || counts[1] ? [["calls a step", counts[0] === counts[1] ? callsText(counts[0]) : `${callsText(counts[0])} before, ${callsText(counts[1])} after`]] : []),
+      ...(counts[0] || counts[1] ? [[`calls a ${data.unit}`, counts[0] === counts[1] ? callsText(counts[0]) : `${callsText(counts[0])} before, ${callsText(counts[1])} after`]] : []),
       ...(rows.slower[row] && rows.oftener[row] ? [["of that each slower", signed(rows.slower[row])], ["and more often", signed(rows.oftener[row])]] : []),
     ];
   }

@@ -7,11 +7,10 @@ import html
 import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuscope import plots
 from gpuscope.analysis.completeness import audit
@@ -19,10 +18,14 @@ from gpuscope.arguments import check_count, check_fraction
 from gpuscope.beside import for_each
 from gpuscope.diagnosis.diagnose import diagnose
 from gpuscope.diagnosis.findings import Diagnosis
+from gpuscope.diagnosis.steps import Steps, as_passed, find_steps, steady_steps
 from gpuscope.diffing.changes import (
     ENOUGH_RUNS,
-    LEAST_STEPS,
-    NO_STEPS,
+    LEAST_SHARED,
+    NOT_COMPARABLE,
+    ONE_RUN_MARGIN,
+    RUN,
+    STEP,
     Change,
     Differences,
     MedianStep,
@@ -30,13 +33,13 @@ from gpuscope.diffing.changes import (
     is_windows,
     promises_of,
 )
-from gpuscope.diffing.costs import THE_STEP, Array, Costs, Node, costs_of, pair
+from gpuscope.diffing.costs import THE_STEP, Costs, compare_functions, costs_of, without_waits
+from gpuscope.diffing.judging import ONE_RUN, changes_of, shares, tables_of_nodes, tables_of_steps
 from gpuscope.diffing.page import render
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.paths import write_text
 from gpuscope.recording import Analyses, load
 from gpuscope.results import Result, import_pandas
-from gpuscope.stats.means import holm, welch
 from gpuscope.text import columns_of, one_line, shorten, wrapped
 from gpuscope.trace import Trace, program_name
 from gpuscope.units import align_columns, format_digits, format_seconds, format_share
@@ -46,11 +49,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARGIN = 0.02
-"""Of a node's own time: what is less is the same."""
-SURE = 0.95
+"""Of a node's own time: what is less is the same; `ONE_RUN_MARGIN` where single runs are compared."""
 
-_WORTH_A_TEST = 5e-4  # of a step, on either side: what is less would cost the others their certainty
-_TICK_NS = 32.0  # of the GPU's clock, which values without any spread lie on
 _MOST_UNCERTAIN = 4
 _BEFORE, _AFTER, _CALLS = 2, 3, 5  # columns of the table
 _GAP, _LEAST_NAME = "  ", 24
@@ -68,6 +68,8 @@ _UNLIKE = (
     ("metadata.record_shapes", "record_shapes"),
     ("metadata.profile_memory", "profile_memory"),
     ("metadata.with_modules", "with_modules"),
+    ("samples.interval_ns", "time between samples of Python"),
+    ("samples.python", "Python of the samples"),
 )
 
 Recorded = Analyses | str | os.PathLike[str]
@@ -78,22 +80,24 @@ class Diff(Differences, Result):
     """The difference; printing it shows it."""
 
     def fails(self, fail_over: float) -> bool:
-        """Whether a step is surely slower, and by more than that share.
+        """Whether a step, or the run, is surely slower, and by more than that share.
+
+        Of single runs nothing is sure below the margin.
 
         Raises:
-            InvalidArgument: `fail_over` is no fraction, or the recordings are of unlike GPUs.
-            NotAvailable: they have no steps.
+            InvalidArgument: `fail_over` is no fraction, or the recordings are not comparable or of unlike GPUs.
         """
         fail_over = check_fraction("fail_over", fail_over) if fail_over else 0.0
-        if not self.has_steps:
-            raise NotAvailable(f"fail_over is not available: {NO_STEPS}")
+        if not self.is_comparable:
+            raise InvalidArgument(f"fail_over is for versions of one program; {self.sentence}")
         gpus = [sentence for sentence in self.unlike if sentence.startswith("GPU")]
         if gpus:
             raise InvalidArgument(f"fail_over is for recordings of like GPUs; {gpus[0]}")
-        return self.step.interval_ns[0] > 0 and self.step.ratio - 1 > fail_over
+        least = max(fail_over, self.margin) if self.replicates == ONE_RUN else fail_over
+        return self.step.interval_ns[0] > 0 and self.step.ratio - 1 > least
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, times in seconds a step."""
+        """Plain values, times in seconds a step or run."""
         sides = {
             name: {
                 "program": side.program,
@@ -103,11 +107,14 @@ class Diff(Differences, Result):
                 "source": side.source,
                 "busy": side.busy_ns / _NS_PER_S,
                 "incomplete": list(side.incomplete),
+                "waited": side.waited_ns / _NS_PER_S,
             }
             for name, side in (("before", self.before), ("after", self.after))
         }
         return {
             "verdict": self.verdict,
+            "summary": self.sentence,
+            "unit": self.unit,
             **sides,
             "step": self.step.to_dict(),
             "changes": [change.to_dict() for change in self.changes],
@@ -115,13 +122,15 @@ class Diff(Differences, Result):
             "unlike": list(self.unlike),
             "doubts": list(self.doubts),
             "matched": self.matched,
+            "shared": self.shared,
+            "not_compared": list(self.not_compared),
             "margin": self.margin,
             "replicates": self.replicates,
             "promises": [vars(promise) for promise in self.promises],
         }
 
     def to_pandas(self) -> pd.DataFrame:
-        """A row a node; times in seconds a step.
+        """A row a node; times in seconds a step or run.
 
         Raises:
             NotAvailable: pandas is not installed.
@@ -145,12 +154,14 @@ class Diff(Differences, Result):
         """
         shown = (self.step, *(self.changes or self.nodes)[: check_count("top", top, 1)])
         return plots.differences(
-            ["a step", *(f"{each.kind}: {each.name}" for each in shown[1:])],
+            [f"a {self.unit}", *(f"{each.kind}: {each.name}" for each in shown[1:])],
             [each.delta_ns / _NS_PER_S for each in shown],
             [(each.interval_ns[0] / _NS_PER_S, each.interval_ns[1] / _NS_PER_S) for each in shown],
             [each.verdict for each in shown],
             ax=ax,
-            title=f"a step is {self.verdict}" if self.verdict != "inconclusive" else "inconclusive",
+            title=self.verdict
+            if self.verdict in ("inconclusive", NOT_COMPARABLE)
+            else f"a {self.unit} is {self.verdict}",
         )
 
     def table(self, row_limit: int = _ROWS, width: int | None = None) -> str:
@@ -164,7 +175,7 @@ class Diff(Differences, Result):
             InvalidArgument: `row_limit` is below 1.
         """
         check_count("row_limit", row_limit, 1)
-        rows = [("a step", "", "before", "after", "", "calls", "what")]
+        rows = [(f"a {self.unit}", "", "before", "after", "", "calls", "what")]
         for change in self.changes[:row_limit]:
             calls = "" if not (change.count_before or change.count_after) else _calls(change)
             rows.append(
@@ -179,10 +190,12 @@ class Diff(Differences, Result):
                 )
             )
         numbers: list[tuple[str, ...]] = [row[:-1] for row in rows]
+        if not any(row[_CALLS] for row in numbers[1:]):
+            numbers = [row[:_CALLS] for row in numbers]
         names = [one_line(row[-1]) for row in rows]
         aligned = _padded(align_columns(numbers))
         if width is not None:
-            for column in (_CALLS, _AFTER, _BEFORE):
+            for column in (_CALLS, _AFTER, _BEFORE)[len(numbers[0]) <= _CALLS :]:
                 if width - len(aligned[0]) - len(_GAP) >= min(_LEAST_NAME, max(map(columns_of, names))):
                     break
                 numbers = [(*row[:column], *row[column + 1 :]) for row in numbers]
@@ -193,27 +206,56 @@ class Diff(Differences, Result):
             lines.append(f"{len(self.changes) - row_limit} more")
         return "\n".join(lines)
 
-    def head(self) -> list[str]:
-        """The step, its interval and its verdict; where the time went."""
+    @property
+    def sentence(self) -> str:
+        """The times of both sides and how they differ, in one line."""
         step = self.step
+        times = f"{_time(step.before_ns)} -> {_time(step.after_ns)}"
+        low, high = (1 + end / step.before_ns if step.before_ns else math.inf for end in step.interval_ns)
+        is_known = math.isfinite(low + high) and self.replicates != ONE_RUN
+        around = f" ({_percent(low)} to {_percent(high)})" if is_known else ""
+        if not self.is_comparable:
+            what = f"functions, regions and kernels that both have take {format_share(self.shared)} of the time"
+            return f"{NOT_COMPARABLE}: {what}; {format_share(LEAST_SHARED)} is the least"
+        if self.unit == STEP:
+            return f"a step {times}, {_percent(step.ratio)}{around}"
+        if self.before.waited_ns or self.after.waited_ns:
+            times += " without waits for a CPU"
+        if self.verdict in ("slower", "faster"):
+            return f"{step.times}: {times}{around}"
+        return f"{self.verdict}: run time {times}, {_percent(step.ratio)}{around}"
+
+    def head(self) -> list[str]:
+        """The step or the run, its interval and its verdict; where the time went."""
+        step, unit = self.step, self.unit
         program = self.after.program or self.before.program
         sides = " and ".join(
-            f"{side.steps:,} step{'s' * (side.steps != 1)}{f' of {side.runs} runs' if side.runs > 1 else ''} {name}"
+            f"{side.steps:,} {unit}{'s' * (side.steps != 1)}"
+            f"{f' of {side.runs} runs' if side.runs > 1 and unit == STEP else ''} {name}"
             for name, side in (("before", self.before), ("after", self.after))
         )
-        lines = [f"{program}: {sides}; steps are {self.after.source}".lstrip(": ")]
-        low, high = (1 + end / step.before_ns if step.before_ns else math.inf for end in step.interval_ns)
-        around = f" ({_percent(low)} to {_percent(high)})" if math.isfinite(low + high) else ""
-        lines.append(
-            f"a step {_time(step.before_ns)} -> {_time(step.after_ns)}, {_percent(step.ratio)}{around}: {step.verdict}"
-        )
+        if self.before.program != self.after.program:
+            program = f"{self.before.program or 'unknown'} and {self.after.program or 'unknown'}"
+        about = f"{program}: {sides}".lstrip(": ")
+        if not self.is_comparable:
+            return [
+                self.sentence,
+                about,
+                f"a {unit} takes {_time(step.before_ns)} before, {_time(step.after_ns)} after",
+            ]
+        if unit == STEP:
+            lines = [f"{about}; steps are {self.after.source}", f"{self.sentence}: {step.verdict}"]
+        else:
+            lines = [self.sentence, about]
+            if cause := self.cause:
+                lines.insert(1, f"{_what(cause)} changed most: {_time(cause.before_ns)} -> {_time(cause.after_ns)}")
         if self.before.busy_ns or self.after.busy_ns:
             busy_ns = self.after.busy_ns - self.before.busy_ns
             lines.append(
-                f"the busiest GPU works {_signed(busy_ns)} and idles {_signed(step.delta_ns - busy_ns)} a step"
+                f"the busiest GPU works {_signed(busy_ns)} and idles {_signed(step.delta_ns - busy_ns)} a {unit}"
             )
-        for promise in self.promises:
-            got = f"a step takes {_percent(step.ratio)}; it {promise.state}"
+        for promise in self.shown_promises:
+            got = f"a {unit} takes {_percent(step.ratio)}; it {promise.state}"
             lines.append(f"{promise.id} {promise.title}: promised {promise.worth}, {got}")
         return lines
 
@@ -227,11 +269,12 @@ class Diff(Differences, Result):
         lines = [fitted(line) for line in self.head()]
         if self.changes:
             lines += ["", self.table(row_limit, width)]
-        else:
+        elif self.nodes and self.is_comparable:
             lines += ["", fitted(f"no node changed by more than {format_share(self.margin)}, as far as can be told")]
         if self.uncertain:
             listed = (f"{_what(each)} {_signed(each.delta_ns)}" for each in self.uncertain[:_MOST_UNCERTAIN])
             lines.append(fitted(f"not certain: {', '.join(listed)}"))
+        lines += [fitted(f"not compared: {what}") for what in self.not_compared]
         lines += [""] + [fitted(f"note: {doubt}") for doubt in self.doubts]
         return "\n".join(lines).rstrip()
 
@@ -248,20 +291,25 @@ class Diff(Differences, Result):
             InvalidArgument: the path has another suffix than .html.
             GpuscopeError: the file cannot be written.
         """
-        text = render(self, self.head()[1].removesuffix(f": {self.verdict}"))  # which stands before it
+        text = render(self, self.sentence.removeprefix(f"{self.verdict}: "))  # which stands before it
         if path is not None:
             write_text(path, text, (".html", ".htm"))
         return text
 
     def markdown(self) -> str:
         """For a comment on a pull request: the verdict, ten rows, the rest folded away; below GitHub's limit."""
-        lines = [f"**{one_line(self.head()[1])}**", ""]
-        lines += [html.escape(one_line(line)) for line in self.head()[2:]]
+        title, *others = self.head()[self.unit == STEP and self.is_comparable :]
+        lines = [f"**{one_line(title)}**", ""]
+        lines += [html.escape(one_line(line)) for line in others]
         shown, folded = self.changes[:_ROWS_OF_MARKDOWN], self.changes[_ROWS_OF_MARKDOWN:]
-        lines += ["", *_rows_of_markdown(shown)] if shown else ["", "No node changed, as far as can be told."]
+        if shown:
+            lines += ["", *_rows_of_markdown(shown, self.unit)]
+        elif self.nodes and self.is_comparable:
+            lines += ["", "No node changed, as far as can be told."]
+        lines += [f"Not compared: {html.escape(one_line(what))}" for what in self.not_compared]
         size = sum(map(len, lines))
         rest = []
-        for row in _rows_of_markdown(folded) if folded else ():
+        for row in _rows_of_markdown(folded, self.unit) if folded else ():
             size += len(row) + 1
             if size > _MOST_MARKDOWN - 2000:
                 break
@@ -273,58 +321,85 @@ class Diff(Differences, Result):
 
 
 _MARKUP = frozenset("&<>|`*_[]~\\")  # what GitHub's Markdown or HTML would read
-_KINDS = {"gpu": "", "host": "host: ", "idle": "idle: ", "step": ""}
+_KINDS = {"gpu": "", "host": "host: ", "idle": "idle: ", "function": "", "step": "", "run": ""}
 
 
 def diff(
     before: Recorded | Iterable[Recorded],
     after: Recorded | Iterable[Recorded],
     *,
-    margin: float = MARGIN,
+    margin: float | None = None,
     findings: bool = True,
 ) -> Diff:
     """Compares recordings of two versions of a program, step by step and node by node.
 
-    A node is a kernel or copy by where it was launched, a region's or operator's own time on the host, or a cause of
-    idle time. The times of a step are means, so that differences add up. Their intervals are Welch's, with as many
-    steps as their first autocorrelation leaves; with three recordings or more on both sides they are of the runs. Of
-    all nodes together, one in twenty comparisons of two equal programs names any as changed (S. Holm, A simple
-    sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6, 1979).
+    A node is a kernel or copy by where it was launched, a region's or operator's own time on the host, a cause of idle
+    time, or a function of the program (in runs, and in steps without GPU work). The times of a step are means, so that
+    differences add up. Their intervals are Welch's, with as many steps as their first autocorrelation leaves; with
+    three recordings or more on both sides they are of the runs. Of all nodes together, one in twenty comparisons of two
+    equal programs names any as changed (`gpuscope.stats.means.holm`).
+
+    Where a recording has no steps, whole runs are compared. Intervals of single runs come from how often neighbouring
+    samples disagree and how calls of a region or kernel differ (`variance_of_samples` and `variance_of_sums` of
+    `gpuscope.stats.means`); they know nothing of how runs differ.
 
     Args:
         before: a recording, a profiler or the path of a ``.gscope`` file, or several.
         after: likewise.
-        margin: the share of a node's own time below which a difference does not count.
+        margin: the share of a node's own time below which a difference does not count; None is 2 %, and 10 % where
+            single runs are compared.
         findings: compare their diagnoses too: which findings are gone, and what was promised for that.
 
     Raises:
         InvalidArgument: `margin` is no fraction, or a side is empty.
-        NotAvailable: the steps of a recording are not known.
+        NotAvailable: a recording keeps totals alone, or no time passed in it.
         GpuscopeError: a file cannot be read.
     """
-    margin = check_fraction("margin", margin)
     sides = [_traces("before", before), _traces("after", after)]
-    costs = _comparable(for_each(lambda side: _costs(*side), [("before", sides[0]), ("after", sides[1])]))
-    found = for_each(_diagnosis, sides) if findings else []
     by_runs = min(map(len, sides)) >= ENOUGH_RUNS
-    steps = [_step_rows(each, by_runs) for each in costs]
-    step = _changes([Node("step", (), "step")], {}, steps[0], steps[1], margin)[0]
-    nodes, was, rows = _aligned(costs, by_runs)
-    changes = _changes(nodes, was, rows[0], rows[1], margin)
-    changes.sort(key=lambda change: -abs(change.delta_ns))
+    found_steps = [_steps(name, side) for name, side in zip(("before", "after"), sides, strict=True)]
+    unit = RUN if any(is_windows(each.source) for side in found_steps for each in side) else STEP
+    replicates = "runs" if by_runs else ONE_RUN if unit == RUN else "steps"
+    usual = ONE_RUN_MARGIN if replicates == ONE_RUN else MARGIN
+    margin = usual if margin is None else check_fraction("margin", margin)
+    given = [list(zip(*side, strict=True)) for side in zip(sides, found_steps, strict=True)]
+    costs = for_each(lambda side: [costs_of(*each, is_run=unit == RUN) for each in side], given)
+    costs = without_waits(_comparable(costs))
+    not_compared: list[str] = []
+    if unit == RUN or not any(each.busy_ns.any() for side in costs for each in side):
+        costs, why = compare_functions(costs)
+        not_compared += [why] if why else []
+    (step,) = changes_of(tables_of_steps(costs, unit, by_runs), margin, replicates)
+    tables = tables_of_nodes(costs, by_runs)
+    changes = changes_of(tables, margin, replicates)
+    matched, shared = shares(tables, (step.before_ns, step.after_ns))
+    if not changes:
+        not_compared.append("what the time is spent on: no kernel, region or function was recorded")
+    if shared < LEAST_SHARED:
+        step, *changes = (replace(change, verdict=NOT_COMPARABLE) for change in (step, *changes))
+    found = for_each(_diagnosis, sides) if findings and shared >= LEAST_SHARED else []
+    changes.sort(key=lambda change: (_rank(change), [-size for size in change.size_ns[_rank(change) != 1 :]]))
     return Diff(
         step=step,
-        changes=tuple(change for change in changes if change.verdict not in ("same", "inconclusive")),
+        changes=tuple(change for change in changes if _rank(change) == 0),
         nodes=tuple(changes),
-        before=_side(sides[0], costs[0]),
-        after=_side(sides[1], costs[1]),
+        before=_side(sides[0], found_steps[0], costs[0]),
+        after=_side(sides[1], found_steps[1], costs[1]),
         unlike=tuple(_unlike(*sides)),
-        matched=_matched(nodes, rows[0], rows[1]),
+        matched=matched,
         margin=margin,
         promises=promises_of(*found) if found else (),
-        replicates="runs" if by_runs else "steps",
-        medians=(MedianStep.of(sides[0][0], costs[0][0].steps), MedianStep.of(sides[1][0], costs[1][0].steps)),
+        replicates=replicates,
+        medians=(_median(sides[0][0], found_steps[0][0]), _median(sides[1][0], found_steps[1][0])),
+        unit=unit,
+        shared=shared,
+        not_compared=tuple(not_compared),
     )
+
+
+def _rank(change: Change) -> int:
+    """What is certain comes first, then what is not, then what is the same or has no verdict."""
+    return {"inconclusive": 1, "same": 2, NOT_COMPARABLE: 2}.get(change.verdict, 0)
 
 
 def _traces(name: str, given: Recorded | Iterable[Recorded]) -> list[Trace]:
@@ -338,11 +413,15 @@ def _traces(name: str, given: Recorded | Iterable[Recorded]) -> list[Trace]:
     return [each.trace if isinstance(each, Analyses) else load(each).trace for each in several]
 
 
-def _costs(name: str, traces: Sequence[Trace]) -> list[Costs]:
+def _steps(name: str, traces: Sequence[Trace]) -> list[Steps]:
     try:
-        return [costs_of(trace) for trace in traces]
+        return [find_steps(trace) for trace in traces]
     except NotAvailable as error:
         raise NotAvailable(f"{name}: {error}") from error
+
+
+def _median(trace: Trace, steps: Steps) -> MedianStep:
+    return MedianStep.of(trace, steady_steps(as_passed(trace, steps))[0])
 
 
 def _comparable(sides: Sequence[Sequence[Costs]]) -> list[list[Costs]]:
@@ -357,147 +436,38 @@ def _diagnosis(traces: Sequence[Trace]) -> Diagnosis:
     return diagnose(traces[0])
 
 
-def _side(traces: Sequence[Trace], costs: Sequence[Costs]) -> Side:
+def _side(traces: Sequence[Trace], steps: Sequence[Steps], costs: Sequence[Costs]) -> Side:
     incomplete = dict.fromkeys(reason for trace in traces for reason in audit(trace).reasons)
-    sources = [each.steps.source for each in costs]
+    sources = [each.source for each in steps]
     return Side(
         program_name(traces[0].info),
         len(traces),
-        sum(len(each.steps) for each in costs),
+        sum(1 if each.is_run else len(each.steps) for each in costs),
         sum(each.left_out for each in costs),
         next(filter(is_windows, sources), sources[0]),
         float(np.mean([each.busy_ns.mean() for each in costs])),
         tuple(incomplete),
+        float(np.mean([each.left_out_ns for each in costs])),
     )
 
 
 def _unlike(*sides: Sequence[Trace]) -> Iterable[str]:
     """A sentence for each fact that is not the same in all recordings."""
     facts = [("GPUs", [[_gpus(trace) for trace in side] for side in sides])]
-    facts += [(what, [[trace.info.get(key, "") for trace in side] for side in sides]) for key, what in _UNLIKE]
+    facts += [(what, [[_fact(trace, key) for trace in side] for side in sides]) for key, what in _UNLIKE]
     for what, values in facts:
         if len(set().union(*values)) > 1:
             before, after = (" and ".join(dict.fromkeys(value or "not" for value in side)) for side in values)
             yield f"{what}: {before} before, {after} after"
 
 
+def _fact(trace: Trace, key: str) -> str:
+    value = trace.info.get(key, "")
+    return _time(int(value)) if key.endswith("_ns") and value.isdecimal() else value
+
+
 def _gpus(trace: Trace) -> str:
     return ", ".join(trace.string(name) for name in trace.devices.name.tolist()) or "none"
-
-
-# -- tables of both sides ---------------------------------------------------------------------------------------------
-Rows = tuple[Array, Array]
-"""Times in ns and counts: (replicates, nodes)."""
-
-
-def _step_rows(costs: Sequence[Costs], by_runs: bool) -> Rows:
-    columns = [each.step_ns[:, None] for each in costs]
-    rows = np.vstack([column.mean(axis=0) for column in columns] if by_runs else columns)
-    return rows, np.zeros_like(rows)
-
-
-def _aligned(costs: Sequence[Sequence[Costs]], by_runs: bool) -> tuple[list[Node], dict[Node, Node], list[Rows]]:
-    """The nodes of both sides, named as they are after; what those were that are named otherwise; their tables."""
-    of_sides = [list(dict.fromkeys(node for run in runs for node in run.nodes)) for runs in costs]
-    paired = pair(*of_sides)
-    nodes = list(dict.fromkeys([*(paired.get(node, node) for node in of_sides[0]), *of_sides[1]]))
-    place = {node: column for column, node in enumerate(nodes)}
-    rows = []
-    for side, runs in enumerate(costs):
-        tables: tuple[list[Array], list[Array]] = ([], [])
-        for run in runs:
-            own = [node if side else paired.get(node, node) for node in run.nodes]
-            columns = np.array([place[node] for node in own], np.int64)
-            for table, values in zip(tables, (run.time_ns, run.count), strict=True):
-                whole = np.zeros((len(values), len(nodes)))
-                whole[:, columns] = values
-                table.append(whole.mean(axis=0, keepdims=True) if by_runs else whole)
-        rows.append((np.vstack(tables[0]), np.vstack(tables[1])))
-    return nodes, {after: before for before, after in paired.items() if before != after}, rows
-
-
-def _matched(nodes: Sequence[Node], before: Rows, after: Rows) -> float:
-    """The smaller share of the two sides, of GPU work where there is any."""
-    times = [side[0].mean(axis=0) for side in (before, after)]
-    kinds = np.array([node.kind for node in nodes])
-    of = kinds == ("gpu" if (kinds == "gpu").any() else "host")
-    both = of & (times[0] > 0) & (times[1] > 0)
-    shares = [float(time[both].sum() / time[of].sum()) for time in times if time[of].sum() > 0]
-    return min(shares, default=1.0)
-
-
-# -- statistics -------------------------------------------------------------------------------------------------------
-def _changes(nodes: Sequence[Node], was: dict[Node, Node], before: Rows, after: Rows, margin: float) -> list[Change]:
-    """Each node with its verdict; those that hardly take time are no part of the family of tests."""
-    means = [side[0].mean(axis=0) for side in (before, after)]
-    counts = [side[1].mean(axis=0) for side in (before, after)]
-    step_ns = max(_a_step(nodes, side) for side in means)
-    least = min(LEAST_STEPS, ENOUGH_RUNS)
-    if min(len(before[0]), len(after[0])) < least:
-        half_ns, chance = np.full(len(nodes), np.inf), np.ones(len(nodes))
-    else:
-        half_ns, chance = welch(before[0], after[0], SURE, _TICK_NS, _groups(nodes, means[0], step_ns))
-        of_all = math.comb(len(before[0]) + len(after[0]), len(before[0]))
-        chance = np.where(_came_or_went(before[0], after[0]), np.minimum(chance, 2 / of_all), chance)
-    tested = np.maximum(means[0], means[1]) >= _WORTH_A_TEST * step_ns
-    sure = np.zeros(len(nodes), bool)
-    sure[tested] = holm(chance[tested], 1 - SURE)
-    found = []
-    for column, node in enumerate(nodes):
-        one, other = float(means[0][column]), float(means[1][column])
-        half, delta = float(half_ns[column]), other - one
-        change = Change(
-            node.kind,
-            node.path,
-            node.name,
-            one,
-            other,
-            (max(delta - half, -one), delta + half),  # no more can go than was there
-            float(counts[0][column]),
-            float(counts[1][column]),
-            "inconclusive",
-            str(was[node]) if node in was else None,
-        )
-        found.append(_judged(change, bool(sure[column]), margin))
-    return found
-
-
-def _came_or_went(before: Array, after: Array) -> NDArray[np.bool_]:
-    """Which are in every row of one side and in none of the other: of all orders of the rows two are like that."""
-    came = (before == 0).all(axis=0) & (after > 0).all(axis=0)
-    went = (before > 0).all(axis=0) & (after == 0).all(axis=0)
-    either: NDArray[np.bool_] = came | went
-    return either
-
-
-def _groups(nodes: Sequence[Node], means: Array, step_ns: float) -> NDArray[np.int64]:
-    """What moves together: the work of GPUs, the time of the host; what hardly counts, and idle time, by itself."""
-    kinds = {"gpu": 0, "host": 1}
-    alone = np.arange(len(kinds), len(kinds) + len(nodes))
-    together = np.array([kinds.get(node.kind, -1) for node in nodes], np.int64)
-    return np.where((together >= 0) & (means >= _WORTH_A_TEST * step_ns), together, alone)
-
-
-def _a_step(nodes: Sequence[Node], means: Array) -> float:
-    """About the time of a step: the most that one kind of node takes."""
-    kinds = np.array([node.kind for node in nodes])
-    return max((float(means[kinds == kind].sum()) for kind in set(kinds)), default=0.0)
-
-
-def _judged(change: Change, sure: bool, margin: float) -> Change:
-    low, high = change.interval_ns
-    most = margin * max(change.before_ns, change.after_ns)
-    if sure and abs(change.delta_ns) > most:
-        verdict = "slower" if change.delta_ns > 0 else "faster"
-        if not change.before_ns or not change.after_ns:
-            verdict = "new" if change.after_ns else "gone"
-        elif abs(change.more_often_ns) > abs(change.slower_ns):
-            verdict = "more often" if change.delta_ns > 0 else "less often"
-        if change.kind == "idle" and verdict in ("slower", "faster"):
-            verdict = "more" if change.delta_ns > 0 else "less"
-    else:
-        verdict = "same" if -most <= low and high <= most else "inconclusive"
-    return Change(**{**vars(change), "verdict": verdict})
 
 
 # -- text -------------------------------------------------------------------------------------------------------------
@@ -516,7 +486,7 @@ def _percent(ratio: float) -> str:
 
 
 def _what(change: Change) -> str:
-    return _KINDS[change.kind] + "/".join((*change.path, change.name))
+    return _KINDS[change.kind] + change.label
 
 
 def _calls(change: Change) -> str:
@@ -530,10 +500,10 @@ def _padded(lines: Sequence[str]) -> list[str]:
     return [line.ljust(width) for line in lines]
 
 
-def _rows_of_markdown(changes: Sequence[Change]) -> list[str]:
-    lines = ["| a step | | before | after | calls | what |", "|---:|---|---:|---:|---:|---|"]
+def _rows_of_markdown(changes: Sequence[Change], unit: str) -> list[str]:
+    lines = [f"| a {unit} | | before | after | calls | what |", "|---:|---|---:|---:|---:|---|"]
     for change in changes:
-        name = shorten(one_line("/".join((*change.path, change.name))), 200)
+        name = shorten(one_line(change.label), 200)
         name = (
             html.escape(name).replace("|", "&#124;").replace("`", "&#96;").replace("*", "&#42;").replace("_", "&#95;")
         )

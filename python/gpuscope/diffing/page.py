@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -11,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from gpuscope.diagnosis.breakdown import StepBreakdown, break_down
-from gpuscope.diagnosis.steps import Steps
-from gpuscope.diffing.changes import Change, Differences, MedianStep, Promise
+from gpuscope.diagnosis.steps import WHOLE_RUN, Steps
+from gpuscope.diffing.changes import NOT_COMPARABLE, RUN, STEP, Change, Differences, MedianStep, Promise
 from gpuscope.exporters.page.report_events import TICK_NS, Group, Lanes, Stretch, columns_of
 from gpuscope.exporters.page.report_names import Names, brief_name
 from gpuscope.page.markup import file_of_page, filled, island, page_of, share_text, shown, table, time_text
 from gpuscope.page.planes import encode
+from gpuscope.text import shorten
 
 SCRIPTS = (
     *("units.js", "elements.js", "data.js", "theme.js", "axis.js", "lanes.js", "pen.js", "model.js"),
@@ -31,12 +33,17 @@ _HEADINGS = {
     "tables": "Tables",
     "conditions": "Conditions",
 }
-_FAMILIES = {"gpu": "GPU work", "idle": "GPU idle", "host": "Host"}
+_FAMILIES = {"function": "Functions", "gpu": "GPU work", "idle": "GPU idle", "host": "Host"}
 _KINDS = ("regions", "stream", "idle", "calls", "samples", "functions")  # of lanes, from above
-_VERDICTS = ("slower", "faster", "more", "less", "more often", "less often", "new", "gone", "inconclusive", "same")
+_VERDICTS = (
+    *("slower", "faster", "more", "less", "more often", "less often", "new", "gone", "inconclusive", "same"),
+    NOT_COMPARABLE,
+)
 _PLAIN_ROWS = 50  # of the table for print and for readers without JavaScript
 _MOST_NODES = 4_000  # of the tree; those that take less are left out of it, and are in the tables
 _MOST_ROWS = 20_000
+_MOST_UNCERTAIN = 4
+_LONGEST_LABEL = 60
 
 
 def render(found: Differences, sentence: str) -> str:
@@ -47,7 +54,7 @@ def render(found: Differences, sentence: str) -> str:
     facts, texts = encode(columns)
     sections = {
         "overview": _overview(found),
-        "tree": _tree_section() if found.nodes else "",
+        "tree": _tree_section() if found.nodes and found.is_comparable else "",
         "timeline": _timeline_section(found) if timeline["groups"] else "",
         "tables": _tables(found, rows),
         "conditions": _conditions(found),
@@ -63,16 +70,19 @@ def render(found: Differences, sentence: str) -> str:
         "steps": None,
         "series": [],
         "has_gpu": True,
+        "unit": found.unit,
         "things": names.to_dict(),
         "strings": names.strings,
     }
-    program = found.after.program or found.before.program
+    program = " and ".join(filter(None, dict.fromkeys((found.before.program, found.after.program))))
     parts = {
         "title": shown(f"{program}: before and after"[:300] if program else "Before and after"),
         "verdict": shown(found.verdict),
         "sentence": shown(sentence),
-        "navigation": "".join(f'<a href="#/{name}">{_HEADINGS[name]}</a>' for name, text in sections.items() if text),
-        "sections": "".join(_section(name, text) for name, text in sections.items() if text),
+        "navigation": "".join(
+            f'<a href="#/{name}">{_heading(name, found.unit)}</a>' for name, text in sections.items() if text
+        ),
+        "sections": "".join(_section(name, text, found.unit) for name, text in sections.items() if text),
         "data": island(data),
         "columns": "".join(
             f'<script type="text/plain" id="column-{name}">{text}</script>' for name, text in texts.items()
@@ -83,8 +93,12 @@ def render(found: Differences, sentence: str) -> str:
     )
 
 
-def _section(name: str, text: str) -> str:
-    heading = f'<h2 id="{name}-title">{_HEADINGS[name]}</h2>'
+def _heading(name: str, unit: str) -> str:
+    return "Two runs" if name == "timeline" and unit == RUN else _HEADINGS[name]
+
+
+def _section(name: str, text: str, unit: str) -> str:
+    heading = f'<h2 id="{name}-title">{_heading(name, unit)}</h2>'
     return f'<section id="{name}" aria-labelledby="{name}-title">{heading}{text}</section>'
 
 
@@ -92,23 +106,34 @@ def _section(name: str, text: str) -> str:
 
 
 def _overview(found: Differences) -> str:
-    step, busy = found.step, (found.before.busy_ns, found.after.busy_ns)
+    step, busy, unit = found.step, (found.before.busy_ns, found.after.busy_ns), found.unit
     low, high = step.interval_ns
-    around = f"95 %: {_signed(low)} to {_signed(high)}" if math.isfinite(high - low) else "too few steps to be sure"
-    figures = [
-        ("a step takes", _signed(step.delta_ns), f"{time_text(step.before_ns)} to {time_text(step.after_ns)}; {around}")
-    ]
+    around = f"95 %: {_signed(low)} to {_signed(high)}" if math.isfinite(high - low) else f"too few {unit}s to be sure"
+    if unit == RUN and found.replicates != "runs":
+        around = f"{step.times}, one run each" if found.before.runs == found.after.runs == 1 else step.times
+    times = (time_text(step.before_ns), time_text(step.after_ns))
+    figures = [(f"a {unit} takes", _signed(step.delta_ns), f"{times[0]} to {times[1]}; {around}")]
+    if not found.is_comparable:
+        busy = (0.0, 0.0)
+        figures = [(f"a {unit} before", times[0], shown(found.before.program))]
+        figures.append((f"a {unit} after", times[1], shown(found.after.program)))
+    if (cause := found.cause) and unit == RUN:
+        both = f"{time_text(cause.before_ns)} to {time_text(cause.after_ns)}"
+        figures.append(("changed most", shown(shorten(cause.label, _LONGEST_LABEL)), both))
     if any(busy):
         idle = (step.before_ns - busy[0], step.after_ns - busy[1])
         figures.append(
             ("the busiest GPU works", _signed(busy[1] - busy[0]), f"{time_text(busy[0])} to {time_text(busy[1])}")
         )
         figures.append(("and idles", _signed(idle[1] - idle[0]), f"{time_text(idle[0])} to {time_text(idle[1])}"))
-    figures.append(("nodes that changed", f"{len(found.changes):,}", f"of {len(found.nodes):,}"))
-    figures.append(("time of what both have", share_text(found.matched), "of the side that has less of it"))
+    if found.is_comparable:
+        figures.append(("nodes that changed", f"{len(found.changes):,}", f"of {len(found.nodes):,}"))
+        figures.append(("time of what both have", share_text(found.matched), "of the side that has less of it"))
+    else:
+        figures.append(("time of what both have", share_text(found.shared), "half is the least for a comparison"))
     text = "".join(f"<div class='figure'><dt>{a}</dt><dd><b>{b}</b><span>{c}</span></dd></div>" for a, b, c in figures)
     parts = [f'<dl class="figures">{text}</dl>']
-    if found.promises:
+    if found.shown_promises:
         rows = [
             (
                 f"<code>{shown(promise.id)}</code> {shown(promise.title)}",
@@ -116,11 +141,13 @@ def _overview(found: Differences) -> str:
                 f"{shown(_percent(step))}",
                 promise.state,
             )
-            for promise in found.promises
+            for promise in found.shown_promises
         ]
-        header = ("finding before", "saving that was promised", "a step takes", "the finding")
+        header = ("finding before", "saving that was promised", f"a {unit} takes", "the finding")
         parts.append(table(header, rows, caption="What was promised, and what was got", numbers=(1, 2)))
-    doubts = "".join(f"<li>{shown(doubt)}</li>" for doubt in found.doubts)
+    uncertain = [f"not certain: {each.label} {_signed(each.delta_ns)}" for each in found.uncertain[:_MOST_UNCERTAIN]]
+    unknown = [f"not compared: {what}" for what in found.not_compared]
+    doubts = "".join(f"<li>{shown(doubt)}</li>" for doubt in (*uncertain, *unknown, *found.doubts))
     if doubts:
         parts.append(f'<div class="notice" role="note">Before believing it:<ul class="notes">{doubts}</ul></div>')
     return "".join(parts)
@@ -138,8 +165,10 @@ def _conditions(found: Differences) -> str:
     for what, values in (
         ("program", [side.program for side in sides]),
         ("recordings", [f"{side.runs:,}" for side in sides]),
-        ("steps looked at", [f"{side.steps:,}" for side in sides]),
-        ("steps left out, as they start up or are cut", [f"{side.left_out:,}" for side in sides]),
+        *(
+            ("steps looked at", [f"{side.steps:,}" for side in sides]),
+            ("steps left out, as they start up or are cut", [f"{side.left_out:,}" for side in sides]),
+        )[: 2 * (found.unit == STEP)],
         ("steps are", [side.source for side in sides]),
         ("audit", ["; ".join(side.incomplete) or "complete" for side in sides]),
     ):
@@ -148,11 +177,12 @@ def _conditions(found: Differences) -> str:
     unlike = "".join(f"<li>{shown(sentence)}</li>" for sentence in found.unlike)
     same = "GPUs, driver, CUPTI, host and the way of recording were the same on both sides."
     text += f'<p>Not the same of both:</p><ul class="notes">{unlike}</ul>' if unlike else f"<p>{same}</p>"
-    how = "recordings" if found.replicates == "runs" else "steps"
+    how = {"runs": "recordings", "steps": "steps"}.get(found.replicates, found.replicates)
     return text + (
-        f'<p class="hint">Times are means a step. Intervals come from how {how} differ. A node counts as changed when '
-        f"it differs by more than {share_text(found.margin)} of its own time, and surely: of two recordings of one "
-        "program, one comparison in twenty names anything at all.</p>"
+        f'<p class="hint">Times are means a {found.unit}. Intervals come from how {how} differ. A node counts as '
+        f"changed when it differs by more than {share_text(found.margin)} of its own time, and surely: of two "
+        "recordings of one program, one comparison in twenty names anything at all. Functions and regions are two "
+        "views of the same time.</p>"
     )
 
 
@@ -168,6 +198,8 @@ def _percent(change: Change) -> str:
 
 
 def _spelled(change: Change) -> str:
+    if change.kind == "function":
+        return change.label
     return f"{change.name} in {' / '.join(change.path)}" if change.path else change.name
 
 
@@ -180,7 +212,7 @@ def _rows(nodes: Sequence[Change], names: Names, lights: dict[str, set[int]]) ->
         "before": [_whole(change.before_ns) for change in nodes],
         "after": [_whole(change.after_ns) for change in nodes],
         "delta": [_whole(change.delta_ns) for change in nodes],
-        "size": [_whole(abs(change.delta_ns)) for change in nodes],
+        "size": list(range(len(nodes), 0, -1)),  # certain ones first
         "ratio": [round(change.ratio - 1, 6) if math.isfinite(change.ratio) else None for change in nodes],
         "low": [_whole(change.interval_ns[0]) for change in nodes],
         "high": [_whole(change.interval_ns[1]) for change in nodes],
@@ -229,7 +261,7 @@ def _plain_table(found: Differences) -> str:
         )
         for change in chosen
     ]
-    header = ("node", "kind", "a step", "", "", "before", "after")
+    header = ("node", "kind", f"a {found.unit}", "", "", "before", "after")
     what = "What changed" if found.changes else "Nothing changed surely; the largest differences"
     return table(header, cells, caption=what, numbers=(2, 3, 5, 6))
 
@@ -255,32 +287,32 @@ def _tree(nodes: Sequence[Change], names: Names) -> dict[str, Any]:
         name: [] for name in ("parent", "name", "kind", "before", "after", "larger", "row", "count")
     }
     places: dict[tuple[str, ...], int] = {}
+    views = "functions, host" if any(change.kind == "function" for change in nodes) else "host"
 
     def add(way: tuple[str, ...], kind: str) -> int:
-        parent = -1
-        for depth in range(len(way) + 1):
-            above = way[:depth]
-            if above not in places:
-                places[above] = len(columns["parent"])
-                name = above[-1] if above else "host and GPUs, added up"
-                what = kind if depth == len(way) else "region" if depth > 1 else "kind"
-                values = (parent, names.id(name), names.id(what), 0, 0, 0, -1, 0)
-                for column, value in zip(columns.values(), values, strict=True):
-                    column.append(value)
-            parent = places[above]
+        depth = next(depth for depth in range(len(way), -1, -1) if way[:depth] in places or depth == 0)
+        parent = places.get(way[:depth], -1)
+        for deeper in range(depth + (parent >= 0), len(way) + 1):
+            places[way[:deeper]] = len(columns["parent"])
+            name = way[deeper - 1] if deeper else f"{views} and GPUs, added up"
+            what = kind if deeper == len(way) else "region" if deeper > 1 else "kind"
+            values = (parent, names.id(name), names.id(what), 0, 0, 0, -1, 0)
+            for column, value in zip(columns.values(), values, strict=True):
+                column.append(value)
+            parent = places[way[:deeper]]
         return parent
 
     add((), "step")
     for row in largest[:_MOST_NODES]:
         change = nodes[row]
-        way = (_FAMILIES[change.kind], *change.path, change.name)
-        at = add(way, change.kind)
+        at = add((_FAMILIES[change.kind], *change.path, change.name), change.kind)
         columns["row"][at] = row if row < _MOST_ROWS else -1
         times = (change.before_ns, change.after_ns, max(change.before_ns, change.after_ns))
-        while at >= 0:
-            for name, value in zip(("before", "after", "larger"), times, strict=True):
-                columns[name][at] += round(value)
-            at = columns["parent"][at]
+        for name, value in zip(("before", "after", "larger"), times, strict=True):
+            columns[name][at] += round(value)
+    for at in range(len(columns["parent"]) - 1, 0, -1):  # children stand behind their parents
+        for name in ("before", "after", "larger"):
+            columns[name][columns["parent"][at]] += columns[name][at]
     return {**columns, "parent": np.diff(columns["parent"], prepend=0)}
 
 
@@ -288,11 +320,12 @@ def _tree(nodes: Sequence[Change], names: Names) -> dict[str, Any]:
 
 
 def _timeline_section(found: Differences) -> str:
-    which = [
-        f"step {step.number + 1:,} of {len(step.steps):,} {side} ({time_text(step.steps.durations_ns[step.number])})"
-        for step, side in zip(found.medians, ("before", "after"), strict=True)
-    ]
-    text = f"The median step of each side, from its start on: {' and '.join(which)}."
+    which = []
+    for step, side in zip(found.medians, ("before", "after"), strict=True):
+        number = "the run" if step.steps.source == WHOLE_RUN else f"step {step.number + 1:,} of {len(step.steps):,}"
+        which.append(f"{number} {side} ({time_text(step.steps.durations_ns[step.number])})")
+    what = "The median step of each side" if found.unit == STEP else "Both sides"
+    text = f"{what}, from the start on: {' and '.join(which)}."
     return f'<p class="hint">{shown(text)}</p>' + file_of_page("timeline.html")
 
 
@@ -319,6 +352,9 @@ def _two_steps(found: Differences, names: Names) -> tuple[dict[str, Any], dict[s
             lights[short].add(own.id(brief_name(full)))
     for change in found.nodes[:_MOST_ROWS]:
         lights[change.name].add(names.id(change.name))
+        for where in (change.where_before, change.where_after):
+            if where is not None and where.file:
+                lights[change.name].add(names.id(f"{change.name} ({os.path.basename(where.file)})"))
     groups.sort(key=lambda each: each[:3])
     columns, made, firsts = columns_of(stretches, [(at, group) for *_, at, group in groups])
     span = max((stretch.end - stretch.start for stretch in stretches), default=1)

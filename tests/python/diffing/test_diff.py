@@ -138,6 +138,25 @@ def test_noise_of_many_nodes_names_none() -> None:
     assert named <= 2
 
 
+def test_a_dominant_change_is_not_hidden_by_many_small_nodes() -> None:
+    """Of 300 equal parts of the level, none would let six noisy steps show a quarter more."""
+    small = {f"kernel_{chr(97 + number // 26)}{chr(97 + number % 26)}": 0.005 * MS for number in range(300)}
+    found = gs.diff(
+        version({"gemm": 4 * MS, **small}, seed=1, steps=10, noise=0.1),
+        version({"gemm": 5.4 * MS, **small}, seed=2, steps=10, noise=0.1),
+    )
+    assert found.changes[0].name == "gemm"
+    assert "gemm" not in {node.name for node in found.uncertain}
+
+
+def test_what_hardly_takes_time_is_not_named_and_its_interval_does_not_leave_out_zero() -> None:
+    before, after = ({"gemm": 4 * MS, "tiny": ns} for ns in (500.0, 1000.0))
+    found = gs.diff(version(before, seed=1, noise=0.001), version(after, seed=2, noise=0.001))
+    (tiny,) = (node for node in found.nodes if node.name == "tiny")
+    assert tiny.verdict == "inconclusive"
+    assert tiny.interval_ns[0] <= 0 <= tiny.interval_ns[1]
+
+
 def test_slow_drift_is_no_change() -> None:
     """Ten steps of a phase are ten looks at one state and not ten states."""
 

@@ -12,7 +12,7 @@ import pytest
 import gpuscope as gs
 from fakes.browser import opener
 from fakes.loops import Loop
-from fakes.versions import version
+from fakes.versions import program, version
 from gpuscope.errors import InvalidArgument
 from gpuscope.recording import Recording
 
@@ -262,15 +262,66 @@ def test_keys_go_to_sections_and_search(show, found):
         assert page.evaluate("document.activeElement.id") == "find"
 
 
+def run_of(**functions):
+    return program(functions, rounds=20, noise=0)
+
+
+def test_runs_have_their_verdict_cause_and_samples_and_no_scroll_box(show):
+    diff = gs.diff(run_of(parse=200, clean=600), run_of(parse=200, clean=40))
+    with show(diff, width=1280) as page:
+        assert page.inner_text("#verdict b") == "faster"
+        assert page.inner_text("#verdict span") == diff.sentence == "3.3 times faster: 800 ms -> 240 ms"
+        assert "clean (etl.py:20)" in page.inner_text("#overview")
+        assert "Two runs" in page.inner_text("#timeline")
+        assert "the run before (800 ms) and the run after (240 ms)" in page.inner_text("#timeline")
+        page.fill("#find", "clean (etl.py)")
+        assert page.inner_text("#found") != "0 found"
+        assert page.locator("[data-row]").first.inner_text().startswith("clean (etl.py:20)")
+        assert page.evaluate(SCROLL_BOXES) == []
+
+
+SCROLL_BOXES = """() => [...document.querySelectorAll("main *")].filter((each) => {
+  const scrolls = /auto|scroll/.test(getComputedStyle(each).overflowY);
+  return scrolls && each.scrollHeight > each.clientHeight + 1;
+}).map((each) => each.id)"""
+
+
+def test_a_long_table_has_no_scroll_box_on_a_wide_page(show):
+    names = [f"kernel_{chr(97 + n // 20)}{chr(97 + n % 20)}" for n in range(120)]
+    diff = gs.diff(version(dict.fromkeys(names, 0.1 * MS), steps=8), version(dict.fromkeys(names, 0.2 * MS), steps=8))
+    with show(diff, width=1280) as page:
+        assert page.evaluate(SCROLL_BOXES) == []
+
+
+def test_what_is_not_comparable_is_grey_and_has_no_verdict(show):
+    diff = gs.diff(run_of(parse=200, clean=600), run_of(sieve=400))
+    with show(diff) as page:
+        assert page.inner_text("#verdict b") == "not comparable"
+        grey, faint = (
+            page.evaluate(f"getComputedStyle(document.querySelector('{each}')).{style}")
+            for each, style in (("#verdict b", "backgroundColor"), (".figure span", "color"))
+        )
+        assert grey == faint
+        assert page.locator("#tree").count() == 0
+        assert "faster" not in page.inner_text("main")
+
+
+def test_what_was_not_compared_is_told(show):
+    diff = gs.diff(nested(500, 100), nested(500, 400))
+    with show(diff) as page:
+        assert "not compared: functions: the recording before has no samples" in page.inner_text("#overview")
+
+
 @pytest.mark.parametrize(
     "sides",
     [
         lambda: (version(KERNELS, seed=1), version(KERNELS, seed=2)),
         lambda: (version(KERNELS, steps=1), version(SLOWER, steps=1)),
         lambda: (version(KERNELS), version({"other": 1 * MS})),
+        lambda: (run_of(parse=200), run_of(sieve=100)),
         lambda: ([version(KERNELS, seed=seed) for seed in range(3)], [version(SLOWER, seed=seed) for seed in range(3)]),
     ],
-    ids=["equals", "one step", "two programs", "runs"],
+    ids=["equals", "one step", "two programs", "not comparable", "runs"],
 )
 def test_it_opens_without_a_complaint(show, sides):
     diff = gs.diff(*sides())
