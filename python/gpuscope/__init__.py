@@ -17,6 +17,6 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    from gpuscope.late_imports import modules_of_stub
+    from gpuscope.late_imports import public_names
 
-    return sorted({*globals(), *modules_of_stub(__name__)})
+    return public_names(__name__)

@@ -9,13 +9,20 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Coroutine
-from typing import TypeVar, cast
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Literal, TypeVar, cast
 
 from gpuscope.errors import InvalidArgument
 from gpuscope.text import brief
 
 T = TypeVar("T")
+
+# The fixed values of arguments: here those that the command line or pytest accepts too.
+Mode = Literal["full", "ring", "aggregate"]
+Graphs = Literal["node", "launch"]
+Quantity = Literal["kernel", "span", "stream", "launch", "wall"]
+BackendName = Literal["torch", "cupy", "numpy"]
+FloatType = Literal["float32", "float64"]
 
 # Functions whose call only makes an object, how that is known, and what runs it.
 _SUSPENDED = (
@@ -54,6 +61,12 @@ def type_of_option(parse: Callable[[str], T]) -> Callable[[str], T]:
             raise ArgumentTypeError(str(error)) from None
 
     return parse_option
+
+
+def check_choice(name: str, value: object, accepted: Sequence[object]) -> None:
+    """Raises InvalidArgument unless the argument is one of the values, as those of a ``Literal``."""
+    if not any(value is one or (isinstance(value, str) and value == one) for one in accepted):
+        raise InvalidArgument(f"{name} is {brief(value)}; accepted are {', '.join(map(repr, accepted))}")
 
 
 def check_fraction(name: str, value: object) -> float:

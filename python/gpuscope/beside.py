@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakSet
+from weakref import ref
 
 from gpuscope.errors import NotAvailable
 
@@ -35,7 +35,7 @@ else:
             return value
 
 
-_locks: WeakSet[threading.RLock] = WeakSet()
+_locks: set[ref[threading.RLock]] = set()
 
 
 def shared_lock() -> threading.RLock:
@@ -44,12 +44,14 @@ def shared_lock() -> threading.RLock:
     Another thread that holds it exists in the parent only, and would never release it in the child.
     """
     lock = threading.RLock()
-    _locks.add(lock)
+    _locks.add(ref(lock, _locks.discard))
     return lock
 
 
 def _free_locks() -> None:
-    for lock in _locks:
+    for known in tuple(_locks):
+        if (lock := known()) is None:
+            continue
         if lock.acquire(blocking=False):
             lock.release()
         else:
@@ -59,14 +61,14 @@ def _free_locks() -> None:
 os.register_at_fork(after_in_child=_free_locks)
 
 
-def start_thread(thread: threading.Thread, what: str) -> None:
-    """Starts a thread.
+def start_thread(start: Callable[[], object], what: str) -> None:
+    """Calls what starts a thread.
 
     Raises:
         NotAvailable: the system gives this process no further thread; `what` is not available without it.
     """
     try:
-        thread.start()
+        start()
     except RuntimeError as error:
         raise NotAvailable(
             f"{what} is not available: the system gives this process no further thread; raise the limit of processes "

@@ -83,3 +83,7 @@ class GpuscopeWarning(UserWarning):
     @shown
     def __str__(self) -> str:
         return super().__str__()
+
+
+def __dir__() -> list[str]:
+    return [name for name, value in globals().items() if isinstance(value, type)]

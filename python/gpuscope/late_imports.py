@@ -24,12 +24,17 @@ def modules_of_stub(package: str) -> dict[str, str]:
     return {name: module for _, module, _, _, _, name in lines}
 
 
+def public_names(package: str) -> list[str]:
+    """The names of a package's stub that are neither modules nor private: its ``__all__``, and what ``dir`` lists."""
+    modules = modules_of_stub(package)
+    return sorted(name for name in modules if modules[name] != package and (name[0] != "_" or name.endswith("__")))
+
+
 def import_of_stub(package: str, name: str) -> object:
     """``__getattr__`` of a package whose stub says from where its names are imported: each is when it is first used."""
     modules = modules_of_stub(package)
     if name == "__all__":
-        private = [listed for listed in modules if listed.startswith("_") and not listed.endswith("__")]
-        return sorted(listed for listed in modules if modules[listed] != package and listed not in private)
+        return public_names(package)
     if name not in modules:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
     if modules[name] == package:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from gpuscope import _core
     from gpuscope.analysis import Audit, Averages, Events, Modules, Samples, Tree
+    from gpuscope.analysis.call_tree import StackMetric
     from gpuscope.counters import SampledCounters
     from gpuscope.diagnosis import Diagnosis, EnergyReport, Roofline, StepBreakdown
     from gpuscope.exporters.sql import SqlResult
@@ -183,13 +184,14 @@ class Analyses(ABC):
 
         export_perfetto(self.trace.store, path)
 
-    def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
+    def export_stacks(self, path: str | os.PathLike[str], metric: StackMetric = "self_cpu_time_total") -> None:
         """Writes one line a call path, ``outer;inner;kernel 123``, for flame graphs; its own time, in us.
 
         Args:
             path: where to.
-            metric: ``self_cpu_time_total`` for regions and driver calls, ``self_device_time_total`` (or
-                ``self_cuda_time_total``) for kernels and copies.
+            metric: ``self_cpu_time_total`` for regions, driver calls and the functions of Python that samples found in
+                and around them; ``self_device_time_total`` (or ``self_cuda_time_total``) for kernels and copies. A
+                recording without GPU work has the former written, with a warning.
 
         Raises:
             InvalidArgument: the metric is another.
@@ -205,6 +207,7 @@ class Analyses(ABC):
     def export_speedscope(self, path: str | os.PathLike[str]) -> None:
         """Writes a ``.json`` file for https://www.speedscope.app: a profile for each thread and each stream.
 
+        Python samples have a profile of their own for each thread.
         Of recordings that would take more than 450 MB of text, the first events of each are written; speedscope's title
         then says so.
 
@@ -218,6 +221,8 @@ class Analyses(ABC):
 
     def export_pprof(self, path: str | os.PathLike[str]) -> None:
         """Writes the call tree for ``go tool pprof`` and Grafana: counts, CPU and GPU time of each call path, in ns.
+
+        Lines of Python that samples found are in it, under the regions that they ran in.
 
         Raises:
             InvalidArgument: the suffix is neither ``.pb.gz`` nor ``.pprof``.

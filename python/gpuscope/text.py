@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import re
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import ParamSpec
 
 Arguments = ParamSpec("Arguments")
@@ -102,6 +104,48 @@ def shorten(text: str, columns: int, ellipsis: str = "") -> str:
     while tail and not _columns(tail[0]):  # a mark whose letter is cut off would stand on the ellipsis
         tail = tail[1:]
     return _taken(text, room - columns_of(tail)) + ellipsis + tail
+
+
+def shorten_apart(texts: Iterable[str], columns: int, ellipsis: str = "") -> dict[str, str]:
+    """`shorten` for each of several texts. Those that would look alike show the place where they begin to differ."""
+    ellipsis = ellipsis or for_output("…")
+    short = {text: shorten(text, columns, ellipsis) for text in texts}
+    waiting = [(list(short), -1)]  # with where they were known to differ
+    while waiting:
+        together, before = waiting.pop()
+        alike: dict[str, list[str]] = {}
+        for text in together:
+            alike.setdefault(short[text], []).append(text)
+        for group in alike.values():
+            at = sum(1 for _ in itertools.takewhile(lambda each: len(set(each)) == 1, zip(*group, strict=False)))
+            if len(group) > 1 and at > before:
+                short |= {text: _around(text, at, columns, ellipsis) for text in group}
+                waiting.append((group, at))
+    return short
+
+
+def _around(text: str, at: int, columns: int, ellipsis: str) -> str:
+    """The beginning of a text, and what is around one of its characters."""
+    room = max(0, columns - 2 * len(ellipsis))
+    head = _taken(text, room // 3)
+    rest = text[max(len(head), at - room // 6) :]
+    if columns_of(rest) <= columns - columns_of(head) - len(ellipsis):  # all that follows has room
+        return shorten(f"{head}{ellipsis}{rest}", columns, ellipsis)
+    return f"{head}{ellipsis}{_taken(rest, room - columns_of(head))}{ellipsis}"[:columns]
+
+
+def file_names(paths: Iterable[str]) -> dict[str, str]:
+    """Each file's name, with the folders that tell it from the others; __init__.py and __main__.py always with one."""
+    parts = {path: path.replace("\\", "/").split("/") for path in paths}
+    taken = {path: min(len(part), 1 + (part[-1] in ("__init__.py", "__main__.py"))) for path, part in parts.items()}
+    while True:
+        names = {path: "/".join(part[-taken[path] :]) for path, part in parts.items()}
+        counts = Counter(names.values())
+        alike = [path for path, name in names.items() if counts[name] > 1 and taken[path] < len(parts[path])]
+        if not alike:
+            return names
+        for path in alike:
+            taken[path] += 1
 
 
 def wrapped(text: str, columns: int, indent: int = 0, *, whole_words: bool = False) -> list[str]:

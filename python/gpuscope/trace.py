@@ -70,6 +70,15 @@ def program_name(info: Mapping[str, str]) -> str:
     return script or shorten(_LAUNCHER.sub("", " ".join(line.split())), 60)
 
 
+def thread_name(trace: Trace, row: int) -> str:
+    """What a row of ``threads`` is called: the name that it has in Python or of the system, else its number."""
+    system_id = int(trace.threads.system_id[row])
+    if system_id == number_of(trace.info, "process.id"):
+        return "main thread"
+    name = trace.string(int(trace.threads.name[row])) or trace.info.get(f"thread_name.{system_id}")
+    return name or f"thread {system_id}"
+
+
 class Table:
     """One table: its columns are read-only arrays that share the recording's memory and keep it alive.
 

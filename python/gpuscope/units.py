@@ -7,17 +7,19 @@ import math
 import re
 import time
 from collections.abc import Sequence
+from typing import Literal
 
 from gpuscope.errors import InvalidArgument
 from gpuscope.text import brief, columns_of, one_line, padded
 
+TimeUnit = Literal["s", "ms", "us"]
 US_PER_S = 1e6
 US_PER_MS = 1e3
 
 _BINARY = ("KiB", "MiB", "GiB", "TiB")
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _PARSED_SECONDS = {"min": 60.0, "ms": 1e-3, "us": 1e-6, "s": 1.0}
-_PARSED_BYTES = {"": 1, "B": 1} | {
+_PARSED_BYTES = {"B": 1} | {
     f"{prefix}{suffix}": base ** (power + 1)
     for power, prefix in enumerate("KMGT")
     for suffix, base in (("B", 1000), ("IB", 1024))
@@ -66,7 +68,7 @@ def format_date(time_ns: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ns / 1e9)) if time_ns >= _YEAR_2000_NS else ""
 
 
-def format_time(time_us: float, unit: str | None = None) -> str:
+def format_time(time_us: float, unit: TimeUnit | None = None) -> str:
     """A time as torch.profiler's tables write it, "1.234ms".
 
     Args:
@@ -162,7 +164,7 @@ def first_line(text: str | BaseException) -> str:
 
 
 def parse_bytes(argument: str, value: int | str, minimum: int = 1) -> int:
-    """Reads a number of bytes: an integer, or text such as ``512MB`` (10**6 bytes each) or ``1.5 GiB`` (2**30).
+    """Reads a size: an integer of bytes, or text with its unit, as ``512MB`` (10**6 bytes each) or ``1.5 GiB`` (2**30).
 
     Args:
         argument: the name that an error message gives the value.
@@ -181,23 +183,23 @@ def parse_bytes(argument: str, value: int | str, minimum: int = 1) -> int:
         size = int(value.__index__())
     if size is None or not minimum <= size <= _MOST_BYTES:
         raise InvalidArgument(
-            f"{argument} is {brief(value)}; accepted are bytes as an integer or text like '512MB' or '1GiB', "
+            f"{argument} is {brief(value)}; accepted are text with a unit, as '512MB' or '1GiB', and an int of bytes, "
             f"at least {minimum} and below 8 EiB"
         )
     return int(size)
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds above 0 from ``2s``, ``500ms``, ``1min`` or ``2``.
+    """Seconds above 0 from text with its unit: ``2s``, ``500ms``, ``100us`` or ``1min``.
 
     Raises:
         InvalidArgument: it is no such time.
     """
     stripped = text.strip()
     unit = next((unit for unit in _PARSED_SECONDS if stripped.endswith(unit)), "")
-    value = _number(stripped.removesuffix(unit)) * _PARSED_SECONDS[unit or "s"]
+    value = _number(stripped.removesuffix(unit)) * _PARSED_SECONDS.get(unit, math.nan)
     if not 0 < value < math.inf:
-        raise InvalidArgument(f"{brief(text)} is not a time above 0, as 2s, 500ms or 1min")
+        raise InvalidArgument(f"{brief(text)} is not a time above 0 with its unit, as 5ms, 2s or 1min")
     return value
 
 

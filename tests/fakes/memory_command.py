@@ -77,8 +77,8 @@ class Refusals:
         print("reports end", file=sys.stderr)
 
 
-def record_memory_history(*, max_entries, stacks):
-    print(f"history of {max_entries} stacks {stacks}", file=sys.stderr)
+def record_memory_history(*, max_entries, stacks, numpy):
+    print(f"history of {max_entries} stacks {stacks} numpy {numpy}", file=sys.stderr)
     return History(max_entries, stacks)
 
 

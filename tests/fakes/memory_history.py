@@ -26,7 +26,8 @@ class FakeHistory:
     def put_in(self, monkeypatch):
         for name in ("running", "record_memory_history", "history_events"):
             monkeypatch.setattr(history, name, getattr(self, name))
-        monkeypatch.setattr(_core, "memory_history", lambda: {"recorded": len(self.rows)}, raising=False)
+        state = {"recording": True, "resident_bytes": 0}
+        monkeypatch.setattr(_core, "memory_history", lambda: {**state, "recorded": len(self.rows)}, raising=False)
         return self
 
     def running(self):

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 
 from fakes.gscope import NONE, make_store
+from fakes.loops import Loop
 from gpuscope.recording import Recording
 
 START = 1_700_000_000_000_000_000
 LAUNCH_NS = 2_000
 INFO = {"session.mode": "full", "session.tier": "cupti", "process.id": "1", "process.argv": "python train.py"}
+
+SAMPLED = {"samples.interval_ns": "1000000"}
 
 
 def version(
@@ -102,3 +105,35 @@ def version(
     }
     facts = {**INFO, "session.start_ns": str(START), "session.stop_ns": str(now), **(info or {})}
     return Recording(make_store(tables, info=facts))
+
+
+def program(
+    functions: Mapping[str, float],
+    *,
+    file: str = "etl.py",
+    seed: int = 0,
+    rounds: int = 50,
+    noise: float = 0.02,
+    look_ms: float = 1.0,
+    waits_ms: float = 0.0,
+    info: Mapping[str, str] | None = None,
+) -> Recording:
+    """A run without steps that calls functions in turns, which a sampler sees; some rounds wait for a CPU too."""
+    random = np.random.default_rng(seed)
+    loop = Loop(info={**SAMPLED, "session.tier": "cpu", "process.argv": f"python {file}", **(info or {})})
+    began = loop.now
+    for turn in range(rounds):
+        for line, (name, ms) in enumerate(functions.items()):
+            left = ms / rounds * (1 + noise * random.standard_normal())
+            with loop.at(file, 10 * (line + 1), name):
+                if waits_ms and turn % 10 == 0:
+                    since = loop.now
+                    loop.wait_for_cpu(waits_ms * 1000 / (rounds / 10) / len(functions))
+                    loop.sampled(since, 0.0)
+                while left > 0:
+                    since, looks = loop.now, min(left, look_ms)
+                    loop.work(1000 * looks)
+                    loop.sampled(since, 1.0)
+                    left -= looks
+    loop.process(began, 0.5, process=4242)
+    return Recording(loop.trace().store)

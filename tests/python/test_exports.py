@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import importlib
+import inspect
 import subprocess
 import sys
+import types
+import typing
 from pathlib import Path
 
 import pytest
@@ -20,6 +24,56 @@ def python(script):
 def test_every_public_name_exists(name):
     assert getattr(gpuscope, name) is not None
     assert name in dir(gpuscope)
+
+
+def test_the_package_lists_its_public_names_alone():
+    assert dir(gpuscope) == gpuscope.__all__
+    listed = python("import gpuscope; gpuscope.profile, gpuscope.memory.MemoryEvents; print(*dir(gpuscope))")
+    assert listed == gpuscope.__all__, "also once modules are imported"
+
+
+@pytest.mark.parametrize(
+    "room", ["analysis", "benchmarking", "counters", "diagnosis", "diffing", "memory", "monitor", "profiler", "timing"]
+)
+def test_a_public_room_lists_its_public_names_alone(room):
+    module = importlib.import_module(f"gpuscope.{room}")
+    assert dir(module) == sorted(module.__all__)
+    assert [name for name in dir(module) if isinstance(getattr(module, name), types.ModuleType)] == []
+
+
+def test_errors_lists_its_classes_alone():
+    assert {type(getattr(gpuscope.errors, name)) for name in dir(gpuscope.errors)} == {type}
+
+
+LITERALS = [
+    (gpuscope.profile, "mode", {"full", "ring", "aggregate"}),
+    (gpuscope.profile, "graphs", {"node", "launch"}),
+    (gpuscope.compare, "quantity", {"kernel", "span", "stream", "launch", "wall", None}),
+    (gpuscope.sweep, "quantity", {"kernel", "span", "stream", "launch", "wall", None}),
+    (gpuscope.record_memory_history, "enabled", {"all", "state", bool, None}),
+    (gpuscope.record_memory_history, "stacks", {"python", "all", bool}),
+    (gpuscope.record_memory_history, "context", {"all", "alloc", "state", None}),
+    (gpuscope.analysis.Samples.table, "sort_by", {"self_ns", "total_ns", "cpu_ns", "count"}),
+    (gpuscope.analysis.EventList.table, "time_unit", {"s", "ms", "us", None}),
+]
+
+
+def values_of(hint):
+    """The values and types that a hint is made of."""
+    if typing.get_origin(hint) is typing.Literal:
+        return {*typing.get_args(hint)}
+    parts = typing.get_args(hint)
+    return set().union(*map(values_of, parts)) if parts else {None if hint is type(None) else hint}
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "values"), LITERALS, ids=[f"{each[0].__name__}-{each[1]}" for each in LITERALS]
+)
+def test_fixed_values_are_part_of_the_signature(function, argument, values):
+    owner = sys.modules[function.__module__]
+    target = function.__init__ if isinstance(function, type) else function
+    hint = eval(inspect.get_annotations(target)[argument], vars(owner))  # others of the names are imported for checkers
+    assert values_of(hint) == values
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What notebooks show: static HTML of a recording, the page in a frame, and ``%%gpuscope``."""
+"""What notebooks show of a recording: static HTML, and the page in a frame."""
 
 from __future__ import annotations
 
-import atexit
 import re
 import sys
 from html.parser import HTMLParser
@@ -139,82 +138,3 @@ def test_without_ipython_it_is_a_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython.display", None)
     with pytest.raises(NotAvailable, match="IPython is not installed; pip install ipython"):
         Recording(steps_store()).show()
-
-
-@pytest.fixture
-def shell(monkeypatch, tmp_path):
-    """A notebook's shell with the extension, and what it displayed."""
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # of another environment IPython warns
-    interactive = pytest.importorskip("IPython.core.interactiveshell")
-    capture = pytest.importorskip("IPython.utils.capture")
-    interactive.InteractiveShell.clear_instance()
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    made = interactive.InteractiveShell.instance()
-    made.history_manager.enabled = False
-    made.run_line_magic("load_ext", "gpuscope")
-
-    def run(cell):
-        with capture.capture_output() as captured:
-            captured.result = made.run_cell(cell)
-        return captured
-
-    made.run = run
-    yield made
-    made.atexit_operations()
-    atexit.unregister(made.atexit_operations)  # a second time it finds nothing of what it takes away
-    interactive.InteractiveShell.clear_instance()
-
-
-CELL = "import gpuscope as gs\nwith gs.record_function('part'):\n    total = sum(range(1000))\nprint('ran')"
-
-
-def test_a_cell_is_profiled_and_its_variables_stay(shell):
-    done = shell.run(f"%%gpuscope\n{CELL}")
-    assert done.result.success
-    assert "ran" in done.stdout
-    assert shell.user_ns["total"] == 499500
-    assert [node.name for node in shell.user_ns["prof"].tree() if node.kind == "region"] == ["part"]
-    (output,) = done.outputs
-    assert "part" in output.data["text/html"]
-
-
-def test_a_cell_names_its_recording_and_what_to_record(shell):
-    shell.run(f"%%gpuscope first --with-stack\n{CELL}")
-    assert shell.user_ns["first"].with_stack
-    assert "prof" not in shell.user_ns
-
-
-def test_the_page_of_a_cell(shell):
-    done = shell.run(f"%%gpuscope --page --height 300\n{CELL}")
-    assert '<iframe sandbox="allow-scripts"' in done.outputs[0].data["text/html"]
-
-
-def test_a_cell_that_fails_shows_its_error_and_the_recording(shell):
-    done = shell.run(f"%%gpuscope\n{CELL}\n1 / 0")
-    assert "ZeroDivisionError" in done.stdout + done.stderr
-    assert "part" in [node.name for node in shell.user_ns["prof"].tree()]
-
-
-def test_a_cell_that_fails_ends_the_run_of_its_notebook(shell):
-    assert isinstance(shell.run("%%gpuscope\n1 / 0").result.error_in_exec, ZeroDivisionError)
-
-
-def test_the_traceback_of_a_cell_is_shown_once(shell):
-    done = shell.run("%%gpuscope\n1 / 0")
-    assert (done.stdout + done.stderr).count("Traceback") == 1
-    assert shell.run("%tb").stdout.count("Traceback") == 1
-
-
-@pytest.mark.parametrize("line", ["--wrong", "2x", "class", "--height tall", '"prof'])
-def test_a_wrong_option_is_a_sentence(shell, line):
-    done = shell.run(f"%%gpuscope {line}\n{CELL}")
-    assert isinstance(done.result.error_in_exec, InvalidArgument)
-    assert "total" not in shell.user_ns
-
-
-def test_what_a_wrong_option_refers_to_shows_the_options(shell):
-    error = shell.run(f"%%gpuscope --wrong\n{CELL}").result.error_in_exec
-    shown = shell.run(str(error).rpartition("see ")[2])
-    assert shown.result.success
-    assert "--record-shapes" in shown.stdout + str(shown.outputs)

@@ -692,7 +692,7 @@ def test_the_core_records_memory_of_the_driver_with_profile_memory(log):
         ("1GiB", 2**30),
         ("1.5 gib", 3 * 2**29),
         (" 4096 KiB ", 2**22),
-        ("2000000", 2 * 10**6),
+        ("2000000B", 2 * 10**6),
         (1 << 21, 1 << 21),
     ],
 )
@@ -702,9 +702,11 @@ def test_sizes_are_read(log, text, size):
     assert fake.Session.options["max_bytes"] == size
 
 
-@pytest.mark.parametrize("size", ["", "much", "12 parsecs", "-1GB", -1, 0, 1000, True, 1e9, None, "1e9", "inf GB"])
+@pytest.mark.parametrize(
+    "size", ["", "much", "2000000", "12 parsecs", "-1GB", -1, 0, 1000, True, 1e9, None, "1e9", "inf GB"]
+)
 def test_sizes_that_are_none_are_refused(size):
-    with pytest.raises(InvalidArgument, match=r"max_bytes is .*accepted are bytes .* at least 1048576"):
+    with pytest.raises(InvalidArgument, match=r"max_bytes is .*accepted are .* at least 1048576"):
         profile(max_bytes=size)
 
 
@@ -1238,7 +1240,7 @@ def test_an_id_of_a_window_that_is_no_text_is_told_as_the_window_begins(log, mad
     prof = profile(custom_trace_id_callback=lambda: made)
     with pytest.raises(InvalidArgument, match=r"what custom_trace_id_callback returned is .*; accepted is text"):
         prof.start()
-    assert log == ["start", "open", "stop"]
+    assert log == ["start", "stop"]
 
 
 def test_what_makes_ids_is_a_function_when_it_is_replaced_too():

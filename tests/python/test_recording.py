@@ -62,7 +62,7 @@ def test_stacks_weigh_kernels_by_their_gpu_time(training, tmp_path, metric):
 
 
 def test_an_unknown_metric_is_named_and_nothing_is_written(training, tmp_path):
-    with pytest.raises(InvalidArgument, match="metric is 'time'; accepted are self_cpu_time_total"):
+    with pytest.raises(InvalidArgument, match="metric is 'time'; accepted are 'self_cpu_time_total'"):
         training.export_stacks(tmp_path / "stacks.txt", "time")
     assert list(tmp_path.iterdir()) == []
 

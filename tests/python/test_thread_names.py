@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import gpuscope
+from fakes.gscope import make_store
 from fakes.perfetto import unpacked
 from gpuscope import _core
+from gpuscope.trace import Trace, thread_name
 
 
 @pytest.fixture
@@ -120,3 +123,64 @@ def test_traces_and_tables_have_the_names(tmp_path):
     assert ["loader thread of a long name" in event["args"]["name"] for event in given] == [True]
     prof.export_perfetto(str(tmp_path / "trace.pftrace"))
     assert b"loader thread of a long name" in unpacked((tmp_path / "trace.pftrace").read_bytes())
+
+
+@pytest.mark.skipif(not _core.knows_stacks(), reason="frames are not known in this version of Python")
+def test_a_sampled_thread_that_is_gone_has_its_name():
+    with gpuscope.profile(activities=["CPU"], python_samples=True) as prof:
+        thread = threading.Thread(target=time.sleep, args=(0.1,), name="gone")
+        thread.start()
+        thread.join()
+        number = thread.native_id
+        del thread
+    trace = prof.trace
+    row = trace.threads.system_id.tolist().index(number)
+    assert thread_name(trace, row) == "gone"
+
+
+def test_the_main_thread_is_called_so():
+    with gpuscope.profile(activities=["CPU"]) as prof:
+        work()
+    assert [thread_name(prof.trace, row) for row in range(len(prof.trace.threads))] == ["main thread"]
+
+
+def test_a_thread_without_a_name_has_its_number():
+    assert thread_name(Trace(make_store({"thread": {"system_id": [5]}})), 0) == "thread 5"
+
+
+@pytest.mark.skipif(not _core.knows_stacks(), reason="frames are not known in this version of Python")
+def test_a_thread_with_a_name_that_no_file_can_hold_is_recorded(tmp_path):
+    with gpuscope.profile(activities=["CPU"], python_samples=True) as prof:
+        thread = threading.Thread(target=time.sleep, args=(0.1,), name="lone \ud800")
+        thread.start()
+        thread.join()
+    prof.save(tmp_path / "made.gscope")
+    assert "lone ?" in gpuscope.load(tmp_path / "made.gscope").trace.info.values()
+
+
+@pytest.mark.skipif(not _core.knows_stacks(), reason="frames are not known in this version of Python")
+def test_names_of_all_windows_are_kept_where_these_make_one_recording():
+    numbers = []
+    with gpuscope.profile(
+        activities=["CPU"],
+        python_samples=True,
+        acc_events=True,
+        schedule=gpuscope.schedule(wait=0, warmup=0, active=1, repeat=2),
+    ) as prof:
+        for number in range(2):
+            thread = threading.Thread(target=time.sleep, args=(0.1,), name=f"window {number}")
+            thread.start()
+            thread.join()
+            numbers.append(thread.native_id)
+            del thread
+            prof.step()
+    ids = prof.trace.threads.system_id.tolist()
+    assert [thread_name(prof.trace, ids.index(number)) for number in numbers] == ["window 0", "window 1"]
+
+
+@pytest.mark.parametrize("options", [{"python_samples": True}, {}])
+def test_threads_begin_as_before_when_the_window_has_ended(options):
+    before = vars(threading.Thread)["_set_native_id"]
+    with gpuscope.profile(activities=["CPU"], **options):
+        pass
+    assert vars(threading.Thread)["_set_native_id"] is before

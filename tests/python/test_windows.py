@@ -4,11 +4,18 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
+import json
+import subprocess
+import sys
 import threading
 
 import pytest
 
 import gpuscope as gs
+from gpuscope import _core
+from gpuscope.frameworks.observers import Observers
+from gpuscope.profiler.windows import Collector
 
 CPU, CUDA = gs.ProfilerActivity.CPU, gs.ProfilerActivity.CUDA
 
@@ -158,3 +165,94 @@ def test_what_accumulated_can_be_saved_and_loaded(tmp_path):
             work(name)
     prof.save(tmp_path / "all.gscope")
     assert names(gs.load(tmp_path / "all.gscope")) == ["first", "second"]
+
+
+# -- the set-up of a window --------------------------------------------------------------------------------------------
+
+knows_stacks = pytest.mark.skipif(not _core.knows_stacks(), reason="frames are not known in this version of Python")
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+PROGRAM = """\
+import json
+import sys
+{before}
+import gpuscope as gs
+
+def body():
+    {inside}
+    return sum([1, 2, 3])
+
+options = dict(with_stack=True, record_shapes=True, profile_memory=True, with_modules=True, python_samples=0.0001)
+with gs.profile(activities=["CPU"], **options) as prof:
+    body()
+trace = prof.trace
+sampled = prof.samples()
+print(json.dumps({{
+    "functions": sorted({{trace.string(name) for name in trace.python_functions.name.tolist()}}),
+    "sampled": sorted({{f"{{each.function}} {{each.file}}" for each in sampled.functions}}),
+    "threads": len(set(trace.python_samples.thread.tolist())),
+    "rows": [len(trace.regions), len(trace.memory)],
+}}))
+"""
+
+
+def run_program(folder, before="", inside=""):
+    path = folder / "program.py"
+    path.write_text(PROGRAM.format(before=before, inside=inside))
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@knows_stacks
+@pytest.mark.parametrize("before", ["", pytest.param("import torch", marks=needs_torch)], ids=["Python", "torch"])
+def test_a_recording_has_nothing_of_its_own_set_up(tmp_path, before):
+    found = run_program(tmp_path, before)
+    theirs = [name for name in found["functions"] if "program.py" not in name and name != "<built-in function sum>"]
+    assert theirs == []
+    assert [name for name in found["sampled"] if "program.py" not in name] == []
+    assert (found["threads"], found["rows"]) == (1, [0, 0])
+
+
+@knows_stacks
+@needs_torch
+def test_what_is_tried_of_torch_as_the_program_imports_it_is_not_recorded(tmp_path):
+    found = run_program(tmp_path, inside="import torch")
+    tried = ("autograd/__init__.py", "autograd/graph.py", "grad_mode.py", "threading.py")
+    called = [name for name in found["functions"] if name.startswith(tuple(f"torch/{each}" for each in tried))]
+    assert [name for name in called if name.endswith((": grad", ": _engine_run_backward", ": __enter__"))] == []
+    assert [name for name in found["sampled"] if name.startswith(("grad ", "_engine_run_backward ", "Thread."))] == []
+
+
+@knows_stacks
+def test_a_window_opens_when_what_watches_it_has_begun(monkeypatch):
+    begun = []
+
+    def noted(original):
+        def call(self):
+            result = original(self)
+            begun.append(_core.now_ns())
+            return result
+
+        return call
+
+    monkeypatch.setattr(Observers, "start", noted(Observers.start))
+    monkeypatch.setattr(Collector, "_start_sampling", noted(Collector._start_sampling))
+    with gs.profile(python_samples=True) as prof:
+        pass
+    assert len(begun) == 2
+    assert int(prof.trace.info["session.start_ns"]) > max(begun)
+
+
+def test_a_start_that_is_interrupted_before_the_window_opens_leaves_nothing(monkeypatch):
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    prof = gs.profile(python_samples=True, with_stack=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Collector, "open", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            prof.start()
+    assert not _core.Session.active()
+    with prof:
+        work("a")
+    assert "a" in names(prof)

@@ -35,3 +35,7 @@ __all__ = [
     "samples",
     "tree",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

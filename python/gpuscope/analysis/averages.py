@@ -48,12 +48,9 @@ if TYPE_CHECKING:  # Matplotlib is optional
 class FunctionEventAvg(TorchNames):
     """All events of one kind and name. Times are in us, memory in bytes, under torch.profiler's names.
 
-    Self time is the time in which a region was the most recently entered one of its thread or task that was still open,
-    so it is right where a region ends before one that was entered inside it. The regions of a task are inside the
-    region that created the task. The device time of a region or operator is that of the GPU work launched inside it
-    until it ended; what a region inside launches later counts for that region and for those still open around it.
-    Inclusive times and memory count only the outermost region of a name on a call path, so recursion counts nothing
-    twice.
+    Self time is the time in which a region was the most recently entered open one of its thread or task. Device time is
+    that of the GPU work launched inside until the region ended. Inclusive times and memory count only the outermost
+    region of a name on a call path. More of it: docs/explanation/times.md.
 
     Attributes:
         key: the name: of a region or operator, of a driver call, of a kernel (demangled), or as

@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
 
 from gpuscope import _core
 from gpuscope.analysis.completeness import audit
-from gpuscope.analysis.event_list import DEVICE_KINDS
-from gpuscope.analysis.python_samples import outside_regions_ns
+from gpuscope.analysis.python_samples import SampledFrames, outside_regions_ns, sampled_paths, short_path
 from gpuscope.analysis.rows import KINDS, NS_PER_US, OUTSIDE, REGION_LABELS, Kind, region_kind
-from gpuscope.errors import InvalidArgument
+from gpuscope.arguments import check_choice
+from gpuscope.errors import GpuscopeWarning, InvalidArgument
 from gpuscope.results import Result, import_pandas
 from gpuscope.text import brief, columns_of, one_line, shorten, shown
 from gpuscope.trace import NONE, Trace
@@ -73,6 +76,21 @@ class Node:
     def __repr__(self) -> str:
         times = f"CPU {format_time(self.cpu_ns / NS_PER_US)}, GPU {format_time(self.device_ns / NS_PER_US)}"
         return f"<Node {self.kind} {self.name!r}: {self.count:,} times, {times}, {len(self.children)} children>"
+
+
+@dataclass(frozen=True, repr=False)
+class SampledNode(Node):
+    """A line of a Python function, where samples found it: in the regions around, or in none.
+
+    Attributes:
+        function: its qualified name.
+        file: where it is defined.
+        line: the line that ran.
+    """
+
+    function: str
+    file: str
+    line: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -163,11 +181,20 @@ def _tree_of(values: dict[str, Any]) -> Tree:
     return Tree(root=root, has_device=values["has_device"], verdict=values["verdict"])
 
 
-def tree(trace: Trace) -> Tree:
-    """The call tree of a recording, in every mode."""
+def tree(trace: Trace, with_samples: bool = False) -> Tree:
+    """The call tree of a recording, in every mode.
+
+    Args:
+        trace: the recording.
+        with_samples: add a `SampledNode` for each line of Python, under the region that it ran in. It takes its time
+            from that region's own time, or from the time outside regions. Not in aggregate mode with regions.
+    """
     summary = trace.summary
     names = summary.names
     under = _work_by_path(trace, summary, names)
+    sampled = _sampled_by_path(trace) if with_samples and places_samples(trace) else {}
+    for path, nodes in sampled.items():
+        under[path] += nodes
     children: defaultdict[int, list[Node]] = defaultdict(list)
     strings = [trace.string(name) for name in trace.paths.name.tolist()]
     parents, kinds = trace.paths.parent.tolist(), trace.paths.kind.tolist()
@@ -183,7 +210,7 @@ def tree(trace: Trace) -> Tree:
                     count=stat.cpu.count,
                     cpu_ns=stat.cpu.total_ns,
                     elapsed_ns=stat.cpu.total_ns + stat.suspended_ns,
-                    self_cpu_ns=stat.self_cpu_ns,
+                    self_cpu_ns=stat.self_cpu_ns - sum(node.cpu_ns for node in sampled.get(path, ())),
                     device_ns=stat.device_ns,
                     self_device_ns=stat.self_device_ns,
                     p50_ns=stat.cpu.p50_ns,
@@ -191,7 +218,7 @@ def tree(trace: Trace) -> Tree:
                     children=_ordered(inside),
                 )
             )
-    outside_ns = outside_regions_ns(trace)
+    outside_ns = 0 if NONE in sampled else outside_regions_ns(trace)
     at_top = [*reversed(children.pop(NONE, [])), *under.pop(NONE, []), *([_outside(outside_ns)] if outside_ns else [])]
     # Start/end ranges overlap the others: times at the top do not add up.
     cpu_ns = summary.cpu_ns + outside_ns
@@ -231,6 +258,39 @@ def _leaf(work: _core.WorkStat, kind: Kind, name: str) -> Node:
         bytes=work.bytes,
         children=(),
     )
+
+
+def places_samples(trace: Trace) -> bool:
+    """Whether it is known which regions samples were in: totals of regions do not say."""
+    return trace.info.get("session.mode") != "aggregate" or not trace.summary.cpu_ns
+
+
+def _sampled_by_path(trace: Trace) -> dict[int, list[Node]]:
+    """The lines of Python that samples found directly under each path, each with those that it called."""
+    table = trace.python_samples
+    numbers: dict[tuple[int, str, str, int], int] = {}  # of lines, by their caller's and what they are
+    number_of_row = np.full(len(trace.stacks) + 1, -1)
+    for row, caller, function, file, line in SampledFrames(trace).rows:
+        number_of_row[row] = numbers.setdefault((int(number_of_row[caller]), function, file, line), len(numbers))
+    rows, path, time_ns = sampled_paths(trace)
+    seen = np.where(np.diff(rows, prepend=-1) != 0, table.count[rows], 0)  # of a row in pieces, the first has it
+    keys = path.astype(np.int64) * len(numbers) + number_of_row[table.stack[rows]]
+    keys, which = np.unique(keys, return_inverse=True)
+    times, counts = (np.bincount(which, values, len(keys)).astype(int).tolist() for values in (time_ns, seen))
+    own: defaultdict[int, dict[int, tuple[int, int]]] = defaultdict(dict)  # of each line, by path
+    for key, time, count in zip(keys.tolist(), times, counts, strict=True):
+        own[key % len(numbers)][key // len(numbers)] = (time, count)
+    called: defaultdict[int, defaultdict[int, list[Node]]] = defaultdict(lambda: defaultdict(list))  # likewise
+    for (caller, function, file, line), number in reversed(numbers.items()):  # callers come before whom they call
+        inside = called.pop(number, defaultdict(list))
+        for at in own[number].keys() | inside.keys():
+            self_ns, count = own[number].get(at, (0, 0))
+            cpu_ns = self_ns + sum(node.cpu_ns for node in inside[at])
+            name, values = f"{function} ({short_path(file)}:{line})", (count, cpu_ns, cpu_ns, self_ns, 0, 0, 0, 0)
+            called[caller][at].append(
+                SampledNode(name, "python", *values, _ordered(inside[at]), function=function, file=file, line=line)
+            )
+    return called[-1]
 
 
 def _outside(time_ns: int) -> Node:
@@ -339,23 +399,34 @@ def _device_ns(node: Node) -> int:
     return node.device_ns - sum(child.device_ns for child in node.children)
 
 
+StackMetric = Literal[
+    "self_cpu_time_total",
+    "self_device_time_total",
+    "self_cuda_time_total",
+    "self_xpu_time_total",
+    "self_privateuse1_time_total",
+]
 STACK_METRICS: dict[str, Callable[[Node], int]] = {
-    "self_cpu_time_total": _cpu_ns,
-    **dict.fromkeys((f"self_{kind}_time_total" for kind in ("device", *DEVICE_KINDS)), _device_ns),
+    name: _cpu_ns if name == "self_cpu_time_total" else _device_ns for name in get_args(StackMetric)
 }
 
 
-def folded_stacks(trace: Trace, metric: str = "self_cpu_time_total") -> Iterator[str]:
+def folded_stacks(trace: Trace, metric: StackMetric = "self_cpu_time_total") -> Iterator[str]:
     """One line a call path, ``outer;inner;kernel 123``: its own time in us, rounded; what rounds to 0 is left out.
 
-    Of deep trees all lines together would be far larger than the tree.
+    Of deep trees all lines together would be far larger than the tree. Without GPU work all metrics are CPU time, with
+    a warning.
 
     Raises:
         InvalidArgument: the metric is unknown.
     """
-    if metric not in STACK_METRICS:
-        raise InvalidArgument(f"metric is {brief(metric)}; accepted are {', '.join(STACK_METRICS)}")
-    return (f"{path} {time_us}" for path, time_us in _fold(tree(trace).root, STACK_METRICS[metric]))
+    check_choice("metric", metric, get_args(StackMetric))
+    if STACK_METRICS[metric] is _device_ns and not trace.summary.has_device:
+        why = f"the recording has no GPU work: stacks have CPU time, self_cpu_time_total, instead of {metric}"
+        warnings.warn(why, GpuscopeWarning, stacklevel=3)
+        metric = "self_cpu_time_total"
+    root = tree(trace, with_samples=STACK_METRICS[metric] is _cpu_ns).root
+    return (f"{path} {time_us}" for path, time_us in _fold(root, STACK_METRICS[metric]))
 
 
 def _fold(root: Node, own_ns: Callable[[Node], int]) -> Iterator[tuple[str, int]]:

@@ -7,13 +7,14 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 
+from gpuscope.arguments import check_choice
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks.torch import TorchEnum, for_torch
 from gpuscope.results import Result, import_pandas
 from gpuscope.text import brief, one_line
-from gpuscope.units import format_memory, format_time
+from gpuscope.units import TimeUnit, format_memory, format_time
 
 if TYPE_CHECKING:  # pandas is optional
     import pandas as pd
@@ -114,7 +115,6 @@ SORT_KEYS = (
     *("self_device_time_total", "cpu_memory_usage", "device_memory_usage", "self_cpu_memory_usage"),
     *("self_device_memory_usage", "count", "flops", "key", "p50", "p95", "p99", "min", "max", "bytes"),
 )
-TIME_UNITS = ("s", "ms", "us")
 
 
 class EventList(Result, list[E], Generic[E]):
@@ -174,7 +174,7 @@ class EventList(Result, list[E], Generic[E]):
         max_shapes_column_width: int | None = 80,
         header: str | None = None,
         top_level_events_only: bool = False,
-        time_unit: str | None = None,
+        time_unit: TimeUnit | None = None,
     ) -> str:
         """The events as text, in torch.profiler's layout with p50, p95 and p99 added; CUDA columns if there is a GPU.
 
@@ -206,8 +206,7 @@ class EventList(Result, list[E], Generic[E]):
             raise InvalidArgument(
                 f"row_limit is {brief(row_limit)}; accepted are whole numbers from 0, or -1 for all rows"
             )
-        if time_unit is not None and time_unit not in TIME_UNITS:
-            raise InvalidArgument(f"time_unit is {brief(time_unit)}; accepted are {', '.join(TIME_UNITS)}, or None")
+        check_choice("time_unit", time_unit, (*get_args(TimeUnit), None))
         events = self.sorted_by(sort_by) if sort_by is not None else self
         columns = [
             _name_column(events, max_name_column_width),
@@ -238,7 +237,7 @@ class EventList(Result, list[E], Generic[E]):
             lines.append(self.verdict)
         return "\n".join(lines) + "\n"
 
-    def _number_columns(self, unit: str | None) -> list[Column]:
+    def _number_columns(self, unit: TimeUnit | None) -> list[Column]:
         """torch.profiler's, then p50, p95 and p99."""
 
         def time(heading: str, attribute: str) -> Column:

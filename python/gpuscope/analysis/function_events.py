@@ -6,14 +6,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from gpuscope._core import Flag
 from gpuscope.analysis import flops
 from gpuscope.analysis.averages import Averages, FunctionEventAvg, key_averages, recording_totals
-from gpuscope.analysis.call_tree import STACK_METRICS
+from gpuscope.analysis.call_tree import StackMetric
 from gpuscope.analysis.event_index import EventIndex, EventSource
 from gpuscope.analysis.event_list import (
     DeviceType,
@@ -38,9 +38,9 @@ from gpuscope.analysis.rows import (
     nested_shapes,
     parse_concrete_inputs,
 )
-from gpuscope.errors import InvalidArgument
+from gpuscope.arguments import check_choice
 from gpuscope.paths import write_text
-from gpuscope.text import brief, shown
+from gpuscope.text import shown
 from gpuscope.trace import NONE, Trace
 
 Array = np.ndarray[Any, Any]
@@ -635,17 +635,16 @@ class Events(EventList[FunctionEvent]):
 
     def supported_export_stacks_metrics(self) -> list[str]:
         """What ``export_stacks`` accepts."""
-        return list(STACK_METRICS)
+        return list(get_args(StackMetric))
 
-    def export_stacks(self, path: str | os.PathLike[str], metric: str) -> None:
+    def export_stacks(self, path: str | os.PathLike[str], metric: StackMetric) -> None:
         """Writes one line an event with a call stack, ``outer;inner 123``, its own time in us, for flame graphs.
 
         Raises:
             InvalidArgument: the metric is none of ``supported_export_stacks_metrics``.
             GpuscopeError: the file cannot be written.
         """
-        if metric not in STACK_METRICS:
-            raise InvalidArgument(f"metric is {brief(metric)}; accepted are {', '.join(STACK_METRICS)}")
+        check_choice("metric", metric, get_args(StackMetric))
         separators = str.maketrans(" ;\t\n", "____")  # the format's own, which cannot be part of a name
         lines = []
         for event in self:

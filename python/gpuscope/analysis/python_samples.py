@@ -7,17 +7,17 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from gpuscope._core import Flag
 from gpuscope.analysis.completeness import has_every_region, kept_ns
-from gpuscope.arguments import as_float, check_count
+from gpuscope.arguments import as_float, check_choice, check_count
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result, import_pandas
-from gpuscope.text import brief, columns_of, one_line, shorten, shown, wrapped
-from gpuscope.trace import Trace, number_of
+from gpuscope.text import brief, columns_of, file_names, one_line, shorten, shown, wrapped
+from gpuscope.trace import NONE, Trace, number_of
 from gpuscope.units import format_time
 
 if TYPE_CHECKING:  # pandas is optional
@@ -29,7 +29,7 @@ NS_PER_US = 1e3
 GAP = "  "
 _LEAST_WIDTH = 40  # of the tables
 _LEAST_NAME = 24  # columns, for which others are left out
-SORT_KEYS = ("self_ns", "total_ns", "cpu_ns", "count")
+SortKey = Literal["self_ns", "total_ns", "cpu_ns", "count"]
 # Frames that stand between an import and what is imported: their time is the importer's.
 _IMPORT_SYSTEM = "<frozen importlib"
 
@@ -137,10 +137,10 @@ class Samples(Result):
         check_count("width", width, _LEAST_WIDTH)
         if not 0 <= as_float(min_percent) <= 100:
             raise InvalidArgument(f"min_percent is {brief(min_percent)}; accepted are numbers from 0 to 100")
-        rows = [("Python functions, by samples", _HEADINGS), *self._rows(max_depth, min_percent, width)]
-        return self._heading(width) + _aligned(rows, width)
+        rows = [("Python functions, by samples", HEADINGS), *self._rows(max_depth, min_percent, width)]
+        return self._heading(width) + aligned(rows, width)
 
-    def table(self, sort_by: str = "self_ns", row_limit: int = 25, width: int = 140) -> str:
+    def table(self, sort_by: SortKey = "self_ns", row_limit: int = 25, width: int = 140) -> str:
         """One row a function.
 
         Args:
@@ -151,13 +151,13 @@ class Samples(Result):
         Raises:
             InvalidArgument: a value that is not accepted.
         """
-        if sort_by not in SORT_KEYS:
-            raise InvalidArgument(f"sort_by is {brief(sort_by)}; accepted are {', '.join(SORT_KEYS)}")
+        check_choice("sort_by", sort_by, get_args(SortKey))
         check_count("row_limit", row_limit, 1)
         check_count("width", width, _LEAST_WIDTH)
         ordered = sorted(self.functions, key=lambda function: -getattr(function, sort_by))[:row_limit]
-        rows = [(_title(function), self._cells(function)) for function in ordered]
-        return self._heading(width) + _aligned([("Python functions, by samples", _HEADINGS), *rows], width)
+        files = file_names(function.file for function in ordered)
+        rows = [(_title(function, files), self._cells(function)) for function in ordered]
+        return self._heading(width) + aligned([("Python functions, by samples", HEADINGS), *rows], width)
 
     def to_dict(self) -> dict[str, Any]:
         """The functions, and the calls in printed order, each with the place of its ``parent``; times in ns."""
@@ -207,13 +207,14 @@ class Samples(Result):
                 tip, rest = ("", "") if depth == 1 else ("└─ ", "   ") if last else ("├─ ", "│  ")
                 stack.append(((indent + tip)[:width], (indent + rest)[:width], child, depth))
 
+        files = file_names(call.file for root in self.roots for call in root)
         push(self.roots, [], "", 1)
         while stack:
             branch, indent, node, depth = stack.pop()
             if isinstance(node, tuple):
                 yield branch + node[0], node[1]
                 continue
-            yield branch + _title(node), self._cells(node)
+            yield branch + _title(node, files), self._cells(node)
             if max_depth is None or depth < max_depth:
                 push(node.children, list(self._lines(node, min_percent)), indent, depth + 1)
 
@@ -225,7 +226,7 @@ class Samples(Result):
                 yield f"line {line}", ["", "", f"{self.share(time_ns):.1f} %", _time(time_ns), ""]
 
 
-_HEADINGS = ["Total %", "Total", "Self %", "Self", "On CPU %"]
+HEADINGS = ["Total %", "Total", "Self %", "Self", "On CPU %"]
 _DISPENSABLE = (4, 1, 3)  # of these, on narrow terminals, in that order: shares say as much as times
 _OF_A_CALL = ("function", "file", "line", "count", "self_ns", "total_ns", "cpu_ns")
 
@@ -233,7 +234,7 @@ _OF_A_CALL = ("function", "file", "line", "count", "self_ns", "total_ns", "cpu_n
 def samples(trace: Trace) -> Samples:
     """What the samples of a recording come to; empty without any."""
     table = trace.python_samples
-    frames = _Frames(trace)
+    frames = SampledFrames(trace)
     calls = _Calls(frames)
     for column, values in (("self_ns", table.duration_ns), ("self_cpu_ns", table.cpu_ns), ("count", table.count)):
         calls.add_own(column, frames.sums(table.stack, values))
@@ -246,8 +247,12 @@ def samples(trace: Trace) -> Samples:
     )
 
 
-class _Frames:
-    """The rows of the table of stacks that samples refer to, and their callers'."""
+class SampledFrames:
+    """The rows of the table of stacks that samples refer to, and their callers'.
+
+    Attributes:
+        rows: of each its number, its caller's or -1, function, file and line; callers before whom they call.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self._count = len(trace.stacks)
@@ -297,7 +302,7 @@ class _Call:
 class _Calls:
     """The tree of calls: frames of one function, called from one place, are one whatever their lines are."""
 
-    def __init__(self, frames: _Frames) -> None:
+    def __init__(self, frames: SampledFrames) -> None:
         self._parents = {row: parent for row, parent, *_ in frames.rows}
         self.all: list[_Call] = []  # callers before whom they call
         self._roots: list[_Call] = []
@@ -395,19 +400,20 @@ def _time(time_ns: int) -> str:
     return format_time(time_ns / NS_PER_US) if time_ns else "-"
 
 
-def _title(of: SampledFunction | SampledCall) -> str:
-    where = f"{GAP}{_short(of.file)}:{of.line}" if of.file else ""
+def _title(of: SampledFunction | SampledCall, files: dict[str, str]) -> str:
+    where = f"{GAP}{files[of.file]}:{of.line}" if of.file else ""
     return one_line(f"{of.function}{where}".replace("\n", " "))
 
 
-def _short(path: str) -> str:
+def short_path(path: str) -> str:
     """The file's name; with the folder where the name says nothing."""
     folder, name = os.path.split(path)
     return f"{os.path.basename(folder)}/{name}" if name in ("__init__.py", "__main__.py") and folder else name
 
 
-def _aligned(rows: list[tuple[str, list[str]]], width: int) -> str:
-    widths = {column: max(len(cells[column]) for _, cells in rows if cells) for column in range(len(_HEADINGS))}
+def aligned(rows: list[tuple[str, list[str]]], width: int) -> str:
+    """Names and the cells of `HEADINGS` below each other, as many columns as there is room for."""
+    widths = {column: max(len(cells[column]) for _, cells in rows if cells) for column in range(len(HEADINGS))}
     for column in _DISPENSABLE:
         if width - sum(widths.values()) - len(GAP) * len(widths) < _LEAST_NAME:
             del widths[column]
@@ -417,7 +423,7 @@ def _aligned(rows: list[tuple[str, list[str]]], width: int) -> str:
         shown = shorten(name, name_width)
         numbers = "".join(f"{GAP}{cells[column]:>{size}}" for column, size in widths.items()) if cells else ""
         lines.append(f"{shown}{' ' * (name_width - columns_of(shown))}{numbers}".rstrip())
-    if hidden := len(_HEADINGS) - len(widths):
+    if hidden := len(HEADINGS) - len(widths):
         lines.append(f"({hidden} more column{'s' * (hidden > 1)} where lines are wider)")
     return "\n".join(lines) + "\n"
 
@@ -427,30 +433,70 @@ def outside_regions_ns(trace: Trace) -> int:
 
     0 without samples, and where that time is not known: regions were left out or lost, or in aggregate mode samples are
     of several threads, as the totals of regions do not say of which those are.
-    Of the main thread and of threads that opened a region or called the driver it is all time, waiting included, as
-    that of regions is; of other threads, which may do nothing but wait, the time on a CPU.
     """
     table = trace.python_samples
     if not len(table) or not has_every_region(trace):
         return 0
-    main = np.flatnonzero(trace.threads.system_id == number_of(trace.info, "process.id"))
-    regions, calls = trace.regions, trace.api
-    nested = (regions.flags & Flag.ASYNC) == 0
-    busy = np.union1d(np.union1d(regions.thread[nested], calls.thread), main)
-    is_busy = np.isin(table.thread, busy)
-    outside_ns = int(table.cpu_ns[~is_busy].sum()) + int(table.duration_ns[is_busy].sum())
+    _, path, time_ns = sampled_paths(trace)
+    outside_ns = int(time_ns[path == NONE].sum())
     if trace.info.get("session.mode") == "aggregate":  # no single regions are kept
         return max(0, outside_ns - trace.summary.cpu_ns) if (table.thread == table.thread[0]).all() else 0
-    threads = np.concatenate([regions.thread[nested], calls.thread])
+    return outside_ns
+
+
+IN_CALL = NONE - 1
+"""A path of `sampled_paths`: in a driver call."""
+
+
+def sampled_paths(trace: Trace) -> tuple[Array, Array, Array]:
+    """Samples, cut where regions and driver calls begin and end: of each piece its row, its path and its time in ns.
+
+    The path is that of the innermost region, `NONE` in no region and `IN_CALL` in a driver call. The time of the main
+    thread, and of threads that opened a region or called the driver, contains waiting, as that of regions does. Other
+    threads may do nothing but wait: of them it is the time on a CPU.
+    """
+    table, regions, calls = trace.python_samples, trace.regions, trace.api
+    nested = (regions.flags & Flag.ASYNC) == 0
     begins = np.concatenate([regions.start_ns[nested], calls.start_ns])
     ends = begins + np.concatenate([regions.duration_ns[nested], calls.duration_ns])
-    sampled = dict(_by_value(table.thread))
-    for thread, inside in _by_value(threads):
-        if thread in sampled:
-            starts = table.start_ns[sampled[thread]]
-            stops = starts + table.duration_ns[sampled[thread]]
-            outside_ns -= _overlap_ns(begins[inside], ends[inside], starts, stops)
-    return outside_ns
+    paths = np.concatenate([regions.path[nested], np.full(len(calls), IN_CALL, np.uint32)])
+    spans_of = dict(_by_value(np.concatenate([regions.thread[nested], calls.thread])))
+    main = np.flatnonzero(trace.threads.system_id == number_of(trace.info, "process.id"))
+    pieces = [(np.zeros(0, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.int64))]
+    for thread, rows in _by_value(table.thread):
+        if thread not in spans_of:
+            times = table.duration_ns if thread in main else table.cpu_ns
+            pieces.append((rows, np.full(len(rows), NONE, np.uint32), times[rows]))
+            continue
+        spans = spans_of[thread][np.lexsort((-ends[spans_of[thread]], begins[spans_of[thread]]))]
+        cuts = np.sort(np.concatenate([begins[spans], ends[spans]]), kind="stable")
+        innermost = np.append(_innermost(begins[spans], ends[spans], cuts), -1)  # behind each cut, and before the first
+        edges = np.concatenate([cuts, [np.iinfo(np.int64).max, np.iinfo(np.int64).min]])
+        starts, stops = table.start_ns[rows], table.start_ns[rows] + table.duration_ns[rows]
+        first = np.searchsorted(cuts, starts, side="right") - 1
+        count = np.maximum(np.searchsorted(cuts, stops, side="left") - first, 0)
+        row = np.repeat(np.arange(len(rows)), count)
+        piece = np.repeat(first, count) + np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+        time_ns = np.minimum(stops[row], edges[piece + 1]) - np.maximum(starts[row], edges[piece])
+        pieces.append((rows[row], np.append(paths[spans], np.uint32(NONE))[innermost[piece]], time_ns))
+    row, path, time_ns = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    return row, path, time_ns
+
+
+def _innermost(begins: Array, ends: Array, at: Array) -> Array:
+    """The span that began last of those that contain each time; -1 where none does. Begins are in order."""
+    short = np.arange(len(begins))
+    around = short - 1  # the last that began before and ends later
+    while len(short := short[(around[short] >= 0) & (ends[around[short]] <= ends[short])]):
+        around[short] = around[around[short]]
+    steps = [around]  # of 1, 2, 4, ... spans outwards
+    while (steps[-1] >= 0).any():
+        steps.append(np.where(steps[-1] >= 0, steps[-1][steps[-1]], -1))
+    found = np.searchsorted(begins, at, side="right") - 1
+    for further in reversed(steps):
+        outer = np.where(found >= 0, further[found], -1)
+        found = np.where((outer >= 0) & (ends[outer] <= at), outer, found)
+    return np.where((found >= 0) & (ends[found] <= at), around[found], found)
 
 
 def _by_value(values: Array) -> list[tuple[int, Array]]:
@@ -458,19 +504,3 @@ def _by_value(values: Array) -> list[tuple[int, Array]]:
     order = np.argsort(values, kind="stable")
     found, first = np.unique(values[order], return_index=True)
     return list(zip(found.tolist(), np.split(order, first[1:]), strict=True)) if len(values) else []
-
-
-def _overlap_ns(begins: Array, ends: Array, starts: Array, stops: Array) -> int:
-    """How long the spans from `starts` to `stops` lie in the union of the others."""
-    order = np.argsort(begins, kind="stable")
-    begins, ends = begins[order], np.maximum.accumulate(ends[order])
-    first = np.flatnonzero(np.concatenate([[True], begins[1:] > ends[:-1]]))
-    begins, ends = begins[first], ends[np.concatenate([first[1:] - 1, [len(ends) - 1]])]
-    before = np.concatenate([[0], np.cumsum(ends - begins)])
-
-    def covered(at: Array) -> Array:
-        last = np.searchsorted(begins, at, side="right") - 1
-        inside = np.minimum(at, ends[last]) - begins[last]
-        return np.where(last < 0, 0, before[last] + inside)
-
-    return int((covered(stops) - covered(starts)).sum())

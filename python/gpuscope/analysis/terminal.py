@@ -7,6 +7,7 @@ The columns that matter come first, and a wide terminal gets more; ``Averages.ta
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ from gpuscope.analysis.call_tree import Node, Tree, tree_lines
 from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.event_list import device_key
 from gpuscope.analysis.rows import NS_PER_US, OUTSIDE, Kind
-from gpuscope.text import columns_of, one_line, shorten
+from gpuscope.text import columns_of, one_line, shorten, shorten_apart
 from gpuscope.trace import Trace
 from gpuscope.units import US_PER_S, format_bytes, format_digits, format_seconds
 
@@ -273,10 +274,11 @@ def _laid_out(rows: Sequence[_Row], columns: Sequence[_Column], width: int, unic
 
     heading = "share".rjust(share_size - len(_GAP))
     lines = [line("Name", "dim", None, (_GAP, (heading, "dim")))]
+    short = _shortened(rows, name_size, ellipsis)
     for number, row in enumerate(rows):
         title_size = max(1, name_size - columns_of(row.branch))
         title = row.title if columns_of(row.title) <= title_size else shorten(_essential(row), title_size, ellipsis)
-        name = shorten(row.branch + title, name_size, ellipsis)
+        name = shorten(row.branch + short.get(row.title, title), name_size, ellipsis)
         if row.of is None:
             lines.append(((name, "dim"),))
             continue
@@ -288,12 +290,21 @@ def _laid_out(rows: Sequence[_Row], columns: Sequence[_Column], width: int, unic
     return lines
 
 
+def _shortened(rows: Sequence[_Row], columns: int, ellipsis: str) -> dict[str, str]:
+    """Titles of a table that do not fit, shortened so that different ones look different."""
+    essences = {row.title: _essential(row) for row in rows if not row.branch and columns_of(row.title) > columns}
+    counts = Counter(essences.values())
+    texts = {title: essence if counts[essence] == 1 else title for title, essence in essences.items()}
+    short = shorten_apart(texts.values(), columns, ellipsis)
+    return {title: short[text] for title, text in texts.items()}
+
+
 def _essential(row: _Row) -> str:
     """A kernel's name without what it returns and takes, which all of its template have alike."""
     title = row.title
     if getattr(row.of, "kind", "") != Kind.KERNEL.label:
         return title
-    title = title.removeprefix("void ")
+    title = title.removeprefix("void ").replace("(anonymous namespace)::", "")
     depth = 0
     for at in range(len(title) - 1, 0, -1) if title.endswith(")") else ():
         depth += (title[at] == ")") - (title[at] == "(")

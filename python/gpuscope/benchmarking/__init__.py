@@ -32,3 +32,7 @@ __all__ = [
     "measure_throughput",
     "sweep",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

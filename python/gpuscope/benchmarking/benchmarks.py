@@ -15,6 +15,7 @@ import numpy as np
 
 from gpuscope import _core, stats
 from gpuscope.arguments import (
+    Quantity,
     check_budget,
     check_count,
     check_fraction,
@@ -28,7 +29,7 @@ from gpuscope.benchmarking.per_call import PerCall
 from gpuscope.benchmarking.processes import MOST_PROCESSES, in_processes, pickled
 from gpuscope.benchmarking.result import BenchmarkResult, Measured, format_modes
 from gpuscope.benchmarking.roofline import rates
-from gpuscope.benchmarking.samples import Quantity, Samples, joined
+from gpuscope.benchmarking.samples import Samples, joined
 from gpuscope.benchmarking.stopping import (
     FEWEST_SAMPLES,
     GPU_PROCESSES_DIFFER,
@@ -81,52 +82,39 @@ def benchmark(
 ) -> BenchmarkResult:
     """Measures how long a call takes, on the GPU and on the host, until the time is known well enough.
 
-    The headline is kernel time where CUPTI is available, else stream time, else the host's time to completion.
-    Samples are taken in bursts at random moments over at least 0.3 s, as far as the budget allows, and the interval
-    comes from how the bursts differ: noise slower than a burst is in it. Times of the GPU also differ by some 0.25 %
-    between fresh processes, which is in their interval, too. Sampling ends when half of the 95 % interval
-    is at most `target` of the time, on at least 30 samples that are worth 20 independent ones and do not drift; or when
-    the budget is used up, or Ctrl-C is pressed: the result says which.
-
-    A function without work on a GPU whose call takes less than 5 us is called in rows of at most 20 us, between two
-    readings of the clock, and each sample is the mean of a row (`BenchmarkResult.calls_per_sample`). Nothing is taken
-    off: clock and loop are about 1 ns of a call, where `timeit` has the 5 to 10 ns of its own loop in its times. Calls
-    come from C++, which takes some 15 ns less than the interpreter does to call what is written in C. The garbage
-    collector is off during samples, as in `timeit`. Beside a GPU this needs CUPTI, which shows that the function
-    launches nothing: else each call is timed alone, with a wait for the GPU.
+    The headline is kernel time if CUPTI is available, else stream time, else the host's time to completion. Sampling
+    ends when half of the 95 % interval is at most `target` of the time, when the budget is spent, or after Ctrl-C; the
+    result says which. How samples become an interval, and how short calls are timed: docs/explanation/statistics.md and
+    times.md.
 
     Args:
         fn: what to measure. It is called many times with the same arguments.
         *args: for `fn`.
         name: in the result; None takes the function's.
-        kwargs: keyword arguments for `fn`, those too whose names are taken here.
+        kwargs: keyword arguments for `fn`, also those whose names are taken here.
         stream: where `fn` puts its work, of any framework; None is the current stream.
         device: its ordinal; None is the stream's.
         cold: clear the L2 cache before each call.
         graph: capture `fn` into a CUDA graph once and measure its replay.
         target: half of the interval's width to reach, relative to the time.
-        budget: seconds for everything, warming up included. A single call is not cut short, and half of the budget is
-            for samples, whatever the first call and what is found out once a process take.
+        budget: seconds for everything, warm-up included; half of it is for samples. A single call is not cut short.
         bytes: read and written by a call, for a rate.
         flops: floating-point operations in a call, for a rate.
         dtype: what they are done in, as "bfloat16"; for the peak to compare with.
-        setup: is called before each call and not timed, for an `fn` that changes its input: ``benchmark(list.sort,
-            setup=values.copy)``. It returns None, or a further argument of the call, or several as (args, kwargs),
-            a tuple and a dict, as in pytest-benchmark's ``pedantic``. Each sample is one call then, however short,
-            with some 50 ns of reading the clock in it; it begins when the work of `setup` on the GPU has ended, and
-            there is no marginal time.
-        teardown: is called after each call, with the same arguments as it, and not timed.
-        processes: measure in so many fresh processes, which share the budget; starting them is not counted. The
-            interval comes from how they differ. `fn` is a function of a module or of a script's file, or a
-            functools.partial of one; arguments are what pickle takes.
-        progress: is told which process starts and which measures.
+        setup: called before each call and not timed, for an `fn` that changes its input: ``benchmark(list.sort,
+            setup=values.copy)``. It returns None, one further argument of the call, or several as (args, kwargs). Each
+            sample is one call then, and there is no marginal time.
+        teardown: called after each call with its arguments, and not timed.
+        processes: measure in so many fresh processes, which share the budget. `fn` is then a function of a module or of
+            a script's file, or a functools.partial of one; arguments are what pickle takes.
+        progress: called with a line when a process starts and when it measures.
         **kw: keyword arguments for `fn`.
 
     Raises:
         InvalidArgument: an argument is out of range, or the stream is of another device.
-        NotAvailable: `graph` is wanted and `fn` cannot be captured, or `device` is given and there is no GPU, or a
-            CUDA graph is being captured.
-        Exception: whatever `fn` or `progress` raises; what was measured until then is its attribute ``measured``.
+        NotAvailable: `fn` cannot be captured for `graph`, there is no GPU for `device`, or a CUDA graph is being
+            captured.
+        Exception: what `fn` or `progress` raises; its attribute ``measured`` has what was measured until then.
     """
     check_function("fn", fn, "a function or anything else that can be called")
     if name is not None and not isinstance(name, str):

@@ -6,19 +6,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
-from gpuscope.arguments import check_budget, check_count, check_fraction, check_function
+from gpuscope.arguments import Quantity, check_budget, check_choice, check_count, check_fraction, check_function
 from gpuscope.benchmarking.charts import view_of_calls
 from gpuscope.benchmarking.engine import CLOCK, TINY, Engine, function_name
 from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.per_call import PerCall
 from gpuscope.benchmarking.result import format_modes
-from gpuscope.benchmarking.samples import Quantity, Samples, check_quantity, joined
+from gpuscope.benchmarking.samples import Samples, joined
 from gpuscope.benchmarking.stopping import Budget, WarmUp
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.figures import Distribution, format_estimate, format_rows
@@ -206,14 +206,10 @@ def compare(
     setup: Callable[[], object] | None = None,
     teardown: Callable[..., object] | None = None,
 ) -> Comparison:
-    """Says whether `b` is faster or slower than `a`, or the same, or that this is undecided.
+    """Says whether `b` is faster or slower than `a`, the same, or that this is undecided.
 
-    The two take turns, back and forth, so that drifting clocks affect both alike, and each follows itself as often as
-    the other, so that what one leaves in caches for the next does too; `carry_over` says how much that is. Neighbouring
-    blocks of the same function are the control, which must show no difference. Where a call of one takes less than 5 us
-    and neither uses the GPU, rows of calls take turns, as many of each; where the other takes so long that rows have
-    few calls, a warning says what reading the clock adds. Sampling ends when the verdict is settled, at one of a few
-    looks that share the 5 % of error among them.
+    The two take turns, so that drifting clocks affect both alike; the result's `carry_over` says what one leaves in
+    caches for the other. Sampling ends when the verdict is settled. Blocks of the same function are the control.
 
     Args:
         a: what to compare with, called without arguments, or with what `setup` returns.
@@ -222,23 +218,22 @@ def compare(
         stream: where they put their work, of any framework; None is the current stream.
         device: its ordinal; None is the stream's.
         cold: clear the L2 cache before each call.
-        quantity: "kernel", "stream", "wall" and so on; None takes the first of these three that both functions have.
+        quantity: None takes the first of kernel, stream and wall that both functions have.
         margin: ratios this close to 1 count as no difference, as a fraction.
-        target: half of the interval's width to reach, as a fraction; sampling then goes on until it is reached.
-        budget: seconds for everything, warming up included. A single call is not cut short, half of the budget is for
-            samples, whatever the first calls take, and a block of five calls is measured in any case.
+        target: half of the interval's width to reach, as a fraction; None ends when the verdict is settled.
+        budget: seconds for everything, warm-up included; half of it is for samples. A single call is not cut short.
         seed: of the order of turns; None takes another one each time.
-        setup: is called before each call of either and not timed; see `benchmark`. Single calls take turns then.
-        teardown: is called after each call, with the same arguments as it, and not timed.
+        setup: called before each call of either and not timed; see `benchmark`. Single calls take turns then.
+        teardown: called after each call with its arguments, and not timed.
 
     Raises:
         InvalidArgument: an argument is out of range, or the stream is of another device.
         NotAvailable: the quantity cannot be measured here, or no call could be measured whole.
-        Exception: whatever the functions raise; what was measured until then is its attribute ``measured``.
+        Exception: what the functions raise; its attribute ``measured`` has what was measured until then.
     """
     for name, function in (("a", a), ("b", b)):
         check_function(name, function, "a function called without arguments")
-    check_quantity(quantity)
+    check_choice("quantity", quantity, (*get_args(Quantity), None))
     margin = check_fraction("margin", margin)
     if target is not None:
         target = check_fraction("target", target)

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from gpuscope import _core, streams
 from gpuscope._core import CallKind, MemoryKind
-from gpuscope.arguments import check_count, check_done
+from gpuscope.arguments import Quantity, check_count, check_done
 from gpuscope.benchmarking import kernel_times, stopping
 from gpuscope.benchmarking.per_call import PerCall
-from gpuscope.benchmarking.samples import Chunks, Quantity, Samples, no_collection
+from gpuscope.benchmarking.samples import Chunks, Samples, no_collection
 from gpuscope.benchmarking.stopping import SHORTEST, WINDOW, Budget, WarmUp, is_steady
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.text import brief

@@ -133,9 +133,8 @@ class BenchmarkResult(Figures, Result):
         bursts: how many of the headline's samples were taken at each moment, in order; empty where that is not known.
         modes: what the headline's samples gather around, from the smallest: one, or several with their shares.
         processes: how the processes differ that `benchmark` was told to start; None when it started none.
-        calls_per_sample: how many calls each of the headline's samples is the mean of, at most: 1, or more of a call on
-            the CPU that takes less than 5 us. `min`, `max`, `std` and the percentiles are then of such means: single
-            calls differ more, and the estimate is drawn towards their mean where few are much longer than the others.
+        calls_per_sample: how many calls each of the headline's samples is the mean of, at most: 1, or more of short
+            calls on the CPU. `min`, `max`, `std` and the percentiles are then of such means.
         processes_differ: the standard deviation between fresh processes, a share of the time, that the headline's
             interval allows for, as usual for GPUs; 0 where it allows for none, or where `processes` shows it.
     """

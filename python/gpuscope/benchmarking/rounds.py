@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import stats
-from gpuscope.arguments import Suspended, check_budget, check_fraction, check_progress
+from gpuscope.arguments import Quantity, Suspended, check_budget, check_fraction, check_progress
 from gpuscope.benchmarking import visits
 from gpuscope.benchmarking.engine import Engine
 from gpuscope.benchmarking.result import format_modes
-from gpuscope.benchmarking.samples import Quantity, Samples
+from gpuscope.benchmarking.samples import Samples
 from gpuscope.benchmarking.stopping import Budget
 from gpuscope.errors import NotAvailable
 from gpuscope.figures import Figures, format_estimate

@@ -7,17 +7,14 @@ import contextlib
 import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import _core
+from gpuscope.arguments import Quantity
 from gpuscope.benchmarking.kernel_times import Kernel
-from gpuscope.errors import InvalidArgument
-from gpuscope.text import brief
-
-Quantity = Literal["kernel", "span", "stream", "launch", "wall"]
 
 # NVML's reasons for lower clocks (nvml.h): thermal or electrical emergencies, and the power limit's own regulation.
 _THROTTLED = 0x8 | 0x20 | 0x40 | 0x80
@@ -106,12 +103,6 @@ def mean_kernels(parts: Sequence[tuple[Sequence[Kernel], int]]) -> tuple[Kernel,
     every = max(1, sum(calls for _, calls in parts))
     rows = [Kernel(name, count / every, seconds / every) for name, (count, seconds) in sums.items()]
     return tuple(sorted(rows, key=lambda kernel: -kernel.seconds))
-
-
-def check_quantity(value: object) -> None:
-    """Raises InvalidArgument unless it is a quantity that can be sampled, or None."""
-    if value is not None and not (isinstance(value, str) and value in get_args(Quantity)):
-        raise InvalidArgument(f"quantity is {brief(value)}; accepted are {', '.join(get_args(Quantity))}, or None")
 
 
 class Chunks:

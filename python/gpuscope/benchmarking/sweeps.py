@@ -9,15 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite, prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from gpuscope import stats
-from gpuscope.arguments import check_done, check_function
+from gpuscope.arguments import Quantity, check_choice, check_done, check_function
 from gpuscope.benchmarking import visits
 from gpuscope.benchmarking.charts import view_of_points
 from gpuscope.benchmarking.engine import function_name
 from gpuscope.benchmarking.rounds import FIGURES, Rounds, Series, SweepPoint
-from gpuscope.benchmarking.samples import Quantity, check_quantity
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.figures import format_half_width
 from gpuscope.page.chart import Chart
@@ -249,34 +248,29 @@ def sweep(
 ) -> Sweep:
     """Times a function at each combination of the axes' values: ``sweep(make, n=[1024, 4096], dtype=["float16"])``.
 
-    `function` is called as ``function(n=1024, dtype="float16")``. Does it return a callable, that is what is timed, so
-    that the making of inputs is not; else the function itself is, with these arguments. One call finds out.
-
-    The points are visited in rounds of random order, so that a drift of the machine is not taken for an effect of a
-    parameter; after six rounds the budget goes to the points whose intervals are widest. All calls of a visit share
-    clocks, caches and the placement of memory, so that intervals come from how the visits differ; what they cannot tell
-    apart is said as a tie (`Sweep.fastest`). One point's inputs exist at a time: they are made for each visit, and
-    released after it. A point that raises is kept with its error's text. Ctrl-C ends the sweep and keeps what there is;
-    any other error, as one of `progress`, goes on to the caller with what there is as its attribute ``measured``.
+    `function` is called as ``function(n=1024, dtype="float16")``. If it returns a callable, that is timed, else the
+    function itself. Points are visited in rounds of random order; intervals come from how the visits differ. The inputs
+    of one point exist at a time. A point that raises is kept with its error's text. Ctrl-C ends the sweep and keeps
+    what there is.
 
     Args:
         function: see above. An axis cannot have the name of one of the arguments below.
-        quantity: "kernel", "span", "stream", "launch" or "wall"; by default the first of kernel, stream and wall that
-            can be measured.
+        quantity: None takes the first of kernel, stream and wall that can be measured.
         cold: whether the GPU's L2 cache is flushed before each call.
         target: half of the 95 % interval over the value at which a point is done.
-        budget: seconds for all points together, including the making of inputs; the first round is finished anyway, and
-            no visit is begun that would end later.
-        stream: where the function puts its work, in any form that ``streams.resolve`` knows.
+        budget: seconds for all points together, including the making of inputs; the first round is finished in any
+            case.
+        stream: where the function puts its work, of any framework; None is the current stream.
         device: ordinal of the GPU.
-        progress: called with one line after each visit; ``print`` will do.
+        progress: called with one line after each visit, as ``print``.
         axes: the values of each parameter, in any order; what is given twice is measured once.
 
     Raises:
         InvalidArgument: there are no axes, one has no values, or another argument is out of range.
+        Exception: what `progress` raises; its attribute ``measured`` has what was measured until then.
     """
     check_maker("function", function)
-    check_quantity(quantity)
+    check_choice("quantity", quantity, (*get_args(Quantity), None))
     values = checked_axes(axes)
     count = prod(map(len, values.values()))
     if count > MOST_POINTS:

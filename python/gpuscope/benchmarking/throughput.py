@@ -114,29 +114,24 @@ def measure_throughput(
 ) -> Throughput:
     """Runs a step on each batch of a loader as a training would, without waiting between the batches.
 
-    `step` is any callable of a batch, or a torch.nn.Module. A module gets its batches on its device. With `criterion`
-    and `optimizer` it is trained, which changes it: forward, loss, backward, step, and gradients to none; with
-    `optimizer` alone the model's output has its ``loss``. Without either it runs in evaluation mode without gradients.
-    The last of a (data, target) pair, or "target" or "labels" of a mapping, is the target.
-
-    The time of GPU work is taken by events around each step, so that time in which the GPU had nothing to do is known
-    although nothing is waited for. Pauses within a step count as computing; whether the GPU still had work when a step
-    had been given to it says whether the step keeps it busy. Ctrl-C keeps the batches that are done; an error of the
-    loader or the step has them as its attribute ``measured``.
+    A module gets its batches on its device. With `criterion` and `optimizer` it is trained, which changes it; with
+    `optimizer` only, its output has the ``loss``; without both it runs in evaluation mode without gradients. The target
+    is the last of a (data, target) pair, or "target" or "labels" of a mapping. Ctrl-C keeps the batches that are done.
 
     Args:
-        step: see above.
+        step: a callable of a batch, or a torch.nn.Module.
         loader: any iterable of batches.
         num_batches: most batches measured; a shorter loader gives fewer.
-        warmup: batches before them, not measured; with them goes the start of the loader's workers.
+        warmup: batches before them, not measured.
         criterion: of output and target.
         optimizer: with ``step`` and ``zero_grad``.
-        device: for a module, a torch device to move batches to (its own by default); for a callable, the GPU that it
+        device: for a module, a torch device to move batches to (default: its own); for a callable, the GPU that it
             uses, in any form that `memory_summary` takes.
 
     Raises:
         InvalidArgument: the loader is empty, a count is out of range, or the arguments do not fit together.
         NotAvailable: a CUDA graph is being captured.
+        Exception: what the loader or the step raises; its attribute ``measured`` has the batches that are done.
     """
     check_batches(loader)
     check_function("step", step, "a torch.nn.Module or any other function of a batch")

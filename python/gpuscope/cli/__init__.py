@@ -77,6 +77,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("monitor", "watch the GPUs: how useful, throttled, full and connected they are", "monitor.Monitor"),
     Entry("demo", "profile a small training loop, with or without a GPU", "demo.Demo"),
     Entry("counters", "list the hardware counters of this GPU", "counters.Counters"),
+    Entry("completion", "print the script by which a shell completes all of this", "completion.Completion"),
     Entry("doctor", "say what works on this machine, and what would fix the rest", "doctor.Doctor"),
 )
 

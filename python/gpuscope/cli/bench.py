@@ -18,10 +18,11 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FunctionType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from gpuscope.arguments import BackendName, FloatType
 from gpuscope.cli import console
 from gpuscope.cli.export import raise_last
 from gpuscope.cli.options import PAGE_SUFFIXES, check_apart, names, positive, seconds, share, sizes, writable_paths
@@ -155,10 +156,10 @@ class Explore:
         )
         parser.add_argument(
             "--backend",
-            choices=("torch", "cupy", "numpy"),
+            choices=get_args(BackendName),
             help="torch on both sides, cupy against NumPy, or NumPy alone (default: NumPy against torch, or cupy)",
         )
-        parser.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="(default: float32)")
+        parser.add_argument("--dtype", choices=get_args(FloatType), default="float32", help="(default: float32)")
         parser.add_argument(
             "--budget",
             metavar="TIME",

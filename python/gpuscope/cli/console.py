@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import io
 import itertools
@@ -140,18 +141,29 @@ class Console:
             yield
             return
         shown: list[Progress] = []
-        # On its thread and when it is time: what goes on may be the end of a recording, which importing rich is not.
-        timer = threading.Timer(_PATIENCE_S, lambda: shown.extend(self._spinning(what)))
+        over, ended = threading.Lock(), threading.Lock()
+        over.acquire()
+        ended.acquire()
+
+        def show() -> None:
+            try:
+                if not over.acquire(timeout=_PATIENCE_S):
+                    shown.extend(self._spinning(what))
+            finally:
+                ended.release()
+
+        # On its thread and when it is time: what goes on may be the end of a recording, which importing rich is not,
+        # and neither are the calls by which a threading.Thread begins.
         try:
-            timer.start()
+            _thread.start_new_thread(show, ())
         except RuntimeError:  # there is no thread for it
             yield
             return
         try:
             yield
         finally:
-            timer.cancel()
-            timer.join()
+            over.release()
+            ended.acquire()
             for progress in shown:
                 progress.stop()
 

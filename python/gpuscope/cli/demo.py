@@ -15,9 +15,10 @@ from gpuscope.cli import console
 from gpuscope.cli.export import Outputs, raise_last
 from gpuscope.cli.options import positive
 from gpuscope.cli.report import show_audit, show_table, show_tree
-from gpuscope.errors import CudaError, InvalidArgument, NotAvailable
+from gpuscope.errors import CudaError, GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.regions import record_function
 
+_FOLDER = "gpuscope-demo"
 _BATCH, _INPUTS, _HIDDEN, _CLASSES = 128, 512, 256, 16
 _ELEMENTS = 1 << 20  # of a layer on the GPU
 _RATE = np.float32(1e-3)
@@ -30,22 +31,30 @@ class Demo:
 
     description = (
         "Profiles a small loop with data loading, forward, backward and optimizer: kernels of its own on a GPU, NumPy\n"
-        "without one. Prints table, call tree and verdict, and writes demo.gscope and demo.pftrace."
+        "without one. Prints table, call tree and verdict, and writes demo.gscope and demo.pftrace into a folder."
     )
     examples = "  gpuscope demo\n  gpuscope demo --steps 100 -o /tmp"
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""
         parser.add_argument("--steps", metavar="N", type=positive, default=50, help="length (default: 50)")
-        parser.add_argument("-o", "--output", metavar="DIR", default=".", help="where files go (default: here)")
+        parser.add_argument(
+            "-o", "--output", metavar="DIR", help=f"folder of the files (default: {_FOLDER}, which is made)"
+        )
 
     def run(self, options: argparse.Namespace) -> int:
         """Trains, prints and writes."""
         from gpuscope.profiler import profile
 
-        if not os.path.isdir(options.output):
-            raise InvalidArgument(f"-o is {options.output!r}, which is no folder")
-        outputs = Outputs([os.path.join(options.output, f"demo{suffix}") for suffix in (".gscope", ".pftrace")])
+        folder = options.output or _FOLDER
+        if options.output is None and not os.path.lexists(folder):
+            try:
+                os.mkdir(folder)
+            except OSError as error:
+                raise GpuscopeError(f"cannot make the folder {folder}: {error.strerror}") from error
+        if not os.path.isdir(folder):
+            raise InvalidArgument(f"{folder!r} is no folder; -o names one that exists")
+        outputs = Outputs([os.path.join(folder, f"demo{suffix}") for suffix in (".gscope", ".pftrace")])
         out = console.output()
         model = _choose_model()
         _train(model, steps=1)
@@ -61,6 +70,7 @@ class Demo:
         raise_last(errors)
         recording, trace = map(console.display, outputs.written)
         out.line()
+        out.sentence("wrote two files into the folder ", (folder, "bold"))
         out.sentence(
             "open ",
             (trace, "bold"),

@@ -8,12 +8,13 @@ import linecache
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from gpuscope.arguments import Graphs
 from gpuscope.cli import console, options
 from gpuscope.cli.console import Console
 from gpuscope.cli.ends import Ending
-from gpuscope.cli.export import Outputs, exit_code, is_recording, open_recording
+from gpuscope.cli.export import Outputs, choose_recording, exit_code, is_recording, open_recording
 from gpuscope.cli.options import add_counters, add_device_samples, check_apart
 from gpuscope.cli.program import Program
 from gpuscope.cli.run import Delivery
@@ -50,6 +51,7 @@ class Diagnose:
     examples = """\
   gpuscope diagnose train.py --epochs 1
   gpuscope diagnose -m package.train --lr 0.1
+  gpuscope diagnose                                       the newest recording of this folder
   gpuscope diagnose train.gscope                          what gpuscope run --with-stack recorded
   gpuscope diagnose trace.json.gz                         what torch.profiler has written
   gpuscope diagnose --json report.json train.py           the same for programs
@@ -61,8 +63,7 @@ class Diagnose:
         """Adds the command's arguments."""
         Program.prepare_parser(parser)
         self._parser = parser
-        of_a_file = f"{parser.prog} [options] FILE.gscope"
-        parser.usage = f"{parser.prog} [options] (script.py | -m module | -c code) [args ...]\n       {of_a_file}"
+        parser.usage = f"{parser.usage}\n       {parser.prog} [options] [FILE.gscope]"
         parser.add_argument("--json", metavar="FILE", help="write the diagnosis as JSON too, - for standard output")
         parser.add_argument(
             "--fail-on",
@@ -76,7 +77,7 @@ class Diagnose:
         what = parser.add_argument_group("what is recorded")
         what.add_argument("--schedule", metavar="SPEC", help="steps to record, as wait=1,warmup=1,active=10")
         what.add_argument(
-            "--graphs", choices=("node", "launch"), default="node", help="CUDA graphs kernel by kernel, or as a whole"
+            "--graphs", choices=get_args(Graphs), default="node", help="CUDA graphs kernel by kernel, or as a whole"
         )
         what.add_argument("--profile-memory", action="store_true", help="what PyTorch's allocators hand out too")
         what.add_argument("--max-memory", metavar="SIZE", help="the most memory for events, as 512MB or 1GiB")
@@ -86,7 +87,11 @@ class Diagnose:
     def run(self, options: argparse.Namespace) -> int:
         """Runs or reads, and prints the page."""
         words = options.program
-        is_file = options.kind is None and bool(words) and is_recording(words[0])
+        if options.kind is None and not words:
+            options.recording = None
+            choose_recording(options, "a script or a recording is missing")
+            words = [options.recording]
+        is_file = options.kind is None and words[0] != "-" and is_recording(words[0])
         if is_file:  # what follows are no arguments of a script
             self._parser.parse_args(words[1:], options)
         outcome = Outcome(options.json, _checked(options.fail_on))
@@ -100,7 +105,7 @@ class Diagnose:
             raise InvalidArgument("--salvage is for recordings; a script is run")
         for name, value in _RECORDED.items():
             setattr(options, name, value)
-        delivery = _Delivery(outputs, console.errors(), options, outcome)
+        delivery = _Delivery(outputs, console.errors(), options, outcome, program)
         code = delivery.run(program)
         return code or outcome.code
 
@@ -128,15 +133,18 @@ class Outcome:
 class _Delivery(Delivery):
     """Shows the diagnosis in place of the report."""
 
-    def __init__(self, outputs: Outputs, out: Console, options: argparse.Namespace, outcome: Outcome) -> None:
+    def __init__(
+        self, outputs: Outputs, out: Console, options: argparse.Namespace, outcome: Outcome, program: Program
+    ) -> None:
         super().__init__(outputs, out, options)
         self._outcome = outcome
+        self._program = program
 
     def show_results(self, results: Analyses, options: argparse.Namespace, out: Console) -> None:
         """Prints the page."""
-        if options.kind == "code":  # whose calls are named by their source
-            code = options.program[0] if isinstance(options.program, list) else ""
-            linecache.cache["<string>"] = (len(code), None, code.splitlines(keepends=True), "<string>")
+        if self._program.kind in ("code", "stdin"):  # whose calls are named by their source
+            code, name = self._program.target, self._program.file_name
+            linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         self._outcome.deliver(results.diagnose(), out)
         out.line()
 

@@ -14,7 +14,7 @@ from gpuscope.cli.export import check_recording, is_recording, open_pages
 from gpuscope.errors import InvalidArgument
 from gpuscope.paths import is_stream, write_text
 
-_SLOWER = 1
+_SLOWER, _NOT_COMPARABLE = 1, 2
 _WIDEST, _USUAL = 140, 100
 
 
@@ -23,13 +23,14 @@ class Diff:
 
     description = (
         "Compares recordings of two versions of a program: how much longer a step takes and why, kernel by kernel,\n"
-        "region by region and by what the GPU waited for, with intervals. A side is a .gscope file or a trace of\n"
-        "torch.profiler, a folder of them, or a pattern in quotes; with three or more a side, runs are compared and\n"
-        "not steps."
+        "region by region and by what the GPU waited for, with intervals. Without steps, run times and the program's\n"
+        "functions are compared. A side is a .gscope file or a trace of torch.profiler, a folder of them, or a\n"
+        "pattern in quotes; with three or more a side, runs are compared and not steps. The exit code is 2 if the\n"
+        "recordings have too little in common."
     )
     examples = """\
   gpuscope diff before.gscope after.gscope
-  gpuscope diff 'before/*.gscope' 'after/*.gscope' --fail-over 5%   exit code 1 where a step is surely slower
+  gpuscope diff 'before/*.gscope' 'after/*.gscope' --fail-over 5%   exit code 1 where a step or run is surely slower
   gpuscope diff before.gscope after.gscope -o diff.html             an interactive page: tree, two steps, tables
   gpuscope diff main.gscope branch.gscope --markdown comment.md     for a pull request
   gpuscope diff before.gscope after.gscope --json -                 all nodes, for programs"""
@@ -42,13 +43,13 @@ class Diff:
             "--fail-over",
             metavar="SHARE",
             type=options.share,
-            help="exit code 1 where a step is surely slower, and by more than this, as 5%%",
+            help="exit code 1 where a step or run is surely slower, and by more than this, as 5%%",
         )
         parser.add_argument(
             "--margin",
             metavar="SHARE",
             type=options.share,
-            help="of a node's own time: what differs by less does not count (default: 2%%)",
+            help="of a node's own time: what differs by less does not count (default: 2%%; of single runs 10%%)",
         )
         parser.add_argument(
             "--row-limit", metavar="N", type=options.positive, default=20, help="rows at most (default: 20)"
@@ -87,9 +88,9 @@ class Diff:
             out.sentence("wrote ", (console.display(path), "bold"))
         if options_.open:
             open_pages(pages)
-        if options_.fail_over is None:
-            return 0
-        return _SLOWER if found.fails(options_.fail_over) else 0
+        if options_.fail_over is not None:
+            return _SLOWER if found.fails(options_.fail_over) else 0
+        return 0 if found.is_comparable else _NOT_COMPARABLE
 
 
 def _files(given: str) -> list[str]:

@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import shlex
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
 from gpuscope.cli.options import PAGE_SUFFIXES, check_apart, writable_paths
-from gpuscope.errors import InvalidArgument
+from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.paths import find_suffix, is_stream, open_file
 
 if TYPE_CHECKING:
+    from gpuscope.analysis.call_tree import StackMetric
     from gpuscope.recording import Analyses, Recording
 
 _RECORDING = ".gscope"
@@ -35,6 +37,20 @@ _WRITERS: dict[str, Callable[[Analyses, Path], None]] = {
 }
 _OF_STREAMS = ".json"  # what pipes get, whose names say nothing
 
+# The tables of events that a file has: as rows, or in what it says of other rows. The other formats have all.
+_GPU_STACKS = frozenset({"kernel", "graph_node", "memcpy", "memset", "graph_launch", "region", "region_gpu"})
+_CPU_STACKS = frozenset({"region", "api", "python_sample"})
+_SPANS = frozenset({"kernel", "memcpy", "memset", "graph_launch", "python_function"}) | _CPU_STACKS
+_TIMELINE = _SPANS | {"graph_node", "sync", "mark", "detail", "payload", "call_stack", "allocation"}
+_TIMELINE |= {"failed_allocation", "device_memory", "memory_pool", "device_sample", "counter_sample", "counter_value"}
+_TABLES: dict[str, frozenset[str]] = {
+    **dict.fromkeys((".json", ".json.gz"), _TIMELINE | {"resumption"}),
+    **dict.fromkeys((".pftrace", ".perfetto-trace"), _TIMELINE),
+    ".speedscope.json": _SPANS,
+    **dict.fromkeys((".pb.gz", ".pprof"), _GPU_STACKS | _CPU_STACKS | {"sync"}),
+    ".folded": _CPU_STACKS,  # without GPU work
+}
+
 
 _IN_PART = 3  # the exit code
 _SCRIPT = ".py"  # which may begin as JSON does
@@ -43,14 +59,29 @@ _SCRIPT = ".py"  # which may begin as JSON does
 class Outputs:
     """Files to be written later, known to be writable now; errors as of `writable_paths`.
 
+    Args:
+        paths: their names. Those of further recordings are numbered, as ``run-2.gscope``.
+        replaces: False leaves existing recordings as they are: all files get the next number that the first has free.
+
     Attributes:
-        paths: those of the first recording.
+        paths: the files, without a number.
+        notes: what files leave out, a sentence a file.
     """
 
-    def __init__(self, paths: Sequence[str]) -> None:
-        self.paths = writable_paths(paths, tuple(_WRITERS))
+    def __init__(self, paths: Sequence[str], *, replaces: bool = True) -> None:
+        self._replaces = replaces
+        self.notes: list[str] = []
         self._written: list[Path] = []
-        self._turn = 0
+        self._number = 1  # of the latest recording, or of the first that is to come
+        self._first: int | None = None
+        self._again = False
+        if replaces:
+            self.paths = writable_paths(paths, tuple(_WRITERS))
+            return
+        self.paths = [Path(os.path.abspath(path)) for path in paths]
+        while os.path.lexists(self._named(self.paths[0])):
+            self._number += 1
+        writable_paths([str(self._named(path)) for path in self.paths], tuple(_WRITERS))
 
     @property
     def written(self) -> tuple[Path, ...]:
@@ -60,37 +91,47 @@ class Outputs:
     @property
     def missing(self) -> tuple[Path, ...]:
         """Those of the latest recording, or of the first that is to come, that are not written."""
-        named = (self._named(path, max(self._turn, 1)) for path in self.paths)
-        return tuple(path for path in named if path not in self._written)
+        return tuple(path for path in map(self._named, self.paths) if path not in self._written)
 
     def write(self, results: Analyses, out: Console | None = None) -> list[Exception]:
         """Writes every file; from the second time on as ``run-2.gscope`` and so on. `out` shows progress.
 
         Returns why files could not be written, which does not keep the others from being written.
         """
-        self._turn += 1
+        try:
+            self._take_number()
+        except OSError as error:
+            return [GpuscopeError(f"cannot write {self._named(self.paths[0])}: {error.strerror or error}")]
         errors: list[Exception] = []
-        for path in self.paths:
-            target = self._named(path, self._turn)
-            try:
-                with out.working(f"writing {console.display(target)}") if out else nullcontext():
-                    _WRITERS[_suffix(path)](results, target)
-                self._written.append(target)
-            except Exception as error:
-                errors.append(error)
+        try:
+            for path in self.paths:
+                target = self._named(path)
+                try:
+                    with out.working(f"writing {console.display(target)}") if out else contextlib.nullcontext():
+                        _WRITERS[_suffix(path)](results, target)
+                    self._written.append(target)
+                    if lost := left_out(results, target):
+                        self.notes.append(f"{console.display(target)} leaves out {', '.join(lost)}")
+                except Exception as error:
+                    errors.append(error)
+        finally:
+            if not self._replaces and not _has_content(claimed := self._named(self.paths[0])):
+                with contextlib.suppress(OSError):
+                    os.unlink(claimed)
         return errors
 
     def write_again(self) -> None:
         """The next recording takes the place of the latest."""
-        self._turn -= 1
+        self._again = self._first is not None
         self._written.clear()
+        self.notes.clear()
 
     def keep(self, results: Analyses) -> Path | None:
         """Saves the recording that `write` had, if it has no file, in the directory for temporary ones.
 
         Returns where; None where it has a file, or cannot have one there either.
         """
-        if any(_suffix(path) == _RECORDING and self._named(path, self._turn) in self._written for path in self.paths):
+        if any(_suffix(path) == _RECORDING and self._named(path) in self._written for path in self.paths):
             return None
         folder = None
         try:
@@ -98,7 +139,7 @@ class Outputs:
             import tempfile
 
             folder = Path(tempfile.mkdtemp(prefix="gpuscope-"))
-            target = folder / f"{self._named(self.paths[0], self._turn).name.partition('.')[0]}{_RECORDING}"
+            target = folder / f"{self._named(self.paths[0]).name.partition('.')[0]}{_RECORDING}"
             results.save(target)
         except Exception:  # why is said of the files that were asked for
             if folder is not None:
@@ -106,8 +147,54 @@ class Outputs:
             return None
         return target
 
-    def _named(self, path: Path, turn: int) -> Path:
-        return path if turn == 1 else _numbered(path, turn)
+    def comparison(self) -> str:
+        """The command that compares what was written with the recording before it; empty where there is none."""
+        if self._replaces or self._first is None or self._first == 1:
+            return ""
+        before, after = (_numbered(self.paths[0], number) for number in (self._first - 1, self._first))
+        if after not in self._written or not _has_content(before):
+            return ""
+        # A name that begins with a dash would be an option.
+        sides = [f"./{name}" if name.startswith("-") else name for name in map(console.display, (before, after))]
+        return shlex.join(["gpuscope", "diff", *sides])
+
+    def _take_number(self) -> None:
+        """Numbers the next recording, and makes its file where it may replace none: no other run takes that name."""
+        if self._again:
+            self._again = False
+        elif self._replaces:
+            self._number += self._first is not None
+        else:
+            while not self._claim():
+                self._number += 1
+        self._first = self._first or self._number
+
+    def _claim(self) -> bool:
+        """Makes the first file of this number, still empty; False if the name is taken."""
+        try:
+            os.close(os.open(self._named(self.paths[0]), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        except FileExistsError:
+            return False
+        return True
+
+    def _named(self, path: Path) -> Path:
+        return path if self._replaces and is_stream(path) else _numbered(path, self._number)
+
+
+def left_out(results: Analyses, path: Path) -> list[str]:
+    """What was recorded and the format of a file has no place for, in words."""
+    from gpuscope import _core
+    from gpuscope.analysis.call_tree import places_samples
+
+    trace, tables = results.trace, _TABLES.get(_suffix(path))
+    if tables is None:
+        return []
+    if _suffix(path) == ".folded" and trace.summary.has_device:
+        tables = _GPU_STACKS
+    if not places_samples(trace):
+        tables -= {"python_sample"}
+    lost = (table for table in _core.schema() if table.role == _core.Role.EVENT and table.name not in tables)
+    return [table.attribute.replace("_", " ") for table in lost if trace.store.rows(table.name)]
 
 
 def raise_last(errors: Sequence[Exception]) -> None:
@@ -123,11 +210,48 @@ def add_recording(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "recording",
         metavar="FILE",
-        help="what gpuscope run or profile.save wrote, .gscope, or a trace of torch.profiler, JAX, Proton or nsys",
+        nargs="?",
+        help="what gpuscope run or profile.save wrote, .gscope, or a trace of torch.profiler, JAX, Proton or nsys "
+        "(default: the newest .gscope of this folder)",
     )
     parser.add_argument(
         "--salvage", action="store_true", help="of a damaged file too, read what is whole; the exit code then is 3"
     )
+
+
+def choose_recording(options: argparse.Namespace, missing: str = "FILE is missing") -> None:
+    """Takes the newest recording of the current folder where none was given, and says so on standard error.
+
+    Raises:
+        InvalidArgument: none was given, and the folder has none.
+    """
+    if options.recording is not None:
+        return
+    options.recording = newest_recording()
+    if options.recording is None:
+        raise InvalidArgument(f"{missing}, and this folder has no .gscope file to take instead")
+    out = console.errors()
+    with out.forgiving():
+        out.sentence("reading ", (options.recording, "bold"), ", the newest recording in this folder")
+
+
+def newest_recording() -> str | None:
+    """The .gscope file of the current folder that was written last."""
+    found = []
+    with os.scandir() as entries:
+        for entry in entries:
+            if entry.name.lower().endswith(_RECORDING) and _has_content(entry):
+                with contextlib.suppress(FileNotFoundError):
+                    found.append((entry.stat().st_mtime_ns, entry.name))
+    return max(found)[1] if found else None
+
+
+def _has_content(path: str | os.PathLike[str]) -> bool:
+    """Whether it is a file in which something is: an empty one has only been begun."""
+    try:
+        return os.path.isfile(path) and os.path.getsize(path) > 0
+    except OSError:
+        return False
 
 
 def open_recording(options: argparse.Namespace, out: Console) -> Recording:
@@ -181,7 +305,7 @@ def open_pages(paths: Iterable[Path]) -> None:
             webbrowser.open(path.resolve().as_uri())
 
 
-def _metric(results: Analyses) -> str:
+def _metric(results: Analyses) -> StackMetric:
     """What collapsed stacks tell of: GPU time, where there is any."""
     return "self_device_time_total" if results.trace.summary.has_device else "self_cpu_time_total"
 
@@ -191,7 +315,7 @@ def _suffix(path: Path) -> str:
 
 
 def _numbered(path: Path, number: int) -> Path:
-    if is_stream(path):
+    if number == 1:
         return path
     stem = len(path.name) - len(_suffix(path))
     return path.with_name(f"{path.name[:stem]}-{number}{path.name[stem:]}")
@@ -208,6 +332,7 @@ class Export:
         "Standard output, as -, and pipes get JSON."
     )
     examples = """\
+  gpuscope export -o train.pftrace                          the newest recording of this folder
   gpuscope export train.gscope -o train.pftrace
   gpuscope export train.gscope -o train.json.gz -o train.pftrace
   gpuscope export train.gscope -o train.speedscope.json -o train.pb.gz
@@ -223,6 +348,7 @@ class Export:
     def run(self, options: argparse.Namespace) -> int:
         """Reads, writes, and names what it wrote on standard output; the exit code is 3 when part was lost."""
         progress = console.errors()
+        choose_recording(options)
         outputs = Outputs(options.output)
         check_apart(outputs.paths, [options.recording])
         recording = open_recording(options, progress)
@@ -230,6 +356,8 @@ class Export:
         out = console.output(outputs.written)
         for path in outputs.written:
             out.sentence(console.display(path), (console.size_of(path), "dim"))
+        for note in outputs.notes:
+            progress.note(note)
         raise_last(errors)
         code = exit_code(recording)
         if code:

@@ -25,26 +25,33 @@ from gpuscope.errors import InvalidArgument
 
 @dataclass(frozen=True)
 class Program:
-    """What would follow ``python`` on a command line: a script, ``-m`` module or ``-c`` code, and its arguments."""
+    """What would follow ``python`` on a command line: a script, ``-m`` module, ``-c`` code or ``-``, and its arguments.
 
-    kind: Literal["script", "module", "code"]
+    Attributes:
+        kind: "stdin" for code that standard input had.
+        target: path, name of the module, or code.
+    """
+
+    kind: Literal["script", "module", "code", "stdin"]
     target: str
     arguments: tuple[str, ...] = ()
 
     @staticmethod
     def prepare_parser(parser: argparse.ArgumentParser) -> None:
         """Adds the arguments that name a program: what `given` takes as ``kind`` and ``program``."""
-        parser.usage = f"{parser.prog} [options] (script.py | -m module | -c code) [args ...]"
+        parser.usage = f"{parser.prog} [options] (script.py | -m module | -c code | -) [args ...]"
         parser.add_argument("-m", dest="kind", action="store_const", const="module", help="run a module, as python -m")
         parser.add_argument("-c", dest="kind", action="store_const", const="code", help="run a string, as python -c")
         parser.add_argument("program", nargs=argparse.REMAINDER, metavar="...", help=argparse.SUPPRESS)
 
     @classmethod
     def given(cls, kind: Literal["module", "code"] | None, words: Sequence[str]) -> Program:
-        """What a command line names: `kind` by -m or -c, and what follows."""
+        """What a command line names: `kind` by -m or -c, and what follows; ``-`` reads standard input."""
         rest = words[1:] if words[:1] == ["--"] else words
         if not rest:
-            raise InvalidArgument("there is nothing to run: give a script, -m module or -c code")
+            raise InvalidArgument("there is nothing to run: give a script, -m module, -c code or - for standard input")
+        if kind is None and rest[0] == "-":
+            return cls("stdin", _standard_input(), tuple(rest[1:]))
         return cls(kind or "script", rest[0], tuple(rest[1:]))
 
     @property
@@ -52,7 +59,12 @@ class Program:
         """A short name for the run, fit for a file name."""
         if self.kind == "script":
             return Path(os.path.abspath(self.target)).stem
-        return self.target if self.kind == "module" else "code"
+        return self.target if self.kind == "module" else self.kind
+
+    @property
+    def file_name(self) -> str:
+        """What tracebacks call code that is in no file."""
+        return "<stdin>" if self.kind == "stdin" else "<string>"
 
     def check(self) -> None:
         """Makes sure that there is something to run, without running any of it; raises InvalidArgument otherwise."""
@@ -126,7 +138,11 @@ class Program:
         if self.kind == "code":
             self._enter("", "-c")
             main.__loader__ = BuiltinImporter
-            return compile(self.target, "<string>", "exec", dont_inherit=True)
+            return compile(self.target, self.file_name, "exec", dont_inherit=True)
+        if self.kind == "stdin":
+            self._enter("", "-")
+            main.__dict__.update(__file__=self.file_name, __cached__=None, __loader__=BuiltinImporter)
+            return compile(self.target.encode(errors="surrogateescape"), self.file_name, "exec", dont_inherit=True)
         if self.kind == "module":
             self._enter(os.getcwd(), "-m")
             code, spec = _find_module(self.target)
@@ -147,6 +163,13 @@ class Program:
         sys.argv[:] = [name, *self.arguments]
         if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
             sys.path[0] = folder
+
+
+def _standard_input() -> str:
+    """All of it; bytes that are no UTF-8 as surrogates, as the code may say in which encoding it is."""
+    if sys.stdin is None:
+        raise InvalidArgument("the program is -, but standard input is closed; accepted is - with code there")
+    return sys.stdin.buffer.read().decode(errors="surrogateescape")
 
 
 def _adopt(main: ModuleType, code: CodeType, spec: ModuleSpec) -> CodeType:

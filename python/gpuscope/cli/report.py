@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
-from gpuscope.cli.export import add_recording, exit_code, open_pages, open_recording
+from gpuscope.cli.export import add_recording, choose_recording, exit_code, open_pages, open_recording
 from gpuscope.cli.options import PAGE_SUFFIXES, check_apart, positive, writable_paths
 from gpuscope.errors import NotAvailable
 from gpuscope.text import one_line, wrapped
@@ -18,7 +18,14 @@ from gpuscope.units import format_date
 
 if TYPE_CHECKING:
     from gpuscope.analysis import Audit, Averages
+    from gpuscope.analysis.terminal import Line
     from gpuscope.recording import Analyses
+
+_SCREEN = 40  # lines of a report at most
+_AROUND = 14  # lines that are neither the table's nor rows of functions
+_MOST_ROWS = 25  # of the table
+_MOST_ROWS_BESIDE = (10, 12)  # of the table with functions beside it; with GPU work more
+_LEAST_ROWS = 10  # of functions
 
 _TIERS = {
     "cupti": "CUPTI tracing",
@@ -33,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is shown")
     group.add_argument("--sort-by", metavar="KEY", help="column that orders the table, as device_time_total")
     group.add_argument(
-        "--row-limit", metavar="N", type=positive, default=25, help="rows of the table at most (default: 25)"
+        "--row-limit", metavar="N", type=positive, help="rows of the table at most (default: what fits on a screen)"
     )
     group.add_argument("--group-by-input-shape", action="store_true", help="a row for each shape of operators' inputs")
     group.add_argument(
@@ -41,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--wide", action="store_true", help="every column, with names cut at 55 characters at most")
     group.add_argument("--no-table", action="store_true", help="leave the table out")
-    group.add_argument("--tree", action="store_true", help="the call tree too")
+    group.add_argument("--tree", action="store_true", help="the call tree too, and every sampled function")
     group.add_argument("--no-functions", action="store_true", help="leave the sampled Python functions out")
     group.add_argument("--steps", action="store_true", help="what each GPU did in a step, and why it was idle")
     group.add_argument("--max-depth", metavar="N", type=positive, help="levels of the trees (default: all)")
@@ -100,21 +107,25 @@ def show_summary(results: Analyses, out: Console) -> None:
 
 
 def show(results: Analyses, options: argparse.Namespace, out: Console) -> None:
-    """The parts that the options ask for, and the verdict under them."""
+    """The parts that the options ask for, and the verdict under them. Without options they fit on a screen.
+
+    Where there is no GPU work the functions come first: they say more of the host than the table.
+    """
+    has_functions = not options.no_functions and len(results.trace.python_samples) > 0
+    table, has_device = [], False
     if not options.no_table:
-        show_table(
-            results,
-            out,
-            sort_by=options.sort_by,
-            row_limit=options.row_limit,
-            by_shape=options.group_by_input_shape,
-            by_frames=options.group_by_stack_n,
-            wide=options.wide,
+        events = results.key_averages(
+            group_by_input_shape=options.group_by_input_shape, group_by_stack_n=options.group_by_stack_n
         )
+        has_device = events.has_device
+        row_limit = options.row_limit or (_MOST_ROWS_BESIDE[has_device] if has_functions else _MOST_ROWS)
+        table = list(_table(results, events, out, options.sort_by, row_limit, options.wide))
+        table += _missing(results, options)
+    functions = _functions(results, options, out, _SCREEN - _AROUND - len(table)) if has_functions else []
+    for lines in (table, functions) if has_device else (functions, table):
+        _show_lines(lines, out, out.line if options.wide and lines is table else out.sentence)
     if options.tree:
         show_tree(results, out, max_depth=options.max_depth)
-    if not options.no_functions:
-        show_functions(results, out, max_depth=options.max_depth)
     if options.steps:
         show_steps(results, out)
     if len(results.trace.counter_samples):
@@ -122,6 +133,13 @@ def show(results: Analyses, options: argparse.Namespace, out: Console) -> None:
     elif why := results.trace.info.get("counters.why"):
         out.note(f"hardware counters were not sampled: {why}")
     show_audit(results.audit(), out, details=options.audit)
+
+
+def _show_lines(lines: Sequence[Line], out: Console, write: Callable[..., None]) -> None:
+    for parts in lines:
+        write(*parts)
+    if lines:
+        out.line()
 
 
 def show_steps(results: Analyses, out: Console) -> None:
@@ -142,50 +160,48 @@ def show_counters(results: Analyses, out: Console) -> None:
     out.line()
 
 
-def show_table(
-    results: Analyses,
-    out: Console,
-    *,
-    sort_by: str | None = None,
-    row_limit: int = 25,
-    by_shape: bool = False,
-    by_frames: int = 0,
-    wide: bool = False,
-) -> None:
-    """One row per name, the longest first: the columns that matter and fit, or `wide` all."""
+def show_table(results: Analyses, out: Console) -> None:
+    """One row per name, the longest first: the columns that matter and fit."""
+    _show_lines(list(_table(results, results.key_averages(), out, None, _MOST_ROWS, False)), out, out.line)
+
+
+def _table(
+    results: Analyses, events: Averages, out: Console, sort_by: str | None, row_limit: int, wide: bool
+) -> Iterator[Line]:
     from gpuscope.analysis.terminal import averages_lines
 
-    events = results.key_averages(group_by_input_shape=by_shape, group_by_stack_n=by_frames)
     if [event.kind for event in events] == ["outside"]:  # nothing else is known but what the functions say
         return
     if not events:
-        out.sentence("no region, driver call or GPU work was recorded")
-        out.line()
-        return
-    if wide:
-        _show_all_columns(events, sort_by, row_limit, out)
+        yield ("no region, driver call or GPU work was recorded",)
+    elif wide:
+        yield from _all_columns(events, sort_by, row_limit)
     else:
         width, unicode = _width(out), out.unicode
-        for parts in averages_lines(
-            results.trace, events, width, sort_by=sort_by, row_limit=row_limit, unicode=unicode
-        ):
-            out.line(*parts)
+        yield from averages_lines(results.trace, events, width, sort_by=sort_by, row_limit=row_limit, unicode=unicode)
+
+
+def _missing(results: Analyses, options: argparse.Namespace) -> Iterator[Line]:
+    """What rows are to be grouped by, and was not recorded."""
     extras = _extras(results)
-    for wanted, what, option in ((by_shape, "shapes", "--record-shapes"), (by_frames, "stacks", "--with-stack")):
-        if wanted and what not in extras:
-            out.sentence((f"no {what} were recorded to group by: gpuscope run {option}", "dim"))
-    out.line()
+    wanted = (
+        (options.group_by_input_shape, "shapes", "--record-shapes"),
+        (options.group_by_stack_n, "stacks", "--with-stack"),
+    )
+    for is_wanted, what, option in wanted:
+        if is_wanted and what not in extras:
+            yield ((f"no {what} were recorded to group by: gpuscope run {option}", "dim"),)
 
 
-def _show_all_columns(events: Averages, sort_by: str | None, row_limit: int, out: Console) -> None:
+def _all_columns(events: Averages, sort_by: str | None, row_limit: int) -> Iterator[Line]:
     """torch.profiler's table, however wide."""
     default = "device_time_total" if events.has_device else "cpu_time_total"
     # The verdict has a place of its own, below everything.
     table = events.table(sort_by=sort_by or default, row_limit=row_limit).replace(events.verdict, "")
     for line in table.rstrip("\n").split("\n"):
-        out.line((line, "dim" if not line.strip("- ") else ""))
+        yield ((line, "dim" if not line.strip("- ") else ""),)
     if len(events) > row_limit:
-        out.sentence((f"{len(events) - row_limit} more rows: --row-limit {len(events)}", "dim"))
+        yield ((f"{len(events) - row_limit} more rows: --row-limit {len(events)}", "dim"),)
 
 
 def show_tree(results: Analyses, out: Console, *, max_depth: int | None = None) -> None:
@@ -200,15 +216,16 @@ def show_tree(results: Analyses, out: Console, *, max_depth: int | None = None) 
     out.line()
 
 
-def show_functions(results: Analyses, out: Console, *, max_depth: int | None = None) -> None:
-    """The functions of Python as they call one another, where they were sampled."""
-    samples = results.samples()
-    if not samples:
-        return
-    text = samples.render(max_depth=max_depth, width=max(40, min(140, out.width or 140)))
-    for number, line in enumerate(text.rstrip("\n").split("\n")):
-        out.sentence((line, "dim" if number < 2 else ""))
-    out.line()
+def _functions(results: Analyses, options: argparse.Namespace, out: Console, most_rows: int) -> list[Line]:
+    """The functions of Python as they call one another: of the program, or with --tree or --max-depth every one."""
+    from gpuscope.analysis.program_tree import ProgramTree
+
+    width = max(40, min(140, out.width or 140))
+    if options.tree or options.max_depth:
+        text = results.samples().render(max_depth=options.max_depth, width=width)
+    else:
+        text = ProgramTree(results.trace).render(max(_LEAST_ROWS, most_rows), width)
+    return [((line, "dim" if number < 2 else ""),) for number, line in enumerate(text.rstrip("\n").split("\n"))]
 
 
 def show_audit(audit: Audit, out: Console, *, details: bool = False) -> None:
@@ -278,7 +295,7 @@ class Report:
         "With -o, writes it as one interactive HTML page instead, which needs no network."
     )
     examples = """\
-  gpuscope report train.gscope
+  gpuscope report                                        the newest recording of this folder
   gpuscope report train.gscope -o train.html             timeline, tables, tree, idle time, findings
   gpuscope report train.gscope --open                    the same, shown in the browser
   gpuscope report train.gscope --sort-by cpu_time_total --row-limit 50
@@ -298,6 +315,7 @@ class Report:
     def run(self, options: argparse.Namespace) -> int:
         """Reads and prints, or writes the page; the exit code is 3 when the file held only part of the recording."""
         check(options)
+        choose_recording(options)
         page = options.output or (f"{_stem(options.recording)}.html" if options.open else None)
         paths = writable_paths([page], PAGE_SUFFIXES)
         check_apart(paths, [options.recording])

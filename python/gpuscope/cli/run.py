@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from gpuscope.arguments import Graphs, Mode
 from gpuscope.cli import console, report
 from gpuscope.cli.console import Console
 from gpuscope.cli.ends import own_imports
@@ -64,8 +65,8 @@ class Run:
             "--output",
             metavar="FILE",
             action="append",
-            help=".gscope, .html, .json, .json.gz or .pftrace, or - for JSON; may be repeated "
-            "(default: <script name>.gscope)",
+            help=".gscope, .html, .json, .json.gz or .pftrace, or - for JSON; what exists is replaced; may be repeated "
+            "(default: <script name>.gscope, or with the next free number, as train-2.gscope)",
         )
         parser.add_argument(
             "--open", action="store_true", help="show the page, of -o or <script name>.html, in the browser"
@@ -73,14 +74,14 @@ class Run:
         what = parser.add_argument_group("what is recorded")
         what.add_argument(
             "--mode",
-            choices=("full", "ring", "aggregate"),
+            choices=get_args(Mode),
             default="full",
             help="every event, the last seconds, or one row per call path (default: full)",
         )
         what.add_argument("--activities", metavar="LIST", help="cpu, cuda or both as cpu,cuda (default: both)")
         what.add_argument(
             "--graphs",
-            choices=("node", "launch"),
+            choices=get_args(Graphs),
             default="node",
             help="CUDA graphs kernel by kernel, or one record per launch (default: node)",
         )
@@ -114,7 +115,7 @@ class Run:
         given = options.output or [f"{program.name}.gscope"]
         if options.open and not any(each.endswith(PAGE_SUFFIXES) for each in given):
             given.append(f"{program.name}.html")
-        outputs = Outputs(given)
+        outputs = Outputs(given, replaces=bool(options.output))
         code = Delivery(outputs, console.errors(), options).run(program)
         if options.open:
             with own_imports():
@@ -211,10 +212,14 @@ class Delivery:
                 self._show_results()
             for path in self._outputs.written:
                 self._out.wrote(path)
+            for note in self._outputs.notes:
+                self._out.note(note)
             if self._options.schedule and not self._windows and not self.profiler.step_num:
                 self._complaints.append("with --schedule the script must call gpuscope.step() at the end of every step")
             for complaint in self._complaints:
                 self._out.complain(complaint, "bold yellow")
+            if comparison := self._outputs.comparison():
+                self._out.sentence("compare: ", (comparison, "bold"))
 
     def _show_results(self) -> None:
         try:

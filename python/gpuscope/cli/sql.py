@@ -6,12 +6,13 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import sys
 from dataclasses import asdict
 from typing import TextIO
 
 from gpuscope.cli import console
-from gpuscope.cli.export import exit_code, open_recording
+from gpuscope.cli.export import choose_recording, exit_code, open_recording
 from gpuscope.cli.options import writable_paths
 from gpuscope.errors import InvalidArgument
 
@@ -26,13 +27,19 @@ class Sql:
     )
     examples = """\
   gpuscope sql --schema                                            views and columns
+  gpuscope sql "from idle"                                         the newest recording of this folder
   gpuscope sql run.gscope "select name, count(*) from kernels group by name"
   gpuscope sql run.gscope "from regions" --csv > regions.csv
   gpuscope sql trace.json.gz "from idle" --parquet idle.parquet      of torch.profiler"""
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""
-        parser.add_argument("recording", metavar="FILE", nargs="?", help="a recording, of gpuscope or another tool")
+        parser.add_argument(
+            "recording",
+            metavar="FILE",
+            nargs="?",
+            help="a recording, of gpuscope or another tool (default: the newest .gscope of this folder)",
+        )
         parser.add_argument("query", metavar="QUERY", nargs="?", help='as "select * from kernels"; - reads it')
         parser.add_argument("--schema", action="store_true", help="list the views and their columns instead")
         parser.add_argument("--salvage", action="store_true", help="of a damaged file too, read what is whole")
@@ -53,8 +60,11 @@ class Sql:
             else:
                 out.report(schema_text(views))
             return 0
-        if options.recording is None or options.query is None:
-            raise InvalidArgument("a recording and a query are needed; `gpuscope sql --schema` lists the views")
+        if options.query is None and _is_query(options.recording):
+            options.recording, options.query = None, options.recording
+        if options.query is None:
+            raise InvalidArgument("QUERY is missing; `gpuscope sql --schema` lists the views")
+        choose_recording(options)
         written = writable_paths([options.parquet], (".parquet",))
         query = _from_standard_input() if options.query == "-" else options.query
         progress = console.errors()
@@ -74,6 +84,11 @@ class Sql:
         if code:
             progress.note(recording.audit().verdict)
         return code
+
+
+def _is_query(text: str | None) -> bool:
+    """Whether a single argument is the query, and not the file."""
+    return text is not None and (text == "-" or len(text.split()) > 1) and not os.path.exists(text)
 
 
 def _from_standard_input() -> str:

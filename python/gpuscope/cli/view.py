@@ -19,7 +19,7 @@ from gpuscope.beside import start_thread
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
 from gpuscope.cli.ends import ended_by_signals
-from gpuscope.cli.export import add_recording, exit_code, open_recording
+from gpuscope.cli.export import add_recording, choose_recording, exit_code, open_recording
 from gpuscope.cli.options import whole
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.local_server import ADDRESS, LocalHandler, LocalServer
@@ -46,6 +46,7 @@ class View:
         "To look from another machine, forward the port: ssh -L 8000:127.0.0.1:8000 HOST."
     )
     examples = """\
+  gpuscope view                                          the newest recording of this folder
   gpuscope view train.gscope
   gpuscope view train.gscope --port 8000 --no-browser    on a machine without one: open the printed URL
   gpuscope view trace.json.gz                            a trace of torch.profiler"""
@@ -61,6 +62,7 @@ class View:
         from gpuscope.exporters.page.report import ServedReport
 
         progress = console.errors()
+        choose_recording(options)
         recording = open_recording(options, progress)
         with progress.working("making the page"):
             report = ServedReport(recording.trace)
@@ -167,7 +169,7 @@ def _opened(url: str, progress: Console) -> Iterator[None]:
         else:
             thread = threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True)
             try:
-                start_thread(thread, "the browser")
+                start_thread(thread.start, "the browser")
             except NotAvailable as error:
                 progress.note(str(error))
         yield

@@ -6,7 +6,7 @@ Each name of ``__init__.pyi`` is imported from its module when it is first used.
 
 from __future__ import annotations
 
-from gpuscope.late_imports import import_of_stub, modules_of_stub
+from gpuscope.late_imports import import_of_stub, public_names
 
 
 def __getattr__(name: str) -> object:
@@ -14,4 +14,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *modules_of_stub(__name__)})
+    return public_names(__name__)

@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from gpuscope import _core
 from gpuscope.arguments import check_count, check_done, check_function
-from gpuscope.counters.names import check_names, list_counters, parse_counters
+from gpuscope.counters.names import MeasuredSet, check_names, list_counters, parse_counters
 from gpuscope.devices import LARGEST
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result
@@ -77,7 +77,7 @@ class CounterMeasurement(Result):
 
 
 def measure_counters(
-    fn: Callable[[], Any], metrics: str | Iterable[str] = "overview", *, device: int = 0
+    fn: Callable[[], Any], metrics: MeasuredSet | Iterable[str] = "overview", *, device: int = 0
 ) -> CounterMeasurement:
     """Measures hardware counters over a call of `fn`, exactly, by CUPTI's range profiler.
 
@@ -96,7 +96,7 @@ def measure_counters(
         NotAvailable: there is no GPU, or its counters cannot be had, with the reason and what would change it.
     """
     check_function("fn", fn, "a function without arguments")
-    names, in_full = parse_counters(metrics, "metrics", ("overview",))
+    names, in_full = parse_counters(metrics, "metrics", get_args(MeasuredSet))
     device = check_count("device", device, 0, LARGEST)
     left_out: tuple[str, ...] = ()
     if in_full:

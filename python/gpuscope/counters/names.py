@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from gpuscope import _core
 from gpuscope.arguments import check_count
@@ -95,11 +96,13 @@ OVERVIEW = (
 )
 """What a piece of work does to the GPU, as far as one pass tells: on a GH100 all of these."""
 
-SETS = {"why": WHY, "overview": OVERVIEW}
+SampledSet = Literal["why"]
+MeasuredSet = Literal["overview"]
+SETS: dict[str, tuple[str, ...]] = {"why": WHY, "overview": OVERVIEW}
 
 
 def parse_counters(
-    counters: object, argument: str = "counters", sets: Sequence[str] = ("why",)
+    counters: object, argument: str = "counters", sets: Sequence[str] = get_args(SampledSet)
 ) -> tuple[list[str], bool]:
     """Names of metrics, each once, and whether all of them are wanted: of a set, as many as one pass has room for.
 

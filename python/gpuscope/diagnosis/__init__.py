@@ -42,3 +42,7 @@ __all__ = [
     "known_findings",
     "make_replay",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -364,10 +364,16 @@ class Context:
         """The name of each row of ``trace.paths``."""
         return [self.trace.string(name) for name in self.trace.paths.name.tolist()]
 
+    @cached_property
+    def path_parents(self) -> list[int]:
+        """The parent of each row of ``trace.paths``."""
+        found: list[int] = self.trace.paths.parent.tolist()
+        return found
+
     def paths_inside(self, is_meant: Callable[[str], Any]) -> Array:
         """For each row of ``trace.paths``, and one more for none, whether its name or one around it is meant."""
         inside = np.zeros(len(self.path_names) + 1, bool)
-        for path, (name, parent) in enumerate(zip(self.path_names, self.trace.paths.parent.tolist(), strict=True)):
+        for path, (name, parent) in enumerate(zip(self.path_names, self.path_parents, strict=True)):
             inside[path] = (parent < path and inside[parent]) or bool(is_meant(name))
         return inside
 
@@ -497,7 +503,7 @@ class Context:
         while 0 <= path < len(self.path_names) and len(names) < DEEPEST:
             if not self.path_names[path].startswith(STEP):  # each has another number
                 names.append(self.path_names[path])
-            parent = int(self.trace.paths.parent[path])
+            parent = self.path_parents[path]
             path = parent if parent < path else -1
         return Where(region=" > ".join(reversed(names))) if names else None
 

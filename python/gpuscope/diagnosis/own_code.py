@@ -15,11 +15,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from gpuscope.analysis.program_tree import MOST_KNOWN, OWNERS, ProgramStacks
 from gpuscope.analysis.rows import ANNOTATIONS, STEP
 from gpuscope.diagnosis.context import Context, Where, joined
 from gpuscope.diagnosis.host_waits import spans_seen, stacks_in
 from gpuscope.diagnosis.steps import Array, covered_ns
-from gpuscope.memory.call_stacks import is_program, is_standard, unix_path
 from gpuscope.system import bytecode_version
 from gpuscope.trace import NONE, Trace, number_of
 
@@ -32,12 +32,7 @@ LISTED = 0.05
 # A line whose time is almost all that of own functions which it calls is not named: these are. It is named where it
 # gives them to a library, as `DataFrame.apply`, unless the library itself takes next to nothing.
 _MOST, _ALL = 0.8, 0.9
-_MOST_KNOWN = 0.5
 _PIECE_NS = 10_000_000
-_IMPORT_SYSTEM = "<frozen importlib"
-_COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
-# Where a thread of Python waits for others: file and function.
-_WAITS = {("threading.py", name) for name in ("wait", "join", "_wait_for_tstate_lock")}
 _LEAST_ON_CPU = 0.2  # of the time, what threads must compute to be what another one waits for
 
 
@@ -90,93 +85,6 @@ class HostTime:
     idle_ns: float
 
 
-@dataclass(frozen=True)
-class _Frame:
-    """A row of ``trace.stacks`` as seen from the program's code; -1 is none."""
-
-    own: int  # the innermost row of the program
-    below: int  # the row that it called
-    module: int  # during an import: the first row of the imported module
-    imports: bool
-    event_loop: bool
-
-
-class _Stacks:
-    """The rows of ``trace.stacks`` as the program's own code sees them."""
-
-    def __init__(self, trace: Trace, owns: Callable[[str], bool] = is_program) -> None:
-        self.trace = trace
-        self._owns = owns
-        table = trace.stacks
-        self.parents = np.where(table.parent < np.arange(len(table)), table.parent.astype(np.int64), -1).tolist()
-        self._files, self._functions = table.file.tolist(), table.function.tolist()
-        self.lines = table.line.tolist()
-        self._known: dict[int, _Frame] = {-1: _Frame(-1, -1, -1, False, False)}
-
-    def file(self, row: int) -> str:
-        return self.trace.string(self._files[row])
-
-    def function(self, row: int) -> str:
-        return self.trace.string(self._functions[row])
-
-    def key(self, row: int) -> tuple[int, int]:
-        """Identifies the function. A comprehension (a function before Python 3.12) is part of the one around it."""
-        while (
-            self.function(row).endswith(_COMPREHENSIONS) and self.known(self.parents[row]).own == self.parents[row] >= 0
-        ):
-            row = self.parents[row]
-        return self._files[row], self._functions[row]
-
-    def known(self, row: int) -> _Frame:
-        """Callers come first in the table, so that no recursion is needed."""
-        missing = []
-        while row not in self._known:
-            missing.append(row)
-            row = self.parents[row]
-        for each in reversed(missing):
-            self._known[each] = self._look(each, self._known[self.parents[each]])
-        return self._known[missing[0] if missing else row]
-
-    def _look(self, row: int, caller: _Frame) -> _Frame:
-        file, parent = self.file(row), self.parents[row]
-        # What was made of a text is the program's where the program runs it, and a library's where a library does.
-        is_own = self._owns(file) and not file.startswith("<frozen ")
-        is_made = file == "<string>" and (0 <= parent != caller.own or self.function(row).startswith("__create_fn__"))
-        if is_own and not is_made:
-            return _Frame(row, -1, -1, False, False)
-        # A wrapper (a nested function of a library) is skipped.
-        is_wrapped = caller.below < 0 or "<locals>" in self.function(caller.below)
-        below = row if is_wrapped else caller.below
-        if file.startswith(_IMPORT_SYSTEM):
-            return _Frame(caller.own, below, caller.module, True, False)
-        module = row if caller.imports and caller.module < 0 else caller.module
-        return _Frame(caller.own, below, module, caller.imports, caller.event_loop or "/asyncio/" in file)
-
-    def waits(self, row: int) -> bool:
-        """Whether a thread waits for others here."""
-        return (os.path.basename(self.file(row)), self.function(row).rpartition(".")[2]) in _WAITS
-
-    def idles(self, row: int) -> bool:
-        """Whether an event loop has nothing to do."""
-        return self.known(row).event_loop and os.path.basename(self.file(row)) == "selectors.py"
-
-    def package(self, row: int) -> str:
-        """The top-level package of a file."""
-        file = unix_path(self.file(row))
-        for folder in ("/site-packages/", "/dist-packages/"):
-            if folder in file:
-                return file.rpartition(folder)[2].split("/")[0].removesuffix(".py")
-        inside = file.rpartition("/lib-dynload/")[2].partition("/lib/python")[2].partition("/")[2]
-        return (inside or os.path.basename(file)).split("/")[0].removesuffix(".py")
-
-    def label(self, row: int) -> str:
-        """The display name of a library's function: "DataFrame.apply", "json.loads"."""
-        function = self.function(row).rpartition("<locals>.")[2]
-        if "." in function or is_program(self.file(row)) or self.file(row).startswith("<"):
-            return function
-        return f"{self.package(row)}.{function}"
-
-
 @dataclass
 class _Sum:
     """Sums of one line of the program."""
@@ -201,27 +109,59 @@ def host_time(context: Context) -> HostTime:
         return _region_time(context)
     spans = joined(context.host_steps.start_ns, context.host_steps.end_ns)
     wall_ns = int((spans[1] - spans[0]).sum())
-    for owns in (is_program, lambda file: not is_standard(file), lambda file: True):
-        stacks = _Stacks(trace, owns)
-        times = _times(context, stacks, spans)
-        own: dict[int, tuple[float, float]] = {}
-        imports: defaultdict[str, float] = defaultdict(float)
-        idle_ns = 0.0
-        for row, (time_ns, cpu_ns) in times.items():
-            frame = stacks.known(row)
-            if frame.imports:
-                imports[stacks.package(frame.module) if frame.module >= 0 else "extensions"] += time_ns
-            elif stacks.idles(row):
-                idle_ns += time_ns
-            elif frame.own >= 0:
-                own[row] = time_ns, cpu_ns
-        if sum(time for time, _ in own.values()) + sum(imports.values()) + idle_ns >= _MOST_KNOWN * wall_ns:
+    for owns in OWNERS:
+        stacks = ProgramStacks(trace, owns)
+        own, imports, idle = _split(stacks, _times(context, stacks, spans))
+        idle_ns = sum(idle.values())
+        if sum(time for time, _ in own.values()) + sum(imports.values()) + idle_ns >= MOST_KNOWN * wall_ns:
             break
+    packages: defaultdict[str, float] = defaultdict(float)
+    for row, time_ns in imports.items():
+        packages[stacks.imported(row)] += time_ns
     functions = _functions(stacks, own, LISTED * wall_ns)
-    return HostTime(wall_ns, tuple(functions), tuple(_by_time(imports)), idle_ns)
+    return HostTime(wall_ns, tuple(functions), tuple(_by_time(packages)), idle_ns)
 
 
-def _times(context: Context, stacks: _Stacks, spans: tuple[Array, Array]) -> dict[int, tuple[float, float]]:
+def own_places(context: Context, owns: Callable[[str], bool]) -> dict[int, tuple[Where, float]]:
+    """The own line of each row of ``trace.stacks`` and its exclusive time in ns, attributed as by `host_time`.
+
+    The time of a line includes libraries that it calls. Imports and an idle event loop have a name and no file.
+
+    Args:
+        context: of the steps to look at.
+        owns: which files are the program's, one of `OWNERS`.
+    """
+    stacks = ProgramStacks(context.trace, owns)
+    spans = joined(context.host_steps.start_ns, context.host_steps.end_ns)
+    own, imports, idle = _split(stacks, _times(context, stacks, spans))
+    found: dict[int, tuple[Where, float]] = {}
+    for row, (time_ns, _) in own.items():
+        at = stacks.known(row).own
+        file, function = map(context.trace.string, stacks.key(at))
+        found[row] = Where(file, stacks.lines[at], function), time_ns
+    found |= {row: (Where(function=f"import {stacks.imported(row)}"), time_ns) for row, time_ns in imports.items()}
+    return found | {row: (Where(function="idle event loop"), time_ns) for row, time_ns in idle.items()}
+
+
+def _split(
+    stacks: ProgramStacks, times: dict[int, tuple[float, float]]
+) -> tuple[dict[int, tuple[float, float]], dict[int, float], dict[int, float]]:
+    """Time and CPU time in own code, time of imports, and time in an event loop with nothing to do, by row."""
+    own: dict[int, tuple[float, float]] = {}
+    imports: dict[int, float] = {}
+    idle: dict[int, float] = {}
+    for row, (time_ns, cpu_ns) in times.items():
+        frame = stacks.known(row)
+        if frame.imports:
+            imports[row] = time_ns
+        elif stacks.idles(row):
+            idle[row] = time_ns
+        elif frame.own >= 0:
+            own[row] = time_ns, cpu_ns
+    return own, imports, idle
+
+
+def _times(context: Context, stacks: ProgramStacks, spans: tuple[Array, Array]) -> dict[int, tuple[float, float]]:
     """Time and CPU time by row of ``trace.stacks``."""
     samples, main = context.trace.python_samples, context.main_thread
     known = (samples.stack < len(context.trace.stacks)) & (samples.duration_ns > 0)
@@ -245,8 +185,8 @@ def _times(context: Context, stacks: _Stacks, spans: tuple[Array, Array]) -> dic
     return found
 
 
-def _own_stacks(context: Context) -> _Stacks:
-    return _Stacks(context.trace)
+def _own_stacks(context: Context) -> ProgramStacks:
+    return ProgramStacks(context.trace)
 
 
 def functions_in(context: Context, threads: set[int], spans: tuple[Array, Array], least_ns: float) -> list[OwnFunction]:
@@ -293,7 +233,7 @@ def _within(spans: tuple[Array, Array], begins: Array, ends: Array) -> tuple[Arr
 
 
 def _work_meanwhile(
-    stacks: _Stacks, others: Array, begins: Array, ends: Array
+    stacks: ProgramStacks, others: Array, begins: Array, ends: Array
 ) -> tuple[float, dict[int, tuple[float, float]]]:
     """Attributes these spans to other threads: the attributed ns, and ns and CPU ns by row of ``trace.stacks``.
 
@@ -331,7 +271,7 @@ def _work_meanwhile(
 
 
 def _add(
-    stacks: _Stacks, sums: defaultdict[tuple[int, int, int], _Sum], row: int, time_ns: float, cpu_ns: float
+    stacks: ProgramStacks, sums: defaultdict[tuple[int, int, int], _Sum], row: int, time_ns: float, cpu_ns: float
 ) -> None:
     """Adds a time to each own line on a stack. A recursive function gets it once, at its innermost line."""
     frame = stacks.known(row)
@@ -358,7 +298,7 @@ def _add(
         own = outer.own
 
 
-def _functions(stacks: _Stacks, times: dict[int, tuple[float, float]], least_ns: float) -> list[OwnFunction]:
+def _functions(stacks: ProgramStacks, times: dict[int, tuple[float, float]], least_ns: float) -> list[OwnFunction]:
     """The own functions with at least `least_ns`, the longest first.
 
     Functions that are mostly called by another one are among its `inner`.
@@ -397,7 +337,7 @@ def _functions(stacks: _Stacks, times: dict[int, tuple[float, float]], least_ns:
     return sorted(outermost.values(), key=lambda each: -each.time_ns)
 
 
-def _function(stacks: _Stacks, key: tuple[int, int], own: list[tuple[int, _Sum]]) -> OwnFunction:
+def _function(stacks: ProgramStacks, key: tuple[int, int], own: list[tuple[int, _Sum]]) -> OwnFunction:
     file, name = (stacks.trace.string(each) for each in key)
     calls: defaultdict[str, float] = defaultdict(float)
     names = CalledNames(stacks.trace)
@@ -523,7 +463,9 @@ def _region_time(context: Context) -> HostTime:
     outer: dict[str, str] = {}
     names: dict[int, str] = {}  # of the regions of the program, by path; steps have none
     named = np.flatnonzero((regions.thread == thread) & (regions.path < len(paths)))
-    for path in np.unique(regions.path[named]).tolist():
+    each_path, first = np.unique(regions.path[named], return_index=True)
+    entered = context.stacks_of_regions(named[first]).tolist()
+    for path, stack in zip(each_path.tolist(), entered, strict=True):
         parent = int(paths.parent[path])
         if int(paths.kind[path]) not in ANNOTATIONS or context.path_names[path].startswith(STEP):
             names[path] = names.get(parent, "")
@@ -532,7 +474,7 @@ def _region_time(context: Context) -> HostTime:
         outer[name] = names.get(parent, "")
         here = named[regions.path[named] == path]
         spans = joined(regions.start_ns[here], regions.start_ns[here] + regions.duration_ns[here])
-        where = replace(context.where_of_region(int(here[0])) or Where(), file=None, region=name)
+        where = replace(context.where_of_stack(stack) or Where(), file=None, region=name)
         each = found.setdefault(name, OwnFunction(where, 0.0, 0.0, [], []))
         each.time_ns += float(covered_ns(*spans, starts, ends).sum())
         each.listed_ns = each.time_ns

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from gpuscope._core import Flag
 from gpuscope.analysis.flops import count_flops
 from gpuscope.analysis.rows import RegionRows
 from gpuscope.analysis.traffic import count_bytes
-from gpuscope.arguments import check_count
+from gpuscope.arguments import check_choice, check_count
 from gpuscope.counters.sampled import LEAST_SAMPLES, brief_path
 from gpuscope.counters.timelines import timelines
 from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
@@ -50,6 +50,7 @@ _TENSOR = "sm__pipe_tensor_cycles_active"
 _MOST_KNOWN = 0.9  # of a row's kernel time; of less, its bytes would be those of a part
 _HALF = 0.5
 _ROWS = 10
+PointKind = Literal["kernel", "region"]
 _COLUMNS = ("time", "memory", "of peak", "computes", "of peak", "tensor", "FLOP/B", "limit", "bytes")
 _DEEPEST = 512  # regions that are looked through; deeper ones are those of damaged files
 COUNTERS, SHAPES = "counters", "shapes"
@@ -135,7 +136,7 @@ class Roofline(Result):
         """One a kernel and region."""
         return [each.to_dict() for each in (*self.kernels, *self.regions)]
 
-    def plot(self, kind: str = "kernel", top: int = 12, ax: Axes | None = None) -> Axes:
+    def plot(self, kind: PointKind = "kernel", top: int = 12, ax: Axes | None = None) -> Axes:
         """Operations a second over operations a byte, under the measured peaks, of those with both known.
 
         Args:
@@ -147,8 +148,7 @@ class Roofline(Result):
             NotAvailable: Matplotlib is not installed.
             InvalidArgument: the kind is another, or `top` is below 1.
         """
-        if kind not in ("kernel", "region"):
-            raise InvalidArgument(f"kind is {brief(kind)}; accepted are 'kernel' and 'region'")
+        check_choice("kind", kind, get_args(PointKind))
         points = [
             (each.name, each.intensity, each.compute, each.seconds)
             for each in (self.kernels if kind == "kernel" else self.regions)
@@ -380,7 +380,7 @@ class _Work:
             found.append(f"bytes by counters: {why}")
         return tuple(found)
 
-    def points(self, kind: str, peaks: _Peaks) -> tuple[RooflinePoint, ...]:
+    def points(self, kind: PointKind, peaks: _Peaks) -> tuple[RooflinePoint, ...]:
         """By the names of kernels, or by call path with what lies inside."""
         groups = self._by_name() if kind == "kernel" else self._by_path()
         found = [self._point(name, kind, members, peaks) for name, members in groups.items() if len(members)]

@@ -165,6 +165,19 @@ def find_steps(trace: Trace) -> Steps:
     return found
 
 
+def whole_run(trace: Trace, pieces: int = 1) -> Steps:
+    """The recorded time in about so many pieces of about the same length; each window has at least one."""
+    recorded = _recorded(trace)
+    recorded = recorded[recorded[:, 0] < recorded[:, 1]]
+    lasted = np.diff(recorded)[:, 0]
+    counts = np.maximum(lasted // max(int(lasted.sum()) // pieces, 1), 1)
+    firsts, number = np.repeat(recorded[:, 0], counts), np.concatenate([np.arange(count) for count in [0, *counts]])
+    starts = firsts + np.repeat(lasted // counts, counts) * number
+    ends = np.append(starts, 0)[1:]
+    ends[np.cumsum(counts) - 1] = recorded[:, 1]
+    return Steps(starts, ends, WHOLE_RUN)
+
+
 def steady_steps(steps: Steps) -> tuple[Steps, int]:
     """The steps without those that start up and the last, as far as enough are left, and how many are left out."""
     count = len(steps)
@@ -361,12 +374,12 @@ def _launched(trace: Trace, kernels: Array) -> tuple[Array, Array]:
 
 
 def _windows(trace: Trace) -> Steps | None:
-    recorded = _recorded(trace)
-    recorded = recorded[recorded[:, 0] < recorded[:, 1]]
+    run = whole_run(trace)
+    recorded = np.stack([run.start_ns, run.end_ns], axis=1)
     if len(recorded) == 0:
         return None
     if not any(map(len, (trace.kernels, trace.graph_launches, trace.memcpy, trace.memset))):
-        return Steps(recorded[:, 0], recorded[:, 1], WHOLE_RUN)
+        return run
     length_ns = max(WINDOW_NS, -(-int(np.diff(recorded).sum()) // MOST_WINDOWS))
     starts = [np.arange(first_ns, last_ns, length_ns, dtype=np.int64) for first_ns, last_ns in recorded.tolist()]
     ends = [np.append(each[1:], last_ns) for each, last_ns in zip(starts, recorded[:, 1], strict=True)]

@@ -6,7 +6,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+_Result = TypeVar("_Result")
 
 Note = Callable[[str], object]
 """Takes one sentence that belongs into the audit."""
@@ -57,11 +59,11 @@ class Observer(Protocol):
     program's end.
     """
 
-    def start(self) -> None:
-        """A window begins."""
+    def start(self) -> Callable[[], None] | None:
+        """A window is about to open. Returns what is to be called as soon as it is open, if anything."""
 
     def stop(self) -> None:
-        """It ends."""
+        """The window is about to close."""
 
 
 # Modules, each with a function ``observe(options, note) -> Observer | None``, in the order of starting.
@@ -83,20 +85,38 @@ class Observers:
         made = (importlib.import_module(name).observe(options, note) for name in _MODULES)
         self._observers: list[Observer] = [observer for observer in made if observer is not None]
         self._started: list[Observer] = []
+        self._when_open: Callable[[], None] | None = None  # of the last observer
+
+    @property
+    def started(self) -> bool:
+        """Whether there is anything to stop."""
+        return bool(self._started)
 
     def start(self) -> None:
-        """A window begins."""
+        """A window is about to open."""
         self.stop()  # what a start that was interrupted left
         for observer in self._observers:
             self._started.append(observer)
-            try:
-                observer.start()
-            except Exception as error:
-                self._note(f"{_name(observer)} could not be recorded: {error!r}")
-                self._stop_last()
+            self._when_open = self._tried(observer.start)
+
+    def open(self) -> None:
+        """The window is open; further calls do nothing."""
+        if self._when_open is not None:
+            self._tried(self._when_open)
+            self._when_open = None
+
+    def _tried(self, start: Callable[[], _Result]) -> _Result | None:
+        """What it returns; None if it fails, which ends the last observer."""
+        try:
+            return start()
+        except Exception as error:
+            self._note(f"{_name(self._started[-1])} could not be recorded: {error!r}")
+            self._stop_last()
+        return None
 
     def stop(self) -> None:
-        """It ends. An observer whose end is interrupted is ended again by the next call."""
+        """The window is about to close. An observer whose end is interrupted is ended again by the next call."""
+        self._when_open = None
         while self._started:
             self._stop_last()
 

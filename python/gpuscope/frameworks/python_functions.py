@@ -9,8 +9,9 @@ import re
 import site
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType
+from typing import Any
 
 from gpuscope._core import PythonFunctions
 from gpuscope.frameworks.observers import Note, Options
@@ -45,24 +46,26 @@ class _PythonFunctions:
         self._started = False
         self._thread = 0
 
-    def start(self) -> None:
-        """A window begins."""
-        calls = (_prefixes(), _module_call()) if self._every else (_prefixes(), None, _is_wait)
+    def start(self) -> Callable[[], None] | None:
+        """A window is about to open. The frames that run are known to the core if calls are logged from then on."""
         if not self._every and not self._sees_gpu():  # nothing waits for a GPU
             gc.callbacks.append(PythonFunctions.on_garbage)
             PythonFunctions.start([], None, _is_wait, calls=False)
             self._started = True
-            return
+            return None
+        if not _is_taken():
+            PythonFunctions.measure(_call_nothing, _resume_nothing, _call_built_in, _MEASURED_EVENTS)
+        calls = (_prefixes(), _module_call()) if self._every else (_prefixes(), None, _is_wait)
+        return lambda: self._log(*calls)
+
+    def _log(self, *calls: Any) -> None:
         self._started = True
         self._thread = threading.get_ident()
         if not _MONITORS and threading._profile_hook is None:
             threading.setprofile(PythonFunctions.join_thread)
         if self._garbage:
             gc.callbacks.append(PythonFunctions.on_garbage)
-        is_taken = not _MONITORS and sys.getprofile() is not None
-        if not is_taken:
-            PythonFunctions.measure(_call_nothing, _resume_nothing, _call_built_in, _MEASURED_EVENTS)
-        if is_taken or not PythonFunctions.start(*calls):
+        if _is_taken() or not PythonFunctions.start(*calls):
             self._note(_TAKEN.format(_WHO))
             self._end()
 
@@ -83,6 +86,11 @@ class _PythonFunctions:
             threading.setprofile(None)
         if PythonFunctions.on_garbage in gc.callbacks:
             gc.callbacks.remove(PythonFunctions.on_garbage)
+
+
+def _is_taken() -> bool:
+    """Whether another profiler has the hook of this thread."""
+    return not _MONITORS and sys.getprofile() is not None
 
 
 def _nothing() -> None:

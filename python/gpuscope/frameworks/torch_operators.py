@@ -244,16 +244,20 @@ def _calls(has_engine: bool) -> tuple[Callable[[], object], Callable[[], object]
 
     if not has_engine:
         return forward, None
-    with torch.enable_grad():
-        chain = b
-        for _ in range(_MEASURED_CALLS):
-            chain = chain * b
-        loss = chain.sum()
-    return forward, lambda: torch.autograd.grad(loss, b, retain_graph=True)
+    chain = b
+    for _ in range(_MEASURED_CALLS):
+        chain = chain * b
+    loss = chain.sum()
+    engine, gradient = torch.autograd.Variable._execution_engine, torch.ones_like(loss)
+    return forward, lambda: engine.run_backward((loss,), (gradient,), True, False, (b,), False, accumulate_grad=False)
 
 
 def _call_operators() -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-    """Calls operators on the CPU, and describes them as `TorchCallbacks.study` takes it."""
+    """Calls operators on the CPU, and describes them as `TorchCallbacks.study` takes it.
+
+    On a thread that is new, or imports torch: gradients are on there. Nothing of torch's that is written in Python is
+    called, as recordings would show it.
+    """
     import torch
 
     # Sizes, and numbers of types, that are not likely to stand anywhere else.
@@ -262,17 +266,20 @@ def _call_operators() -> tuple[list[Any], list[Any], list[Any], list[Any]]:
     c = torch.empty((2, 3, 1, 5, 2, 7), dtype=torch.bool, device="cpu")
     z = torch.empty(2, dtype=torch.complex128, device="cpu")
     types = {torch.float64: 7, torch.int32: 3, torch.bool: 11}  # c10::ScalarType
-    with torch.enable_grad():
-        results = [torch.mul(a, b), torch.neg(a), torch.exp(a)]
-    with torch.no_grad():
+    results = [torch.mul(a, b), torch.neg(a), torch.exp(a)]
+    torch._C._set_grad_enabled(False)
+    try:
         results.append(torch.logical_not(c))
         torch.sum(a, dim=[0, 2], keepdim=True, dtype=torch.float64)
         torch.threshold(a, 2.5, 8.25)
         torch.cat([a, results[0]], dim=1)
         torch.clamp(a, max=8.25)
         torch.add(z, z, alpha=2.5 + 8.25j)
-    with torch.autograd.profiler.record_function(_USER_NAME, _USER_NAME):
-        pass
+    finally:
+        torch._C._set_grad_enabled(True)
+    enter, _ = torch._C._jit_get_operation("profiler::_record_function_enter_new")
+    leave, _ = torch._C._jit_get_operation("profiler::_record_function_exit")
+    leave(enter(_USER_NAME, _USER_NAME))
     tensors = [a, b, c, *results]
     described = [(tensor._cdata, list(tensor.shape), types[tensor.dtype], list(tensor.stride())) for tensor in tensors]
     calls = [

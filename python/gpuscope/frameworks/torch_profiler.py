@@ -7,6 +7,7 @@ place that ``TorchRanges`` registered; it is paused where torch.profiler is star
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import functools
 import os
@@ -529,19 +530,23 @@ def call_apart(work: Callable[[], _Result]) -> _Result:
         return work()  # this thread imports torch: another that imports parts of it would wait for this one
     done: list[_Result] = []
     errors: list[BaseException] = []
+    running = threading.Lock()
+    running.acquire()
 
     def call() -> None:
         try:
             done.append(work())
         except BaseException as error:
             errors.append(error)
+        finally:
+            running.release()
 
-    thread = threading.Thread(target=call, name="gpuscope-torch")
-    start_thread(thread, "what PyTorch runs")
+    # No threading.Thread: its frames are Python's, and would be in recordings; those of this file are left out.
+    start_thread(lambda: _thread.start_new_thread(call, ()), "what PyTorch runs")
     try:
-        thread.join()
+        running.acquire()
     except BaseException:
-        thread.join()
+        running.acquire()
         raise
     if errors:
         raise errors[0]

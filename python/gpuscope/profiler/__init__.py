@@ -25,3 +25,7 @@ __all__ = [
     "supported_activities",
     "tensorboard_trace_handler",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from gpuscope import _core
 from gpuscope._core import ADJUSTED_STEPS, ALL_STEPS, EXTERNAL_IDS, STEP_PREFIX, merge, record_function, resumed
+from gpuscope.arguments import Graphs, Mode
 from gpuscope.beside import shared_lock
+from gpuscope.counters.names import SampledSet
 from gpuscope.errors import (
     GpuscopeWarning,
     IncompleteCapture,
@@ -114,68 +116,44 @@ def _default_schedule_fn(_: int) -> ProfilerAction:
 class profile(Analyses):  # noqa: N801 - torch.profiler's name
     """Records what runs inside it: a context manager, or a decorator of functions and coroutine functions.
 
-    Results are those of the latest recorded window; asking for them before there is one raises `NotAvailable`. While
-    the first is still recorded, lists of events are empty, as in torch, with a warning and an audit that say so.
+    Results are those of the latest recorded window. Before there is one, they raise `NotAvailable`; lists of events are
+    then empty with a warning, as in torch.
 
     Args:
-        activities: groups of events, by default all that this machine has; see `ProfilerActivity`. A dictionary from
-            a group to names of events, as GPU_MEMCPY, leaves out what it does not name; one to a
-            `ProfilerActivityConfig`, or to torch's, can also ask for `counters`, `sync` and `device_samples`.
-        schedule: maps the number of a step to a `ProfilerAction`; by default everything is recorded. See `schedule`.
-        on_trace_ready: called with this object whenever a window has been recorded.
-        record_shapes: records the shapes, strides and types of operators' inputs and the numbers among them, and what
-            libraries give along with ranges of their own. With "operators" numbers and the latter are left out: torch
-            takes 1 us for most arguments of each kernel that compiled code launches, 7 to 9 us a kernel.
-        profile_memory: records what torch's allocators hand out and take back, and what every library takes from the
-            driver and gives back, with the region that did so: see `Trace.device_memory`.
-        with_stack: records where in the Python program operators, regions and launches are: the 64 innermost frames,
-            and calls of Python functions: see `Trace.python_functions`. A call took 0.18 to 0.21 us more with Python
-            3.11, of which CPython's own hook is 0.11 to 0.14; under torch.profiler it took 0.27 to 0.28 more.
-            Measured with Python 3.11 on an AMD EPYC, a region of 59 ns then takes 84 ns with 1 frame around it, 114
-            with 10, 146 with 20 and 298 with 60: 25 ns and 3.5 to 4.5 a frame. An operator of torch 2.13, here a
-            ``neg_`` of 0.85 us, took 1.08 times as long with 10 and 1.32 times with 60. With "operators" the calls of
-            Python functions are left out but those that read and write files and sockets or wait for the GPU, as far
-            as the line that calls them calls nothing else: what `gpuscope diagnose` records, beside `python_samples`.
-            Without a GPU these are left out too, and only garbage collections are recorded.
-        with_flops: counts floating-point operations of operators, from their shapes.
-        with_modules: records the torch.nn.Module that operators run in. A call of a module took 3.4 us in place of 0.5
-            there, 1.2 of them torch's for any hook. Operators of TorchScript get a "Module Hierarchy", as in torch.
-        experimental_config: torch's; its `capture_overload_names` records which operator of its name each is, its
-            `enable_cuda_sync_events` is `sync`, its `disable_external_correlation` leaves the ids of operators out of
-            driver calls and GPU work in Chrome traces, where its `adjust_profiler_step` begins a step in the function
-            that it ends in; with its `trace_only` `events` raises, and `with_stack` records garbage collections unless
-            there is one without `record_python_gc_info`. Where there is one without `profile_all_threads`, regions and
-            operators are those of the thread that begins the window and of threads that torch has work for it. What
-            `verbose` asks for is always so. A warning names other options that are set: they have no effect.
-        execution_trace_observer: torch's `ExecutionTraceObserver`, or anything with start() and stop(), called with
-            each window, and cleanup(), called when the with block is left.
-        acc_events: results are those of all windows so far together; `export_chrome_trace` writes the latest alone.
+        activities: groups of events; see `ProfilerActivity`. Default: all that this machine has. A dictionary from a
+            group to names of events, as GPU_MEMCPY, records only those; one to a `ProfilerActivityConfig` can also set
+            counters, `sync` and `device_samples`.
+        schedule: maps the number of a step to a `ProfilerAction`; see `schedule`. Default: everything is recorded.
+        on_trace_ready: called with this object after each window.
+        record_shapes: shapes, strides and types of operators' inputs, and the numbers among them; "operators" leaves
+            the numbers out.
+        profile_memory: what torch's allocators and the driver hand out and take back; see `Trace.device_memory`.
+        with_stack: the 64 innermost Python frames of operators, regions and launches, and every call of a Python
+            function; see `Trace.python_functions`. "operators" keeps only calls that read and write files and sockets
+            or wait for the GPU.
+        with_flops: floating-point operations of operators, from their shapes.
+        with_modules: the torch.nn.Module that operators run in.
+        experimental_config: torch's. A warning names the options in it that have no effect.
+        execution_trace_observer: torch's `ExecutionTraceObserver`, or an object with start(), stop() and cleanup().
+        acc_events: results are of all windows so far; `export_chrome_trace` writes the latest.
         use_cuda: superseded by `activities`.
         custom_trace_id_callback: makes the id of each window, which `get_trace_id` returns.
-        post_processing_timeout_s: seconds after which `events` gives what it has, the earliest events, and says so as
-            torch does. Tables and exports have every event, however long it takes.
+        post_processing_timeout_s: seconds after which `events` returns the events that it has.
         mode: ``full`` keeps every event, ``ring`` those of the last `ring_seconds`, ``aggregate`` one row a call path.
-        graphs: ``node`` records each kernel of a CUDA graph, ``launch`` one row for the whole of it.
+        graphs: ``node`` records each kernel of a CUDA graph, ``launch`` one row for the whole graph.
         sync: also records when the GPU was waited for.
-        overheads: also records what the driver and CUPTI take for themselves: loading of modules and functions,
-            compiling, full command buffers, buffers of records. Not in aggregate mode.
-        max_bytes: cap on the memory that the events of a window and their names take, in bytes or as ``"512MB"``.
+        overheads: also records the driver's and CUPTI's own work, as loading of modules. Not in aggregate mode.
+        max_bytes: most memory for the events of a window and their names, in bytes or as ``"512MB"``.
         ring_seconds: how much time a ring holds.
-        counters: hardware counters to sample: "why", those that tell why a GPU is slow or idle, as many as it samples
-            at a time; or names of metrics, which ``gpuscope counters --sampling`` lists: see `counters`. A sample is of
-            all that runs on the GPU, of other processes too. Where they cannot be had the audit says why, and what
-            would change it. Needs the modes ``full`` or ``ring``.
-        counter_interval_us: how long a sample is, 10 to 1,000,000 us.
+        counters: hardware counters to sample: "why" for those that say why a GPU is slow or idle, or names of metrics,
+            which ``gpuscope counters --sampling`` lists; see `counters`. Samples include other processes. Not in
+            aggregate mode.
+        counter_interval_us: time between samples, 10 to 1,000,000 us.
         strict: raise `IncompleteCapture` at the end if the audit finds that events are missing.
-        python_samples: looks every millisecond, or every so many seconds, where each thread is in Python, its 256
-            innermost frames, and keeps that as `Trace.python_samples`: see `samples`. A thread of its own reads it
-            while the program runs, without the GIL, and what held the program up beside it: waits of threads for a
-            CPU, its processes, its container's limits (`Trace.thread_waits` and the next two). Where a look takes
-            longer it looks less often, so that it takes no more than 2 % of one core.
-        device_samples: asks NVML each 0.1 s, or every so many seconds, for power, clocks, temperature, use and memory
-            of the GPUs that the program uses (`Trace.device_samples`), and for their counters of energy and of how
-            long clocks were held back (`Trace.device_counters`): see `energy`. A thread of its own asks, from when the
-            program has a context on the GPU.
+        python_samples: samples each thread's 256 innermost Python frames every millisecond, or every so many seconds,
+            and what held threads up; see `samples`.
+        device_samples: reads power, clocks, temperature, use and memory of the GPUs in use every 0.1 s, or every so
+            many seconds; see `energy`.
 
     Raises:
         InvalidArgument: an argument is wrong; also by `start` while another profiler collects.
@@ -184,9 +162,9 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         step_num: the current step, counted from 0.
         current_action: what the schedule asks for in it.
         activities: the groups recorded.
-        record_steps: each step is a region ``ProfilerStep#N``, or ``ProfilerStep*`` in aggregate mode: there is a
-            schedule.
-        use_device: "cuda" when GPU work is wanted, else None.
+        record_steps: whether there is a schedule: each step is then a region ``ProfilerStep#N``, in aggregate mode
+            ``ProfilerStep*``.
+        use_device: "cuda" when GPU work is recorded, else None.
         step_rec_fn: the region of the current step, None outside.
     """
 
@@ -207,13 +185,13 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         use_cuda: bool | None = None,
         custom_trace_id_callback: Callable[[], str] | None = None,
         post_processing_timeout_s: float | None = None,
-        mode: str = "full",
-        graphs: str = "node",
+        mode: Mode = "full",
+        graphs: Graphs = "node",
         sync: bool = False,
         overheads: bool = False,
         max_bytes: int | str = 1 << 30,
         ring_seconds: float = 10.0,
-        counters: str | Iterable[str] | None = None,
+        counters: SampledSet | Iterable[str] | None = None,
         strict: bool = False,
         python_samples: bool | float = False,
         counter_interval_us: float = 100.0,
@@ -679,9 +657,9 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         self._windows.shortfalls = []
         try:
             status_page.open(_words(self.current_action))  # first: the files that it opens are not the program's
+            lifecycle.watch(self)
             self._windows.begin(self.current_action, self.custom_trace_id_callback)
             self._running = True
-            lifecycle.watch(self)
             self._begin_step()
         except BaseException as error:
             self._undo_start()

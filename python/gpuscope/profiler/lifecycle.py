@@ -7,7 +7,7 @@ import atexit
 import os
 import sys
 from typing import Protocol
-from weakref import WeakSet
+from weakref import ref
 
 from gpuscope.frameworks.torch_compile import leave_out_of_graphs
 from gpuscope.frameworks.torch_profiler import keep_contexts_from_kineto
@@ -28,7 +28,7 @@ class Running(Protocol):
 
 
 _running: list[Running] = []
-_known: WeakSet[Running] = WeakSet()  # also those that another thread stops as the process forks
+_known: set[ref[Running]] = set()  # also those that another thread stops as the process forks
 _hooked = False
 _process = 0  # the one that had the core open the driver last: a forked child leaves that alone
 
@@ -41,7 +41,7 @@ def watch(profiler: Running) -> None:
         os.register_at_fork(after_in_child=_abandon_all)
         _hooked = True
     _running.append(profiler)
-    _known.add(profiler)
+    _known.add(ref(profiler, _known.discard))
 
 
 def keep_contexts_at_exit() -> None:
@@ -80,6 +80,7 @@ def _stop_all() -> None:
 
 
 def _abandon_all() -> None:
-    for profiler in _known:
-        profiler.abandon()
+    for known in tuple(_known):
+        if (profiler := known()) is not None:
+            profiler.abandon()
     _running.clear()

@@ -7,15 +7,16 @@ import itertools
 import json
 import math
 import os
+import sys
 import threading
 import warnings
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from gpuscope import _core
-from gpuscope.arguments import as_float
-from gpuscope.counters.names import check_names, parse_counters
+from gpuscope.arguments import Graphs, Mode, as_float, check_choice
+from gpuscope.counters.names import SampledSet, check_names, parse_counters
 from gpuscope.distributed import Rank, distributed_rank
 from gpuscope.errors import GpuscopeWarning, InvalidArgument, NotAvailable
 from gpuscope.frameworks.torch import process_group
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
 _NOTES = "session.notes"
 _METADATA = "metadata."
-_MODES = ("full", "ring", "aggregate")
-_GRAPHS = ("node", "launch")
 _LEAST_BYTES = 1 << 20
 _SAMPLE_EVERY_NS = 1_000_000
 _SAMPLE_SECONDS = (1e-4, 10.0)
@@ -46,6 +45,8 @@ _DEVICE_EVERY_NS = 100_000_000
 _DEVICE_SECONDS = (0.01, 3600.0)
 _COUNTER_US = (10.0, 1e6)
 _NS_PER_US = 1e3
+_MOST_THREADS = 256  # a program may start threads for ever
+_THREAD_BEGINS = "_set_native_id"  # what threading calls first on a new thread, once it has a name
 _MOST_STEPS = 1 << 16  # of a window; the latest are kept
 
 # What a forked child holds of its parent: ending it would touch threads and buffers that are the parent's.
@@ -144,8 +145,8 @@ class Collector:
         self,
         *,
         cuda: bool,
-        mode: str,
-        graphs: str,
+        mode: Mode,
+        graphs: Graphs,
         sync: bool,
         overheads: bool = False,
         max_bytes: int | str,
@@ -154,13 +155,13 @@ class Collector:
         memory: bool = False,
         left_out: frozenset[str] = frozenset(),
         python_samples: bool | float = False,
-        counters: str | Iterable[str] | None = None,
+        counters: SampledSet | Iterable[str] | None = None,
         counter_interval_us: float = 100.0,
         device_samples: bool | float = False,
         repeats: bool = False,
     ) -> None:
-        _check_choice("mode", mode, _MODES)
-        _check_choice("graphs", graphs, _GRAPHS)
+        check_choice("mode", mode, get_args(Mode))
+        check_choice("graphs", graphs, get_args(Graphs))
         options: dict[str, Any] = {
             "max_bytes": parse_bytes("max_bytes", max_bytes, _LEAST_BYTES),
             "ring_ns": _nanoseconds("ring_seconds", ring_seconds),
@@ -204,6 +205,8 @@ class Collector:
         self.window_open = False
         self.ended: list[_core.Store] = []
         self._machine_cpus = _MachineCpus()
+        self._thread_names: dict[int, str] = {}
+        self._end_noting: Callable[[], None] = lambda: None
 
     @property
     def facts(self) -> dict[str, str]:
@@ -215,6 +218,7 @@ class Collector:
             sources = _core.PythonSampler.host_sources()
             facts |= {"samples.interval_ns": str(self._sample_every_ns), "samples.python": bytecode_version()}
             facts |= self._machine_cpus.facts()
+            facts |= {f"thread_name.{number}": name for number, name in self._thread_names.items()}
             facts |= {f"host.{source}": why or "recorded" for source, why in sources.items()}
         return facts
 
@@ -234,12 +238,16 @@ class Collector:
                 refuse_capture("the start of a recording")
             self._session = self._make_session()
             keep_contexts_at_exit()
-        if action.records and not self.window_open:
-            self._session.open()
-            self.window_open = True
-            if self._sample_every_ns and (why := self._start_sampling()):
-                self._sample_every_ns = 0
-                warnings.warn(f"profile: python_samples: {why}", GpuscopeWarning, stacklevel=2)
+
+    def open(self) -> None:
+        """Opens a window in the session."""
+        if self._session is None:
+            return
+        if self._sample_every_ns and (why := self._start_sampling()):
+            self._sample_every_ns = 0
+            warnings.warn(f"profile: python_samples: {why}", GpuscopeWarning, stacklevel=2)
+        self._session.open()
+        self.window_open = True
 
     def switch(self, activities: frozenset[ProfilerActivity], on: bool) -> None:
         """Records these activities or leaves them out from now on, within the open window."""
@@ -252,7 +260,7 @@ class Collector:
     def cut(self) -> None:
         """Closes the window; the session goes on."""
         if self._session is not None and self.window_open and not self.ended:
-            self._stop_sampling()
+            self.stop_sampling()
             try:
                 self._session.cut(into=self.ended)
             except Exception:  # it is closed, with nothing to hand over
@@ -263,7 +271,7 @@ class Collector:
     def stop(self, timeout: float | None = None) -> None:
         """Ends the session, and the window if one is open; `timeout` as `profile.stop` takes it."""
         if self._session is not None:
-            self._stop_sampling()
+            self.stop_sampling()
             try:
                 self._session.stop(timeout, into=self.ended)
             except Exception:  # it has ended, with nothing to hand over
@@ -274,15 +282,19 @@ class Collector:
     def _start_sampling(self) -> str:
         """Returns why not."""
         self._machine_cpus.begin()
+        self._end_noting()
+        self._end_noting = _note_threads(self._thread_names)
         try:
             is_sampling = _core.PythonSampler.start(self._sample_every_ns)
         except NotAvailable as error:
             return str(error)
         return "" if is_sampling else "this system gives no way to read the memory of a running thread"
 
-    def _stop_sampling(self) -> None:
+    def stop_sampling(self) -> None:
+        """Ends the samples of Python; the core keeps what was taken."""
         if self._sample_every_ns:
             _core.PythonSampler.stop()
+            self._end_noting()
 
     def sees_gpu(self) -> bool:
         """Whether the session found a GPU to record."""
@@ -296,6 +308,7 @@ class Collector:
         """Gives the session up without ending it, in a forked child."""
         self.window_open = False
         self.ended = []
+        self._end_noting()
         if self._session is not None:
             _of_parents.append(self._session)
             self._session = None
@@ -317,6 +330,26 @@ class _MachineCpus:
         if not count or not spent or not self._began[1] or seconds <= 0 or len(os.sched_getaffinity(0)) < count:
             return {}
         return {"machine.cpus": str(count), "machine.cpus_busy": f"{(spent - self._began[1]) / seconds:.3f}"}
+
+
+def _note_threads(names: dict[int, str]) -> Callable[[], None]:
+    """Notes names of threads that begin from now on, by the system's numbers, until the result is called.
+
+    The core asks for names at the end of a window, when such a thread may be gone.
+    """
+    original = getattr(threading.Thread, _THREAD_BEGINS)
+
+    def note(thread: threading.Thread) -> None:
+        original(thread)
+        if len(names) < _MOST_THREADS:
+            names[threading.get_native_id()] = thread.name.encode("utf-8", "replace").decode()
+
+    def end() -> None:
+        if getattr(threading.Thread, _THREAD_BEGINS) is note:
+            setattr(threading.Thread, _THREAD_BEGINS, original)
+
+    setattr(threading.Thread, _THREAD_BEGINS, note)
+    return end
 
 
 class Windows:
@@ -365,7 +398,7 @@ class Windows:
     @property
     def is_open(self) -> bool:
         """Whether there is a window to end."""
-        return self._collector.window_open or self._observed or bool(self._collector.ended)
+        return self._collector.window_open or self._observed or self._observers.started or bool(self._collector.ended)
 
     @property
     def recording(self) -> Recording | None:
@@ -379,15 +412,19 @@ class Windows:
         return self._recording
 
     def begin(self, action: ProfilerAction, make_id: Callable[[], str] | None) -> None:
-        """Does what a step needs that begins with `action`: collecting, and a window where it records."""
+        """Does what a step needs that begins with `action`: collecting, and a window where it records.
+
+        The window opens last: its set-up is not part of the recording.
+        """
         began = _core.monotonic_ns()
         self._collector.begin(action)
-        if self._collector.window_open and not self._observed:
-            self._opened = _core.monotonic_ns()
-            # Made before functions are recorded: its __init__, which dataclasses writes, has no file of this package.
-            self.stats = ProfilerStats(profiler_prepare_call_duration_us=(self._opened - began) / _NS_PER_US)
-            self._observers.start()  # first: the operators by which they learn of torch are none of the program's
-            self.stats.profiler_enable_call_duration_us = (_core.monotonic_ns() - self._opened) / _NS_PER_US
+        if not action.records:
+            return
+        if not self._observed:
+            prepared = _core.monotonic_ns()
+            self.stats = ProfilerStats(profiler_prepare_call_duration_us=(prepared - began) / _NS_PER_US)
+            self._observers.start()
+            self.stats.profiler_enable_call_duration_us = (_core.monotonic_ns() - prepared) / _NS_PER_US
             self._step_edges.clear()
             self._step_costs.clear()
             self._step_count = 0
@@ -395,6 +432,10 @@ class Windows:
             self.observe("start")
             made = make_id() if make_id else os.urandom(16).hex()
             self.trace_id = _check_text("what custom_trace_id_callback returned", made)
+        if not self._collector.window_open:
+            self._collector.open()
+            self._opened = _core.monotonic_ns()
+        self._observers.open()
 
     def leave_step(self) -> None:
         """The program has done its step; what comes until `note_step` is the profiler's own time."""
@@ -412,6 +453,7 @@ class Windows:
     def end(self, then: Callable[[], object] | None, *, last: bool, timeout: float | None = None) -> None:
         """Closes the open window and keeps it, `then` to be called; `last` ends the collecting, within `timeout`."""
         ends = _core.monotonic_ns()
+        self._collector.stop_sampling()  # first: what ends the others is none of the program's
         if self._observed:
             self.observe("stop")
         self._observers.stop()
@@ -442,6 +484,8 @@ class Windows:
         if store in self._kept:
             return
         facts = {"trace.id": self.trace_id or "", **switched_off(), **self._collector.facts}
+        if command := _program():
+            facts["process.argv"] = command
         facts |= {**self._facts_of_rank(), **self._facts_of_steps()}
         self._annotations.write_to(store, **facts)
         latest = Recording(store)
@@ -493,6 +537,19 @@ class Windows:
                 warnings.warn(f"profile: {sentence}", GpuscopeWarning, stacklevel=4)
 
 
+def _program() -> str:
+    """What runs, with its arguments, without the interpreter or the command that runs it; empty where not known."""
+    name, *arguments = map(str, getattr(sys, "argv", ()) or ("",))
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None and spec.name != "__main__":
+        name = f"-m {spec.name.removesuffix('.__main__')}"
+    if name == "-c":  # what follows it has become the program
+        before = sys.orig_argv[: len(sys.orig_argv) - len(arguments)]
+        name = f"-c {before[-1]}" if before[-2:-1] == ["-c"] else ""
+    command = " ".join([name, *arguments]) if name not in ("", "-") else ""
+    return command.encode("utf-8", "backslashreplace").decode()
+
+
 def _differences(moments: Sequence[int]) -> str:
     """The first of these moments, then the differences."""
     return " ".join(map(str, [*moments[:1], *(after - before for before, after in itertools.pairwise(moments))]))
@@ -526,11 +583,6 @@ def _check_text(argument: str, value: object) -> str:
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"{argument} is {brief(value)}; accepted is text that UTF-8 can encode") from error
     return value
-
-
-def _check_choice(argument: str, value: object, accepted: tuple[str, ...]) -> None:
-    if value not in accepted:
-        raise InvalidArgument(f"{argument} is {brief(value)}; accepted are {', '.join(map(repr, accepted))}")
 
 
 def _interval_ns(argument: str, value: object, usual_ns: int, accepted: tuple[float, float]) -> int:

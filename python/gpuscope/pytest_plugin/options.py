@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from gpuscope.arguments import check_budget, check_fraction, check_positive, type_of_option
+from gpuscope.arguments import Quantity, check_budget, check_fraction, check_positive, type_of_option
 from gpuscope.errors import InvalidArgument
 from gpuscope.pytest_plugin.replay import ReplayClock
 from gpuscope.text import brief
 from gpuscope.units import parse_seconds, parse_share
 
-QUANTITIES = ("kernel", "span", "stream", "launch", "wall", "marginal")
+QUANTITIES = (*get_args(Quantity), "marginal")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def _mode(text: str) -> bool:
 # Command line and ini name, the field of Options, how its text is read, help.
 _SETTINGS = (
     ("target", "target", _share, "confidence interval's half-width at which measuring ends, as 1%% or 0.01"),
-    ("budget", "budget", _seconds, "time after which measuring ends at the latest, as 2s, 500ms or 2"),
+    ("budget", "budget", _seconds, "time after which measuring ends at the latest, as 2s or 500ms"),
     ("quantity", "quantity", _quantity, f"the time to show: {', '.join(QUANTITIES)}; default: the GPU's"),
     ("cache", "cold", _mode, "cold: flush the L2 cache before each call; hot: leave it as it is"),
 )

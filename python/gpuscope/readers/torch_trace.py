@@ -68,8 +68,8 @@ _MEMORY = {"[memory]": "allocation", "[OutOfMemory]": "failed_allocation"}
 _HOST = 0  # of "Device Type", c10::DeviceType's numbers; others than CUDA's are read as GPUs
 _NOTE = "read from a trace of torch.profiler, which does not say what it lost; samples and lines are not in it"
 _NOTE_OF_OURS = (
-    "read from a trace in Chrome's format, which does not keep call stacks, modules, samples, hardware counters, power "
-    "and clocks, and the driver's memory: .gscope files do"
+    "read from a trace in Chrome's format: call stacks, modules, samples, hardware counters, power and clocks, and the "
+    "driver's memory are not read from it; .gscope files keep them"
 )
 _ABSENT = ("samples", "lines", "hardware counters", "power and clocks", "what was lost", OVERHEAD)
 

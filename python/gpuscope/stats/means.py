@@ -8,7 +8,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.stats.distributions import student_factor
+from gpuscope.stats.distributions import normal_quantile, normal_two_sided, student_factor
 
 MOST_LIKE = 0.9
 """The most that neighbouring rows are taken to repeat of each other."""
@@ -19,7 +19,7 @@ Values = NDArray[np.float64]
 def welch(
     before: Values,
     after: Values,
-    confidence: float,
+    confidence: float | Values,
     tick: float = 0.0,
     groups: NDArray[np.int64] | None = None,
 ) -> tuple[Values, Values]:
@@ -32,7 +32,7 @@ def welch(
     Args:
         before: (rows, columns), at least two rows, in the order in which they were taken.
         after: likewise.
-        confidence: of the intervals.
+        confidence: of the intervals, one for all columns or one a column.
         tick: resolution of the clock, which values without any spread lie on.
         groups: of each column; those of one are known no better, as shares of themselves, than the median of all of
             them, row by row: a clock or a temperature moves them together, for longer than each shows by itself.
@@ -41,10 +41,58 @@ def welch(
     together = np.maximum(errors[0] + errors[1], np.finfo(np.float64).tiny)
     doubts: Values = errors[0] ** 2 / (sizes[0] - 1) + errors[1] ** 2 / (sizes[1] - 1)
     freedom = np.maximum(together**2 / np.maximum(doubts, np.finfo(np.float64).tiny), 1.0)
-    half = np.sqrt(together) * np.array([student_factor(confidence, each) for each in np.round(freedom, 1).tolist()])
+    levels = np.broadcast_to(confidence, freedom.shape).tolist()
+    half = np.sqrt(together) * np.array(list(map(student_factor, levels, np.round(freedom, 1).tolist())))
     t_squared = (after.mean(axis=0) - before.mean(axis=0)) ** 2 / together
     z = (8 * freedom + 1) / (8 * freedom + 3) * np.sqrt(freedom * np.log1p(t_squared / freedom))
     return half, np.array([math.erfc(each / math.sqrt(2)) for each in z.tolist()])
+
+
+def of_known_variance(delta: Values, variance: Values, confidence: float | Values) -> tuple[Values, Values]:
+    """As `welch`, of differences whose variances are known, by the normal distribution."""
+    levels = np.broadcast_to(confidence, delta.shape).tolist()
+    spread = np.sqrt(np.maximum(variance, np.finfo(np.float64).tiny))
+    half = spread * np.array([normal_quantile((1 + each) / 2) for each in levels])
+    return half, np.array([normal_two_sided(each) for each in (delta / spread).tolist()])
+
+
+def variance_of_sums(values: Values, groups: NDArray[np.int64], count: int) -> Values:
+    """The variance of the sum of each group, by the mean square successive difference.
+
+    What drifts or changes once is no error by that, but only what differs from one value to the next. One value shows
+    no variance. J. von Neumann, R. H. Kent, H. R. Bellinson and B. I. Hart, The mean square successive difference,
+    Annals of Mathematical Statistics 12 (1941).
+
+    Args:
+        values: in the order in which they were taken.
+        groups: of each value, below `count`.
+        count: of groups.
+    """
+    order = np.argsort(groups, kind="stable")
+    group, ordered = groups[order], values[order].astype(np.float64)
+    inside = group[1:] == group[:-1]
+    squares = np.bincount(group[1:][inside], np.diff(ordered)[inside] ** 2, count)
+    size = np.maximum(np.bincount(groups, minlength=count), 2)
+    found: Values = squares / 2 * size / (size - 1)
+    return found
+
+
+def variance_of_samples(places: NDArray[np.int64], lasted: Values, count: int) -> Values:
+    """The variance of the time that samples at equal distances give each place.
+
+    Each time that neighbouring samples are of two places, both times are uncertain by a sample: the mean square
+    successive difference of what each sample adds to a place, as in K. M. Wolter, Introduction to Variance Estimation
+    (2nd edition, 2007), chapter 8, on systematic samples.
+
+    Args:
+        places: of the samples of one thread, in order, below `count`.
+        lasted: what each stands for.
+        count: of places.
+    """
+    goes = np.flatnonzero(places[1:] != places[:-1])
+    either = np.concatenate([goes, goes + 1])
+    found: Values = np.bincount(places[either], lasted[either] ** 2 / 2, count).astype(np.float64)
+    return found
 
 
 def _errors(rows: Values, tick: float, groups: NDArray[np.int64] | None) -> tuple[Values, Values]:
@@ -76,14 +124,26 @@ def effective_rows(rows: Values) -> Values:
     return size
 
 
-def holm(chance: Values, level: float) -> NDArray[np.bool_]:
-    """Which are sure, if at most a share `level` of all families of equals is to have any that is.
+def holm(chance: Values, level: float, weights: Values | None = None) -> Values:
+    """The level that each is tested at: those are sure whose chance is no larger.
 
-    S. Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6 (1979); it
-    holds whatever the tests have to do with each other.
+    At most a share `level` of all families of equals has any that is sure, whatever the tests have to do with each
+    other. A test with a large weight loses little to many with small ones. S. Holm, A simple sequentially rejective
+    multiple test procedure, Scandinavian Journal of Statistics 6 (1979); with weights, Y. Benjamini and Y. Hochberg,
+    Multiple hypotheses testing with weights, Scandinavian Journal of Statistics 24 (1997).
+
+    Args:
+        chance: of each test.
+        level: of the family.
+        weights: of each test, which must not depend on its chance; None weighs all the same.
     """
-    order = np.argsort(chance, kind="stable")
-    limits = level / np.arange(len(chance), 0, -1)
-    sure = np.zeros(len(chance), bool)
-    sure[order] = np.logical_and.accumulate(chance[order] <= limits)
-    return sure
+    weights = np.ones(len(chance)) if weights is None else np.maximum(weights, np.finfo(np.float64).tiny)
+    order = np.argsort(chance / weights, kind="stable")
+    left = np.cumsum(weights[order][::-1])[::-1]  # of this and all behind
+    limits = level * weights[order] / left
+    stops = np.flatnonzero(chance[order] > limits)
+    if len(stops):
+        limits[stops[0] :] = level * weights[order][stops[0] :] / left[stops[0]]
+    levels = np.empty(len(chance))
+    levels[order] = limits
+    return levels

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.gscope import NONE, make_store
 from gpuscope.analysis import key_averages, samples, tree
-from gpuscope.analysis.python_samples import outside_regions_ns
+from gpuscope.analysis.python_samples import IN_CALL, outside_regions_ns, sampled_paths
 from gpuscope.errors import InvalidArgument
 from gpuscope.text import columns_of
 from gpuscope.trace import Trace
@@ -132,7 +134,7 @@ def test_columns_stand_below_each_other_beside_names_of_wide_characters():
 @pytest.mark.parametrize(
     ("method", "arguments", "words"),
     [
-        ("table", {"sort_by": "time"}, "sort_by is 'time'; accepted are self_ns, total_ns, cpu_ns, count"),
+        ("table", {"sort_by": "time"}, "sort_by is 'time'; accepted are 'self_ns', 'total_ns', 'cpu_ns', 'count'"),
         ("table", {"row_limit": 0}, "row_limit is 0; accepted are integers from 1"),
         ("render", {"min_percent": 101}, "min_percent is 101; accepted are numbers from 0 to 100"),
         ("render", {"max_depth": 0}, "max_depth is 0; accepted are integers from 1"),
@@ -227,3 +229,32 @@ def test_overlaps_are_those_of_every_millisecond(regions, sampled):
     inside = {at for start, length in regions for at in range(start, start + length)}
     outside = sum(at not in inside for start, length in sampled for at in range(start, start + length))
     assert outside_regions_ns(recording(rows, **tables)) == outside * MS
+
+
+@given(regions=SPANS, calls=SPANS, sampled=SPANS)
+def test_a_sample_is_of_the_region_or_call_that_began_last_of_those_around(regions, calls, sampled):
+    spans = [*regions, *calls]
+    columns = {name: [span[at] * MS for span in spans] for at, name in ((0, "start_ns"), (1, "duration_ns"))}
+    count = len(regions)
+    tables = {
+        "path": {"parent": [NONE] * count, "name": [f"region {number}" for number in range(count)]},
+        "region": {
+            **{name: values[:count] for name, values in columns.items()},
+            "parent": [NONE] * count,
+            "path": list(range(count)),
+        },
+        "api": {**{name: values[count:] for name, values in columns.items()}, "region": [NONE] * len(calls)},
+        "call": {"name": ["cuLaunchKernel"], "kind": [1]},
+    }
+    paths = [*range(count), *[IN_CALL] * len(calls)]
+    expected = Counter()
+    for row, (start, length) in enumerate(sampled):
+        for at in range(start, start + length):
+            around = [number for number, (begin, lasts) in enumerate(spans) if begin <= at < begin + lasts]
+            latest = max(around, key=lambda number: (spans[number][0], -spans[number][1], number), default=None)
+            expected[row, NONE if latest is None else paths[latest]] += MS
+    trace = recording([(start, length, length, 0, 0) for start, length in sampled], **tables)
+    found = Counter()
+    for row, path, time_ns in zip(*(values.tolist() for values in sampled_paths(trace)), strict=True):
+        found[row, path] += time_ns
+    assert found == expected

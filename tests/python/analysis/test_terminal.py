@@ -12,8 +12,9 @@ from gpuscope.analysis.averages import outside_every_region
 from gpuscope.analysis.terminal import averages_lines, overview, text_of, tree_table
 from gpuscope.errors import InvalidArgument
 from gpuscope.recording import Recording, load
-from gpuscope.text import columns_of, shorten
+from gpuscope.text import columns_of, file_names, shorten, shorten_apart
 
+LONG = "void at::native::vectorized_elementwise_kernel<4, at::native::{}Functor<float>, std::array<char*, 2ul> >(int)"
 KERNEL = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_{}<float>, char*>(int, char*)"
 
 
@@ -34,6 +35,23 @@ def regions(tmp_path, names, durations=None, starts=None, **info):
     path = tmp_path / "regions.gscope"
     facts = {"session.start_ns": "1000", "session.stop_ns": "2000", "session.tier": "cpu", **info}
     path.write_bytes(gscope_bytes(tables, info=facts))
+    return load(path).trace
+
+
+def kernels(tmp_path, names):
+    """A recording of a kernel of each name."""
+    tables = {
+        "variant": {"name": names},
+        "track": {"stream": [7]},
+        "kernel": {
+            "start_ns": [1000 + 100 * at for at in range(len(names))],
+            "duration_ns": [50 - at for at in range(len(names))],
+            "variant": list(range(len(names))),
+            "track": [0] * len(names),
+        },
+    }
+    path = tmp_path / "kernels.gscope"
+    path.write_bytes(gscope_bytes(tables, info={"session.tier": "cupti"}))
     return load(path).trace
 
 
@@ -72,15 +90,26 @@ def test_names_keep_both_ends(tmp_path):
 
 
 def test_of_kernels_what_tells_them_apart_is_kept(tmp_path):
-    tables = {
-        "variant": {"name": [KERNEL.format("add"), KERNEL.format("mul")]},
-        "track": {"stream": [7]},
-        "kernel": {"start_ns": [1000, 1100], "duration_ns": [50, 40], "variant": [0, 1], "track": [0, 0]},
-    }
-    path = tmp_path / "kernels.gscope"
-    path.write_bytes(gscope_bytes(tables, info={"session.tier": "cupti"}))
-    names = [line.split()[0] for line in table(load(path).trace, 80) if line.startswith("at::")]
+    trace = kernels(tmp_path, [KERNEL.format("add"), KERNEL.format("mul")])
+    names = [line.split()[0] for line in table(trace, 80) if line.startswith("at::")]
     assert [name.endswith(f"_{what}<float>,") for name, what in zip(names, ("add", "mul"), strict=True)]
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_names_that_differ_in_the_middle_alone_look_different(tmp_path, width):
+    what = ["Mul", "Add", "Clamp", "ClampMin"]
+    names = [line[:30] for line in table(kernels(tmp_path, [LONG.format(each) for each in what]), width)[1:5]]
+    assert len(set(names)) == len(what)
+    assert all(name.startswith("at") for name in names)
+
+
+def test_kernels_that_differ_in_what_they_take_alone_look_different(tmp_path):
+    names = table(kernels(tmp_path, [f"void {'long_name' * 9}<float>({kind})" for kind in ("int", "char")]), 80)[1:3]
+    assert names[0][:30] != names[1][:30]
+
+
+def test_mangled_names_are_shown_as_their_source_has_them(tmp_path):
+    assert table(kernels(tmp_path, ["_ZN5space6kernelILi4EEEvPf"]), 80)[1].startswith("void space::kernel<4>(float*)")
 
 
 @pytest.mark.parametrize("name", ["卷积" * 30, "e\u0301" * 100, "x" * 300, "\x1b[31mred" * 20])
@@ -167,6 +196,27 @@ def test_shortening_keeps_to_the_columns():
             assert columns_of(shorten(text, columns)) <= columns
     assert shorten("abcdefghij", 7) == "abc…hij"
     assert shorten("abc", 3) == "abc"
+
+
+@pytest.mark.parametrize("columns", range(2, 60))
+def test_texts_that_are_shortened_together_keep_to_the_columns_and_differ_where_there_is_room(columns):
+    texts = [f"{'begin' * 9}{middle}{'end' * 20}" for middle in ("卷积", "one", "two", "twelve")]
+    short = shorten_apart(texts, columns)
+    assert all(columns_of(text) <= columns for text in short.values())
+    assert len(set(short.values())) == len(texts) or columns < 20
+
+
+def test_files_are_named_by_as_many_folders_as_tell_them_apart():
+    paths = ["/a/utils/__init__.py", "/a/train.py", "/b/train.py", "C:\\work\\main.py", "<string>", "run.py", "/run.py"]
+    assert list(file_names(paths).values()) == [
+        "utils/__init__.py",
+        "a/train.py",
+        "b/train.py",
+        "main.py",
+        "<string>",
+        "run.py",
+        "/run.py",
+    ]
 
 
 @pytest.mark.parametrize("columns", range(2, 12))

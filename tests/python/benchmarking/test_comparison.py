@@ -363,7 +363,7 @@ def test_names_come_from_the_functions():
     [
         ({"a": 3}, r"a is 3; accepted is a function"),
         ({"b": None}, r"b is None; accepted is a function"),
-        ({"quantity": "time"}, r"quantity is 'time'; accepted are kernel, span,"),
+        ({"quantity": "time"}, r"quantity is 'time'; accepted are 'kernel', 'span',"),
         ({"margin": 0}, r"margin is 0; accepted are fractions"),
         ({"margin": None}, r"margin is None; accepted are fractions"),
         ({"target": 1.5}, r"target is 1.5; accepted are fractions"),

@@ -152,11 +152,11 @@ def test_warnings_that_differ_in_figures_alone_are_told_once():
         ({"sizes": 64}, "sizes is 64; accepted are integers, as [256, 1024]"),
         ({"sizes": [10**400]}, "sizes contains an integer of 1329 bits; accepted are integers of at least 1"),
         ({"sizes": [1.5]}, "sizes contains 1.5; accepted are integers of at least 1"),
-        ({"dtype": "float16"}, "dtype is 'float16'; accepted are float32 and float64"),
+        ({"dtype": "float16"}, "dtype is 'float16'; accepted are 'float32', 'float64'"),
         ({"budget": 0}, "budget is 0; accepted are seconds above 0"),
         ({"budget": float("nan")}, "budget is nan; accepted are seconds above 0"),
         ({"budget": 10**400}, "budget is an integer of 1329 bits; accepted are seconds above 0"),
-        ({"backend": "jax"}, "backend is 'jax'; accepted are torch, cupy and numpy"),
+        ({"backend": "jax"}, "backend is 'jax'; accepted are 'torch', 'cupy', 'numpy', None"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_named(options, message):

@@ -72,13 +72,17 @@ def test_the_tables_hold_every_point_without_javascript():
     [
         ({"gpu": False}, "Only the CPU was measured: PyTorch finds no GPU."),
         ({"interrupted": True}, "The exploration was interrupted"),
-        ({"warnings": ("careful",)}, "<li>careful</li>"),
         ({"remarks": ("too large",)}, "<li>too large</li>"),
     ],
 )
 def test_what_a_reader_must_know_stands_above_the_chart(changes, words):
     text = exploration(**changes).to_html()
     assert 0 < text.index(words) < text.index('id="chart"')
+
+
+def test_warnings_stand_below_the_chart_and_above_the_figures():
+    text = exploration(warnings=("careful",)).to_html()
+    assert text.index('id="chart"') < text.index("<li>careful</li>") < text.index('id="figures"')
 
 
 @pytest.fixture

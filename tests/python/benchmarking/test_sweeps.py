@@ -495,7 +495,10 @@ def test_pandas_has_a_row_for_each_point(engines):
         ({"n": [1], "progress": "yes"}, "progress is 'yes'; accepted is a function of one line of text, as print"),
         ({"n": itertools.count()}, "n has more than 10,000 values; accepted are so many"),
         ({"n": range(1000), "m": range(1000)}, "the axes have 1,000,000 combinations; accepted are up to 10,000"),
-        ({"n": [1], "quantity": "time"}, "quantity is 'time'; accepted are kernel, span, stream, launch, wall"),
+        (
+            {"n": [1], "quantity": "time"},
+            "quantity is 'time'; accepted are 'kernel', 'span', 'stream', 'launch', 'wall', None",
+        ),
         ({"n": [1], "device": 9}, "device is 9; accepted is 0"),
     ],
 )

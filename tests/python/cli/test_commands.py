@@ -310,7 +310,7 @@ def test_the_demo_shows_table_tree_and_verdict_and_writes_both_files(gpuscope, t
     assert (done.returncode, done.stderr) == (0, "")
     for text in ("data_loading", "├─ forward", "optimizer", "audit: ", "https://ui.perfetto.dev"):
         assert text in done.stdout
-    assert all((tmp_path / name).stat().st_size for name in ("demo.gscope", "demo.pftrace"))
+    assert all((tmp_path / "gpuscope-demo" / name).stat().st_size for name in ("demo.gscope", "demo.pftrace"))
 
 
 def test_the_demo_refuses_a_folder_that_is_not_there(gpuscope):

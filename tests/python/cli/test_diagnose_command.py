@@ -128,7 +128,6 @@ def test_ctrl_c_ends_the_script_and_what_it_did_is_diagnosed(script, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((), "there is nothing to run: give a script, -m module or -c code"),
         (("missing.py",), "there is no script 'missing.py'"),
         (("missing.gscope",), "there is no such file"),
         (("--fail-on", "R9x", "{recording}"), "--fail-on contains 'R9x'; did you mean R"),

@@ -11,7 +11,9 @@ import sys
 
 import pytest
 
-from fakes.versions import version
+from fakes.loops import Loop
+from fakes.versions import program, version
+from gpuscope.recording import Recording
 
 MS = 1e6
 
@@ -106,3 +108,29 @@ def test_another_gpu_fails_no_gate(gpuscope, sides):
     assert ran.returncode == 2
     assert "like GPUs" in ran.stderr
     assert "NVIDIA A100 after" in ran.stdout
+
+
+def test_runs_without_steps_are_gated_by_their_time(gpuscope, tmp_path):
+    for name, ms in (("slow", 900), ("fast", 100)):
+        program({"load": 100, "work": ms}).save(tmp_path / f"{name}.gscope")
+    ran = gpuscope("diff", "slow.gscope", "fast.gscope", "--fail-over", "5%")
+    assert ran.returncode == 0
+    assert "times faster: " in ran.stdout.splitlines()[0]
+    assert "work (etl.py:20) changed most" in ran.stdout
+    assert gpuscope("diff", "fast.gscope", "slow.gscope", "--fail-over", "5%").returncode == 1
+
+
+@pytest.mark.parametrize("gate", [[], ["--fail-over", "5%"]])
+def test_recordings_that_share_little_end_with_2(gpuscope, tmp_path, gate):
+    for name in ("gemm", "sort"):
+        loop = Loop()
+        for turn in range(12):
+            with loop.region(name):
+                loop.launch(name=name, gpu=1000 + turn)
+                loop.wait()
+            loop.work(10)
+        Recording(loop.trace().store).save(tmp_path / f"{name}.gscope")
+    ran = gpuscope("diff", "gemm.gscope", "sort.gscope", *gate)
+    assert ran.returncode == 2
+    assert ran.stdout.startswith("not comparable: ")
+    assert ("fail_over is for versions of one program" in ran.stderr) == bool(gate)

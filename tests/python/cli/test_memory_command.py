@@ -125,6 +125,12 @@ def test_the_history_is_as_long_as_asked(memory, script):
     assert "history of 77 stacks False" in memory("--max-entries", "77", "--no-stacks", "script.py").stderr
 
 
+@pytest.mark.parametrize(("options", "recorded"), [((), True), (("--no-numpy",), False)])
+def test_arrays_of_numpy_are_recorded_unless_left_out(memory, script, options, recorded):
+    script("pass")
+    assert f"numpy {recorded}" in memory(*options, "script.py").stderr
+
+
 def test_lost_events_are_told_with_what_keeps_more(memory, script):
     script("pass")
     assert "12 older events are no longer kept: raise --max-entries" in memory("script.py", LOST_EVENTS="12").stderr

@@ -153,6 +153,31 @@ def test_a_script_from_a_pipe_is_run(script, tmp_path, command):
         assert (done.returncode, done.stdout) == (0, "ran __main__\n")
 
 
+@pytest.mark.parametrize("command", ["run", "memory", "diagnose"])
+def test_a_program_on_standard_input_finds_what_it_finds_under_the_interpreter(tmp_path, command):
+    arguments = {"input": PROBE, "capture_output": True, "text": True, "cwd": tmp_path}
+    expected = subprocess.run([sys.executable, "-", "x", "-c"], **arguments)
+    done = subprocess.run([sys.executable, "-m", "gpuscope", command, "-", "x", "-c"], **arguments)
+    assert (done.returncode, done.stdout) == (0, expected.stdout)
+    assert [path.name for path in tmp_path.iterdir()] == (["stdin.gscope"] if command == "run" else [])
+
+
+@pytest.mark.parametrize("source", ["1 / 0", "def broken(:", "raise SystemExit(3)", ""])
+def test_errors_of_a_program_on_standard_input_are_its_own(tmp_path, source):
+    arguments = {"input": source, "capture_output": True, "text": True, "cwd": tmp_path}
+    expected = subprocess.run([sys.executable, "-"], **arguments)
+    done = subprocess.run([sys.executable, "-m", "gpuscope", "run", "-"], **arguments)
+    assert (done.returncode, done.stdout) == (expected.returncode, expected.stdout)
+    assert done.stderr.startswith(expected.stderr)
+
+
+def test_closed_standard_input_is_no_program(tmp_path):
+    command = f"{shlex.quote(sys.executable)} -m gpuscope run - <&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "gpuscope: the program is -, but standard input is closed; accepted is - with code there\n"
+
+
 HOOKS = {
     "exits": "def hook(*of_error):\n    sys.exit(7)",
     "exits with a reason": "def hook(*of_error):\n    sys.exit('reason')",
@@ -362,6 +387,9 @@ def test_a_script_that_takes_too_few_steps_is_not_told_to_take_any(gpuscope, scr
             ["--schedule", f"active={'9' * 5000}", "script.py"], "999...999", id="--schedule with too many digits"
         ),
         (["--max-memory", "lots", "script.py"], "--max-memory is 'lots'"),
+        (["--max-memory", "1073741824", "script.py"], "accepted are text with a unit, as '512MB' or '1GiB'"),
+        (["--device-samples", "5", "script.py"], "'5' is not a time above 0 with its unit, as 5ms"),
+        (["--counter-interval", "100", "script.py"], "'100' is not a time above 0 with its unit, as 5ms"),
         (["--mode", "ring", "--ring-seconds", "-1", "script.py"], "--ring-seconds is -1"),
         (["--ring-seconds", "5", "script.py"], "--ring-seconds needs --mode ring"),
         (["--mode", "aggregate", "--ring-seconds", "5", "script.py"], "--ring-seconds needs --mode ring"),
@@ -465,11 +493,12 @@ def test_no_python_samples_takes_none(gpuscope, script, tmp_path):
 @pytest.mark.parametrize(
     ("time", "words"),
     [
-        ("0", "'0' is not a time above 0, as 2s, 500ms or 1min"),
+        ("0", "'0' is not a time above 0 with its unit, as 5ms, 2s or 1min"),
+        ("5", "'5' is not a time above 0 with its unit, as 5ms, 2s or 1min"),
         ("-1ms", "'-1ms' is not a time above 0"),
         ("often", "'often' is not a time above 0"),
         ("nan", "'nan' is not a time above 0"),
-        ("1e-9", "--python-samples is 1e-09; accepted are True, False and seconds from 0.0001 to 10"),
+        ("1e-9s", "--python-samples is 1e-09; accepted are True, False and seconds from 0.0001 to 10"),
     ],
 )
 def test_a_wrong_time_between_samples_gets_a_sentence(gpuscope, script, time, words):

@@ -198,7 +198,7 @@ def test_events_that_the_page_has_not_are_asked_for_where_the_view_is_near(long_
         page.focus("#lanes")
         kept, fetched = 0, 0
         for step in range(30):  # through all steps: of each every event is there
-            page.keyboard.press("s")
+            page.keyboard.press(".")
             first, last = map(int, page.get_attribute("#lanes", "data-view").split("-"))
             kernels = long_recording.kernels
             page.fill("#find", "last")
@@ -229,7 +229,7 @@ def test_a_chosen_event_stays_chosen_when_more_are_there(long_recording):
         page.focus("#lanes")
         with page.expect_request("**/events?*"):
             for _ in range(12):
-                page.keyboard.press("s")
+                page.keyboard.press(".")
         page.keyboard.press("n")
         chosen = page.inner_text("#details")
         assert "forward" in chosen
@@ -246,7 +246,7 @@ def test_the_address_brings_back_an_event_that_was_asked_for(long_recording):
     with viewed(long_recording) as (page, _):
         page.focus("#lanes")
         for _ in range(12):
-            page.keyboard.press("s")
+            page.keyboard.press(".")
         assert settled(page) == "fetched"
         page.keyboard.press("Enter")
         chosen = page.inner_text("#details")

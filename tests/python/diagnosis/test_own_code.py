@@ -11,8 +11,10 @@ import pytest
 
 from fakes.loops import Loop
 from fakes.recordings import make_trace
-from gpuscope.diagnosis import diagnose
-from gpuscope.diagnosis.own_code import _called
+from gpuscope.diagnosis import diagnose, find_steps
+from gpuscope.diagnosis.breakdown import break_down
+from gpuscope.diagnosis.context import Context
+from gpuscope.diagnosis.own_code import OWNERS, _called, own_places
 from gpuscope.trace import NONE
 
 CALLS = {
@@ -278,3 +280,16 @@ def test_a_wait_that_nobody_else_is_the_cause_of_is_neither():
     found = waiting_program(used=0.9, busy=1.0)
     assert "R08" not in {each.id for each in found}
     assert found.conditions == ()
+
+
+def test_own_lines_have_the_time_of_libraries_and_imports_have_their_package():
+    trace = sampled(
+        (f"a/etl.py:<module>:9 > {LIBRARY}pandas/core/frame.py:DataFrame.apply:3", 40),
+        (f"a/etl.py:<module>:1 > {IMPORT} > {LIBRARY}pandas/__init__.py:<module>:1", 30),
+        ("a/etl.py:<module>:9 > a/etl.py:rest:4", 20),
+        ("/usr/lib/python3.11/runpy.py:run:1", 10),
+    )
+    steps = find_steps(trace)
+    found = own_places(Context(trace, steps, break_down(trace, steps)), OWNERS[0])
+    times = {(where.function, where.line): round(time_ns / 1e6) for where, time_ns in found.values()}
+    assert times == {("<module>", 9): 40, ("import pandas", None): 30, ("rest", 4): 20}

@@ -11,7 +11,7 @@ from fakes.recordings import aggregate, make_trace
 from gpuscope import _core
 from gpuscope._core import Flag, FunctionKind, RegionKind
 from gpuscope.diagnosis import Steps, find_steps
-from gpuscope.diagnosis.steps import as_passed, calls_of, count_before, profiler_spans
+from gpuscope.diagnosis.steps import as_passed, calls_of, count_before, profiler_spans, whole_run
 from gpuscope.errors import NotAvailable
 from gpuscope.trace import NONE, Trace, moments_of
 
@@ -157,6 +157,16 @@ def test_time_between_windows_is_in_no_step_where_nothing_repeats():
     steps = find_steps(make_trace(ONE_KERNEL, info={**SPAN, **facts}))
     assert [span[0] // 1_000_000 for span in spans(steps)] == [0, 100, 750]
     assert [span[1] // 1_000_000 for span in spans(steps)] == [100, 150, 800]
+
+
+def test_pieces_of_a_run_cover_its_windows_and_no_time_between():
+    facts = {"session.windows_ns": "0 150000000 600000000 50000000"}
+    pieces = whole_run(make_trace({}, info={**SPAN, **facts}), 8)
+    assert pieces.durations_ns.sum() == 200_000_000
+    assert (pieces.start_ns[1:] >= pieces.end_ns[:-1]).all()
+    assert [span for span in spans(pieces) if span[0] < 150_000_000 < span[1]] == []
+    assert len(pieces) == 8
+    assert len(whole_run(make_trace({}, info={"session.start_ns": "5", "session.stop_ns": "5"}), 8)) == 0
 
 
 def test_steps_that_are_no_regions_are_all_known_of_windows_that_accumulate():

@@ -40,20 +40,20 @@ def test_marker_reaches_the_benchmark(run, bench, pytester):
 
 
 def test_command_line_reaches_the_benchmark(run, bench, one_test):
-    run("--gpu-benchmark-target=5%", "--gpu-benchmark-budget=0.5", "--gpu-benchmark-cache=hot")
+    run("--gpu-benchmark-target=5%", "--gpu-benchmark-budget=500ms", "--gpu-benchmark-cache=hot")
     assert bench.asked[0] == bench.asked[0] | {"target": 0.05, "budget": 0.5, "cold": False}
 
 
 def test_configuration_reaches_the_benchmark(run, bench, one_test, pytester):
-    pytester.makeini("[pytest]\ngpu_benchmark_target = 0.02\ngpu_benchmark_budget = 7\ngpu_benchmark_cache = hot\n")
+    pytester.makeini("[pytest]\ngpu_benchmark_target = 0.02\ngpu_benchmark_budget = 7s\ngpu_benchmark_cache = hot\n")
     run()
     assert bench.asked[0] == bench.asked[0] | {"target": 0.02, "budget": 7.0, "cold": False}
 
 
 def test_marker_wins_over_command_line_and_that_over_configuration(run, bench, pytester):
     pytester.makepyfile(MARKED.format(arguments="target=0.03"))
-    pytester.makeini("[pytest]\ngpu_benchmark_target = 0.02\ngpu_benchmark_budget = 7\n")
-    run("--gpu-benchmark-target=0.05", "--gpu-benchmark-budget=1")
+    pytester.makeini("[pytest]\ngpu_benchmark_target = 0.02\ngpu_benchmark_budget = 7s\n")
+    run("--gpu-benchmark-target=0.05", "--gpu-benchmark-budget=1s")
     assert (bench.asked[0]["target"], bench.asked[0]["budget"]) == (0.03, 1.0)
 
 
@@ -117,7 +117,7 @@ def test_wrong_marker_is_one_sentence(run, bench, pytester, arguments, said):
     ("option", "said"),
     [
         ("--gpu-benchmark-target=2", "'2' is not a share above 0 and below 1, as 1% or 0.01"),
-        ("--gpu-benchmark-budget=-1", "'-1' is not a time above 0, as 2s, 500ms or 1min"),
+        ("--gpu-benchmark-budget=-1", "'-1' is not a time above 0 with its unit, as 5ms, 2s or 1min"),
         (
             "--gpu-benchmark-quantity=time",
             "'time' is not a quantity; accepted are kernel, span, stream, ",
@@ -140,7 +140,7 @@ def test_wrong_number_of_an_option_is_a_usage_error_of_one_sentence(run, bench, 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     (error,) = [line for line in result.stderr.lines if "error:" in line]
     assert f"argument --gpu-benchmark-{option}: '{text[:9]}" in error
-    assert error.endswith((" above 0, as 2s, 500ms or 1min", " above 0 and below 1, as 1% or 0.01"))
+    assert error.endswith((" above 0 with its unit, as 5ms, 2s or 1min", " above 0 and below 1, as 1% or 0.01"))
     assert len(error) < 250
     assert not bench.asked
 

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuscope.arguments import BackendName, check_choice
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.memory.host import available_memory
 from gpuscope.text import brief
@@ -152,10 +153,9 @@ class TorchBackend(Backend):
         return int(cuda.mem_get_info()[0]) + int(cuda.memory_reserved() - cuda.memory_allocated())
 
 
-def choose(backend: str | None) -> tuple[Backend, Backend | None, str]:
+def choose(backend: BackendName | None) -> tuple[Backend, Backend | None, str]:
     """The library of the CPU, that of the GPU or None, and why there is none; for `backend` see `explore`."""
-    if backend not in (None, "torch", "cupy", "numpy"):
-        raise InvalidArgument(f"backend is {brief(backend)}; accepted are torch, cupy and numpy")
+    check_choice("backend", backend, (*get_args(BackendName), None))
     if backend in ("torch", "cupy") and _module(backend) is None:
         raise NotAvailable(
             f"{backend} is not installed; pip install {'torch' if backend == 'torch' else 'cupy-cuda13x'}"

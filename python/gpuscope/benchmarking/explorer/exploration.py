@@ -207,6 +207,7 @@ def _page(found: Exploration) -> str:
         "cpu": escape(found.cpu),
         "gpu": escape(gpu),
         "notices": _notices(found),
+        "warnings": _notice("Warnings", found.warnings) if found.warnings else "",
         "options": "".join(
             f'<option value="{escape(operation.name)}">{escape(operation.title)}</option>'
             for operation in found.operations
@@ -225,8 +226,6 @@ def _notices(found: Exploration) -> str:
         notices.append(_notice(f"Only the CPU was measured: {found.why_no_gpu}.", ()))
     if found.interrupted:
         notices.append(_notice("The exploration was interrupted: only what was measured until then is shown.", ()))
-    if found.warnings:
-        notices.append(_notice("Warnings", found.warnings))
     if found.remarks:
         notices.append(_notice("Left out", found.remarks))
     return "".join(notices)

@@ -14,7 +14,7 @@ from typing import Any, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.arguments import check_budget
+from gpuscope.arguments import BackendName, FloatType, check_budget, check_choice
 from gpuscope.benchmarking import visits
 from gpuscope.benchmarking.crossovers import answer
 from gpuscope.benchmarking.explorer import backends
@@ -29,7 +29,6 @@ from gpuscope.text import brief
 from gpuscope.units import first_line
 
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
-DTYPES = ("float32", "float64")
 TARGET = 0.02  # half of the 95% interval over the time; enough for a line in a chart
 BUDGET = 60.0
 LARGEST = 1 << 20  # rows of a matrix that would fill 4 TiB
@@ -47,8 +46,8 @@ def explore(
     operations: Sequence[str] | None = None,
     sizes: Sequence[int] = SIZES,
     *,
-    backend: str | None = None,
-    dtype: str = "float32",
+    backend: BackendName | None = None,
+    dtype: FloatType = "float32",
     budget: float = BUDGET,
     progress: Callable[[str], object] | None = None,
 ) -> Exploration:
@@ -74,8 +73,7 @@ def explore(
     """
     kinds = chosen(operations)
     numbers = _checked_sizes(sizes)
-    if dtype not in DTYPES:
-        raise InvalidArgument(f"dtype is {brief(dtype)}; accepted are {' and '.join(DTYPES)}")
+    check_choice("dtype", dtype, get_args(FloatType))
     budget = check_budget(budget)
     cpu, gpu, why = backends.choose(backend)
     started, spent = time.time(), Budget(budget)
