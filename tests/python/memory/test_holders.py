@@ -225,6 +225,7 @@ def test_tensors_that_no_name_leads_to_are_not_put_down_to_graphs():
     assert found[0] is None
 
 
+@needs_autograd
 def test_arrays_over_tensors_are_followed_to_a_dict_that_the_collector_passes_over():
     arrays = {number: one.numpy() for number, one in enumerate(new())}
     at = [array.__array_interface__["data"][0] for array in arrays.values()]
