@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,3 +33,11 @@ def browser() -> Iterator[Any]:
     """A Chromium, where one is installed."""
     with chromium() as found:
         yield found
+
+
+@pytest.fixture
+def worker() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of this user that runs Python and uses a CPU."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        yield process
+        process.kill()

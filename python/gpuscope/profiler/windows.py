@@ -337,7 +337,9 @@ def _note_threads(names: dict[int, str]) -> Callable[[], None]:
 
     The core asks for names at the end of a window, when such a thread may be gone.
     """
-    original = getattr(threading.Thread, _THREAD_BEGINS)
+    original = getattr(threading.Thread, _THREAD_BEGINS, None)
+    if original is None:  # another version of Python
+        return lambda: None
 
     def note(thread: threading.Thread) -> None:
         original(thread)

@@ -270,15 +270,6 @@ def test_a_machine_without_a_gpu_shows_its_host_and_says_so(gpuscope, form):
     assert len(done.stdout.splitlines()) == {"rows": 4, "--json": 2, "--csv": 3}[form]
 
 
-@pytest.fixture
-def worker():
-    """A process of this user that runs Python and uses a CPU."""
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    yield process
-    process.kill()
-    process.wait()
-
-
 def test_without_a_gpu_once_has_the_users_processes(monitor, worker):
     lines = monitor("--once", FAKE_GPUS="0").stdout.splitlines()
     (row,) = [line.split() for line in lines if f" {worker.pid} " in line]

@@ -288,15 +288,6 @@ def test_the_host_and_the_reason_have_room_on_small_terminals(size):
     assert any("CPU" in line or "host" in line for line in lines[: size[1]])
 
 
-@pytest.fixture
-def worker():
-    """A process of this user that runs Python and uses a CPU."""
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    yield process
-    process.kill()
-    process.wait()
-
-
 def test_without_a_gpu_the_users_processes_are_listed_the_busiest_first(worker, sleeper):
     async def look(app, pilot):
         while app._processes.busiest().split()[2:3] != [str(worker.pid)]:
