@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpuscope.diagnosis.context import Where
-from gpuscope.diagnosis.findings import Diagnosis, Finding
+from gpuscope.diagnosis.findings import OWN_CODE, Diagnosis, Finding
 from gpuscope.diagnosis.steps import WHOLE_RUN, Steps
 from gpuscope.trace import Trace
 from gpuscope.units import format_seconds, format_share
@@ -185,12 +185,16 @@ class Promise:
 
 
 def promises_of(before: Diagnosis, after: Diagnosis) -> tuple[Promise, ...]:
-    """The findings before. Of those that say the same, as many are still there as after says it."""
+    """The findings before, without own functions: these are compared themselves.
+
+    Of those that say the same, as many are still there as after says it.
+    """
+    findings = [each for each in before.findings if each.id != OWN_CODE]
     large, small = ([part for each in of for part in (each, *each.parts)] for of in (after.findings, after.small))
     left = [*large, *small]
     there = set()
     for alike in (_at_same_place, _same):
-        for number, finding in enumerate(before.findings):
+        for number, finding in enumerate(findings):
             others = (each for each in left if alike(finding, each))
             other = next((each for each in others if each not in small or 2 * _size(each) > _size(finding)), None)
             if other is not None and number not in there:
@@ -205,7 +209,7 @@ def promises_of(before: Diagnosis, after: Diagnosis) -> tuple[Promise, ...]:
 
     return tuple(
         Promise(each.id, each.title, each.saving, is_gone(number, each), each.is_bound)
-        for number, each in enumerate(before.findings)
+        for number, each in enumerate(findings)
     )
 
 
@@ -332,11 +336,6 @@ class Differences:
         of = (node for node in self.nodes if node.verdict == "inconclusive" and abs(node.delta_ns) > least)
         is_open = self.verdict in ("slower", "faster") or (self.unit, self.verdict) == (RUN, "inconclusive")
         return tuple(of) if is_open else ()
-
-    @property
-    def shown_promises(self) -> tuple[Promise, ...]:
-        """Of runs, those of a known saving: own functions, which have none, are compared themselves."""
-        return tuple(each for each in self.promises if self.unit == STEP or each.saving is not None)
 
     @property
     def cause(self) -> Change | None:

@@ -254,7 +254,7 @@ class Diff(Differences, Result):
             lines.append(
                 f"the busiest GPU works {_signed(busy_ns)} and idles {_signed(step.delta_ns - busy_ns)} a {unit}"
             )
-        for promise in self.shown_promises:
+        for promise in self.promises:
             got = f"a {unit} takes {_percent(step.ratio)}; it {promise.state}"
             lines.append(f"{promise.id} {promise.title}: promised {promise.worth}, {got}")
         return lines

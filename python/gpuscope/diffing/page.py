@@ -133,7 +133,7 @@ def _overview(found: Differences) -> str:
         figures.append(("time of what both have", share_text(found.shared), "half is the least for a comparison"))
     text = "".join(f"<div class='figure'><dt>{a}</dt><dd><b>{b}</b><span>{c}</span></dd></div>" for a, b, c in figures)
     parts = [f'<dl class="figures">{text}</dl>']
-    if found.shown_promises:
+    if found.promises:
         rows = [
             (
                 f"<code>{shown(promise.id)}</code> {shown(promise.title)}",
@@ -141,7 +141,7 @@ def _overview(found: Differences) -> str:
                 f"{shown(_percent(step))}",
                 promise.state,
             )
-            for promise in found.shown_promises
+            for promise in found.promises
         ]
         header = ("finding before", "saving that was promised", f"a {unit} takes", "the finding")
         parts.append(table(header, rows, caption="What was promised, and what was got", numbers=(1, 2)))

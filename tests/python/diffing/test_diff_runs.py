@@ -53,6 +53,12 @@ def test_a_slower_program_fails_a_gate_and_a_faster_one_does_not() -> None:
     assert "2.0 times slower" in str(gs.diff(before, after))
 
 
+def test_findings_about_own_functions_are_compared_and_are_no_promises() -> None:
+    before = program(BEFORE)
+    assert "R51" in [finding.id for finding in before.diagnose()]
+    assert gs.diff(before, program(BEFORE, seed=1)).promises == ()
+
+
 def test_a_recording_with_itself_is_the_same_in_run_time_and_functions() -> None:
     recording = program(BEFORE)
     found = gs.diff(recording, recording)
