@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples as the program's own code sees them: its functions and lines, what they call of libraries, and imports."""
+"""Samples by the program's own functions and lines, the library functions that these call, and imports."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ class _Node:
     """A row of the tree. Times are in ns.
 
     Attributes:
-        kind: "function" of the program, "line" of it, function of a "library" that the program calls, further "frames"
-            below it, "imports", or a "thread" that runs none of the program's code.
+        kind: "function" is one of the program's, "line" one of its lines. "library" is a function that the program
+            calls, "frames" are the calls below it. "thread" runs no code of the program.
         row: of ``trace.stacks``, by which it is named.
         line: that most of the time was spent at; of a library's function the line that calls it.
         hot_ns: how long the program was at the hottest of its lines in here, without waits for other threads.
