@@ -436,6 +436,20 @@ def test_without_gpu_work_the_functions_are_named_that_took_the_time(ms, said):
     assert found.summary == said
 
 
+def test_a_function_that_writes_while_the_gpu_waits_is_named():
+    def step(loop, number):
+        compute(loop)
+        loop.wait()
+        since = loop.now
+        with loop.function("train.py(45): save"), loop.function("<built-in method write of _io.FileIO>"):
+            loop.work(2000)
+        with loop.at("train.py", 46, "save"):
+            loop.sampled(since, 1.0, looks=100)
+
+    finding = next(each for each in diagnosed(step).findings if each.id == "R26")
+    assert finding.title == "save (train.py:46) reads or writes while the GPU waits"
+
+
 def test_files_are_read_between_no_launches_where_there_is_no_gpu():
     loop = Loop()
     for _ in loop.steps(14):
