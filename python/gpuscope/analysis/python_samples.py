@@ -18,14 +18,14 @@ from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result, import_pandas
 from gpuscope.text import brief, columns_of, file_names, one_line, shorten, shown, wrapped
 from gpuscope.trace import NONE, Trace, number_of
-from gpuscope.units import format_time
+from gpuscope.units import format_seconds
 
 if TYPE_CHECKING:  # pandas is optional
     import pandas as pd
 
 Array = np.ndarray[Any, Any]
 
-NS_PER_US = 1e3
+_NS_PER_S = 1e9
 GAP = "  "
 _LEAST_WIDTH = 40  # of the tables
 _LEAST_NAME = 24  # columns, for which others are left out
@@ -86,7 +86,9 @@ class SampledCall:
 
     @shown
     def __repr__(self) -> str:
-        return f"<SampledCall {self.function!r}: {format_time(self.total_ns / NS_PER_US)}, {len(self.children)} called>"
+        return (
+            f"<SampledCall {self.function!r}: {format_seconds(self.total_ns / _NS_PER_S)}, {len(self.children)} called>"
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -183,14 +185,14 @@ class Samples(Result):
         return self.render()
 
     def _heading(self, width: int) -> str:
-        every = f" every {format_time(self.interval_ns / NS_PER_US)}" if self.interval_ns else ""
-        recorded = format_time(self.recorded_ns / NS_PER_US)
+        every = f" every {format_seconds(self.interval_ns / _NS_PER_S)}" if self.interval_ns else ""
+        recorded = format_seconds(self.recorded_ns / _NS_PER_S)
         text = f"{self.count:,} samples{every}; shares are of the {recorded} that were recorded"
         return "".join(f"{line}\n" for line in wrapped(text, width, 2))
 
     def _cells(self, of: SampledFunction | SampledCall) -> list[str]:
         shares = [f"{self.share(time_ns):.1f} %" for time_ns in (of.total_ns, of.self_ns, of.cpu_ns)]
-        return [shares[0], format_time(of.total_ns / NS_PER_US), shares[1], _time(of.self_ns), shares[2]]
+        return [shares[0], format_seconds(of.total_ns / _NS_PER_S), shares[1], _time(of.self_ns), shares[2]]
 
     def _rows(self, max_depth: int | None, min_percent: float, width: int) -> Iterator[tuple[str, list[str]]]:
         """The calls to show, each with its name behind the branches of the tree."""
@@ -397,7 +399,7 @@ def _ordered(calls: Iterator[SampledCall]) -> tuple[SampledCall, ...]:
 
 
 def _time(time_ns: int) -> str:
-    return format_time(time_ns / NS_PER_US) if time_ns else "-"
+    return format_seconds(time_ns / _NS_PER_S) if time_ns else "-"
 
 
 def _title(of: SampledFunction | SampledCall, files: dict[str, str]) -> str:

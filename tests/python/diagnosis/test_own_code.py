@@ -14,7 +14,8 @@ from fakes.recordings import make_trace
 from gpuscope.diagnosis import diagnose, find_steps
 from gpuscope.diagnosis.breakdown import break_down
 from gpuscope.diagnosis.context import Context
-from gpuscope.diagnosis.own_code import OWNERS, _called, own_places
+from gpuscope.diagnosis.findings import Where
+from gpuscope.diagnosis.own_code import OWNERS, OwnFunction, _called, own_places
 from gpuscope.trace import NONE
 
 CALLS = {
@@ -293,3 +294,11 @@ def test_own_lines_have_the_time_of_libraries_and_imports_have_their_package():
     found = own_places(Context(trace, steps, break_down(trace, steps)), OWNERS[0])
     times = {(where.function, where.line): round(time_ns / 1e6) for where, time_ns in found.values()}
     assert times == {("<module>", 9): 40, ("import pandas", None): 30, ("rest", 4): 20}
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("etl.py", "the script (etl.py:7)"), ("In [4]", "the cell (In [4]:7)")],
+)
+def test_code_outside_of_functions_is_that_of_the_script_or_the_cell(file, name):
+    assert OwnFunction(Where(file, 7, "<module>"), 1.0, 1.0, [], []).name == name
