@@ -395,10 +395,11 @@ def load(path: str | os.PathLike[str], salvage: bool = False) -> Recording:
     and says which rows are missing.
 
     Args:
-        path: the file, or the folder of Parquet files.
+        path: the file, the folder of Parquet files, or a run's folder (``gpuscope run -o DIR/``) with one recording.
         salvage: open a damaged file too.
 
     Raises:
+        InvalidArgument: there is no such file, or the folder has no recording, or several.
         CorruptTrace: the file is damaged, no recording, or of another version of the format.
         NotAvailable: Parquet files need pyarrow.
         GpuscopeError: it cannot be read at all.
@@ -407,8 +408,9 @@ def load(path: str | os.PathLike[str], salvage: bool = False) -> Recording:
     from gpuscope.paths import as_path, find_suffix
 
     if find_suffix(as_path(path), (".gscope",)) is None:
-        from gpuscope.readers.files import read_foreign
+        from gpuscope.readers.files import read_foreign, recording_of
 
+        path = recording_of(as_path(path))
         store = read_foreign(path, salvage)
         if store is not None:
             return Recording(store)

@@ -14,7 +14,7 @@ from gpuscope.arguments import Graphs
 from gpuscope.cli import console, options
 from gpuscope.cli.console import Console
 from gpuscope.cli.ends import Ending
-from gpuscope.cli.export import Outputs, choose_recording, exit_code, is_recording, open_recording
+from gpuscope.cli.export import Outputs, choose_recording, exit_code, in_folder, is_recording, is_run, open_recording
 from gpuscope.cli.options import add_counters, add_device_samples, check_apart
 from gpuscope.cli.program import Program
 from gpuscope.cli.run import Delivery
@@ -91,11 +91,11 @@ class Diagnose:
             options.recording = None
             choose_recording(options, "a script or a recording is missing")
             words = [options.recording]
-        is_file = options.kind is None and words[0] != "-" and is_recording(words[0])
+        is_file = options.kind is None and words[0] != "-" and (is_recording(words[0]) or is_run(words[0]))
         if is_file:  # what follows are no arguments of a script
             self._parser.parse_args(words[1:], options)
         outcome = Outcome(options.json, _checked(options.fail_on))
-        outputs = Outputs(options.output or [])
+        outputs = Outputs([in_folder(each) for each in options.output or []])
         check_apart([*outputs.paths, *outcome.paths], words[:1] if options.kind is None else [])
         if is_file:
             return _read(options, words[0], outcome)

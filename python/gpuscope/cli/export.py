@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
 from gpuscope.cli.options import PAGE_SUFFIXES, check_apart, writable_paths
+from gpuscope.distributed import distributed_rank
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.paths import find_suffix, is_stream, open_file
 
@@ -205,6 +206,18 @@ def raise_last(errors: Sequence[Exception]) -> None:
         raise errors[-1]
 
 
+def in_folder(path: str) -> str:
+    """The path of a file; for a folder, which is made, that of this process's recording in it."""
+    if not (path.endswith(os.sep) or os.path.isdir(path)):
+        return path
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise GpuscopeError(f"the folder {path!r} cannot be made: {error.strerror}") from None
+    rank = distributed_rank()
+    return os.path.join(path, f"rank-{rank.rank:05d}.gscope" if rank else f"pid-{os.getpid()}.gscope")
+
+
 def add_recording(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments that `open_recording` reads."""
     parser.add_argument(
@@ -212,7 +225,7 @@ def add_recording(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         nargs="?",
         help="what gpuscope run or profile.save wrote, .gscope, or a trace of torch.profiler, JAX, Proton or nsys "
-        "(default: the newest .gscope of this folder)",
+        "or a run's folder (default: the newest .gscope of this folder)",
     )
     parser.add_argument(
         "--salvage", action="store_true", help="of a damaged file too, read what is whole; the exit code then is 3"
@@ -278,10 +291,20 @@ def is_recording(path: str) -> bool:
     return os.path.isfile(path) and kind_of(Path(path)) != ""
 
 
+def is_run(path: str) -> bool:
+    """Whether it is a folder of recordings, and no program."""
+    if not os.path.isdir(path) or os.path.lexists(os.path.join(path, "__main__.py")):
+        return False
+    from gpuscope.readers.files import recordings_in
+
+    return bool(recordings_in(Path(path)))
+
+
 def check_recording(path: str) -> None:
     """Raises InvalidArgument for any other file."""
-    from gpuscope.readers.files import ACCEPTED, SUFFIXES, kind_of
+    from gpuscope.readers.files import ACCEPTED, SUFFIXES, kind_of, recording_of
 
+    path = str(recording_of(Path(path)))
     if not os.path.isdir(path):
         with open_file(path):  # which refuses what is no file, before its name is judged
             pass

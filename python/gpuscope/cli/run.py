@@ -11,7 +11,7 @@ from gpuscope.arguments import Graphs, Mode
 from gpuscope.cli import console, report
 from gpuscope.cli.console import Console
 from gpuscope.cli.ends import own_imports
-from gpuscope.cli.export import Outputs, open_pages
+from gpuscope.cli.export import Outputs, in_folder, open_pages
 from gpuscope.cli.options import PAGE_SUFFIXES, add_counters, add_device_samples, seconds
 from gpuscope.cli.program import Program
 from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument, NotEnoughMemory, lacks_memory
@@ -65,7 +65,8 @@ class Run:
             "--output",
             metavar="FILE",
             action="append",
-            help=".gscope, .html, .json, .json.gz or .pftrace, or - for JSON; what exists is replaced; may be repeated "
+            help=".gscope, .html, .json, .json.gz or .pftrace, or - for JSON; a folder (out/) gets pid-12345.gscope, "
+            "or rank-00003.gscope under torchrun, mpirun or srun; what exists is replaced; may be repeated "
             "(default: <script name>.gscope, or with the next free number, as train-2.gscope)",
         )
         parser.add_argument(
@@ -112,7 +113,7 @@ class Run:
         _check_groups(options)
         if options.ring_seconds is not None and options.mode != "ring":
             raise InvalidArgument("--ring-seconds needs --mode ring, which keeps the last seconds alone")
-        given = options.output or [f"{program.name}.gscope"]
+        given = [in_folder(each) for each in options.output or []] or [f"{program.name}.gscope"]
         if options.open and not any(each.endswith(PAGE_SUFFIXES) for each in given):
             given.append(f"{program.name}.html")
         outputs = Outputs(given, replaces=bool(options.output))

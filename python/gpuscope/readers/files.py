@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from gpuscope import _core
-from gpuscope.errors import CorruptTrace
+from gpuscope.errors import CorruptTrace, InvalidArgument
 from gpuscope.paths import as_path, find_suffix, open_file
 from gpuscope.readers.chrome import Batch, EventMapper, read_chrome_trace, read_parts
 from gpuscope.readers.jax_trace import JaxEvents
@@ -25,6 +25,7 @@ SUFFIXES = (".gscope", ".json", ".json.gz", ".hatchet", ".sqlite")
 _GSCOPE = b"\x89GSCOPE\n"
 _NSYS_REPORT = (".nsys-rep", ".qdrep")
 _HEAD = 1 << 12
+_MOST_NAMES = 3  # of recordings, in a message
 
 
 def read_foreign(path: str | os.PathLike[str], salvage: bool = False) -> _core.Store | None:
@@ -51,6 +52,28 @@ def read_foreign(path: str | os.PathLike[str], salvage: bool = False) -> _core.S
     if checked.suffix.lower() in _NSYS_REPORT:
         advice = "; `nsys export --type sqlite` makes a file of it that can be read"
     raise CorruptTrace(f"{brief(repr(name))} is no recording{advice}; accepted are {ACCEPTED}", name, 0)
+
+
+def recordings_in(folder: Path) -> list[Path]:
+    """The ``.gscope`` files of a folder, by name."""
+    return sorted(path for path in folder.glob("*.gscope") if path.is_file())
+
+
+def recording_of(path: Path) -> Path:
+    """The path itself; of a run's folder, its only recording.
+
+    Raises:
+        InvalidArgument: the folder has no recording, or several.
+    """
+    if not path.is_dir() or is_export(path):
+        return path
+    found = recordings_in(path)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise InvalidArgument(f"the folder {brief(str(path))} has no .gscope file")
+    names = ", ".join(each.name for each in found[:_MOST_NAMES]) + ", ..." * (len(found) > _MOST_NAMES)
+    raise InvalidArgument(f"the folder {brief(str(path))} has {len(found)} recordings; give one of them: {names}")
 
 
 def kind_of(path: Path) -> str:

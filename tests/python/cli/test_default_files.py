@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shlex
 import threading
 
@@ -55,6 +56,48 @@ def test_a_named_recording_is_replaced(gpuscope, script, tmp_path):
         done = gpuscope("run", "-o", "train.gscope", script("print('ran')", "train.py"))
         assert "compare" not in done.stderr
     assert [path.name for path in tmp_path.glob("*.gscope")] == ["train.gscope"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [({}, r"pid-[0-9]+\.gscope"), ({"RANK": "341", "WORLD_SIZE": "512"}, r"rank-00341\.gscope")],
+    ids=["one process", "a rank"],
+)
+@pytest.mark.parametrize("command", ["run", "diagnose"])
+def test_a_folder_gets_a_recording_named_by_its_process(
+    gpuscope, script, tmp_path, monkeypatch, command, variables, name
+):
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    done = gpuscope(command, "-o", "new/run/", script("print('ran')", "train.py"))
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "new" / "run").iterdir()
+    assert re.fullmatch(name, path.name)
+    assert load(tmp_path / "new" / "run").trace.info["process.argv"].endswith("train.py")
+
+
+@pytest.mark.parametrize(
+    "command", [("report",), ("diagnose",), ("export", "-o", "out.json")], ids=lambda words: words[0]
+)
+def test_commands_read_the_recording_of_a_runs_folder(gpuscope, recorded, tmp_path, command):
+    (tmp_path / "run").mkdir()
+    recorded("run/pid-1.gscope")
+    assert gpuscope(*command, "run").returncode == 0
+    recorded("run/pid-2.gscope")
+    done = gpuscope(*command, "run")
+    assert done.stderr == "gpuscope: the folder 'run' has 2 recordings; give one of them: pid-1.gscope, pid-2.gscope\n"
+
+
+def test_a_folder_without_a_recording_is_refused(gpuscope, tmp_path):
+    (tmp_path / "run").mkdir()
+    assert gpuscope("report", "run").stderr == "gpuscope: the folder 'run' has no .gscope file\n"
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence_before_the_run(gpuscope, script):
+    path = script("print('ran')", "train.py")
+    done = gpuscope("run", "-o", "train.py/run/", path)
+    assert done.stderr == "gpuscope: the folder 'train.py/run/' cannot be made: Not a directory\n"
+    assert not done.stdout
 
 
 def test_the_page_of_a_recording_has_its_number(recorded, tmp_path):

@@ -198,7 +198,7 @@ def test_what_is_none_of_them_gets_one_sentence(tmp_path: Path, content: bytes) 
 
 
 def test_a_folder_of_something_else_gets_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="which is a directory"):
+    with pytest.raises(InvalidArgument, match=r"has no \.gscope file"):
         gs.load(tmp_path)
 
 
