@@ -16,7 +16,7 @@ from gpuscope.cli.console import Console
 from gpuscope.cli.options import PAGE_SUFFIXES, check_apart, writable_paths
 from gpuscope.distributed import distributed_rank
 from gpuscope.errors import GpuscopeError, InvalidArgument
-from gpuscope.paths import find_suffix, is_stream, open_file
+from gpuscope.paths import as_path, find_suffix, is_stream, open_file
 
 if TYPE_CHECKING:
     from gpuscope.analysis.call_tree import StackMetric
@@ -304,7 +304,7 @@ def check_recording(path: str) -> None:
     """Raises InvalidArgument for any other file."""
     from gpuscope.readers.files import ACCEPTED, SUFFIXES, kind_of, recording_of
 
-    path = str(recording_of(Path(path)))
+    path = str(recording_of(as_path(path)))
     if not os.path.isdir(path):
         with open_file(path):  # which refuses what is no file, before its name is judged
             pass
