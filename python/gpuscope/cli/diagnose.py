@@ -95,7 +95,9 @@ class Diagnose:
         if is_file:  # what follows are no arguments of a script
             self._parser.parse_args(words[1:], options)
         outcome = Outcome(options.json, _checked(options.fail_on))
-        outputs = Outputs([in_folder(each) for each in options.output or []])
+        named = options.output or []
+        given = [in_folder(each) for each in named]
+        outputs = Outputs(given, replaces=given == named)
         check_apart([*outputs.paths, *outcome.paths], words[:1] if options.kind is None else [])
         if is_file:
             return _read(options, words[0], outcome)

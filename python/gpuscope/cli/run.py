@@ -114,9 +114,10 @@ class Run:
         if options.ring_seconds is not None and options.mode != "ring":
             raise InvalidArgument("--ring-seconds needs --mode ring, which keeps the last seconds alone")
         given = [in_folder(each) for each in options.output or []] or [f"{program.name}.gscope"]
+        replaces = given == options.output  # only files that were named
         if options.open and not any(each.endswith(PAGE_SUFFIXES) for each in given):
             given.append(f"{program.name}.html")
-        outputs = Outputs(given, replaces=bool(options.output))
+        outputs = Outputs(given, replaces=replaces)
         code = Delivery(outputs, console.errors(), options).run(program)
         if options.open:
             with own_imports():

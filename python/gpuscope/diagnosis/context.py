@@ -50,6 +50,11 @@ class Where:
     region: str | None = None
     kernel: str | None = None
 
+    @property
+    def module(self) -> str:
+        """For display: the code of the file outside of functions."""
+        return "the cell" if (self.file or "").startswith("In [") else "the script"
+
     @shown
     def __str__(self) -> str:
         if self.file is not None:

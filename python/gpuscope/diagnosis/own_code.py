@@ -65,8 +65,7 @@ class OwnFunction:
         """For display: "add_tax (etl.py:18)"; for a region its name."""
         if self.where.file is None:
             return str(self.where.region)
-        script = "the cell" if self.where.file.startswith("In [") else "the script"
-        return f"{script if self.where.function == '<module>' else self.where.function} ({self.where})"
+        return f"{self.where.module if self.where.function == '<module>' else self.where.function} ({self.where})"
 
 
 @dataclass(frozen=True)

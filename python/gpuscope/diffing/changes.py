@@ -86,9 +86,9 @@ class Change:
         """For display: "forward/gemm", "add_tax (etl.py:18)"."""
         if self.kind != "function":
             return "/".join((*self.path, self.name))
-        is_cell = self.where is not None and (self.where.file or "").startswith("In [")
-        name = ("the cell" if is_cell else "the script") if self.name == "<module>" else self.name
-        return f"{name} ({self.where})" if self.where is not None and self.where.file else name
+        where = self.where or Where()
+        name = where.module if self.name == "<module>" else self.name
+        return f"{name} ({where})" if where.file else name
 
     @property
     def size_ns(self) -> tuple[float, float]:

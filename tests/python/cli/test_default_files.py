@@ -219,6 +219,17 @@ def test_a_given_recording_is_read_without_a_word(gpuscope, recorded):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("command", ["run", "diagnose"])
+def test_a_folder_keeps_the_recording_of_an_earlier_process_of_that_name(
+    gpuscope, script, tmp_path, monkeypatch, command
+):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    for _ in range(2):
+        gpuscope(command, "-o", "run/", script("print('ran')", "train.py"))
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"rank-00000.gscope", "rank-00000-2.gscope"}
+
+
 @pytest.mark.parametrize("command", [("report",), ("view",), ("export", "-o", "x.json"), ("sql", "from regions")])
 def test_without_any_recording_a_sentence_says_so(gpuscope, tmp_path, command):
     (tmp_path / "folder.gscope").mkdir()

@@ -146,10 +146,11 @@ def _files(context: Context) -> Iterator[Cause]:
     where = _callers(context, rows) or places(*(where for where, _ in lines))
     evidence = {"in": inside[0][1]} if inside else {}
     own = functions_in(context, set(spans[:, 0].tolist()), joined(*spans[:, 1:].T), 0.0)[:1] if len(spans) else []
-    title = "files or sockets are read or written " + ("between launches" if context.device else "in the steps")
-    for function in own:
-        title = f"{_described(context, function, context.wall_ns)[0]} reads or writes"
+    if own:
+        title = f"{_described(context, own[0], context.wall_ns)[0]} reads or writes"
         title += " while the GPU waits" if context.device else ""
+    else:
+        title = "files or sockets are read or written " + ("between launches" if context.device else "in the steps")
     yield Cause(
         title,
         "save and log on another thread, less often, and on one rank alone",
