@@ -101,7 +101,7 @@ def judged(fault: Any, share: float, keep: Path | None) -> Line:
         "others": [each.id for each in found.findings[1:]],
         "small": [each.id for each in found.small],
         "predicted": None if first is None or first.saving is None else round(first.saving, 4),
-        "is bound": first is not None and first.is_bound,
+        "is bound": first is not None and first.saving is None,
         "realised": round(saved, 4),
         "half of the rounds": [round(each, 4) for each in np.quantile(savings(rounds), (0.25, 0.75)).tolist()],
         "ms": [round(each, 3) for each in medians_ms(rounds)],

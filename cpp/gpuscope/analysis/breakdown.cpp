@@ -274,33 +274,6 @@ void find_rows(std::span<const uint32_t> known, std::span<const uint32_t> wanted
                          [&](uint32_t number) { return number - least < numbers ? places[number - least] : -1; });
 }
 
-void claim_time(std::span<const std::span<int64_t>> rows_ns, std::span<const int64_t> entries,
-                std::span<const int64_t> most_ns, bool take, std::span<int64_t> claimed_ns) {
-  if (!most_ns.empty() && most_ns.size() != entries.size()) {
-    throw base::InvalidArgument("claim_time: there is not one limit an entry");
-  }
-  std::size_t count = SIZE_MAX;  // that all rows have
-  for (const std::span<int64_t>& row : rows_ns) {
-    count = std::min(count, row.size());
-  }
-  if (std::ranges::any_of(entries, [count](int64_t entry) { return static_cast<uint64_t>(entry) >= count; })) {
-    throw base::InvalidArgument("claim_time: an entry is outside the rows");
-  }
-  for (std::size_t at = 0; at < entries.size(); ++at) {
-    const auto entry = static_cast<std::size_t>(entries[at]);
-    const int64_t most = most_ns.empty() ? INT64_MAX : most_ns[at];
-    int64_t claimed = 0;
-    for (const std::span<int64_t>& row : rows_ns) {
-      const int64_t there = std::min(row[entry], most - claimed);
-      claimed += there;
-      if (take) {
-        row[entry] -= there;
-      }
-    }
-    claimed_ns[at] = claimed;
-  }
-}
-
 // The prefix function of Knuth, Morris and Pratt over the reversed sequence: its first n entries repeat after
 // n - border(n) of them.
 Repetition find_repetition(std::span<const uint32_t> sequence, std::size_t times) {

@@ -48,12 +48,6 @@ void count_before(std::span<const int64_t> edges, std::span<const int64_t> momen
 /// rows as wanted ones. Quickest for known ones that were counted up.
 void find_rows(std::span<const uint32_t> known, std::span<const uint32_t> wanted, std::span<int64_t> rows);
 
-/// What these entries of several rows of times have, in ns, each entry named at most once. With `most_ns` so much of
-/// each at most, and from the first rows first; with `take` the rows are left without it. As many sums as entries.
-/// Throws InvalidArgument for entries that a row does not have.
-void claim_time(std::span<const std::span<int64_t>> rows_ns, std::span<const int64_t> entries,
-                std::span<const int64_t> most_ns, bool take, std::span<int64_t> claimed_ns);
-
 /// Where a sequence begins to repeat, and after how many entries: its longest end that consists of at least so many
 /// equal parts. A period of 0: there is none.
 struct Repetition {

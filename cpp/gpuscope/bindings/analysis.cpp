@@ -99,23 +99,6 @@ py::array_t<int64_t> find_rows(const Numbers& known, const Numbers& wanted) {
   return rows;
 }
 
-using Rows = std::vector<py::array_t<int64_t, py::array::c_style>>;
-
-py::array_t<int64_t> claim_time(Rows rows, const Times& chosen, const std::optional<Times>& most, bool take) {
-  std::vector<std::span<int64_t>> rows_ns;
-  for (auto& row : rows) {  // those that are taken from belong to the caller
-    int64_t* const times = take ? row.mutable_data() : const_cast<int64_t*>(row.data());
-    rows_ns.emplace_back(times, static_cast<std::size_t>(row.size()));
-  }
-  py::array_t<int64_t> claimed_ns(chosen.size());
-  const std::span<int64_t> all(claimed_ns.mutable_data(), static_cast<std::size_t>(claimed_ns.size()));
-  {
-    const py::gil_scoped_release released;
-    analysis::claim_time(rows_ns, entries(chosen), most ? entries(*most) : std::span<const int64_t>(), take, all);
-  }
-  return claimed_ns;
-}
-
 /// One column of a C++ object as a read-only array on its memory, which it keeps alive.
 template <class Owner, auto Column>
 py::array column(const py::object& owner) {
@@ -306,10 +289,6 @@ void bind_analysis(py::module_& module) {
   module.def(
       "find_rows", &find_rows, py::arg("known"), py::arg("wanted"),
       "Where each of the wanted numbers is among the known ones, the first place of several; -1 where it is not.");
-  module.def("claim_time", &claim_time, py::arg("rows").noconvert(), py::arg("entries"), py::arg("most") = py::none(),
-             py::arg("take") = false,
-             "What these entries of several rows of times have together, in ns, each entry named at most once. With "
-             "`most` so much of each at most, from the first rows first; with `take` the rows are left without it.");
   module.def(
       "find_repetition",
       [](const Numbers& sequence, std::size_t times) {

@@ -13,20 +13,18 @@ import numpy as np
 from gpuscope.analysis.completeness import audit
 from gpuscope.beside import Workers, for_each
 from gpuscope.diagnosis.breakdown import IDLE, break_down
-from gpuscope.diagnosis.claims import Ledger, shared_ns
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.findings import CRITICAL, FINDINGS, FINE, OWN_CODE, SMALL, UNKNOWN, Diagnosis, Finding, percent
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.idle_counters import idle_by_counters
 from gpuscope.diagnosis.own_code import MUCH, HostTime, host_time
-from gpuscope.diagnosis.replay import CONFIDENCE, Edit, Replay, Saving, make_replay
+from gpuscope.diagnosis.replay import Replay, Saving, make_replay
 from gpuscope.diagnosis.rules import RULES, Cause, Rule
 from gpuscope.diagnosis.rules.inputs import loaded_by_thread_ns
 from gpuscope.diagnosis.rules.rule import count_of
 from gpuscope.diagnosis.rules.scheduling import machine_condition
-from gpuscope.diagnosis.steps import LEAST_LEFT, START_UP, WHOLE_RUN, Array, as_passed, find_steps, steady_steps
+from gpuscope.diagnosis.steps import LEAST_LEFT, START_UP, WHOLE_RUN, as_passed, find_steps, steady_steps
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.stats.distributions import median_rank
 from gpuscope.trace import Trace, number_of, program_name
 from gpuscope.units import format_seconds
 
@@ -35,7 +33,7 @@ _VERDICTS = ("R49", "R50")
 
 _FEWEST = 3
 _OWN_COST = 0.05
-_SPECIAL = 1.5  # a rule that says why comes before one that says what, unless it is about two thirds or less
+_SPECIAL = 1.5  # own code comes before another cause unless it takes two thirds or less
 _MOST_FINDINGS = 8
 _FEWEST_SAMPLES = 20
 _MOST_PACKAGES = 3
@@ -88,15 +86,16 @@ def diagnose(trace: Trace) -> Diagnosis:
         making = beside.begin(make_replay, trace, kept)
         context = Context(trace, kept, break_down(trace, as_passed(trace, kept)))
         found, unseen, blind = _ask(context)
-        taken, late = _rank(context, found)
         is_paced = _is_paced(context)
         replay = making()
         if not is_paced:
             replay.leave_out_recording()
-        findings, small = _told(context, found, taken, late, replay)
+        findings, small = _ranked(context, found, replay)
     host = context.once(host_time) if context.device is None else None
     host = host if host is not None and (host.functions or len(trace.python_samples)) else None
     doubts = _doubts(context, host)
+    if replay.reason is not None and context.device is not None and findings:
+        doubts = (*doubts, f"no saving is known: {replay.reason}")
     faults = [each for each in findings if each.severity != "info" or each.id == OWN_CODE]
     if not faults and (unexplained := _unexplained(context)):
         doubts = (*doubts, unexplained)
@@ -152,102 +151,24 @@ def _ask(context: Context) -> tuple[list[tuple[Rule, Cause]], tuple[str, ...], t
 
 @dataclass
 class _Candidate:
+    """A cause, and what its edit saves."""
+
     rule: Rule
     cause: Cause
-    alone: Array  # ns of each step
-    after: Array = field(init=False)
+    alone: Saving
+    together: Saving  # with the findings before it
+    before: float = 0.0  # what those save
     parts: list[Finding] = field(default_factory=list)
-    is_small: bool = False  # as the model has it
-
-    def __post_init__(self) -> None:
-        self.after = self.alone
 
     @property
-    def is_usual(self) -> bool:
-        """Whether it is in most steps: of long recordings some steps are replayed, in which others may not be."""
-        return bool(2 * np.median(self.alone) >= self.alone.mean())
+    def more(self) -> float:
+        """What it saves after those findings."""
+        return self.together.value - self.before
 
     @property
     def weight(self) -> float:
         """What it is ranked by."""
-        return float(self.after.sum()) * (_SPECIAL if self.rule.is_special else 1.0)
-
-
-def _rank(context: Context, found: Sequence[tuple[Rule, Cause]]) -> tuple[list[_Candidate], list[_Candidate]]:
-    """The causes by what is left of their claims after those before them, and those whose time is that of others."""
-    small_ns, ledger = SMALL * context.wall_ns, Ledger(context)
-    timed = [(rule, cause) for rule, cause in found if cause.share is None]
-    left = for_each(lambda one: ledger.left(one[1].claim), timed)
-    candidates = [_Candidate(rule, cause, alone) for (rule, cause), alone in zip(timed, left, strict=True)]
-    waiting = [each for each in candidates if _lower(context, each) >= each.rule.limit]
-    taken: list[_Candidate] = []
-    late: list[_Candidate] = []
-    # What is left of a claim only shrinks: who is first with a figure that is up to date is the best of the rest.
-    waiting.sort(key=lambda each: -each.weight)
-    while waiting:
-        first = waiting.pop(0)
-        if taken:
-            first.after = ledger.left(first.cause.claim)
-        if waiting and first.weight < waiting[0].weight:
-            at = next((i for i, each in enumerate(waiting) if each.weight <= first.weight), len(waiting))
-            waiting.insert(at, first)
-        elif taken and first.after.sum() < small_ns <= first.alone.sum():
-            late.append(first)  # its time is that of findings before it
-        else:
-            ledger.take(first.cause.claim)
-            taken.append(first)
-    return taken, late
-
-
-def _told(
-    context: Context,
-    found: Sequence[tuple[Rule, Cause]],
-    taken: list[_Candidate],
-    late: list[_Candidate],
-    replay: Replay,
-) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """The findings by what they save after those before them, and the small ones."""
-    prices = _Prices(replay)
-    if prices.known:
-        taken, late = _judged(context, taken, late, prices)
-    for each in late:
-        owner = max(taken, key=lambda other: shared_ns(context, other.cause.claim, each.cause.claim))
-        owner.parts.append(_finding(context, each, None))
-    return _priced(context, found, taken, prices)
-
-
-def _judged(
-    context: Context, taken: Sequence[_Candidate], late: Sequence[_Candidate], prices: _Prices
-) -> tuple[list[_Candidate], list[_Candidate]]:
-    """The candidates as the model has them: those that save something after the ones before them, and the others.
-
-    A claim is what can be saved at most. Where less comes of it, another cause holds the program up as well: it is
-    asked for again once the others are gone. Where a claim was another's, there may be more to be had than both say.
-    """
-    small_ns = SMALL * context.wall_ns
-    edits: list[Edit] = []
-    kept: list[_Candidate] = []
-    postponed: list[_Candidate] = []
-    for each in taken:
-        if not each.is_usual or each.after.sum() < small_ns:
-            kept.append(each)
-        elif prices.more(edits, each.cause.edit) >= SMALL:
-            edits.append(each.cause.edit)
-            kept.append(each)
-        else:
-            postponed.append(each)
-    left: list[_Candidate] = []
-    for each in (*postponed, *late):
-        if each.is_usual and prices.more(edits, each.cause.edit) >= SMALL:
-            edits.append(each.cause.edit)
-            each.after = each.alone
-            kept.append(each)
-        elif each in late and kept:
-            left.append(each)
-        else:
-            each.is_small = True
-            kept.append(each)
-    return kept, left
+        return self.more * self.rule.weight
 
 
 class _Prices:
@@ -256,110 +177,123 @@ class _Prices:
     def __init__(self, replay: Replay) -> None:
         self._replay = replay
         self._told: dict[tuple[int, ...], Saving] = {}
-        self.known = replay.reason is None
 
-    def of(self, edits: Sequence[Edit]) -> Saving:
-        """Of these, which live as long as this."""
+    def of(self, candidates: Sequence[_Candidate], cause: Cause) -> Saving:
+        """Of these and another, which live as long as this."""
+        edits = [*(each.cause.edit for each in candidates), cause.edit]
         key = tuple(map(id, edits))
         if key not in self._told:
-            self._told[key] = self._replay.saving(edits)
+            saving = self._replay.saving(edits)
+            assert saving is not None
+            self._told[key] = saving
         return self._told[key]
 
-    def more(self, edits: Sequence[Edit], edit: Edit) -> float:
-        """What one saves after the others, as a share."""
-        return self.of([*edits, edit]).value - self.of(edits).value
 
-
-def _priced(
-    context: Context, found: Sequence[tuple[Rule, Cause]], ranked: Sequence[_Candidate], prices: _Prices
+def _ranked(
+    context: Context, found: Sequence[tuple[Rule, Cause]], replay: Replay
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """Findings of these candidates, each with what it saves after those before it, and of what has a share alone."""
-    findings: list[Finding] = []
+    """The findings by what they save after those before them, then those without a saving; and the small ones.
+
+    Without an accepted model no saving is known. Of a long recording only some steps are replayed, which say nothing of
+    what is rare.
+    """
+    prices = _Prices(replay)
+    candidates: list[_Candidate] = []
+    shares: list[tuple[Rule, Cause, float]] = []
+    for rule, cause in found:
+        if cause.share is not None:
+            shares.append((rule, cause, cause.share))
+        elif replay.reason is not None or (cause.is_rare and not replay.is_whole):
+            shares.append((rule, cause, replay.share(cause.edit)))
+        else:
+            alone = prices.of((), cause)
+            candidates.append(_Candidate(rule, cause, alone, alone))
+    kept, rest = _chosen(candidates, prices)
     small: list[Finding] = []
-    edits: list[Edit] = []
-    before: Saving | None = None
-    for each in ranked:
-        together = None
-        if prices.known and each.is_usual and each.after.sum() >= SMALL * context.wall_ns:
-            together = prices.of([*edits, each.cause.edit])
-        finding = _finding(context, each, together, before)
-        if together is not None and not each.is_small:
-            edits.append(each.cause.edit)
-            before = together
-        if (finding.saving or 0.0) < _NOTHING:
+    for each in rest:
+        if not _is_sure(each):
             continue
-        is_large = (finding.saving or 0.0) >= SMALL and len(findings) < _MOST_FINDINGS
-        (findings if is_large else small).append(finding)
-    others = [
-        _share_finding(rule, cause) for rule, cause in found if cause.share is not None and cause.share >= rule.limit
-    ]
-    for finding in sorted(others, key=lambda each: -each.share):
-        (findings if finding.share >= SMALL or finding.share == 0 else small).append(finding)
+        if each.alone.value < SMALL or not kept:
+            small += [_finding(each)] * (each.more >= _NOTHING)
+            continue
+        # Its time is that of the finding with which it saves the least more.
+        owner = max(kept, key=lambda other: other.alone.value - prices.of([other], each.cause).value)
+        if each.rule.weight >= 1 or each.cause.where[:1] != owner.cause.where[:1]:
+            owner.parts.append(_finding(each))
+    findings = [_finding(each) for each in kept]
+    shares.sort(key=lambda each: -each[2] * each[0].weight)
+    for rule, cause, share in shares:
+        if share >= rule.limit:
+            (findings if share >= SMALL or share == 0 else small).append(_share_finding(rule, cause, share))
     if context.device is None:  # own code comes before causes that could save little more than it takes
 
         def weight(finding: Finding) -> float:
             return finding.share * _SPECIAL if finding.id == OWN_CODE else finding.saving or finding.share
 
         findings.sort(key=weight, reverse=True)
-    return tuple(findings), tuple(small)
+    return tuple(findings[:_MOST_FINDINGS]), (*findings[_MOST_FINDINGS:], *small)
 
 
-def _lower(context: Context, candidate: _Candidate) -> float:
-    """The share that a cause surely has; of rare ones that of the run.
+def _chosen(candidates: Sequence[_Candidate], prices: _Prices) -> tuple[list[_Candidate], list[_Candidate]]:
+    """The candidates that save something after the ones before them, and the others.
 
-    That is two standard errors below the share in the time of all steps, or what most steps have at least, by the lower
-    end of the interval of the median: single steps that were held up make the former uncertain, and not the latter.
+    What is left of a saving mostly shrinks: the first with a figure that is up to date is the best of the rest. Where
+    too little is left for a finding, another cause holds the program up as well: it is asked for again at the end. The
+    weights decide between causes of the same time; those that are left are in the order of their savings.
     """
-    share, error = _share(context, candidate.alone)
-    if candidate.cause.is_rare:
-        return share
-    count, durations = len(candidate.alone), context.steps.durations_ns
-    rank = median_rank(count, CONFIDENCE)
-    usual_ns = np.interp(rank - 1, np.arange(count), np.sort(candidate.alone)) if rank >= 1 else 0.0
-    return max(share - 2 * error, float(usual_ns / max(np.median(durations), 1.0)))
+    waiting = sorted(candidates, key=lambda each: -each.weight)
+    kept: list[_Candidate] = []
+    postponed: list[_Candidate] = []
+    while waiting:
+        first = waiting.pop(0)
+        _price(first, kept, prices)
+        if first.more < SMALL:
+            postponed.append(first)
+        elif waiting and first.weight < waiting[0].weight:
+            at = next((i for i, each in enumerate(waiting) if each.weight <= first.weight), len(waiting))
+            waiting.insert(at, first)
+        elif _is_sure(first) or first.alone.value < SMALL:  # of the latter, others before it hide what it saves
+            kept.append(first)
+    rest: list[_Candidate] = []
+    for each in postponed:
+        _price(each, kept, prices)
+        (kept if each.more >= max(SMALL, each.rule.limit) else rest).append(each)
+    kept.sort(key=lambda each: -min(each.alone.value, each.more))
+    for place, each in enumerate(kept):
+        _price(each, kept[:place], prices)
+    return kept, rest
 
 
-def _share(context: Context, per_step: Array) -> tuple[float, float]:
-    """The share of the time of all steps, and its standard error as the steps differ."""
-    count, wall = len(per_step), max(context.wall_ns, 1)
-    share = min(float(per_step.sum()) / wall, 1.0)
-    return share, float(per_step.std(ddof=1)) * count**0.5 / wall if count >= _FEWEST else 0.0
+def _price(candidate: _Candidate, kept: Sequence[_Candidate], prices: _Prices) -> None:
+    candidate.together = prices.of(kept, candidate.cause)
+    candidate.before = kept[-1].together.value if kept else 0.0
 
 
-def _finding(context: Context, candidate: _Candidate, together: Saving | None, before: Saving | None = None) -> Finding:
-    rule, cause = candidate.rule, candidate.cause
-    alone, _ = _share(context, candidate.alone)
-    saving, error = _share(context, candidate.after)
-    interval = (max(saving - 2 * error, 0.0), min(saving + 2 * error, 1.0)) if len(context.steps) >= _FEWEST else None
-    is_bound = together is None or together.is_bound
-    if together is not None and not is_bound:
-        known = before.value if before is not None else 0.0
-        saving = max(together.value - known, 0.0)
-        interval = (max(together.low - known, 0.0), max(together.high - known, 0.0))
-    least = 0.0 if is_bound else min(saving, interval[0]) if interval is not None else saving
-    severity = "critical" if least >= CRITICAL else "warn" if saving >= SMALL else "info"
-    return Finding(
-        rule.id,
-        cause.title,
-        saving,
-        interval,
-        is_bound,
-        alone,
-        alone,
-        severity,
-        cause.where,
-        cause.evidence,
-        cause.advice,
-        _VERIFY,
-        tuple(candidate.parts),
-    )
+def _is_sure(candidate: _Candidate) -> bool:
+    """Whether it surely saves as much as the rule's limit. What is rare is seen in single steps.
+
+    Single steps that were held up make the interval of the mean wide, and not that of the median.
+    """
+    saving = candidate.alone
+    least = saving.value if candidate.cause.is_rare else max(saving.low, saving.usual)
+    return least >= candidate.rule.limit
 
 
-def _share_finding(rule: Rule, cause: Cause) -> Finding:
-    assert cause.share is not None
-    severity = "warn" if (cause.share >= SMALL or cause.share == 0) and not rule.is_note else "info"
+def _finding(candidate: _Candidate) -> Finding:
+    """The finding of a candidate, with what it saves after the findings before it."""
+    rule, cause, saving = candidate.rule, candidate.cause, candidate.together
+    value, low, high = (max(each - candidate.before, 0.0) for each in (saving.value, saving.low, saving.high))
+    severity = "critical" if low >= CRITICAL else "warn" if value >= SMALL else "info"
+    alone = candidate.alone.value
     what = (cause.where, cause.evidence, cause.advice, _VERIFY)
-    return Finding(rule.id, cause.title, None, None, True, None, cause.share, severity, *what)
+    parts = tuple(candidate.parts)
+    return Finding(rule.id, cause.title, value, (low, high), alone, alone, severity, *what, parts)
+
+
+def _share_finding(rule: Rule, cause: Cause, share: float) -> Finding:
+    severity = "warn" if (share >= SMALL or share == 0) and not rule.is_note else "info"
+    what = (cause.where, cause.evidence, cause.advice, _VERIFY)
+    return Finding(rule.id, cause.title, None, None, None, share, severity, *what)
 
 
 def _doubts(context: Context, host: HostTime | None) -> tuple[str, ...]:
@@ -469,7 +403,6 @@ def _after(context: Context, findings: Sequence[Finding]) -> str:
     if not known:
         return f"{len(findings)} found; a recording does not show what they cost"
     least = format_seconds(step * (1 - saved))
-    bound = "at least " if any(each.is_bound for each in known) else ""
     what = "this" if len(known) == 1 else "all of these"
     unit = "the run" if context.steps.source == WHOLE_RUN else "a step"
-    return f"fixing {what} would cut {unit} from {format_seconds(step)} to {bound}{least}"
+    return f"fixing {what} would cut {unit} from {format_seconds(step)} to {least}"

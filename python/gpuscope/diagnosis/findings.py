@@ -48,12 +48,11 @@ class Finding:
     Attributes:
         id: of the rule, as "R09".
         title: what is wrong, in words.
-        saving: what removing it saves after the findings before it; None where that cannot be told.
+        saving: what removing it saves after the findings before it; None where that is not known.
         interval: lower and upper end of that; None where there are too few steps.
-        is_bound: the saving is the most that can be had: no model of the program reproduced its steps.
         alone: what removing only this one saves; None as above.
         share: the time that it is about.
-        severity: critical (surely 20 % or more, which no bound is), warn or info (less than 2 %, or no fault).
+        severity: critical (saves 20 % or more, surely), warn or info (less than 2 %, or no fault).
         where: the places in the program, the one with most time first.
         evidence: figures by name; "" for one that says itself what it is.
         advice: what to change.
@@ -65,7 +64,6 @@ class Finding:
     title: str
     saving: float | None
     interval: tuple[float, float] | None
-    is_bound: bool
     alone: float | None
     share: float
     severity: str
@@ -83,7 +81,7 @@ class Finding:
             "severity": self.severity,
             "saving": self.saving,
             "interval": list(self.interval) if self.interval else None,
-            "is_bound": self.is_bound,
+            "is_bound": self.saving is None,
             "alone": self.alone,
             "share": self.share,
             "where": [
@@ -105,8 +103,6 @@ class Finding:
         value = self.alone if self.saving is None else self.saving
         if value is None:
             return f"{percent(self.share)} of the time" if self.share else "no time yet"
-        if self.is_bound:
-            return f"saves at most {percent(value)}"
         around = ""
         if self.interval is not None:
             half = 50 * (self.interval[1] - self.interval[0])

@@ -58,6 +58,20 @@ class IdleCause(IntEnum):
         return _LABELS[self]
 
 
+WAITING = (IdleCause.OTHER_GPU, IdleCause.WAKE_UP)
+"""What of the idle time the host spends in calls that wait for GPUs."""
+
+HOST = (
+    *WAITING,
+    IdleCause.COPY_CALL,
+    IdleCause.DRIVER_CALL,
+    IdleCause.FRAMEWORK,
+    IdleCause.HOST_CODE,
+    IdleCause.LAUNCH_CALL,
+    IdleCause.LAUNCH_LATENCY,
+)
+"""Causes of idle time that have no finding of their own."""
+
 _LABELS = {
     IdleCause.OTHER_GPU: "waiting for another GPU",
     IdleCause.WAKE_UP: "waking up from a wait",
@@ -180,7 +194,11 @@ class IdlePieces:
 
     def sum_of(self, causes: Iterable[IdleCause], rows: Array) -> Array:
         """Time of these causes together in each of these pieces."""
-        return _core.claim_time([self.cause_ns[cause] for cause in causes if self.present[cause]], rows)
+        total = np.zeros(len(rows), np.int64)
+        for cause in causes:
+            if self.present[cause]:
+                total += self.cause_ns[cause, rows]
+        return total
 
 
 @dataclass(frozen=True, eq=False)

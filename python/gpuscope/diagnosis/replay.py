@@ -13,7 +13,7 @@ from gpuscope import _core
 from gpuscope.beside import cached_property
 from gpuscope.diagnosis.steps import Array, Steps, as_passed, profiler_spans
 from gpuscope.errors import InvalidArgument
-from gpuscope.stats.distributions import student_factor
+from gpuscope.stats.distributions import median_rank, student_factor
 from gpuscope.trace import Table, Trace, number_of
 from gpuscope.units import format_share
 
@@ -28,8 +28,6 @@ RUNS, LEAD_IN, LEAST_REPLAYED = 4, 3, 16
 """How many runs of steps that are, how many steps at most lead in to each, and the least number of steps."""
 CONFIDENCE = 0.95
 _EVENTS = ("launch", "copy", "call", "region")  # whose costs the audit has
-# The most that passes from a launch to its start, and from the end of work to that of the call that waited for it.
-_AROUND_NS = 40_000
 
 
 def _no_rows() -> Array:
@@ -74,16 +72,16 @@ class Saving:
     """What edits save, as shares of the wall time of the steps.
 
     Attributes:
-        value: of the time of all steps; of a bound, the most that can be saved.
+        value: of the time of all steps.
         low: the lower end of its interval.
         high: the upper end.
-        is_bound: no model reproduced the steps: `value` and `high` are the most that can be saved, `low` is 0.
+        usual: the lower end of the interval of the median of the steps; with too few for one, the median.
     """
 
     value: float
     low: float
     high: float
-    is_bound: bool
+    usual: float
 
 
 class Replay:
@@ -95,13 +93,15 @@ class Replay:
     Attributes:
         error: how far the replayed unchanged steps are from the recorded ones: the distance of replayed / recorded
             from 1, the median over the steps; inf without a model.
-        reason: why the model is not accepted, so that savings are bounds; None when it is.
+        reason: why the model is not accepted, so that no saving is known; None when it is.
+        is_whole: all steps are replayed, not some of a long recording.
     """
 
     def __init__(self, trace: Trace, steps: Steps) -> None:
         self._trace, self._steps = trace, steps
         self._model: _core.QueueModel | None = None
         self._runs = _runs(trace, steps)
+        self.is_whole = len(self._runs) == 1
         self._unchanged_ns = np.zeros(0)
         self.error = math.inf
         self.reason: str | None = _missing(trace, steps)
@@ -140,35 +140,34 @@ class Replay:
     def _passed(self) -> Steps:
         return as_passed(self._trace, self._steps)
 
-    def saving(self, edits: Sequence[Edit]) -> Saving:
-        """What all these edits save together.
+    def saving(self, edits: Sequence[Edit]) -> Saving | None:
+        """What all these edits save together; None where the model is not accepted, see `reason`.
 
         1 - time with the edits / time without, both replayed, each of all steps together: where a step ends differs
         from one to the next, and what one is too long the next is too short. Its interval at 95 % is that of a ratio
         of sums as the steps differ, Student's; with too few steps for one, the least and the most of any step. A
         negative value is a loss.
 
-        Where the model is not accepted, a bound: see `_bound`.
-
         Raises:
             InvalidArgument: a field of an edit has another shape than it says.
         """
         edit = _joined(edits)
         if self._model is None or self.reason is not None:
-            return self._bound(edit)
+            return None
         lasted = self._unchanged_ns > 0
         with_ns = self._replayed(self._model, _joined([self._own, edit]))[lasted].astype(float)
         without_ns = self._unchanged_ns[lasted].astype(float)
         count = len(with_ns)
         remains = float(with_ns.sum() / without_ns.sum())
+        shares = np.sort(1 - with_ns / without_ns)
         if count < FEWEST_FOR_AN_INTERVAL:
-            shares = 1 - with_ns / without_ns
-            return Saving(1 - remains, float(shares.min()), float(shares.max()), is_bound=False)
+            return Saving(1 - remains, float(shares[0]), float(shares[-1]), float(np.median(shares)))
+        usual = float(np.interp(median_rank(count, CONFIDENCE) - 1, np.arange(count), shares))
         # Cochran, Sampling Techniques, 6.4: of a ratio of sums, by what the steps are off from it.
         off_ns = with_ns - remains * without_ns
         error = math.sqrt(count / (count - 1) * float(np.square(off_ns).sum())) / float(without_ns.sum())
         reach = student_factor(CONFIDENCE, count - 1) * error
-        return Saving(1 - remains, 1 - remains - reach, min(1 - remains + reach, 1.0), is_bound=False)
+        return Saving(1 - remains, 1 - remains - reach, min(1 - remains + reach, 1.0), usual)
 
     def _replayed(self, model: _core.QueueModel, edit: Edit) -> Array:
         """How long each of the steps takes that are replayed, with an edit."""
@@ -178,41 +177,35 @@ class Replay:
             [run.durations(model.replayed(run.moments(steps), steps.thread, **changes)) for run in self._runs]
         )
 
-    def _bound(self, edit: Edit) -> Saving:
-        """The most that can be saved, as the value; nothing is promised, so that the interval begins at 0.
+    def share(self, edit: Edit) -> float:
+        """The share of the time of the steps that an edit changes: idle time of the GPU, and its work.
 
-        The time of a step is that of a longest path through pieces of the host, waits and work, which no edit shortens
-        by more than it takes from these; and where the host does less, only time ends in which a stream did nothing.
+        It is no saving: it needs no model.
         """
         trace, steps = self._trace, self._passed
         calls = np.union1d(edit.unwaited, edit.removed_calls)
         calls = calls[(calls >= 0) & (calls < len(trace.api))]
-        host_ns = self._in_steps(trace.api.start_ns[calls], trace.api.duration_ns[calls])
-        starts, ends = edit.host_spans[:, 1], edit.host_spans[:, 2]
-        host_ns += self._in_steps(starts, np.maximum(ends.astype(float) - starts, 0))
+        starts = np.append(trace.api.start_ns[calls], edit.host_spans[:, 1])
+        ends = np.append(trace.api.start_ns[calls] + trace.api.duration_ns[calls], edit.host_spans[:, 2])
+        host_ns, _ = self._divided(starts, ends)
         device_ns = np.zeros(len(steps))
 
-        def add(table: Table, rows: Array, shares: Array) -> None:
-            """So much of the duration of each row is gone; all of it: then also what is waited before and after it."""
-            nonlocal host_ns, device_ns
-            starts = table.start_ns[rows]
-            device_ns = device_ns + self._in_steps(starts, table.duration_ns[rows] * shares)
-            host_ns = host_ns + self._in_steps(starts, np.where(shares == 1, _AROUND_NS, 0))
+        def add(table: Table, rows: Array, shares: Array | float) -> None:
+            nonlocal device_ns
+            device_ns = device_ns + self._in_steps(table.start_ns[rows], table.duration_ns[rows] * shares)
 
         removed = trace.api.correlation[calls[np.isin(calls, edit.removed_calls)]]
         for table in (trace.kernels, trace.graph_launches, trace.memcpy, trace.memset):
-            gone = np.flatnonzero(np.isin(table.correlation, removed))
-            add(table, gone, np.ones(len(gone)))
+            add(table, np.flatnonzero(np.isin(table.correlation, removed)), 1.0)
         for table, rows, factors in (
             (trace.kernels, edit.kernels, edit.kernel_factors),
             (trace.memcpy, edit.copies, edit.copy_factors),
         ):
             known = (rows >= 0) & (rows < len(table))
             add(table, rows[known], 1 - np.clip(np.nan_to_num(factors[known], nan=1.0), 0, 1))
-        durations = np.maximum(steps.durations_ns, 1)
-        shares = ((np.minimum(host_ns, self._idle_ns()) + device_ns) / durations)[_in_runs(self._runs)]
-        value = float(np.median(np.minimum(shares, 1.0))) if len(shares) else 0.0
-        return Saving(value, 0.0, value, is_bound=True)
+        changed_ns = np.minimum(host_ns, self._idle_ns) + device_ns
+        chosen = slice(None) if self.is_whole else _in_runs(self._runs)
+        return float(min(changed_ns[chosen].sum() / max(steps.durations_ns[chosen].sum(), 1), 1.0))
 
     def _in_steps(self, starts: Array, lengths: Array) -> Array:
         """The sum of the lengths in each step."""
@@ -221,9 +214,10 @@ class Replay:
         sums: Array = np.bincount(at[inside], lengths[inside], len(self._steps)).astype(float)
         return sums
 
+    @cached_property
     def _idle_ns(self) -> Array:
         """Of each step, how long the busiest stream did nothing: others may come to run beside it."""
-        trace, steps = self._trace, self._passed
+        trace = self._trace
         tables = (trace.kernels, trace.graph_launches, trace.memcpy, trace.memset)
         tracks, starts, lengths = (
             np.concatenate([table[column] for table in tables]) for column in ("track", "start_ns", "duration_ns")
@@ -231,10 +225,14 @@ class Replay:
         if len(tracks):
             here = tracks == np.argmax(np.bincount(tracks, lengths))
             starts, lengths = starts[here], lengths[here]
-        one = np.zeros(len(starts), np.uint8)
-        alone, _ = _core.divide_time(steps.start_ns, steps.end_ns, [(starts, starts + lengths, one)], 1)
-        idle: Array = alone[-1]
-        return idle
+        return self._divided(starts, starts + lengths)[1]
+
+    def _divided(self, starts: Array, ends: Array) -> tuple[Array, Array]:
+        """Of each step, how long it lies in these spans, and how long in none of them."""
+        kept = ends > starts
+        spans = (starts[kept], ends[kept], np.zeros(np.count_nonzero(kept), np.uint8))
+        alone, _ = _core.divide_time(self._passed.start_ns, self._passed.end_ns, [spans], 1)
+        return alone[0], alone[1]
 
 
 @dataclass(frozen=True)

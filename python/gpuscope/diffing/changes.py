@@ -161,21 +161,17 @@ class Promise:
         saving: the share of a step that was promised; None where it was not known.
         is_gone: the diagnosis of the recording after does not find it, nor as a small thing more than half of it; None
             where that recording lacks what it is found by.
-        is_bound: the saving is the most that could be had.
     """
 
     id: str
     title: str
     saving: float | None
     is_gone: bool | None
-    is_bound: bool = False
 
     @property
     def worth(self) -> str:
         """What was promised, in words."""
-        if self.saving is None:
-            return "nothing"
-        return f"{'at most ' * self.is_bound}{format_share(self.saving)}"
+        return "nothing" if self.saving is None else format_share(self.saving)
 
     @property
     def state(self) -> str:
@@ -209,8 +205,7 @@ def promises_of(before: Diagnosis, after: Diagnosis) -> tuple[Promise, ...]:
         return True if sees_gpus and finding.id not in after.blind else None
 
     return tuple(
-        Promise(each.id, each.title, each.saving, is_gone(number, each), each.is_bound)
-        for number, each in enumerate(findings)
+        Promise(each.id, each.title, each.saving, is_gone(number, each)) for number, each in enumerate(findings)
     )
 
 

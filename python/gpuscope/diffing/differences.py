@@ -126,7 +126,7 @@ class Diff(Differences, Result):
             "not_compared": list(self.not_compared),
             "margin": self.margin,
             "replicates": self.replicates,
-            "promises": [vars(promise) for promise in self.promises],
+            "promises": [{**vars(each), "is_bound": each.saving is None} for each in self.promises],
         }
 
     def to_pandas(self) -> pd.DataFrame:

@@ -154,9 +154,7 @@ def _overview(found: Differences) -> str:
 
 
 def _saving(promise: Promise) -> str:
-    if promise.saving is None:
-        return "not known"
-    return f"{'at most ' * promise.is_bound}{share_text(promise.saving)}"
+    return "not known" if promise.saving is None else share_text(promise.saving)
 
 
 def _conditions(found: Differences) -> str:

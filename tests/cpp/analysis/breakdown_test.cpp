@@ -183,37 +183,6 @@ TEST(FindRows, GivesTheSameWhereTheNumbersLieFarApart) {
   EXPECT_EQ(rows_of({0, UINT32_MAX, 5, 0}, {UINT32_MAX, 0, 5, 4}), (Values{1, 0, 2, -1}));
 }
 
-TEST(ClaimTime, GivesWhatTheRowsHaveTogether) {
-  Values first = {1, 2, 3};
-  Values second = {10, 20, 30};
-  const std::vector<std::span<int64_t>> rows = {first, second};
-  Values claimed(2);
-  claim_time(rows, Values{2, 0}, {}, false, claimed);
-  EXPECT_EQ(claimed, (Values{33, 11}));
-  EXPECT_EQ(first, (Values{1, 2, 3}));
-}
-
-TEST(ClaimTime, TakesTheFirstRowsFirstAndNotMoreThanTheLimit) {
-  Values first = {1, 2, 3};
-  Values second = {10, 20, 30};
-  const std::vector<std::span<int64_t>> rows = {first, second};
-  Values claimed(2);
-  claim_time(rows, Values{0, 2}, Values{5, 2}, true, claimed);
-  EXPECT_EQ(claimed, (Values{5, 2}));
-  EXPECT_EQ(first, (Values{0, 2, 1}));
-  EXPECT_EQ(second, (Values{6, 20, 30}));
-}
-
-TEST(ClaimTime, RefusesWhatTheRowsDoNotHave) {
-  Values row = {1, 2};
-  const std::vector<std::span<int64_t>> rows = {row};
-  Values claimed(1);
-  EXPECT_THROW(claim_time(rows, Values{2}, {}, true, claimed), base::InvalidArgument);
-  EXPECT_THROW(claim_time(rows, Values{-1}, {}, true, claimed), base::InvalidArgument);
-  EXPECT_THROW(claim_time(rows, Values{0}, Values{1, 1}, true, claimed), base::InvalidArgument);
-  EXPECT_EQ(row, (Values{1, 2}));
-}
-
 TEST(CountBefore, EqualsCountingEachMomentByItself) {
   std::mt19937 random(2);
   const auto below = [&](int64_t limit) { return std::uniform_int_distribution<int64_t>(0, limit - 1)(random); };

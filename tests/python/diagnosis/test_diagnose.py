@@ -103,7 +103,7 @@ def test_the_saving_of_a_graph_is_the_time_that_the_gpu_does_not_work():
         compute(loop, 100, 2, host=10)
 
     (finding,) = diagnosed(step).findings
-    assert (finding.id, finding.is_bound) == ("R19", False)
+    assert (finding.id, finding.saving is None) == ("R19", False)
     assert finding.saving == pytest.approx(0.7, abs=0.1)
 
 
@@ -131,7 +131,7 @@ def test_steps_that_the_host_leaves_at_once_are_those_of_the_gpu():
 
     for found in (of(waits=False), of(waits=True)):
         (finding,) = found.findings
-        assert (finding.id, finding.is_bound) == ("R29", False)
+        assert (finding.id, finding.saving is None) == ("R29", False)
         assert finding.saving == pytest.approx(700 / 1711, abs=0.01)
         assert found.breakdown.steps.durations_ns.mean() == pytest.approx(1711_000, rel=0.01)
 
@@ -202,7 +202,7 @@ def test_of_a_long_recording_savings_are_those_of_edits_of_all_its_steps(monkeyp
     monkeypatch.setattr("gpuscope.diagnosis.replay.LEAST_REPLAYED", 12)
     found = diagnosed(launches_and_reads, 100)
     monkeypatch.setattr("gpuscope.diagnosis.context.is_replayed", lambda trace, steps: np.ones(len(steps) + 1, bool))
-    assert {"R15", "R16", "R29"} <= {each.id for each in (*found.findings, *found.small)}
+    assert {"R19", "R29"} <= set(ids(found))
     assert str(found) == str(diagnosed(launches_and_reads, 100))
 
 
@@ -290,13 +290,14 @@ def test_what_may_save_little_is_not_critical():
 
 def test_what_saves_little_is_folded_into_a_line():
     def step(loop, number):
-        compute(loop, 20)
+        compute(loop, 40)
         loop.wait()
         with loop.function("Garbage collection", FunctionKind.GARBAGE):
-            loop.work(40)
+            loop.work(50)
 
     found = diagnosed(step)
-    assert (found.findings, [each.id for each in found.small]) == ((), ["R23"])
+    assert not found.findings
+    assert "R23" in [each.id for each in found.small]
     assert "small things: R23 Python collects garbage" in found.page()
 
 
@@ -492,7 +493,7 @@ def test_what_was_not_recorded_is_named_with_its_option():
     assert any("--profile-memory" in each for each in found.unseen)
 
 
-def test_where_no_model_reproduces_the_program_savings_are_bounds():
+def test_where_no_model_reproduces_the_program_nothing_is_promised():
     def sleepy(loop, number):
         with loop.at("train.py", 48), loop.region("load", RegionKind.REGION):
             loop.work(1000)
@@ -502,24 +503,25 @@ def test_where_no_model_reproduces_the_program_savings_are_bounds():
     def without_launches(tables, info):
         first = tables["api"]["call"].index(0)
         for column in tables["api"].values():
-            del column[first : first + 1]
+            del column[first : first + 20]
         tables.pop("call_stack")
         info["audit.launches"] = "3"
 
-    found = diagnosed(sleepy, change=without_launches)
-    for finding in found.findings:
-        assert finding.worth().startswith("saves at most ") == finding.is_bound
+    diagnosis = diagnosed(sleepy, change=without_launches)
+    first = diagnosis.findings[0]
+    assert any(each.startswith("no saving is known: the launches of") for each in diagnosis.doubts)
+    assert (first.id, first.saving, first.interval, first.alone) == ("R01", None, None, None)
+    assert first.worth() == "49 % of the time"
 
 
-def test_a_bound_is_not_sure_and_so_not_critical():
+def test_what_is_not_promised_is_not_critical():
     def step(loop, number):
         with loop.at("train.py", 48), loop.region("load", RegionKind.REGION):
             loop.work(1000)
 
     (finding,) = (each for each in diagnosed(step).findings if each.id != "R51")  # without a GPU there is no model
-    assert finding.is_bound
-    assert finding.interval[0] > 0.9
-    assert finding.severity == "warn"
+    assert (finding.saving, finding.severity) == (None, "warn")
+    assert finding.share > 0.9
 
 
 # -- asking ------------------------------------------------------------------------------------------------------------
@@ -604,7 +606,8 @@ def test_the_json_has_what_the_page_says():
     values = json.loads(found.to_json())
     assert values["verdict"] == "findings"
     assert [each["id"] for each in values["findings"]] == [each.id for each in found.findings]
-    assert values["findings"][1]["where"][0] == {
+    (launches,) = (each for each in values["findings"] if each["id"] == "R19")
+    assert launches["where"][0] == {
         "file": "train.py",
         "line": 20,
         "function": "step",
@@ -619,7 +622,7 @@ def test_the_json_has_what_the_page_says():
 def test_evidence_without_a_name_is_a_text_of_its_own_in_json():
     texts = [text for each in diagnosed(everything) for text in each.to_dict()["evidence"]]
     assert "8.00 MiB a step at 21.0 GB/s" in texts
-    assert "kernels fill 10 % of 132 multiprocessors" in texts
+    assert "not overlapped 100 %" in texts
 
 
 def test_saving_and_interval_are_shares():

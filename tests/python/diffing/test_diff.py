@@ -255,9 +255,9 @@ def test_findings_that_are_gone_have_their_promise_beside_them() -> None:
     assert not gs.diff(slow, slow, findings=False).promises
 
 
-@pytest.mark.parametrize(("is_bound", "said"), [(True, "at most 10 %"), (False, "10 %")])
-def test_a_saving_that_is_a_bound_is_promised_as_one(is_bound: bool, said: str) -> None:
-    (promise,) = promises_of(found(replace(at("log", line=30), is_bound=is_bound)), found())
+@pytest.mark.parametrize(("saving", "said"), [(None, "nothing"), (0.1, "10 %")])
+def test_a_saving_that_is_not_known_promises_nothing(saving: float | None, said: str) -> None:
+    (promise,) = promises_of(found(replace(at("log", line=30), saving=saving)), found())
     assert promise.worth == said
 
 
@@ -288,7 +288,7 @@ def test_a_finding_is_gone_though_another_one_of_its_rule_is_still_there() -> No
 
 def at(function: str, *, line: int, saving: float = 0.1) -> Finding:
     where = (Where("train.py", line, function),)
-    return Finding("R15", "a value is read", saving, None, False, saving, saving, "warn", where, {}, "", "")
+    return Finding("R15", "a value is read", saving, None, saving, saving, "warn", where, {}, "", "")
 
 
 def found(*findings: Finding, small: tuple[Finding, ...] = (), blind: tuple[str, ...] = ()) -> Diagnosis:

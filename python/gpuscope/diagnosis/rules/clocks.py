@@ -13,7 +13,6 @@ from functools import reduce
 import numpy as np
 
 from gpuscope.analysis.device_samples import NOT_READ, DeviceReadings, Series, why_not_sampled
-from gpuscope.diagnosis.claims import Claim
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import Cause, Rule
@@ -125,7 +124,6 @@ def _cause(
     yield Cause(
         title,
         advice,
-        Claim(work=context.kernels[chosen], work_ns=lost[chosen]),
         Edit(
             kernels=context.device.work.rows[context.kernels[chosen]],
             kernel_factors=1 - lost[chosen] / np.maximum(duration[chosen], 1.0),

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuscope._core import CallKind, CopyKind, MemoryKind, RegionKind
-from gpuscope.diagnosis.claims import HOST, Claim, host_edit
 from gpuscope.diagnosis.context import Context, Where
-from gpuscope.diagnosis.idle import IdleCause
+from gpuscope.diagnosis.idle import HOST
 from gpuscope.diagnosis.replay import Edit
-from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, places
-from gpuscope.diagnosis.rules.waits import SMALL_COPY_BYTES, claim_of, drained
+from gpuscope.diagnosis.rules.rule import LEAST, SPECIAL, Cause, Rule, host_edit, places
+from gpuscope.diagnosis.rules.waits import SMALL_COPY_BYTES, drained
 from gpuscope.diagnosis.steps import Array
 from gpuscope.trace import NONE
 from gpuscope.units import format_bytes, format_digits, format_share
@@ -65,11 +64,10 @@ def _pageable(context: Context) -> Iterator[Cause]:
         return
     work, size = work[slow], size[slow]
     exposed = context.exposed_ns(work)
-    heads, calls = drained(context, "PAGEABLE_COPY")
+    _, calls = drained(context, "PAGEABLE_COPY")
     rate, pinned = float(size.sum() / max(context.duration_ns[work].sum(), 1)), _pinned_rate(context)
     rows = _rows(context, work)
     where = _where(context, work, exposed + 1.0)
-    idle = claim_of(context, heads)
     to_gpu = context.column("memcpy", "kind", work) == _HTOD
     advice = "pin_memory=True in the DataLoader (or tensor.pin_memory()), and .to(device, non_blocking=True)"
     if 2 * size[to_gpu].sum() < size.sum():
@@ -86,7 +84,6 @@ def _pageable(context: Context) -> Iterator[Cause]:
     yield Cause(
         "copies use pageable memory",
         advice,
-        Claim(idle.pieces, idle.causes, idle.most_ns, work, exposed),
         edit,
         where,
         evidence,
@@ -110,7 +107,6 @@ def _many_small(context: Context) -> Iterator[Cause]:
     if count < _MANY:
         return
     before = np.flatnonzero(np.isin(context.pieces.next, work))
-    exposed = context.exposed_ns(work)
     rows = _rows(context, work)
     calls = context.work_launch[work]
     spans = np.concatenate([host_edit(context, before, HOST).host_spans, _in_a_row(context, calls[calls >= 0])])
@@ -118,7 +114,6 @@ def _many_small(context: Context) -> Iterator[Cause]:
     yield Cause(
         "many small copies to the GPU",
         "copy them as one array, or create the values on the GPU",
-        Claim(before, (*HOST, IdleCause.BACK_TO_BACK), None, work, exposed),
         edit,
         _where(context, work, np.ones(len(work))),
         {"": f"{format_digits(count)} copies of less than 64 KiB a step"},
@@ -161,7 +156,6 @@ def _exposed(context: Context) -> Iterator[Cause]:
     yield Cause(
         "pinned copies do not overlap with compute",
         "copy the next batch on a second stream while the GPU computes this one",
-        Claim(work=work, work_ns=exposed),
         Edit(copies=rows, copy_factors=1 - exposed / np.maximum(context.duration_ns[work], 1)),
         _where(context, work, exposed + 1.0),
         {"": f"{format_bytes(float(size[chosen].sum()) / len(context.steps))} a step"},
@@ -192,7 +186,6 @@ def _slow_link(context: Context) -> Iterator[Cause]:
             f"copies {goes} are slower than the GPU's link",
             "check the link's generation and width (nvidia-smi -q -d PCIE, gpuscope doctor), the slot and risers; run "
             "on cores near the GPU: numactl --cpunodebind, --membind (nvidia-smi topo -m)",
-            Claim(work=work, work_ns=exposed * (1 - factors)),
             Edit(copies=_rows(context, work), copy_factors=factors),
             _where(context, work, exposed + 1.0),
             {"": f"{rate} of {format_digits(reached)} GB/s"},
@@ -309,31 +302,17 @@ def _needless(
     before = np.flatnonzero(np.isin(pieces.next, work))
     rows = _rows(context, work)
     size = float(context.column("memcpy", "bytes", work).sum())
-    length = (pieces.end_ns - pieces.start_ns).astype(np.float64)
-    most = np.zeros(len(pieces))
-    since, until = pieces.start_ns[before], pieces.end_ns[before]
-    if made is not None:  # only what creates the data, not what the thread did before
-        begun = np.zeros(len(context.duration_ns), np.int64)
-        begun[work] = made[:, 1]
-        since = np.clip(begun[pieces.next[before]], since, until)
-    most[before] = until - since
     spans = [made] if made is not None else [host_edit(context, before, HOST).host_spans]
     if made is not None and after is not None:
-        most[after] = length[after] * share
         later = host_edit(context, np.setdiff1d(after, before)).host_spans
         later[:, 2] = later[:, 1] + ((later[:, 2] - later[:, 1]) * share).astype(np.int64)
         spans.append(later)
     # The host no longer waits for the copies.
     calls = context.work_launch[work]
     waits = np.union1d(calls[calls >= 0], _waiting_for(context, work))
-    ahead = claim_of(context, np.flatnonzero(np.isin(pieces.drain, waits)))
-    if ahead.most_ns is not None:
-        most[ahead.pieces] = np.maximum(most[ahead.pieces], ahead.most_ns)
-    claimed = np.flatnonzero(most)
     edit = Edit(unwaited=waits, host_spans=np.concatenate(spans), copies=rows, copy_factors=np.zeros(len(rows)))
     evidence = {"": f"{format_bytes(size / len(context.steps))} a step"}
-    claim = Claim(claimed, HOST, most[claimed], work, exposed)
-    return Cause(title, advice, claim, edit, _where(context, work, exposed + 1.0), evidence)
+    return Cause(title, advice, edit, _where(context, work, exposed + 1.0), evidence)
 
 
 def _managed(context: Context) -> Iterator[Cause]:
@@ -347,7 +326,6 @@ def _managed(context: Context) -> Iterator[Cause]:
     yield Cause(
         "managed memory migrates between host and GPU",
         "prefetch it (cudaMemPrefetchAsync), set its preferred location, or use device memory",
-        Claim(work=work, work_ns=context.exposed_ns(work)),
         Edit(copies=_rows(context, work), copy_factors=np.zeros(len(work))),
         _where(context, work, np.ones(len(work))),
     )
@@ -367,8 +345,8 @@ RULES = (
     Rule("R09", "copies of pageable memory", _pageable, LEAST),
     Rule("R11", "many small copies", _many_small, LEAST),
     Rule("R12", "copies that do not overlap", _exposed, LEAST),
-    Rule("R13", "a slow link", _slow_link, LEAST, is_special=True),
-    Rule("R14", "round trips to the host", _round_trips, 0.01, is_special=True),
-    Rule("R14", "tensors created on the CPU and copied", _made_on_host, 0.01, is_special=True),
+    Rule("R13", "a slow link", _slow_link, LEAST, weight=SPECIAL),
+    Rule("R14", "round trips to the host", _round_trips, 0.01, weight=SPECIAL),
+    Rule("R14", "tensors created on the CPU and copied", _made_on_host, 0.01, weight=SPECIAL),
     Rule("R18", "managed memory that migrates", _managed, LEAST),
 )

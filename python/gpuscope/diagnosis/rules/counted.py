@@ -22,11 +22,10 @@ from gpuscope.counters.names import (
     WARPS_ACTIVE,
 )
 from gpuscope.counters.timelines import timelines
-from gpuscope.diagnosis.claims import Claim
 from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.kernel_classes import KernelClass
-from gpuscope.diagnosis.rules.rule import Cause, Rule, places
+from gpuscope.diagnosis.rules.rule import SPECIAL, Cause, Rule, places
 from gpuscope.diagnosis.steps import Array
 from gpuscope.units import format_share
 
@@ -70,7 +69,6 @@ def _memory_bound(context: Context) -> Iterator[Cause]:
     yield Cause(
         "kernels are memory-bound",
         "read and write less: fuse consecutive kernels (torch.compile), use narrower types, recompute cheap values",
-        Claim(),
         where=places(*context.places_of(context.work_launch[work], duration)[:2]),
         evidence={"they reach": f"{reached:.0f} % of the peak memory bandwidth"},
         share=context.share_of(work),
@@ -101,7 +99,6 @@ def _slow(context: Context) -> Iterator[Cause]:
             "a kernel is latency-bound: it uses neither the memory bandwidth nor the compute units",
             "coalesce reads, issue more at once, use fewer barriers or more threads; "
             "gpuscope.measure_counters(fn) measures one call",
-            Claim(),
             where=places(line, Where(kernel=context.trace.kernel_names(short=True)[variant])),
             evidence={
                 "it reaches": f"{float(reached[here].mean()):.0f} % of the busiest unit",
@@ -134,7 +131,6 @@ def _shared_gpu(context: Context) -> Iterator[Cause]:
     yield Cause(
         "another process uses the GPU at the same time",
         "run one process on the GPU (nvidia-smi lists them), or share it with MPS or MIG",
-        Claim(),
         evidence={
             "ran other processes while this one's work was queued": format_share(others_ns / context.wall_ns),
             "switched between processes": format_share(switched),
@@ -152,5 +148,5 @@ def _lacks_counters(context: Context) -> str | None:
 RULES = (
     Rule("R37", "memory-bound kernels", _memory_bound, 0.20, _lacks_counters, is_note=True),
     Rule("R38", "latency-bound kernels", _slow, 0.05, _lacks_counters),
-    Rule("R45", "other processes on the GPU", _shared_gpu, 0.03, _lacks_counters),
+    Rule("R45", "other processes on the GPU", _shared_gpu, 0.03, _lacks_counters, weight=SPECIAL),
 )

@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 
 from gpuscope._core import CallKind
-from gpuscope.diagnosis.claims import HOST, Claim, host_edit, late_claim
 from gpuscope.diagnosis.context import Context, Where, joined
 from gpuscope.diagnosis.findings import OWN_CODE, percent
 from gpuscope.diagnosis.host_waits import DEEPEST
@@ -25,8 +24,8 @@ from gpuscope.diagnosis.own_code import (
     spans_of,
 )
 from gpuscope.diagnosis.replay import Edit
-from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, count_of, places
-from gpuscope.diagnosis.rules.waits import claim_of, drained
+from gpuscope.diagnosis.rules.rule import GENERAL, LEAST, Cause, Rule, count_of, host_edit, places
+from gpuscope.diagnosis.rules.waits import drained
 from gpuscope.diagnosis.steps import WHOLE_RUN, Array, count_before, covered_ns
 from gpuscope.memory.call_stacks import is_program
 from gpuscope.trace import number_of
@@ -89,15 +88,9 @@ def _allocation(context: Context) -> Iterator[Cause]:
     spans = np.stack(
         [api.thread[calls].astype(np.int64), api.start_ns[calls], api.start_ns[calls] + api.duration_ns[calls]], axis=1
     )
-    after = claim_of(context, heads)
-    rows = np.union1d(pieces, after.pieces)
-    most = context.pieces.cause_ns[IdleCause.ALLOCATION, rows].astype(np.float64)
-    if after.most_ns is not None:
-        most[np.searchsorted(rows, after.pieces)] += after.most_ns
     yield Cause(
         "memory is taken from the driver and given back in the steps",
         "no empty_cache() in the loop; sizes that do not change, expandable_segments:True, or a memory pool",
-        Claim(rows, (IdleCause.ALLOCATION, *after.causes), most),
         Edit(unwaited=np.unique(frees), host_spans=spans),
         where,
         {
@@ -126,7 +119,6 @@ def _garbage(context: Context) -> Iterator[Cause]:
         "do not call gc.collect() in the loop"
         if is_explicit
         else "gc.freeze() after the set-up, gc.set_threshold(100_000), or gc.collect() where it does not hurt",
-        late_claim(context, IdleCause.GARBAGE, pieces, spans),
         Edit(host_spans=spans),
         where,
         {"": count_of(len(rows), "collection"), "the longest took": _time(longest)},
@@ -154,7 +146,6 @@ def _files(context: Context) -> Iterator[Cause]:
     yield Cause(
         title,
         "save and log on another thread, less often, and on one rank alone",
-        late_claim(context, IdleCause.FILES, pieces, spans),
         Edit(host_spans=spans),
         where,
         evidence,
@@ -181,7 +172,6 @@ def _compiling(context: Context) -> Iterator[Cause]:
     yield Cause(
         "code is compiled in steps that should only run",
         "shapes that do not change (pad or bucket them), torch._dynamo.mark_dynamic, or a cache: TORCH_LOGS=recompiles",
-        Claim(pieces, (IdleCause.COMPILING,)),
         Edit(host_spans=spans),
         places(where),
         {"": _in_steps(context, len(outermost))},
@@ -205,7 +195,6 @@ def _loading(context: Context) -> Iterator[Cause]:
         "the driver loads or compiles code in steps that should only run",
         "run each kernel once before (or CUDA_MODULE_LOADING=EAGER); code for this GPU in place of PTX; sizes that do "
         "not change, so that libraries keep their kernels",
-        Claim(pieces, (IdleCause.LOADING,)),
         Edit(host_spans=every),
         places(*context.places_of(context.pieces.launch[pieces], spent)[:2]),
         {"": _in_steps(context, len(every))},
@@ -243,7 +232,6 @@ def _python(context: Context) -> Iterator[Cause]:
         yield Cause(
             "code of the program keeps the GPU waiting",
             "make it faster (vectorise, compute it once before the loop), or have another thread or process do it",
-            Claim(rows, causes),
             host_edit(context, rows, causes),
             places(*(place for place, _ in sampled[:1]), *(place for place, _, _ in inside[:1]), where),
             evidence,
@@ -268,10 +256,8 @@ def _own_pauses(context: Context, pieces: Array) -> Iterator[Cause]:
     spans = joined(since, until)
     for function in functions_in(context, threads, spans, LEAST * context.wall_ns)[:_MOST_LINES]:
         seen = spans_of(context, function, threads, spans)
-        most = covered_ns(*joined(seen[:, 1], seen[:, 2]), since, until)
         title, where, evidence, advice = _described(context, function, context.wall_ns)
-        claim = Claim(pieces, HOST, most.astype(np.float64))
-        yield Cause(f"{title} keeps the GPU waiting", advice, claim, Edit(host_spans=seen), where, evidence)
+        yield Cause(f"{title} keeps the GPU waiting", advice, Edit(host_spans=seen), where, evidence)
 
 
 def _own_code(context: Context) -> Iterator[Cause]:
@@ -284,7 +270,7 @@ def _own_code(context: Context) -> Iterator[Cause]:
             break
         title, where, evidence, advice = _described(context, function, wall_ns)
         share = min(function.time_ns / wall_ns, 1.0)
-        yield Cause(title, advice, Claim(), where=where, evidence=evidence, share=share)
+        yield Cause(title, advice, where=where, evidence=evidence, share=share)
 
 
 def _described(
@@ -458,7 +444,7 @@ def _lacks_stacks(context: Context) -> str | None:
 RULES = (
     Rule("R17", "allocation in the loop", _allocation, 0.02),
     Rule("R23", "garbage collection", _garbage, 0.01, _lacks_stacks),
-    Rule("R24", "code of the program that keeps the GPU waiting", _python, LEAST),
+    Rule("R24", "code of the program that keeps the GPU waiting", _python, LEAST, weight=GENERAL),
     Rule("R26", "files and sockets in the loop", _files, 0.01),
     Rule(OWN_CODE, "own code with much of the time, without GPU work", _own_code, MUCH, is_note=True),
     Rule("R27", "compiling in steady state", _compiling, 0.02),

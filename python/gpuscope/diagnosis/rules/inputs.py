@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuscope.diagnosis.claims import HOST, Claim
 from gpuscope.diagnosis.context import Context, joined
 from gpuscope.diagnosis.host_waits import NOT_KNOWN, stacks_in
 from gpuscope.diagnosis.idle import IdleCause, causes_of_paths
 from gpuscope.diagnosis.own_code import functions_in
 from gpuscope.diagnosis.replay import Edit
-from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, places
+from gpuscope.diagnosis.rules.rule import LEAST, SPECIAL, Cause, Rule, host_edit, places
 from gpuscope.diagnosis.rules.scheduling import lacks
 from gpuscope.diagnosis.steps import Array, count_before
 from gpuscope.trace import number_of
@@ -35,8 +34,8 @@ _STALLS, _SEEN_WITHIN_NS, _FEWEST_STEPS = 3, 200_000_000, 5
 def loaded_by_thread_ns(context: Context) -> int:
     """Idle time while the training thread loads data itself, without its waits for workers."""
     rows = context.once(_waits)
-    own, _ = _pieces_of(context, rows[_is_own(context, rows)])
-    others, _ = _pieces_of(context, _waits_for_workers(context))
+    own = _pieces_of(context, rows[_is_own(context, rows)])
+    others = _pieces_of(context, _waits_for_workers(context))
     return int(context.pieces.cause_ns[IdleCause.DATA_WAIT, np.setdiff1d(own, others)].sum())
 
 
@@ -185,8 +184,11 @@ def _new_workers(context: Context) -> Iterator[Cause]:
         "use DataLoader(persistent_workers=True) and one loader for all epochs, or longer epochs",
     )
     # The gap that waits for data also contains the start of the workers.
-    gaps = found.claim.pieces[np.isin(context.pieces.step[found.claim.pieces], slow)]
-    found = replace(found, claim=Claim(gaps, (IdleCause.DATA_WAIT, IdleCause.HOST_CODE)))
+    gaps = _pieces_of(context, here)
+    begun = host_edit(
+        context, gaps[np.isin(context.pieces.step[gaps], slow)], (IdleCause.DATA_WAIT, IdleCause.HOST_CODE)
+    )
+    found = replace(found, edit=Edit(host_spans=np.concatenate([found.edit.host_spans, begun.host_spans])))
     waited = float(regions.duration_ns[here].sum()) / len(slow) / 1e9
     evidence = {"slow steps": f"{len(slow)} of {len(steps)}", "each waits": format_seconds(waited)}
     yield replace(found, evidence={**found.evidence, **evidence}, is_rare=True)
@@ -320,25 +322,24 @@ def _spent_ns(context: Context, waits: Array) -> int:
     return int(regions.duration_ns[waits[inside] if inside.any() else waits].sum())
 
 
-def _pieces_of(context: Context, waits: Array) -> tuple[Array, Array]:
-    """The idle pieces with a wait for data that overlap these waits, and the start of the last wait of each."""
+def _pieces_of(context: Context, waits: Array) -> Array:
+    """The idle pieces with a wait for data that overlap these waits."""
     regions, pieces = context.trace.regions, context.pieces
     if len(waits) == 0:
-        return waits, waits
+        return waits
     waits = waits[np.argsort(regions.start_ns[waits], kind="stable")]
     starts = regions.start_ns[waits]
     until = np.maximum.accumulate(starts + regions.duration_ns[waits])
     at = count_before(starts, pieces.end_ns, equal=False) - 1
     found = np.flatnonzero((at >= 0) & (pieces.cause_ns[IdleCause.DATA_WAIT] > 0))
-    found = found[until[at[found]] > pieces.start_ns[found]]
-    return found, starts[at[found]]
+    overlapping: Array = found[until[at[found]] > pieces.start_ns[found]]
+    return overlapping
 
 
 def _cause(context: Context, waits: Array, title: str, advice: str) -> Cause:
-    trace, pieces = context.trace, context.pieces
+    trace = context.trace
     starts = trace.regions.start_ns[waits]
     ends = starts + trace.regions.duration_ns[waits]
-    found, begun = _pieces_of(context, waits)
     spans = np.stack([trace.regions.thread[waits].astype(np.int64), starts, ends], axis=1)
     longest = int(waits[np.argmax(trace.regions.duration_ns[waits])])
     mean = _spent_ns(context, waits) / len(context.steps) / 1e9
@@ -350,19 +351,15 @@ def _cause(context: Context, waits: Array, title: str, advice: str) -> Cause:
     threads = set(np.unique(trace.regions.thread[waits]).tolist())
     own = functions_in(context, threads, joined(starts, ends), (ends - starts).sum() / 2)[:1]
     where = tuple(dict.fromkeys(places(*(function.where for function in own), around)))
-    # Without the wait the host would be ahead by its length, which hides the host's work up to the launch.
-    waited = pieces.cause_ns[IdleCause.DATA_WAIT, found]
-    behind = np.minimum(pieces.sum_of(HOST, found), pieces.start_ns[found] - begun)
-    claim = Claim(found, (IdleCause.DATA_WAIT, *HOST), waited + np.maximum(behind, 0))
-    return Cause(title, advice, claim, Edit(host_spans=spans), where, evidence)
+    return Cause(title, advice, Edit(host_spans=spans), where, evidence)
 
 
 RULES = (
     Rule("R01", "the program waits for data", _waiting, LEAST),
     Rule("R02", "data loading in the training thread", _in_own_thread, LEAST),
-    Rule("R03", "too few workers", _few_workers, LEAST, _lacks_processes, is_special=True),
-    Rule("R04", "workers that wait for storage", _storage, LEAST, _lacks_storage, is_special=True),
-    Rule("R05", "epochs that start new workers", _new_workers, LEAST, _lacks_processes, is_special=True),
-    Rule("R06", "one thread that prepares all batches", _one_thread, LEAST, _lacks_processes, is_special=True),
-    Rule("R08", "workers that wait for a CPU", _workers_wait, LEAST, _lacks_processes, is_special=True),
+    Rule("R03", "too few workers", _few_workers, LEAST, _lacks_processes, weight=SPECIAL),
+    Rule("R04", "workers that wait for storage", _storage, LEAST, _lacks_storage, weight=SPECIAL),
+    Rule("R05", "epochs that start new workers", _new_workers, LEAST, _lacks_processes, weight=SPECIAL),
+    Rule("R06", "one thread that prepares all batches", _one_thread, LEAST, _lacks_processes, weight=SPECIAL),
+    Rule("R08", "workers that wait for a CPU", _workers_wait, LEAST, _lacks_processes, weight=SPECIAL),
 )

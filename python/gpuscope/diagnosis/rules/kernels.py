@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuscope.diagnosis.claims import Claim, kernel_edit
 from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.kernel_classes import KernelClass
-from gpuscope.diagnosis.rules.rule import LEAST_OF_KERNELS, SHORTEST_KERNEL_NS, Cause, Rule, places
+from gpuscope.diagnosis.rules.rule import LEAST_OF_KERNELS, SHORTEST_KERNEL_NS, Cause, Rule, kernel_edit, places
 from gpuscope.diagnosis.steps import Array
 from gpuscope.units import format_digits, format_seconds
 
@@ -83,7 +82,6 @@ def _small_grids(context: Context) -> Iterator[Cause]:
     yield Cause(
         "grids are too small to fill the GPU",
         "run more work at once: a larger batch, more streams, split-K, several requests together",
-        Claim(work=work, work_ns=saved),
         kernel_edit(context, work, 1 - saved / duration[chosen]),
         (*_line(context, work, saved), *(Where(kernel=name) for _, name in names)),
         {
@@ -114,11 +112,9 @@ def _tails(context: Context) -> Iterator[Cause]:
     last = np.maximum(waves - np.floor(waves), 1 / resident)
     lost = (lost + np.where(lost > 0, 1 - waves / (np.floor(waves) + last), 0.0)) / 2
     for variant, rows in _large(context, lost >= _TAIL):
-        saved = context.duration_ns[rows] * lost[variant]
         yield Cause(
             "tail effect: a kernel's last wave fills only part of the GPU",
             "choose tiles or a batch that fill whole waves, or use a persistent kernel",
-            Claim(work=rows, work_ns=saved),
             kernel_edit(context, rows, np.full(len(rows), 1 - lost[variant])),
             _places(context, variant, rows),
             {"waves": format_digits(float(waves[variant]))},
@@ -135,7 +131,6 @@ def _odd_blocks(context: Context) -> Iterator[Cause]:
         yield Cause(
             "the block size is not a multiple of 32",
             "use blocks of 128 or 256 threads",
-            Claim(work=rows, work_ns=context.duration_ns[rows] * lost[variant]),
             kernel_edit(context, rows, np.full(len(rows), 1 - lost[variant])),
             _places(context, variant, rows),
             {"threads": f"{block[variant]:.0f}"},
@@ -150,7 +145,6 @@ def _spills(context: Context) -> Iterator[Cause]:
         yield Cause(
             "a kernel uses local memory: registers spill, or arrays are indexed at run time",
             "set launch bounds, keep fewer values live, use smaller tiles, or constant indices",
-            Claim(work=rows, work_ns=np.zeros(len(rows))),
             where=_places(context, variant, rows),
             evidence={
                 "local memory": f"{int(local[variant])} B per thread",

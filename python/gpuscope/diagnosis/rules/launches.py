@@ -11,12 +11,20 @@ from dataclasses import replace
 import numpy as np
 
 from gpuscope._core import CallKind, Flag
-from gpuscope.diagnosis.claims import HOST, WAITING, Claim, kernel_edit
 from gpuscope.diagnosis.context import Context
-from gpuscope.diagnosis.idle import IdleCause
+from gpuscope.diagnosis.idle import WAITING, IdleCause
 from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import Edit
-from gpuscope.diagnosis.rules.rule import LEAST, SHORTEST_KERNEL_NS, Cause, Rule, places
+from gpuscope.diagnosis.rules.rule import (
+    LEAST,
+    SHORTEST_KERNEL_NS,
+    SPECIAL,
+    UNSPECIFIC,
+    Cause,
+    Rule,
+    kernel_edit,
+    places,
+)
 from gpuscope.diagnosis.steps import Array, distinct, is_one_of
 from gpuscope.units import format_digits, format_seconds
 
@@ -36,14 +44,14 @@ _WAITING = (CallKind.SYNC, CallKind.FREE)
 _BREAKS = 0.1  # of the launches
 
 
-def _of_launches(context: Context) -> Array:
+def of_launches(context: Context) -> Array:
     """Idle pieces that end with a launch and are no longer than launching takes."""
     launches = np.append(context.launches, False)[context.pieces.launch]
     found: Array = np.flatnonzero(launches & ~context.long_pieces)
     return found
 
 
-def _launched_at_once(context: Context, pieces: Array, calls: Array) -> Array:
+def launched_at_once(context: Context, pieces: Array, calls: Array) -> Array:
     """Host time that one launch of a graph saves, as `Edit.host_spans`.
 
     It is the time before the launches that end these idle pieces, and before `calls` even if the GPU had work then: a
@@ -84,7 +92,7 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
     work_ns = kernel_ns * len(context.trace.kernels) / max(int(context.launches.sum()), 1)
     if work_ns >= _KERNELS_OF_AN_INTERVAL * interval_ns:
         return
-    rows = _of_launches(context)
+    rows = of_launches(context)
     # The cost of a wait is not launch time: without the wait the host would be ahead.
     spent = context.pieces.sum_of(LAUNCHING, rows)
     weights = np.maximum(spent - _waited(context, rows), 0)
@@ -109,19 +117,17 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
             advice += f"; first remove the {format_digits(waits)} waits a step{line}: a graph cannot contain waits"
     # Gaps between queued kernels only count if a graph helps.
     is_bound = weights.sum() >= LEAST * context.wall_ns
-    if not is_bound and (tiny := _tiny_kernels(context, rows, advice)) is not None:
+    if not is_bound and (tiny := _tiny_kernels(context, advice)) is not None:
         yield tiny
         return
-    claim = Claim(rows, (*LAUNCHING, IdleCause.BACK_TO_BACK), weights)
-    edit = Edit(host_spans=_launched_at_once(context, rows, np.flatnonzero(launches)))
+    edit = Edit(host_spans=launched_at_once(context, rows, np.flatnonzero(launches)))
     if is_bound:
         short, between = _as_nodes(context, context.kernels, _KERNELS_OF_AN_INTERVAL * interval_ns)
-        claim = replace(claim, most_ns=weights + _between(context, rows, short, between))
         edit = replace(_sooner(context, short, between), host_spans=edit.host_spans)
-    yield Cause(title, advice, claim, edit, where, evidence)
+    yield Cause(title, advice, edit, where, evidence)
 
 
-def _tiny_kernels(context: Context, rows: Array, advice: str) -> Cause | None:
+def _tiny_kernels(context: Context, advice: str) -> Cause | None:
     """What a graph saves if the host is ahead: kernels at most twice as long as the gaps between them.
 
     Longer kernels are common in any program, and a graph saves less.
@@ -139,9 +145,8 @@ def _tiny_kernels(context: Context, rows: Array, advice: str) -> Cause | None:
         "kernels take": f"{_time(float(np.median(context.duration_ns[tiny])))} (p50)",
     }
     title = "launch-bound: kernels are about as short as the gaps between them"
-    claim = Claim(rows, (IdleCause.BACK_TO_BACK,), _between(context, rows, tiny, between))
     where = places(*context.places_of(context.work_launch[tiny], np.ones(len(tiny)))[:2])
-    return Cause(title, advice, claim, _sooner(context, tiny, between), where, evidence)
+    return Cause(title, advice, _sooner(context, tiny, between), where, evidence)
 
 
 def _between(context: Context, rows: Array, kernels: Array, between: float) -> Array:
@@ -193,10 +198,6 @@ def _chains(context: Context) -> Iterator[Cause]:
         return
     work = rows[chosen]
     saved = context.duration_ns[work] * (1 - 1 / length[chosen])
-    first = np.append(True, ~goes_on)[chosen]
-    # Gaps between nodes of a graph come from tracing them one by one.
-    alone = context.column("kernels", "flags", work) & int(Flag.IN_GRAPH) == 0
-    between = np.flatnonzero(np.isin(context.pieces.next, work[~first & alone]))
     where = places(*context.places_of(context.work_launch[work], saved)[:2])
     count = format_digits(chosen.sum() / len(context.steps))
     evidence = {
@@ -206,7 +207,6 @@ def _chains(context: Context) -> Iterator[Cause]:
     yield Cause(
         "chains of small elementwise kernels",
         "fuse them: torch.compile, jax.jit, cupy.fuse, or one operator for all",
-        Claim(between, (IdleCause.BACK_TO_BACK,), None, work, saved),
         kernel_edit(context, work, 1 / length[chosen]),
         where,
         evidence,
@@ -232,11 +232,10 @@ def _optimizer(context: Context) -> Iterator[Cause]:
     # One kernel for many tensors does the same work, and has the fixed cost of a kernel once.
     duration = context.duration_ns[work].astype(np.float64)
     saved = np.minimum(duration, SHORTEST_KERNEL_NS)
-    at_once = _launched_at_once(context, before[context.pieces.launch[before] >= 0], np.unique(calls[calls >= 0]))
+    at_once = launched_at_once(context, before[context.pieces.launch[before] >= 0], np.unique(calls[calls >= 0]))
     yield Cause(
         "the optimizer updates one tensor at a time",
         "set foreach=True or fused=True in the optimizer",
-        Claim(before, (*HOST, IdleCause.BACK_TO_BACK), None, work, saved),
         replace(kernel_edit(context, work, 1 - saved / np.maximum(duration, 1)), host_spans=at_once),
         where,
         {"": f"{format_digits(count)} kernels a step in Optimizer.step"},
@@ -254,14 +253,13 @@ def _graph_breaks(context: Context) -> Iterator[Cause]:
     eager = eager[graphs[steps[eager]] > 0]
     if len(eager) == 0 or len(eager) < _BREAKS * (len(eager) + graphs.sum()):
         return
-    rows = _of_launches(context)
+    rows = of_launches(context)
     rows = rows[np.isin(context.pieces.launch[rows], eager)]
     where = places(*context.places_of(eager, np.ones(len(eager)))[:2])
     yield Cause(
         "kernels are launched one by one between graphs",
         "remove graph breaks (prints, .item(), data-dependent branches): TORCH_LOGS=graph_breaks lists them",
-        Claim(rows, LAUNCHING),
-        Edit(host_spans=_launched_at_once(context, rows, eager)),
+        Edit(host_spans=launched_at_once(context, rows, eager)),
         where,
         {"": f"{format_digits(len(eager) / count)} launches and {format_digits(graphs.sum() / count)} graphs a step"},
     )
@@ -274,13 +272,11 @@ def _gradients_filled(context: Context) -> Iterator[Cause]:
     work = work[context.work_inside(_ZERO_GRAD.search, work)]
     if len(work) == 0:
         return
-    before = np.flatnonzero(np.isin(context.pieces.next, work))
     calls = context.work_launch[work]
     where = places(*context.places_of(calls, np.ones(len(work)))[:1])
     yield Cause(
         "gradients are filled with zeros",
         "use zero_grad(set_to_none=True), PyTorch's default",
-        Claim(before, LAUNCHING, None, work, context.duration_ns[work]),
         Edit(removed_calls=distinct(calls[(calls >= 0) & context.in_replay(calls)], len(context.trace.api))),
         where,
         {"": f"{format_digits(len(work) / len(context.steps))} fills a step"},
@@ -292,9 +288,9 @@ def _time(time_ns: float) -> str:
 
 
 RULES = (
-    Rule("R19", "launch-bound", _launch_bound, LEAST),
+    Rule("R19", "launch-bound", _launch_bound, LEAST, weight=UNSPECIFIC),
     Rule("R20", "chains of elementwise kernels", _chains, LEAST),
-    Rule("R21", "an optimizer that updates one tensor at a time", _optimizer, 0.02, is_special=True),
-    Rule("R22", "graph breaks", _graph_breaks, LEAST, is_special=True),
-    Rule("R40", "gradients filled with zeros", _gradients_filled, 0.01, is_special=True),
+    Rule("R21", "an optimizer that updates one tensor at a time", _optimizer, 0.02, weight=SPECIAL),
+    Rule("R22", "graph breaks", _graph_breaks, LEAST, weight=SPECIAL),
+    Rule("R40", "gradients filled with zeros", _gradients_filled, 0.01, weight=SPECIAL),
 )

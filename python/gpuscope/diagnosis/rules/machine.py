@@ -9,13 +9,12 @@ import numpy as np
 
 from gpuscope.analysis.completeness import is_of_another_tool
 from gpuscope.diagnosis.breakdown import IDLE
-from gpuscope.diagnosis.claims import Claim, host_edit
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import Edit
-from gpuscope.diagnosis.rules.launches import LAUNCHING
-from gpuscope.diagnosis.rules.rule import LEAST, Cause, Rule, count_of, places
+from gpuscope.diagnosis.rules.launches import launched_at_once, of_launches
+from gpuscope.diagnosis.rules.rule import LEAST, SPECIAL, Cause, Rule, count_of, host_edit, places
 from gpuscope.trace import number_of
 from gpuscope.units import format_bytes, format_seconds, format_share
 
@@ -50,13 +49,12 @@ def _small_batch(context: Context) -> Iterator[Cause]:
     duration = context.duration_ns[context.kernels]
     if float((fill * duration).sum()) > _HALF * context.wall_ns:
         return
-    pieces = np.flatnonzero(~context.long_pieces)
+    launches = np.flatnonzero(context.launches & (context.call_step >= 0))
     yield Cause(
         "the batch is too small for the GPU",
         "use a larger batch: gpuscope.find_max_batch_size(model, shape) finds the largest",
-        Claim(pieces, LAUNCHING, None, context.kernels, duration * (1 - fill)),
         Edit(
-            host_spans=host_edit(context, pieces).host_spans,
+            host_spans=launched_at_once(context, of_launches(context), launches),
             kernels=context.device.work.rows[context.kernels],
             kernel_factors=fill,
         ),
@@ -79,7 +77,6 @@ def _full_memory(context: Context) -> Iterator[Cause]:
     yield Cause(
         "the GPU's memory is nearly full",
         "use activation checkpointing, a smaller batch, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        Claim(),
         evidence=evidence,
         share=0.0,
     )
@@ -103,7 +100,6 @@ def _communication(context: Context) -> Iterator[Cause]:
     yield Cause(
         "communication does not overlap with compute",
         "overlap it with the backward pass (DDP's buckets, FSDP's prefetch), send less, or check the topology",
-        Claim(work=work, work_ns=exposed),
         Edit(
             kernels=context.device.work.rows[work],
             kernel_factors=1 - exposed / np.maximum(duration, 1),
@@ -132,7 +128,6 @@ def _unused_gpus(context: Context) -> Iterator[Cause]:
     yield Cause(
         "a GPU has little or nothing to do",
         "start one process per GPU (torchrun --nproc-per-node), or leave it to others; check what it waits for",
-        Claim(),
         evidence=evidence,
         share=(len(unused) + sum(1 - busy[number] / most for number in lazy)) / len(known | set(busy)),
     )
@@ -150,12 +145,10 @@ def _uneven(context: Context) -> Iterator[Cause]:
     growth = [float(part.per_step_ns[chosen].mean() - np.median(part.per_step_ns)) for part in parts]
     part = parts[int(np.argmax(growth))]
     extra = float((durations[chosen] - usual).sum())
-    claim, edit, pieces = Claim(), Edit(), context.pieces
+    edit, pieces = None, context.pieces
     cause = next((each for each in IdleCause if each.label == part.name), None)
     if part.kind == IDLE and cause is not None:
         rows = np.flatnonzero(chosen[pieces.step] & (pieces.cause_ns[cause] > 0))
-        there = pieces.cause_ns[cause, rows].astype(np.float64)
-        claim = Claim(rows, (cause,), there * min(1.0, extra / max(float(there.sum()), 1.0)))
         edit = host_edit(context, rows, (cause,))
     first = np.flatnonzero(chosen)[:_MOST_SLOW]
     numbers = first if context.steps.numbers is None else context.steps.numbers[first]
@@ -163,15 +156,14 @@ def _uneven(context: Context) -> Iterator[Cause]:
         f"uneven steps: the extra time is {part.name}",
         f"look at step{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers.tolist()))}, counted from 0; what else "
         "ran then?",
-        claim,
-        edit,
+        edit or Edit(),
         evidence={
             "p50": format_seconds(float(usual) / 1e9),
             "p95": format_seconds(float(slow) / 1e9),
             "slow steps": f"{int(chosen.sum())} of {len(durations)}",
             part.name: f"{format_seconds(max(growth) / 1e9)} more in slow steps",
         },
-        share=None if len(claim.pieces) else extra / max(context.wall_ns, 1),
+        share=None if edit is not None else extra / max(context.wall_ns, 1),
         is_rare=True,
     )
 
@@ -195,7 +187,6 @@ def _start_up(context: Context) -> Iterator[Cause]:
     yield Cause(
         f"the first {first} steps are warm-up, which blurs the other findings",
         "record later steps: profile(schedule=gpuscope.schedule(wait=..., warmup=..., active=...))",
-        Claim(),
         evidence=evidence,
         share=float((durations[:first] - usual).sum()) / max(context.wall_ns, 1),
         is_rare=True,
@@ -204,7 +195,7 @@ def _start_up(context: Context) -> Iterator[Cause]:
 
 RULES = (
     Rule("R28", "warm-up steps in the recording", _start_up, 0.01),
-    Rule("R41", "a batch that is too small", _small_batch, 0.05, _lacks_memory, is_special=True),
+    Rule("R41", "a batch that is too small", _small_batch, 0.05, _lacks_memory, weight=SPECIAL),
     Rule("R42", "memory that is nearly full", _full_memory, 0.0),
     Rule("R46", "communication that does not overlap", _communication, LEAST),
     Rule("R47", "GPUs without work", _unused_gpus, 0.05),

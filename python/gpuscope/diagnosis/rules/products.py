@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuscope.diagnosis.claims import Claim, kernel_edit
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.kernel_classes import KernelClass
-from gpuscope.diagnosis.rules.rule import LEAST, LEAST_OF_KERNELS, Cause, Rule, places
+from gpuscope.diagnosis.rules.rule import LEAST, LEAST_OF_KERNELS, Cause, Rule, kernel_edit, places
 from gpuscope.diagnosis.steps import Array
 from gpuscope.trace import NONE
 from gpuscope.units import format_digits, format_share
@@ -72,7 +71,7 @@ def _cause(
     factors = np.broadcast_to(np.asarray(factor, np.float64), len(work))
     edit = kernel_edit(context, work, factors)
     evidence = {"": _of_busy(context, work), **evidence}
-    return Cause(title, advice, Claim(work=work, work_ns=duration * (1 - factors)), edit, where, evidence)
+    return Cause(title, advice, edit, where, evidence)
 
 
 def _on_tensor_cores(context: Context, work: Array) -> Array:
@@ -124,7 +123,6 @@ def _misaligned(context: Context) -> Iterator[Cause]:
     yield Cause(
         "sizes of matrix products are misaligned for tensor cores",
         "pad them to multiples of 64 (vocabulary, heads, channels), or at least of 8 in 16 bits",
-        Claim(work=work, work_ns=np.zeros(len(work))),
         where=where,
         evidence={
             "": f"{format_share(float(duration.sum()) / max(_busy_ns(context), 1))} of kernel time",

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuscope.diagnosis.claims import late_claim
 from gpuscope.diagnosis.context import Context, Where, joined
 from gpuscope.diagnosis.host_waits import NOT_KNOWN, Spans, cpu_waits, lock_waits
 from gpuscope.diagnosis.idle import IdleCause
@@ -141,7 +140,6 @@ def _waiting(
     return Cause(
         title,
         advice,
-        late_claim(context, cause, pieces, spans),
         Edit(host_spans=spans),
         where,
         {f"{_thread(context)} waited": waited, **evidence},

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from enum import Enum
 from functools import partial
 
 import numpy as np
 
 from gpuscope._core import CallKind, CopyKind, MemoryKind
-from gpuscope.diagnosis.claims import HOST, WAITING, Claim
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.replay import Edit
-from gpuscope.diagnosis.rules.rule import Cause, Rule, places
+from gpuscope.diagnosis.rules.rule import GENERAL, SPECIAL, Cause, Rule, places
 from gpuscope.diagnosis.steps import Array, count_before, distinct
 from gpuscope.units import format_bytes, format_digits, format_seconds
 
@@ -86,40 +84,6 @@ def _draining(context: Context) -> tuple[Array, Array, Array]:
     return pieces, calls, _kinds(context, calls) if len(calls) else calls
 
 
-def _pieces_until_next(context: Context) -> Array:
-    """Number of pieces from each piece that begins with a wait to the next such piece; 0 for other pieces."""
-    heads, count = context.pieces.heads, len(context.pieces)
-    found = np.zeros(count, np.int64)
-    found[heads] = np.diff(heads, append=count)
-    return found
-
-
-def claim_of(context: Context, heads: Array, beside_ns: Array | None = None) -> Claim:
-    """The idle time between these waits and the next wait that the host would hide if it did not wait.
-
-    `heads` are the idle pieces that begin with the waits, in order. Without a wait the host is ahead by its length, and
-    by `beside_ns`, the other time of the call.
-    """
-    pieces = context.pieces
-    if len(heads) == 0:
-        return Claim()
-    count = context.once(_pieces_until_next)[heads]
-    first = np.cumsum(count) - count  # in the rows of all heads
-    rows = np.repeat(heads - first, count)
-    rows += np.arange(len(rows))
-    there = pieces.sum_of(HOST, rows)
-    ahead = (pieces.waited_ns[heads] + pieces.sum_of(WAITING, heads)).astype(np.float64)
-    if beside_ns is not None:
-        ahead += beside_ns
-    before = np.cumsum(there)
-    before -= there
-    most = np.repeat(ahead + before[first], count)
-    most -= before
-    np.clip(most, 0, there, out=most)
-    kept = most > 0
-    return Claim(rows[kept], HOST, most[kept])
-
-
 def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[Cause]:
     heads, calls = drained(context, kind)
     if len(heads) == 0:
@@ -138,26 +102,12 @@ def _at_lines(context: Context, kind: str, title: str, advice: str) -> Iterator[
         if kind != "SYNCHRONIZE" and len(copies := _copies_of(context, waits)):
             evidence["for"] = format_bytes(float(np.median(context.column("memcpy", "bytes", copies))))
         starts, ends = _calls_around(context, waits)
-        beside = np.maximum(ends - starts - api.duration_ns[waits], 0)
-        heading = count_before(waits, calls[group], equal=False)  # index in the waits, which are in order
-        more = np.isin(waits, idle) if len(idle) else np.zeros(len(waits), bool)
-        if more.any():
-            first = heading[np.argsort(api.start_ns[calls[group]], kind="stable")]
-            after = np.searchsorted(api.start_ns[waits[first]], api.start_ns[waits[more]]) - 1
-            np.add.at(beside, first[np.maximum(after, 0)], np.where(after >= 0, ends[more] - starts[more], 0))
         asked = context.in_replay(waits)
         if kind == "PINNED_COPY":  # the copy remains
-            claim, edit = claim_of(context, heads[group]), Edit(unwaited=waits[asked])
+            edit = Edit(unwaited=waits[asked])
         else:
-            claim, edit = (
-                claim_of(context, heads[group], beside[heading]),
-                _edit(context, waits[asked], starts[asked], ends[asked], kind),
-            )
-        if kind == "VALUE":  # without the read there is no copy
-            read = context.copy_of_call[_reading(context, waits, starts)]
-            work = read[(read >= 0) & (context.work_step[read] >= 0)]
-            claim = replace(claim, work=work, work_ns=context.exposed_ns(work))
-        yield Cause(title, advice, claim, edit, places(where), evidence)
+            edit = _edit(context, waits[asked], starts[asked], ends[asked], kind)
+        yield Cause(title, advice, edit, places(where), evidence)
 
 
 def _on_idle(context: Context, drains: Array) -> Array:
@@ -267,7 +217,7 @@ _synchronizes = partial(
 )
 
 RULES = (
-    Rule("R10", "waits for copies of pinned memory", _pinned, 0.01, is_special=True),
-    Rule("R15", "values read from the GPU", _values, 0.01),
-    Rule("R16", "explicit synchronization", _synchronizes, 0.01),
+    Rule("R10", "waits for copies of pinned memory", _pinned, 0.01, weight=SPECIAL),
+    Rule("R15", "values read from the GPU", _values, 0.01, weight=GENERAL),
+    Rule("R16", "explicit synchronization", _synchronizes, 0.01, weight=GENERAL),
 )
