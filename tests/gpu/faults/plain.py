@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import io
 import json
@@ -82,9 +83,15 @@ def numbers_sorted_by_numpy(ms: float) -> Step:
     return _again(ms, lambda: np.percentile(values, 95))
 
 
-def log_of_each_sample(ms: float) -> Step:
+@functools.cache  # an open file that is collected would warn
+def _log() -> logging.Logger:
     log = logging.Logger("training")
     log.addHandler(logging.FileHandler(os.devnull))
+    return log
+
+
+def log_of_each_sample(ms: float) -> Step:
+    log = _log()
 
     def tell() -> None:
         for n in range(MANY):
@@ -143,18 +150,25 @@ def bytes_compressed(ms: float) -> Step:
     return _again(ms, lambda: zlib.compress(data))
 
 
-def answer_from_a_socket(ms: float) -> Step:
+@functools.cache
+def _server() -> socket.socket:
+    """Answers a byte with another one, after as many tenths of a ms as the byte says."""
     here, there = socket.socketpair()
 
     def serve() -> None:
-        while there.recv(1):
-            time.sleep(ms / 1e3)
+        while asked := there.recv(1):
+            time.sleep(asked[0] / 1e4)
             there.send(b"y")
 
     threading.Thread(target=serve, daemon=True).start()
+    return here
+
+
+def answer_from_a_socket(ms: float) -> Step:
+    here = _server()
 
     def ask() -> bytes:
-        here.send(b"x")
+        here.send(bytes([min(round(10 * ms), 255)]))
         return here.recv(1)
 
     return _beside(ask)
