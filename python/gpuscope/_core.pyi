@@ -11,7 +11,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPM_FIGURES', 'GPU_FIGURES', 'GRAPH_NAME', 'GpuSampler', 'Graph', 'HOST_FIGURES', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NOT_GIVEN', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RARE_COUNTERS', 'RangeCounters', 'RegionGroups', 'RegionKind', 'Role', 'RowNumbers', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'THROTTLE_COUNTERS', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'TraceEvents', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'choose_counters', 'clock_state', 'copy_name', 'count_before', 'counter_chip', 'counter_chips', 'counter_endings', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'find_rows', 'gpu_states', 'group_regions', 'hide_region', 'host_state', 'is_capturing', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'largest_allocator', 'leave_out_numpy', 'link_bytes_per_s', 'list_counters', 'live_allocations', 'make_store', 'mark', 'memory_history', 'memory_pools', 'merge', 'monotonic_ns', 'nest_functions', 'nest_spans', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'realtime_ns', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'show_region', 'split_ranges', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'thread_cpu_ns', 'time_calls', 'unwatch_allocations', 'unwatch_numpy', 'unwatch_signals', 'watch_allocations', 'watch_numpy', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPM_FIGURES', 'GPU_FIGURES', 'GRAPH_NAME', 'GpuSampler', 'Graph', 'HOST_FIGURES', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NOT_GIVEN', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RARE_COUNTERS', 'RangeCounters', 'RegionGroups', 'RegionKind', 'Role', 'RowNumbers', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'THROTTLE_COUNTERS', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'TraceEvents', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'choose_counters', 'clock_state', 'copy_name', 'count_before', 'counter_chip', 'counter_chips', 'counter_endings', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'enter_module', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'find_rows', 'gpu_states', 'group_regions', 'hide_region', 'host_state', 'is_capturing', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'largest_allocator', 'leave_ended_modules', 'leave_module', 'leave_modules', 'leave_out_numpy', 'link_bytes_per_s', 'list_counters', 'live_allocations', 'make_store', 'mark', 'memory_history', 'memory_pools', 'merge', 'monotonic_ns', 'nest_functions', 'nest_spans', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'open_modules', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'realtime_ns', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'show_region', 'split_ranges', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'thread_cpu_ns', 'time_calls', 'unwatch_allocations', 'unwatch_numpy', 'unwatch_signals', 'watch_allocations', 'watch_numpy', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Work(enum.IntEnum):
     """
@@ -944,9 +944,9 @@ class PythonFunctions:
         For gc.callbacks.
         """
     @staticmethod
-    def start(prefixes: collections.abc.Sequence[str], module_call: typing.Any, is_wanted: typing.Any = None, calls: bool = True) -> bool:
+    def start(prefixes: collections.abc.Sequence[str], module_call: typing.Any, is_wanted: typing.Any = None, calls: bool = True, module_failed: collections.abc.Callable | None = None) -> bool:
         """
-        Has calls logged, or without `calls` garbage collections only; False where other tools leave no place, or frames are not known. `prefixes`: what the names of files are given without; `module_call`: the code of torch.nn.Module.__call__, or None; `is_wanted`: called once with the name of each function, true for those whose calls are logged; None for all. A line that called another first may not be asked again.
+        Has calls logged, or without `calls` garbage collections only; False where other tools leave no place, or frames are not known. `prefixes`: what the names of files are given without; `module_call`: the code of torch.nn.Module.__call__, or None; `is_wanted`: called once with the name of each function, true for those whose calls are logged; None for all. A line that called another first may not be asked again. `module_failed`: has the calls of modules recorded as regions; called with one and an error.
         """
     @staticmethod
     def stop() -> bool:
@@ -1064,6 +1064,10 @@ def divide_time(window_starts: typing.Annotated[numpy.typing.ArrayLike, numpy.in
     """
     What fills each window, in ns, from lists of work, each of starts, ends and classes: an array with a row a class and a column a window, each moment of which counts for the lowest class that fills it, with a last row for what none does; and one with all moments that each class fills, without rows where it is not asked for.
     """
+def enter_module(module: typing.Any) -> None:
+    """
+    Opens the region of a call of a torch.nn.Module. From a hook of torch's.
+    """
 def environment() -> dict:
     """
     What this machine and process have for profiling; makes no CUDA context.
@@ -1128,6 +1132,18 @@ def largest_allocator(since: int, device: int) -> tuple[int, int]:
     """
     (stack, bytes) of the stack with most of what lives on a device and was allocated since that many reports.
     """
+def leave_ended_modules() -> None:
+    """
+    Closes those of this thread that are not around the hook that calls this.
+    """
+def leave_module(module: typing.Any) -> None:
+    """
+    Closes it, and those inside of it.
+    """
+def leave_modules() -> None:
+    """
+    Closes those of this thread.
+    """
 def leave_out_numpy(leave_out: bool) -> bool:
     """
     Whether what the calling thread takes from now on is left out; returns what was so before.
@@ -1191,6 +1207,10 @@ def observe_regions(before_enter: object, after_exit: object, in_sessions: bool,
 def offer_nvtx() -> None:
     """
     Makes this process the tool of every library that makes its first NVTX call from now on; forked children are not.
+    """
+def open_modules() -> int:
+    """
+    How many are open on all threads.
     """
 def own_file() -> str:
     """

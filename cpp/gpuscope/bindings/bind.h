@@ -35,6 +35,7 @@ void bind_session(pybind11::module_& module);
 void bind_counters(pybind11::module_& module);
 void bind_signals(pybind11::module_& module);
 void bind_torch(pybind11::module_& module);
+void bind_torch_modules(pybind11::module_& module);
 void bind_python_functions(pybind11::module_& module);
 void bind_python_samples(pybind11::module_& module);
 void bind_memory(pybind11::module_& module);
@@ -52,6 +53,11 @@ template <class T>
 pybind11::array_t<T> to_array(const std::vector<T>& values) {
   return pybind11::array_t<T>(static_cast<pybind11::ssize_t>(values.size()), values.data());
 }
+
+/// Opens a region of that kind on the calling thread. With the GIL; throws error_already_set.
+pybind11::object enter_region(PyObject* name, base::RegionKind kind);
+/// Closes it; what fails is told by sys.unraisablehook.
+void exit_region(PyObject* region) noexcept;
 
 /// Whether Python frames can be read in this version of Python.
 bool knows_stacks() noexcept;

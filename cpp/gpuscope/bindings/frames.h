@@ -133,6 +133,8 @@ inline int instruction_of(const InterpreterFrame* frame) noexcept {
 #endif
 }
 
+class ModuleCalls;
+
 /// The functions that a thread is in whose calls it was told of. A stack is known by its innermost place and a hash of
 /// the places of all callers, which stay where they are until it returns: that is made when first asked for, and is
 /// then at hand however deep the stack is. The thread's own.
@@ -142,6 +144,7 @@ class CalledFrames {
     const InterpreterFrame* frame;
     bool is_own;         // of this package
     bool in_built_in;    // it is in a function in C whose call was logged
+    bool is_module;      // the last of `modules` is of it
     int at = -1;         // where in the function a stack was asked for last, and which it was
     uint32_t stack = 0;  // Stacks id
     // The hash of the places of its callers, 0 until it is asked for; how to see that it still holds.
@@ -149,6 +152,10 @@ class CalledFrames {
     const InterpreterFrame* caller = nullptr;  // null for none
     int instruction = 0;                       // where the caller was
   };
+
+  /// Those of them that torch.nn.Module.__call__ is, where they are asked for and once there was one. The thread's, of
+  /// this recording.
+  ModuleCalls* modules = nullptr;
 
   /// Null when memory ran out or the thread is being torn down.
   static CalledFrames* current() noexcept { return current_ != nullptr ? current_ : make(); }
@@ -164,6 +171,7 @@ class CalledFrames {
   void renew() noexcept {
     told_ = latest_.load(std::memory_order_relaxed);
     depth_ = 0;
+    modules = nullptr;
   }
 
   /// Throws std::bad_alloc.
@@ -171,7 +179,7 @@ class CalledFrames {
     if (depth_ == called_.size()) [[unlikely]] {
       grow();
     }
-    called_[depth_++] = {frame, is_own, false};
+    called_[depth_++] = {frame, is_own, false, false};
   }
   /// The innermost one is left.
   void leave() noexcept { --depth_; }

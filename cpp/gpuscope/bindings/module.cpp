@@ -87,6 +87,7 @@ PYBIND11_MODULE(_core_of_main, module) {
   bind_counters(module);
   bind_signals(module);
   bind_torch(module);
+  bind_torch_modules(module);
   bind_python_functions(module);
   bind_python_samples(module);
   bind_memory(module);

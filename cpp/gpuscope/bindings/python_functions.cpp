@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/bindings/frames.h"
 #include "gpuscope/bindings/function_names.h"
+#include "gpuscope/bindings/torch_modules.h"
 
 namespace py = pybind11;
 
@@ -49,7 +51,8 @@ const PyMethodDef* method_of(PyObject* function) noexcept {
 
 constinit FunctionNames* names = nullptr;  // leaked: threads may call functions while the process is torn down
 bool is_on = false;
-bool hears_calls = false;  // and not garbage collections only
+bool hears_calls = false;           // and not garbage collections only
+PyObject* module_failed = nullptr;  // called with a module and an error; null where modules are not asked for
 
 /// What CPython takes to tell of an event, in ns, as measured. Where it has a hook it makes an object of each frame
 /// that is called, and not of one that is resumed, nor of a function that is written in C.
@@ -78,6 +81,33 @@ uint32_t log_module(EventLog& log, const InterpreterFrame* frame, uint32_t other
   const FunctionNames::Module known = names->of_module(module);
   log.add_argument(base::Argument::Module, 0, known.number + 1);
   return known.name;
+}
+
+/// The thread is in none of them any more.
+void clear(CalledFrames& functions) {
+  functions.clear();
+  if (functions.modules != nullptr) {
+    functions.modules->close();
+  }
+}
+
+/// Opens the region of the module whose call the innermost function is. False for none.
+bool enter_module(CalledFrames& functions, const InterpreterFrame* frame) {
+  const auto module = py::reinterpret_borrow<py::object>(first_argument(frame));
+  if (!module) {
+    return false;
+  }
+  try {
+    if (functions.modules == nullptr) {
+      functions.modules = &ModuleCalls::of_thread();
+      functions.modules->close();  // what an earlier recording left, whose end it did not see
+    }
+    functions.modules->enter_next(module);
+    return true;
+  } catch (py::error_already_set& error) {
+    py::reinterpret_borrow<py::object>(module_failed)(module, error.value());
+    return false;
+  }
 }
 
 /// What the thread was in when the recording began, but for a function that is called just now.
@@ -155,13 +185,17 @@ bool enter_function(const InterpreterFrame* frame) noexcept {
     } else {
       functions->enter(frame, name == kOwn);
     }
-    if (name == FunctionNames::kModuleCall) {
+    const bool is_module = name == FunctionNames::kModuleCall;
+    if (is_module) {
       name = log_module(*log, frame, names->module_call());
     }
     if (name != kOwn) {
       const uint32_t detail = detail_of(frame);
       timer.stop();
       log->append(base::ticks(), name, Op::FunctionEnter, detail);
+    }
+    if (is_module && module_failed != nullptr && enter_module(*functions, frame)) {
+      functions->find(frame)->is_module = true;
     }
   } catch (const std::exception&) {  // no memory: this call is missing
   }
@@ -178,9 +212,12 @@ bool leave_function(const InterpreterFrame* frame) noexcept {
     const CalledFrames::Called* called = functions->find(frame);
     const bool is_left_out = called != nullptr ? called->is_own : is_unlogged(frame);
     if (called != nullptr) {
+      if (called->is_module) {
+        functions->modules->leave_last();
+      }
       functions->leave();
     } else {
-      functions->clear();
+      clear(*functions);
     }
     if (!is_left_out) {
       const uint32_t detail = detail_of(frame);
@@ -487,7 +524,8 @@ void measure(const py::function& calls, const py::function& resumes, const py::f
   names->stop();
 }
 
-bool start(std::vector<std::string> prefixes, py::object module_call, py::object is_wanted, bool calls) {
+bool start(std::vector<std::string> prefixes, py::object module_call, py::object is_wanted, bool calls,
+           const std::optional<py::function>& failed) {
   if (is_on) {
     return false;
   }
@@ -495,6 +533,7 @@ bool start(std::vector<std::string> prefixes, py::object module_call, py::object
   names->start(std::move(prefixes), std::move(module_call), std::move(is_wanted));
   CalledFrames::forget_all();
   hears_calls = calls;
+  module_failed = failed ? Py_NewRef(failed->ptr()) : nullptr;
   is_on = !calls || switch_on();
   return is_on;
 }
@@ -506,6 +545,10 @@ bool stop() {
     if (hears_calls) {
       switch_off();
     }
+    if (CalledFrames* functions = CalledFrames::existing(); functions != nullptr && !functions->is_outdated()) {
+      clear(*functions);
+    }
+    Py_CLEAR(module_failed);
     CalledFrames::forget_all();
     names->stop();
   }
@@ -524,7 +567,10 @@ void on_garbage(const std::string& phase, const py::object& /*info*/) {
 #else
 
 void measure(const py::function&, const py::function&, const py::function&, int) {}
-bool start(const std::vector<std::string>&, const py::object&, const py::object&, bool) { return false; }
+bool start(const std::vector<std::string>&, const py::object&, const py::object&, bool,
+           const std::optional<py::function>&) {
+  return false;
+}
 bool stop() { return false; }
 void join_thread(const py::object&, const std::string&, const py::object&) {}
 void on_garbage(const std::string&, const py::object&) {}
@@ -543,12 +589,12 @@ void bind_python_functions(py::module_& module) {
           "many, of calls of functions that do nothing, of a generator, and of a function that is written in C.")
       .def_static(
           "start", &start, py::arg("prefixes"), py::arg("module_call"), py::arg("is_wanted") = py::none(),
-          py::arg("calls") = true,
+          py::arg("calls") = true, py::arg("module_failed") = py::none(),
           "Has calls logged, or without `calls` garbage collections only; False where other tools leave no place, or "
           "frames are not known. `prefixes`: what the names of files are given without; `module_call`: the code of "
           "torch.nn.Module.__call__, or None; `is_wanted`: called once with the name of each function, true for "
           "those whose calls are logged; None for all. A line that called another first may not be asked "
-          "again.")
+          "again. `module_failed`: has the calls of modules recorded as regions; called with one and an error.")
       .def_static("stop", &stop, "Ends that; whether calls of this thread were logged up to now.")
       .def_static("join_thread", &join_thread, py::arg("frame"), py::arg("event"), py::arg("argument"),
                   "For threading.setprofile.")

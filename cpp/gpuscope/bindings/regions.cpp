@@ -550,6 +550,27 @@ PyTypeObject record_function_type = make_type();
 
 }  // namespace
 
+pybind11::object enter_region(PyObject* name, base::RegionKind kind) {
+  auto region = pybind11::reinterpret_steal<pybind11::object>(make(name));
+  if (region) {
+    reinterpret_cast<RecordFunction*>(region.ptr())->detail = EnterDetail::make(kind);
+  }
+  PyObject* const entered = region ? enter(region.ptr(), nullptr) : nullptr;
+  if (entered == nullptr) {
+    throw pybind11::error_already_set();
+  }
+  Py_DECREF(entered);
+  return region;
+}
+
+void exit_region(PyObject* region) noexcept {
+  PyObject* const left = exit(region, nullptr, 0);
+  if (left == nullptr) {
+    PyErr_WriteUnraisable(region);
+  }
+  Py_XDECREF(left);
+}
+
 void bind_regions(pybind11::module_& module) {
   base::region_source.store(current_region, std::memory_order_release);
   if (!prepare_tasks() || PyType_Ready(&record_function_type) < 0) {

@@ -15,6 +15,7 @@ from typing import Any
 
 from gpuscope._core import PythonFunctions
 from gpuscope.frameworks.observers import Note, Options
+from gpuscope.frameworks.torch_modules import TorchModules, are_called
 
 FILES = re.compile(
     r"^<(built-in )?(method|function) '?(open|print|write|writelines|read|readinto|readline|readlines|flush|fsync|recv"
@@ -45,6 +46,7 @@ class _PythonFunctions:
         self._sees_gpu = options.sees_gpu
         self._started = False
         self._thread = 0
+        self._modules = TorchModules(note) if options.with_modules and are_called(options) else None
 
     def start(self) -> Callable[[], None] | None:
         """A window is about to open. The frames that run are known to the core if calls are logged from then on."""
@@ -55,8 +57,12 @@ class _PythonFunctions:
             return None
         if not _is_taken():
             PythonFunctions.measure(_call_nothing, _resume_nothing, _call_built_in, _MEASURED_EVENTS)
-        calls = (_prefixes(), _module_call()) if self._every else (_prefixes(), None, _is_wait)
-        return lambda: self._log(*calls)
+        code = _module_call() if self._every else None
+        if self._modules is not None and (code is None or _is_taken()):
+            self._modules.start()  # by hooks, as soon as torch is there
+        failed = self._modules.failed if self._modules is not None and code is not None else None
+        wanted = None if self._every else _is_wait
+        return lambda: self._log(_prefixes(), code, wanted, True, failed)
 
     def _log(self, *calls: Any) -> None:
         self._started = True
@@ -68,9 +74,13 @@ class _PythonFunctions:
         if _is_taken() or not PythonFunctions.start(*calls):
             self._note(_TAKEN.format(_WHO))
             self._end()
+            if self._modules is not None and not self._modules.is_open:
+                self._modules.start()
 
     def stop(self) -> None:
         """It ends."""
+        if self._modules is not None:
+            self._modules.stop()
         if self._started and not self._end() and threading.get_ident() == self._thread:
             self._note(_LOST)
 
