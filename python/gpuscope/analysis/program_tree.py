@@ -220,6 +220,17 @@ class ProgramTree:
         about = wrapped(f"{count:,} samples{every}; shares are of the {recorded} that were recorded", width, 2)
         return "".join(f"{line}\n" for line in about) + aligned(rows, width)
 
+    def hottest_line(self) -> str:
+        """The line of the program with the most time of its own, as "load (data.py:18)"; empty without one."""
+        node = self._hottest_path()[-1]
+        function = node.enclosing("function")
+        if function is self._root:
+            return ""
+        own = function.own_lines
+        line = max(own, key=own.__getitem__, default=function.line) if node is function else node.line
+        name, where = self._stacks.function(function.row), os.path.basename(self._stacks.file(function.row))
+        return f"{where}:{line}" if name == "<module>" else f"{name} ({where}:{line})"
+
     # -- the sums ------------------------------------------------------------------------------------------------------
 
     def _add(self, row: int, thread: int, time_ns: int, cpu_ns: int) -> None:
@@ -302,11 +313,16 @@ class ProgramTree:
 
     # -- the rows ------------------------------------------------------------------------------------------------------
 
+    def _hottest_path(self) -> list[_Node]:
+        """The root, and what leads from it to the hottest line."""
+        path = [self._root]
+        while path[-1].ordered and path[-1].ordered[0].hot_ns:
+            path.append(path[-1].ordered[0])
+        return path
+
     def _choose(self, most_rows: int) -> set[_Node]:
         """The root, the way to the hottest line, and what has most time: each node with those around it."""
-        path, node = {self._root}, self._root
-        while node.ordered and node.ordered[0].hot_ns:
-            path.add(node := node.ordered[0])
+        path = set(self._hottest_path())
         chosen: set[_Node] = set()
         numbers = itertools.count()
         waiting = [(False, 0, next(numbers), self._root)]

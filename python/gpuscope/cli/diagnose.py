@@ -12,9 +12,18 @@ from typing import TYPE_CHECKING, get_args
 
 from gpuscope.arguments import Graphs
 from gpuscope.cli import console, options
+from gpuscope.cli.children import add_children, choose_folder
 from gpuscope.cli.console import Console
 from gpuscope.cli.ends import Ending
-from gpuscope.cli.export import Outputs, choose_recording, exit_code, in_folder, is_recording, is_run, open_recording
+from gpuscope.cli.export import (
+    Outputs,
+    choose_recording,
+    exit_code,
+    in_folder,
+    is_recording,
+    open_recording,
+    recordings_of,
+)
 from gpuscope.cli.options import add_counters, add_device_samples, check_apart
 from gpuscope.cli.program import Program
 from gpuscope.cli.run import Delivery
@@ -74,6 +83,7 @@ class Diagnose:
         )
         parser.add_argument("-o", "--output", metavar="FILE", action="append", help="keep the recording in this file")
         parser.add_argument("--salvage", action="store_true", help="of a damaged recording too, read what is whole")
+        add_children(parser)
         what = parser.add_argument_group("what is recorded")
         what.add_argument("--schedule", metavar="SPEC", help="steps to record, as wait=1,warmup=1,active=10")
         what.add_argument(
@@ -91,18 +101,20 @@ class Diagnose:
             options.recording = None
             choose_recording(options, "a script or a recording is missing")
             words = [options.recording]
-        is_file = options.kind is None and words[0] != "-" and (is_recording(words[0]) or is_run(words[0]))
+        is_file = options.kind is None and words[0] != "-" and (is_recording(words[0]) or bool(recordings_of(words[0])))
         if is_file:  # what follows are no arguments of a script
             self._parser.parse_args(words[1:], options)
+        program = None if is_file else Program.given(options.kind, words)
+        if program is not None:
+            program.check()
+            choose_folder(options, program.name)
         outcome = Outcome(options.json, _checked(options.fail_on))
         named = options.output or []
         given = [in_folder(each) for each in named]
         outputs = Outputs(given, replaces=given == named)
         check_apart([*outputs.paths, *outcome.paths], words[:1] if options.kind is None else [])
-        if is_file:
+        if program is None:
             return _read(options, words[0], outcome)
-        program = Program.given(options.kind, words)
-        program.check()
         if options.salvage:
             raise InvalidArgument("--salvage is for recordings; a script is run")
         for name, value in _RECORDED.items():
@@ -172,7 +184,7 @@ def _read(options: argparse.Namespace, path: str, outcome: Outcome) -> int:
     if options.program or options.kind is not None:
         follows = options.program[0] if options.program else "-m or -c"
         raise InvalidArgument(f"a recording takes no arguments, and {follows!r} follows {path!r}")
-    for option in ("output", "schedule", "profile_memory", "max_memory", "counters"):
+    for option in ("output", "children", "schedule", "profile_memory", "max_memory", "counters"):
         if getattr(options, option):
             name = "-o" if option == "output" else f"--{option.replace('_', '-')}"
             raise InvalidArgument(f"{name} is for what is recorded; {path!r} is a recording already")

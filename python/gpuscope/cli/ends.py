@@ -96,13 +96,16 @@ def ended_by_signals() -> Iterator[None]:
 class Ends:
     """While open, the program does not end without `finish`: of this process, and not of what it forks.
 
+    A forked child calls `in_fork` and does not end without the `Finish` that it returns. With None, nothing is done.
+
     Signals that end it by default do so afterwards; handlers of the program's own take the place of ours, and
     ``signal.getsignal`` knows none of this. What `finish` raises for a Ctrl-C, or for a handler of the program's that
     raises SystemExit, ends it: what is given up is said.
     """
 
-    def __init__(self, finish: Finish) -> None:
+    def __init__(self, finish: Finish | None, in_fork: Callable[[], Finish | None] = lambda: None) -> None:
         self._finish = finish
+        self._in_fork = in_fork
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._thread: int | None = None  # that finishes
@@ -119,11 +122,9 @@ class Ends:
         self._replace("_exit", self._exiting, *_OS)
         for name in ("execv", "execve"):  # which the others of their name call
             self._replace(name, self._executing, *_OS)
-        try:
-            _core.watch_signals(self._on_signal, _GIVEN_UP)
-        except NotAvailable as error:
-            with self._out.forgiving():
-                self._out.complain(str(error), "bold yellow")
+        if self._finish is not None:
+            self._watch_signals()
+        os.register_at_fork(after_in_child=self._adopt)
         return self
 
     def __exit__(
@@ -136,9 +137,23 @@ class Ends:
             if getattr(sys.modules[module], name) is ours:
                 setattr(sys.modules[module], name, original)
 
+    def _watch_signals(self) -> None:
+        try:
+            _core.watch_signals(self._on_signal, _GIVEN_UP)
+        except NotAvailable as error:
+            with self._out.forgiving():
+                self._out.complain(str(error), "bold yellow")
+
+    def _adopt(self) -> None:
+        if self._begun or (finish := self._in_fork()) is None:
+            return
+        self._finish, self._process = finish, os.getpid()
+        self._lock, self._thread = threading.Lock(), None  # a thread of the parent may hold the other
+        self._watch_signals()
+
     def finish(self, ending: Ending) -> Ending:
         """Finishes, or waits until another thread has; returns how the program ended after all."""
-        if os.getpid() != self._process:
+        if self._finish is None or os.getpid() != self._process:
             return replace(ending, in_child=True)
         if self._thread == threading.get_ident():  # a signal's handler, of the program's own, ends it meanwhile
             self._say_given_up(ending.by)
@@ -167,6 +182,7 @@ class Ends:
                     os.close(number)
 
     def _say_given_up(self, by: str) -> None:
+        assert self._finish is not None
         with self._out.forgiving():
             self._out.complain(f"{self._finish.given_up()}: interrupted by {by}", "bold yellow")
 
@@ -205,7 +221,7 @@ class Ends:
             try:
                 original(path, *args, **named)
             except BaseException:
-                if may_end and os.getpid() == self._process:
+                if may_end and self._finish is not None and os.getpid() == self._process:
                     with own_imports():
                         self._finish.resume()
                     self._begun = False

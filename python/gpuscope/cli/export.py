@@ -206,16 +206,26 @@ def raise_last(errors: Sequence[Exception]) -> None:
         raise errors[-1]
 
 
-def in_folder(path: str) -> str:
-    """The path of a file; for a folder, which is made, that of this process's recording in it."""
-    if not (path.endswith(os.sep) or os.path.isdir(path)):
+def is_folder(path: str) -> bool:
+    """Whether it names a folder, which need not exist."""
+    return path.endswith(os.sep) or os.path.isdir(path)
+
+
+def in_folder(path: str, parents_rank: int | None = None) -> str:
+    """The path of a file; for a folder, which is made, that of this process's recording in it.
+
+    A helper of a rank, as a worker of a DataLoader, has its parent's rank in its environment and is not named by it.
+    """
+    if not is_folder(path):
         return path
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
         raise GpuscopeError(f"the folder {path!r} cannot be made: {error.strerror}") from None
     rank = distributed_rank()
-    return os.path.join(path, f"rank-{rank.rank:05d}.gscope" if rank else f"pid-{os.getpid()}.gscope")
+    if rank is None or rank.rank == parents_rank:
+        return os.path.join(path, f"pid-{os.getpid()}.gscope")
+    return os.path.join(path, f"rank-{rank.rank:05d}.gscope")
 
 
 def add_recording(parser: argparse.ArgumentParser) -> None:
@@ -291,13 +301,13 @@ def is_recording(path: str) -> bool:
     return os.path.isfile(path) and kind_of(Path(path)) != ""
 
 
-def is_run(path: str) -> bool:
-    """Whether it is a folder of recordings, and no program."""
+def recordings_of(path: str) -> list[Path]:
+    """The recordings of a run's folder; none of a file, or of a folder that is a program."""
     if not os.path.isdir(path) or os.path.lexists(os.path.join(path, "__main__.py")):
-        return False
+        return []
     from gpuscope.readers.files import recordings_in
 
-    return bool(recordings_in(Path(path)))
+    return recordings_in(Path(path))
 
 
 def check_recording(path: str) -> None:

@@ -12,7 +12,7 @@ import os
 import pkgutil
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -87,11 +87,11 @@ class Program:
             if os.path.isdir(self.target) and _main_of(self.target) is None:
                 raise InvalidArgument(f"the folder {self.target!r} has no __main__.py to run")
 
-    def run(self, finish: Finish) -> Ending:
+    def run(self, finish: Finish, in_fork: Callable[[], Finish | None] = lambda: None) -> Ending:
         """Runs it as the main program, waits for the threads it left behind, and then finishes.
 
-        The program may fork, and its child comes out of here too: it is finished in this process alone. Where the
-        program ends by a signal, os._exit or os.exec*, it is finished before that, and this does not return.
+        The program may fork, and its child comes out of here too: it finishes what `in_fork` returned to it.
+        Where the program ends by a signal, os._exit or os.exec*, it is finished before that, and this does not return.
 
         An exception that nobody caught is printed as the interpreter prints it, without the frames of gpuscope.
         ``__main__`` remains the program's: functions registered with atexit, and pickle, still need it.
@@ -99,7 +99,7 @@ class Program:
         Raises:
             InvalidArgument: there is no such module; nothing is finished.
         """
-        with Ends(finish) as ends:
+        with Ends(finish, in_fork) as ends:
             try:
                 ending = self._execute()
             except KeyboardInterrupt:  # a second one, while the first was reported

@@ -9,8 +9,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuscope.cli import console
+from gpuscope.cli.children import show_processes
 from gpuscope.cli.console import Console
-from gpuscope.cli.export import add_recording, choose_recording, exit_code, open_pages, open_recording
+from gpuscope.cli.export import (
+    add_recording,
+    choose_recording,
+    exit_code,
+    open_pages,
+    open_recording,
+    recordings_of,
+)
 from gpuscope.cli.options import PAGE_SUFFIXES, check_apart, positive, writable_paths
 from gpuscope.errors import NotAvailable
 from gpuscope.text import one_line, wrapped
@@ -296,6 +304,7 @@ class Report:
     )
     examples = """\
   gpuscope report                                        the newest recording of this folder
+  gpuscope report run/                                   a line for each process of gpuscope run --children -o run/
   gpuscope report train.gscope -o train.html             timeline, tables, tree, idle time, findings
   gpuscope report train.gscope --open                    the same, shown in the browser
   gpuscope report train.gscope --sort-by cpu_time_total --row-limit 50
@@ -317,6 +326,9 @@ class Report:
         check(options)
         choose_recording(options)
         page = options.output or (f"{_stem(options.recording)}.html" if options.open else None)
+        if page is None and len(found := recordings_of(options.recording)) > 1:
+            show_processes(found, console.output())
+            return 0
         paths = writable_paths([page], PAGE_SUFFIXES)
         check_apart(paths, [options.recording])
         recording = open_recording(options, console.errors())

@@ -488,6 +488,8 @@ class Windows:
         facts = {"trace.id": self.trace_id or "", **switched_off(), **self._collector.facts}
         if command := _program():
             facts["process.argv"] = command
+        if name := _process_name():
+            facts["process.name"] = name
         facts |= {**self._facts_of_rank(), **self._facts_of_steps()}
         self._annotations.write_to(store, **facts)
         latest = Recording(store)
@@ -549,7 +551,18 @@ def _program() -> str:
         before = sys.orig_argv[: len(sys.orig_argv) - len(arguments)]
         name = f"-c {before[-1]}" if before[-2:-1] == ["-c"] else ""
     command = " ".join([name, *arguments]) if name not in ("", "-") else ""
-    return command.encode("utf-8", "backslashreplace").decode()
+    return _in_utf8(command)
+
+
+def _in_utf8(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _process_name() -> str:
+    """What multiprocessing calls this process, as "ForkPoolWorker-1"; empty where it did not start it."""
+    processes = sys.modules.get("multiprocessing.process")
+    name = getattr(processes, "current_process", lambda: None)()
+    return "" if name is None or name.name == "MainProcess" else _in_utf8(str(name.name))
 
 
 def _differences(moments: Sequence[int]) -> str:

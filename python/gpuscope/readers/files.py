@@ -55,8 +55,8 @@ def read_foreign(path: str | os.PathLike[str], salvage: bool = False) -> _core.S
 
 
 def recordings_in(folder: Path) -> list[Path]:
-    """The ``.gscope`` files of a folder, by name."""
-    return sorted(path for path in folder.glob("*.gscope") if path.is_file())
+    """The ``.gscope`` files of a folder, by name; not those that are only begun, which are empty."""
+    return sorted(path for path in folder.glob("*.gscope") if path.is_file() and path.stat().st_size)
 
 
 def recording_of(path: Path) -> Path:

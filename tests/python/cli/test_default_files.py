@@ -77,7 +77,7 @@ def test_a_folder_gets_a_recording_named_by_its_process(
 
 
 @pytest.mark.parametrize(
-    "command", [("report",), ("diagnose",), ("export", "-o", "out.json")], ids=lambda words: words[0]
+    "command", [("report", "-o", "out.html"), ("diagnose",), ("export", "-o", "out.json")], ids=lambda words: words[0]
 )
 def test_commands_read_the_recording_of_a_runs_folder(gpuscope, recorded, tmp_path, command):
     (tmp_path / "run").mkdir()
