@@ -38,6 +38,7 @@ class Latency(DrawnFigures, Result):
         absent: why there is no GPU time; empty when there is.
         warmup: calls made before.
         warnings: what a reader should know, a sentence each.
+        mode: of a module, that it ran in evaluation mode without gradients; else empty.
     """
 
     wall: Distribution
@@ -45,6 +46,7 @@ class Latency(DrawnFigures, Result):
     absent: str
     warmup: int
     warnings: tuple[str, ...]
+    mode: str
 
     @property
     def samples(self) -> NDArray[np.float64]:
@@ -69,7 +71,7 @@ class Latency(DrawnFigures, Result):
         return function(*_with_arrays(args), **{name: _with_arrays(each) for name, each in kwargs.items()})
 
     def __str__(self) -> str:
-        lines = [f"Latency - {_line(self.wall)}"]
+        lines = [self.mode] * bool(self.mode) + [f"Latency - {_line(self.wall)}"]
         if self.gpu is not None:
             lines.append(f"GPU     - {_line(self.gpu)}")
         quantiles = [self.wall.interval(q) for q in (0.5, 0.9, 0.95, 0.99)]
@@ -129,10 +131,10 @@ def measure_latency(
         for _ in range(warmup):
             check_done("model", workloads.call(model, inputs))
         marks = marks_of_process(stream) if device is None else marks_of_device(device.type, device.index, stream)
-        return _measured(model, inputs, num_iterations, warmup, marks)
+        return _measured(model, inputs, num_iterations, warmup, marks, workloads.INFERENCE if is_module else "")
 
 
-def _measured(model: Any, inputs: Any, iterations: int, warmup: int, marks: StreamMarks | None) -> Latency:
+def _measured(model: Any, inputs: Any, iterations: int, warmup: int, marks: StreamMarks | None, mode: str) -> Latency:
     wall = np.empty(iterations)
     gpu = np.empty(iterations)
     done = 0
@@ -140,7 +142,7 @@ def _measured(model: Any, inputs: Any, iterations: int, warmup: int, marks: Stre
     def result(*cut_short: str) -> Latency:
         times, absent = wall[:done], "" if marks else "nothing of the model is on a GPU"
         on_gpu = Distribution(gpu[:done]) if marks else None
-        return Latency(Distribution(times), on_gpu, absent, warmup, (*cut_short, *_remarks(times)))
+        return Latency(Distribution(times), on_gpu, absent, warmup, (*cut_short, *_remarks(times)), mode)
 
     begin, end = (marks.mark(), marks.mark()) if marks else (None, None)
     with kept_on_error(lambda: result(f"ended by an error after {done} of {iterations} calls") if done else None):

@@ -33,6 +33,7 @@ _LIMITS = {
 
 IDLE = 0.1  # share of the time that a GPU may wait before something other than itself limits
 
+_TRAINING = "training: train mode, with gradients and optimizer steps"
 _END = object()
 
 
@@ -57,6 +58,7 @@ class Throughput(DrawnFigures, Result):
         limit: "loader"; "gpu", which had work queued at most times; or "step", held up by the host or without a GPU.
         warnings: what a reader should know, a sentence each.
         periods: seconds of each batch, from the end of the one before.
+        mode: of a module, whether it was trained, or ran in evaluation mode without gradients; else empty.
     """
 
     samples_per_second: float
@@ -73,6 +75,7 @@ class Throughput(DrawnFigures, Result):
     limit: str
     warnings: tuple[str, ...]
     periods: NDArray[np.float64]
+    mode: str
 
     @property
     def _values(self) -> NDArray[np.float64]:
@@ -92,10 +95,11 @@ class Throughput(DrawnFigures, Result):
         wait = f"{1000 * self.wait_seconds / self.batches:.2f} ms of it waiting for data"
         idle = "" if self.gpu_idle_share is None else f", GPU idle {self.gpu_idle_share:.0%}"
         remarks = "".join(f"; {text}" for text in self.warnings)
-        return f"{rate}, {a_batch}, {wait}{idle}: {_LIMITS[self.limit]} ({self.batches} batches{remarks})"
+        text = f"{rate}, {a_batch}, {wait}{idle}: {_LIMITS[self.limit]} ({self.batches} batches{remarks})"
+        return f"{self.mode}\n{text}" if self.mode else text
 
     def __repr__(self) -> str:
-        return f"<{self}>"
+        return f"<{' '.join(str(self).splitlines())}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; times in seconds."""
@@ -140,12 +144,13 @@ def measure_throughput(
         raise InvalidArgument("optimizer is missing; accepted with a criterion is the optimizer of a training step")
     refuse_capture("a measurement")
     mode: AbstractContextManager[None] = nullcontext()
-    target: Any = None
+    target, said = None, ""
     run = step
     if torch.is_module(step):
         target = torch.device_of(step) if device is None else torch.make_device(device)
         run = _training(step, criterion, optimizer, target) if optimizer is not None else _inference(step, target)
         mode = torch.in_mode(step, training=optimizer is not None)
+        said = _TRAINING if optimizer is not None else f"{workloads.INFERENCE}; pass criterion= and optimizer= to train"
     elif optimizer is None:
         device = None if device is None else devices.ordinal_or_host(device)
     else:
@@ -157,7 +162,7 @@ def measure_throughput(
         return None if device == devices.HOST else marks_of_process(device=device)
 
     with mode:
-        return _run(run, loader, num_batches, warmup, marks)
+        return _run(run, loader, num_batches, warmup, marks, said)
 
 
 def _warm_up(step: Callable[[Any], object], loader: Iterable[Any], batches: int, warnings: list[str]) -> Iterator[Any]:
@@ -184,6 +189,7 @@ def _run(
     num_batches: int,
     warmup: int,
     find_marks: Callable[[], StreamMarks | None],
+    mode: str,
 ) -> Throughput:
     """The loop over the batches."""
     warnings: list[str] = []
@@ -217,7 +223,7 @@ def _run(
             idle = sum(gaps) / seconds
         if done < num_batches:
             warnings.append(f"{cut_short or 'the loader ended'} after {done} of {num_batches} batches")
-        return _result(sizes[:done], sum(waits[:done]), np.array(found), seconds, idle, drained / done, warnings)
+        return _result(sizes[:done], sum(waits[:done]), np.array(found), seconds, idle, drained / done, warnings, mode)
 
     with kept_on_error(lambda: result("ended by an error") if periods else None):
         try:
@@ -255,6 +261,7 @@ def _result(
     idle: float | None,
     drained: float,
     warnings: list[str],
+    mode: str,
 ) -> Throughput:
     if None in sizes:
         warnings.append("the size of the batches cannot be told: each counts as one sample")
@@ -287,6 +294,7 @@ def _result(
         limit=limit,
         warnings=tuple(warnings),
         periods=periods,
+        mode=mode,
     )
 
 

@@ -14,6 +14,8 @@ from gpuscope.streams import Stream
 from gpuscope.text import brief
 
 TARGETS = ("target", "targets", "label", "labels", "y")
+INFERENCE = "inference: eval mode, no gradients"
+"""How a module runs that is not trained."""
 
 
 def check_batches(loader: object) -> None:

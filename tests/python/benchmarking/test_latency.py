@@ -140,6 +140,15 @@ def test_a_module_that_raises_is_put_back_too():
     assert torch.is_grad_enabled()
 
 
+@pytest.mark.parametrize("is_module", [True, False])
+def test_the_first_line_says_the_mode_of_a_module(is_module):
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(3, 1)
+    result = measure_latency(model if is_module else lambda x: model(x), torch.ones(4, 3), num_iterations=2, warmup=0)
+    assert result.mode == ("inference: eval mode, no gradients" if is_module else "")
+    assert str(result).startswith("inference: eval mode, no gradients\nLatency - " if is_module else "Latency - ")
+
+
 def test_the_input_goes_to_the_modules_device():
     torch = pytest.importorskip("torch")
     model = torch.nn.Linear(3, 1, device="meta")

@@ -258,6 +258,23 @@ def test_a_module_alone_runs_in_evaluation_mode_without_gradients_and_is_put_bac
     assert model.training
 
 
+@pytest.mark.parametrize(
+    ("is_trained", "mode"),
+    [
+        (False, "inference: eval mode, no gradients; pass criterion= and optimizer= to train"),
+        (True, "training: train mode, with gradients and optimizer steps"),
+    ],
+)
+def test_the_first_line_says_in_which_mode_a_module_ran(is_trained, mode):
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(3, 1)
+    training = {"criterion": torch.nn.MSELoss(), "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    loader = [(torch.ones(4, 3), torch.zeros(4, 1))] * 5
+    result = measure_throughput(model, loader, warmup=1, **(training if is_trained else {}))
+    assert str(result).splitlines()[0] == mode
+    assert result.to_dict()["mode"] == mode
+
+
 def test_batches_go_to_the_modules_device():
     torch = pytest.importorskip("torch")
     model = torch.nn.Linear(3, 1, device="meta")
