@@ -48,7 +48,7 @@ TABLES = {
     "samples": (lambda: recording().samples(), 0, ["function", "self_ns"]),
     "modules": (lambda: recording().modules(), None, []),
     "step_breakdown": (lambda: recording().step_breakdown(), None, ["device", "name", "exclusive", "share"]),
-    "diagnose": (lambda: recording().diagnose(), 0, []),
+    "diagnose": (lambda: recording().diagnose(), 1, ["id", "saving", "share"]),
     "audit": (lambda: recording().audit(), 1, ["verdict", "launches", "overhead_percent"]),
     "counters": (lambda: recording().counters(), 0, []),
     "measure_counters": (

@@ -166,6 +166,7 @@ class Children:
         self._order = order
         self._process = os.getpid()
         self._started = 0
+        self._interpreters: set[int] = set()  # processes that run Python from their start
         self._executing: set[int] = set()  # threads that start another program
         self._is_shown = False
 
@@ -226,7 +227,10 @@ class Children:
         if missing := [str(process) for process, entry in last.items() if "files" not in entry]:
             have = "process has" if len(missing) == 1 else "processes have"
             names = ", ".join(missing[:_MOST_LINES]) + ", ..." * (len(missing) > _MOST_LINES)
-            out.note(f"{len(missing)} {have} no recording yet: {names}")
+            out.note(f"{len(missing)} {have} no recording, as killed or still running: {names}")
+        if unseen := len(self._interpreters - set(last)):
+            were = "process was" if unseen == 1 else "processes were"
+            out.note(f"{unseen} Python {were} not recorded: another Python, -I, -E, -S or its own environment")
 
     def _count_fork(self) -> None:
         self._started += threading.get_ident() not in self._executing
@@ -246,7 +250,10 @@ class Children:
                 words = [os.fsdecode(word) for word in args[at]]
                 own_name = os.path.basename(sys.executable) or "python"
                 is_python = os.path.basename(words[0]).startswith(("python", own_name))
-                self._started += is_python and not any(_TRACKER in word for word in words)
+                if is_python and not any(_TRACKER in word for word in words):
+                    self._started += 1
+                    if not any(_FORK_SERVER in word for word in words):
+                        self._interpreters.add(process)
             return process
 
         return start_program

@@ -252,12 +252,12 @@ def _chosen(candidates: Sequence[_Candidate], prices: _Prices) -> tuple[list[_Ca
         elif waiting and first.weight < waiting[0].weight:
             at = next((i for i, each in enumerate(waiting) if each.weight <= first.weight), len(waiting))
             waiting.insert(at, first)
-        elif _is_sure(first) or first.alone.value < SMALL:  # of the latter, others before it hide what it saves
+        elif _is_sure(first):
             kept.append(first)
     rest: list[_Candidate] = []
     for each in postponed:
         _price(each, kept, prices)
-        (kept if each.more >= max(SMALL, each.rule.limit) else rest).append(each)
+        (kept if each.more >= SMALL and _is_sure(each) else rest).append(each)
     kept.sort(key=lambda each: -min(each.alone.value, each.more))
     for place, each in enumerate(kept):
         _price(each, kept[:place], prices)
@@ -274,9 +274,12 @@ def _is_sure(candidate: _Candidate) -> bool:
 
     Single steps that were held up make the interval of the mean wide, and not that of the median.
     """
-    saving = candidate.alone
-    least = saving.value if candidate.cause.is_rare else max(saving.low, saving.usual)
-    return least >= candidate.rule.limit
+    alone, limit = candidate.alone, candidate.rule.limit
+    if candidate.cause.is_rare:
+        return alone.value >= limit
+    if alone.value < SMALL <= candidate.more:  # what others before it hide
+        return candidate.together.low - candidate.before >= limit
+    return max(alone.low, alone.usual) >= limit
 
 
 def _finding(candidate: _Candidate) -> Finding:
@@ -349,7 +352,8 @@ def _times_of(host: HostTime) -> tuple[tuple[str, float], ...]:
     wall_ns = max(host.wall_ns, 1)
     found = [(each.name, each.listed_ns) for each in host.functions]
     packages = [f"{name} {format_seconds(time / 1e9)}" for name, time in host.imports if time >= _NOTHING * wall_ns]
-    found.append((f"imports ({', '.join(packages[:_MOST_PACKAGES])})", sum(time for _, time in host.imports)))
+    of_what = f" ({', '.join(packages[:_MOST_PACKAGES])})" if packages else ""
+    found.append((f"imports{of_what}", sum(time for _, time in host.imports)))
     found.append(("event loop with nothing to do", host.idle_ns))
     found.sort(key=lambda each: -each[1])
     found.append(("other", wall_ns - sum(time for _, time in found)))

@@ -75,7 +75,7 @@ class Saving:
         value: of the time of all steps.
         low: the lower end of its interval.
         high: the upper end.
-        usual: the lower end of the interval of the median of the steps; with too few for one, the median.
+        usual: the lower end of the interval of the median of the steps; with too few for one, the least of any.
     """
 
     value: float
@@ -161,7 +161,7 @@ class Replay:
         remains = float(with_ns.sum() / without_ns.sum())
         shares = np.sort(1 - with_ns / without_ns)
         if count < FEWEST_FOR_AN_INTERVAL:
-            return Saving(1 - remains, float(shares[0]), float(shares[-1]), float(np.median(shares)))
+            return Saving(1 - remains, float(shares[0]), float(shares[-1]), float(shares[0]))
         usual = float(np.interp(median_rank(count, CONFIDENCE) - 1, np.arange(count), shares))
         # Cochran, Sampling Techniques, 6.4: of a ratio of sums, by what the steps are off from it.
         off_ns = with_ns - remains * without_ns

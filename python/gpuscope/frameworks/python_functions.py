@@ -61,8 +61,8 @@ class _PythonFunctions:
         if self._modules is not None and (code is None or _is_taken()):
             self._modules.start()  # by hooks, as soon as torch is there
         failed = self._modules.failed if self._modules is not None and code is not None else None
-        wanted = None if self._every else _is_wait
-        return lambda: self._log(_prefixes(), code, wanted, True, failed)
+        calls = (_prefixes(), code, None if self._every else _is_wait, True, failed)
+        return lambda: self._log(*calls)
 
     def _log(self, *calls: Any) -> None:
         self._started = True

@@ -8,9 +8,11 @@ the names under which each module holds the next; a module that the one around i
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import warnings
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from gpuscope import _core
@@ -62,15 +64,20 @@ class TorchModules:
             hooks = importlib.import_module("torch.nn.modules.module")
             warnings.filterwarnings("ignore", message=_EXPECTED_WARNING)
             self._filter = warnings.filters[0]
-            self._before = hooks.register_module_forward_pre_hook(self._before_call(is_compiling))
+            before, after = self._before_call(is_compiling), self._after_call(is_compiling)
+            with contextlib.suppress(ImportError, AttributeError):  # or torch.compile compiles them where it is active
+                skip = importlib.import_module("torch._C._dynamo.eval_frame").skip_code
+                skip(before.__code__)
+                skip(after.__code__)
+            self._before = hooks.register_module_forward_pre_hook(before)
             if self._after is None:
-                self._after = hooks.register_module_forward_hook(self._after_call(is_compiling), always_call=True)
+                self._after = hooks.register_module_forward_hook(after, always_call=True)
         except Exception as error:
             self._note(f"with_modules: modules could not be recorded: {error!r}")
 
     # Hooks are functions of Python, which a compiler follows: to it they do nothing. They raise and return nothing.
 
-    def _before_call(self, is_compiling: Callable[[], bool]) -> Callable[..., None]:
+    def _before_call(self, is_compiling: Callable[[], bool]) -> FunctionType:
         def before(module: Any, *_: Any) -> None:
             if is_compiling() or not self.is_open:
                 return
@@ -79,9 +86,10 @@ class TorchModules:
             except Exception as error:
                 self.failed(module, error)
 
+        assert isinstance(before, FunctionType)
         return before
 
-    def _after_call(self, is_compiling: Callable[[], bool]) -> Callable[..., None]:
+    def _after_call(self, is_compiling: Callable[[], bool]) -> FunctionType:
         def after(module: Any, *_: Any) -> None:
             if is_compiling():
                 return
@@ -93,6 +101,7 @@ class TorchModules:
             except Exception as error:
                 self.failed(module, error)
 
+        assert isinstance(after, FunctionType)
         return after
 
     def failed(self, module: Any, error: Exception) -> None:

@@ -72,7 +72,7 @@ def recording_of(path: Path) -> Path:
         return found[0]
     if not found:
         raise InvalidArgument(f"the folder {brief(str(path))} has no .gscope file")
-    names = ", ".join(each.name for each in found[:_MOST_NAMES]) + ", ..." * (len(found) > _MOST_NAMES)
+    names = ", ".join(str(each) for each in found[:_MOST_NAMES]) + ", ..." * (len(found) > _MOST_NAMES)
     raise InvalidArgument(f"the folder {brief(str(path))} has {len(found)} recordings; give one of them: {names}")
 
 

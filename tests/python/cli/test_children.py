@@ -163,7 +163,7 @@ def test_a_killed_child_is_named_and_has_no_recording(recorded):
         """
     )
     assert not found
-    assert f"note: 1 process has no recording yet: {done.stdout}" in done.stderr
+    assert f"note: 1 process has no recording, as killed or still running: {done.stdout}" in done.stderr
 
 
 def test_a_child_that_outlives_the_parent_is_named_and_written_later(gpuscope, script, tmp_path):
@@ -178,7 +178,7 @@ print(process.pid)
 """
     done = gpuscope("run", "--children", "-o", "out/", script(source))
     process = int(done.stdout)
-    assert f"note: 1 process has no recording yet: {process}" in done.stderr
+    assert f"note: 1 process has no recording, as killed or still running: {process}" in done.stderr
     path = tmp_path / "out" / f"pid-{process}.gscope"
     assert not path.exists()
     (tmp_path / "go").touch()
@@ -200,7 +200,12 @@ print(process.pid)
 def test_a_child_that_cannot_be_recorded_runs_as_ever(recorded, source):
     done, found = recorded(source)
     assert (done.returncode, found) == (0, {})
-    assert "no recording yet" not in done.stderr
+    assert "has no recording" not in done.stderr
+
+
+def test_a_child_that_cannot_be_recorded_is_counted(recorded):
+    done, _ = recorded("subprocess.run([sys.executable, '-I', '-c', 'print(1)'], check=True)")
+    assert "note: 1 Python process was not recorded: another Python, -I, -E, -S or its own environment" in done.stderr
 
 
 def test_a_forked_child_that_becomes_another_program_ends_as_that(recorded):
@@ -213,7 +218,7 @@ def test_a_forked_child_that_becomes_another_program_ends_as_that(recorded):
         """
     )
     assert (done.stdout, done.returncode) == ("7\n", 0)
-    assert "no recording yet" not in done.stderr
+    assert "has no recording" not in done.stderr
 
 
 def test_the_report_says_why_a_recording_could_not_be_written(recorded):

@@ -85,7 +85,10 @@ def test_commands_read_the_recording_of_a_runs_folder(gpuscope, recorded, tmp_pa
     assert gpuscope(*command, "run").returncode == 0
     recorded("run/pid-2.gscope")
     done = gpuscope(*command, "run")
-    assert done.stderr == "gpuscope: the folder 'run' has 2 recordings; give one of them: pid-1.gscope, pid-2.gscope\n"
+    assert (
+        done.stderr
+        == "gpuscope: the folder 'run' has 2 recordings; give one of them: run/pid-1.gscope, run/pid-2.gscope\n"
+    )
 
 
 def test_a_folder_without_a_recording_is_refused(gpuscope, tmp_path):

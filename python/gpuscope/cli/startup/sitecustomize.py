@@ -1,29 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records a process from its start, if a recorded process started it: this folder is then the first of PYTHONPATH."""
+# ruff: noqa: I002 - older versions do not know that import
+"""Records a process from its start, if a recorded process started it: this folder is then the first of PYTHONPATH.
 
-from __future__ import annotations
+Interpreters of any version read it, and run on without a recording where gpuscope is not installed.
+"""
 
-import contextlib
 import importlib
 import os
 import sys
 
-
-def _run_next() -> None:
-    """Imports the sitecustomize that this one hides, if there is one."""
-    own = sys.modules.pop("sitecustomize")
-    sys.path[:] = [path for path in sys.path if path != os.path.dirname(__file__)]
-    try:
-        importlib.import_module("sitecustomize")
-    except ModuleNotFoundError as error:
-        if error.name != "sitecustomize":
-            raise
-    finally:
-        sys.modules.setdefault("sitecustomize", own)
-
-
+_own = sys.modules.pop("sitecustomize", None)
+sys.path[:] = [path for path in sys.path if path != os.path.dirname(os.path.abspath(__file__))]
 try:
-    _run_next()
+    importlib.import_module("sitecustomize")  # the one that this hides, if there is one
+except ImportError as _error:
+    if getattr(_error, "name", "sitecustomize") != "sitecustomize":
+        raise
 finally:
-    with contextlib.suppress(Exception):  # another interpreter may lack gpuscope, and the program runs without it
-        importlib.import_module("gpuscope.cli.children").begin()
+    sys.modules.setdefault("sitecustomize", _own)  # type: ignore[arg-type]
+    try:
+        from gpuscope.cli.children import begin
+
+        begin()
+    except Exception:  # another interpreter may lack gpuscope
+        pass

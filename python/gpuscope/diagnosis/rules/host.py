@@ -226,7 +226,10 @@ def _python(context: Context) -> Iterator[Cause]:
         inside = _functions(context, rows)
         spans = context.pieces.start_ns[rows], context.pieces.end_ns[rows]
         sampled = context.sampled_places(context.threads_of(rows), *spans)
-        evidence = {"": f"{format_digits(len(rows) / len(context.steps))} pauses a step, before {where}"}
+        evidence = {
+            "": f"{format_digits(len(rows) / len(context.steps))} pauses a step"
+            + (f", before {where}" if where else "")
+        }
         evidence |= {f"in {name}": _time(time / len(context.steps)) for _, name, time in inside[:2]}
         evidence |= {f"at {place}": _time(time / len(context.steps)) for place, time in sampled[:2]}
         yield Cause(

@@ -119,7 +119,7 @@ def _lock(context: Context) -> Iterator[Cause]:
         pieces,
         f"{_thread(context)} waits for the GIL or a lock, while another Python thread runs",
         "do that work in another process, or in calls that release the GIL; hold locks for shorter",
-        {words: str(where) for words, where in zip(("while there ran", "at"), found, strict=False) if where},
+        {words: str(where) for words, where in zip(("meanwhile ran", "at"), found, strict=False) if where},
         places(*found),
     )
 
