@@ -17,7 +17,7 @@ from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.findings import CRITICAL, FINDINGS, FINE, OWN_CODE, SMALL, UNKNOWN, Diagnosis, Finding, percent
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.idle_counters import idle_by_counters
-from gpuscope.diagnosis.own_code import MUCH, HostTime, host_time
+from gpuscope.diagnosis.own_code import FEWEST_SAMPLES, MUCH, HostTime, host_time
 from gpuscope.diagnosis.replay import Replay, Saving, make_replay
 from gpuscope.diagnosis.rules import RULES, Cause, Rule
 from gpuscope.diagnosis.rules.inputs import loaded_by_thread_ns
@@ -35,7 +35,6 @@ _FEWEST = 3
 _OWN_COST = 0.05
 _SPECIAL = 1.5  # own code comes before another cause unless it takes two thirds or less
 _MOST_FINDINGS = 8
-_FEWEST_SAMPLES = 20
 _MOST_PACKAGES = 3
 _MUCH_IDLE = 0.15
 # Of the time of the steps, waits of the host for others than the GPU, which are longer where nothing is recorded.
@@ -325,7 +324,7 @@ def _doubts(context: Context, host: HostTime | None) -> tuple[str, ...]:
         few = "one step" if count == 1 else f"{count} steps"
         found.append(f"{few} cannot show what is usual; record {START_UP + LEAST_LEFT + 1} or more")
     taken = int(trace.python_samples["count"].sum())
-    if context.device is None and "samples.interval_ns" in trace.info and taken < _FEWEST_SAMPLES:
+    if context.device is None and "samples.interval_ns" in trace.info and taken < FEWEST_SAMPLES:
         found.append(f"the run was too short: it has {count_of(taken, 'sample')} of Python")
     elif context.device is None and host is None:
         reason = trace.info.get("session.tier_reason", "")

@@ -25,6 +25,8 @@ from gpuscope.trace import NONE, Trace, number_of
 
 T = TypeVar("T")
 
+FEWEST_SAMPLES = 20
+"""With fewer, the start and the end of a program, which are not its own code, may be most of them."""
 MUCH = 0.2
 """A function of the program with this share of the time is a finding."""
 LISTED = 0.05
@@ -109,7 +111,7 @@ def host_time(context: Context) -> HostTime:
         return _region_time(context)
     spans = joined(context.host_steps.start_ns, context.host_steps.end_ns)
     wall_ns = int((spans[1] - spans[0]).sum())
-    for owns in OWNERS:
+    for owns in OWNERS if trace.python_samples["count"].sum() >= FEWEST_SAMPLES else OWNERS[:1]:
         stacks = ProgramStacks(trace, owns)
         own, imports, idle = _split(stacks, _times(context, stacks, spans))
         idle_ns = sum(idle.values())

@@ -173,6 +173,12 @@ def test_a_wait_for_a_thread_is_first_its_sleep_and_then_what_it_computes():
     }
 
 
+@pytest.mark.parametrize(("samples", "is_named"), [(5, False), (50, True)])
+def test_a_library_without_own_code_around_it_is_named_of_enough_samples_only(samples, is_named):
+    found = diagnose(sampled(("/usr/lib/python3.11/contextlib.py:enter:5", samples)))
+    assert bool(found.findings) == is_named
+
+
 def test_threads_that_compute_at_once_share_the_time_of_the_one_that_waits():
     wait = "/usr/lib/python3.11/threading.py:Thread.join:7"
     trace = sampled(
