@@ -29,6 +29,9 @@ NONE = _core.NONE
 AUTOGRAD_ENGINE = _core.AUTOGRAD_PREFIX
 """What torch calls the range around each backward operator, before the operator's name."""
 
+STARTED_BY = "started_by"
+"""In the metadata of a process that a recorded program started: the number of the program's process."""
+
 MemoryKind = _core.MemoryKind
 PoolOperation = _core.PoolOperation
 

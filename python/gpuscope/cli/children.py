@@ -27,6 +27,7 @@ from gpuscope.distributed import distributed_rank
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.paths import append_text
 from gpuscope.text import brief, shorten
+from gpuscope.trace import STARTED_BY
 from gpuscope.units import align_columns, format_seconds
 
 _VARIABLE = "GPUSCOPE_CHILDREN"
@@ -71,12 +72,14 @@ class Order:
     Attributes:
         folder: of the recordings.
         log: a file with two lines for each process: one when its recording begins, one with the files it wrote.
+        root: the process that the command runs.
         rank: of the process that gives the order.
         options: of the command.
     """
 
     folder: str
     log: str
+    root: int
     rank: int | None
     options: dict[str, Any]
 
@@ -112,6 +115,8 @@ class Child(Recorder):
     def __init__(self, outputs: Outputs, order: Order) -> None:
         super().__init__(outputs, argparse.Namespace(**order.options))
         self._order = order
+        if _own_rank() in (None, order.rank):
+            self.profiler.add_metadata(STARTED_BY, str(order.root))
 
     def finish(self, ending: Ending) -> None:
         """Ends the recording, and names its files in the log."""
@@ -179,7 +184,7 @@ class Children:
         kept = {name: value for name, value in vars(options).items() if name != "program"}
         log = f"{folder}.children-{os.getpid()}"
         append_text(Path(log), "")
-        return cls(Order(folder, log, None, kept))
+        return cls(Order(folder, log, os.getpid(), None, kept))
 
     def watch(self) -> None:
         """Begins to count, and gives the order."""
@@ -282,7 +287,9 @@ def _row(path: Path) -> tuple[int, str, str, str, str]:
         return 0, path.stem, "", f"cannot be read: {error}", console.display(path)
     info = trace.info
     recorded_ns = number_of(info, "session.stop_ns") - number_of(info, "session.start_ns")
-    program = shorten(os.path.basename(program_name(info)), _MOST_NAME, "...")
-    name = " ".join(filter(None, (info.get("process.name", program), info.get("process.id"))))
+    program = program_name(info)
+    program = os.path.basename(program) if program.endswith(".py") else program
+    called = shorten(info.get("process.name", program), _MOST_NAME, "...")
+    name = " ".join(filter(None, (called, info.get("process.id"))))
     hottest = ProgramTree(trace).hottest_line() if len(trace.python_samples) else ""
     return recorded_ns, name, format_seconds(recorded_ns / 1e9), hottest, console.display(path)

@@ -41,7 +41,7 @@ from gpuscope.paths import write_text
 from gpuscope.recording import Analyses, load
 from gpuscope.results import Result, import_pandas
 from gpuscope.text import columns_of, one_line, shorten, wrapped
-from gpuscope.trace import Trace, program_name
+from gpuscope.trace import STARTED_BY, Trace, program_name
 from gpuscope.units import align_columns, format_digits, format_seconds, format_share
 
 if TYPE_CHECKING:
@@ -355,7 +355,8 @@ def diff(
         NotAvailable: a recording keeps totals alone, or no time passed in it.
         GpuscopeError: a file cannot be read.
     """
-    sides = [_traces("before", before), _traces("after", after)]
+    given_traces = [_traces("before", before), _traces("after", after)]
+    sides = [_programs(traces) for traces in given_traces]
     by_runs = min(map(len, sides)) >= ENOUGH_RUNS
     found_steps = [_steps(name, side) for name, side in zip(("before", "after"), sides, strict=True)]
     unit = RUN if any(is_windows(each.source) for side in found_steps for each in side) else STEP
@@ -365,7 +366,8 @@ def diff(
     given = [list(zip(*side, strict=True)) for side in zip(sides, found_steps, strict=True)]
     costs = for_each(lambda side: [costs_of(*each, is_run=unit == RUN) for each in side], given)
     costs = without_waits(_comparable(costs))
-    not_compared: list[str] = []
+    others = sum(map(len, given_traces)) - sum(map(len, sides))
+    not_compared = [f"{others} processes that the programs started: name one recording of each side"] if others else []
     if unit == RUN or not any(each.busy_ns.any() for side in costs for each in side):
         costs, why = compare_functions(costs)
         not_compared += [why] if why else []
@@ -411,6 +413,13 @@ def _traces(name: str, given: Recorded | Iterable[Recorded]) -> list[Trace]:
     if not several:
         raise InvalidArgument(f"{name} has no recording; accepted is at least one")
     return [each.trace if isinstance(each, Analyses) else load(each).trace for each in several]
+
+
+def _programs(traces: list[Trace]) -> list[Trace]:
+    """Without what the programs started; of a job with ranks, the ranks. All of them if nothing else is given."""
+    programs = [each for each in traces if f"metadata.{STARTED_BY}" not in each.info]
+    ranks = [each for each in programs if "process.rank" in each.info]
+    return ranks or programs or traces
 
 
 def _steps(name: str, traces: Sequence[Trace]) -> list[Steps]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import textwrap
@@ -288,6 +289,30 @@ def test_a_recording_that_is_only_begun_is_none_of_the_folder(recorded, gpuscope
     recorded("pass")
     (tmp_path / "out" / "pid-1.gscope").touch()
     assert gpuscope("report", "out").stdout.startswith("program")
+
+
+def test_a_diff_of_folders_compares_the_programs_and_names_how_many_others_there_are(recorded, gpuscope, tmp_path):
+    recorded(STARTS["subprocess"])
+    (tmp_path / "out").rename(tmp_path / "before")
+    recorded(STARTS["subprocess"])
+    done = gpuscope("diff", "before", "out", "--json", "diff.json")
+    found = json.loads((tmp_path / "diff.json").read_text())
+    assert (found["before"]["runs"], found["after"]["runs"]) == (1, 1)
+    assert "2 processes that the programs started" in done.stdout
+
+
+def test_a_diff_of_jobs_compares_the_ranks(recorded, gpuscope, tmp_path):
+    ranks = """
+        for rank in "01":
+            subprocess.run([sys.executable, "-c", "import script; script.work()"], env={**os.environ, "RANK": rank,
+                           "WORLD_SIZE": "2"}, check=True)
+    """
+    recorded(ranks)
+    (tmp_path / "out").rename(tmp_path / "before")
+    recorded(ranks)
+    gpuscope("diff", "before", "out", "--json", "diff.json")
+    found = json.loads((tmp_path / "diff.json").read_text())
+    assert (found["before"]["runs"], found["after"]["runs"]) == (2, 2)
 
 
 def test_a_damaged_recording_does_not_hide_the_others(recorded, gpuscope, tmp_path):
