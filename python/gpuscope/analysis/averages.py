@@ -36,6 +36,7 @@ from gpuscope.analysis.rows import (
 )
 from gpuscope.arguments import check_count
 from gpuscope.errors import InvalidArgument
+from gpuscope.spans import union_ns
 from gpuscope.text import brief
 from gpuscope.trace import NONE, Trace, number_of
 from gpuscope.units import US_PER_S
@@ -440,10 +441,7 @@ def _uncovered_ns(trace: Trace) -> int:
     ends = starts + np.concatenate([table.duration_ns for table in spans])
     first, last = (number_of(trace.info, f"session.{end}_ns") for end in ("start", "stop"))
     starts, ends = np.clip(starts, first, last), np.clip(ends, first, last)
-    order = np.argsort(starts, kind="stable")
-    starts, reached = starts[order], np.maximum.accumulate(ends[order])
-    before = np.concatenate([[first], reached[:-1]])
-    covered_ns = int(np.maximum(0, reached - np.maximum(starts, before)).sum())
+    covered_ns = union_ns(starts, ends)
     return max(0, recorded_ns - covered_ns) if covered_ns else 0  # regions without times tell nothing of the rest
 
 

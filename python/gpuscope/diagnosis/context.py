@@ -19,8 +19,9 @@ from gpuscope.diagnosis.host_waits import DEEPEST, own_stacks, program_frame, st
 from gpuscope.diagnosis.idle import IdlePieces, explain_steps
 from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import is_replayed
-from gpuscope.diagnosis.steps import Array, Steps, covered_ns, is_one_of, sample_of, usual
+from gpuscope.diagnosis.steps import Array, Steps, is_one_of, sample_of, usual
 from gpuscope.memory.call_stacks import is_program
+from gpuscope.spans import covered_ns, has_overlap, in_turn, union
 from gpuscope.text import shown
 from gpuscope.trace import NONE, Trace, number_of
 
@@ -211,19 +212,15 @@ class Context:
         if not self._overlaps:
             return lasted
         starts = self.start_ns[work]
-        order = np.argsort(starts, kind="stable")
-        ends = (starts + lasted)[order]
-        until = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, ends))[:-1]
+        begins, until = in_turn(starts, starts + lasted)
         found = np.empty(len(work), np.int64)
-        found[order] = np.maximum(ends - np.maximum(starts[order], until), 0)
+        found[np.argsort(starts, kind="stable")] = until - begins
         return found
 
     @cached_property
     def _overlaps(self) -> bool:
         """Whether any work of the device ran beside other work."""
-        order = np.argsort(self.start_ns, kind="stable")
-        ends = (self.start_ns + self.duration_ns)[order]
-        return bool((self.start_ns[order][1:] < np.maximum.accumulate(ends)[:-1]).any())
+        return has_overlap(self.start_ns, self.start_ns + self.duration_ns)
 
     def share_of(self, work: Array) -> float:
         """The share of the time of the steps in which some of this work ran."""
@@ -239,7 +236,7 @@ class Context:
         return found
 
     def _spans(self, work: Array) -> tuple[Array, Array]:
-        return joined(self.start_ns[work], self.start_ns[work] + self.duration_ns[work])
+        return union(self.start_ns[work], self.start_ns[work] + self.duration_ns[work])
 
     @cached_property
     def _computing_spans(self) -> tuple[Array, Array]:
@@ -563,15 +560,3 @@ def _file_of(function: str) -> str:
     """The file of a Python function as torch writes it, "train.py(12): step"; "" of what is written in C."""
     file, _, rest = function.partition("(")
     return file if rest.partition("): ")[0].isdecimal() and not file.startswith("<built-in") else ""
-
-
-def joined(starts: Array, ends: Array) -> tuple[Array, Array]:
-    """The spans as ones that do not touch, in order; empty ones are left out."""
-    kept = ends > starts
-    starts, ends = starts[kept], ends[kept]
-    order = np.argsort(starts, kind="stable")
-    starts, until = starts[order], np.maximum.accumulate(ends[order])
-    if len(starts) == 0:
-        return starts, until
-    first = np.append(True, starts[1:] > until[:-1])
-    return starts[first], until[np.append(first[1:], True)]

@@ -27,6 +27,7 @@ import numpy as np
 from gpuscope.analysis.device_samples import EnergyTicks
 from gpuscope.beside import cached_property
 from gpuscope.counters.short_kernels import Spans, solve_nonnegative
+from gpuscope.spans import covered_ns, union
 
 FEWEST_TICKS = 8
 """Between fewer ticks powers are told apart by chance."""
@@ -98,7 +99,7 @@ class _Cells:
         self.kind = work.kind[self.piece]
         flat = _sums(self.cell * kinds + self.kind, self.seconds, count * kinds)
         self.of_kinds: Array = flat.reshape(count, kinds)  # seconds of each kind, added up where several ran at once
-        self.busy_s = _busy(work.start_ns, work.end_ns, edges) / _NS
+        self.busy_s = covered_ns(*union(work.start_ns, work.end_ns), edges[:-1], edges[1:]) / _NS
 
     @property
     def at_once(self) -> Array:
@@ -126,19 +127,6 @@ def _split(start_ns: Array, end_ns: Array, edges: Array) -> tuple[Array, Array, 
     length = np.minimum(end_ns[span], edges[cell + 1]) - np.maximum(start_ns[span], edges[cell])
     inside = length > 0
     return span[inside], cell[inside], length[inside]
-
-
-def _busy(start_ns: Array, end_ns: Array, edges: Array) -> Array:
-    """How long something ran between edges."""
-    if len(start_ns) == 0:
-        return np.zeros(len(edges) - 1)
-    order = np.argsort(start_ns, kind="stable")
-    starts, ends = start_ns[order], np.maximum.accumulate(end_ns[order])
-    begins = np.append(True, starts[1:] > ends[:-1])
-    joined = starts[begins], ends[np.append(np.flatnonzero(begins)[1:] - 1, len(ends) - 1)]
-    spans = Spans(joined[0], joined[1] - joined[0])
-    found: Array = np.diff(spans.until(edges)).astype(np.float64)
-    return found
 
 
 @dataclass(frozen=True, eq=False)

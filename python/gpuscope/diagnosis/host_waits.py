@@ -8,8 +8,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from gpuscope._core import CallKind
-from gpuscope.diagnosis.steps import Array, covered_ns, is_one_of
+from gpuscope.diagnosis.steps import Array, is_one_of
 from gpuscope.memory.call_stacks import is_program
+from gpuscope.spans import covered_ns, in_turn
 from gpuscope.trace import NONE, Trace
 
 NOT_KNOWN = -1
@@ -113,11 +114,7 @@ def _blocking_calls(trace: Trace, thread: int) -> Spans:
     api = trace.api
     blocking = is_one_of(trace.call_kinds, (CallKind.SYNC, CallKind.MEMCPY, CallKind.FREE))
     calls = np.flatnonzero(blocking & (api.thread == thread))
-    calls = calls[np.argsort(api.start_ns[calls], kind="stable")]
-    starts = api.start_ns[calls]
-    ends = np.maximum.accumulate(starts + api.duration_ns[calls])
-    starts[1:] = np.maximum(starts[1:], ends[:-1])
-    return starts, ends
+    return in_turn(api.start_ns[calls], (api.start_ns + api.duration_ns)[calls])
 
 
 def _around_calls(trace: Trace, thread: int, starts: Array, ends: Array) -> Spans:

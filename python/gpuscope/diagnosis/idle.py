@@ -20,8 +20,9 @@ from gpuscope._core import CallKind, FunctionKind, OverheadKind, RegionKind, Syn
 from gpuscope.analysis.rows import ANNOTATIONS
 from gpuscope.beside import Workers, cached_property
 from gpuscope.diagnosis.host_waits import cpu_waits, lock_waits, own_stacks, program_frame
-from gpuscope.diagnosis.steps import Array, Steps, count_before, is_one_of, profiler_spans, usual
+from gpuscope.diagnosis.steps import Array, Steps, is_one_of, profiler_spans, usual
 from gpuscope.frameworks.python_functions import FILES
+from gpuscope.spans import count_before
 from gpuscope.trace import NONE, Trace
 
 

@@ -17,9 +17,10 @@ import numpy as np
 
 from gpuscope.analysis.program_tree import MOST_KNOWN, OWNERS, ProgramStacks
 from gpuscope.analysis.rows import ANNOTATIONS, STEP
-from gpuscope.diagnosis.context import Context, Where, joined
+from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.host_waits import spans_seen, stacks_in
-from gpuscope.diagnosis.steps import Array, covered_ns
+from gpuscope.diagnosis.steps import Array
+from gpuscope.spans import covered_ns, intersection, union
 from gpuscope.system import bytecode_version
 from gpuscope.trace import NONE, Trace, number_of
 
@@ -109,7 +110,7 @@ def host_time(context: Context) -> HostTime:
     trace = context.trace
     if len(trace.python_samples) == 0:
         return _region_time(context)
-    spans = joined(context.host_steps.start_ns, context.host_steps.end_ns)
+    spans = union(context.host_steps.start_ns, context.host_steps.end_ns)
     wall_ns = int((spans[1] - spans[0]).sum())
     for owns in OWNERS if trace.python_samples["count"].sum() >= FEWEST_SAMPLES else OWNERS[:1]:
         stacks = ProgramStacks(trace, owns)
@@ -134,7 +135,7 @@ def own_places(context: Context, owns: Callable[[str], bool]) -> dict[int, tuple
         owns: which files are the program's, one of `OWNERS`.
     """
     stacks = ProgramStacks(context.trace, owns)
-    spans = joined(context.host_steps.start_ns, context.host_steps.end_ns)
+    spans = union(context.host_steps.start_ns, context.host_steps.end_ns)
     own, imports, idle = _split(stacks, _times(context, stacks, spans))
     found: dict[int, tuple[Where, float]] = {}
     for row, (time_ns, _) in own.items():
@@ -176,8 +177,8 @@ def _times(context: Context, stacks: ProgramStacks, spans: tuple[Array, Array]) 
     others = np.flatnonzero(known & (samples.thread != main))
     if not waiting.any() or len(others) == 0:
         return times
-    begins, ends = joined(samples.start_ns[rows[waiting]], (samples.start_ns + samples.duration_ns)[rows[waiting]])
-    shared_ns, work = _work_meanwhile(stacks, others, *_within(spans, begins, ends))
+    begins, ends = union(samples.start_ns[rows[waiting]], (samples.start_ns + samples.duration_ns)[rows[waiting]])
+    shared_ns, work = _work_meanwhile(stacks, others, *intersection(spans, (begins, ends)))
     waited_ns = sum(time for row, (time, _) in times.items() if waits.get(row))
     left, most = max(1.0 - shared_ns / max(waited_ns, 1.0), 0.0), min(waited_ns / max(shared_ns, 1.0), 1.0)
     found = {row: (time * left, cpu * left) if waits.get(row) else (time, cpu) for row, (time, cpu) in times.items()}
@@ -212,7 +213,7 @@ def spans_of(context: Context, function: OwnFunction, threads: set[int], spans: 
     is_there = np.isin(samples.stack[rows], list(function.stacks))
     for thread in sorted(threads):
         here = is_there & (samples.thread[rows] == thread)
-        begins, until = _within(spans, *joined(starts[here], ends[here]))
+        begins, until = intersection(spans, union(starts[here], ends[here]))
         found.append(np.stack([np.full(len(begins), thread), begins, until], axis=1))
     return np.concatenate(found)
 
@@ -223,15 +224,6 @@ def waits_for_threads(context: Context, spans: tuple[Array, Array]) -> bool:
     times = stacks_in(context.trace, [context.main_thread], *spans, "duration_ns")
     waited = sum(time for row, time in times.items() if stacks.waits(row) or stacks.idles(row))
     return 2 * waited > sum(times.values())
-
-
-def _within(spans: tuple[Array, Array], begins: Array, ends: Array) -> tuple[Array, Array]:
-    """The intersections of two lists of disjoint, sorted spans."""
-    first = np.searchsorted(spans[1], begins, side="right")
-    count = np.maximum(np.searchsorted(spans[0], ends, side="left") - first, 0)
-    each = np.repeat(np.arange(len(begins)), count)
-    span = np.repeat(first, count) + np.arange(len(each)) - np.repeat(np.cumsum(count) - count, count)
-    return np.maximum(begins[each], spans[0][span]), np.minimum(ends[each], spans[1][span])
 
 
 def _work_meanwhile(
@@ -460,7 +452,7 @@ def _region_time(context: Context) -> HostTime:
     """The program's regions with much of the time. A region is left out if one inside it has almost all of its time."""
     trace, thread = context.trace, context.main_thread
     regions, paths = trace.regions, trace.paths
-    starts, ends = joined(context.host_steps.start_ns, context.host_steps.end_ns)
+    starts, ends = union(context.host_steps.start_ns, context.host_steps.end_ns)
     found: dict[str, OwnFunction] = {}
     outer: dict[str, str] = {}
     names: dict[int, str] = {}  # of the regions of the program, by path; steps have none
@@ -475,7 +467,7 @@ def _region_time(context: Context) -> HostTime:
         name = names[path] = str(context.where_of_path(path))
         outer[name] = names.get(parent, "")
         here = named[regions.path[named] == path]
-        spans = joined(regions.start_ns[here], regions.start_ns[here] + regions.duration_ns[here])
+        spans = union(regions.start_ns[here], regions.start_ns[here] + regions.duration_ns[here])
         where = replace(context.where_of_stack(stack) or Where(), file=None, region=name)
         each = found.setdefault(name, OwnFunction(where, 0.0, 0.0, [], []))
         each.time_ns += float(covered_ns(*spans, starts, ends).sum())
@@ -498,7 +490,7 @@ def region_of(context: Context, function: OwnFunction) -> str | None:
     trace, thread = context.trace, context.main_thread
     samples, regions, paths = trace.python_samples, trace.regions, trace.paths
     rows = np.flatnonzero((samples.thread == thread) & np.isin(samples.stack, list(function.stacks)))
-    starts, ends = joined(samples.start_ns[rows], samples.start_ns[rows] + samples.duration_ns[rows])
+    starts, ends = union(samples.start_ns[rows], samples.start_ns[rows] + samples.duration_ns[rows])
     named = np.flatnonzero((regions.thread == thread) & (regions.path < len(paths)))
     best: tuple[int, str] | None = None
     for path in np.unique(regions.path[named]).tolist():
@@ -506,7 +498,7 @@ def region_of(context: Context, function: OwnFunction) -> str | None:
         if int(paths.kind[path]) not in ANNOTATIONS or name.startswith(STEP) or (best and best[0] > depth):
             continue
         here = named[regions.path[named] == path]
-        spans = joined(regions.start_ns[here], regions.start_ns[here] + regions.duration_ns[here])
+        spans = union(regions.start_ns[here], regions.start_ns[here] + regions.duration_ns[here])
         if 2 * covered_ns(*spans, starts, ends).sum() > (ends - starts).sum():
             best = depth, name
     return best[1] if best is not None else None

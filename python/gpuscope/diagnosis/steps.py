@@ -13,6 +13,7 @@ from gpuscope import _core
 from gpuscope._core import Flag, FunctionKind
 from gpuscope.analysis.rows import ANNOTATIONS, STEP
 from gpuscope.errors import NotAvailable
+from gpuscope.spans import count_before
 from gpuscope.trace import NONE, Table, Trace, moments_of, number_of, numbers_of
 
 REPEATS = 5
@@ -107,26 +108,6 @@ def is_one_of(kinds: Array, wanted: Iterable[int]) -> Array:
     found = np.zeros(len(kinds), bool)
     for each in wanted:
         found |= kinds == int(each)
-    return found
-
-
-def count_before(edges: Array, moments: Array, *, equal: bool) -> Array:
-    """How many of the edges, which are in order, are before each moment; with `equal` also those at it."""
-    return _core.count_before(edges, moments, equal)
-
-
-def covered_ns(starts: Array, ends: Array, begins: Array, until: Array) -> Array:
-    """How much of the time from each of `begins` to that of `until` these spans fill, which are in order and apart."""
-    if len(starts) == 0:
-        return np.zeros(len(begins), np.int64)
-    before = np.append(0, np.cumsum(ends - starts))
-
-    def covered_by(moments: Array) -> Array:
-        at = count_before(starts, moments, equal=True) - 1
-        last = np.maximum(at, 0)
-        return np.where(at >= 0, before[last] + np.minimum(moments, ends[last]) - starts[last], 0)
-
-    found: Array = covered_by(until) - covered_by(begins)
     return found
 
 

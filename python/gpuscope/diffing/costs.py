@@ -18,11 +18,12 @@ from gpuscope.analysis.program_tree import MOST_KNOWN, OWNERS
 from gpuscope.analysis.rows import STEP
 from gpuscope.beside import cached_property
 from gpuscope.diagnosis.breakdown import IDLE, WORK_TABLES, StepBreakdown, break_down
-from gpuscope.diagnosis.context import Context, Where, joined
+from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.host_waits import DEEPEST, cpu_waits, spans_seen
 from gpuscope.diagnosis.own_code import own_places
 from gpuscope.diagnosis.rules.scheduling import machine_condition
-from gpuscope.diagnosis.steps import Steps, as_passed, covered_ns, launched_ns, steady_steps, whole_run
+from gpuscope.diagnosis.steps import Steps, as_passed, launched_ns, steady_steps, whole_run
+from gpuscope.spans import covered_ns, union
 from gpuscope.stats.means import variance_of_samples, variance_of_sums
 from gpuscope.trace import NONE, Table, Trace, number_of
 
@@ -164,7 +165,7 @@ class Costs:
         """Of a run without GPU work, the main thread's waits for a CPU that other processes had, in order and apart."""
         if not self.is_run or self.busy_ns.any() or machine_condition(self.context) is None:
             return _NO_SPANS
-        starts, ends = joined(*cpu_waits(self.context.trace, self.context.main_thread)[1])
+        starts, ends = union(*cpu_waits(self.context.trace, self.context.main_thread)[1])
         steps = self.context.host_steps
         starts, ends = np.maximum(starts, steps.start_ns[0]), np.minimum(ends, steps.end_ns[-1])
         return starts[ends > starts], ends[ends > starts]
@@ -423,7 +424,7 @@ def _functions(
     taken = taken[np.lexsort((samples.start_ns[taken], samples.thread[taken]))]
     starts, ends = spans_seen(context.trace, taken)
     stacks = np.minimum(samples.stack[taken], width)
-    seen_ns = covered_ns(*joined(rows.steps.start_ns, rows.steps.end_ns), starts, ends)
+    seen_ns = covered_ns(*union(rows.steps.start_ns, rows.steps.end_ns), starts, ends)
     scale = (totals / np.maximum(np.bincount(stacks, seen_ns, width + 1), 1.0))[stacks]
     is_main = samples.thread[taken] == context.main_thread
     waited_ns = np.where(is_main, covered_ns(*waits, starts, ends), 0) * scale

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuscope._core import CallKind
-from gpuscope.diagnosis.context import Context, Where, joined
+from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.findings import OWN_CODE, percent
 from gpuscope.diagnosis.host_waits import DEEPEST
 from gpuscope.diagnosis.idle import IdleCause, causes_of_paths, function_rows, overheads_of_thread
@@ -26,8 +26,9 @@ from gpuscope.diagnosis.own_code import (
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import GENERAL, LEAST, Cause, Rule, count_of, host_edit, places
 from gpuscope.diagnosis.rules.waits import drained
-from gpuscope.diagnosis.steps import WHOLE_RUN, Array, count_before, covered_ns
+from gpuscope.diagnosis.steps import WHOLE_RUN, Array
 from gpuscope.memory.call_stacks import is_program
+from gpuscope.spans import count_before, covered_ns, union
 from gpuscope.trace import number_of
 from gpuscope.units import format_digits, format_seconds
 
@@ -137,7 +138,7 @@ def _files(context: Context) -> Iterator[Cause]:
     inside = _functions(context, pieces)
     where = _callers(context, rows) or places(*(where for where, _ in lines))
     evidence = {"in": inside[0][1]} if inside else {}
-    own = functions_in(context, set(spans[:, 0].tolist()), joined(*spans[:, 1:].T), 0.0)[:1] if len(spans) else []
+    own = functions_in(context, set(spans[:, 0].tolist()), union(*spans[:, 1:].T), 0.0)[:1] if len(spans) else []
     if own:
         title = f"{_described(context, own[0], context.wall_ns)[0]} reads or writes"
         title += " while the GPU waits" if context.device else ""
@@ -187,7 +188,7 @@ def _loading(context: Context) -> Iterator[Cause]:
     for thread in sorted(context.threads_of(pieces)):
         starts, ends, causes = overheads_of_thread(context.trace, thread)
         loads = (causes == IdleCause.LOADING) & (ends > context.steps.start_ns[0]) & (starts < context.steps.end_ns[-1])
-        starts, ends = joined(starts[loads], ends[loads])
+        starts, ends = union(starts[loads], ends[loads])
         spans.append(np.stack([np.full(len(starts), thread), starts, ends], axis=1))
     every = np.concatenate(spans)
     spent = context.pieces.cause_ns[IdleCause.LOADING, pieces]
@@ -234,7 +235,8 @@ def _python(context: Context) -> Iterator[Cause]:
         evidence |= {f"at {place}": _time(time / len(context.steps)) for place, time in sampled[:2]}
         yield Cause(
             "code of the program keeps the GPU waiting",
-            "make it faster (vectorise, compute it once before the loop), or have another thread or process do it",
+            "make it faster (vectorise, compute it once before the loop), do it on the GPU, or have another thread or "
+            "process do it",
             host_edit(context, rows, causes),
             places(*(place for place, _ in sampled[:1]), *(place for place, _, _ in inside[:1]), where),
             evidence,
@@ -256,7 +258,7 @@ def _own_pauses(context: Context, pieces: Array) -> Iterator[Cause]:
     since[known] = np.minimum(since[known], api.start_ns[before] + api.duration_ns[before])
     if (until - since).mean() < _INTERVALS * number_of(context.trace.info, "samples.interval_ns"):
         return
-    spans = joined(since, until)
+    spans = union(since, until)
     for function in functions_in(context, threads, spans, LEAST * context.wall_ns)[:_MOST_LINES]:
         seen = spans_of(context, function, threads, spans)
         title, where, evidence, advice = _described(context, function, context.wall_ns)
@@ -392,7 +394,7 @@ def _callers(context: Context, rows: Array) -> tuple[Where, ...]:
     functions = context.trace.python_functions
     if len(rows) == 0:
         return ()
-    spans = joined(functions.start_ns[rows], functions.start_ns[rows] + functions.duration_ns[rows])
+    spans = union(functions.start_ns[rows], functions.start_ns[rows] + functions.duration_ns[rows])
     seen = context.sampled_places(np.unique(functions.thread[rows]).tolist(), *spans)
     if seen:
         return (seen[0][0],)
@@ -406,7 +408,7 @@ def _spans(context: Context, rows: Array) -> Array:
     spans = [np.zeros((0, 3), np.int64)]
     for thread in np.unique(functions.thread[rows]).tolist():
         here = rows[functions.thread[rows] == thread]
-        starts, ends = joined(functions.start_ns[here], functions.start_ns[here] + functions.duration_ns[here])
+        starts, ends = union(functions.start_ns[here], functions.start_ns[here] + functions.duration_ns[here])
         spans.append(np.stack([np.full(len(starts), thread), starts, ends], axis=1))
     return np.concatenate(spans)
 
@@ -419,13 +421,13 @@ def _with_library(context: Context, spans: Array) -> Array:
     functions, library = context.trace.python_functions, context.library_calls
     found = [spans[:0]]
     for thread in np.unique(spans[:, 0]).tolist():
-        own = joined(*spans[spans[:, 0] == thread, 1:].T)
+        own = union(*spans[spans[:, 0] == thread, 1:].T)
         calls = library[functions.thread[library] == thread]
         starts, ends = functions.start_ns[calls], functions.start_ns[calls] + functions.duration_ns[calls]
         launches = context.launches_of(thread)
         is_around = count_before(launches, starts, equal=False) == count_before(launches, ends, equal=False)
         is_around &= 2 * covered_ns(*own, starts, ends) > ends - starts
-        starts, ends = joined(np.append(own[0], starts[is_around]), np.append(own[1], ends[is_around]))
+        starts, ends = union(np.append(own[0], starts[is_around]), np.append(own[1], ends[is_around]))
         found.append(np.stack([np.full(len(starts), thread), starts, ends], axis=1))
     return np.concatenate(found)
 

@@ -9,18 +9,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuscope.diagnosis.context import Context, joined
+from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.host_waits import NOT_KNOWN, stacks_in
 from gpuscope.diagnosis.idle import IdleCause, causes_of_paths
 from gpuscope.diagnosis.own_code import functions_in
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import LEAST, SPECIAL, Cause, Rule, host_edit, places
 from gpuscope.diagnosis.rules.scheduling import lacks
-from gpuscope.diagnosis.steps import Array, count_before
+from gpuscope.diagnosis.steps import Array
+from gpuscope.spans import count_before, in_turn, union
 from gpuscope.trace import number_of
 from gpuscope.units import format_bytes, format_seconds, format_share
 
 _MOST_WORKERS = 32
+_ON_GPU = ", or augment batches on the GPU (kornia, torchvision.transforms.v2)"
 # Shares of time: CPU time of workers that are the limit, and of workers that are not; waits of workers for a CPU; CPU
 # time of a thread that is the limit; CPU time of workers that did nothing.
 _WORKS, _RESTS, _WAITS, _BUSY, _IDLE = 0.8, 0.4, 0.25, 0.8, 0.01
@@ -54,7 +56,8 @@ def _in_own_thread(context: Context) -> Iterator[Cause]:
         waits,
         "input-bound: the training thread loads the data itself",
         f"DataLoader(num_workers={workers}, persistent_workers=True{pinned})"
-        + ("" if cpus else ", or fewer if cores are few"),
+        + ("" if cpus else ", or fewer if cores are few")
+        + "; keep a small dataset in memory",
     )
 
 
@@ -66,8 +69,8 @@ def _waiting(context: Context) -> Iterator[Cause]:
         context,
         rows,
         "input-bound: the program waits for data",
-        "use more workers or threads, prefetch, cache decoded data; gpuscope.benchmark_dataloader(loader) finds the "
-        "best number of workers",
+        "use more workers or threads, up to one per CPU; prefetch (prefetch_factor=4), cache decoded data; "
+        "gpuscope.benchmark_dataloader(loader) finds the best number of workers",
     )
 
 
@@ -76,7 +79,7 @@ def _computes(context: Context, rows: Array) -> bool:
     if context.device is not None:
         return False
     starts = context.trace.regions.start_ns[rows]
-    spans = joined(starts, starts + context.trace.regions.duration_ns[rows])
+    spans = union(starts, starts + context.trace.regions.duration_ns[rows])
     seen, on_cpu = (
         sum(stacks_in(context.trace, [context.main_thread], *spans, column).values())
         for column in ("duration_ns", "cpu_ns")
@@ -96,8 +99,8 @@ def _few_workers(context: Context) -> Iterator[Cause]:
         rows,
         workers,
         "input-bound: too few worker processes, which are always busy",
-        f"num_workers={max(enough, workers.count + 1)} if there are enough cores, or less work per sample; "
-        "gpuscope.benchmark_dataloader(loader) measures it",
+        f"num_workers={max(enough, workers.count + 1)} if there are enough cores (gpuscope.benchmark_dataloader(loader) "
+        f"measures it), or less work per sample: cache decoded samples{_ON_GPU if context.device is not None else ''}",
     )
 
 
@@ -110,7 +113,7 @@ def _storage(context: Context) -> Iterator[Cause]:
         rows,
         workers,
         "input-bound: the worker processes wait for storage",
-        "copy the data to a local disk or memory, read shards instead of small files, raise prefetch_factor",
+        "copy the data to a local SSD or memory, read shards instead of small files, raise prefetch_factor",
     )
 
 
@@ -119,7 +122,7 @@ def _one_thread(context: Context) -> Iterator[Cause]:
     if len(rows) == 0 or workers is None or workers.cpu_share >= _RESTS or workers.waits_for_storage:
         return
     trace = context.trace
-    starts, ends = _joined(trace.regions.start_ns[rows], trace.regions.duration_ns[rows])
+    starts, ends = in_turn(trace.regions.start_ns[rows], (trace.regions.start_ns + trace.regions.duration_ns)[rows])
     waited_ns = int((ends - starts).sum())
     for thread in np.unique(trace.python_samples.thread).tolist():
         at = context.sampled_places([thread], starts, ends, "cpu_ns")
@@ -151,7 +154,8 @@ def _workers_wait(context: Context) -> Iterator[Cause]:
         rows,
         workers,
         "input-bound: the worker processes wait for a CPU",
-        "use fewer workers, one thread per worker (torch.set_num_threads(1), OMP_NUM_THREADS=1), or more cores",
+        "use fewer workers, one thread per worker (torch.set_num_threads(1), OMP_NUM_THREADS=1), or more cores"
+        + (_ON_GPU if context.device is not None else ""),
     )
     yield replace(found, evidence={**found.evidence, "they wait for a CPU": format_share(workers.wait_share)})
 
@@ -283,15 +287,6 @@ def _is_own(context: Context, waits: Array) -> Array:
     return own
 
 
-def _joined(starts: Array, lasted: Array) -> tuple[Array, Array]:
-    """The spans in order, without their overlap with earlier spans."""
-    order = np.argsort(starts, kind="stable")
-    starts, ends = starts[order], starts[order] + lasted[order]
-    until = np.maximum.accumulate(ends)
-    begins = np.maximum(starts, np.append(starts[:1], until[:-1]))
-    return begins, np.maximum(until, begins)
-
-
 def _lacks_processes(context: Context) -> str | None:
     return lacks(context, "process_usages")
 
@@ -349,7 +344,7 @@ def _cause(context: Context, waits: Array, title: str, advice: str) -> Cause:
     }
     around = context.where_of_region(longest)
     threads = set(np.unique(trace.regions.thread[waits]).tolist())
-    own = functions_in(context, threads, joined(starts, ends), (ends - starts).sum() / 2)[:1]
+    own = functions_in(context, threads, union(starts, ends), (ends - starts).sum() / 2)[:1]
     where = tuple(dict.fromkeys(places(*(function.where for function in own), around)))
     return Cause(title, advice, Edit(host_spans=spans), where, evidence)
 

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuscope.diagnosis.context import Context, Where, joined
+from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.host_waits import NOT_KNOWN, Spans, cpu_waits, lock_waits
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.own_code import waits_for_threads
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import Cause, Rule, count_of, places
 from gpuscope.diagnosis.steps import WHOLE_RUN, Array
+from gpuscope.spans import union
 from gpuscope.units import format_digits, format_seconds
 
 _FEWEST_STEPS = 3
@@ -108,7 +109,7 @@ def _lock(context: Context) -> Iterator[Cause]:
     threads = context.threads_of(pieces)
     others = set(np.unique(trace.python_samples.thread).tolist()) - threads
     spans = idle.start_ns[pieces], idle.end_ns[pieces]
-    if context.device is None and waits_for_threads(context, joined(*lock_waits(trace, context.main_thread))):
+    if context.device is None and waits_for_threads(context, union(*lock_waits(trace, context.main_thread))):
         return  # it has nothing else to do: `host_time` counts what they compute
     ran = context.sampled_places(others, *spans, "cpu_ns")[:1]
     waited = context.sampled_places(threads, *spans)[:1]
@@ -163,7 +164,7 @@ def _spans(context: Context, cause: IdleCause, pieces: Array) -> Array:
 
     rows = [np.zeros((0, 3), np.int64)]
     for thread in sorted(context.threads_of(pieces)):
-        starts, ends = joined(*waits(thread))
+        starts, ends = union(*waits(thread))
         rows.append(np.stack([np.full(len(starts), thread), starts, ends], axis=1))
     return np.concatenate(rows)
 
