@@ -63,6 +63,6 @@ from gpuscope.system import environment as environment
 from gpuscope.timing.events import Event as Event
 from gpuscope.timing.events import synchronize as synchronize
 from gpuscope.timing.timer import Timer as Timer
+from gpuscope.timing.timer import timed as timed
 from gpuscope.timing.totals import reset_timings as reset_timings
-from gpuscope.timing.totals import timed as timed
 from gpuscope.timing.totals import timings as timings

@@ -9,7 +9,7 @@ import pytest
 
 from gpuscope import _core
 from gpuscope.errors import CudaError, InvalidArgument
-from gpuscope.timing import timer
+from gpuscope.timing import measurement
 
 
 class FakeGpu:
@@ -50,7 +50,7 @@ class FakeGpu:
         monkeypatch.setattr(_core, "synchronize", lambda device=0: gpu.wait(device))
         monkeypatch.setattr(_core, "synchronize_stream", lambda stream, device=0: gpu.wait(stream))
         monkeypatch.setattr(_core, "HostAnchors", lambda device: FakeAnchors(gpu, device))
-        monkeypatch.setattr(timer, "_anchors", timer._Anchors())
+        monkeypatch.setattr(measurement, "_anchors", measurement._Anchors())
         return self
 
     def captures(self, stream: int) -> bool:

@@ -121,6 +121,19 @@ struct Nvml {
       *utilization = {99, 25};
       return 0;
     };
+    table.encoder_utilization = [](driver::NvmlDevice, unsigned* percent, unsigned* us) {
+      return *percent = 31, *us = 167'000, 0;
+    };
+    table.decoder_utilization = [](driver::NvmlDevice, unsigned* percent, unsigned* us) {
+      return *percent = 32, *us = 167'000, 0;
+    };
+    table.jpeg_utilization = [](driver::NvmlDevice, unsigned* percent, unsigned* us) {
+      return *percent = 33, *us = 167'000, 0;
+    };
+    table.bar1_memory = [](driver::NvmlDevice, driver::NvmlBar1Memory* bar1) {
+      *bar1 = {.total = 128'000, .free = 126'000, .used = 2'000};
+      return 0;
+    };
     table.energy = [](driver::NvmlDevice, unsigned long long* millijoules) {
       *millijoules = 1'500;
       return 0;

@@ -108,6 +108,30 @@ int nvmlDeviceGetUtilizationRates(Device* device, unsigned* percent) {
   percent[1] = percent[0] / 2;
   return lost(device);
 }
+static int media(Device* device, unsigned* percent, unsigned* us, double share) {
+  if (is_split(device)) return kNotSupported;
+  *percent = (unsigned)(100 * share * load_of(device));
+  *us = 167000;
+  return lost(device);
+}
+int nvmlDeviceGetEncoderUtilization(Device* device, unsigned* percent, unsigned* us) {
+  return media(device, percent, us, 0.6);
+}
+int nvmlDeviceGetDecoderUtilization(Device* device, unsigned* percent, unsigned* us) {
+  return media(device, percent, us, 0.3);
+}
+int nvmlDeviceGetJpgUtilization(Device* device, unsigned* percent, unsigned* us) {
+  return media(device, percent, us, 0);
+}
+int nvmlDeviceGetOfaUtilization(Device* device, unsigned* percent, unsigned* us) {
+  return media(device, percent, us, 0);
+}
+int nvmlDeviceGetBAR1MemoryInfo(Device* device, unsigned long long* bar1) {
+  bar1[0] = 128ULL << 30;
+  bar1[2] = 2ULL << 20;
+  bar1[1] = bar1[0] - bar1[2];
+  return lost(device);
+}
 int nvmlDeviceGetMemoryInfo_v2(Device* device, unsigned long long* memory) {
   memory[1] = 80ULL << 30;
   memory[2] = 500ULL << 20;

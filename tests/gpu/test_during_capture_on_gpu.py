@@ -117,7 +117,7 @@ def timed_block(capture):
 
 
 def timer_block(capture):
-    with gs.Timer(capture.stream) as timer:
+    with gs.Timer(stream=capture.stream) as timer:
         pass
     assert timer.gpu_time is None
     assert "captured into a CUDA graph" in timer.why
@@ -238,7 +238,7 @@ def test_another_thread_may_time_and_look_at_memory(mode):
 
 
 def timer_on_its_own_stream(capture):
-    with gs.Timer(capture.idle) as timer:
+    with gs.Timer(stream=capture.idle) as timer:
         pass
     assert timer.gpu_time is not None, timer.why
 

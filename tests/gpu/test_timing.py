@@ -169,13 +169,13 @@ def test_event_goes_to_another_process(kernels):
 
 class TestTimer:
     def test_gpu_time_is_the_kernels(self, kernels):
-        with Timer(0) as timer:
+        with Timer(stream=0) as timer:
             kernels.spin(5 * MILLISECOND)
         assert timer.gpu_time is not None
         assert 0.0045 < timer.gpu_time < 0.02
 
     def test_does_not_wait_for_the_gpu(self, kernels):
-        with Timer(0) as timer:
+        with Timer(stream=0) as timer:
             kernels.spin(LONG)
         assert not timer.ready
         assert timer.launch_time is not None
@@ -186,7 +186,7 @@ class TestTimer:
 
     def test_wall_time_ends_with_the_gpus_work(self, kernels):
         began = time.perf_counter()
-        with Timer(0) as timer:
+        with Timer(stream=0) as timer:
             kernels.spin(LONG)
         synchronize(0)
         waited = time.perf_counter() - began
@@ -197,7 +197,7 @@ class TestTimer:
 
     def test_wall_time_of_work_behind_other_work_is_longer_than_its_gpu_time(self, kernels):
         kernels.spin(LONG)
-        with Timer(0) as timer:
+        with Timer(stream=0) as timer:
             kernels.spin(MILLISECOND)
         assert timer.gpu_time is not None
         assert timer.wall_time is not None
@@ -307,7 +307,7 @@ class TestStreams:
         resolved = streams.resolve(stream)
         assert resolved.source in source
         assert resolved.device == 0
-        with Timer(stream) as timer:
+        with Timer(stream=stream) as timer:
             kernels.spin(2 * MILLISECOND, stream=resolved.handle)
         assert timer.gpu_time is not None
         assert 0.0018 < timer.gpu_time < 0.02
@@ -392,7 +392,7 @@ def test_stream_of_another_device_can_wait(second_gpu, kernels):
 
 
 def test_stream_of_another_device_is_timed_there(second_gpu):
-    with Timer(second_gpu) as timer:
+    with Timer(stream=second_gpu) as timer:
         pass
     assert timer.gpu_time is not None
     assert _core.stream_device(second_gpu.cuda_stream) == 1

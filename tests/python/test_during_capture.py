@@ -23,7 +23,7 @@ MEASUREMENTS = {
     "sweep": lambda work: gs.sweep(work, n=[1, 2], budget=0.1),
     "measure_latency": lambda work: gs.measure_latency(work, 1),
     "measure_throughput": lambda work: gs.measure_throughput(work, [1, 2]),
-    "find_max_batch_size": lambda work: gs.find_max_batch_size(work, limit=2),
+    "find_max_batch_size": lambda work: gs.find_max_batch_size(work, limit=2, device="cpu"),
 }
 
 

@@ -333,6 +333,13 @@ struct NvmlPciInfo {
 };
 static_assert(sizeof(NvmlPciInfo) == 68);
 
+struct NvmlBar1Memory {
+  unsigned long long total = 0;
+  unsigned long long free = 0;
+  unsigned long long used = 0;
+};
+static_assert(sizeof(NvmlBar1Memory) == 24);
+
 struct NvmlMarginTemperature {
   unsigned version = 8U | 1U << 24;
   int celsius = 0;
@@ -437,6 +444,11 @@ static_assert(sizeof(NvmlEvent) == 32);
   X("nvmlDeviceGetPciInfo_v3", pci_info, int(NvmlDevice, NvmlPciInfo*))                                           \
   X("nvmlDeviceGetMigMode", mig_mode, int(NvmlDevice, unsigned* current, unsigned* pending))                      \
   X("nvmlDeviceGetUtilizationRates", utilization, int(NvmlDevice, NvmlUtilization*))                              \
+  X("nvmlDeviceGetEncoderUtilization", encoder_utilization, int(NvmlDevice, unsigned* percent, unsigned* us))     \
+  X("nvmlDeviceGetDecoderUtilization", decoder_utilization, int(NvmlDevice, unsigned* percent, unsigned* us))     \
+  X("nvmlDeviceGetJpgUtilization", jpeg_utilization, int(NvmlDevice, unsigned* percent, unsigned* us))            \
+  X("nvmlDeviceGetOfaUtilization", optical_flow_utilization, int(NvmlDevice, unsigned* percent, unsigned* us))    \
+  X("nvmlDeviceGetBAR1MemoryInfo", bar1_memory, int(NvmlDevice, NvmlBar1Memory*))                                 \
   X("nvmlDeviceGetPowerManagementDefaultLimit", power_limit_default, int(NvmlDevice, unsigned* milliwatts))       \
   X("nvmlDeviceGetTotalEnergyConsumption", energy, int(NvmlDevice, unsigned long long* millijoules))              \
   X("nvmlDeviceGetMarginTemperature", margin_temperature, int(NvmlDevice, NvmlMarginTemperature*))                \

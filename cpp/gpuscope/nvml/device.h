@@ -34,7 +34,7 @@ bool is_unknown(const T& argument) {
     return static_cast<long long>(*argument) < 0;
   } else if constexpr (std::is_same_v<T, driver::NvmlUtilization*>) {
     return is_unknown(&argument->gpu) || is_unknown(&argument->memory);
-  } else if constexpr (std::is_same_v<T, driver::NvmlMemory*>) {
+  } else if constexpr (std::is_same_v<T, driver::NvmlMemory*> || std::is_same_v<T, driver::NvmlBar1Memory*>) {
     return is_unknown(&argument->used) || is_unknown(&argument->total);
   } else {
     return false;

@@ -217,6 +217,8 @@ void GpuReader::read_slow() {
   read_field("memory_temperature_c", state_.memory_temperature_c, 1, kMemoryTemperature);
   read_number("fan_ratio", state_.fan_ratio, kPerPercent, nvml_.fan_speed);
   read_throttled_where(false);
+  read_media();
+  read_bar1();
   read_processes();
   read_instances();
 }
@@ -367,6 +369,31 @@ void GpuReader::read_errors() {
     state_.remapped_rows = corrected + uncorrected;
     state_.remapping_pending = pending != 0;
     state_.remapping_failed = failed != 0;
+  }
+}
+
+void GpuReader::read_media() {
+  const auto read_busy = [this](const char* name, std::optional<double>& figure, auto* function) {
+    unsigned percent = 0;
+    unsigned period_us = 0;
+    figure.reset();
+    if (ask({name}, function, &percent, &period_us)) {
+      figure = percent * kPerPercent;
+    }
+  };
+  read_busy("encoder_busy_ratio", state_.encoder_busy_ratio, nvml_.encoder_utilization);
+  read_busy("decoder_busy_ratio", state_.decoder_busy_ratio, nvml_.decoder_utilization);
+  read_busy("jpeg_busy_ratio", state_.jpeg_busy_ratio, nvml_.jpeg_utilization);
+  read_busy("optical_flow_busy_ratio", state_.optical_flow_busy_ratio, nvml_.optical_flow_utilization);
+}
+
+void GpuReader::read_bar1() {
+  driver::NvmlBar1Memory bar1;
+  state_.bar1_used_bytes.reset();
+  state_.bar1_total_bytes.reset();
+  if (ask({"bar1_used_bytes", "bar1_total_bytes"}, nvml_.bar1_memory, &bar1)) {
+    state_.bar1_used_bytes = bar1.used;
+    state_.bar1_total_bytes = bar1.total;
   }
 }
 

@@ -23,10 +23,16 @@ namespace gpuscope::nvml {
 #define GPUSCOPE_GPU_FIGURES(X)          \
   X(double, busy_ratio)                  \
   X(double, memory_busy_ratio)           \
+  X(double, encoder_busy_ratio)          \
+  X(double, decoder_busy_ratio)          \
+  X(double, jpeg_busy_ratio)             \
+  X(double, optical_flow_busy_ratio)     \
   X(uint64_t, memory_used_bytes)         \
   X(uint64_t, memory_free_bytes)         \
   X(uint64_t, memory_reserved_bytes)     \
   X(uint64_t, memory_total_bytes)        \
+  X(uint64_t, bar1_used_bytes)           \
+  X(uint64_t, bar1_total_bytes)          \
   X(double, power_w)                     \
   X(double, power_instant_w)             \
   X(double, power_limit_w)               \
@@ -173,6 +179,8 @@ class GpuReader {
   void read_names();
   void read_widest_link();
   void read_errors();
+  void read_media();
+  void read_bar1();
   void read_processes();
   void read_instances();
 

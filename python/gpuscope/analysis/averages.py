@@ -49,40 +49,40 @@ if TYPE_CHECKING:  # Matplotlib is optional
 class FunctionEventAvg(TorchNames):
     """All events of one kind and name. Times are in us, memory in bytes, under torch.profiler's names.
 
-    Self time is the time in which a region was the most recently entered open one of its thread or task. Device time is
-    that of the GPU work launched inside until the region ended. Inclusive times and memory count only the outermost
-    region of a name on a call path. More of it: docs/explanation/times.md.
+    Self time: the time in which the region was the innermost open region of its thread or task. Device time: the GPU
+    work launched in the region before it ended. Inclusive times and memory count only the outermost region of a name
+    on a call path. See docs/explanation/times.md.
 
     Attributes:
-        key: the name: of a region or operator, of a driver call, of a kernel (demangled), or as
-            "Memcpy HtoD (Pageable -> Device)"; "[memory]" for memory taken or given back outside every region;
-            "[outside every region]" for the time there, where Python was sampled.
-        kind: region, op (an operator of a framework), range (an annotation of a library), module, kernel, memcpy,
-            memset, call, sync, graph launch, memory, python function or outside.
-        count: how many there were; one that is all that another of its name has inside is not counted, as in torch.
-        cpu_time_total: inclusive CPU time; of decorated coroutines and generators, how long their bodies ran.
-        elapsed_time_total: that, and how long coroutines and generators were suspended: from their start to their end.
-        self_cpu_time_total: CPU time without regions and driver calls inside, and without Python functions where those
-            are rows too.
+        key: name of the region, operator, driver call or kernel (demangled), or "Memcpy HtoD (Pageable -> Device)".
+            "[memory]" is memory allocated or freed outside every region. "[outside every region]" is the time there,
+            if Python was sampled.
+        kind: region, op (operator of a framework), range (annotation of a library) or module. GPU work: kernel, memcpy
+            or memset. Host: call, sync, graph launch, memory, python function or outside.
+        count: number of events. As in torch, an event that is all that another of its name contains is not counted.
+        cpu_time_total: inclusive CPU time. For decorated coroutines and generators, the time their bodies ran.
+        elapsed_time_total: time from start to end: CPU time plus the time coroutines and generators were suspended.
+        self_cpu_time_total: CPU time without the regions and driver calls inside, and without Python functions inside
+            if those are rows too.
         device_time_total: inclusive GPU time.
-        self_device_time_total: GPU time launched in no region inside.
-        p50: the median duration: of regions and calls on the CPU, of GPU work on the GPU. p95, p99, min, max likewise.
-            Of a sum of rows p50, p95 and p99 are 0: they are not known.
+        self_device_time_total: GPU time launched directly, in no region inside.
+        p50: median duration, on the GPU for GPU work. p95, p99, min and max likewise. p50, p95 and p99 of a sum of rows
+            are unknown and 0.
         bytes: moved or filled.
-        is_top_level: some instance was in no region.
-        cpu_memory_usage: host memory taken less given back, where ``profile_memory`` was on; device_memory_usage
-            likewise on the GPU, self_cpu_memory_usage and self_device_memory_usage in no region inside.
-        input_shapes: sizes of each input; [] for what is no tensor; "" unless rows were grouped by them.
-        flops: floating-point operations summed, of the operators whose shapes determine them; see ``analysis.flops``.
-        stack: the innermost Python frames, as many as rows were grouped by.
-        scope: torch's RecordScope: 0 for operators, 1 for backward functions, 7 for what a program or library named.
-        is_user_annotation: it is such a name.
-        cpu_parent: None, as cpu_children: torch's are those of one of the events; `events` has them for each.
-        self_cpu_percent: its share in the recording's self CPU time, as tables have it; total_cpu_percent likewise with
-            what is inside, total_device_percent in the GPU time.
-        is_python_function: it is a function of Python, or garbage collections.
-        is_async: it may end on another thread, overlaps what runs beside it and has no time of its own.
-        overload_name: which operator of its name, where rows were grouped by that; else "".
+        is_top_level: at least one event was in no region.
+        cpu_memory_usage: host memory allocated minus freed (``profile_memory``). device_memory_usage is the GPU's.
+            self_cpu_memory_usage and self_device_memory_usage exclude regions inside.
+        input_shapes: sizes of each input, [] for a non-tensor; "" unless rows are grouped by shape.
+        flops: sum over the operators whose shapes determine them; see ``analysis.flops``.
+        stack: the innermost Python frames, as many as rows are grouped by.
+        scope: torch's RecordScope: 0 operator, 1 backward function, 7 named by the program or a library.
+        is_user_annotation: the program or a library gave the name.
+        cpu_parent: None, as is cpu_children. torch takes both from one event; `events` has them for each event.
+        self_cpu_percent: share of the recording's self CPU time, as text. total_cpu_percent is the inclusive time's
+            share, total_device_percent the share of GPU time.
+        is_python_function: a Python function, or garbage collections.
+        is_async: the region may end on another thread, overlaps others and has no self time.
+        overload_name: the operator's overload if rows are grouped by overload; else "".
     """
 
     key: str = ""
@@ -192,7 +192,7 @@ class Averages(EventList[FunctionEventAvg]):
         if name not in _PLOTTED:
             raise InvalidArgument(
                 f"metric is {brief(metric)}; accepted are {', '.join(_PLOTTED)}, with cuda, xpu or "
-                "privateuse1 in place of device as you like"
+                "privateuse1 also accepted for device"
             )
         rows = self.sorted_by(name)[: check_count("top", top, 1)]
         quantity, size = ("B", 1.0) if "memory" in name or name == "bytes" else ("s", 1 / US_PER_S)
@@ -200,7 +200,7 @@ class Averages(EventList[FunctionEventAvg]):
         return plots.bars([row.key for row in rows], values, quantity=quantity, what=metric, ax=ax)
 
     def total_average(self) -> FunctionEventAvg:
-        """All rows as one, as torch.profiler sums them: inclusive figures add up what is inside each other."""
+        """All rows as one. As in torch.profiler, inclusive figures of nested rows are added up."""
         totals: dict[str, Any] = {name: sum(getattr(row, name) for row in self) for name in _SUMMED}
         return FunctionEventAvg(
             key="Total",
@@ -240,7 +240,7 @@ def key_averages(
     group_by_overload_name: bool = False,
     include_python_functions: bool = False,
 ) -> Averages:
-    """One row for each region, operator, kernel, copy, fill, driver call and synchronization, by name.
+    """One row for each name of a region, operator, driver call or piece of GPU work.
 
     Args:
         trace: the recording.
@@ -308,7 +308,7 @@ def recording_totals(trace: Trace) -> dict[str, Any]:
 def _region_averages(
     trace: Trace, regions: _core.RegionGroups, by_shape: bool, frames: int, by_overload: bool, with_functions: bool
 ) -> Iterator[FunctionEventAvg]:
-    """The rows of regions of which single ones are kept, with what those say of them."""
+    """The rows of regions from the single regions that are kept."""
     if not len(trace.regions):
         return
     rows = RegionRows(trace)

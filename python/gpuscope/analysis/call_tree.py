@@ -34,20 +34,21 @@ UNKNOWN_GRAPH = "[graph] captured before profiling, or in no region"
 class Node:
     """Everything that happened on one call path under one name. Times are in ns.
 
-    A region lies where it was entered, also if it outlasts the region around it: its CPU time may be longer then. GPU
-    work that it launches after that region ended has a node on the path of the regions that are still open.
+    A region is a child of the region in which it was entered. If it outlasts that region, its CPU time may be longer.
+    GPU work that it launches later has a node on the path of the regions still open.
 
     Attributes:
-        name: of the region, kernel (demangled), copy or call; "[graph] path" for what a CUDA graph captured there ran.
-        kind: recording (the root), region, op (an operator of a framework), range (an annotation of a library), module,
-            graph, kernel, memcpy, memset, call, sync, graph launch or outside (the time in no region, by samples).
-        count: how many there were.
-        cpu_ns: inclusive CPU time; of decorated coroutines and generators, how long their bodies ran.
-        elapsed_ns: that, and how long coroutines and generators were suspended: from their start to their end.
+        name: of the region, kernel (demangled), copy or call. "[graph] path": GPU work of a CUDA graph captured there.
+        kind: recording (the root), region, op (operator of a framework), range (annotation of a library) or module.
+            GPU work: graph, kernel, memcpy or memset. Host: call, sync, graph launch or outside (sampled time in no
+            region).
+        count: number of events.
+        cpu_ns: inclusive CPU time. For decorated coroutines and generators, the time their bodies ran.
+        elapsed_ns: time from start to end: CPU time plus the time coroutines and generators were suspended.
         self_cpu_ns: CPU time without regions and driver calls inside.
-        device_ns: inclusive GPU time, of what was launched until a region ended.
+        device_ns: inclusive GPU time: work launched before a region ended.
         self_device_ns: GPU time launched in no region inside.
-        p50_ns: the median duration, on the GPU for GPU work; 0 where there is no single one.
+        p50_ns: the median duration, on the GPU for GPU work; 0 if no single event is kept.
         bytes: moved or filled.
         children: largest GPU time first, then largest CPU time.
     """
@@ -80,7 +81,7 @@ class Node:
 
 @dataclass(frozen=True, repr=False)
 class SampledNode(Node):
-    """A line of a Python function, where samples found it: in the regions around, or in none.
+    """A line of a Python function that samples found, in a region or in none.
 
     Attributes:
         function: its qualified name.
@@ -95,7 +96,7 @@ class SampledNode(Node):
 
 @dataclass(frozen=True, repr=False)
 class Tree(Result):
-    """The tree of one recording; printing it shows it, iterating it visits every node below the root.
+    """The call tree of one recording. Printing shows it; iterating visits every node below the root.
 
     Attributes:
         root: the recording itself.
@@ -113,7 +114,7 @@ class Tree(Result):
         return nodes
 
     def find(self, name: str) -> Node | None:
-        """The first node of that name from the top of the printed tree; None when there is none."""
+        """The first node of that name from the top of the printed tree, or None."""
         return next((node for node in self if node.name == name), None)
 
     def render(self, max_depth: int | None = None, min_percent: float = 0.0, width: int = 140) -> str:
@@ -136,7 +137,7 @@ class Tree(Result):
         return _render(self.root, self.has_device, max_depth, min_percent, width) + self.verdict + "\n"
 
     def to_dict(self) -> dict[str, Any]:
-        """The nodes in printed order, the root first, each with the place of its ``parent``; times in ns."""
+        """The nodes in printed order, the root first; ``parent`` is the index of the parent. Times in ns."""
         nodes: list[dict[str, Any]] = []
         stack: list[tuple[Node, int | None]] = [(self.root, None)]
         while stack:
@@ -154,7 +155,7 @@ class Tree(Result):
         """
         return import_pandas().DataFrame(self.to_dict()["nodes"])
 
-    # Node by node: regions may lie deeper in each other than Python's recursion goes.
+    # Not recursive: regions may be nested deeper than Python's recursion limit.
     def __eq__(self, other: object) -> bool:
         return self.to_dict() == other.to_dict() if isinstance(other, Tree) else NotImplemented
 
@@ -172,7 +173,7 @@ class Tree(Result):
 
 
 def _tree_of(values: dict[str, Any]) -> Tree:
-    """The tree that ``to_dict`` was of."""
+    """The inverse of ``Tree.to_dict``."""
     children: defaultdict[int | None, list[Node]] = defaultdict(list)
     for place, node in reversed(list(enumerate(values["nodes"]))):
         own = {name: value for name, value in node.items() if name != "parent"}
@@ -186,8 +187,9 @@ def tree(trace: Trace, with_samples: bool = False) -> Tree:
 
     Args:
         trace: the recording.
-        with_samples: add a `SampledNode` for each line of Python, under the region that it ran in. It takes its time
-            from that region's own time, or from the time outside regions. Not in aggregate mode with regions.
+        with_samples: add a `SampledNode` for each line of Python, under the region that it ran in. Its time is
+            subtracted from that region's self time, or from the time outside regions. No effect in aggregate mode
+            with regions.
     """
     summary = trace.summary
     names = summary.names
@@ -228,7 +230,7 @@ def tree(trace: Trace, with_samples: bool = False) -> Tree:
 
 
 def _work_by_path(trace: Trace, summary: _core.Summary, names: list[str]) -> defaultdict[int, list[Node]]:
-    """The nodes of work directly under each path; nodes of a graph lie under one for its capture."""
+    """The nodes of work directly under each path; nodes of a graph are under one node for its capture."""
     under: defaultdict[int, list[Node]] = defaultdict(list)
     captured: defaultdict[tuple[int, int], list[Node]] = defaultdict(list)
     for work in summary.work:
@@ -261,19 +263,21 @@ def _leaf(work: _core.WorkStat, kind: Kind, name: str) -> Node:
 
 
 def places_samples(trace: Trace) -> bool:
-    """Whether it is known which regions samples were in: totals of regions do not say."""
+    """Whether the regions that samples were in are known: totals of regions do not contain them."""
     return trace.info.get("session.mode") != "aggregate" or not trace.summary.cpu_ns
 
 
 def _sampled_by_path(trace: Trace) -> dict[int, list[Node]]:
     """The lines of Python that samples found directly under each path, each with those that it called."""
     table = trace.python_samples
-    numbers: dict[tuple[int, str, str, int], int] = {}  # of lines, by their caller's and what they are
+    numbers: dict[tuple[int, str, str, int], int] = {}  # of lines, by caller, function, file and line
     number_of_row = np.full(len(trace.stacks) + 1, -1)
     for row, caller, function, file, line in SampledFrames(trace).rows:
         number_of_row[row] = numbers.setdefault((int(number_of_row[caller]), function, file, line), len(numbers))
     rows, path, time_ns = sampled_paths(trace)
-    seen = np.where(np.diff(rows, prepend=-1) != 0, table.count[rows], 0)  # of a row in pieces, the first has it
+    seen = np.where(
+        np.diff(rows, prepend=-1) != 0, table.count[rows], 0
+    )  # of a row that was cut, the first piece counts
     keys = path.astype(np.int64) * len(numbers) + number_of_row[table.stack[rows]]
     keys, which = np.unique(keys, return_inverse=True)
     times, counts = (np.bincount(which, values, len(keys)).astype(int).tolist() for values in (time_ns, seen))
@@ -281,7 +285,7 @@ def _sampled_by_path(trace: Trace) -> dict[int, list[Node]]:
     for key, time, count in zip(keys.tolist(), times, counts, strict=True):
         own[key % len(numbers)][key // len(numbers)] = (time, count)
     called: defaultdict[int, defaultdict[int, list[Node]]] = defaultdict(lambda: defaultdict(list))  # likewise
-    for (caller, function, file, line), number in reversed(numbers.items()):  # callers come before whom they call
+    for (caller, function, file, line), number in reversed(numbers.items()):  # callers come before callees
         inside = called.pop(number, defaultdict(list))
         for at in own[number].keys() | inside.keys():
             self_ns, count = own[number].get(at, (0, 0))
@@ -301,7 +305,7 @@ def _outside(time_ns: int) -> Node:
 
 
 def _group(name: str, kind: str, nodes: list[Node]) -> Node:
-    """A node that is only what lies under it."""
+    """A node that only sums its children."""
     timed = [node for node in nodes if node.kind != Kind.SYNC.label]
     return Node(
         name=name,
@@ -339,9 +343,9 @@ def _render(root: Node, has_device: bool, max_depth: int | None, min_percent: fl
 
 
 def tree_lines(root: Node, max_depth: int | None, min_percent: float, width: int) -> list[tuple[str, str, Node | None]]:
-    """The nodes to show: the branches of the tree, the name behind them, and the node; None where some are left out.
+    """The nodes to show: tree branches, name and node; node None where some are left out.
 
-    Branches end at the width, beyond which nothing is shown: those of all levels would need their depth squared.
+    Branches are cut at the width: those of a deep tree would grow with the square of its depth.
     """
     result: list[tuple[str, str, Node | None]] = []
     stack: list[tuple[str, str, Node | str]] = [("", "", root)]  # the branches before the name, and before its children
@@ -374,7 +378,7 @@ def _title(node: Node) -> str:
 
 
 def _share(node: Node, root: Node) -> float:
-    """The node's share of the recording's GPU or CPU time, whichever is larger, in percent."""
+    """The node's share of the recording's GPU time or CPU time in percent, the larger."""
     device = 100.0 * node.device_ns / root.device_ns if root.device_ns else 0.0
     cpu = 100.0 * node.cpu_ns / root.cpu_ns if root.cpu_ns else 0.0
     return max(device, cpu)
@@ -395,7 +399,7 @@ def _cpu_ns(node: Node) -> int:
 
 
 def _device_ns(node: Node) -> int:
-    # A region's own GPU time is that of its kernels; only what they do not explain is its own here.
+    # A region's self GPU time is the sum of its kernels. Only the rest is its own here.
     return node.device_ns - sum(child.device_ns for child in node.children)
 
 
@@ -411,20 +415,30 @@ STACK_METRICS: dict[str, Callable[[Node], int]] = {
 }
 
 
-def folded_stacks(trace: Trace, metric: StackMetric = "self_cpu_time_total") -> Iterator[str]:
-    """One line a call path, ``outer;inner;kernel 123``: its own time in us, rounded; what rounds to 0 is left out.
-
-    Of deep trees all lines together would be far larger than the tree. Without GPU work all metrics are CPU time, with
-    a warning.
+def known_stack_metric(metric: StackMetric, has_device: bool, stacklevel: int) -> StackMetric:
+    """The metric of stacks: without GPU work, CPU time instead of GPU time, with a warning.
 
     Raises:
         InvalidArgument: the metric is unknown.
     """
     check_choice("metric", metric, get_args(StackMetric))
-    if STACK_METRICS[metric] is _device_ns and not trace.summary.has_device:
-        why = f"the recording has no GPU work: stacks have CPU time, self_cpu_time_total, instead of {metric}"
-        warnings.warn(why, GpuscopeWarning, stacklevel=3)
-        metric = "self_cpu_time_total"
+    if metric == "self_cpu_time_total" or has_device:
+        return metric
+    why = f"the recording has no GPU work: stacks have CPU time, self_cpu_time_total, instead of {metric}"
+    warnings.warn(why, GpuscopeWarning, stacklevel=stacklevel)
+    return "self_cpu_time_total"
+
+
+def folded_stacks(trace: Trace, metric: StackMetric = "self_cpu_time_total") -> Iterator[str]:
+    """One line a call path, ``outer;inner;kernel 123``: its self time in us. Paths that round to 0 are left out.
+
+    An iterator: all lines of a deep tree are far larger than the tree. Without GPU work all metrics are CPU time, with
+    a warning.
+
+    Raises:
+        InvalidArgument: the metric is unknown.
+    """
+    metric = known_stack_metric(metric, trace.summary.has_device, stacklevel=4)
     root = tree(trace, with_samples=STACK_METRICS[metric] is _cpu_ns).root
     return (f"{path} {time_us}" for path, time_us in _fold(root, STACK_METRICS[metric]))
 

@@ -18,7 +18,7 @@ from gpuscope.trace import NONE, Trace, number_of
 
 Array = np.ndarray[Any, Any]
 
-_NOT_RECORDED = "not recorded"  # what begins the source of what another tool leaves out
+_NOT_RECORDED = "not recorded"  # prefix of `overhead_source` for another tool's file
 TIERS_THAT_TRACE_KERNELS = ("cupti", "cupti-shared")
 
 
@@ -27,10 +27,10 @@ class Audit(Result):
     """The audit of one recording. ``str(audit)`` lists everything.
 
     Attributes:
-        complete: nothing that the recording set out to hold was lost.
-        reasons: what was lost, a sentence each; empty when complete.
-        remarks: what a reader should know although nothing was lost.
-        gpu_traced: all GPU work has its record. Without it, ``tier_reason`` says why.
+        complete: nothing that the recording covers was lost.
+        reasons: losses, a sentence each; empty when complete.
+        remarks: facts worth knowing although nothing was lost.
+        gpu_traced: all GPU work has its record. If False, ``tier_reason`` says why.
         tier: how GPU work was recorded: cupti, cupti-shared, events (GPU time of regions) or cpu.
         tier_reason: why no better tier was available.
         mode: full, ring or aggregate.
@@ -40,34 +40,34 @@ class Audit(Result):
         graph_nodes: kernels, copies and fills that ran as nodes of graphs.
         missing: launches whose kernel record never came.
         dropped: records that CUPTI dropped.
-        pool_exhausted: times that no buffer was free for CUPTI.
+        pool_exhausted: how often no buffer was free for CUPTI.
         zero_time: records without timestamps.
         backward_time: records that ended before they began.
-        foreign_buffers: buffers that another user of CUPTI took or gave.
+        foreign_buffers: buffers that another user of CUPTI supplied or received.
         incomplete: kernels still running when recording ended.
         unattributed: GPU records whose launch was not seen.
         log_dropped: regions and calls that did not fit into a thread's log.
-        unmatched_exits: regions left that were never entered.
-        copies_without_record: copies and fills of which no record came, as between host buffers.
+        unmatched_exits: exits from regions that were never entered.
+        copies_without_record: copies and fills without a record, such as copies between host buffers.
         evicted: rows overwritten in the ring.
         refused: rows that the memory cap kept out.
-        unnamed: rows that read "(more names)", as there was no room for their names.
-        gpu_off: times that launches and GPU work were left out on request, by `toggle_collection_dynamic`.
+        unnamed: rows that read "(more names)": there was no room for their names.
+        gpu_off: how often launches and GPU work were left out on request (`toggle_collection_dynamic`).
         gpu_off_ns: for how long in all.
         regions_off: the same for regions, operators and marks.
         regions_off_ns: for how long in all.
         unread_bytes: bytes of CUPTI's buffers that made no record.
         decode_lag_max_ns: the longest a record waited to be decoded.
         decode_cpu_ns: CPU time of the decode thread.
-        flush_cpu_ns: CPU time of flushes of CUPTI's buffers, which have a thread of their own.
+        flush_cpu_ns: CPU time of flushes of CUPTI's buffers, on a thread of their own.
         flush_max_ns: the longest flush.
         callbacks: driver calls observed.
-        overhead_ns: time added to the program's threads, by us and by CUPTI.
-        overhead_own_ns: our part of it, with what torch and CPython take to call us.
-        overhead_cupti_ns: CUPTI's: two callbacks a call, and the record of each kernel.
-        overhead_source: "measured" on this machine, or "estimated" with the reason: from what it was on others; "not
-            recorded by" the tool whose file was read.
-        calibration_ns: how long the measuring took, which is once in a process and after the recording.
+        overhead_ns: time added to the program's threads by gpuscope and CUPTI.
+        overhead_own_ns: gpuscope's part, including the calls into it by torch and CPython.
+        overhead_cupti_ns: CUPTI's part: two callbacks a call, and the record of each kernel.
+        overhead_source: "measured" on this machine; "estimated" from other machines, with the reason; or "not recorded
+            by" the tool whose file was read.
+        calibration_ns: duration of the overhead measurement, once per process and after the recording.
         recorded_ns: length of the recorded window.
     """
 
@@ -158,7 +158,7 @@ class Audit(Result):
 
     @property
     def brief(self) -> str:
-        """The verdict in one short line; whole where something is missing, or is of another kind than one expects."""
+        """The verdict in one short line; in full if something is missing or the tier is unusual."""
         overhead = f"overhead {self.overhead_percent:.1f} %"
         if self.overhead_source.startswith(_NOT_RECORDED):
             overhead = f"overhead {self.overhead_source}"
@@ -203,11 +203,11 @@ class Audit(Result):
 
 _COUNTERS = tuple(field.name for field in fields(Audit) if field.type == "int" and field.name != "recorded_ns")
 
-_NO_DRIVER = "no NVIDIA driver was found"  # the core's words where there is no GPU to trace
+_NO_DRIVER = "no NVIDIA driver was found"  # the core's message without a GPU to trace
 
 _NAMED = 5  # running kernels
 
-# Losses: counter, then what is said of it, "has/have" following the count.
+# Losses: counter, noun, and the text after "has/have".
 _LOSSES = (
     ("missing", "launch", "no kernel record"),
     ("incomplete", "kernel", "no end"),
@@ -219,7 +219,7 @@ _LOSSES = (
 def audit(trace: Trace) -> Audit:
     """Judges a recording by the counters it carries.
 
-    Rows overwritten in ring mode are no loss, and GPU work launched before the recording is only remarked upon.
+    Rows overwritten in ring mode are no loss. GPU work launched before the recording is only a remark.
     """
     info = trace.info
     counters = {name: number_of(info, f"audit.{name}") for name in _COUNTERS}
@@ -305,18 +305,18 @@ def is_of_another_tool(trace: Trace) -> bool:
 
 
 def is_in_part(trace: Trace) -> bool:
-    """Whether the file that the recording was read from held only part of it."""
+    """Whether the file of the recording held only part of it."""
     return bool(_file_losses(trace.info))
 
 
 def has_every_region(trace: Trace) -> bool:
-    """Whether no region and no driver call of the recorded time is missing, so that the rest was in none."""
+    """Whether all regions and driver calls of the recorded time are there, so that the rest was in none."""
     counters = ("audit.refused", "audit.log_dropped", "audit.regions_off", "file.left_out")
     return not is_in_part(trace) and not any(number_of(trace.info, counter) for counter in counters)
 
 
 def kept_ns(trace: Trace, starts_ns: Array) -> int:
-    """How long the recording was; of a ring that gave up rows, from the first start of those that are left."""
+    """Length of the recording. If a ring overwrote rows, from the first start that is left."""
     recorded_ns = max(0, _recorded_ns(trace.info))
     if number_of(trace.info, "audit.evicted") and len(starts_ns):
         return min(recorded_ns, max(0, number_of(trace.info, "session.stop_ns") - int(starts_ns.min())))
@@ -324,7 +324,7 @@ def kept_ns(trace: Trace, starts_ns: Array) -> int:
 
 
 def _file_losses(info: Mapping[str, str]) -> list[str]:
-    """What was lost with the file: how, then which rows."""
+    """Losses of the file: how rows were lost, then which."""
     reasons = []
     if "file.truncated_at" in info:
         reasons.append(f"the file was cut off at byte {info['file.truncated_at']}: what stood behind is gone")
@@ -340,16 +340,16 @@ def _file_losses(info: Mapping[str, str]) -> list[str]:
 
 
 def _lost_rows(table: str, kept: str, total: str) -> str:
-    """A total of 0 is not known."""
+    """A lost share of rows; a total of 0 means unknown."""
     if total == "0":
         return f"all rows of {table} but {kept}"
     return f"{int(total) - int(kept):,} of {int(total):,} rows of {table}"
 
 
 def _without_end(trace: Trace) -> str:
-    """As ", still running when recording stopped: spin (2), gemm (1)"; files of other tools do not tell the first.
+    """As ", still running when recording stopped: spin (2), gemm (1)", the most frequent kernels first.
 
-    The most frequent kernels come first, as far as there are rows.
+    Files of other tools do not say that the kernels were still running.
     """
     is_foreign = trace.info.get("audit.overhead_source", "").startswith(_NOT_RECORDED)
     why = "" if is_foreign else ", still running when recording stopped"
@@ -363,14 +363,14 @@ def _without_end(trace: Trace) -> str:
 
 
 def _remarks_on_ranges(trace: Trace) -> list[str]:
-    """What is odd about ranges of libraries and about backward operators, as far as single ones are kept."""
+    """Remarks on ranges of libraries and on backward operators, if single regions are kept."""
     rows = RegionRows(trace)
     if not len(rows):
         return []
     remarks = []
     flags = trace.regions.flags
     still_open = np.flatnonzero(flags & Flag.OPEN)
-    kinds = np.append(trace.paths.kind, int(RegionKind.REGION))  # names are not looked at where no operator has one
+    kinds = np.append(trace.paths.kind, int(RegionKind.REGION))  # names are skipped if no operator has one
     is_range = (kinds == RegionKind.RANGE)[rows.path[still_open]]
     open_ranges = int(np.count_nonzero(is_range | (flags[still_open] & Flag.ASYNC != 0)))
     if open_ranges:
@@ -387,7 +387,7 @@ def _remarks_on_ranges(trace: Trace) -> list[str]:
 
 
 def _recorded_ns(info: Mapping[str, str]) -> int:
-    """Windows that were put together say how long they were without the gaps between them."""
+    """Length of the recording; of joined windows, without the gaps between them."""
     if "session.recorded_ns" in info:
         return number_of(info, "session.recorded_ns")
     return number_of(info, "session.stop_ns") - number_of(info, "session.start_ns")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The events of a recording in order of time, and those around, inside and launched by each."""
+"""The events of a recording in order of time, and each event's neighbours: around, inside and launched by it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Event = TypeVar("Event")
 
 _BLOCK = 4096  # events made between two looks at the clock
 
-# What may lie directly in a Python function, and the column of `trace.function_nesting` that says in which.
+# The kinds of events directly in a Python function, and their column of `trace.function_nesting`.
 _CALLERS = {Kind.PYTHON_FUNCTION: "caller", Kind.REGION: "region_caller", Kind.CALL: "call_caller"}
 
 
@@ -28,7 +28,7 @@ Make = Callable[["EventSource[Event]", int, int], Event]
 
 
 class OutsideMemory:
-    """The rows of the table of allocations that lie in no region: events without duration."""
+    """The allocations outside every region, as events without duration."""
 
     def __init__(self, trace: Trace) -> None:
         self._memory = trace.memory
@@ -96,16 +96,16 @@ class EventSource(Generic[Event]):
         return int(ids[thread]) if thread < len(ids) else thread
 
     def parent(self, row: int) -> int:
-        """The region that a row lies in; NONE outside."""
+        """The region around a row; NONE outside."""
         region = int(self.regions[row])
         return region if region < len(self.index.trace.regions) else NONE
 
     def caller(self, row: int) -> int:
-        """The Python function directly around a row; NONE where a region is, or nothing."""
+        """The Python function directly around a row; NONE if a region or nothing is."""
         return int(self.callers[row]) if self.callers is not None else NONE
 
     def callers_of(self, row: int) -> list[str]:
-        """The functions around one of Python, innermost first."""
+        """The functions around a Python function, innermost first."""
         names = []
         while (row := int(self.table.parent[row])) != NONE:
             names.append(self.name(row))
@@ -118,12 +118,12 @@ class EventSource(Generic[Event]):
 
     @cached_property
     def by_region(self) -> tuple[Array, Array]:
-        """Rows by the region they lie in."""
+        """Rows by the region around them."""
         return _index(self.regions)
 
     @cached_property
     def has_flow(self) -> Array:
-        """Whether a row is an end of an arrow from a driver call to the GPU work that it launched."""
+        """Whether an arrow from a driver call to its GPU work starts or ends at a row."""
         trace = self.index.trace
         if self.kind != Kind.CALL and not self.kind.is_device:
             return np.zeros(len(self.start_ns), dtype=bool)
@@ -141,10 +141,10 @@ class EventSource(Generic[Event]):
 
 
 class EventIndex(Generic[Event]):
-    """All events in order of time, and what finds one from another; each index is made when first needed."""
+    """All events in order of time, with indexes between them. Each index is made when first needed."""
 
     def __init__(self, trace: Trace, make: Make[Event], seconds: float | None = None) -> None:
-        """`seconds`: after which no more are made."""
+        """`seconds`: time limit for making events, default none."""
         began = _core.monotonic_ns() / 1e9
         self.trace = trace
         self._make = make
@@ -164,7 +164,7 @@ class EventIndex(Generic[Event]):
         begun_ns = number_of(trace.info, "session.start_ns")
         self.start_ns = begun_ns or (int(starts.min()) if len(starts) else 0)
 
-        order = np.argsort(starts, kind="stable")  # of equal starts in the order of the tables: outer first
+        order = np.argsort(starts, kind="stable")  # equal starts keep the order of the tables: outer first
         ids = np.empty_like(order)
         ids[order] = np.arange(len(order))
         first = 0
@@ -185,7 +185,7 @@ class EventIndex(Generic[Event]):
         return EventIndex, (self.trace, self._make)
 
     def _make_until(self, end: float, order: Array) -> list[Event]:
-        """The first events, as many as are made until then."""
+        """The first events, as many as are made before `end`."""
         sources = list(self.sources.values())
         firsts = np.cumsum([0, *(len(source.table) for source in sources)])
         made: list[Event] = []
@@ -212,7 +212,7 @@ class EventIndex(Generic[Event]):
         return self._find(DEVICE_KINDS, "by_correlation", correlation) if correlation else []
 
     def called_by(self, function: int) -> list[Event]:
-        """What lies directly in a Python function, in order of time."""
+        """Events directly in a Python function, in order of time."""
         return self._find(tuple(_CALLERS), "by_caller", function)
 
     def _find(self, kinds: tuple[Kind, ...], index: str, value: int) -> list[Event]:
@@ -231,17 +231,17 @@ class EventIndex(Generic[Event]):
 
     @cached_property
     def regions(self) -> RegionRows:
-        """What is known of each region."""
+        """The region table with its details."""
         return RegionRows(self.trace)
 
     @cached_property
     def has_external_ids(self) -> bool:
-        """Whether driver calls and GPU work have them, as the program wanted."""
+        """Whether driver calls and GPU work have external ids, as the program asked."""
         return self.trace.info.get(_core.EXTERNAL_IDS) != "off"
 
     @cached_property
     def graph_nodes(self) -> dict[tuple[Kind, int], tuple[int, int]]:
-        """The graph, and the node in it, that each piece of GPU work ran as."""
+        """The graph and the node that each piece of GPU work ran as."""
         columns = ("kind", "event", "graph", "node")
         rows = zip(*(self.trace.graph_nodes[column].tolist() for column in columns), strict=True)
         return {(KINDS[kind], event): (graph, node) for kind, event, graph, node in rows if kind in KINDS}

@@ -29,18 +29,18 @@ def alias_of(name: str) -> property:
     return property(attrgetter(name), doc=f"The same as ``{name}``.")
 
 
-DEVICE_KINDS = ("cuda", "xpu", "privateuse1")  # that torch's keys name in place of ``device``
+DEVICE_KINDS = ("cuda", "xpu", "privateuse1")  # device kinds in torch's keys, for ``device``
 
 
 def device_key(key: str) -> str:
-    """The attribute that a key names; torch's keys may have the kind of a device in place of ``device``."""
+    """The attribute that a key names, with torch's kind of a device replaced by ``device``."""
     for kind in DEVICE_KINDS:
         key = key.replace(kind, "device")
     return key
 
 
 class TorchNames:
-    """What torch.profiler derives from the times (us) and memory (bytes) of an event or of a row of averages."""
+    """Names that torch.profiler derives from the times (us) and memory (bytes) of an event or row."""
 
     __slots__ = ()
 
@@ -58,7 +58,7 @@ class TorchNames:
 
 
 class DeviceType(int, TorchEnum):
-    """Where an event ran: CPU or CUDA. The others are torch's, and no event here has them."""
+    """Where an event ran: CPU or CUDA. The other members are torch's and unused here."""
 
     CPU = 0
     CUDA = 1
@@ -89,7 +89,7 @@ class DeviceType(int, TorchEnum):
 
 
 def device_type(is_device: bool) -> DeviceType:
-    """Where an event ran; equal to torch's members on either side once torch is imported."""
+    """Where an event ran; equal to torch's member, in both directions, once torch is imported."""
     return for_torch(DeviceType.CUDA if is_device else DeviceType.CPU)
 
 
@@ -99,7 +99,7 @@ FLOPS = ("FLOPs", "KFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs")
 
 
 class Column(NamedTuple):
-    """A heading and what stands below it; a cell of several lines goes on below its row."""
+    """A heading and the cells below it; a cell with several lines continues below its row."""
 
     heading: str
     cell: Callable[[Any], str]
@@ -121,11 +121,11 @@ class EventList(Result, list[E], Generic[E]):
     """Events of one recording; ``table`` prints them.
 
     Args:
-        events: what the list holds.
-        use_device: torch's name of the device that GPU times are of; None where there are none.
+        events: the events of the list.
+        use_device: torch's name of the device of GPU times; None without GPU times.
         profile_memory: the framework's allocations were recorded.
-        with_flops: floating-point operations were asked for; `table` has their column.
-        self_cpu_time_total: of the recording; None sums the events'.
+        with_flops: floating-point operations were requested; `table` has their column.
+        self_cpu_time_total: of the recording, default the sum of the events.
         self_device_time_total: likewise.
         verdict: the audit's line.
 
@@ -133,8 +133,8 @@ class EventList(Result, list[E], Generic[E]):
         self_cpu_time_total: the self CPU times of the recording summed, in us.
         self_device_time_total: the GPU work of the recording summed, in us.
         has_device: some GPU time was recorded.
-        has_memory: what the framework's allocators did was recorded.
-        has_flops: floating-point operations were asked for.
+        has_memory: the framework's allocations were recorded.
+        has_flops: floating-point operations were requested.
         verdict: the audit's line, printed under every table.
     """
 
@@ -176,20 +176,21 @@ class EventList(Result, list[E], Generic[E]):
         top_level_events_only: bool = False,
         time_unit: TimeUnit | None = None,
     ) -> str:
-        """The events as text, in torch.profiler's layout with p50, p95 and p99 added; CUDA columns if there is a GPU.
+        """The events as text in torch.profiler's layout, with p50, p95 and p99, and CUDA columns if there is a GPU.
 
-        Columns of memory, shapes, source locations and floating-point operations stand there when they were recorded.
+        Columns of memory, shapes, source locations and floating-point operations are shown if they were recorded.
         Percentages are of all self CPU time and of all GPU work. The last line is the audit's.
 
         Args:
-            sort_by: the column that sorts the rows, largest first: a name in ``SORT_KEYS`` (``cuda``, ``xpu`` and
-                ``privateuse1`` may stand for ``device``); None keeps the order of the list.
-            row_limit: print so many rows at most; -1 prints all.
+            sort_by: a name in ``SORT_KEYS``, largest first (``cuda``, ``xpu`` and ``privateuse1`` may stand for
+                ``device``); None keeps the order. Without GPU work or GPU memory the CPU's column sorts, and a line
+                under the table says so.
+            row_limit: most rows to print; -1 prints all.
             max_src_column_width: cut source locations to their last so many characters; None keeps them whole.
             max_name_column_width: cut names to this many characters; None keeps them whole.
             max_shapes_column_width: cut shapes to this many characters; None keeps them whole.
             header: a line above the table.
-            top_level_events_only: leave out what ran only inside regions.
+            top_level_events_only: leave out names that ran only inside regions.
             time_unit: "s", "ms" or "us" for every time; None chooses for each.
 
         Raises:
@@ -207,7 +208,8 @@ class EventList(Result, list[E], Generic[E]):
                 f"row_limit is {brief(row_limit)}; accepted are whole numbers from 0, or -1 for all rows"
             )
         check_choice("time_unit", time_unit, (*get_args(TimeUnit), None))
-        events = self.sorted_by(sort_by) if sort_by is not None else self
+        key, note = (None, "") if sort_by is None else self.known_sort_key(sort_by)
+        events = self if key is None else self.sorted_by(key)
         columns = [
             _name_column(events, max_name_column_width),
             *_overload_columns(events, max_name_column_width),
@@ -230,7 +232,8 @@ class EventList(Result, list[E], Generic[E]):
         for event in rows if row_limit < 0 else rows[:row_limit]:
             cells = [column.cell(event).split("\n") for column in columns]
             lines += map(line, itertools.zip_longest(*cells, fillvalue=""))
-        lines += [rule, f"Self CPU time total: {format_time(self.self_cpu_time_total, time_unit)}"]
+        lines += [rule, *([f"{note[0].upper()}{note[1:]}"] if note else [])]
+        lines.append(f"Self CPU time total: {format_time(self.self_cpu_time_total, time_unit)}")
         if self.has_device:
             lines.append(f"Self CUDA time total: {format_time(self.self_device_time_total, time_unit)}")
         if self.verdict:
@@ -267,13 +270,36 @@ class EventList(Result, list[E], Generic[E]):
             ]
         if self.has_memory:
             columns += [memory("CPU Mem", "cpu_memory_usage"), memory("Self CPU Mem", "self_cpu_memory_usage")]
-            if any(event.device_memory_usage or event.self_device_memory_usage for event in self):
+            if self._has_device_memory:
                 columns.append(memory("CUDA Mem", "device_memory_usage"))
                 columns.append(memory("Self CUDA Mem", "self_device_memory_usage"))
         columns.append(Column("# of Calls", lambda event: str(event.count)))
         if self and hasattr(self[0], "p50"):
             columns += [time("p50", "p50"), time("p95", "p95"), time("p99", "p99")]
         return columns
+
+    @property
+    def _has_device_memory(self) -> bool:
+        return any(event.device_memory_usage or event.self_device_memory_usage for event in self)
+
+    def known_sort_key(self, key: str) -> tuple[str, str]:
+        """The key to sort by and a note: the CPU's key if `key` is the GPU's and nothing was recorded there.
+
+        The note is empty if `key` stays, unless no memory was recorded to sort by.
+        """
+        attribute = device_key(key) if isinstance(key, str) else key
+        if attribute not in SORT_KEYS:
+            return key, ""  # `sorted_by` refuses it
+        if "memory" in attribute:
+            if not self.has_memory:
+                return key, "no memory was recorded (profile_memory=True): the rows are not sorted"
+            what, is_known = "memory", self._has_device_memory
+        else:
+            what, is_known = "work", self.has_device or any(getattr(event, attribute, 0) for event in self)
+        if is_known or "device" not in attribute:
+            return key, ""
+        on_cpu = attribute.replace("device", "cpu")
+        return on_cpu, f"no GPU {what} was recorded: sorted by {on_cpu}"
 
     def sorted_by(self, key: str) -> list[E]:
         """The events by one of ``SORT_KEYS``, largest first (names from A).
@@ -286,7 +312,7 @@ class EventList(Result, list[E], Generic[E]):
         if attribute not in accepted:
             raise InvalidArgument(
                 f"sort_by is {brief(key)}; accepted are {', '.join(accepted)}, with cuda, xpu or "
-                "privateuse1 in place of device as you like"
+                "privateuse1 also accepted for device"
             )
 
         def by(event: E) -> Any:
@@ -320,7 +346,7 @@ class EventList(Result, list[E], Generic[E]):
 
 
 def _plain(event: Any, name: str) -> Any:
-    """An attribute for JSON and frames: of a device type the number, as once torch is imported it is torch's object."""
+    """An attribute for JSON and frames. A device type becomes its number: torch may have replaced the member."""
     value = getattr(event, name)
     return int(value) if name == "device_type" else value
 
@@ -353,7 +379,7 @@ def _overload_columns(events: Sequence[Any], limit: int | None) -> list[Column]:
 def _detail_columns(
     events: Sequence[Any], shapes_width: int | None, src_width: int | None, with_flops: bool
 ) -> list[Column]:
-    """Shapes, source locations and operations, as torch.profiler has them: each only where some event has any."""
+    """Shapes, source locations and operations, as in torch.profiler: each only if some event has it."""
     result = []
     if any(event.input_shapes for event in events):
         width = _limited(max(len(str(event.input_shapes)) for event in events) + 4, shapes_width)
@@ -383,5 +409,5 @@ def _limited(width: int, limit: int | None) -> int:
 
 
 def _tail(path: str, width: int) -> str:
-    """The end of a path, which says most."""
+    """The end of a path, its most specific part."""
     return path if len(path) <= width else "..." + path[len(path) - width + 3 :]

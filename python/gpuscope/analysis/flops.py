@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Floating-point operations of torch's operators, from their names and the shapes of their inputs.
 
-A multiplication and an addition are two, so that a product of an (m, k) and a (k, n) matrix is 2 m n k: what
-``torch.utils.flop_counter`` and ``torch.profiler(with_flops=True)`` count. What bias, scaling, softmax and masks add is
-left out, as it is there.
+A multiplication and an addition are two operations: (m, k) times (k, n) is 2 m n k. This is the count of
+``torch.utils.flop_counter`` and ``torch.profiler(with_flops=True)``, which also leave out bias, scaling, softmax and
+masks.
 
-The work of a convolution depends on the size of its output, and shapes come without stride and padding. The output's
-size is that of the result where results were recorded. Else it is that of the gradient that the backward operator
-takes, or of the first input of an operator that takes the output.
+A convolution's work depends on the size of its output, and shapes come without stride and padding. The size is that of
+the recorded result. Without results it is the size of the gradient that the backward operator takes, or of the first
+input of an operator that takes the output.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def elementwise(a: Shapes, b: Shapes = ()) -> int | None:
 
 
 def first_input(a: Shapes) -> int | None:
-    """One an element of the first input, broadcast or not: what torch.profiler counts for additions and products."""
+    """One an element of the first input, even if broadcast: torch.profiler's count for additions and products."""
     return prod(a)
 
 
@@ -83,7 +83,7 @@ def attention(q: Shapes, k: Shapes, v: Shapes) -> int | None:
 
 
 def attention_backward(gradient: Shapes, q: Shapes, k: Shapes, v: Shapes) -> int | None:
-    """The product q k^T once more, then the gradients of the scores, v, q and k: 2 b h s_q s_k (3 d_q + 2 d_v).
+    """Recomputes q k^T; then gradients of the scores, v, q and k: 2 b h s_q s_k (3 d_q + 2 d_v).
 
     torch.utils.flop_counter, sdpa_backward_flop_count.
     """
@@ -92,14 +92,14 @@ def attention_backward(gradient: Shapes, q: Shapes, k: Shapes, v: Shapes) -> int
 
 
 def convolution(x: Shapes, weight: Shapes, out: Shapes, transposed: bool | None) -> int | None:
-    """2 for each weight at each point of the output, or of the input when transposed, of each sample.
+    """2 for each weight, at each point of the output (of the input if transposed), for each sample.
 
     torch.utils.flop_counter, conv_flop_count: 2 N prod(points) C_out C_in / groups prod(kernel), borders as if inside.
-    Without knowing whether it is transposed it is None where the two differ.
+    None if it is unknown whether the convolution is transposed and the two counts differ.
     """
     plain, other = ((2 * x[0] * prod(points[2:]) * prod(weight)) for points in (out, x))
     if transposed is None and plain != other:
-        # The weight is (out, in / groups, ...), or (in, out / groups, ...) when transposed.
+        # The weight is (out, in / groups, ...). Of a transposed convolution it is (in, out / groups, ...).
         could_be = (out[1] == weight[0], x[1] == weight[0])
         transposed = None if all(could_be) else could_be[1]
         if transposed is None:
@@ -113,7 +113,7 @@ def makes(x: Shapes, weight: Shapes, out: Shapes) -> bool:
 
 
 def _first(formula: Formula, count: int, skip: int = 0) -> Callable[[Shapes], int | None]:
-    """The formula of ``count`` inputs behind the first ``skip``; None of shapes that it is not about."""
+    """Applies the formula to ``count`` inputs after the first ``skip``; None for other shapes."""
 
     def of(shapes: Shapes) -> int | None:
         inputs: Any = shapes[skip : skip + count]
@@ -150,7 +150,7 @@ FORMULAS: dict[str, Callable[[Shapes], int | None]] = {
     **{f"aten::_scaled_dot_product_{which}": _first(attention, 3) for which in _ATTENTIONS},
     **{f"aten::_scaled_dot_product_{which}_backward": _first(attention_backward, 4) for which in _ATTENTIONS},
 }
-"""By operator. Those that only call others, as aten::linear and aten::matmul, are not here: the others count."""
+"""By operator. Operators that only call others (aten::linear, aten::matmul) are absent: the others count."""
 
 CONVOLUTIONS: dict[str, bool | None] = {
     **{f"aten::conv{n}d": False for n in (1, 2, 3)},
@@ -161,7 +161,7 @@ CONVOLUTIONS: dict[str, bool | None] = {
     "aten::cudnn_convolution_transpose": True,
     **dict.fromkeys(("aten::convolution", "aten::_convolution", "aten::convolution_overrideable")),
 }
-"""Whether each is transposed; None where the name does not say."""
+"""Whether each is transposed; None if the name does not say."""
 
 CONVOLUTION_BACKWARD = "aten::convolution_backward"
 
@@ -169,15 +169,15 @@ UNKNOWN_SIZE = (
     "the size of its output is not known: shapes come without stride and padding, and neither its backward operator "
     "nor an operator that takes its output was recorded"
 )
-UNKNOWN_SHAPES = "its input shapes are not those that the formula is about"
-UNKNOWN_GRADIENTS = "which gradients it made is not known: no operator that takes them was recorded"
+UNKNOWN_SHAPES = "the formula does not cover its input shapes"
+UNKNOWN_GRADIENTS = "it is not known which gradients it made: no operator that takes them was recorded"
 
 
 def count_flops(rows: RegionRows) -> Array:
-    """For each region its floating-point operations; 0 for what has none, UNKNOWN where they cannot be determined.
+    """Floating-point operations of each region; 0 if it has none, UNKNOWN if they cannot be determined.
 
-    Nothing counts twice down the call tree: an operator inside one that is counted is not counted. So "aten::addmm"
-    counts and "aten::linear" around it does not, and of the several convolutions inside each other the outermost does.
+    Nothing counts twice down the call tree: "aten::addmm" counts, "aten::linear" around it does not. Of nested
+    convolutions the outermost counts.
     """
     counts = np.zeros(len(rows), dtype=np.int64)
     names = rows.path_texts
@@ -206,9 +206,9 @@ def _by_path_and_shapes(rows: RegionRows, paths: dict[int, Any]) -> list[tuple[i
 
 
 def _only_outermost(counts: Array, parents: Array) -> None:
-    """Takes the counts from all that lies inside something counted."""
+    """Sets the counts inside a counted region to 0."""
     counted = np.flatnonzero(counts)
-    known = np.append(counts > 0, False)  # NONE and rows that are not there read the last
+    known = np.append(counts > 0, False)  # NONE and absent rows read the last
     inside = np.zeros(len(counted), dtype=bool)
     above = parents[counted]
     climbing = np.arange(len(counted))
@@ -224,7 +224,7 @@ NO_SHAPE = -1
 
 
 def count_convolutions(rows: RegionRows, counts: Array) -> None:
-    """Writes the count of each convolution, forward and backward, into its row; UNKNOWN where that fails."""
+    """Writes the count of each convolution, forward and backward, into its row; UNKNOWN if that fails."""
     named = [name in CONVOLUTIONS for name in rows.path_texts]
     forward = np.flatnonzero(np.array(named)[rows.path] & rows.has_shapes)
     named = [name == CONVOLUTION_BACKWARD for name in rows.path_texts]
@@ -246,11 +246,11 @@ class _InputShapes:
         self.known: list[Shapes] = []
 
     def of(self, chosen: Array, place: int) -> Array:
-        """The number of the shape of each row's input at a place; NO_SHAPE where it has none."""
+        """The number of the shape of each row's input at a place; NO_SHAPE without one."""
         return self._of_texts(self._rows.shapes[chosen], place)
 
     def of_results(self, chosen: Array, place: int) -> Array:
-        """The same of each row's results."""
+        """The same for each row's results."""
         return self._of_texts(self._rows.results[chosen], place)
 
     def _of_texts(self, column: Array, place: int) -> Array:
@@ -283,14 +283,14 @@ def _handovers(rows: RegionRows, makers: Array) -> tuple[Array, Array]:
 def _outputs(
     rows: RegionRows, shapes: _InputShapes, forward: Array, backward: Array, makers: Array, takers: Array
 ) -> Array:
-    """The number of each region's output shape, as far as it is a convolution; the last is for what is no row."""
+    """The number of each convolution's output shape by region; the last entry is for NONE."""
     outputs = np.full(len(rows) + 1, NO_SHAPE, dtype=np.int64)
     outputs[makers] = shapes.of(takers, 0)
     origins = rows.trace.instances.forward[backward]
     outputs[np.minimum(origins, len(rows))] = shapes.of(backward, 0)
     results = shapes.of_results(forward, 0)
     outputs[forward[results != NO_SHAPE]] = results[results != NO_SHAPE]
-    # It is also that of the convolutions around: innermost first, and what is known of an outer one itself is kept.
+    # Convolutions around it have the same output. Innermost first; an outer one's own shape is kept.
     is_forward = np.zeros(len(rows) + 1, dtype=bool)
     is_forward[forward] = True
     outputs[~is_forward] = NO_SHAPE
@@ -318,10 +318,10 @@ def _count_forward(rows: RegionRows, shapes: _InputShapes, forward: Array, outpu
 
 
 def _count_backward(rows: RegionRows, shapes: _InputShapes, backward: Array, makers: Array, takers: Array) -> list[int]:
-    """As much as the forward one for the gradient of the input, if something took it, and for that of the weight."""
+    """The forward count for the gradient of the input, if something took it, plus the same for the weight's."""
     taken = shapes.of(takers, 0)
     wanted = []
-    for place in (1, 2):  # the input and the weight, behind the gradient of the output
+    for place in (1, 2):  # the input and the weight, after the gradient of the output
         has_taker = np.zeros(len(rows), dtype=bool)
         has_taker[makers[(shapes.of(makers, place) == taken) & (taken != NO_SHAPE)]] = True
         wanted.append(has_taker[backward])
@@ -346,7 +346,7 @@ def _count_backward(rows: RegionRows, shapes: _InputShapes, backward: Array, mak
 
 
 def _is_transposed(rows: RegionRows, path: int) -> bool | None:
-    """What the name of the forward operator and of those around it say."""
+    """Whether a convolution is transposed, from the names of the forward operator and those around it."""
     parents = rows.trace.paths.parent
     while path < len(parents):
         transposed = CONVOLUTIONS.get(rows.path_texts[path])

@@ -13,7 +13,7 @@ import numpy as np
 from gpuscope._core import Flag
 from gpuscope.analysis import flops
 from gpuscope.analysis.averages import Averages, FunctionEventAvg, key_averages, recording_totals
-from gpuscope.analysis.call_tree import StackMetric
+from gpuscope.analysis.call_tree import StackMetric, known_stack_metric
 from gpuscope.analysis.event_index import EventIndex, EventSource
 from gpuscope.analysis.event_list import (
     DeviceType,
@@ -38,7 +38,6 @@ from gpuscope.analysis.rows import (
     nested_shapes,
     parse_concrete_inputs,
 )
-from gpuscope.arguments import check_choice
 from gpuscope.paths import write_text
 from gpuscope.text import shown
 from gpuscope.trace import NONE, Trace
@@ -640,11 +639,13 @@ class Events(EventList[FunctionEvent]):
     def export_stacks(self, path: str | os.PathLike[str], metric: StackMetric) -> None:
         """Writes one line an event with a call stack, ``outer;inner 123``, its own time in us, for flame graphs.
 
+        Without GPU work all metrics are CPU time, with a warning.
+
         Raises:
             InvalidArgument: the metric is none of ``supported_export_stacks_metrics``.
             GpuscopeError: the file cannot be written.
         """
-        check_choice("metric", metric, get_args(StackMetric))
+        metric = known_stack_metric(metric, self.has_device, stacklevel=3)
         separators = str.maketrans(" ;\t\n", "____")  # the format's own, which cannot be part of a name
         lines = []
         for event in self:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each torch.nn.Module costs: its time on the CPU, and that of its forward and backward work on the GPU."""
+"""The cost of each torch.nn.Module: CPU time, and GPU time of its forward and backward work."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class ModuleTotal:
     """One module under one path, with the modules inside it.
 
     Attributes:
-        path: as ``ResNet.layer1.0.conv1``; equal paths are one row, wherever the modules were called.
-        count: how often it was called.
+        path: as ``ResNet.layer1.0.conv1``. Equal paths are one row, wherever the modules were called.
+        count: number of calls.
         cpu_time_total: time from the begin of its calls to their end, in us.
-        forward_device_time: GPU time of what was launched in it until it ended, in us.
-        backward_device_time: GPU time of what autograd launched for operators that ran meanwhile, in us.
+        forward_device_time: GPU time of work launched in it before it ended, in us.
+        backward_device_time: GPU time that autograd launched for operators that ran in it, in us.
     """
 
     path: str
@@ -43,7 +43,7 @@ class ModuleTotal:
 
     @property
     def device_time_total(self) -> float:
-        """Both, in us."""
+        """Forward plus backward, in us."""
         return self.forward_device_time + self.backward_device_time
 
 
@@ -60,7 +60,7 @@ class Modules(Result):
         return len(self.rows)
 
     def __getitem__(self, path: str) -> ModuleTotal:
-        """The row of a path; KeyError when no such module was called."""
+        """The row of a path; KeyError if no such module was called."""
         for row in self.rows:
             if row.path == path:
                 return row
@@ -100,11 +100,11 @@ class Modules(Result):
 def modules(trace: Trace) -> Modules:
     """Totals for each module; none without ``with_modules=True``.
 
-    A backward operator belongs to the module in which its forward operator ran, found by autograd's sequence numbers;
-    what a checkpoint computes anew in the backward pass counts as backward work. Adding up gradients belongs to none.
+    A backward operator belongs to the module of its forward operator, found by autograd's sequence numbers. A
+    checkpoint's recomputation in the backward pass counts as backward work. Adding up gradients belongs to no module.
 
     Raises:
-        NotAvailable: the recording has totals alone (``mode="aggregate"``).
+        NotAvailable: the recording has only totals (``mode="aggregate"``).
     """
     if trace.info.get("session.mode") == "aggregate":
         raise NotAvailable("modules() needs single events, and mode='aggregate' keeps totals; record with mode='full'")
@@ -117,7 +117,7 @@ def modules(trace: Trace) -> Modules:
     forward = np.full(len(regions), NONE, dtype=np.int64)
     known = trace.details.region != NONE
     forward[trace.details.region[known]] = trace.details.forward[known]
-    # Upwards from a region: through the forward operator where there is one, for that is where the module is.
+    # Upwards from a region: through the forward operator if there is one, as the module is there.
     above = np.where(forward != NONE, forward, parent)
     module = _nearest(is_module, above)
     around = np.where(above != NONE, module[np.where(above != NONE, above, 0)], NONE)
@@ -131,14 +131,14 @@ def modules(trace: Trace) -> Modules:
     for backward, total in enumerate(inside):
         source = np.flatnonzero((device != 0) & (is_backward == bool(backward)) & (module != NONE))
         at, time = module[source], device[source]
-        for _ in range(len(regions) + 1):  # a damaged file may have a ring
+        for _ in range(len(regions) + 1):  # a damaged file may have a cycle
             if not len(at):
                 break
             counted = outermost[at]
             total += np.bincount(row_of[at[counted]], weights=time[counted], minlength=len(names))
             at = around[at]
             at, time = at[at != NONE], time[at != NONE]
-    if len(late := trace.instances.late_device_ns):  # launched in what outlasts a module
+    if len(late := trace.instances.late_device_ns):  # launched in a region that outlasts a module
         inside[0] -= np.bincount(row_of[outermost], weights=late[outermost], minlength=len(names))
     first = np.full(len(names), len(regions))
     np.minimum.at(first, row_of, np.arange(len(regions)))
@@ -165,11 +165,11 @@ def _names(trace: Trace) -> _Rows:
 
 
 def _nearest(wanted: np.ndarray[Any, Any], above: _Rows) -> _Rows:
-    """For each region the first that is `wanted`, itself or upwards; NONE without one."""
+    """For each region the first that is `wanted`, itself or upwards; NONE if there is none."""
     result = np.full(len(above), NONE, dtype=np.int64)
     start = np.arange(len(above))
     at = start
-    for _ in range(len(above) + 1):  # a damaged file may have a ring
+    for _ in range(len(above) + 1):  # a damaged file may have a cycle
         found = wanted[at]
         result[start[found]] = at[found]
         start, at = start[~found], above[at[~found]]
@@ -180,7 +180,7 @@ def _nearest(wanted: np.ndarray[Any, Any], above: _Rows) -> _Rows:
 
 
 def _outermost(is_module: np.ndarray[Any, Any], row_of: _Rows, around: _Rows) -> np.ndarray[Any, Any]:
-    """The modules that run in none of the same path, as one does that is called anew by a checkpoint."""
+    """The modules with no module of the same path around them. A checkpoint calls a module inside itself."""
     result = is_module.copy()
     start = np.flatnonzero(is_module)
     at = around[start]

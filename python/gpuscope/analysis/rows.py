@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What single rows of a recording are: their kinds, and what several tables say of each region."""
+"""The kinds of rows of a recording, and details of each region from several tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Kind(IntEnum):
-    """A region, or the kind of work; the numbers are the core's, which has none of the last three."""
+    """A region, or the kind of work. The numbers are the core's, except the last three."""
 
     REGION = 0
     KERNEL = _core.Work.KERNEL
@@ -54,16 +54,16 @@ MEMORY = "[memory]"
 """The name of memory taken or given back outside every region, torch.profiler's."""
 
 OUTSIDE = "[outside every region]"
-"""The name of the time that threads were in Python and in no region or driver call, by samples."""
+"""The name of the sampled time that threads were in Python, but in no region or driver call."""
 
 STEP, STEPS = _core.STEP_PREFIX, _core.ALL_STEPS
-"""How the name of a step begins, and what stands for all of them, torch.profiler's."""
+"""Prefix of a step's name, and the name of all steps, torch.profiler's."""
 
 ANNOTATIONS = (RegionKind.REGION, RegionKind.RANGE)
-"""What the program, or a library, named itself."""
+"""Kinds that the program or a library named itself."""
 
 REGION_LABELS = frozenset(kind.name.lower() for kind in RegionKind)
-"""The labels of what is open for a while and has others inside."""
+"""The labels of kinds that last and contain others."""
 
 _REGION_KINDS = frozenset(map(int, RegionKind))
 
@@ -71,17 +71,17 @@ DEVICE_KINDS = tuple(kind for kind in Kind if kind.is_device)
 
 
 def region_kind(number: int) -> RegionKind:
-    """The kind of that number; REGION where a newer or damaged file has another."""
+    """The kind of that number; REGION if a newer or damaged file has another."""
     return RegionKind(number) if number in _REGION_KINDS else RegionKind.REGION
 
 
 Shapes = tuple[Any, ...]
-"""One entry an input: sizes as a tuple, () for scalars and what is no tensor, a tuple of shapes for a tensor list."""
+"""One entry an input: a tuple of sizes, () for scalars and non-tensors, a tuple of shapes for a tensor list."""
 
 
 @lru_cache(maxsize=1 << 14)
 def parse_shapes(text: str) -> Shapes:
-    """``"[[2, 3], []]"`` as ``((2, 3), ())``; () of a text that is no list of shapes."""
+    """``"[[2, 3], []]"`` as ``((2, 3), ())``; () if the text is no list of shapes."""
     try:
         parsed = _frozen(json.loads(text))
     except (ValueError, RecursionError):
@@ -91,7 +91,7 @@ def parse_shapes(text: str) -> Shapes:
 
 @lru_cache(maxsize=1 << 12)
 def parse_types(text: str) -> tuple[str, ...]:
-    """``"['float', '']"`` as ``("float", "")``; () of a text that is no list of texts."""
+    """``"['float', '']"`` as ``("float", "")``; () if the text is no list of texts."""
     try:
         parsed = json.loads(text.replace("'", '"'))
     except (ValueError, RecursionError):
@@ -101,7 +101,7 @@ def parse_types(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1 << 12)
 def parse_concrete_inputs(text: str) -> tuple[Any, ...]:
-    """``"['', '2.', '[4, 3]', 'True']"`` as ``(None, 2.0, (4, 3), True)``, None for what is no number."""
+    """``"['', '2.', '[4, 3]', 'True']"`` as ``(None, 2.0, (4, 3), True)``; None if an entry is no number."""
     return tuple(map(_parse_number, parse_types(text)))
 
 
@@ -129,7 +129,7 @@ def nested_shapes(shapes: Shapes) -> list[Any]:
 
 
 def is_shape(entry: object) -> bool:
-    """It is one tensor's shape, rather than a list of shapes or no shape at all."""
+    """True for one tensor's shape; False for a list of shapes or no shape."""
     return isinstance(entry, tuple) and all(type(size) is int and size >= 0 for size in entry)
 
 
@@ -137,14 +137,14 @@ def _frozen(value: Any) -> Any:
     return tuple(_frozen(entry) for entry in value) if isinstance(value, list) else value
 
 
-# at::RecordScope's numbers (aten/src/ATen/record_function.h), as torch.profiler gives them.
+# at::RecordScope's numbers (aten/src/ATen/record_function.h), as in torch.profiler.
 SCOPE_FUNCTION, SCOPE_BACKWARD, SCOPE_USER = 0, 1, 7
 
 
 class RegionRows:
-    """The region table with what other tables say of its rows; each column is made when first needed.
+    """The region table with details from other tables; each column is made when first needed.
 
-    ``path`` and ``parent`` hold rows of their tables; what is not there reads as one behind the last.
+    ``path`` and ``parent`` hold rows of their tables. An absent row reads as the index after the last.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -162,13 +162,13 @@ class RegionRows:
 
     @cached_property
     def parent(self) -> Array:
-        """The region that each lies in."""
+        """The region around each."""
         parent: Array = np.minimum(self.trace.regions.parent, self._length).astype(np.int64)
         return parent
 
     @cached_property
     def path_texts(self) -> list[str]:
-        """The name of each path; one more, "", for regions without."""
+        """The name of each path, then "" for regions without a path."""
         return [*map(self.trace.string, self.trace.paths.name.tolist()), ""]
 
     @cached_property
@@ -178,7 +178,7 @@ class RegionRows:
 
     @cached_property
     def path_scopes(self) -> list[int]:
-        """Of each path, where torch would say that it runs: SCOPE_FUNCTION, SCOPE_BACKWARD or SCOPE_USER."""
+        """The scope in torch of each path: SCOPE_FUNCTION, SCOPE_BACKWARD or SCOPE_USER."""
         names, kinds = self.path_texts, self.path_kinds
         scopes = []
         parents = [*self.trace.paths.parent.tolist(), NONE]
@@ -207,11 +207,11 @@ class RegionRows:
 
     @cached_property
     def forward(self) -> Array:
-        """Of backward operators, the region of the forward one; NONE for none."""
+        """The region of the forward operator of each backward operator; NONE for others."""
         return self._detail("forward", NONE, np.uint32)
 
     def owner(self, row: int) -> int:
-        """Whose work it is: the innermost operator around a region, itself counted; without one, the region."""
+        """The innermost operator around a region, or the region itself if it is one or none is around."""
         at = row
         while at < self._length and self.path_kinds[self.path[at]] != RegionKind.OP:
             at = int(self.parent[at])
@@ -232,32 +232,32 @@ class RegionRows:
 
     @cached_property
     def types(self) -> Array:
-        """The string of the types of each one's inputs; NONE where they are not known."""
+        """String ids of the types of each region's inputs; NONE if unknown."""
         return self._detail("types", NONE, np.uint32)
 
     @cached_property
     def strides(self) -> Array:
-        """Likewise of their strides."""
+        """The same for their strides."""
         return self._detail("strides", NONE, np.uint32)
 
     @cached_property
     def concrete_inputs(self) -> Array:
-        """Likewise of the numbers among its inputs."""
+        """The same for the numbers among its inputs."""
         return self._detail("concrete_inputs", NONE, np.uint32)
 
     @cached_property
     def overload(self) -> Array:
-        """The string of which operator of its name it is; NONE where that is not known."""
+        """String ids of the operator's overload; NONE if unknown."""
         return self._detail("overload", NONE, np.uint32)
 
     def overload_of(self, row: int) -> str:
-        """What ``overload`` says of a region; "" of nothing."""
+        """The overload of a region's operator; "" if unknown."""
         string_id = int(self.overload[row])
         return self.trace.string(string_id) if string_id != NONE else ""
 
     @cached_property
     def keywords(self) -> dict[int, dict[str, Any]]:
-        """The values that were given along with each region, by their names."""
+        """The keyword values recorded with each region."""
         given: dict[int, dict[str, Any]] = {}
         table = self.trace.payloads
         for region, name, kind, value in zip(
@@ -285,12 +285,12 @@ class RegionRows:
         return bits
 
     def types_of(self, string_id: int) -> tuple[str, ...]:
-        """What a string id of ``types`` says."""
+        """The types that a string id of ``types`` stands for."""
         return parse_types(self.trace.string(string_id)) if string_id != NONE else ()
 
     @cached_property
     def results(self) -> Array:
-        """The string of the shapes of each one's results; NONE where they are not known."""
+        """String ids of the shapes of each region's results; NONE if unknown."""
         return self._detail("results", NONE, np.uint32)
 
     @cached_property
@@ -299,7 +299,7 @@ class RegionRows:
         return self._detail("producer", 0, np.uint32)
 
     def shapes_of(self, string_id: int) -> Shapes:
-        """What a string id of ``shapes`` says."""
+        """The shapes that a string id of ``shapes`` stands for."""
         return parse_shapes(self.trace.string(string_id)) if string_id != NONE else ()
 
     @cached_property
@@ -321,7 +321,7 @@ def stack_texts(trace: Trace) -> list[tuple[str, ...]]:
     """The frames of each row of ``trace.stacks``, innermost first: ``("model.py(12): forward", "train.py(40): main")``.
 
     The line is the one that was being executed. ``trace.details.stack`` and ``trace.call_stacks.stack`` are indices
-    into the list; where they are `gpuscope.trace.NONE` there was no Python frame.
+    into the list; `gpuscope.trace.NONE` means no Python frame.
     """
     stacks = trace.stacks
     strings: dict[int, str] = {}
@@ -334,6 +334,6 @@ def stack_texts(trace: Trace) -> list[tuple[str, ...]]:
     texts: list[tuple[str, ...]] = []
     rows = zip(*(stacks[column].tolist() for column in ("parent", "function", "file", "line")), strict=True)
     for row, (parent, function, file, line) in enumerate(rows):
-        callers = texts[parent] if parent < row else ()  # a caller's row stands before its callees'
+        callers = texts[parent] if parent < row else ()  # a caller's row is before its callees'
         texts.append((f"{text(file)}({line}): {text(function)}", *callers))
     return texts

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recording as a terminal shows it: lines that fit its width, with bars of shares, and styles for one with colours.
+"""A recording for a terminal: lines that fit its width, bars of shares, and styles if it has colours.
 
-The columns that matter come first, and a wide terminal gets more; ``Averages.table`` is the text with all of them.
+The most important columns come first; a wider terminal gets more. ``Averages.table`` has all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.event_list import device_key
 from gpuscope.analysis.rows import NS_PER_US, OUTSIDE, Kind
 from gpuscope.text import columns_of, one_line, shorten, shorten_apart
-from gpuscope.trace import Trace
+from gpuscope.trace import Trace, metadata_of
 from gpuscope.units import US_PER_S, format_bytes, format_digits, format_seconds
 
 Part = str | tuple[str, str]
@@ -26,22 +26,22 @@ Part = str | tuple[str, str]
 Line = tuple[Part, ...]
 
 NO_TERMINAL = 140
-"""Columns where the text goes into a file or a pipe."""
+"""Columns for output into a file or a pipe."""
 
 _GAP = "  "
-# Columns that names keep: at least, beside the numbers that matter most, and before a terminal gets more of them.
+# Columns that names keep: at least, next to the most important numbers, and before a terminal gets more numbers.
 _NAME_LEAST, _NAME_SHORT, _NAME_ENOUGH = 16, 24, 40
 _MATTERS = 2  # up to this rank
 _PLAIN_BRANCHES = str.maketrans("├└│─", "|`|-")
 _BAR, _WIDE_BAR, _WIDE = 8, 12, 110
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-# The share from which on a row has this style, the hottest first.
+# The share from which a row has this style, the hottest first.
 _HEAT = ((0.40, "bold red"), (0.15, "yellow"), (0.01, ""), (0.0, "dim"))
 
 
 @dataclass(frozen=True)
 class _Column:
-    """Numbers under a heading; of those with a rank the lowest are the first that a wider terminal gets."""
+    """Numbers under a heading; a wider terminal gets the lowest ranks first."""
 
     heading: str
     cell: Callable[[Any], str]
@@ -50,11 +50,11 @@ class _Column:
 
 @dataclass(frozen=True)
 class _Row:
-    """A line, of an event or a node; of none where it is a remark."""
+    """A line of an event or node; a remark has neither."""
 
     title: str
     of: Any = None
-    share: float = 0.0  # of the time that the first column has
+    share: float = 0.0  # of the time in the first column
     branch: str = ""
     style: str = ""
     below: tuple[str, ...] = ()
@@ -67,14 +67,15 @@ def text_of(lines: Sequence[Line]) -> str:
 
 
 def terminal_width() -> int:
-    """Columns of the terminal; ``COLUMNS`` where that is set, and `NO_TERMINAL` where there is none."""
+    """Columns of the terminal: ``COLUMNS`` if set, or `NO_TERMINAL` without a terminal."""
     return shutil.get_terminal_size((NO_TERMINAL, 24)).columns
 
 
 def overview(trace: Trace, width: int | None = None) -> str:
     """The table of a recording and its verdict in one line: what printing a profiler shows."""
     lines = averages_lines(trace, key_averages(trace), terminal_width() if width is None else width)
-    return f"{text_of(lines)}\n{audit(trace).brief}"
+    metadata = metadata_of(trace.info)
+    return f"{text_of(lines)}\n{f'metadata: {metadata}{chr(10)}' if metadata else ''}{audit(trace).brief}"
 
 
 def averages_lines(
@@ -86,20 +87,22 @@ def averages_lines(
     row_limit: int = 25,
     unicode: bool = True,
 ) -> list[Line]:
-    """The rows that took most, the time outside every region, and what there is beside.
+    """The rows that took most, the time outside every region, and notes.
 
     Args:
         trace: the recording.
         averages: its rows.
         width: columns of the terminal.
-        sort_by: a key of ``Averages.table``; by default the GPU's time where there is any, else the CPU's.
-        row_limit: so many rows at most.
+        sort_by: a key of ``Averages.table``, default the GPU's time if there is any, else the CPU's. It falls back to
+            the CPU's as there.
+        row_limit: most rows to show.
         unicode: the terminal can show block elements and an ellipsis.
 
     Raises:
         InvalidArgument: another key.
     """
-    key = device_key(sort_by or ("device_time_total" if averages.has_device else "cpu_time_total"))
+    known, note = averages.known_sort_key(sort_by or ("device_time_total" if averages.has_device else "cpu_time_total"))
+    key = device_key(known)
     events = [event for event in averages.sorted_by(key) if event.key != OUTSIDE]
     outside = outside_every_region(trace)
     measure, total = _whole(averages, key, outside)
@@ -111,7 +114,7 @@ def averages_lines(
         facts.append(f"GPU {_time(averages.self_device_time_total)}")
     if len(events) > row_limit:
         facts.append(f"{len(events) - row_limit:,} more rows: --row-limit {len(events)}")
-    facts.append("all columns: --wide")
+    facts += [*([note] if note else []), "all columns: --wide"]
     return [*_laid_out(rows, _event_columns(averages, key), width, unicode), *_wrapped(facts, width, unicode)]
 
 
@@ -121,7 +124,7 @@ def tree_table(tree: Tree, width: int, *, max_depth: int | None = None, unicode:
     Args:
         tree: of a recording.
         width: columns of the terminal.
-        max_depth: so many levels; None shows all.
+        max_depth: most levels; None shows all.
         unicode: the terminal can show block elements and an ellipsis.
     """
 
@@ -137,17 +140,17 @@ def tree_table(tree: Tree, width: int, *, max_depth: int | None = None, unicode:
     return _laid_out(rows, _node_columns(tree.has_device), width, unicode)
 
 
-# -- what stands in the columns ----------------------------------------------------------------------------------------
+# -- contents of the columns -------------------------------------------------------------------------------------------
 
 
 def _whole(averages: Averages, key: str, outside: FunctionEventAvg | None) -> tuple[str, float]:
-    """The time that shares are of: which attribute, and how much there is of it."""
+    """The time that shares refer to: its attribute and its total."""
     on_device = averages.has_device and not key.startswith(("cpu_", "self_cpu_"))
     if on_device:
         return "self_device_time_total" if key == "self_device_time_total" else "device_time_total", (
             averages.self_device_time_total
         )
-    is_counted = any(event.key == OUTSIDE for event in averages)  # among the CPU time, where Python was sampled
+    is_counted = any(event.key == OUTSIDE for event in averages)  # part of the CPU time, if Python was sampled
     beside = outside.cpu_time_total if outside is not None and not is_counted else 0.0
     measure = "self_cpu_time_total" if key == "self_cpu_time_total" else "cpu_time_total"
     return measure, averages.self_cpu_time_total + beside
@@ -162,7 +165,7 @@ def _event_row(event: FunctionEventAvg, measure: str, total: float) -> _Row:
 
 
 def _event_columns(averages: Averages, key: str) -> list[_Column]:
-    """That of the shares first, and the one that rows are sorted by always."""
+    """The columns; those of the shares and of the sort key are always shown."""
 
     def time(heading: str, attribute: str, rank: int) -> tuple[str, _Column]:
         return attribute, _Column(heading, lambda event: _time(getattr(event, attribute)), rank)
@@ -230,11 +233,11 @@ def _count(count: int) -> str:
     return f"{format_digits(count / unit)}{prefix}"
 
 
-# -- how they stand there ----------------------------------------------------------------------------------------------
+# -- layout ------------------------------------------------------------------------------------------------------------
 
 
 def _laid_out(rows: Sequence[_Row], columns: Sequence[_Column], width: int, unicode: bool) -> list[Line]:
-    """The rows under their headings, as many columns as there is room for."""
+    """The rows under their headings, with as many columns as fit."""
     ellipsis = "…" if unicode else "..."
     names = [columns_of(row.branch) + columns_of(row.title) for row in rows]
     longest = max([len("Name"), *names])
@@ -291,7 +294,7 @@ def _laid_out(rows: Sequence[_Row], columns: Sequence[_Column], width: int, unic
 
 
 def _shortened(rows: Sequence[_Row], columns: int, ellipsis: str) -> dict[str, str]:
-    """Titles of a table that do not fit, shortened so that different ones look different."""
+    """Titles that do not fit, shortened so that different ones stay different."""
     essences = {row.title: _essential(row) for row in rows if not row.branch and columns_of(row.title) > columns}
     counts = Counter(essences.values())
     texts = {title: essence if counts[essence] == 1 else title for title, essence in essences.items()}
@@ -300,7 +303,7 @@ def _shortened(rows: Sequence[_Row], columns: int, ellipsis: str) -> dict[str, s
 
 
 def _essential(row: _Row) -> str:
-    """A kernel's name without what it returns and takes, which all of its template have alike."""
+    """A kernel's name without its return type and parameters, which are the same for all kernels of a template."""
     title = row.title
     if getattr(row.of, "kind", "") != Kind.KERNEL.label:
         return title
@@ -327,7 +330,7 @@ def _heat(share: float) -> str:
 
 
 def _wrapped(facts: Sequence[str], width: int, unicode: bool) -> Iterator[Line]:
-    """The facts one after the other, in as many lines as they need."""
+    """The facts in as many lines as they need."""
     separator = " · " if unicode else ", "
     text = ""
     for fact in facts:

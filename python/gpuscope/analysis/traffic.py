@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes that operators of torch must move at least, from the shapes and types of their inputs.
+"""Least bytes that operators of torch must move, from the shapes and types of their inputs.
 
-Each input is read once and the result written once. What caches hold moves less; what is read again, as by a product
-whose matrices are larger than the cache, moves more. Hardware counters know; this is what can be said without them.
+Each input is read once and the result is written once. Cached data moves less. Data that is read again moves more, as
+in a product of matrices larger than the cache. Only hardware counters know the real number.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ITEM_BYTES = {
     **dict.fromkeys(("c10::Float8_e4m3fn", "c10::Float8_e5m2"), 1),
     "c10::complex<double>": 16,
 }
-"""Of one element, by torch's name of the type."""
+"""Bytes of one element, by torch's name of the type."""
 
 # Elementwise: the result has the broadcast shape of the inputs.
 _ELEMENTWISE = (
@@ -43,7 +43,7 @@ def _broadcast(shapes: Shapes) -> int:
     return prod(np.broadcast_shapes(*shapes))
 
 
-# Of each kind of operator the elements of its result; ValueError, TypeError or IndexError of shapes that it is not of.
+# Elements of the result by kind of operator. Other shapes raise ValueError, TypeError or IndexError.
 _RESULTS: dict[str, Callable[[Shapes], int]] = {
     "aten::mm": lambda shapes: shapes[0][0] * shapes[1][1],
     "aten::addmm": lambda shapes: shapes[1][0] * shapes[2][1],
@@ -61,7 +61,7 @@ _ATTENTION_INPUTS = 3
 
 
 def count_bytes(rows: RegionRows) -> Array:
-    """For each region the bytes that its operator must move at least; 0 where that is not known."""
+    """Least bytes that the operator of each region must move; 0 if unknown."""
     counts = np.zeros(len(rows), dtype=np.int64)
     if not len(rows.trace.details):
         return counts
@@ -80,14 +80,14 @@ def count_bytes(rows: RegionRows) -> Array:
 
 
 def operator_bytes(name: str, shapes: Shapes, types: tuple[str, ...], result: Any = None, strides: Shapes = ()) -> int:
-    """The bytes of one operator, as "aten::mm"; 0 where its shapes or types are not known, or it is not.
+    """Least bytes that one operator, such as "aten::mm", must move; 0 if the operator, shapes or types are unknown.
 
     Args:
         name: torch's.
-        shapes: of its inputs; () for what is no tensor.
-        types: theirs, as torch writes them.
-        result: the shape of its first result, where that was recorded.
-        strides: of its inputs, likewise.
+        shapes: of its inputs; () for a non-tensor.
+        types: of its inputs, as torch writes them.
+        result: the shape of its first result, if recorded.
+        strides: of its inputs, if recorded.
     """
     sizes = [ITEM_BYTES.get(kind, 0) for kind in types]
     if len(strides) != len(shapes):
@@ -115,13 +115,13 @@ def operator_bytes(name: str, shapes: Shapes, types: tuple[str, ...], result: An
         written: int = _RESULTS[name](tuple(shape for shape in shapes if is_shape(shape)))
     except (ValueError, IndexError, TypeError):
         return 0
-    # A tensor of no dimension, as torch makes of Python's numbers, leaves the type to those that have some.
+    # A tensor without dimensions, as torch makes from Python numbers, does not set the type if others have dimensions.
     item_bytes = max((size for shape, size, _ in tensors if shape), default=max(size for _, size, _ in tensors))
     return read + written * item_bytes
 
 
 def _stored(shape: tuple[int, ...], strides: Any) -> int:
-    """How many elements a tensor has in memory: along a dimension of stride 0, as `expand` makes, there is one."""
+    """Elements of a tensor in memory: a dimension of stride 0, as `expand` makes, counts as one."""
     if not isinstance(strides, tuple) or len(strides) != len(shape):
         return prod(shape)
     return prod(size for size, stride in zip(shape, strides, strict=True) if stride != 0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What counters of a GPU grew by between two moments, and how sure that is.
+"""Growth of a GPU's counters between two moments, with bounds.
 
-A reading says what the counter had at its latest tick. As counters only grow, the readings around a moment bound what
-it had then: nothing is assumed of what happened between them.
+A reading is the counter's value at its latest tick. As counters only grow, the readings around a moment bound the value
+at that moment. Nothing is assumed of the time between readings.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from gpuscope.errors import InvalidArgument
 from gpuscope.monitor.sample import GpuSample
 from gpuscope.monitor.snapshot import GpuState
 
-# Measured on an H100: NVML's counters of energy and of seconds of throttling go on each 99.5 ms, its counters of bytes
+# Measured on an H100: NVML's counters of energy and of seconds of throttling tick each 99.5 ms, its counters of bytes
 # each 0.12 ms.
 _TICK_NS = 99_500_000
 _TICK_OF_BYTES_NS = 120_000
 _WRAP = 1 << 32
 _STUCK_NS = 2_000_000_000  # a board draws some watts at any time: its energy grows
 _S = 1e-9
-_ANEW = "the counter began anew: the driver was loaded again, or what it counts is another"
+_ANEW = "the counter was reset: the driver was reloaded, or it counts something else now"
 _BACKWARDS = "the samples' clock goes backwards"
-_OTHER_PROCESS = "the samples are of several processes, which count it each for itself"
+_OTHER_PROCESS = "the samples are of several processes with counters of their own"
 
 
 @dataclass(frozen=True)
 class Grown:
-    """What a counter grew by.
+    """Growth of a counter.
 
     Attributes:
-        value: with what lies between two readings spread evenly.
-        low: it was this at least.
-        high: it was this at most; None where no later reading bounds it.
-        seconds: between the moments; those of its own first and last reading, where no moment was given.
+        value: estimate, with growth between two readings spread evenly.
+        low: lower bound.
+        high: upper bound; None if no later reading bounds it.
+        seconds: between the moments, or between the counter's first and last reading if no moment was given.
     """
 
     value: float
@@ -52,16 +52,16 @@ class Grown:
 
 @dataclass(frozen=True)
 class Growth:
-    """What the counters of a GPU, and of the host beside it, grew by between two moments.
+    """Growth of a GPU's counters, and of its host's, between two moments.
 
     Attributes:
-        seconds: between the moments; between the first and the last sample, where none were given.
+        seconds: between the moments, or between the first and the last sample if none were given.
         energy_j: joules of the board.
-        throttled_s: seconds for which clocks were held back, by reason.
+        throttled_s: seconds of clock throttling, by reason.
         pcie_received_bytes: from the host, headers of packets included: some 8 to 9 % more than a copy's bytes.
-        pcie_sent_bytes: to the host, likewise.
+        pcie_sent_bytes: to the host, headers of packets included.
         host: growth of each counter of `HostState`, and of ``process_cpu_s``, by name.
-        why: reasons of what is None or not there, by name.
+        why: reason of each figure that is None or missing, by name.
     """
 
     seconds: float
@@ -74,7 +74,7 @@ class Growth:
 
     @property
     def mean_power_w(self) -> float | None:
-        """The mean of the board's power, from its energy."""
+        """The mean power of the board, from its energy."""
         return None if self.energy_j is None else self.energy_j.per_second
 
 
@@ -96,23 +96,23 @@ HOST_COUNTERS = (
 
 
 class _Unknown(Exception):  # noqa: N818 - it is no error
-    """Why growth is not known."""
+    """Growth is unknown for this reason."""
 
 
 @dataclass(frozen=True)
 class _Track:
-    """Readings of a counter: when, in order, and what."""
+    """Readings of a counter in order: times and values."""
 
     times_ns: list[int]
     values: list[float]
     tick_ns: int
 
     def grown(self, begin_ns: int | None, end_ns: int | None) -> Grown:
-        """Between two moments, of which None is that of the first reading or the last."""
+        """Growth between two moments; None stands for the first or the last reading."""
         begin_ns = self.times_ns[0] if begin_ns is None else begin_ns
         end_ns = self.times_ns[-1] if end_ns is None else end_ns
         if end_ns <= begin_ns:
-            raise _Unknown("there is one reading of it alone")
+            raise _Unknown("there is only one reading of it")
         low_begin, begin, high_begin = self._at(begin_ns)
         low_end, end, high_end = self._at(end_ns)
         if high_begin is None:
@@ -123,7 +123,7 @@ class _Track:
         return Grown(value if high is None else min(value, high), low, high, _S * (end_ns - begin_ns))
 
     def _at(self, moment_ns: int) -> tuple[float, float, float | None]:
-        """What the counter had at least, about, and at most."""
+        """The value at a moment: lower bound, estimate, upper bound."""
         before = bisect_right(self.times_ns, moment_ns) - 1
         if before < 0:
             raise _Unknown("no reading lies before its beginning")
@@ -137,13 +137,13 @@ class _Track:
 
 
 def growth(samples: Sequence[GpuSample], begin_ns: int | None = None, end_ns: int | None = None) -> Growth:
-    """What grew between two moments.
+    """Growth of counters between two moments.
 
     Args:
-        samples: of one GPU, or of a machine without one, oldest first; all that lie between the moments, and at best
+        samples: of one GPU, or of a machine without one, oldest first: all samples between the moments, and preferably
             one before and one after.
         begin_ns: ns since the Unix epoch, on the samples' clock; None for the first reading of each counter.
-        end_ns: likewise; None for the last one.
+        end_ns: likewise; None for the last reading.
 
     Raises:
         InvalidArgument: there are fewer than two samples, they are of several GPUs, or the end is not after the
@@ -164,7 +164,7 @@ def growth(samples: Sequence[GpuSample], begin_ns: int | None = None, end_ns: in
             why[name] = str(reason)
             return None
 
-    # Several samples have the same readings of what is not read each time.
+    # A figure that is not read for each sample has the same reading in several samples.
     told = _distinct(samples, lambda sample: (sample.slow_time_ns, sample.rare_time_ns))
     of_host = _distinct(samples, lambda sample: sample.host_time_ns)
     host: dict[str, Grown] = {}
@@ -192,7 +192,7 @@ def throttled(
     end_ns: int | None = None,
     why: dict[str, str] | None = None,
 ) -> dict[str, Grown]:
-    """Seconds for which clocks were held back, by reason; arguments as of `growth`, and where reasons are put."""
+    """Seconds of clock throttling by reason; arguments as of `growth`, and a dict that receives reasons."""
     found: dict[str, Grown] = {}
     for reason in {name: None for sample in samples if sample.gpu for name in sample.gpu.throttled_s}:
         try:
@@ -206,7 +206,7 @@ def throttled(
 def _energy(samples: Sequence[GpuSample], begin_ns: int | None, end_ns: int | None) -> Grown:
     track = _gpu_track(samples, "energy_total_j", lambda gpu: gpu.energy_total_j, is_rare=True)
     if track.values[0] == track.values[-1] and track.times_ns[-1] - track.times_ns[0] > _STUCK_NS:
-        raise _Unknown("the counter of energy stands still, which that of a board that works does not")
+        raise _Unknown("the counter of energy stands still, although the board works")
     return track.grown(begin_ns, end_ns)
 
 
@@ -214,13 +214,13 @@ def _throttled(samples: Sequence[GpuSample], reason: str, begin_ns: int | None, 
     is_rare = reason in _core.RARE_COUNTERS
     track = _gpu_track(samples, f"throttled_s.{reason}", lambda gpu: gpu.throttled_s.get(reason), is_rare=is_rare)
     found = track.grown(begin_ns, end_ns)
-    # Clocks were held back no longer than time went by, but for the tick.
+    # Throttled time is at most the elapsed time plus a tick.
     high = found.seconds if found.high is None else min(found.seconds, found.high)
     return Grown(min(found.value, high), min(found.low, high), high, found.seconds)
 
 
 def _bytes(samples: Sequence[GpuSample], name: str, begin_ns: int | None, end_ns: int | None) -> Grown:
-    """The counter has 32 bits: what it grew by is known modulo 2**32, and for sure where it cannot wrap twice."""
+    """Growth of a 32-bit counter: known modulo 2**32, and exact only if it cannot wrap twice between readings."""
     times: list[int] = []
     values: list[float] = []
     last, took_s, grown = 0, 0.0, 0
@@ -234,10 +234,10 @@ def _bytes(samples: Sequence[GpuSample], name: str, begin_ns: int | None, end_ns
             gap_s, wrap_s = _S * (sample.time_ns - times[-1]), _wrap_s(sample)
             if gap_s >= wrap_s:
                 raise _Unknown(
-                    f"the counter has 32 bits and may wrap each {1e3 * wrap_s:.0f} ms on this link; readings lie up to "
+                    f"the counter has 32 bits and may wrap each {1e3 * wrap_s:.0f} ms on this link; readings are up to "
                     f"{1e3 * gap_s:.0f} ms apart"
                 )
-            # A sample's counter was read while the sample was taken, and what it had then is a tick old at most.
+            # A sample's counter was read while the sample was taken, and is at most a tick old.
             early_s = max(took_s, sample.took_s) + _S * _TICK_OF_BYTES_NS
             grown = (value - last) % _WRAP
             if grown > _WRAP * (gap_s + early_s) / wrap_s:  # more than the link carries
@@ -253,7 +253,7 @@ def _bytes(samples: Sequence[GpuSample], name: str, begin_ns: int | None, end_ns
 
 
 def _wrap_s(sample: GpuSample) -> float:
-    """How soon a counter of bytes may wrap; a link that is not known is taken for the fastest."""
+    """The shortest time in which a counter of bytes may wrap; an unknown link counts as the fastest."""
     gpu = sample.gpu
     assert gpu is not None
     generation, lanes = gpu.pcie_generation_max or 6, gpu.pcie_width_max or 16
@@ -293,12 +293,12 @@ def _distinct(samples: Sequence[GpuSample], key: Callable[[GpuSample], object]) 
 
 
 def _track(readings: Iterable[tuple[int, int, float | None]], tick_ns: int, anew: str = _ANEW) -> _Track:
-    """The readings that differ in time, by that: those of several processes that share a log are told in turns.
+    """The readings with different times, in order. Processes that share a log may report a reading twice.
 
     Args:
-        readings: the time of a sample, of the reading that it tells, and the value.
+        readings: for each sample its time, the time of its reading, and the value.
         tick_ns: of the counter.
-        anew: why it is not known where a value is less than the one before.
+        anew: the reason if a value is less than the one before.
     """
     found: dict[int, float] = {}
     told_ns = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples and logs of GPUs as frames of pandas, and their figures over time as drawings."""
+"""Samples and logs of GPUs as pandas frames, and their figures over time as plots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # both are optional
     import pandas as pd
     from matplotlib.axes import Axes
 
-# Column, what it is divided by, and what that is; the first of a group that is known is drawn.
+# Column, divisor, and meaning of the quotient; the first known one of a group is drawn.
 _PANELS: tuple[tuple[tuple[str, float, str], ...], ...] = (
     (("sm_active_ratio", 0.01, "SM active (%)"), ("util_pct", 1.0, "utilization (%)")),
     (("mem_used_mb", 1024.0, "memory (GiB)"),),
@@ -31,13 +31,13 @@ _PANELS: tuple[tuple[tuple[str, float, str], ...], ...] = (
 
 
 def frame_of_samples(samples: Sequence[GpuSample]) -> pd.DataFrame:
-    """A row a sample; NotAvailable without pandas."""
+    """One row per sample; NotAvailable without pandas."""
     pd = import_pandas()
     return _timed(pd, pd.DataFrame([sample.to_dict() for sample in samples]))
 
 
 def frame_of_log(path: Path) -> pd.DataFrame:
-    """What a log of `GPUMonitor` holds, a row a sample.
+    """The samples of a log of `GPUMonitor`, one row each.
 
     Raises:
         NotAvailable: pandas is not installed, or the log is a .gscope.
@@ -47,7 +47,7 @@ def frame_of_log(path: Path) -> pd.DataFrame:
     suffix = path.suffix.lower()
     if suffix == ".gscope":
         raise NotAvailable(
-            "to_pandas is not available of a .gscope log; "
+            "to_pandas is not available for a .gscope log; "
             f"gpuscope.load({str(path)!r}).trace.device_samples has its rows"
         )
     try:
@@ -63,7 +63,7 @@ def frame_of_log(path: Path) -> pd.DataFrame:
 
 
 def _whole_lines(path: Path) -> io.StringIO:
-    """A .csv without lines that were cut: quotes that are left open there would take in those that follow."""
+    """The text of a .csv without cut lines: their open quotes would swallow the lines after them."""
     text = io.StringIO()
     csv.writer(text).writerows(filter(None, csv_cells(path)))
     text.seek(0)
@@ -75,7 +75,7 @@ def plot_frame(frame: pd.DataFrame) -> list[Axes]:
 
     Raises:
         NotAvailable: Matplotlib is not installed.
-        InvalidArgument: there are none.
+        InvalidArgument: there are no figures of a GPU.
     """
     from gpuscope import plots
 
@@ -97,7 +97,7 @@ def plot_frame(frame: pd.DataFrame) -> list[Axes]:
 
 
 def _timed(pd: Any, frame: pd.DataFrame) -> pd.DataFrame:
-    """With the moments as such, and without rows that have none."""
+    """The frame with times as timestamps, without rows that have no time."""
     if "timestamp" in frame:
         frame["timestamp"] = pd.to_datetime(frame["timestamp"], utc=True, format="ISO8601", errors="coerce")
         frame = frame[frame["timestamp"].notna()].reset_index(drop=True)

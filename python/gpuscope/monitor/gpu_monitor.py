@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs watched in the background, into a file."""
+"""Samples GPUs in the background, into a file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # both are optional
     from matplotlib.axes import Axes
 
 SHORTEST, LONGEST = 0.01, 3600.0  # seconds between samples
-_WRITE_SECONDS = 1.0  # between two writes: what a killed process loses at most
+_WRITE_SECONDS = 1.0  # between two writes: the most that a killed process loses
 _MOST_UNWRITTEN = 100_000  # samples that are kept while the file cannot be written
 _MOST_UNTAKEN = 10_000  # samples that are kept for `take`
 _HANGS = "a GPU does not answer: a call of NVML did not return within a second, and its thread was left behind"
@@ -38,24 +38,24 @@ _HANGS = "a GPU does not answer: a call of NVML did not return within a second, 
 
 @dataclass(frozen=True)
 class MonitorCost:
-    """What watching took.
+    """The cost of sampling.
 
     Attributes:
-        rounds: how often all GPUs were read.
+        rounds: number of rounds, each of which reads all GPUs.
         skipped: rounds that were due while another took too long.
-        dropped: samples that were lost, as nobody took them in time or as the file could not be written.
+        dropped: samples lost because they were not taken in time or the file could not be written.
         cpu_s: CPU time of the sampling threads.
         longest_s: the longest round.
         elapsed_s: seconds since sampling began.
-        mean_s: what a sample of one GPU took, in the mean.
-        p99_s: what 99 % of the samples did not exceed.
-        slow_mean_s: what reading seldom took of a GPU, on the second thread; what takes long is in it where due.
-        slow_p99_s: likewise.
-        slow_interval_s: after how long that is read again: 1 s, or as much as keeps it to 0.015 % of a core a GPU.
-        limited: parts that are read in each so manieth round alone, as reading took more than 2 % of the interval in
-            three rounds in a row, or the rounds of two seconds 0.15 % of a core for each GPU (at intervals below 0.1 s:
-            150 us each): performance_counters, link_bytes, memory and, once these are read about once a second, use. In
-            between, samples have the figures of the round before, and no bytes of links.
+        mean_s: mean time of a sample of one GPU.
+        p99_s: 99th percentile of that time.
+        slow_mean_s: mean time of the slow readings of a GPU on the second thread, the rare ones included when due.
+        slow_p99_s: 99th percentile of that time.
+        slow_interval_s: interval of the slow readings: 1 s, or longer to stay within 0.015 % of a core per GPU.
+        limited: parts that are read only every n-th round because reading took too long. The limits are 2 % of the
+            interval in three rounds in a row, or 0.15 % of a core per GPU over two seconds (150 us at intervals below
+            0.1 s). The parts are performance_counters, link_bytes, memory and, once these are read about once a second,
+            use. Other rounds repeat the latest figures, without bytes of links.
     """
 
     rounds: int = 0
@@ -73,12 +73,12 @@ class MonitorCost:
 
     @property
     def cpu_ratio(self) -> float:
-        """Share of one core."""
+        """The sampling threads' share of one core."""
         return self.cpu_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
     @property
     def stated(self) -> SamplingCost:
-        """What a log says of it."""
+        """The cost as logs contain it."""
         limited = "+".join(f"{part}/{rounds}" for part, rounds in self.limited.items())
         return SamplingCost(self.cpu_ratio, self.mean_s, self.p99_s, self.skipped, limited)
 
@@ -86,23 +86,23 @@ class MonitorCost:
 class GPUMonitor:
     """Samples every GPU of the machine in the background and appends to a file.
 
-    ``with GPUMonitor("gpu.csv", interval=1.0): train()``, or ``start()`` and ``stop()`` on one thread at a time.
-    Threads of the core read NVML without Python's GIL. On a machine without a GPU the log has this process only, and
-    `why` says so. A file that cannot be written is warned of once and tried again; the samples wait. A .parquet or
-    .gscope is written by `stop`, from a ``.part`` next to it. Columns, and what is read how often:
+    Use ``with GPUMonitor("gpu.csv", interval=1.0): train()``, or ``start()`` and ``stop()`` on one thread at a time.
+    Threads of the core read NVML without Python's GIL. Without a GPU the log has only this process, and `why` says so.
+    If the file cannot be written, a warning is issued once, and the samples wait for the next try. A .parquet or
+    .gscope is written by `stop`, from a ``.part`` next to it. Columns and reading intervals:
     docs/howto/watch_a_run.md.
 
     Args:
-        log_path: the file, whose name ends with .csv, .jsonl, .ndjson, .gscope or .parquet (needs pyarrow). An existing
-            one is appended to. None for none.
+        log_path: the file, ending with .csv, .jsonl, .ndjson, .gscope or .parquet (needs pyarrow). An existing file is
+            appended to. None writes no file.
         interval: seconds between samples, 0.01 to 3600.
 
     Attributes:
         log_path: as given.
         interval: seconds.
-        why: why there is no GPU; empty if there is one, and before the first `start`.
-        error: why the file could not be written at the latest try; empty when it could.
-        hangs: a sentence if a GPU did not answer when sampling was to end; else empty.
+        why: reason why there is no GPU; empty if there is one, and before the first `start`.
+        error: reason why the latest write failed; empty if it succeeded.
+        hangs: a sentence if a GPU did not answer at the end of sampling; else empty.
 
     Raises:
         InvalidArgument: the interval or the file's suffix is not accepted, or the file has other columns.
@@ -121,7 +121,7 @@ class GPUMonitor:
         self._log = None if log_path is None else Log(log_path)
         self._sampler: _core.GpuSampler | None = None
         self._writer: threading.Thread | None = None
-        self._process = 0  # that samples
+        self._process = 0  # the process that samples
         self._ends = threading.Event()
         self._lock = shared_lock()  # of the samples
         self._waiting: list[GpuSample] = []  # for the file
@@ -132,10 +132,10 @@ class GPUMonitor:
         self._cost = MonitorCost()
 
     def start(self) -> None:
-        """Begins to sample; does nothing where it does already.
+        """Starts sampling, unless it runs already.
 
         Raises:
-            NotAvailable: the system gives this process no further thread.
+            NotAvailable: the system refuses another thread.
         """
         if self._is_parents():
             self._forget()
@@ -157,9 +157,9 @@ class GPUMonitor:
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Ends sampling and writes what is left; does nothing where it has ended.
+        """Ends sampling and writes the remaining samples; does nothing if it has ended.
 
-        A call of NVML that does not return is waited for no longer than a second.
+        Waits at most a second for a call of NVML that does not return.
         """
         if self._is_parents():
             self._forget()
@@ -184,13 +184,13 @@ class GPUMonitor:
 
     @property
     def running(self) -> bool:
-        """Whether it samples."""
+        """Whether sampling runs."""
         return self._sampler is not None and not self._is_parents()
 
     @property
     def cost(self) -> MonitorCost:
-        """What sampling has taken since it began, or took when it ended."""
-        sampler = self._sampler  # which another thread may end
+        """The cost of sampling since it began, or until it ended."""
+        sampler = self._sampler  # another thread may end it
         if sampler is None or self._is_parents():
             return self._cost
         facts: dict[str, Any] = sampler.cost()
@@ -206,8 +206,7 @@ class GPUMonitor:
     def take(self) -> list[GpuSample]:
         """Samples since the last call, oldest first.
 
-        The latest 10,000 are kept, by a monitor with a file from the first call on, as it is not asked for them as a
-        rule; they are written whether they are taken or not.
+        The latest 10,000 are kept; with a file, only from the first call on. Taking samples does not affect the file.
         """
         self._is_taken = True
         self._gather()
@@ -217,7 +216,7 @@ class GPUMonitor:
         return taken
 
     def latest(self) -> list[GpuSample]:
-        """The newest sample of each GPU, in their order; it does not make GPUs be read."""
+        """The newest sample of each GPU, in their order; does not read the GPUs."""
         self._gather()
         with self._lock:
             return [
@@ -225,7 +224,7 @@ class GPUMonitor:
             ]
 
     def to_pandas(self) -> pd.DataFrame:
-        """A row a sample of a GPU, with the columns of a log: of what stands in the file, or without one is not taken.
+        """One row per sample of a GPU with the columns of a log, from the file, or from untaken samples without one.
 
         Raises:
             NotAvailable: pandas is not installed, or the file is a .gscope, which `gpuscope.load` opens.
@@ -251,7 +250,7 @@ class GPUMonitor:
         write_parquet(self.to_pandas(), path)
 
     def plot(self) -> list[Axes]:
-        """Use, memory, power, clock and temperature over time, one below the other, a line a GPU.
+        """Plots use, memory, power, clock and temperature over time, with a line for each GPU.
 
         Raises:
             NotAvailable: Matplotlib or pandas is not installed.
@@ -275,23 +274,23 @@ class GPUMonitor:
         return f"<GPUMonitor: {state}, each {self.interval:g} s, {self.log_path or 'no file'}>"
 
     def _is_parents(self) -> bool:
-        """Whether this process is a forked child of the one that samples."""
+        """Whether this process is a forked child of the sampling process."""
         return self._sampler is not None and self._process != os.getpid()
 
     def _forget(self) -> None:
-        """In a forked child: the threads and what waits for the file are the parent's, and its lock may be held."""
+        """In a forked child: threads and waiting samples belong to the parent, and its lock may be held."""
         atexit.unregister(self.stop)
         self._sampler = self._writer = None
         self._waiting.clear()
         self._untaken.clear()
 
     def _write_on(self, sampler: _core.GpuSampler) -> None:
-        while not self._ends.wait(_WRITE_SECONDS):  # also where samples come more seldom
-            with contextlib.suppress(GpuscopeWarning):  # where warnings are errors, it would end the thread
+        while not self._ends.wait(_WRITE_SECONDS):  # also if samples are rarer
+            with contextlib.suppress(GpuscopeWarning):  # a warning raised as an error would end the thread
                 self._collect(sampler)
 
     def _gather(self) -> None:
-        """Takes what the sampler has."""
+        """Takes the samples from the sampler."""
         if self._is_parents():
             self._forget()
         with self._lock:
@@ -308,7 +307,7 @@ class GPUMonitor:
                 self._untaken += new
 
     def _collect(self, sampler: _core.GpuSampler) -> None:
-        """Writes what came, and what could not be written before."""
+        """Writes new samples, and samples that could not be written before."""
         self._gather()
         if self._log is None:
             return
@@ -319,7 +318,7 @@ class GPUMonitor:
         written = False
         try:
             written = self._attempt(self._log.append, waiting)
-        finally:  # the warning may be an error
+        finally:  # the warning may be raised as an error
             if not written:
                 self._put_back(waiting)
 
@@ -330,7 +329,7 @@ class GPUMonitor:
             self._waiting = self._waiting[-_MOST_UNWRITTEN:]
 
     def _attempt(self, write: Callable[..., None], *arguments: Any) -> bool:
-        """Whether it could be written; the first time that it could not is warned of."""
+        """Whether the write succeeded; warns of the first failure."""
         try:
             write(*arguments)
         except GpuscopeError as error:

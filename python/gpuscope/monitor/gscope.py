@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logs of GPUs as recordings, and recordings as logs.
 
-What NVML told stands in the tables ``device_sample`` and ``device_counter``, in a log as beside a recorded program.
-They have power, clocks, temperature, use, memory, energy and throttled time; of other figures, as those of links and
-of the host, a log of this kind has nothing. Of a machine without a GPU it has all that other logs have, as a fact.
-GPUs are numbered as NVML has them in a log, as CUDA has them in a recording.
+The tables ``device_sample`` and ``device_counter`` contain NVML's readings, as in the recording of a program. They hold
+power, clocks, temperature, use, memory, energy and throttled time, but no links and no host. On a machine without a GPU
+the rows of other logs are stored as a fact. GPUs have NVML's numbers in a log and CUDA's numbers in a recording.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from gpuscope.monitor.sample import MOST_GPUS, known_text, known_time, read_line
 from gpuscope.paths import replacing
 from gpuscope.text import one_line
 
-# Columns of the tables, the columns of other logs that have the same, and how much a unit of those is of these.
+# Column of the tables, the same column in other logs, and the size of the other log's unit in the table's unit.
 _SAMPLES: Mapping[str, tuple[str, float]] = {
     "power_mw": ("power_w", 1e3),
     "power_limit_mw": ("power_limit_w", 1e3),
@@ -38,7 +37,7 @@ _COUNTERS: Mapping[str, tuple[str, float]] = {
     "energy_mj": ("energy_total_j", 1e3),
     **{f"{reason}_ns": (f"throttled_{reason}_s", 1e9) for reason in _core.THROTTLE_COUNTERS},
 }
-_RARE = ("energy_mj", *(f"{reason}_ns" for reason in _core.RARE_COUNTERS))  # of these, what takes long to read
+_RARE = ("energy_mj", *(f"{reason}_ns" for reason in _core.RARE_COUNTERS))  # columns that take long to read
 # Bits of nvmlClocksEventReasons.
 _REASONS = {
     "gpu_idle": 0x1,
@@ -61,7 +60,7 @@ Row = dict[str, Any]
 
 
 def check_file(path: Path) -> None:
-    """Raises InvalidArgument where the file is no log, which a recording of a program is none of."""
+    """Raises InvalidArgument if the file is not a log. A recording of a program is not one."""
     if path.exists() and path.stat().st_size:
         _open_log(path)
 
@@ -75,21 +74,19 @@ def take_lines(lines: Path, path: Path) -> None:
     rows = _Rows(_open_log(path) if path.exists() and path.stat().st_size else None)
     for row in read_lines(lines):
         if row is not None:
-            with contextlib.suppress(
-                TypeError, ValueError, OverflowError, RecursionError
-            ):  # a line that no monitor has written
+            with contextlib.suppress(TypeError, ValueError, OverflowError, RecursionError):  # not a line of a monitor
                 rows.add(row)
     with replacing(path) as file:
         _core.write_gscope(rows.store(), file.write)
 
 
 def read_rows(path: Path) -> Iterator[Row | None]:
-    """The rows of other logs: one for each moment at which the power of a GPU, or what else is read often, was.
+    """The rows of other logs: one for each time at which power, or another frequent figure, was read.
 
-    None stands for those that a file lost when it was cut.
+    None stands for rows that were lost when a file was cut.
 
     Raises:
-        InvalidArgument: it is no recording, or one without samples of GPUs.
+        InvalidArgument: it is no recording, or has no samples of GPUs.
         GpuscopeError: it cannot be read.
     """
     store = _open(path)
@@ -108,7 +105,7 @@ def read_rows(path: Path) -> Iterator[Row | None]:
     is_log = _IS_LOG in info
     if not is_log and not len(samples["start_ns"]) and "file.truncated_at" not in info:
         raise InvalidArgument(f"path is {str(path)!r}, a recording without samples of GPUs (device_samples=True)")
-    import numpy as np  # the page of the monitor has its first frame without
+    import numpy as np  # the first frame of the monitor's page needs no NumPy
 
     if "file.lost_rows" in info:
         yield None
@@ -130,7 +127,7 @@ def read_rows(path: Path) -> Iterator[Row | None]:
                     facts["rare_ns" if column in _RARE else "counted_ns"] = time_ns
             continue
         bits = int(table["throttle_reasons"][row])
-        if is_log:  # its rows have all that was read
+        if is_log:  # a log's rows contain all readings
             for name in [name for name, value in values.items() if value < 0]:
                 facts.pop(name, None)
             if bits < 0 and max(values.values()) < 0:
@@ -150,7 +147,7 @@ _SELDOM = ("power_limit_default_mw", "sm_max_mhz")
 
 
 class _Rows:
-    """The tables of a log that grows."""
+    """The tables of a growing log."""
 
     def __init__(self, log: _core.Store | None) -> None:
         self._columns: dict[str, dict[str, list[int]]] = {}
@@ -167,7 +164,7 @@ class _Rows:
                 self._devices[ordinal] = (log.string(name), log.string(uuid), size)
 
     def add(self, row: Row) -> None:
-        """A line of a log; nothing of one that raises."""
+        """Adds a line of a log; if it raises, nothing of it."""
         if row.get("gpu_idx") is None:
             self._host.append({name: value for name, value in row.items() if isinstance(value, int | float | str)})
             return
@@ -175,7 +172,7 @@ class _Rows:
         if not 0 <= device < MOST_GPUS:
             raise ValueError(device)
         name, uuid, size = self._devices.get(device, ("", "", 0))
-        # Of one that is lost it is not told.
+        # A lost GPU has no figures.
         size = min(round(float(row.get("mem_total_mb", 0)) * (1 << 20)), _MOST_BYTES) or size
         named = known_text(row.get("gpu_name", name)), known_text(row.get("gpu_uuid", uuid)), max(0, size)
         sample = _converted(row, _SAMPLES)
@@ -191,7 +188,7 @@ class _Rows:
         self._devices[device] = named
         self._append(_SAMPLE_TABLE, sample, time_ns, device)
         for counted_ns, values in read.items():
-            if counted_ns not in self._counted.get(device, ()):  # they are read seldom, and told with each sample
+            if counted_ns not in self._counted.get(device, ()):  # read rarely, repeated in each sample
                 self._append(_COUNTER_TABLE, values, counted_ns, device)
         self._counted[device] = {*read}
 
@@ -222,7 +219,7 @@ class _Rows:
 
 
 def _host_rows(log: _core.Store) -> list[Any]:
-    """Of samples without a GPU; None stands for those that are damaged."""
+    """The rows of samples without a GPU; None stands for damaged rows."""
     try:
         rows = json.loads(log.info().get(_HOST, "[]"))
     except (ValueError, RecursionError):

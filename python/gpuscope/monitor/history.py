@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples of the last minutes, and what they say of a moment."""
+"""The samples of the last minutes, and the state and growth at a moment."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from gpuscope.monitor.counters import HOST_COUNTERS, Grown, Growth, growth, thro
 from gpuscope.monitor.sample import GpuSample
 from gpuscope.monitor.snapshot import GpuState
 
-NO_GPU = -1  # the number of what a machine without one has: its host
+NO_GPU = -1  # the host of a machine without a GPU
 MINUTE_S = 60.0
-LATELY_S = 2.5  # counters that are read once a second have two readings in two seconds and a bit
+LATELY_S = 2.5  # enough for two readings of a counter that is read once a second
 _KEPT_S = 600.0
 _MOST = 40_000  # samples of all GPUs together; some 4 KB each
-_MOST_MISSED = 10  # intervals without a sample of a GPU, after which it is no longer taken to be as it was
+_MOST_MISSED = 10  # intervals without a sample after which a GPU counts as lost
 _LEAST_MISSED_NS = 2_000_000_000
 
 
 class History:
-    """Samples in the order of their GPUs and times, the latest ten minutes or 40,000 of them.
+    """Samples in the order of GPU and time: the latest ten minutes, at most 40,000.
 
     Args:
-        kept_s: seconds that are kept; None for all, of a recording.
+        kept_s: seconds to keep; None keeps all, for a recording.
     """
 
     def __init__(self, kept_s: float | None = _KEPT_S) -> None:
@@ -51,12 +51,12 @@ class History:
 
     @property
     def gpus(self) -> list[int]:
-        """Numbers of GPUs, in order; `NO_GPU` alone where there is none."""
+        """Numbers of GPUs, in order; only `NO_GPU` without one."""
         return sorted(self._samples)
 
     @property
     def begin_ns(self) -> int | None:
-        """Time of the oldest moment at which those GPUs had been read that were there."""
+        """The earliest time at which all GPUs present then had been read."""
         if not self._samples:
             return None
         first = min(self._samples.values(), key=lambda kept: kept[0].time_ns)
@@ -86,7 +86,7 @@ class History:
         return found[::-1]
 
     def step(self, moment_ns: int | None, steps: int) -> int | None:
-        """The time so many steps from a moment (None: the newest); from one reading of the GPUs to the next."""
+        """The time a number of rounds from a moment (None: the newest)."""
         end_ns = self.end_ns
         if end_ns is None:
             return None
@@ -94,9 +94,9 @@ class History:
             (sample.time_ns, gpu)
             for gpu, kept in self._samples.items()
             for sample in kept
-            if sample.time_ns <= end_ns  # where the clock was set back, later ones are older
+            if sample.time_ns <= end_ns  # if the clock was set back, later samples have earlier times
         )
-        # They are read in their order: where a number does not grow, another round begins.
+        # GPUs are read in order: a number that does not grow begins another round.
         times = [time_ns for (time_ns, gpu), (_, after) in pairwise([*read, (0, NO_GPU)]) if after <= gpu]
         at = len(times) - 1 if moment_ns is None else bisect_right(times, moment_ns) - 1
         return times[min(max(at + steps, 0), len(times) - 1)]
@@ -104,12 +104,12 @@ class History:
 
 @dataclass(frozen=True)
 class Moment:
-    """A GPU at a moment, with what happened before it.
+    """A GPU at a moment, with its recent samples.
 
     Attributes:
-        sample: the latest one.
-        samples: of the last minute or so, the latest one included.
-        lately: those of the last two seconds and a bit.
+        sample: the latest sample.
+        samples: samples of about the last minute, the latest included.
+        lately: samples of the last 2.5 seconds.
     """
 
     sample: GpuSample
@@ -118,18 +118,18 @@ class Moment:
 
     @cached_property
     def latest(self) -> Growth | None:
-        """What grew lately; None after one sample."""
+        """Growth of counters over `lately`; None after one sample."""
         if len(self.lately) < 2 or self.lately[-1].time_ns <= self.lately[0].time_ns:
             return None
         return growth(self.lately)
 
     @property
     def gpu(self) -> GpuState | None:
-        """Its state; None of a machine without a GPU."""
+        """The GPU's state; None without a GPU."""
         return self.sample.gpu
 
     def series(self, name: str) -> list[float | None]:
-        """A figure of the GPU at each sample, or of the host where there is none: of its counters, growth a second."""
+        """A figure of the GPU at each sample, or of the host without a GPU. For counters, growth per second."""
         if self.gpu is not None:
             return [None if sample.gpu is None else getattr(sample.gpu, name) for sample in self.samples]
         if name not in HOST_COUNTERS:
@@ -139,19 +139,19 @@ class Moment:
         for (begin_ns, before), (end_ns, after) in pairwise(read.items()):
             if None not in (before, after) and after >= before and end_ns > begin_ns:
                 rates[end_ns] = (after - before) / (end_ns - begin_ns) * 1e9
-        first_ns = self.samples[0].host_time_ns  # since which there is no growth
+        first_ns = self.samples[0].host_time_ns  # no growth is known before
         return [rates.get(sample.host_time_ns) for sample in self.samples if sample.host_time_ns != first_ns]
 
     @property
     def throttled_share(self) -> float | None:
-        """Share of the last minute in which clocks were held back by the reason that did most; None: not known."""
+        """Share of the last minute throttled by the most frequent reason; None: unknown."""
         shares = self.throttled_shares
         return max(shares.values(), default=0.0) if shares is not None else None
 
     @cached_property
     def throttled_shares(self) -> dict[str, float] | None:
-        """That share by reason, the largest first."""
-        # Several samples have the same readings.
+        """Throttled share of the last minute by reason, the largest first."""
+        # Several samples may repeat a reading.
         readings = {(sample.slow_time_ns, sample.rare_time_ns): sample for sample in reversed(self.samples)}
         shares = {name: grown.per_second for name, grown in throttled([*reversed(readings.values())]).items()}
         return dict(sorted(shares.items(), key=lambda pair: -pair[1])) or None
@@ -169,13 +169,13 @@ class Moment:
         return rates[0], rates[1]
 
     def host_rate(self, name: str) -> float | None:
-        """What a counter of the host grew by in a second, lately."""
+        """Recent growth per second of a counter of the host."""
         grown = None if self.latest is None else self.latest.host.get(name)
         return None if grown is None else grown.per_second
 
     @property
     def machine_cpu_ratio(self) -> float | None:
-        """Share of the machine's CPU time that was used, lately."""
+        """Recent share of the machine's CPU time in use."""
         rate, cpus = self.host_rate("machine_cpu_s"), self.sample.host.machine_cpus
         return None if rate is None or not cpus else min(1.0, rate / cpus)
 
@@ -183,7 +183,7 @@ class Moment:
 def moment(
     history: History, gpu: int, end_ns: int | None = None, *, seconds: float = MINUTE_S, lately_s: float = LATELY_S
 ) -> Moment | None:
-    """A GPU at a moment (None: now); None where nothing is known of it yet."""
+    """A GPU at a moment (None: now); None if nothing of it is known yet."""
     samples = history.window(gpu, seconds, end_ns)
     if not samples:
         return None
@@ -192,7 +192,7 @@ def moment(
 
 
 def _at(history: History, gpu: int, sample: GpuSample, moment_ns: int) -> GpuSample:
-    """The latest sample before a moment; as of a GPU that is lost where its next one should have been long since."""
+    """The latest sample before a moment. If the next one is long overdue, the GPU counts as lost."""
     interval_ns = sample.time_ns - history.window(gpu, 0.0, sample.time_ns)[0].time_ns  # to the one before
     missed_ns = moment_ns - sample.time_ns
     is_read = interval_ns == 0 or missed_ns <= max(_MOST_MISSED * interval_ns, _LEAST_MISSED_NS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine that GPUs are in, this process and the limits of its container, as Linux tells them."""
+"""The machine of the GPUs, this process and its container's limits, as reported by Linux."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from gpuscope.units import format_bytes
 
 @dataclass(frozen=True)
 class HostState:
-    """The host at a moment. What Linux does not tell is None, and `why` says why by the name of the figure.
+    """The host at a moment. A figure that Linux does not report is None, with a reason in `why`.
 
-    What grows counts from its beginning, so that two states give what lies between them.
+    Counters grow from their beginning: the difference of two states is the growth between them.
 
     Attributes:
-        machine_cpus: CPUs that are switched on.
+        machine_cpus: CPUs that are online.
         machine_cpu_s: seconds that all CPUs together have worked.
-        machine_memory_used_bytes: memory that could not be had for a new program.
+        machine_memory_used_bytes: memory not available to a new program.
         machine_memory_total_bytes: memory of the machine.
-        process_wait_s: seconds that threads of this process could have run and waited for a CPU.
-        process_read_bytes: that this process had read from storage.
-        process_written_bytes: that it had written to storage.
-        process_major_faults: pages that it had to wait for storage for.
-        process_preemptions: how often its threads were made to leave a CPU.
-        cpu_limit_cpus: CPUs that the control groups allow, the least of them.
-        cpu_throttled_s: seconds for which their limits stopped CPUs.
+        process_wait_s: seconds that runnable threads of this process waited for a CPU.
+        process_read_bytes: bytes that this process read from storage.
+        process_written_bytes: bytes that it wrote to storage.
+        process_major_faults: pages for which it waited for storage.
+        process_preemptions: number of involuntary context switches of its threads.
+        cpu_limit_cpus: CPUs that the control groups allow, their minimum.
+        cpu_throttled_s: seconds for which these limits stopped CPUs.
         cpu_throttled_periods: periods of the limit in which that happened.
-        memory_limit_bytes: memory that the control groups allow, the least of them.
-        memory_charged_bytes: memory that counts against it, files in the cache included.
-        cpu_pressure_s: seconds in which some task waited for a CPU (PSI, of the control group where it has one).
+        memory_limit_bytes: memory that the control groups allow, their minimum.
+        memory_charged_bytes: memory that counts against this limit, cached files included.
+        cpu_pressure_s: seconds in which some task waited for a CPU (PSI, of the control group if it has one).
         memory_pressure_s: likewise for memory.
-        memory_stalled_s: in which all of them did.
-        io_pressure_s: in which some task waited for storage.
-        io_stalled_s: in which all of them did.
-        why: reasons of what is absent, by name.
+        memory_stalled_s: seconds in which all tasks waited for memory.
+        io_pressure_s: seconds in which some task waited for storage.
+        io_stalled_s: seconds in which all tasks waited for storage.
+        why: reason of each missing figure, by name.
     """
 
     machine_cpus: int | None = None
@@ -62,7 +62,7 @@ class HostState:
     why: Mapping[str, str] | None = None
 
     def __str__(self) -> str:
-        """What stands still, in a line."""
+        """The counters that stand still, in a line."""
         parts = ["-" if self.machine_cpus is None else f"{self.machine_cpus} CPUs"]
         if self.cpu_limit_cpus is not None:
             parts.append(f"limited to {self.cpu_limit_cpus:g}")
@@ -80,6 +80,6 @@ def host_snapshot() -> HostState:
 
 
 def host_state(facts: Mapping[str, Any]) -> HostState:
-    """What the core, or a log, says of it."""
+    """A state from the values of the core or a log."""
     known = {each.name for each in fields(HostState)}
     return HostState(**{name: value for name, value in facts.items() if name in known})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the page's lines stand on a terminal of any size, and its first frame.
+"""The layout of the page's lines on a terminal of any size, and its first frame.
 
-That needs no Textual, which takes longer to import than people wait for.
+The first frame does not need Textual, whose import is slow.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from gpuscope.monitor.programs import Program, programs
 from gpuscope.monitor.sample import GpuSample
 from gpuscope.text import carried, one_line, wrapped
 
-_FULL_ROWS, _HOST_ROWS = 7, 5  # of a GPU, and of a host without one, with their frames
+_FULL_ROWS, _HOST_ROWS = 7, 5  # lines of a GPU, and of a host without one, frames included
 _LEAST_FRAME = 12  # columns
-_LEAST_WIDTH = 78  # of a GPU beside another
-_MOST_WIDTH = 200  # a minute of samples each half second has its graph there
+_LEAST_WIDTH = 78  # of a GPU next to another
+_MOST_WIDTH = 200  # fits a graph of a minute of samples every half second
 _MOST_COLUMNS = 4
-_LEAST_PROCESSES = 4  # lines, under GPUs that are shown in full
-_USUAL_PROCESSES = 8  # lines that graphs leave to them
+_LEAST_PROCESSES = 4  # lines under GPUs in full mode
+_USUAL_PROCESSES = 8  # lines that graphs leave to processes
 _MODES = ("auto", "full", "compact")
 _NO_PROCESSES = "processes are not in the log"
-_FIRST_SAMPLE_S = 0.1  # that the first frame waits for
+_FIRST_SAMPLE_S = 0.1  # most that the first frame waits
 _LOOKS_S = 0.002
 
-# What a terminal is told (ECMA-48 and xterm's control sequences).
+# Control sequences of terminals (ECMA-48 and xterm).
 _SGR = {PLAIN: "", TITLE: "\x1b[1m", DIM: "\x1b[2m", ALARM: "\x1b[1;31m", "reverse": "\x1b[7m"}
 _TO_OTHER_SCREEN, _BACK = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _BEGIN, _NEXT_LINE, _REST = "\x1b[H", "\x1b[0m\x1b[K\r\n", "\x1b[0m\x1b[J"
@@ -64,7 +64,7 @@ _BEGIN, _NEXT_LINE, _REST = "\x1b[H", "\x1b[0m\x1b[K\r\n", "\x1b[0m\x1b[J"
 
 @dataclass
 class Look:
-    """What a user chose to see."""
+    """A user's choices of the view."""
 
     mode: str = "auto"
     graph: int = 0
@@ -80,23 +80,23 @@ class Look:
     _KEPT: ClassVar = ("mode", "graph", "sort", "reverse", "tree", "light")
 
     def sort_by(self, on_gpus: bool) -> int:
-        """The place in `SORTS`: where there is no GPU to sort by, by CPU unless another was chosen."""
+        """The index in `SORTS`: without a GPU by CPU, unless another was chosen."""
         return self.sort or (0 if on_gpus else BY_CPU)
 
     def save(self, path: Path) -> None:
-        """Keeps it for the next time; raises OSError."""
+        """Saves the choices; raises OSError."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({name: getattr(self, name) for name in self._KEPT}))
 
     @classmethod
     def of_last_time(cls) -> Look:
-        """The one that was kept."""
+        """Loads the saved choices."""
         look = cls()
         look.load(config_path())
         return look
 
     def load(self, path: Path) -> None:
-        """Takes what was kept; whatever is not usable stays as it is."""
+        """Applies saved choices; unusable ones are ignored."""
         try:
             facts = json.loads(path.read_text())
         except (OSError, ValueError, RecursionError):
@@ -112,7 +112,7 @@ class Look:
 
 
 def config_path() -> Path:
-    """Where a look is kept."""
+    """The file of the saved choices."""
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return Path(folder) / "gpuscope" / "monitor.json"
 
@@ -127,9 +127,9 @@ def body_lines(
     running: Sequence[Program] = (),
     why: str = "",
 ) -> list[Line]:
-    """All between the first and the last line of the page.
+    """All lines between the first and the last line of the page.
 
-    `rows` is None where processes are not known, and `why` says why there is no GPU.
+    `rows` is None if processes are unknown. `why` is the reason why there is no GPU.
     """
     reason = f"no GPU: {one_line(why)}"
     above = wrapped(reason, width) if why else []
@@ -144,7 +144,7 @@ def body_lines(
     columns = _columns(len(framed), rows_of_frame, width, room)
     needed = -(-len(framed) // columns) * rows_of_frame
     is_full = width // columns >= _LEAST_FRAME and (look.mode == "full" or (look.mode == "auto" and needed <= room))
-    # Those of the user come and go each second, which is not to move the graphs.
+    # The user's processes change each second, which must not move the graphs.
     listed = 1 if rows is None else max(_USUAL_PROCESSES, len(rows) + 1 if gpus else height // 4)
     spare = room + _LEAST_PROCESSES - listed - needed
     of_graphs = spare // max(1, needed // max(1, rows_of_frame))
@@ -171,7 +171,7 @@ def body_lines(
 
 
 def _columns(gpus: int, rows: int, width: int, room: int) -> int:
-    """How many GPUs stand beside each other: the fewest that fit the room, in columns no wider than graphs need."""
+    """The number of GPUs next to each other: the fewest that fit, in columns no wider than graphs need."""
     most = max(1, min(_MOST_COLUMNS, gpus, width // _LEAST_WIDTH))
     least = min(most, -(-width // _MOST_WIDTH))
     return next((count for count in range(least, most) if -(-gpus // count) * rows <= room), most)
@@ -195,26 +195,26 @@ def _beside(blocks: Sequence[list[Line]]) -> list[Line]:
 
 
 def head_line(shown_ns: int | None) -> Line:
-    """The page's name, the machine's and the time that is shown."""
+    """The names of the page and the machine, and the shown time."""
     when = "" if shown_ns is None else datetime.fromtimestamp(shown_ns / 1e9).strftime("  %H:%M:%S")
     return [("gpuscope", TITLE), (f"  {socket.gethostname()}{when}", PLAIN)]
 
 
 def is_unicode() -> bool:
-    """Whether standard output takes more than ASCII."""
+    """Whether standard output can encode more than ASCII."""
     return (getattr(sys.stdout, "encoding", "") or "").lower().replace("-", "").startswith("utf")
 
 
 def ascii_line(line: Line, width: int) -> Line:
-    """The line on a terminal that has no other characters."""
+    """The line with ASCII characters only."""
     told = cut([(carried(text.replace("…", "~"), "ascii"), style) for text, style in line], width)
     return [(text.replace("…", "~"), style) for text, style in told]
 
 
 class FirstFrame:
-    """The page's place on the terminal with what is known before Textual is there, which takes the place over.
+    """Shows the page's first frame until Textual takes over the terminal.
 
-    As a context manager it gives the place back where that did not come to pass.
+    As a context manager it restores the terminal if Textual did not start.
     """
 
     def __enter__(self) -> FirstFrame:
@@ -229,7 +229,7 @@ class FirstFrame:
             sys.stderr.flush()
 
     def draw(self, monitor: GPUMonitor, look: Look) -> list[GpuSample]:
-        """Draws the first samples, which it waits for for a moment, and gives them back."""
+        """Draws the first samples after a short wait, and returns them."""
         until = _core.monotonic_ns() + _FIRST_SAMPLE_S * 1e9
         while not (samples := monitor.take()) and _core.monotonic_ns() < until:
             threading.Event().wait(_LOOKS_S)
@@ -239,7 +239,7 @@ class FirstFrame:
         width, height = shutil.get_terminal_size()
         unicode = is_unicode()
         body = body_lines(moments, [], look, width - 1, height - 2, unicode, programs(), monitor.why)
-        # The last line would say that there are no processes, which is not known yet.
+        # The last line would say that there are no processes, but they are unknown so far.
         lines = [cut(head_line(history.end_ns), width), *(body[:-1] if moments else body)][:height]
         self._draw(lines if unicode else [ascii_line(line, width) for line in lines])
         return samples

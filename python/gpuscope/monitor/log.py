@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of samples of GPUs, which are appended to: CSV, JSON lines, Parquet and recordings."""
+"""Append-only files of GPU samples: CSV, JSON lines, Parquet and recordings."""
 
 from __future__ import annotations
 
@@ -14,27 +14,26 @@ from gpuscope.paths import append_text, check_writable, find_suffix, first_line_
 from gpuscope.text import brief
 
 SUFFIXES = (".csv", ".parquet", ".jsonl", ".ndjson", ".gscope")
-# Files that are made of lines that wait beside them until the end.
+# Formats that are made at the end, from lines in a file next to them.
 MADE_AT_THE_END = {".parquet": parquet, ".gscope": gscope}
 
 
 def lines_beside(path: Path) -> Path:
-    """Where the lines of a file stand that is made of them at the end."""
+    """The file with the lines from which another file is made at the end."""
     return path.with_name(f"{path.name}.part")
 
 
 class Log:
-    """A file that samples are appended to, in the format that its suffix says.
+    """A file that samples are appended to, in the format of its suffix.
 
-    Each append is one write of whole lines, after a line feed where an earlier one was cut: a process that is killed
-    loses what it had not given to the system, and no line of others. One thread at a time; several processes may
-    append to one file.
+    Each append writes whole lines, after a line feed if an earlier line was cut. A killed process loses only its own
+    unwritten lines. One thread at a time; several processes may append to one file.
 
     Args:
         path: ends with one of `SUFFIXES`.
 
     Raises:
-        InvalidArgument: it does not, or the file has other columns.
+        InvalidArgument: the path has another suffix, or the file has other columns.
         NotAvailable: pyarrow is not installed, for a Parquet file.
         GpuscopeError: it cannot be written.
     """
@@ -54,10 +53,10 @@ class Log:
             self._format.check_file(self.path)
 
     def append(self, samples: Sequence[GpuSample]) -> None:
-        """Writes them.
+        """Appends lines.
 
         Raises:
-            GpuscopeError: the file cannot be written now, and has nothing of them.
+            GpuscopeError: the file cannot be written now, and contains none of the lines.
         """
         if self._is_csv:
             append_text(self.path, "".join(map(csv_line, samples)), header=",".join(COLUMNS) + "\n")
@@ -67,10 +66,10 @@ class Log:
             self._why = told
 
     def close(self) -> None:
-        """Makes a .parquet or .gscope of the lines that wait for that; nothing for others. It may be appended to again.
+        """Makes the .parquet or .gscope from the waiting lines; no effect on other formats. Appending may continue.
 
         Raises:
-            GpuscopeError: it cannot be written; the lines stay where they are.
+            GpuscopeError: the file cannot be written; the lines are kept.
         """
         if self._format and self._lines.exists():
             with locked(self._lines):

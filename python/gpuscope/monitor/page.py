@@ -31,10 +31,10 @@ from gpuscope.monitor.programs import Program, programs
 from gpuscope.monitor.sample import GpuSample
 from gpuscope.text import carried, one_line
 
-_DRAWS_S = 0.25  # between two looks for samples
+_DRAWS_S = 0.25  # between checks for samples
 
 KEYS = """\
-q  Ctrl-C   end                          p        pause, and go on at now
+q  Ctrl-C   end                          p        pause, and resume
 ? h         this                         Left Right  a sample back, forward (pauses)
 a f c       automatic, full, compact     [ ]      ten seconds back, forward
 1-9  0      one GPU, all                 g        the next graph
@@ -107,9 +107,9 @@ class MonitorPage(App[None]):
     """The page.
 
     Args:
-        monitor: that runs; None to show a recording.
-        samples: the recording, or what was taken of the monitor before.
-        look: as a user chose before.
+        monitor: the running monitor; None to show a recording.
+        samples: the recording, or samples already taken from the monitor.
+        look: the user's saved choices.
     """
 
     CSS = """
@@ -156,7 +156,7 @@ class MonitorPage(App[None]):
     ]
 
     def __init__(self, monitor: GPUMonitor | None, samples: Sequence[GpuSample] = (), look: Look | None = None) -> None:
-        # Textual takes the place of standard output while it runs.
+        # Textual replaces standard output while it runs.
         self._unicode = is_unicode()
         self._drawn = 0  # lines
         super().__init__()
@@ -174,14 +174,14 @@ class MonitorPage(App[None]):
             self.look.paused_ns = self.history.end_ns
 
     def compose(self) -> ComposeResult:
-        """The first line, what scrolls, and the last one."""
+        """The first line, the scrolled part, and the last line."""
         yield Static(id="head")
         with VerticalScroll(id="scroll", can_focus=False):
             yield Static(id="body")
         yield Static(id="foot")
 
     def on_mount(self) -> None:
-        """Draws what there is, and looks for more."""
+        """Draws the page, and starts looking for samples."""
         self.set_class(not self._unicode, "ascii")
         self._dress()
         self._look_for_samples()
@@ -190,15 +190,15 @@ class MonitorPage(App[None]):
             self.set_interval(_DRAWS_S, self._look_for_samples)
 
     def on_resize(self) -> None:
-        """Draws anew, once the new size is known."""
+        """Redraws once the new size is known."""
         self.call_later(self.draw)
 
     def on_unmount(self) -> None:
-        """Ends what is recorded."""
+        """Ends recording."""
         self._stop_recording()
 
     def on_key(self, event: events.Key) -> None:
-        """What follows the key o."""
+        """Handles the key after o."""
         if self._sorts:
             self._sorts = False
             chosen = [at for at, (letter, _, _) in enumerate(SORTS) if letter == event.character]
@@ -211,13 +211,13 @@ class MonitorPage(App[None]):
             self._sorts = True
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Letters after o are no keys of their own; nor is anything under a question."""
+        """Letters after o are not actions of their own; nor are keys under a question."""
         if action == "quit":
             return True
         return not self._sorts and len(self.screen_stack) == 1
 
     def draw(self) -> None:
-        """Draws what is known of the moment."""
+        """Draws the shown moment."""
         if not self.is_running or not self.screen_stack:
             return
         width, height = self.size
@@ -235,30 +235,30 @@ class MonitorPage(App[None]):
         why = "" if self._monitor is None else self._monitor.why
         lines = body_lines(moments, self._rows, self.look, width - 1, height - 2, self._unicode, self._programs(), why)
         lines = lines or [[("waiting for the first sample", DIM)]]
-        is_higher_or_lower = len(lines) != self._drawn  # only then is the page laid out anew, which takes longer
+        is_higher_or_lower = len(lines) != self._drawn  # only then a new layout is needed, which takes longer
         self._drawn = len(lines)
         for name, part in (("head", [self._head(width)]), ("body", lines), ("foot", [self._foot(width)])):
             part = part if self._unicode else [ascii_line(line, width) for line in part]
             screen.query_one(f"#{name}", Static).update(_text(part), layout=name == "body" and is_higher_or_lower)
 
     def action_help(self) -> None:
-        """Shows keys and what the figures mean."""
+        """Shows the keys and the meaning of the figures."""
         self.push_screen(_Words(f"{KEYS}\n{HELP}"))
 
     def action_pause(self) -> None:
-        """Stops at this moment, or goes on at now."""
+        """Pauses at this moment, or resumes."""
         self.look.paused_ns = self.history.end_ns if self.look.paused_ns is None else None
         if self._monitor is None and self.look.paused_ns is None:
-            self.look.paused_ns = self.history.begin_ns  # a recording begins anew
+            self.look.paused_ns = self.history.begin_ns  # a recording restarts
         self.draw()
 
     def action_step(self, steps: int) -> None:
-        """Back or forward by samples."""
+        """Moves back or forward by samples."""
         self.look.paused_ns = self.history.step(self.look.paused_ns, steps)
         self.draw()
 
     def action_seconds(self, seconds: int) -> None:
-        """Back or forward by time."""
+        """Moves back or forward by time."""
         begin, end = self.history.begin_ns, self.history.end_ns
         if begin is not None and end is not None:
             moved = (self.look.paused_ns or end) + seconds * 1_000_000_000
@@ -266,23 +266,23 @@ class MonitorPage(App[None]):
         self.draw()
 
     def action_mode(self, mode: str) -> None:
-        """How much of each GPU is shown."""
+        """Sets how much of each GPU is shown."""
         self.look.mode = mode
         self.draw()
 
     def action_only(self, number: int) -> None:
-        """One GPU, by its place from 1 on; 0 for all."""
+        """Shows one GPU, by its place from 1 on; 0 shows all."""
         gpus = self.history.gpus
         self.look.only = gpus[number - 1] if 1 <= number <= len(gpus) else None
         self.draw()
 
     def action_graph(self) -> None:
-        """The next figure over time."""
+        """Plots the next figure over time."""
         self.look.graph += 1
         self.draw()
 
     def action_select(self, steps: int) -> None:
-        """Another process."""
+        """Selects another process."""
         if not self._rows:
             return
         keys = [row.key for _, row in self._rows]
@@ -296,38 +296,38 @@ class MonitorPage(App[None]):
         scroll.scroll_to(y=min(max(scroll.scroll_y, line + 1 - scroll.size.height), line), animate=False)
 
     def action_scroll(self, pages: int) -> None:
-        """Further down, or up."""
+        """Scrolls down or up."""
         self.query_one("#scroll").scroll_relative(y=pages * (self.size.height - 2), animate=False)
 
     def action_unselect(self) -> None:
-        """No process."""
+        """Clears the selection."""
         self.look.selected = None
         self.look.tagged.clear()
         self.draw()
 
     def action_tag(self) -> None:
-        """Tags the selected process, or no longer."""
+        """Tags or untags the selected process."""
         if (row := self._selected()) is not None:
             self.look.tagged ^= {row.identity}
         self.action_select(1)
 
     def action_sort(self, steps: int) -> None:
-        """By the next column."""
+        """Sorts by the next column."""
         self.look.sort = (self.look.sort + steps) % len(SORTS)
         self.draw()
 
     def action_reverse(self) -> None:
-        """The other way round."""
+        """Reverses the order."""
         self.look.reverse = not self.look.reverse
         self.draw()
 
     def action_tree(self) -> None:
-        """Processes under those that began them."""
+        """Shows processes under their parents."""
         self.look.tree = not self.look.tree
         self.draw()
 
     def action_environment(self) -> None:
-        """The variables of the selected process."""
+        """Shows the environment variables of the selected process."""
         if (row := self._selected()) is None:
             self._say("no process is selected: Up and Down select one")
         elif row.process.command is None:
@@ -337,9 +337,9 @@ class MonitorPage(App[None]):
             self.push_screen(_Words(told if self._unicode else carried(told, "ascii")))
 
     def action_send(self, name: str) -> None:
-        """Asks, and sends a signal to what is tagged, or else selected."""
+        """Asks, and sends a signal to the tagged processes, or else to the selected one."""
         if self._monitor is None or self.look.paused_ns is not None:
-            self._say("signals are sent to what runs now: p goes on")
+            self._say("signals reach only running processes: p resumes")
             return
         row = self._selected()
         wanted = self.look.tagged or ({row.identity} if row is not None else set())
@@ -355,7 +355,7 @@ class MonitorPage(App[None]):
                 return
             for process in seen:
                 pid, _ = process
-                if not runs(process):  # it ended while the question stood; its number may be another's by now
+                if not runs(process):  # it may have ended meanwhile, and its number may be another's
                     self._say(f"process {pid} has ended")
                     continue
                 try:
@@ -367,7 +367,7 @@ class MonitorPage(App[None]):
         self.push_screen(_Question(f"Send {name} to {named if self._unicode else carried(named, 'ascii')}?"), send)
 
     def action_record(self) -> None:
-        """Begins to write what comes to a file, or ends that."""
+        """Starts or ends writing samples to a file."""
         if self._recorder is not None:
             self._stop_recording()
         elif self._monitor is None:
@@ -383,12 +383,12 @@ class MonitorPage(App[None]):
         self.draw()
 
     def action_light(self) -> None:
-        """Dark on light, or light on dark."""
+        """Switches between light and dark."""
         self.look.light = not self.look.light
         self._dress()
 
     def action_keep(self) -> None:
-        """Keeps this look."""
+        """Saves this look."""
         try:
             self.look.save(config_path())
         except OSError as error:
@@ -412,7 +412,7 @@ class MonitorPage(App[None]):
                 self._say(f"no longer recorded: {error}")
         if self.look.paused_ns is None or self.history.begin_ns is None:
             self.draw()
-        else:  # what was paused at may be too old by now
+        else:  # the paused moment may be too old by now
             self.look.paused_ns = max(self.look.paused_ns, self.history.begin_ns)
 
     def _find_processes(self, moments: Sequence[Moment]) -> None:
@@ -432,7 +432,7 @@ class MonitorPage(App[None]):
         return self.history.gpus != [NO_GPU]
 
     def _programs(self) -> list[Program]:
-        """Those of now: the past of programs is not kept."""
+        """The current programs: their past is not kept."""
         return [] if self._monitor is None or self.look.paused_ns is not None else programs()
 
     def _selected(self) -> ProcessRow | None:
@@ -479,15 +479,15 @@ def show(
     look: Look | None = None,
     ending: Sequence[signal.Signals] = (),
 ) -> None:
-    """Shows the page until it is ended; `look` is that of the last time where it is left out.
+    """Shows the page until the user ends it; `look` defaults to the saved one.
 
-    Signals of `ending` for which there are handlers end it too, and are handled once the terminal is given back: what a
-    handler raises in the midst of Textual would leave a lock of its output's locked, on which its end then waits.
+    Signals of `ending` that have handlers end the page too. Their handlers run after the terminal is restored: an
+    exception inside Textual would leave a lock of its output locked, and its end would wait forever.
     """
     page = MonitorPage(monitor, samples, look or Look.of_last_time())
     received: list[int] = []
     handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
-    if threading.current_thread() is threading.main_thread():  # which alone has handlers
+    if threading.current_thread() is threading.main_thread():  # only the main thread has handlers
         known = {number: signal.getsignal(number) for number in ending}
         handlers = {number: handler for number, handler in known.items() if callable(handler)}
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page says of a GPU, of the host and of processes: lines of parts with a style, as wide as there is room.
+"""The page's lines on GPUs, the host and processes, as styled parts that fit the width.
 
-Colour marks what asks for action and nothing else; each such thing is said in words too.
+Colour marks only problems that need action; each is also stated in words.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from gpuscope.monitor.programs import Program
 from gpuscope.monitor.snapshot import GpuState, MigInstance
 from gpuscope.text import columns_of, one_line, shorten
 
-# A part of a line: its text and its style, as rich names them; "alarm" and "dim" are of the page's theme.
+# A part of a line: its text, and its style as in rich; "alarm" and "dim" are of the page's theme.
 Part = tuple[str, str]
 Line = list[Part]
 
 PLAIN, TITLE, DIM, ALARM = "", "bold", "dim", "bold red"
 _GIB, _GB = 1 << 30, 1e9
-_LABEL = 8  # columns of what stands before a row
+_LABEL = 8  # columns of a row's label
 _LEAST_GRAPH = 8
 _GRAPH_WIDTH, _WIDEST_GRAPH = 36, 130  # of one that is several lines high; a minute of half seconds is 120
 LEAST_HIGH, _HIGH_ENOUGH = 3, 8  # lines of those, with their titles
-_ROW_BEFORE_GRAPH = 62  # columns that text has at least, so that graphs stand under each other
+_ROW_BEFORE_GRAPH = 62  # least columns of text, so that graphs are aligned
 _LINE_BEFORE_GRAPH = 86  # of a GPU in one line
 _WIDEST_LINE = 200
 _REGION = 24  # columns of the region that a program is in, at most
 _MOST_PROGRAMS = 4
-_WIDE = 100  # columns, where a GPU in one line has room for what matters less
+_WIDE = 100  # columns from which a GPU in one line shows minor figures
 _BARS = "▁▂▃▄▅▆▇█"
 _ABOUT = 0.05  # of a minute
-_THROTTLED_MUCH = 0.01  # of the last minute: what a step's time shows
+_THROTTLED_MUCH = 0.01  # of the last minute: enough to show in a step's time
 
-# What a graph is of: title, figure of GpuState or HostState, and the one that is 100 %; None for a share itself.
+# Graphs: title, figure of GpuState or HostState, and the figure that is its 100 %; None for a share.
 Graph = tuple[str, str, str | None]
 Shares = Sequence[float | None]  # of 100 %, oldest first
 GRAPHS: tuple[Graph, ...] = (
@@ -73,10 +73,9 @@ graphs   the last minute, the oldest left, of 100 % or of the limit; they are as
 
 
 def frame_lines(at: Moment, width: int, graph: int = 0, unicode: bool = True, height: int = 0) -> list[Line]:
-    """Rows in the order of the questions: useful, active, memory, power, links; of a host: busy, memory, waits.
+    """The rows of a GPU: useful, active, memory, power, links; of a host: busy, memory, waits.
 
-    Below them are the parts of a GPU that is split, and where `height` leaves some lines figures over the last minute,
-    as high as these are.
+    The parts of a split GPU follow. Graphs of the last minute fill the lines that `height` leaves.
     """
     gpu = at.gpu
     if gpu is not None and "all" in gpu.why:
@@ -102,14 +101,14 @@ def frame_lines(at: Moment, width: int, graph: int = 0, unicode: bool = True, he
 
 
 def _beside(count: int, width: int, height: int) -> int:
-    """How many of so many graphs stand beside each other: the fewest with which all are high enough, else the most."""
+    """The number of graphs next to each other: the fewest for which all are high enough, else the most."""
     most, rows = max(1, width // _GRAPH_WIDTH), max(1, height // _HIGH_ENOUGH)
     least = min(most, -(-width // _WIDEST_GRAPH))
     return next((beside for beside in range(least, most) if beside * rows >= count), most)
 
 
 def instance_lines(at: Moment, width: int) -> list[Line]:
-    """The parts of a GPU that is split, a line each."""
+    """The parts of a split GPU, a line each."""
     return [cut(_instance_line(each), width) for each in (at.gpu.instances or () if at.gpu else ())]
 
 
@@ -122,19 +121,19 @@ def _instance_line(instance: MigInstance) -> Line:
 
 
 def _profile(instance: MigInstance) -> str:
-    """What remains of its name beside that of its GPU."""
+    """The part of an instance's name that is not in the GPU's name."""
     _, mig, profile = one_line(instance.name).rpartition("MIG ")
     return mig + profile
 
 
 def gpu_title(gpu: GpuState) -> str:
-    """Its number and name, and how it is split."""
+    """The number and name of a GPU, and how it is split."""
     mig = "  MIG" if gpu.mig else ""
     return f"{gpu.index} {one_line(gpu.name.removeprefix('NVIDIA '))}{mig}"
 
 
 def gpu_line(at: Moment, width: int, graph: int = 0, unicode: bool = True) -> Line:
-    """A GPU in one line, for many GPUs and little room; with a graph where there is some left."""
+    """A GPU in one line, with a graph if there is room."""
     gpu = at.gpu
     assert gpu is not None
     line: Line = [(f"{gpu.index:>2} ", TITLE)]
@@ -147,7 +146,7 @@ def gpu_line(at: Moment, width: int, graph: int = 0, unicode: bool = True) -> Li
         (f"  {_gib(gpu.memory_used_bytes):>5}/{_gib(gpu.memory_total_bytes)}G", PLAIN),
         (f"  {_number(gpu.power_w):>3}W {_number(gpu.temperature_c):>2}C", PLAIN),
     ]
-    if warning := _alarms(at, gpu):  # of which nothing is cut while there are figures to cut
+    if warning := _alarms(at, gpu):  # warnings are cut last
         line = [*cut(line, max(_LABEL, width - columns_of(warning) - 2)), (f"  {warning}", ALARM)]
     if width >= _WIDE:
         first = _chosen(at, graph)[0]
@@ -156,7 +155,7 @@ def gpu_line(at: Moment, width: int, graph: int = 0, unicode: bool = True) -> Li
 
 
 def host_line(at: Moment, width: int) -> Line:
-    """The machine, the container and what waits, in one line."""
+    """The machine, the container and waiting tasks, in one line."""
     cpu, memory, waits = _host(at)
     return cut([(f"{'host':<{_LABEL}}", TITLE), *cpu, ("  ", PLAIN), *memory, ("  waits: ", PLAIN), *waits], width)
 
@@ -179,7 +178,7 @@ def _host(at: Moment) -> list[Line]:
 
 
 def program_lines(running: Sequence[Program], width: int) -> list[Line]:
-    """Programs that are profiled, a line each, the first few of them."""
+    """The first few profiled programs, a line each."""
     lines = []
     for program in running[:_MOST_PROGRAMS]:
         step = "" if program.step is None else f"  step {program.step}"
@@ -197,7 +196,7 @@ def program_lines(running: Sequence[Program], width: int) -> list[Line]:
 
 
 def sparkline(shares: Shares, width: int, unicode: bool = True) -> str:
-    """Shares of 0 to 1 as bars, or digits of tenths; a dot where nothing is known."""
+    """Shares of 0 to 1 as bars, or digits of tenths; a dot for an unknown share."""
     if width <= 0 or not shares:
         return ""
     shown = shares[-width:]
@@ -212,7 +211,7 @@ def sparkline(shares: Shares, width: int, unicode: bool = True) -> str:
 
 
 def _high_graphs(graphs: dict[str, Shares], width: int, height: int, unicode: bool) -> list[Line]:
-    """These beside each other, each so wide: a line of titles, with the latest share, above their bars."""
+    """Graphs next to each other: a line of titles with the latest shares, above the bars."""
     lines: list[Line] = [[] for _ in range(height)]
     for title, shares in graphs.items():
         latest = f" {percent(shares[-1])}"
@@ -223,13 +222,13 @@ def _high_graphs(graphs: dict[str, Shares], width: int, height: int, unicode: bo
 
 
 def _high_bars(shares: Shares, width: int, height: int, unicode: bool) -> list[str]:
-    """Shares as bars of so many lines, the top first; means of some where there are more than columns."""
+    """Shares as bars of several lines, the top first; means if there are more shares than columns."""
     count = min(len(shares), width)
     levels = f" {_BARS}" if unicode else " _=#"
     steps = len(levels) - 1
 
     def bar(part: Shares) -> str:
-        """From the bottom on."""
+        """Lines from the bottom up."""
         known = [share for share in part if share is not None]
         if not known:
             return ("·" if unicode else ".").ljust(height)
@@ -241,7 +240,7 @@ def _high_bars(shares: Shares, width: int, height: int, unicode: bool) -> list[s
 
 
 def _shares(at: Moment, graph: Graph) -> Shares:
-    """The figure over the last minute, as shares of what is 100 %; empty where none is known."""
+    """The figure over the last minute as shares of its 100 %; empty if unknown."""
     _, figure, whole = graph
     most = 1.0 if whole is None else getattr(at.gpu or at.sample.host, whole)
     values = at.series(figure)
@@ -251,7 +250,7 @@ def _shares(at: Moment, graph: Graph) -> Shares:
 
 
 def cut(line: Line, width: int) -> Line:
-    """The line's parts as far as there is room; where something is left out, a mark ends it."""
+    """The parts of the line that fit; a mark at the end shows that parts are left out."""
     if sum(columns_of(text) for text, _ in line) <= width:
         return line
     left = width - 1
@@ -276,7 +275,7 @@ def _chosen(at: Moment, graph: int) -> list[Graph]:
 def _add_graph(
     line: Line, title: str, shares: Shares, width: int, unicode: bool, least: int = _ROW_BEFORE_GRAPH
 ) -> None:
-    """A figure over the last minutes at the right end, where there is room for one."""
+    """A figure over the last minutes at the right end, if there is room."""
     room = width - max(least, sum(len(text) for text, _ in line)) - 2
     label = f"{title} "
     if room < _LEAST_GRAPH + len(label):
@@ -384,7 +383,7 @@ def _throttled(at: Moment, gpu: GpuState) -> str:
 
 
 def _seen_s(at: Moment) -> float:
-    """Seconds that shares are of: a minute or so, unless there are samples of less, or they come more seldom."""
+    """Seconds that shares refer to: about a minute, less if the samples are fewer, more if they are rarer."""
     seen_s = (at.samples[-1].time_ns - at.samples[0].time_ns) / 1e9
     return MINUTE_S if abs(seen_s - MINUTE_S) < _ABOUT * MINUTE_S else seen_s
 
@@ -415,7 +414,7 @@ def _why(gpu: GpuState, name: str) -> str:
 
 
 def percent(ratio: float | None) -> str:
-    """In percent."""
+    """A share in percent."""
     return "-" if ratio is None else f"{100 * ratio:.0f} %"
 
 

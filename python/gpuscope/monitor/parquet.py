@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logs of GPUs as Parquet, by pyarrow, which is optional.
 
-A Parquet file ends with its index, so that one that is being written cannot be read, and nothing can be appended. The
-samples of a run stand in JSON lines beside it until the run ends.
+A Parquet file ends with its index: it cannot be read while it is written, and nothing can be appended. A run's samples
+wait as JSON lines in a file next to it until the run ends.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _TEXTS = ("timestamp", "throttle_reasons", "gpu_uuid", "gpu_name", "xid_errors",
 
 def _import() -> tuple[Any, Any]:
     try:
-        # pyarrow imports pandas for its first array, and pandas this, which Python refuses to import as it ends.
+        # pyarrow imports pandas for its first array, and pandas imports this, which fails while Python ends.
         import concurrent.futures.thread  # noqa: F401
 
         import pyarrow
         import pyarrow.parquet
     except ImportError:
         raise NotAvailable(
-            "logs that end with .parquet are not available: pyarrow is not installed; pip install 'gpuscope[arrow]', "
+            "logs that end with .parquet are not available: pyarrow is not installed; pip install pyarrow, "
             "or name the log .csv or .jsonl"
         ) from None
     return pyarrow, pyarrow.parquet
@@ -54,7 +54,7 @@ def _schema(arrow: Any) -> Any:
 
 
 def check_file(path: Path) -> None:
-    """Raises InvalidArgument where the file has other columns, or is no Parquet; NotAvailable without pyarrow."""
+    """Raises InvalidArgument if the file has other columns or is no Parquet; NotAvailable without pyarrow."""
     arrow, parquet = _import()
     if not path.exists() or path.stat().st_size == 0:
         return
@@ -91,10 +91,10 @@ def take_lines(lines: Path, path: Path) -> None:
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any] | None]:
-    """The rows of a file, without what is not known; times in ns; None for each row that has none that can be read.
+    """The known values of each row; times in ns; None for a row that cannot be read.
 
     Raises:
-        InvalidArgument: it is no Parquet file, or has no time and GPU.
+        InvalidArgument: it is no Parquet file, or has no time or GPU column.
         NotAvailable: pyarrow is not installed.
     """
     arrow, parquet = _import()
@@ -125,7 +125,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any] | None]:
 
 
 def _plain(table: Any) -> list[dict[str, Any]]:
-    """Its rows; of one with a value that Python cannot have, nothing."""
+    """The rows of a batch; none if a value cannot be a Python value."""
     try:
         rows: list[dict[str, Any]] = table.to_pylist()
     except (ValueError, OverflowError):
@@ -137,10 +137,10 @@ def _plain(table: Any) -> list[dict[str, Any]]:
 
 
 def read_table(path: Path, lines: Path) -> Any:
-    """What stands in a file and, until a run ends, in the lines beside it, as a table of pyarrow.
+    """The rows of a file and, until a run ends, the lines next to it, as a table of pyarrow.
 
     Raises:
-        InvalidArgument: there is neither.
+        InvalidArgument: neither exists.
         NotAvailable: pyarrow is not installed.
         GpuscopeError: they cannot be read.
     """
@@ -170,7 +170,7 @@ def _batches(lines: Path) -> Iterator[list[dict[str, Any]]]:
 
 
 def _table(rows: list[dict[str, Any]], schema: Any, arrow: Any) -> Any:
-    """Of lines; without those that no monitor has written."""
+    """A table of lines, without lines that no monitor has written."""
 
     def column(name: str, kind: Any) -> Any:
         if name == "timestamp":
@@ -190,7 +190,7 @@ def _table(rows: list[dict[str, Any]], schema: Any, arrow: Any) -> Any:
 
 
 def _fitted(table: Any, schema: Any, arrow: Any) -> Any:
-    """With the columns of this version, which may have been added since."""
+    """The table with the columns of this version, which may have more."""
     columns = [
         table[each.name].cast(each.type) if each.name in table.column_names else arrow.nulls(len(table), each.type)
         for each in schema

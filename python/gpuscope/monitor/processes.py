@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that compute on GPUs, or without one those of the user, as a table to sort, select from, and as a tree."""
+"""The processes on GPUs, or the user's without a GPU, as a table to sort and select from, and as a tree."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gpuscope.text import one_line
 
 _GIB = 1 << 30
 _USER_WIDTH = 8
-LEAST_S = 0.5  # that a CPU share is of: CPU time is counted in ticks of 10 ms
-_LOOKS_S = 0.9  # between two looks at all processes of a user: 2 ms of CPU time for 100
-_USES_CPU, _PYTHONS = 0.01, ("python", "pypy")  # CPUs; what programs are called
+LEAST_S = 0.5  # least time of a CPU share: CPU time has ticks of 10 ms
+_LOOKS_S = 0.9  # between scans of a user's processes: 2 ms of CPU time for 100
+_USES_CPU, _PYTHONS = 0.01, ("python", "pypy")  # CPUs; names of programs
 
 ProcessKey = tuple[int, int, str]
 ProcessIdentity = tuple[int, str]
@@ -31,13 +31,13 @@ class ProcessRow:
     """A process on a GPU, or of the user.
 
     Attributes:
-        gpu: the GPU's number; `NO_GPU` of a process that was not looked for on one.
-        process: what NVML says of it, with its command and user where they can be seen.
-        cpu_ratio: CPUs that it keeps busy, 1 for each; None where it cannot be seen, or before the second look.
-        resident_bytes: the host's memory that it uses.
-        age_s: seconds since it began.
-        parent: the number of the process that began it.
-        began: when that was, in ticks since the machine did; empty where it cannot be seen.
+        gpu: the GPU's number; `NO_GPU` if it was not looked for on a GPU.
+        process: NVML's data, with command and user if visible.
+        cpu_ratio: CPUs that it keeps busy, 1 for each; None if not visible, or before the second scan.
+        resident_bytes: host memory that it uses.
+        age_s: seconds since its start.
+        parent: the number of its parent process.
+        began: its start, in ticks since the machine started; empty if not visible.
     """
 
     gpu: int
@@ -50,16 +50,16 @@ class ProcessRow:
 
     @property
     def key(self) -> ProcessKey:
-        """What no other row has, however rows are sorted: numbers of processes come again."""
+        """Identifies a row in any order: process numbers are reused."""
         return self.gpu, *self.identity
 
     @property
     def identity(self) -> ProcessIdentity:
-        """What no other process has, whatever GPUs it is on."""
+        """Identifies a process, whichever GPUs it is on."""
         return self.process.pid, self.began
 
 
-# Letter after `o`, title, what is sorted by; the largest first but for names and numbers.
+# Letter after `o`, title, sort key. Largest first, except names and numbers.
 SORTS: tuple[tuple[str, str, Callable[[ProcessRow], tuple[float | str, ...]]], ...] = (
     ("n", "gpu", lambda row: (row.gpu, row.process.pid)),
     ("p", "pid", lambda row: (row.process.pid,)),
@@ -71,7 +71,7 @@ SORTS: tuple[tuple[str, str, Callable[[ProcessRow], tuple[float | str, ...]]], .
 )
 
 
-BY_CPU = 4  # of those: how processes are sorted where there is no GPU, unless somebody chose
+BY_CPU = 4  # index of the default order without a GPU
 
 
 def _or_less(value: float | None) -> float:
@@ -95,7 +95,7 @@ def _next(before: _Spent | None, now_s: float, cpu_s: float) -> _Spent:
 
 
 class ProcessReader:
-    """Looks processes up in /proc; CPU shares are of half a second between two looks, or more. One thread."""
+    """Reads processes from /proc; CPU shares are means over half a second or more. For one thread."""
 
     def __init__(self) -> None:
         self._named: dict[tuple[int, str], GpuProcess] = {}  # by number and when it began
@@ -105,7 +105,7 @@ class ProcessReader:
         self._looked_s = -_LOOKS_S
 
     def of_user(self, least_s: float = _LOOKS_S) -> list[ProcessRow]:
-        """This user's processes that run Python or use a CPU, seen `least_s` ago at most; this process is left out."""
+        """This user's processes that run Python or use a CPU, at most `least_s` old; without this process."""
         if (now := _core.monotonic_ns() / 1e9) - self._looked_s >= least_s:
             self._looked_s = now
             rows = self.rows((NO_GPU, GpuProcess(pid, None)) for pid in _others_of_user())
@@ -115,14 +115,14 @@ class ProcessReader:
         return self._of_user
 
     def busiest(self) -> str:
-        """Of those the one that uses most of a CPU, in a line; empty where none does."""
+        """The one that uses most CPU, in a line; empty without one."""
         row = max(self.of_user(), key=lambda row: row.cpu_ratio or 0.0, default=None)
         if row is None or (row.cpu_ratio or 0.0) < _USES_CPU:
             return ""
         return f"{percent(row.cpu_ratio)} {row.process.pid} {_command(row.process)}"
 
     def rows(self, processes: Iterable[tuple[int, GpuProcess]]) -> list[ProcessRow]:
-        """The processes of GPUs by their numbers, or of none, with what the host says of them."""
+        """The processes of GPUs by GPU number, or of none, with the host's data on them."""
         found: list[ProcessRow] = []
         seen: dict[tuple[int, str], GpuProcess] = {}
         spent: dict[tuple[int, str], _Spent] = {}
@@ -164,13 +164,13 @@ def _others_of_user() -> list[int]:
 
 
 def sorted_rows(rows: Sequence[ProcessRow], sort: int, *, reverse: bool = False) -> list[ProcessRow]:
-    """In the order of `SORTS[sort]`; equal ones by GPU and number."""
+    """The rows in the order of `SORTS[sort]`; equal rows by GPU and number."""
     natural = sorted(rows, key=SORTS[0][2])
     return sorted(natural, key=SORTS[sort][2], reverse=reverse)
 
 
 def as_tree(rows: Sequence[ProcessRow]) -> list[tuple[int, ProcessRow]]:
-    """Each process under the one that began it, where that is here too, with how deep it stands."""
+    """Each process under its parent, if that is in the list, with its depth."""
     numbers = {row.process.pid for row in rows}
     children: dict[int | None, list[ProcessRow]] = {}
     for row in rows:
@@ -199,7 +199,7 @@ def process_lines(
     selected: int | None = None,
     tagged: frozenset[ProcessIdentity] = frozenset(),
 ) -> list[Line]:
-    """A header and a line for each; ``>`` marks what is selected, ``*`` what is tagged."""
+    """A header and a line for each row; ``>`` marks the selected row, ``*`` tagged ones."""
     on_gpus = not rows or rows[0][1].gpu != NO_GPU
     title = SORTS[sort][1]
     arrow = "^" if reverse else "v"
@@ -231,7 +231,7 @@ def process_lines(
 
 
 def environment_of(pid: int) -> list[str]:
-    """The variables that a process began with, sorted; a sentence where they cannot be read."""
+    """The sorted environment with which a process started; a sentence if it cannot be read."""
     try:
         data = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError as error:
@@ -240,13 +240,13 @@ def environment_of(pid: int) -> list[str]:
 
 
 def runs(process: ProcessIdentity) -> bool:
-    """Whether it is there still, and its number not another's."""
+    """Whether the process still exists, and its number is not another's."""
     pid, began = process
     return _stat(pid)[19:20] == [began]
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/N/stat from the third on; none where it cannot be read."""
+    """The fields of /proc/N/stat from the third on; none if it cannot be read."""
     with suppress(OSError, ValueError):
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             text = file.read().decode(errors="replace")
@@ -256,7 +256,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def _command(process: GpuProcess) -> str:
-    """Without the folders of the program, which say less than its arguments."""
+    """The command without the program's folders, which say less than its arguments."""
     program, blank, arguments = (process.command or "not to be seen from here").partition(" ")
     return one_line(program.rpartition("/")[2] + blank + arguments)
 

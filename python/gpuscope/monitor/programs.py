@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs that are profiled say of themselves to a monitor: a small page in memory for each, of the same user.
+"""Status pages by which profiled programs report to monitors of the same user.
 
-A page is a file of 1,024 bytes that the program writes at a step, ten times a second at most, and takes away when it
-ends; in which region it is stands in a part of its own, which the thread that decodes recordings writes. Neither they
-nor readers map the file, so that cutting it harms nobody. Readers believe it where its checksum fits and its process
-lives. Files are those of the user alone; whatever else lies there is left alone.
+A page is a file of 1,024 bytes. The program writes it at steps, at most ten times a second, and removes it at its end.
+The thread that decodes recordings writes the region, in a part of its own. No process maps the file, so truncation is
+harmless. Readers accept a page if its checksum fits and its process lives. Other files in the folder are left alone.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from gpuscope import _core
 from gpuscope.text import one_line, shown
 
 OPT_OUT = "GPUSCOPE_NO_STATUS_PAGE"
-"""A variable that is set to anything keeps a program from saying anything."""
+"""If this variable is set, a program reports nothing."""
 
 _BYTES = 1024
 _EVERY_S = 0.1
-_RATE_S = 2.0  # that the rate of steps is of
+_RATE_S = 2.0  # window of the rate of steps
 
 # Mark, count of writes (even), checksum of what follows; then the process, when it started, the
 # time, the number of the step (-1: none yet) and the rate, and three texts.
@@ -40,24 +39,24 @@ _BODY = struct.Struct("<QQqqd64s192s512s")
 _REGION = struct.Struct("<I196s")  # checksum of what follows, and the name
 _REGION_AT = _BYTES - _REGION.size
 _MARK = b"gpuscop1"
-# The namespace that the process has its number in: those that share the folder may be in others.
+# The namespace of the process's number: processes that share the folder may be in others.
 _NAME = re.compile(r"(\d{1,20})-(\d{1,10})-(\d{1,20})\.status")
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program that is profiled.
+    """A profiled program.
 
     Attributes:
         pid: its process.
-        name: what runs, as its arguments name it.
-        time_ns: when it said so, ns since the Unix epoch.
+        name: the script or module, from the arguments.
+        time_ns: time of the report, ns since the Unix epoch.
         step: number of its step; None before the first.
-        steps_per_s: of the last two seconds of it; None before there are two.
-        state: what the profiler does.
+        steps_per_s: over the last two seconds; None before there are two steps.
+        state: the profiler's activity.
         verdict: of the latest diagnosis, empty before one.
-        region: the innermost one that its main thread is in, or else the one that another thread entered last, some
-            0.2 s ago; empty where it is in none, or nothing is recorded.
+        region: the innermost region of its main thread, or else the region that another thread entered last, some 0.2 s
+            ago. Empty without a region or recording.
     """
 
     pid: int
@@ -71,7 +70,7 @@ class Program:
 
     @shown
     def __str__(self) -> str:
-        """A line."""
+        """The program in a line."""
         step = "" if self.step is None else f"  step {self.step}"
         rate = "" if self.steps_per_s is None else f"  {self.steps_per_s:.3g} steps/s"
         region = f"  in {self.region}" if self.region else ""
@@ -80,7 +79,7 @@ class Program:
 
 
 def folder() -> Path:
-    """Where this user's pages lie."""
+    """The folder of this user's pages."""
     own = os.environ.get("XDG_RUNTIME_DIR", "")
     if own and os.path.isdir(own):
         return Path(own) / "gpuscope"
@@ -92,12 +91,12 @@ def _is_ours(found: os.stat_result) -> bool:
 
 
 def _namespace() -> int:
-    """That of the numbers of processes; raises OSError where it cannot be told."""
+    """The namespace of process numbers; raises OSError if unknown."""
     return os.stat("/proc/self/ns/pid").st_ino
 
 
 def _started(pid: int | str) -> int | None:
-    """When a process started, in ticks since the machine did; None where there is none."""
+    """Start of a process in ticks since the machine started; None if it does not exist."""
     with suppress(OSError, ValueError, IndexError):
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         return int(text[text.rindex(")") + 2 :].split()[19])
@@ -105,11 +104,11 @@ def _started(pid: int | str) -> int | None:
 
 
 class StatusPage:
-    """The page of this process. Nothing that it does raises: where a page cannot be had, nobody reads one.
+    """The page of this process. Methods never raise: without a page nothing is reported.
 
-    Whoever opens it closes it before the process ends; readers remove what a process that was killed left. Any thread
-    may write. The lock is taken by `with` alone, which an interrupt cannot come between, and may be taken again by the
-    handler of a signal that comes while its thread writes: the page then says what the outer write does.
+    The page must be closed before the process ends; readers remove the pages of killed processes. Any thread may write.
+    The lock is reentrant: a signal handler may write while its thread writes, and then the outer write wins. It is only
+    taken by `with`, as an interrupt cannot come in between.
     """
 
     def __init__(self) -> None:
@@ -117,7 +116,7 @@ class StatusPage:
         self._pid = 0
         self._path: Path | None = None
         self._file = -1
-        self._identity: os.stat_result | None = None  # of the file: the program may close all that it has
+        self._identity: os.stat_result | None = None  # of the file: the program may close every descriptor
         self._writes = 0
         self._due = 0.0
         self._points: deque[tuple[float, int]] = deque(maxlen=64)
@@ -128,17 +127,17 @@ class StatusPage:
         self._verdict = ""
 
     def open(self, state: str) -> None:
-        """Makes the page where there is none, and says what the profiler does."""
+        """Creates the page if there is none, and reports the profiler's activity."""
         self._state = state
         if OPT_OUT in os.environ:
             return
-        if self._pid != os.getpid():  # there is none yet, or it is the parent's
+        if self._pid != os.getpid():  # no page yet, or the parent's
             with suppress(OSError, ValueError):
                 self._make()
         self._write()
 
     def step(self, number: int, state: str) -> None:
-        """Says that a step began, and what the profiler does; most calls look at the clock and no more."""
+        """Reports the begin of a step and the profiler's activity; most calls only look at the clock."""
         now = _core.monotonic_ns() / 1e9
         if now < self._due or self._identity is None:
             return
@@ -149,12 +148,12 @@ class StatusPage:
         self._write(now)
 
     def say(self, state: str = "", verdict: str = "") -> None:
-        """Says what the profiler does from now on, or what a diagnosis found."""
+        """Reports the profiler's activity or a diagnosis's verdict."""
         self._state, self._verdict = state or self._state, verdict or self._verdict
         self._write()
 
     def close(self) -> None:
-        """Takes the page away."""
+        """Removes the page."""
         if self._pid != os.getpid() or self._path is None:
             return
         path, self._path = self._path, None
@@ -171,7 +170,7 @@ class StatusPage:
         self._identity = None
 
     def _is_there(self) -> bool:
-        """Whether the descriptor is still the page's, and not another file's since the program closed it."""
+        """Whether the descriptor is still the page's: the program may have closed it and opened another file."""
         with suppress(OSError):
             return self._identity is not None and os.path.samestat(os.fstat(self._file), self._identity)
         return False
@@ -205,7 +204,7 @@ class StatusPage:
         self._pid = pid
 
     def _write(self, now: float | None = None) -> None:
-        if self._pid != os.getpid():  # a forked child may find the lock taken
+        if self._pid != os.getpid():  # the lock may be held in a forked child
             return
         with self._lock, suppress(OSError):  # the file system may be full, where the file has been cut
             self._due = (_core.monotonic_ns() / 1e9 if now is None else now) + _EVERY_S
@@ -223,10 +222,10 @@ status_page = StatusPage()
 
 
 def programs(where: Path | None = None) -> list[Program]:
-    """The programs of this user that are profiled now, by their numbers; pages of processes that ended are removed.
+    """This user's programs that are profiled now, by process number; removes pages of ended processes.
 
-    Pages of programs in other PID namespaces, as other containers have, are left alone.
-    Never raises: whatever is no page of a process that lives is left out.
+    Pages of programs in other PID namespaces, such as other containers, are left alone. Never raises: any file that is
+    not the page of a living process is left out.
     """
     where = folder() if where is None else where
     found: list[Program] = []
@@ -236,10 +235,10 @@ def programs(where: Path | None = None) -> list[Program]:
             return []
         ours, started_of = f"{_namespace()}-", functools.cache(_started)
         matches = [match for match in map(_NAME.fullmatch, os.listdir(where)) if match and match[0].startswith(ours)]
-        living = {*os.listdir("/proc")}  # later than the names, which a process that has just begun may be among
+        living = {*os.listdir("/proc")}  # after the names: a new process may be among them
         for match in matches:
             path, pid, started = where / match[0], match[2], match[3]
-            if pid not in living or started != str(started_of(pid)):  # it has ended, however it did
+            if pid not in living or started != str(started_of(pid)):  # the process has ended
                 _remove(path)
             elif (program := _read(path, int(pid), int(started))) is not None:
                 found.append(program)
@@ -270,7 +269,7 @@ def _read(path: Path, pid: int, started: int) -> Program | None:
 
 
 def _parsed(data: bytes, pid: int, started: int) -> Program | None:
-    """What a page says; None of one that is damaged, or half written."""
+    """The program of a page; None if the page is damaged or half written."""
     mark, writes, checksum = _HEAD.unpack_from(data)
     body = data[_HEAD.size : _HEAD.size + _BODY.size]
     if mark != _MARK or writes % 2 or zlib.crc32(body) != checksum:
@@ -285,7 +284,7 @@ def _parsed(data: bytes, pid: int, started: int) -> Program | None:
 
 
 def _region(data: bytes) -> str:
-    """Of a page; empty where it was half written."""
+    """The region of a page; empty if half written."""
     checksum, text = _REGION.unpack_from(data, _REGION_AT)
     found = 2166136261
     for byte in text:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The latest samples served to Prometheus, by prometheus-client, which is optional.
 
-Names follow Prometheus' rules: base units, ``_total`` for what only grows, ratios from 0 to 1; a series that is not
-known is not there. A scrape reads no GPU: it has the samples that were taken, and their age.
+Names follow Prometheus' rules: base units, ``_total`` for counters, ratios from 0 to 1. An unknown figure has no
+series. A scrape reads no GPU: it serves the latest samples and their age.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ BOARD_FILES = ("board.json", "alerts.yml")
 
 @dataclass(frozen=True)
 class Series:
-    """A figure as Prometheus has it.
+    """A metric of Prometheus.
 
     Attributes:
         name: without the prefix.
         figure: attribute of `GpuState`, or of `HostState` where `of_host`.
-        about: what it is.
-        labels: that tell it from others of the name.
-        of_host: it is of the machine, once, and not of a GPU.
+        about: the help text.
+        labels: labels that distinguish series of one name.
+        of_host: the series is of the machine, not of a GPU.
     """
 
     name: str
@@ -50,13 +50,17 @@ class Series:
 
     @property
     def only_grows(self) -> bool:
-        """It is a counter."""
+        """Whether it is a counter."""
         return self.name.endswith("_total")
 
 
 _OF_GPU = (
     Series("gpu_busy_ratio", "busy_ratio", "Share of the time in which a kernel ran, however small."),
     Series("gpu_memory_busy_ratio", "memory_busy_ratio", "Share of the time in which memory was read or written."),
+    Series("encoder_busy_ratio", "encoder_busy_ratio", "Share of the time in which the video encoder worked."),
+    Series("decoder_busy_ratio", "decoder_busy_ratio", "Share of the time in which the video decoder worked."),
+    Series("jpeg_busy_ratio", "jpeg_busy_ratio", "Share of the time in which the JPEG decoder worked."),
+    Series("optical_flow_busy_ratio", "optical_flow_busy_ratio", "Share of the time in which optical flow worked."),
     Series("sm_active_ratio", "sm_active_ratio", "Share of multiprocessors and time that had work."),
     Series("sm_occupancy_ratio", "sm_occupancy_ratio", "Warps that were there, of those that fit."),
     Series("tensor_active_ratio", "tensor_active_ratio", "Share of tensor cores and time in use."),
@@ -68,6 +72,8 @@ _OF_GPU = (
     Series("memory_free_bytes", "memory_free_bytes", "Memory that can be had."),
     Series("memory_reserved_bytes", "memory_reserved_bytes", "Memory that the driver keeps."),
     Series("memory_total_bytes", "memory_total_bytes", "Memory of the GPU."),
+    Series("bar1_used_bytes", "bar1_used_bytes", "Window of addresses to the memory in use."),
+    Series("bar1_total_bytes", "bar1_total_bytes", "Size of that window."),
     Series("power_watts", "power_w", "Power of the board.", {"kind": "mean"}),
     Series("power_watts", "power_instant_w", "Power of the board.", {"kind": "instant"}),
     Series("power_limit_watts", "power_limit_w", "Power at which clocks are lowered."),
@@ -144,7 +150,7 @@ def metric_names() -> list[str]:
 
 
 class Collector:
-    """What prometheus-client asks at a scrape. Any thread."""
+    """Collects the metrics for a scrape by prometheus-client. Any thread."""
 
     def __init__(self, monitor: GPUMonitor) -> None:
         self._monitor = monitor
@@ -182,7 +188,7 @@ class Collector:
         names = {"index": str(gpu.index), "name": gpu.name, "pci": gpu.pci_address}
         self._add(families, "gpu_info", 1, _OF_SAMPLING["gpu_info"], label | names)
         self._add(families, "up", "all" not in gpu.why, _OF_SAMPLING["up"], label)
-        age_s = max(0.0, (_core.now_ns() - sample.time_ns) / 1e9)  # their clock follows no step of the system's
+        age_s = max(0.0, (_core.now_ns() - sample.time_ns) / 1e9)  # the samples' clock ignores steps of the system's
         self._add(families, "sample_age_seconds", age_s, _OF_SAMPLING["sample_age_seconds"], label)
         interval_s = self._monitor.interval
         self._add(families, "sample_interval_seconds", interval_s, _OF_SAMPLING["sample_interval_seconds"], label)
@@ -193,7 +199,7 @@ class Collector:
             seconds = gpu.throttled_s.get(reason)
             self._add(families, _THROTTLE, seconds, _OF_SAMPLING[_THROTTLE], label | {"reason": reason})
 
-        # Prometheus compares it with a clock that is right. Whole seconds: it is to stand still between two scrapes.
+        # Prometheus compares it with a correct clock. Whole seconds: it must not change between two scrapes.
         stepped_s = round((_core.realtime_ns() - _core.now_ns()) / 1e9)
         for error in gpu.xid_errors or ():
             number = label | {"xid": str(error.xid)}
@@ -226,10 +232,14 @@ class Collector:
         families[name].add_metric([*labels.values()], float(value))
 
 
-# What dcgm-exporter calls a figure of GpuState, and how much of ours one of its units is.
+# dcgm-exporter's name of a figure of GpuState, and the size of its unit in ours.
 _OF_DCGM: tuple[tuple[str, str, float], ...] = (
     ("DCGM_FI_DEV_GPU_UTIL", "busy_ratio", 0.01),
     ("DCGM_FI_DEV_MEM_COPY_UTIL", "memory_busy_ratio", 0.01),
+    ("DCGM_FI_DEV_ENC_UTIL", "encoder_busy_ratio", 0.01),
+    ("DCGM_FI_DEV_DEC_UTIL", "decoder_busy_ratio", 0.01),
+    ("DCGM_FI_DEV_BAR1_USED", "bar1_used_bytes", float(1 << 20)),
+    ("DCGM_FI_DEV_BAR1_TOTAL", "bar1_total_bytes", float(1 << 20)),
     ("DCGM_FI_DEV_SM_CLOCK", "sm_hz", 1e6),
     ("DCGM_FI_DEV_MEM_CLOCK", "memory_hz", 1e6),
     ("DCGM_FI_DEV_GPU_TEMP", "temperature_c", 1.0),
@@ -264,13 +274,13 @@ _DCGM_INSTANCE = ("GPU_I_ID", "GPU_I_PROFILE")
 
 
 class DcgmCollector:
-    """The same under the names, labels and units of dcgm-exporter, for boards that exist. Any thread."""
+    """The metrics under the names, labels and units of dcgm-exporter, for existing boards. Any thread."""
 
     def __init__(self, monitor: GPUMonitor) -> None:
         self._monitor = monitor
 
     def collect(self) -> Iterator[Any]:
-        """The families of metrics; untyped, as those that only grow have no ``_total`` there."""
+        """The families of metrics; untyped, as dcgm-exporter's counters have no ``_total``."""
         from prometheus_client.core import UnknownMetricFamily
 
         families: dict[str, Any] = {}
@@ -292,7 +302,7 @@ class DcgmCollector:
             if gpu.xid_errors is not None:
                 last = max(gpu.xid_errors, key=lambda error: error.last_ns, default=None)
                 add(_DCGM_XID, 0 if last is None else last.xid, 1.0, labels, ("", ""))
-            # Compute instances ("1c.2g.20gb") share what is told of their GPU instance.
+            # Compute instances ("1c.2g.20gb") share the figures of their GPU instance.
             for number, instance in {each.gpu_instance: each for each in gpu.instances or ()}.items():
                 which = (str(number), instance.name.rpartition("MIG ")[2].rpartition("c.")[2])
                 known = {**instance.figures, "memory_used_bytes": instance.memory_used_bytes}
@@ -302,25 +312,25 @@ class DcgmCollector:
 
 
 COLLECTORS: Mapping[str, Callable[[GPUMonitor], Any]] = {"gpuscope": Collector, "dcgm": DcgmCollector}
-"""What is served, by whose names the figures have."""
+"""The collector of each naming scheme."""
 
 
 @contextlib.contextmanager
 def serve(monitor: GPUMonitor, port: int, names: str = "gpuscope") -> Iterator[None]:
     """Serves a monitor's latest samples at ``http://127.0.0.1:PORT/metrics`` while open; `names` are of `COLLECTORS`.
 
-    Requests name this machine in their Host header: localhost, any address, or a name of its own. Whoever may read it
-    from elsewhere is for the machine's owner to say, by a proxy.
+    Requests must name this machine in their Host header: localhost, any address, or a name of its own. For access from
+    other machines, use a proxy.
 
     Raises:
-        NotAvailable: prometheus-client is not installed, or the system gives this process no further thread.
-        GpuscopeError: the port cannot be had.
+        NotAvailable: prometheus-client is not installed, or the system refuses another thread.
+        GpuscopeError: the port is not available.
     """
     try:
         from prometheus_client import CollectorRegistry, MetricsHandler
     except ImportError:
         raise NotAvailable(
-            "--prometheus is not available: prometheus-client is not installed; pip install 'gpuscope[monitor]'"
+            "--prometheus is not available: prometheus-client is not installed; pip install prometheus-client"
         ) from None
     figures = CollectorRegistry()
     figures.register(COLLECTORS[names](monitor))
@@ -333,7 +343,7 @@ def serve(monitor: GPUMonitor, port: int, names: str = "gpuscope") -> Iterator[N
                 super().do_GET()
             except OSError:  # the client has gone
                 raise
-            except Exception:  # as prometheus-client's, for some Accept headers
+            except Exception:  # prometheus-client raises for some Accept headers
                 self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR)
 
         do_HEAD = do_GET  # noqa: N815 (likewise)
@@ -363,7 +373,7 @@ def board_paths(folder: Path) -> list[Path]:
 
 
 def write_board(folder: Path) -> list[Path]:
-    """Writes Grafana's board and Prometheus' alert rules for these names into a folder, and says where.
+    """Writes Grafana's board and Prometheus' alert rules for these names into a folder, and returns the files.
 
     Raises:
         GpuscopeError: they cannot be written.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs of GPUs read again, as the samples that they were made of."""
+"""Reads logs of GPUs as samples."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MOST = 1 << 62  # of any figure, in its unit
 _NO_FAULTS = ("gpu_idle", "applications_clocks", "display_clocks")
 _NOT_LOGGED = "it is not in the log"
 _THROTTLED = {f"throttled_{reason}_s": reason for reason in _core.THROTTLE_COUNTERS}
-# Scripts around nvidia-smi have these alone.
+# Scripts around nvidia-smi write only these.
 _OF_NVIDIA_SMI = {
     "util_pct": ("busy_ratio", 0.01),
     "mem_used_mb": ("memory_used_bytes", _MIB),
@@ -42,18 +42,18 @@ _OF_NVIDIA_SMI = {
     "temp_c": ("temperature_c", 1.0),
     "power_w": ("power_w", 1.0),
 }
-_EMPTY = ("", "N/A", "[N/A]", "[Not Supported]")  # nvidia-smi's words for what is not known
+_EMPTY = ("", "N/A", "[N/A]", "[Not Supported]")  # nvidia-smi's words for unknown values
 _KINDS = {name: str(kind).partition(" ")[0] for name, kind in GpuState.__annotations__.items()}
 _HOST_KINDS = {name: str(kind).partition(" ")[0] for name, kind in HostState.__annotations__.items()}
 
 
 @dataclass(frozen=True)
 class Recording:
-    """What a log has.
+    """The content of a log.
 
     Attributes:
         samples: in the order of their times.
-        damaged: lines that were cut or cannot be read, which are left out.
+        damaged: number of lines that were cut or cannot be read, and are left out.
     """
 
     samples: Sequence[GpuSample]
@@ -61,12 +61,12 @@ class Recording:
 
 
 def read_log(path: str | Path) -> Recording:
-    """The samples of a log that a `GPUMonitor` wrote, of a script's with its columns, or of a recorded program.
+    """The samples of a log by a `GPUMonitor`, of a script's log with its columns, or of a recorded program.
 
-    A .gscope of a program has them where it was recorded with ``profile(device_samples=True)``.
+    A .gscope of a program has samples if it was recorded with ``profile(device_samples=True)``.
 
     Raises:
-        InvalidArgument: it is no such file, or has no sample.
+        InvalidArgument: it is no such file, or has no samples.
         NotAvailable: pyarrow is not installed, for a .parquet.
         GpuscopeError: it cannot be read.
     """
@@ -93,7 +93,7 @@ def read_log(path: str | Path) -> Recording:
 
 
 def _rows(path: Path, suffix: str) -> Iterator[dict[str, Any] | None]:
-    """The rows of a log, with those that wait beside it for the end of a run, or were left there by one."""
+    """The rows of a log, and of the lines next to it that wait for the end of a run or were left by one."""
     if suffix == ".csv":
         return _csv_rows(path)
     if suffix not in MADE_AT_THE_END:
@@ -119,7 +119,7 @@ def _csv_rows(path: Path) -> Iterator[dict[str, Any] | None]:
 
 
 def csv_cells(path: Path) -> Iterator[list[str] | None]:
-    """The cells of each line of a .csv log, first of all the columns' names; None for each line that was cut.
+    """The cells of each line of a .csv log, first the columns' names; None for each cut line.
 
     Raises:
         InvalidArgument: the first line does not name the columns of a log.
@@ -133,7 +133,7 @@ def csv_cells(path: Path) -> Iterator[list[str] | None]:
         yield names
         for line in lines:
             cells = _cells(line)
-            if cells != names:  # a log that begins anew has them again
+            if cells != names:  # a restarted log repeats the header
                 # A line without its end was cut, perhaps in the middle of a number.
                 yield cells if len(cells) == len(names) and line.endswith("\n") else None
 

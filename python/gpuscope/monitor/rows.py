@@ -26,6 +26,10 @@ def _number(value: float | None, unit: float = 1.0, digits: int = 0) -> str:
     return "-" if value is None else f"{value / unit:.{digits}f}"
 
 
+def _gib(size: float | None) -> str:
+    return _number(size, _GIB, 1 if size is None or size < 99.95 * _GIB else 0)
+
+
 def _figure(name: str) -> Callable[[Moment], float | None]:
     return lambda moment: None if moment.gpu is None else getattr(moment.gpu, name)
 
@@ -37,9 +41,11 @@ _COLUMNS: tuple[tuple[str, str, int, Callable[[Moment], str]], ...] = (
     ("tens", "%", 4, lambda at: _percent(_figure("tensor_active_ratio")(at))),
     ("dram", "%", 4, lambda at: _percent(_figure("dram_bandwidth_ratio")(at))),
     ("busy", "%", 4, lambda at: _percent(_figure("busy_ratio")(at))),
-    ("mem", "GiB", 5, lambda at: _number(_figure("memory_used_bytes")(at), _GIB, 1)),
+    ("enc", "%", 3, lambda at: _percent(_figure("encoder_busy_ratio")(at))),
+    ("dec", "%", 3, lambda at: _percent(_figure("decoder_busy_ratio")(at))),
+    ("mem", "GiB", 4, lambda at: _gib(_figure("memory_used_bytes")(at))),
     ("pwr", "W", 4, lambda at: _number(_figure("power_w")(at))),
-    ("temp", "C", 4, lambda at: _number(_figure("temperature_c")(at))),
+    ("tmp", "C", 3, lambda at: _number(_figure("temperature_c")(at))),
     ("clk", "MHz", 4, lambda at: _number(_figure("sm_hz")(at), 1e6)),
     ("thr", "%", 3, lambda at: _percent(at.throttled_share)),
     ("rx", "GB/s", 4, lambda at: _number(at.pcie_bytes_per_s[0], _GB, 1)),
@@ -57,22 +63,23 @@ _HOST_COLUMNS: tuple[tuple[str, str, int, Callable[[Moment], str]], ...] = (
 
 
 class Rows:
-    """Lines of samples as they come, with a header now and then: 80 columns.
+    """Lines of samples as they come, with repeated headers: 80 columns.
 
-    ``-`` is what is not known. ``thr`` is the share of the last minute in which clocks were held back, ``rx`` and
-    ``tx`` are bytes from and to the host, ``cpu`` the share of the machine's CPUs that is used. Without a GPU,
-    ``wcpu``, ``wdisk`` and ``wram`` are the shares of time in which some task waited for a CPU, storage or memory.
+    ``-`` is an unknown value. ``enc`` and ``dec`` are the shares of time in which the video encoder and decoder worked.
+    ``thr`` is the share of the last minute in which clocks were throttled. ``rx`` and ``tx`` are bytes from and to the
+    host. ``cpu`` is the used share of the machine's CPUs. Without a GPU, ``wcpu``, ``wdisk`` and ``wram`` are the shares
+    of time in which some task waited for a CPU, storage or memory.
 
     Args:
-        before: samples that have no line of their own, which what follows is seen against.
-        busiest: says which process of the user uses most of a CPU now, for rows of a machine without a GPU.
+        before: earlier samples without lines of their own, for growth of counters.
+        busiest: returns the user's process that uses most CPU, for rows of a machine without a GPU.
     """
 
     def __init__(self, before: Iterable[GpuSample] = (), busiest: Callable[[], str] | None = None) -> None:
         self._busiest = busiest
-        self._has_gpu = True  # the latest row
+        self._has_gpu = True  # whether the latest row has one
         self._lately = History()
-        self._readings = History()  # samples whose seconds of throttling were read anew
+        self._readings = History()  # samples with a new reading of throttled seconds
         self._read_ns: dict[int, tuple[int, int]] = {}
         self._rows = 0
         for sample in before:
@@ -95,7 +102,7 @@ class Rows:
         return Moment(sample, minute, self._lately.window(gpu, LATELY_S, sample.time_ns))
 
     def _add(self, sample: GpuSample) -> int:
-        """Takes it into account; says of which GPU it is."""
+        """Adds the sample; returns its GPU's number."""
         gpu = NO_GPU if sample.gpu is None else sample.gpu.index
         self._lately.append([sample])
         read_ns = (sample.slow_time_ns, sample.rare_time_ns)
@@ -115,7 +122,7 @@ def header(has_gpu: bool = True, has_busiest: bool = False) -> list[str]:
 
 
 def row(at: Moment, busiest: str = "") -> str:
-    """A GPU at a moment, or a host; behind the columns what is wrong with it, or a process."""
+    """A row of a GPU or host at a moment, followed by its problems or a process."""
     when = datetime.fromtimestamp(at.sample.time_ns / 1e9).strftime("%H:%M:%S.%f")[:-3]
     columns = _HOST_COLUMNS if at.gpu is None else _COLUMNS
     line = f"{when} {' '.join(f'{text(at):>{width}}' for _, _, width, text in columns)}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU and its host at a moment, and the line of a log that says so."""
+"""A sample: a GPU and its host at a moment, and its line in a log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpuscope.monitor.xid import XidErrors
 from gpuscope.paths import open_file
 from gpuscope.text import one_line
 
-# What scripts around nvidia-smi write, then each figure that is not among it, by its name.
+# The columns of scripts around nvidia-smi, then each other figure by its name.
 _OF_NVIDIA_SMI = {
     "util_pct": "gpu_util_pct",
     "mem_used_mb": "mem_used_mb",
@@ -32,7 +32,7 @@ _OF_NVIDIA_SMI = {
 _FIGURES = tuple(name for name in _core.GPU_FIGURES if name not in _OF_NVIDIA_SMI)
 _THROTTLED = tuple(f"throttled_{reason}_s" for reason in _core.THROTTLE_COUNTERS)
 _LONGEST_LINE = 1 << 20  # characters
-_TOO_LONG = "\0\n"  # which is no line of a log
+_TOO_LONG = "\0\n"  # not a line of a log
 _DAMAGE = re.compile("[\0\ud800-\udfff]")
 _LATEST_NS = 1 << 62  # in 2116
 MOST_GPUS = 1 << 16
@@ -60,20 +60,20 @@ COLUMNS = (
     *_core.HOST_FIGURES,
     *_COST,
 )
-"""Those of a CSV file, in their order."""
+"""The columns of a CSV file, in order."""
 
 
 @dataclass(frozen=True)
 class SamplingCost:
-    """What sampling has taken so far, as each line of a log says.
+    """The cost of sampling so far, as in each line of a log.
 
     Attributes:
         cpu_ratio: share of one core that the sampling threads took.
-        mean_s: seconds that a sample of one GPU took, in the mean.
-        p99_s: what 99 % of the samples did not exceed, within 3.1 %.
+        mean_s: mean seconds of a sample of one GPU.
+        p99_s: 99th percentile of that time, within 3.1 %.
         skipped: rounds that were due while another took too long.
-        limited: what is read each second, fourth or so round alone, as reading took too long (`SamplingCost`):
-            ``performance_counters/2+link_bytes/2``; empty where all is read in each.
+        limited: parts that are read only every n-th round because reading took too long (`MonitorCost`), as
+            ``performance_counters/2+link_bytes/2``; empty if all parts are read in each round.
     """
 
     cpu_ratio: float
@@ -90,15 +90,15 @@ class GpuSample:
     Attributes:
         time_ns: ns since the Unix epoch, on the clock of recordings.
         took_s: seconds that reading the GPU took.
-        gpu: None on a machine without one.
+        gpu: None on a machine without a GPU.
         process_cpu_s: CPU time of all threads of this process so far.
-        process_resident_bytes: the host's memory that this process uses, read as often as that of GPUs.
-        slow_time_ns: when seconds of throttling were read: once a second; what changes seldom, then or before.
+        process_resident_bytes: host memory that this process uses, read as often as the GPUs' memory.
+        slow_time_ns: time of reading throttled seconds, once a second. Slowly changing figures were read then or before.
         host: the machine, this process and its container.
-        host_time_ns: when that was read.
-        cost: what sampling took; None of logs that do not say so.
-        rare_time_ns: when what takes long was read, every few seconds: energy, errors of the memory, the link, and
-            seconds of `sync_boost`, `hw_thermal_slowdown` and `hw_power_brake_slowdown`. 0: with what changes seldom.
+        host_time_ns: time of reading the host.
+        cost: cost of sampling; None for logs without it.
+        rare_time_ns: time of the slow calls, every few seconds: energy, memory errors, the link, and throttled seconds
+            of `sync_boost`, `hw_thermal_slowdown` and `hw_power_brake_slowdown`. 0: same as `slow_time_ns`.
     """
 
     time_ns: int
@@ -113,7 +113,7 @@ class GpuSample:
     rare_time_ns: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The columns of a log, without what is not known."""
+        """The known columns of a log."""
         facts: dict[str, Any] = {"timestamp": _timestamp(self.time_ns)}
         if self.gpu is not None:
             facts["gpu_idx"] = self.gpu.index
@@ -128,7 +128,7 @@ class GpuSample:
             facts["xid_errors"] = _xid_text(self.gpu.xid_errors)
             facts["mig_instances"] = [asdict(each) for each in self.gpu.instances or ()] or None
         facts |= {name: getattr(self, name) for name in _PROCESS}
-        # Against the time as it is written, so that one reading in several samples is one again when they are read.
+        # Relative to the time as written, so that a reading shared by several samples stays one when read again.
         written_ns = self.time_ns // 1_000_000 * 1_000_000
         facts |= {name: (written_ns - getattr(self, key)) / 1e9 for name, key in _AGES.items() if getattr(self, key)}
         facts |= {name: getattr(self.host, name) for name in _core.HOST_FIGURES}
@@ -139,14 +139,14 @@ class GpuSample:
 
 
 def _xid_text(errors: Sequence[XidErrors] | None) -> str | None:
-    """Each error's number, how often it happened and when last: ``31x2@1700000000.125+79x1@1700000003.500``."""
+    """Each error's number, count and last time: ``31x2@1700000000.125+79x1@1700000003.500``."""
     if errors is None:
         return None
     return "+".join(f"{each.xid}x{each.count}@{each.last_ns / 1e9:.3f}" for each in errors) or _NO_ERRORS
 
 
 def xids_of_text(text: str) -> tuple[XidErrors, ...]:
-    """The errors again; raises ValueError or OverflowError for other texts."""
+    """The inverse of `errors_text`; raises ValueError or OverflowError for other texts."""
     found = []
     for part in () if text == _NO_ERRORS else text.split("+"):
         number, _, rest = part.partition("x")
@@ -159,7 +159,7 @@ def xids_of_text(text: str) -> tuple[XidErrors, ...]:
 
 
 def json_line(sample: GpuSample, told: dict[int, Mapping[str, str]]) -> str:
-    """An object in a line. `told`: reasons of what is absent, by GPU, that were given; new ones are, once."""
+    """A sample as a JSON line. `told`: reasons of missing figures already written, by GPU; new ones are added."""
     facts, gpu = sample.to_dict(), sample.gpu
     if gpu is not None and told.get(gpu.index) != gpu.why:
         told[gpu.index] = gpu.why
@@ -168,7 +168,7 @@ def json_line(sample: GpuSample, told: dict[int, Mapping[str, str]]) -> str:
 
 
 def csv_line(sample: GpuSample) -> str:
-    """The cells of `COLUMNS` in a line."""
+    """A sample as a CSV line of `COLUMNS`."""
     facts, line = sample.to_dict(), io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(_cell(facts.get(name, "")) for name in COLUMNS)
     return line.getvalue()
@@ -190,7 +190,7 @@ def _timestamp(time_ns: int) -> str:
 
 
 def lines_of(file: BinaryIO) -> Iterator[str]:
-    """The lines of a text in UTF-8, or UTF-16 where its first bytes say so; one that is too long is none of a log."""
+    """The lines of a text in UTF-8, or UTF-16 with a byte order mark; a line that is too long becomes an invalid one."""
     is_utf16 = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     file.seek(0)
     with io.TextIOWrapper(file, "utf-16" if is_utf16 else "utf-8", "replace", newline="\n") as text:
@@ -199,11 +199,11 @@ def lines_of(file: BinaryIO) -> Iterator[str]:
                 while (line := text.readline(_LONGEST_LINE)) and not line.endswith("\n"):
                     pass
                 line = _TOO_LONG
-            yield line.lstrip("\ufeff").replace("\r\n", "\n")  # marks are where logs were joined, too
+            yield line.lstrip("\ufeff").replace("\r\n", "\n")  # joined logs have marks in between
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any] | None]:
-    """The objects of JSON lines with their ``time_ns``; None for each line that is none."""
+    """The objects of JSON lines with their ``time_ns``; None for each invalid line."""
     with open_file(path) as file:
         for line in lines_of(file):
             if not line.strip():
@@ -211,7 +211,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any] | None]:
             try:
                 row = json.loads(line)
                 row["time_ns"] = time_ns_of(row["timestamp"])
-                if "\\ud" in line.lower():  # halves of characters, of which no text can be made
+                if "\\ud" in line.lower():  # lone surrogates, which cannot be encoded
                     json.dumps(row, ensure_ascii=False).encode()
             except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError):
                 row = None
@@ -219,23 +219,23 @@ def read_lines(path: Path) -> Iterator[dict[str, Any] | None]:
 
 
 def time_ns_of(text: str) -> int:
-    """Ns since the epoch of a time in ISO 8601; without a zone it is of this machine's.
+    """Ns since the epoch of a time in ISO 8601, in this machine's zone if it has none.
 
-    Raises ValueError or OverflowError for what is no time from 1970 to 2116.
+    Raises ValueError or OverflowError outside 1970 to 2116.
     """
     moment = datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone()
     return known_time(int(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000)
 
 
 def known_time(time_ns: int) -> int:
-    """The same; raises ValueError for what is not from 1970 to 2116."""
+    """Ns since the epoch of a number; raises ValueError outside 1970 to 2116."""
     if not 0 <= time_ns < _LATEST_NS:
         raise ValueError(time_ns)
     return time_ns
 
 
 def known_text(text: Any) -> str:
-    """A text in a line; raises ValueError for none, and for one with NUL or halves of characters, as damage has."""
+    """A text in a line; raises ValueError for another type, and for NUL or lone surrogates, which show damage."""
     if not isinstance(text, str) or _DAMAGE.search(text):
         raise ValueError(text)
     return one_line(text)

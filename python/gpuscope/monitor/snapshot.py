@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every GPU of the machine at a moment, as NVML tells it."""
+"""Every GPU of the machine at a moment, as reported by NVML."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import pwd
 import textwrap
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuscope import _core
-from gpuscope.errors import InvalidArgument
+from gpuscope.errors import GpuscopeWarning, InvalidArgument
 from gpuscope.monitor.xid import NEED_RESET, XidErrors
 from gpuscope.results import Result
 from gpuscope.text import brief, one_line
@@ -26,9 +27,9 @@ _WIDTH = 80
 _NAME_WIDTH = 20
 _MIB = 1 << 20
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of Linux
-_NARROW = 0.95  # of the default power limit: below it the board gives less than was paid for
+_NARROW = 0.95  # of the default power limit: below it the board is slower than sold
 
-# What scripts that ask nvidia-smi call the same figures, and in which units.
+# The same figures in scripts that ask nvidia-smi, and their units.
 _OF_NVIDIA_SMI = {
     "gpu_util_pct": ("busy_ratio", 0.01),
     "mem_util_pct": ("memory_busy_ratio", 0.01),
@@ -43,10 +44,10 @@ class GpuProcess:
     """A process that computes on a GPU.
 
     Attributes:
-        pid: its number; the host's where this container counts processes on its own, and then the rest is None.
-        memory_bytes: what NVML counts for it; None where NVML does not tell.
+        pid: process number. If this container has its own numbers, the host's number, and the rest is None.
+        memory_bytes: memory that NVML counts for it; None if NVML does not report it.
         command: its command line.
-        user: whose it is.
+        user: its owner.
     """
 
     pid: int
@@ -57,18 +58,18 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class MigInstance:
-    """A part of a GPU that is split (MIG).
+    """A part of a split GPU (MIG).
 
     Attributes:
-        gpu_instance: its number; several compute instances may share one, and its memory and counters.
-        compute_instance: its number within that.
-        uuid: what names it in every library.
-        name: as the driver calls it.
+        gpu_instance: its number. Compute instances of one GPU instance share its memory and counters.
+        compute_instance: its number within the GPU instance.
+        uuid: identifies it in every library.
+        name: the driver's name.
         memory_used_bytes: memory that processes hold.
         memory_total_bytes: memory of the instance.
-        figures: shares of its own multiprocessors, units and memory in use, and bytes of links, by the names that
-            `GpuState` has; means since the reading before, a second ago, and not in a snapshot.
-        why: reasons of what is absent, by name.
+        figures: shares of its own multiprocessors, units and memory in use, and bytes of links, under the names of
+            `GpuState`. Means since the reading a second before; not in a snapshot.
+        why: reason of each missing figure, by name.
     """
 
     gpu_instance: int
@@ -83,54 +84,59 @@ class MigInstance:
 
 @dataclass(frozen=True)
 class GpuState:
-    """A GPU at a moment. What NVML does not tell is None, and `why` says why by the name of the figure.
+    """A GPU at a moment. A figure that NVML does not report is None, with a reason in `why`.
 
-    ``state["gpu_util_pct"]`` and the other names of scripts that read nvidia-smi work too: index, name, gpu_util_pct,
-    mem_util_pct, mem_used_mb, mem_total_mb (MiB, as nvidia-smi's), temp_c, power_w.
+    ``state["gpu_util_pct"]`` and the other names of nvidia-smi scripts work too: see ``GpuState.keys``. Memory under
+    these names is in MiB.
 
     Attributes:
-        index: NVML's and nvidia-smi's, which is not CUDA's where CUDA_VISIBLE_DEVICES is set.
-        name: as the driver calls it.
-        uuid: what names the GPU in every library.
+        index: number of NVML and nvidia-smi. CUDA's differs if CUDA_VISIBLE_DEVICES is set.
+        name: the driver's name.
+        uuid: identifies the GPU in every library.
         pci_address: on the bus.
-        busy_ratio: share of the last 1/6 to 1 s in which a kernel ran, however small: 1 says nothing of how much of the
-            GPU was used. Undefined where the GPU is split (MIG).
-        memory_busy_ratio: share of that time in which memory was read or written, however slowly.
+        busy_ratio: share of the last 1/6 to 1 s in which a kernel ran. A small kernel on one multiprocessor also counts.
+            Undefined if the GPU is split (MIG).
+        memory_busy_ratio: share of that time in which memory was read or written, at any rate.
+        encoder_busy_ratio: share of that time in which the video encoder (NVENC) worked.
+        decoder_busy_ratio: of the video decoder (NVDEC); jpeg_busy_ratio of the JPEG decoder, optical_flow_busy_ratio
+            of the optical flow accelerator (OFA).
         memory_used_bytes: memory that processes hold, in use or cached.
-        memory_free_bytes: memory that can be had.
-        memory_reserved_bytes: memory that driver and firmware keep to themselves.
+        memory_free_bytes: available memory.
+        memory_reserved_bytes: memory reserved by driver and firmware.
         memory_total_bytes: memory of the GPU.
-        power_w: mean of the last second on Ampere and later, except A100: there, and before, of the moment.
-        power_instant_w: of the moment; the sensor of A100 and H100 looks a quarter of the time (arXiv 2312.02741).
-        power_limit_w: where clocks are lowered.
-        power_limit_default_w: that limit as the board was sold.
+        bar1_used_bytes: used part of BAR1, the address window by which the host and other devices reach the memory.
+        bar1_total_bytes: its size.
+        power_w: mean of the last second on Ampere and later. On A100 and older GPUs the current value.
+        power_instant_w: current value; the sensor of A100 and H100 is active a quarter of the time (arXiv 2312.02741).
+        power_limit_w: power from which clocks are lowered.
+        power_limit_default_w: the board's default limit.
         energy_total_j: since the driver was loaded, in steps of about 0.1 s; on Grace Hopper of the whole module.
         sm_hz: clock of the multiprocessors; it falls when they are idle.
-        sm_max_hz: its highest.
+        sm_max_hz: the highest clock of the multiprocessors.
         memory_hz: clock of the memory.
-        memory_max_hz: its highest.
+        memory_max_hz: the highest clock of the memory.
         temperature_c: degrees Celsius of the chip.
-        temperature_margin_c: degrees to where clocks are lowered.
+        temperature_margin_c: degrees left until clocks are lowered.
         memory_temperature_c: degrees Celsius of the memory.
-        fan_ratio: speed that the fan is asked for, 0 to 1.
+        fan_ratio: requested fan speed, 0 to 1.
         pcie_generation: of the link to the host; it falls when the GPU is idle.
         pcie_generation_max: that board and host allow.
         pcie_width: lanes in use.
         pcie_width_max: lanes that board and host allow.
-        pcie_received_bytes: from the host, headers of packets included: with 256 bytes of payload each, some 8 to 9 %
-            more than a copy's bytes. Counted with 32 bits, so that it wraps.
+        pcie_received_bytes: from the host, headers of packets included: some 8 to 9 % more than a copy's bytes with 256
+            bytes of payload each. A 32-bit counter, which wraps.
         pcie_sent_bytes: to the host, likewise.
         ecc_corrected: errors of memory that were corrected, over the board's life.
-        ecc_uncorrected: those that were not.
+        ecc_uncorrected: errors of memory that were not corrected.
         remapped_rows: rows of memory replaced after errors.
-        remapping_pending: whether a row waits to be replaced, which a reset of the GPU does.
-        remapping_failed: whether that failed for one.
+        remapping_pending: whether a row waits to be replaced, which needs a reset of the GPU.
+        remapping_failed: whether a row could not be replaced.
         performance_state: 0, the fastest, to 15.
-        sm_active_ratio: share of the time and the multiprocessors that had work, as all that follows a mean over the
-            time between two samples, 0.1 s at least, of whatever used the GPU; from Hopper on, and not in a snapshot.
-            Work that waits counts: 0.8 is needed for a GPU that is used well, and not enough.
-        sm_occupancy_ratio: warps that were there, of those that fit; matrix products run best at 0.1 to 0.2.
-        tensor_active_ratio: share of the time and the tensor cores that were in use; 1 is out of reach.
+        sm_active_ratio: share of time and multiprocessors with work; waiting work counts. 0.8 is necessary for good use,
+            but not sufficient. This and the following figures count all programs, are means between two samples (at
+            least 0.1 s), need Hopper or later, and are not in a snapshot.
+        sm_occupancy_ratio: resident warps as a share of the most possible; matrix products run best at 0.1 to 0.2.
+        tensor_active_ratio: share of time and tensor cores in use; 1 is out of reach.
         fp64_active_ratio: likewise of the units for float64.
         fp32_active_ratio: for float32.
         fp16_active_ratio: for float16.
@@ -140,15 +146,15 @@ class GpuState:
         pcie_sent_bytes_per_s: to the host, likewise.
         nvlink_received_bytes_per_s: from other GPUs, of all links.
         nvlink_sent_bytes_per_s: to other GPUs.
-        throttle_reasons: what holds the clocks back now, as NVML calls it; gpu_idle, applications_clocks and
+        throttle_reasons: active reasons for throttling, in NVML's names. gpu_idle, applications_clocks and
             display_clocks are no faults.
-        throttle_faults: those of them that are.
-        throttled_s: seconds for which clocks were held back since the driver was loaded, by reason.
+        throttle_faults: the active reasons that are faults.
+        throttled_s: seconds of throttling since the driver was loaded, by reason.
         mig: whether the GPU is split into instances.
-        instances: those, of a GPU that is split.
-        xid_errors: what the driver told since the GPU is watched, by number; not in a snapshot.
-        processes: that compute on it.
-        why: reasons of what is absent, by name.
+        instances: the instances of a split GPU.
+        xid_errors: errors reported by the driver since the GPU is watched, by number; not in a snapshot.
+        processes: processes that compute on it.
+        why: reason of each missing figure, by name.
     """
 
     index: int
@@ -157,10 +163,16 @@ class GpuState:
     pci_address: str
     busy_ratio: float | None
     memory_busy_ratio: float | None
+    encoder_busy_ratio: float | None
+    decoder_busy_ratio: float | None
+    jpeg_busy_ratio: float | None
+    optical_flow_busy_ratio: float | None
     memory_used_bytes: int | None
     memory_free_bytes: int | None
     memory_reserved_bytes: int | None
     memory_total_bytes: int | None
+    bar1_used_bytes: int | None
+    bar1_total_bytes: int | None
     power_w: float | None
     power_instant_w: float | None
     power_limit_w: float | None
@@ -220,7 +232,7 @@ class GpuState:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What asks for action, a sentence each."""
+        """Problems that need action, a sentence each."""
         limit, default = self.power_limit_w, self.power_limit_default_w
         lanes, most = self.pcie_width, self.pcie_width_max
         found = []
@@ -238,11 +250,11 @@ class GpuState:
             found.append(f"{self.ecc_uncorrected} errors of its memory could not be corrected in its life")
         found += [str(error) for error in self.xid_errors or () if error.xid in NEED_RESET]
         if self.mig:
-            found.append("it is split into instances (MIG), of which NVML's utilization knows nothing")
+            found.append("it is split into instances (MIG), which NVML's utilization does not cover")
         return tuple(found)
 
     def keys(self) -> list[str]:
-        """What ``state[key]`` accepts."""
+        """The keys that ``state[key]`` accepts."""
         return [*self.__dataclass_fields__, *_OF_NVIDIA_SMI]
 
 
@@ -250,11 +262,13 @@ class GpuState:
 class GpuSnapshot(Result):
     """Every GPU at a moment; a sequence of `GpuState`.
 
+    Empty on a machine without a GPU: iterating over it warns with the reason, an index raises IndexError with it.
+
     Attributes:
         time_ns: ns since the Unix epoch.
         driver_version: None without a driver.
         gpus: in the order of nvidia-smi.
-        why: why there is none; empty when there is one.
+        why: reason why there is no GPU; empty if there is one.
     """
 
     time_ns: int
@@ -263,35 +277,43 @@ class GpuSnapshot(Result):
     why: str = ""
 
     def __iter__(self) -> Iterator[GpuState]:
+        if not self.gpus:
+            warnings.warn(self._no_gpu, GpuscopeWarning, stacklevel=2)
         return iter(self.gpus)
 
     def __len__(self) -> int:
         return len(self.gpus)
 
     def __getitem__(self, index: int) -> GpuState:
+        if not self.gpus and isinstance(index, int):
+            raise IndexError(self._no_gpu)
         return self.gpus[index]
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers and texts only, for JSON."""
         return asdict(self)
 
+    @property
+    def _no_gpu(self) -> str:
+        return f"gpu_snapshot() has no GPU: {one_line(self.why)}"
+
     def _frame_rows(self) -> list[Mapping[str, Any]]:
-        """One a GPU."""
+        """One row per GPU."""
         return list(self.to_dict()["gpus"])
 
     def __repr__(self) -> str:
         return f"<GpuSnapshot: {', '.join(gpu.name for gpu in self.gpus) or self.why}>"
 
     def __str__(self) -> str:
-        """A line for each GPU, what is wrong with it, and the processes: 80 columns."""
+        """A line for each GPU, its problems, and the processes: 80 columns."""
         return "\n".join(_lines(self))
 
 
 def gpu_snapshot() -> GpuSnapshot:
-    """Every GPU of the machine now, whoever uses it.
+    """Every GPU of the machine now, whichever program uses it.
 
-    Asks NVML in this process: no program is started, no CUDA context made, nothing waits for the GPU. It takes some ms
-    a GPU (the energy counter 2 to 4 of them); a `GPUMonitor` asks often.
+    Asks NVML in this process: no program is started, no CUDA context made, and nothing waits for the GPU. For frequent
+    readings use a `GPUMonitor`.
     """
     facts = _core.gpu_states()
     return GpuSnapshot(
@@ -303,7 +325,7 @@ def gpu_snapshot() -> GpuSnapshot:
 
 
 def gpu_state(facts: Mapping[str, Any], *, names_processes: bool = True) -> GpuState:
-    """What the core says of a GPU; commands and users of its processes are read only where they are wanted."""
+    """A state from the core's values; reads commands and users of processes only on request."""
     made = named_process if names_processes else GpuProcess
     reasons, processes = facts["throttle_reasons"], facts["processes"]
     instances, errors = facts["instances"], facts["xid_errors"]
@@ -320,14 +342,14 @@ def gpu_state(facts: Mapping[str, Any], *, names_processes: bool = True) -> GpuS
 
 
 def named_process(pid: int, memory_bytes: int | None) -> GpuProcess:
-    """A process by NVML's number, with its command and user, where they can be seen and are surely its."""
+    """A process by NVML's number, with command and user if they are visible and certain."""
     if not _is_the_hosts_number() and not _uses_gpus(Path(f"/proc/{pid}")):
         return GpuProcess(pid, memory_bytes)
     return local_process(pid, memory_bytes)
 
 
 def local_process(pid: int, memory_bytes: int | None = None) -> GpuProcess:
-    """A process by the number that it has here, with its command and user where they can be seen."""
+    """A process by its number here, with command and user if visible."""
     folder = Path(f"/proc/{pid}")
     command = user = None
     with suppress(OSError):  # ended, of another user, or counted by the host
@@ -342,7 +364,7 @@ def local_process(pid: int, memory_bytes: int | None = None) -> GpuProcess:
 
 @functools.cache
 def _is_the_hosts_number() -> bool:
-    """Whether this process counts processes as NVML does: in a container the number may be another's here."""
+    """Whether process numbers here are NVML's: a container may have numbers of its own."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino == _FIRST_PID_NAMESPACE
     except OSError:
@@ -411,13 +433,31 @@ def _of_instances(gpu: GpuState) -> list[str]:
 
 
 def _notes(gpu: GpuState) -> list[str]:
-    return [*gpu.warnings, *(f"not known: {names} ({why})" for why, names in _by_reason(gpu.why).items())]
+    return [
+        *_media_and_bar1(gpu),
+        *gpu.warnings,
+        *(f"not known: {names} ({why})" for why, names in _by_reason(gpu.why).items()),
+    ]
+
+
+def _media_and_bar1(gpu: GpuState) -> list[str]:
+    """One line; of JPEG and optical flow only if they work."""
+    ratios = {
+        "encoder": gpu.encoder_busy_ratio,
+        "decoder": gpu.decoder_busy_ratio,
+        "JPEG": gpu.jpeg_busy_ratio or None,
+        "optical flow": gpu.optical_flow_busy_ratio or None,
+    }
+    parts = [f"{name} {format_share(ratio)}" for name, ratio in ratios.items() if ratio is not None]
+    if gpu.bar1_used_bytes is not None and gpu.bar1_total_bytes is not None:
+        parts.append(f"BAR1 {format_bytes(gpu.bar1_used_bytes)} of {format_bytes(gpu.bar1_total_bytes)}")
+    return [", ".join(parts)] if parts else []
 
 
 def _by_reason(why: Mapping[str, str]) -> dict[str, str]:
     names: dict[str, list[str]] = {}
     for name, reason in why.items():
-        if name in (*_core.GPM_FIGURES, "xid_errors"):  # of no moment, whatever the GPU
+        if name in (*_core.GPM_FIGURES, "xid_errors"):  # never known at a single moment
             continue
         names.setdefault(reason, []).append(name)
     return {reason: ", ".join(listed) for reason, listed in names.items()}

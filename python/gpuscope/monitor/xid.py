@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of GPUs that the driver tells of (Xid): what the numbers mean, and those that the kernel's log has."""
+"""Errors of GPUs that the driver reports (Xid): their meaning, and the entries of the kernel's log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-# After NVIDIA's "XID Errors"; what a user has to do about them differs by kind.
+# After NVIDIA's "XID Errors"; the user's action depends on the kind.
 _PROGRAM, _RESET, _NOTE = "of a program", "the GPU wants a reset, or the machine a restart", "to be watched"
 _MEANINGS = {
     13: ("exception of a kernel", _PROGRAM),
@@ -30,22 +30,22 @@ _MEANINGS = {
     120: ("the GPU's own processor failed", _RESET),
 }
 NEED_RESET = tuple(sorted(xid for xid, (_, kind) in _MEANINGS.items() if kind == _RESET))
-"""Those after which nothing works until the GPU is reset."""
+"""Errors after which nothing works until the GPU is reset."""
 
-# On a GPU that is split, the instance stands after the address: (PCI:0000:c1:00 GPU-I:05 GPU-CI:00).
+# For a split GPU the instance follows the address: (PCI:0000:c1:00 GPU-I:05 GPU-CI:00).
 _IN_KERNEL_LOG = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)(?: [^)]*)?\): (\d+)")
-_MOST_BYTES = 16 << 20  # the kernel's log has 1 MiB or less, unless it was given more
+_MOST_BYTES = 16 << 20  # the kernel's log has 1 MiB or less, unless configured larger
 _READ_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class XidErrors:
-    """How often an error happened since its GPU was watched.
+    """Count of an error since its GPU is watched.
 
     Attributes:
         xid: the driver's number.
-        count: how often.
-        last_ns: when the last one was noticed, ns since the Unix epoch; a second late at most.
+        count: number of errors.
+        last_ns: when the last error was noticed, ns since the Unix epoch; at most a second late.
     """
 
     xid: int
@@ -53,32 +53,32 @@ class XidErrors:
     last_ns: int
 
     def __str__(self) -> str:
-        """In words."""
+        """The error in words."""
         when = datetime.fromtimestamp(self.last_ns / 1e9).strftime("%H:%M:%S")
         often = "" if self.count == 1 else f"{self.count} times, last "
         return f"{describe(self.xid)}, {often}at {when}"
 
 
 def describe(xid: int) -> str:
-    """The number and what it means."""
+    """The error's number and meaning."""
     meaning, kind = _MEANINGS.get(xid, ("see NVIDIA's list of Xid errors", ""))
     return f"Xid {xid}: {meaning}{f' ({kind})' if kind else ''}"
 
 
 @dataclass(frozen=True)
 class KernelXids:
-    """What the kernel's log has.
+    """The Xid errors of the kernel's log.
 
     Attributes:
-        found: the GPU's address on the bus, as the driver writes it, and the number, oldest first.
-        why: why the log cannot be read; empty where it can.
+        found: each error's GPU address on the bus, as the driver writes it, and number, oldest first.
+        why: reason why the log cannot be read; empty if it can.
     """
 
     found: tuple[tuple[str, int], ...]
     why: str = ""
 
     def of(self, pci_address: str) -> dict[int, int]:
-        """How often each error happened to the GPU at an address, since the machine started."""
+        """Count of each error of the GPU at an address, since the machine started."""
         wanted = _address(pci_address)
         counts: dict[int, int] = {}
         for address, xid in self.found:
@@ -88,7 +88,7 @@ class KernelXids:
 
 
 def kernel_xids(path: str = "/dev/kmsg") -> KernelXids:
-    """The errors that the kernel's log still has, where this user may read it."""
+    """The errors still in the kernel's log, if this user may read it."""
     try:
         lines = [*_lines(path)]
     except OSError as error:
@@ -98,7 +98,7 @@ def kernel_xids(path: str = "/dev/kmsg") -> KernelXids:
 
 
 def _lines(path: str) -> Iterator[str]:
-    """A record for each read, as /dev/kmsg has them, or the lines of a file."""
+    """The records of /dev/kmsg, one per read, or the lines of a file."""
     log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         left, begun = _MOST_BYTES, b""
@@ -117,7 +117,7 @@ def _lines(path: str) -> Iterator[str]:
             yield from (line.decode(errors="replace") for line in lines)
             if not record:
                 return
-            begun = begun[-_READ_BYTES:]  # of a file that has no lines
+            begun = begun[-_READ_BYTES:]  # a file without lines
     finally:
         os.close(log)
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timing what the GPU does: events, blocks, and totals by name."""
+"""Timing of GPU work: events, blocks, and totals by name."""
 
 from __future__ import annotations
 
 from gpuscope.timing.events import Event, synchronize
-from gpuscope.timing.timer import Timer
-from gpuscope.timing.totals import Spread, Timed, Timing, Timings, reset_timings, timed, timings
+from gpuscope.timing.timer import Timed, Timer, timed
+from gpuscope.timing.totals import Spread, Timing, Timings, reset_timings, timings
 
 __all__ = [
     "Event",

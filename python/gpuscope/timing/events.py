@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events: moments in a stream's work, and waiting for them, for streams and for devices."""
+"""Events on streams, and waiting for events, streams and devices."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from gpuscope.text import brief
 class Event:
     """A CUDA event: marks a moment in a stream's work, to wait for or to time by.
 
-    The CUDA event is made at the first `record`, on the device of the stream given then; plain timing events come from
-    a pool of the device and go back to it. On a machine without a GPU the same calls time the CPU: `record` notes the
-    host's clock, `wait` and `synchronize` return at once. Nothing warns of it, so that one program serves both
-    machines; `measures` and the repr say which it was.
-
-    One thread at a time; different events are independent.
+    The first `record` creates the CUDA event, on the device of its stream. Timing events come from a pool of the
+    device. On a machine without a GPU the same calls time the CPU: `record` reads the host's clock, `wait` and
+    `synchronize` return at once. There is no warning, so that one program works on both machines; `measures` and the
+    repr say which clock it was. One thread at a time; different events are independent.
 
     Args:
-        enable_timing: the event can measure time. Without it, it is cheaper to wait for.
+        enable_timing: the event can measure time. Waiting for an event without timing is cheaper.
         blocking: `synchronize` lets the thread sleep instead of spinning.
-        interprocess: other processes may wait for it; such an event cannot time.
-        external: recorded in a captured CUDA graph, it becomes a node, so that each replay records it. Without it,
-            an event that was recorded there has no time of its own: what asks for it raises InvalidArgument.
+        interprocess: other processes may wait for the event, which cannot time.
+        external: recorded in a captured CUDA graph, the event becomes a node, and each replay records it. Without
+            `external`, asking for the time of such an event raises InvalidArgument.
 
     Example:
         >>> start, end = Event(enable_timing=True), Event(enable_timing=True)
@@ -60,13 +58,13 @@ class Event:
         """The event that another process exported.
 
         Args:
-            device: ordinal or device object of the GPU that the event is of.
-            handle: what `ipc_handle` gave there.
+            device: ordinal or device object of the event's GPU.
+            handle: the result of `ipc_handle` in that process.
 
         Raises:
             InvalidArgument: `handle` is not 64 bytes.
             NotAvailable: there is no such GPU.
-            CudaError: the driver refuses, as for an event of this same process.
+            CudaError: the driver refuses, as for an event of this process.
         """
         if not isinstance(handle, bytes):
             raise InvalidArgument(f"handle is a {type(handle).__name__}; accepted are the bytes that ipc_handle() gave")
@@ -75,7 +73,7 @@ class Event:
         return event
 
     def record(self, stream: object = None) -> None:
-        """Marks this moment in a stream's work, in place of what was recorded before.
+        """Marks this moment in a stream's work, and forgets an earlier one.
 
         Args:
             stream: any form that `streams.resolve` takes; None is the current stream.
@@ -98,7 +96,7 @@ class Event:
         self._event.record(resolved.handle)
 
     def wait(self, stream: object = None) -> None:
-        """Holds the later work of a stream, of any device, back until the event is reached. Returns at once.
+        """Makes later work of a stream, on any device, wait for the event. Returns at once.
 
         Args:
             stream: any form that `streams.resolve` takes; None is the current stream.
@@ -108,11 +106,11 @@ class Event:
             self._event.wait(resolved.handle, resolved.device)
 
     def query(self) -> bool:
-        """Whether the work before the event is done; True before the first record."""
+        """Whether the work before the event is done; True if it was never recorded."""
         return self._event is None or self._event.query()
 
     def synchronize(self) -> None:
-        """Waits until the work before the event is done; other threads run meanwhile."""
+        """Waits until the work before the event is done, without the GIL."""
         if self._event is not None:
             self._event.synchronize()
 
@@ -122,8 +120,8 @@ class Event:
         On a GPU in steps of about half a microsecond (CUDA's documentation of cuEventElapsedTime).
 
         Raises:
-            InvalidArgument: either event has no `enable_timing`, was not recorded, or is not reached yet; or they are
-                of different devices.
+            InvalidArgument: an event has no `enable_timing`, was not recorded, or is not reached yet; or the events
+                are of different devices.
         """
         if not isinstance(end_event, Event):
             raise InvalidArgument(f"end_event is a {type(end_event).__name__}; accepted are events of gpuscope")
@@ -141,7 +139,7 @@ class Event:
         return (end_event._recorded_ns - self._recorded_ns) / 1e6
 
     def ipc_handle(self) -> bytes:
-        """64 bytes by which another process opens this event; made on the current device if not recorded yet.
+        """64 bytes that open this event in another process; creates it on the current device if not recorded yet.
 
         Raises:
             InvalidArgument: the event was not made with `interprocess`.
@@ -173,7 +171,7 @@ class Event:
 
     @property
     def measures(self) -> Literal["gpu", "cpu"]:
-        """What `elapsed_time` is the time of: ``"gpu"``, or ``"cpu"`` on a machine without a GPU."""
+        """The clock of `elapsed_time`: ``"gpu"``, or ``"cpu"`` on a machine without a GPU."""
         return "cpu" if self._event is None and why_no_gpu() else "gpu"
 
     def __repr__(self) -> str:
@@ -186,21 +184,21 @@ class Event:
 
 
 def synchronize(target: Any = None) -> float:
-    """Waits until the GPU's work is done; other threads of the program run meanwhile.
+    """Waits until the GPU's work is done, without the GIL.
 
     Args:
-        target: what to wait for. None: the current device. An integer (a device's ordinal), a name as ``"cuda:1"``, or
-            a device of PyTorch, CuPy, JAX, Numba or cuda-python: everything on that device's primary context, which
-            CUDA's runtime and all frameworks use. A stream object of any kind (not a handle: integers are devices):
-            that stream. An event of gpuscope, PyTorch or CuPy: that event.
+        target: a device, a stream or an event; None is the current device. A device is an ordinal, a name as
+            ``"cuda:1"``, or a device of PyTorch, CuPy, JAX, Numba or cuda-python; all work on its primary context is
+            waited for. A stream is any stream object, but no handle, as integers are devices. An event is one of
+            gpuscope, PyTorch or CuPy.
 
     Returns:
         Seconds waited; 0.0 without a GPU, and for a device that this process has not used.
 
     Raises:
-        InvalidArgument: `target` is none of these.
+        InvalidArgument: `target` is no device, stream or event.
         NotAvailable: there is no such device, or a CUDA graph is being captured, whose work does not run.
-        CudaError: the work failed, as a kernel that read a wrong address does.
+        CudaError: the work failed, as a kernel that read a wrong address.
     """
     if isinstance(target, Event) or _is_event(target):
         if not isinstance(target, Event):

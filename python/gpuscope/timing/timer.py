@@ -1,253 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Timer`, and its blocks: two events on a stream, two readings of the host's clock, and the events' time on it."""
+"""`Timer` and `timed`: time blocks (``with``) and functions (as decorators)."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-from gpuscope import _core, streams
-from gpuscope.beside import shared_lock
-from gpuscope.devices import why_no_gpu
-from gpuscope.errors import GpuscopeError
+from gpuscope import _core
+from gpuscope.errors import InvalidArgument
+from gpuscope.frameworks.torch_compile import leave_out_of_graphs
+from gpuscope.regions import OpenBlocks, decorate, decorate_calls
+from gpuscope.text import brief
+from gpuscope.timing.measurement import Measurement, Steps, Times
+from gpuscope.timing.totals import Timing, totals_of
 from gpuscope.units import format_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
     from typing_extensions import Self
 
-_ANCHOR_AGE_NS = 1_000_000_000  # until it is renewed
-# How long to wait for a GPU to answer: while the program runs, and while it waits for the result anyway.
-_SHORT_WAIT_NS = 200_000
-_LONG_WAIT_NS = 20_000_000
-_RETRY_NS = 100_000_000  # after a short wait in vain, so that these cost 0.2 % at most
-# What the clocks of a GPU and its host may drift apart: crystals of 50 ppm on either side.
-_DRIFT = 1e-4
-
-_CAPTURING = "the stream was being captured into a CUDA graph, whose work does not run now"
-_NO_ANCHOR = "the GPU's clock could not be compared with the host's: it did not answer in time"
+    Function = TypeVar("Function", bound=Callable[..., Any])
 
 _NO_BLOCK = "no block has been timed yet"
 
-_MOST_UNREAD = 1024
-
-
-@dataclass(frozen=True)
-class Anchor:
-    """An event of a device, and when it happened."""
-
-    event: _core.Event
-    host_ns: int  # the event's time on the clock of time.perf_counter_ns()
-    error_ns: int  # how far that may be wrong
-
-    def place(self, event: _core.Event) -> tuple[int, int]:
-        """Time of another event that the GPU has reached, and how far it may be wrong, both in ns."""
-        milliseconds = self.event.elapsed_time(event)
-        # The driver returns a float of 24 bits, in steps of about half a microsecond.
-        error = self.error_ns + 500 + abs(milliseconds) * 1e6 * (_DRIFT + 2**-24)
-        return self.host_ns + round(milliseconds * 1e6), round(error)
-
-
-class _Anchors:
-    """The latest anchor of each device. Any thread."""
-
-    def __init__(self) -> None:
-        self._lock = shared_lock()
-        self._sources: dict[int, _core.HostAnchors] = {}
-        self._latest: dict[int, Anchor] = {}
-        self._failed_ns: dict[int, int] = {}  # when a device last did not answer
-
-    def recent(self, device: int, wait_ns: int) -> Anchor | None:
-        """An anchor of the last second; None when the GPU does not answer in `wait_ns`."""
-        with self._lock:
-            now_ns = _core.monotonic_ns()
-            source = self._sources.get(device)
-            if source is not None and source.was_reset():
-                del self._sources[device]
-                self._latest.pop(device, None)
-            latest = self._latest.get(device)
-            if latest is not None and now_ns - latest.host_ns < _ANCHOR_AGE_NS:
-                return latest
-            if wait_ns == _SHORT_WAIT_NS and now_ns - self._failed_ns.get(device, -_RETRY_NS) < _RETRY_NS:
-                return None
-            if device not in self._sources:
-                self._sources[device] = _core.HostAnchors(device)
-            taken = self._sources[device].take(wait_ns)
-            if taken is None:
-                self._failed_ns[device] = now_ns
-                return None
-            self._latest[device] = Anchor(*taken)
-            return self._latest[device]
-
-
-_anchors = _Anchors()
-
-
-@dataclass(frozen=True)
-class Times:
-    """What one block took, in seconds; None where `why` says that it is not known."""
-
-    launch: float
-    gpu: float | None
-    wall: float | None
-    wall_error: float | None
-    why: str
-
-
-class Measurement:
-    """Begins when made. `stop` ends it without waiting; `result` waits. One thread, and after `stop` any."""
-
-    def __init__(self, stream: object = None) -> None:
-        resolved = streams.resolve(stream)
-        self._handle = resolved.handle
-        self._device = resolved.device
-        self._start: _core.Event | None = None
-        self._end: _core.Event | None = None
-        self._anchor: Anchor | None = None
-        self._result: Times | None = None
-        self.launch = 0.0  # seconds on the host
-        self._on_cpu = bool(why_no_gpu())
-        self._why = why_no_gpu()
-        if not self._on_cpu:
-            self._start = self._mark()
-        self._began_ns = _core.monotonic_ns()
-
-    def stop(self) -> None:
-        """Ends the block. Raises nothing: `Times.why` names a broken GPU."""
-        self.launch = (_core.monotonic_ns() - self._began_ns) / 1e9
-        if self._start is None:
-            return
-        self._end = self._mark()
-        if self._end is not None:
-            self._anchor = self._find_anchor(_SHORT_WAIT_NS)
-
-    @property
-    def ready(self) -> bool:
-        """Whether `result` would not wait."""
-        end = self._end
-        if end is None or self._result is not None:
-            return True
-        try:
-            return end.query()
-        except GpuscopeError:
-            return True
-
-    def result(self) -> Times:
-        """What the block took; waits for the end of its work on the GPU."""
-        start, end, anchor = self._start, self._end, self._anchor  # before another thread's result takes their place
-        if self._result is None:
-            self._result = self._read(start, end, anchor)
-            self._start = self._end = self._anchor = None
-        return self._result
-
-    def _mark(self) -> _core.Event | None:
-        try:
-            event = _core.Event(self._device)
-            if not event.record(self._handle, into_graphs=False):
-                self._why = _CAPTURING
-                return None
-        except GpuscopeError as error:
-            self._why = str(error)
-            return None
-        return event
-
-    def _find_anchor(self, wait_ns: int) -> Anchor | None:
-        try:
-            return _anchors.recent(self._device, wait_ns)
-        except GpuscopeError as error:
-            self._why = str(error)
-            return None
-
-    def _read(self, start: _core.Event | None, end: _core.Event | None, anchor: Anchor | None) -> Times:
-        launch = self.launch
-        if self._on_cpu:
-            return Times(launch, None, launch, 0.0, self._why)
-        if start is None or end is None:
-            return Times(launch, None, None, None, self._why)
-        try:
-            end.synchronize()
-            gpu = start.elapsed_time(end) / 1e3
-            anchor = anchor or self._find_anchor(_LONG_WAIT_NS)
-            if anchor is None:
-                return Times(launch, gpu, None, None, self._why or _NO_ANCHOR)
-            end_ns, error_ns = anchor.place(end)
-        except GpuscopeError as error:
-            return Times(launch, None, None, None, str(error))
-        return Times(launch, gpu, (end_ns - self._began_ns) / 1e9, error_ns / 1e9, "")
-
-
-class Steps:
-    """A region that is entered for every step of one call; its times are their sums.
-
-    One thread at a time, and after the last step any.
-    """
-
-    def __init__(self, stream: object) -> None:
-        self._stream = stream
-        self._current: Measurement | None = None
-        self._unread: deque[Measurement] = deque()
-        why = why_no_gpu()
-        self._read = Times(0.0, None if why else 0.0, 0.0, 0.0, why)
-        self.launch = 0.0  # seconds on the host
-
-    def __enter__(self) -> None:
-        self._current = Measurement(self._stream)
-
-    def __exit__(self, *exception: object) -> None:
-        assert self._current is not None
-        self._current.stop()
-        self.launch += self._current.launch
-        self._unread.append(self._current)
-        self._current = None
-        while self._unread and self._unread[0].ready:
-            self._read = _added(self._read, self._unread[0].result())
-            self._unread.popleft()
-        if len(self._unread) > _MOST_UNREAD:
-            self._unread.popleft()
-            why = f"more than {_MOST_UNREAD} of a coroutine's steps waited for the GPU at once"
-            self._read = dataclasses.replace(self._read, gpu=None, wall=None, wall_error=None, why=why)
-
-    @property
-    def ready(self) -> bool:
-        """Whether `result` would not wait."""
-        return all(step.ready for step in self._unread)
-
-    def result(self) -> Times:
-        """The sums; waits for the end of the steps' work on the GPU."""
-        return functools.reduce(_added, (step.result() for step in self._unread), self._read)
-
-
-def _added(sums: Times, times: Times) -> Times:
-    return Times(
-        launch=sums.launch + times.launch,
-        gpu=_sum(sums.gpu, times.gpu),
-        wall=_sum(sums.wall, times.wall),
-        wall_error=_sum(sums.wall_error, times.wall_error),
-        why=times.why or sums.why,
-    )
-
-
-def _sum(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one + other
-
 
 class Timer:
-    """Times a block of code, on the GPU and the host, without waiting for the GPU inside it.
+    """Times a block of code (``with``) or a function (as its decorator), on the GPU and the host.
 
-    The block ends when its calls have returned; reading a time waits for the GPU to be done with them, and `ready` says
-    whether it is. A block that raises is timed all the same. A timer can be entered again, also inside its own block;
-    the times are those of the block that ended last. One thread at a time.
+    The block ends when its calls have returned; it does not wait for the GPU. Reading a time waits; `ready` says
+    whether it would. A block that raises is timed too. The times are of the block or call that ended last, on any
+    thread. A timer may be entered again, inside its own block and by several threads.
 
-    GPU time is the time between two events on one stream: it includes what the stream waited for in between, and leaves
-    out work that the block put on other streams (JAX's are not accessible; use `wall_time` after a synchronization).
+    As a decorator it times each call of a function or method, also recursive calls. A coroutine function is timed once
+    a call, without the time in which it was suspended. A generator function is timed from item to item.
+
+    GPU time is the time between two events on one stream. It includes waits of that stream, and excludes work on other
+    streams. JAX's streams are not accessible: use `wall_time` after a synchronization.
 
     Args:
+        name: the name in `timings` whose totals get each block; None for none.
         stream: any form that `streams.resolve` takes; None is the stream that is current when the block begins.
 
     Raises:
-        InvalidArgument: on entering, when `stream` is no stream.
+        InvalidArgument: `name` is not a string, or empty; on entering, `stream` is no stream.
 
     Example:
         >>> with Timer() as timer:
@@ -256,61 +53,89 @@ class Timer:
         True
     """
 
-    def __init__(self, stream: object = None) -> None:
+    def __init__(self, name: str | None = None, stream: object = None) -> None:
+        if name is not None:
+            _check_name(name, "Timer")
+        self.name = name
         self._stream = stream
-        self._open: list[Measurement] = []
-        self._last: Measurement | None = None
+        self._open = OpenBlocks[Measurement]()
+        self._last: Measurement | Steps | None = None
 
     def __enter__(self) -> Self:
-        self._open.append(Measurement(self._stream))
+        self._open.push(Measurement(self._stream))
         return self
 
     def __exit__(self, *exception: object) -> None:
         measurement = self._open.pop()
         measurement.stop()
-        self._last = measurement
+        self._end(measurement)
+
+    def __call__(self, function: Function) -> Function:
+        """Decorates a function, so that each run is timed.
+
+        Raises:
+            InvalidArgument: `function` cannot be called.
+        """
+        return cast("Function", decorate_calls(self, function, self._coroutine))
 
     @property
     def ready(self) -> bool:
-        """Whether a block has ended and the GPU is done with it: its times can be read without waiting."""
+        """Whether a block has ended and its GPU work is done, so that reading its times does not wait."""
         return self._last is not None and self._last.ready
 
     @property
     def gpu_time(self) -> float | None:
-        """Seconds from the block's first moment on the stream to its last, in steps of 0.5 us. Waits.
+        """Seconds from the block's begin to its end on the stream, in steps of 0.5 us. Waits.
 
-        None when `why` says so: without a GPU, and while a CUDA graph was being captured.
+        None without a GPU, or if a CUDA graph was being captured; see `why`.
         """
         return self._times.gpu if self._last else None
 
     @property
     def launch_time(self) -> float | None:
-        """Seconds that the block's code took on the host. Does not wait. None before the first block has ended."""
+        """Seconds that the block took on the host; None before the first block has ended. Does not wait."""
         return self._last.launch if self._last else None
 
     @property
     def wall_time(self) -> float | None:
         """Seconds from the block's begin on the host to the end of its work on the GPU. Waits.
 
-        The end is placed on the host's clock by an event of known time, no more than about a second away; `wall_error`
-        says how accurate that is. Without a GPU it is the block's time on the host. None when `why` says so.
+        The end is placed on the host's clock by an event of known host time, at most about a second away. `wall_error`
+        is the error of that. Without a GPU it is the block's time on the host. If it is None, `why` has the reason.
         """
         return self._times.wall if self._last else None
 
     @property
     def wall_error(self) -> float | None:
-        """Seconds by which `wall_time` may be wrong: usually 5 to 20 us, more for work of many seconds."""
+        """Seconds by which `wall_time` may be wrong; grows with the length of the work."""
         return self._times.wall_error if self._last else None
 
     @property
     def why(self) -> str:
-        """Why a time is None; empty when all are there."""
+        """Why a time is None; empty when none is."""
         return self._times.why if self._last else _NO_BLOCK
 
     @property
     def _times(self) -> Times:
         assert self._last is not None
         return self._last.result()
+
+    def _end(self, block: Measurement | Steps, elapsed: float | None = None) -> None:
+        self._last = block
+        if self.name is not None:
+            totals_of(self.name).add(block, elapsed)
+
+    def _coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            steps = Steps(self._stream)
+            start = _core.monotonic_ns()
+            try:
+                return await decorate(steps, function)(*args, **kwargs)
+            finally:
+                self._end(steps, (_core.monotonic_ns() - start) / 1e9)
+
+        return wrapper
 
     def __str__(self) -> str:
         if self._last is None:
@@ -324,3 +149,56 @@ class Timer:
 
     def __repr__(self) -> str:
         return f"<gpuscope.Timer: {self if self._last is None or self.ready else 'the GPU is not done yet'}>"
+
+
+def timed(name: str, stream: object = None) -> Timed:
+    """Adds the time of a block (``with``) or a function (as its decorator) to the totals of a name.
+
+    Blocks do not wait for the GPU. Their times are added when they are known; `timings` and `Timed.summary` wait for
+    the rest. Memory is bounded: 1024 unfinished blocks and 4096 samples a name. Threads may share names and objects;
+    each name's totals have their own lock.
+
+    As a decorator it counts each call of a function or method. A coroutine function counts once a call, without the
+    time in which it was suspended; `Timing.elapsed` includes that time. A generator function counts each run of its
+    body from one item to the next.
+
+    Args:
+        name: the name whose totals get the time. Blocks may nest; each counts in full.
+        stream: any form that `streams.resolve` takes; None is the stream that is current when a block begins.
+
+    Raises:
+        InvalidArgument: `name` is not a string, or empty.
+
+    Example:
+        >>> with timed("example of timed"):
+        ...     total = sum(range(1000))
+        >>> timed("example of timed").summary().count
+        1
+    """
+    _check_name(name, "timed")
+    return Timed(name, stream)
+
+
+class Timed(Timer):
+    """The result of `timed`: a `Timer` with a name."""
+
+    name: str
+
+    def summary(self) -> Timing:
+        """The totals of this name; waits for the GPU work of the blocks that have ended."""
+        return totals_of(self.name).timing()
+
+    def __repr__(self) -> str:
+        return f"timed({self.name!r})"
+
+
+def _check_name(name: object, what: str) -> None:
+    if isinstance(name, str) and name:
+        return
+    known = getattr(name, "__name__", None)  # as `@timed` without a name passes the function
+    given = brief(name) if known is None else f"the {type(name).__name__} {known}"
+    example = f", as in @{what}({known!r})" if known else "" if what == "timed" else ", and streams as stream=..."
+    raise InvalidArgument(f"name is {given}; accepted are strings that are not empty{example}")
+
+
+leave_out_of_graphs("timed", timed, Timed)

@@ -1,35 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times of blocks and functions added up by name, over a whole program and in bounded memory."""
+"""Totals of the times of blocks and functions by name, in bounded memory."""
 
 from __future__ import annotations
 
-import functools
 import math
 import random
 import statistics
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from gpuscope import _core
 from gpuscope.beside import shared_lock
-from gpuscope.errors import InvalidArgument
-from gpuscope.frameworks.torch_compile import leave_out_of_graphs
-from gpuscope.regions import OpenBlocks, decorate, decorate_calls
 from gpuscope.results import Result, import_pandas
-from gpuscope.timing.timer import Measurement, Steps, Times
+from gpuscope.timing.measurement import Measurement, Steps, Times
 from gpuscope.units import align_columns, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeVar
-
     import pandas as pd
     from matplotlib.axes import Axes
-    from typing_extensions import Self
-
-    Function = TypeVar("Function", bound=Callable[..., Any])
 
 _KEPT = 4096  # samples for the median
 _PENDING = 1024  # blocks that the GPU is not done with
@@ -69,17 +58,17 @@ class Spread:
 
 @dataclass(frozen=True)
 class Timing:
-    """What the blocks of one name took.
+    """Times of the blocks of one name.
 
     Attributes:
         name: the name.
         count: blocks that have ended.
-        gpu: their time on the GPU; None when it is known of none.
-        wall: from a block's begin on the host to the end of its work on the GPU; on a machine without a GPU the time on
-            the host. None when it is known of none.
+        gpu: their time on the GPU; None if no block's is known.
+        wall: from a block's begin on the host to the end of its GPU work, or without a GPU the time on the host; None
+            if no block's is known.
         launch: their time on the host; None before the first block has ended.
         why: why some of the blocks have no GPU or wall time; empty when all have both.
-        elapsed: of coroutines, from a call's start to its end, suspended or not; None where there were none.
+        elapsed: of coroutines, from a call's start to its end, suspended or not; None without coroutines.
     """
 
     name: str
@@ -138,7 +127,7 @@ class Totals:
         self._why = ""
 
     def add(self, block: Measurement | Steps, elapsed: float | None = None) -> None:
-        """Adds a block that has ended, and the times of those that the GPU is done with."""
+        """Adds a block that has ended, and the times of blocks whose GPU work is done."""
         with self._lock:
             self._count += 1
             self._launch.add(block.launch)
@@ -151,14 +140,14 @@ class Totals:
         self._collect(wait=False)
 
     def timing(self) -> Timing:
-        """The sums; waits for the GPU to be done with every block that had ended before."""
+        """The sums; waits for the GPU work of every block that had ended before."""
         self._collect(wait=True)
         with self._lock:
             spreads = (self._gpu.spread(), self._wall.spread(), self._launch.spread())
             return Timing(self._name, self._count, *spreads, self._why, self._elapsed.spread())
 
     def _collect(self, *, wait: bool) -> None:
-        for _ in range(len(self._pending)):  # blocks that end meanwhile are for the next time
+        for _ in range(len(self._pending)):  # without blocks that end meanwhile
             with self._lock:
                 if not self._pending or not (wait or self._pending[0].ready):
                     return
@@ -193,7 +182,7 @@ class Timings(Result, Mapping[str, Timing]):
         return len(self._timings)
 
     def __str__(self) -> str:
-        """A table of GPU time, or of host time where there is no GPU; then the reasons for what is missing."""
+        """A table of GPU time, or of host time without a GPU; then the reasons for missing times."""
         if not self._timings:
             return "nothing has been timed yet"
         on_gpu = any(timing.gpu for timing in self.values())
@@ -231,7 +220,7 @@ class Timings(Result, Mapping[str, Timing]):
         return import_pandas().DataFrame(rows)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """A bar a name, of the GPU's time where there is any, else of the host's.
+        """One bar per name: GPU time if there is any, else host time.
 
         Args:
             ax: Matplotlib's axes to draw on; None makes a figure.
@@ -277,41 +266,8 @@ def _shortened(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 3] + "..."
 
 
-def timed(name: str, stream: object = None) -> Timed:
-    """Adds the time of a block (``with``) or a function (as its decorator) to the totals of a name.
-
-    Nothing waits for the GPU while blocks run: their times are added when they are known, and `timings` and
-    `Timed.summary` wait for the rest. Memory is bounded: 1024 unfinished blocks and 4096 samples a name. Any thread may
-    use any name at any time, and the same object; each name's totals have a lock of their own.
-
-    As a decorator: a function or method counts once a call. A coroutine function counts once a call, with the time
-    that its body ran and without what ran while it was suspended; `Timing.elapsed` has both. A generator function
-    counts each run of its body from one item to the next.
-
-    Args:
-        name: whose totals to add to. Blocks may nest; each counts in full.
-        stream: the stream to time, in any form that `streams.resolve` takes; None is the one that is current when a
-            block begins.
-
-    Raises:
-        InvalidArgument: `name` is not a string, or empty.
-
-    Example:
-        >>> with timed("example of timed"):
-        ...     total = sum(range(1000))
-        >>> timings()["example of timed"].count
-        1
-    """
-    if not isinstance(name, str) or not name:
-        known = getattr(name, "__name__", None)  # of what it decorates without one
-        given = repr(name) if known is None else f"the {type(name).__name__} {known}"
-        example = "" if known is None else f", as in @timed({known!r})"
-        raise InvalidArgument(f"name is {given}; accepted are strings that are not empty{example}")
-    return Timed(name, stream)
-
-
 def timings() -> Timings:
-    """The totals of all names, in the order of their first use; prints as a table. Waits for the GPU."""
+    """The totals of all names, in the order of first use; prints as a table. Waits for the GPU."""
     with _lock:
         all_totals = list(_totals.items())
     return Timings({name: totals.timing() for name, totals in all_totals})
@@ -323,56 +279,9 @@ def reset_timings() -> None:
         _totals.clear()
 
 
-def _totals_of(name: str) -> Totals:
+def totals_of(name: str) -> Totals:
+    """The sums of a name; new ones at its first use."""
     with _lock:
         if name not in _totals:
             _totals[name] = Totals(name)
         return _totals[name]
-
-
-class Timed:
-    """What `timed` returns: a context manager, which can be entered again and by many threads, and a decorator."""
-
-    def __init__(self, name: str, stream: object = None) -> None:
-        self.name = name
-        self._stream = stream
-        self._open = OpenBlocks[Measurement]()
-
-    def __enter__(self) -> Self:
-        self._open.push(Measurement(self._stream))
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        measurement = self._open.pop()
-        measurement.stop()
-        _totals_of(self.name).add(measurement)
-
-    def __call__(self, function: Function) -> Function:
-        """The function, timed whenever it runs.
-
-        Raises:
-            InvalidArgument: `function` cannot be called.
-        """
-        return cast("Function", decorate_calls(self, function, self._coroutine))
-
-    def summary(self) -> Timing:
-        """The totals of this name; waits for the GPU to be done with the blocks that have ended."""
-        return _totals_of(self.name).timing()
-
-    def _coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            steps = Steps(self._stream)
-            start = _core.monotonic_ns()
-            try:
-                return await decorate(steps, function)(*args, **kwargs)
-            finally:
-                _totals_of(self.name).add(steps, (_core.monotonic_ns() - start) / 1e9)
-
-        return wrapper
-
-    def __repr__(self) -> str:
-        return f"timed({self.name!r})"
-
-
-leave_out_of_graphs("timed", timed, Timed)

@@ -51,6 +51,29 @@ TEST_F(GpuStatesOf, HoldWhatNvmlSaysInBaseUnits) {
   EXPECT_EQ(state.mig, true);
 }
 
+TEST_F(GpuStatesOf, HaveTheUseOfEncoderDecoderJpegAndBar1) {
+  const GpuState state = first();
+  EXPECT_DOUBLE_EQ(state.encoder_busy_ratio.value(), 0.31);
+  EXPECT_DOUBLE_EQ(state.decoder_busy_ratio.value(), 0.32);
+  EXPECT_DOUBLE_EQ(state.jpeg_busy_ratio.value(), 0.33);
+  EXPECT_EQ(state.bar1_used_bytes, 2'000U);
+  EXPECT_EQ(state.bar1_total_bytes, 128'000U);
+}
+
+TEST_F(GpuStatesOf, SayWhyADriverWithoutTheFunctionHasNoOpticalFlow) {
+  const GpuState state = first();
+  EXPECT_EQ(state.optical_flow_busy_ratio, std::nullopt);
+  EXPECT_THAT(state.why, Contains(Pair("optical_flow_busy_ratio", kNoFunction)));
+}
+
+TEST_F(GpuStatesOf, TheEncoderIsNotReadInFastRounds) {
+  GpuReader reader(nvml_, 0);
+  reader.read_fast();
+  EXPECT_EQ(reader.state().encoder_busy_ratio, std::nullopt);
+  reader.read_slow();
+  EXPECT_TRUE(reader.state().encoder_busy_ratio.has_value());
+}
+
 TEST_F(GpuStatesOf, CountHowLongEachReasonThrottled) {
   const GpuState state = first();
   std::map<std::string, double> seconds;
@@ -108,6 +131,14 @@ void answer_without_knowing(driver::Nvml& nvml) {
     *share = {UINT_MAX, UINT_MAX};
     return 0;
   };
+  nvml.encoder_utilization = [](driver::NvmlDevice, unsigned* percent, unsigned*) {
+    *percent = UINT_MAX;
+    return 0;
+  };
+  nvml.bar1_memory = [](driver::NvmlDevice, driver::NvmlBar1Memory* bar1) {
+    bar1->total = bar1->used = bar1->free = ULLONG_MAX;
+    return 0;
+  };
   nvml.memory_info = [](driver::NvmlDevice, driver::NvmlMemory* memory) {
     memory->total = memory->used = memory->free = ULLONG_MAX;
     return 0;
@@ -123,13 +154,14 @@ void answer_without_knowing(driver::Nvml& nvml) {
 TEST_F(GpuStatesOf, AreNotKnownWhereNvmlAnswersWithoutANumber) {
   answer_without_knowing(nvml_);
   const GpuState state = first();
-  for (const auto& figure : {state.power_w, state.power_limit_w, state.power_limit_default_w, state.power_instant_w,
-                             state.fan_ratio, state.sm_hz, state.sm_max_hz, state.temperature_c,
-                             state.memory_temperature_c, state.energy_total_j, state.busy_ratio}) {
+  for (const auto& figure :
+       {state.power_w, state.power_limit_w, state.power_limit_default_w, state.power_instant_w, state.fan_ratio,
+        state.sm_hz, state.sm_max_hz, state.temperature_c, state.memory_temperature_c, state.energy_total_j,
+        state.busy_ratio, state.encoder_busy_ratio}) {
     EXPECT_EQ(figure, std::nullopt);
   }
-  for (const auto& figure : {state.memory_used_bytes, state.memory_total_bytes, state.pcie_generation, state.pcie_width,
-                             state.performance_state}) {
+  for (const auto& figure : {state.memory_used_bytes, state.memory_total_bytes, state.bar1_used_bytes,
+                             state.pcie_generation, state.pcie_width, state.performance_state}) {
     EXPECT_EQ(figure, std::nullopt);
   }
   EXPECT_EQ(state.throttle_bits, std::nullopt);

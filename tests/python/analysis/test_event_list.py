@@ -3,9 +3,10 @@ from __future__ import annotations
 
 import pytest
 
+from fakes.gscope import NONE
 from fakes.recordings import cpu_only, make_trace, training
 from gpuscope.analysis import events, key_averages
-from gpuscope.analysis.event_list import format_share
+from gpuscope.analysis.event_list import EventList, format_share
 from gpuscope.errors import InvalidArgument
 from gpuscope.units import format_time
 
@@ -77,6 +78,61 @@ def test_every_key_of_torch_and_ours_sorts(key):
     rows = key_averages(training())
     values = [getattr(row, key) for row in rows.sorted_by(key)]
     assert values == sorted((getattr(row, key) for row in rows), reverse=True)
+
+
+def with_host_memory():
+    """Two regions without GPU work: ``small`` took longer, ``large`` took more memory."""
+    return make_trace(
+        {
+            "path": {"name": ["large", "small"], "parent": [NONE, NONE]},
+            "thread": {"system_id": [1]},
+            "region": {"start_ns": [10, 5000], "duration_ns": [1_000, 2_500], "path": [0, 1]},
+            "allocation": {
+                "start_ns": [20, 5010],
+                "bytes": [4096, 64],
+                "address": [1, 2],
+                "region": [0, 1],
+                "ordinal": [NONE, NONE],
+                "allocated_bytes": [4096, 4160],
+                "reserved_bytes": [0, 0],
+            },
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "sorts", "first"),
+    [
+        ("cuda_time_total", "cpu_time_total", "small"),
+        ("self_cuda_time_total", "self_cpu_time_total", "small"),
+        ("device_time_total", "cpu_time_total", "small"),
+    ],
+)
+def test_without_gpu_work_a_table_is_sorted_by_cpu_time_and_says_so(key, sorts, first):
+    table = key_averages(with_host_memory()).table(sort_by=key)
+    assert names(table)[0] == first
+    assert f"No GPU work was recorded: sorted by {sorts}" in table.splitlines()
+
+
+def test_without_gpu_memory_a_table_is_sorted_by_cpu_memory_and_says_so():
+    table = key_averages(with_host_memory()).table(sort_by="self_cuda_memory_usage")
+    assert names(table)[0] == "large"
+    assert "No GPU memory was recorded: sorted by self_cpu_memory_usage" in table.splitlines()
+
+
+def test_without_memory_a_table_says_that_its_rows_are_not_sorted():
+    table = key_averages(cpu_only()).table(sort_by="cpu_memory_usage")
+    assert "No memory was recorded (profile_memory=True): the rows are not sorted" in table.splitlines()
+
+
+@pytest.mark.parametrize("key", ["cuda_time_total", "cpu_time_total", "count"])
+def test_a_table_that_is_sorted_as_asked_says_nothing_of_it(key):
+    assert "recorded:" not in key_averages(training()).table(sort_by=key)
+
+
+def test_rows_taken_out_of_a_list_are_sorted_by_their_gpu_time():
+    regions = EventList(row for row in key_averages(training()) if row.kind == "region")
+    assert "No GPU work" not in regions.table(sort_by="cuda_time_total")
 
 
 @pytest.mark.parametrize("key", ["nope", "", "__class__", 3])

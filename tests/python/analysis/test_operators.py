@@ -7,6 +7,7 @@ from fakes.gscope import NONE
 from fakes.operators import SPELLED, training_step
 from fakes.recordings import make_trace
 from gpuscope.analysis import audit, events, key_averages, tree
+from gpuscope.errors import GpuscopeWarning
 
 
 def row(key, trace=None, **options):
@@ -267,6 +268,25 @@ def test_a_list_of_events_writes_stacks_by_every_metric_that_it_says_it_has(tmp_
     listed.export_stacks(tmp_path / "stacks.txt", f"self_{kind}_time_total")
     listed.export_stacks(tmp_path / "same.txt", "self_device_time_total")
     assert (tmp_path / "stacks.txt").read_text() == (tmp_path / "same.txt").read_text()
+
+
+def test_a_list_of_events_without_gpu_work_writes_stacks_of_cpu_time_with_a_warning(tmp_path):
+    listed = events(
+        make_trace(
+            {
+                "path": {"name": ["aten::mm"], "parent": [NONE], "kind": [1]},
+                "thread": {"system_id": [100]},
+                "region": {"start_ns": [1_000], "duration_ns": [10_000], "path": [0]},
+                "detail": {"region": [0], "sequence": [0], "shapes": [NONE], "forward": [NONE], "stack": [0]},
+                "stack": {"parent": [NONE], "function": ["main"], "file": ["train.py"], "line": [40]},
+            }
+        )
+    )
+    listed.export_stacks(tmp_path / "cpu.txt", "self_cpu_time_total")
+    with pytest.warns(GpuscopeWarning, match="CPU time, self_cpu_time_total, instead of self_cuda") as warned:
+        listed.export_stacks(tmp_path / "stacks.txt", "self_cuda_time_total")
+    assert (tmp_path / "stacks.txt").read_text() == (tmp_path / "cpu.txt").read_text() != ""
+    assert warned[0].filename == __file__
 
 
 def test_a_list_of_events_writes_a_chrome_trace(tmp_path):

@@ -174,6 +174,13 @@ def test_the_column_that_sorts_is_always_there(tmp_path):
     assert first.startswith("long")
 
 
+def test_without_gpu_work_rows_sorted_by_gpu_time_are_sorted_by_cpu_time_and_say_so(tmp_path):
+    trace = regions(tmp_path, ["short", "long"], durations=[10, 400], starts=[1000, 1100])
+    _, first, *facts = table(trace, 80, sort_by="cuda_time_total")
+    assert first.startswith("long")
+    assert "no GPU work was recorded: sorted by cpu_time_total" in " ".join(facts)
+
+
 def test_torchs_names_of_other_devices_sort():
     assert table(training(), 80, sort_by="xpu_time_total") == table(training(), 80, sort_by="device_time_total")
 

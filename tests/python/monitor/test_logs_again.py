@@ -401,7 +401,7 @@ def test_a_parquet_file_of_others_is_refused_and_kept(tmp_path):
 
 def test_without_pyarrow_one_sentence_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(NotAvailable, match=r"pip install 'gpuscope\[arrow\]', or name the log .csv or .jsonl"):
+    with pytest.raises(NotAvailable, match=r"pip install pyarrow, or name the log .csv or .jsonl"):
         Log(tmp_path / "gpu.parquet")
 
 

@@ -642,7 +642,7 @@ def test_no_signal_is_sent_to_what_nobody_selected_or_to_the_past(sleeper, monke
     with monkeypatch.context() as patched:
         patched.setattr(os, "kill", lambda *arguments: sent.append(arguments))
         assert "no process that can be seen from here is selected" in drive(one(**facts), "K")
-        assert "signals are sent to what runs now" in drive(one(**facts), "p", "down", "K")
+        assert "signals reach only running processes" in drive(one(**facts), "p", "down", "K")
         assert "no process that can be seen" in drive(one(processes=[(2**22 + 1, 1)]), "down", "K")
     assert sent == []
 
@@ -767,6 +767,15 @@ def test_a_gpu_that_was_not_read_for_long_is_not_as_it_was():
     assert moment(history, 1, round((BEGIN_S + 5.5) * 1e9)).gpu.power_w == 612.4
 
 
+@pytest.mark.parametrize(("gib", "shown"), [(61.04, "61.0"), (99.97, "100"), (141.2, "141")])
+def test_rows_have_encoder_decoder_and_memory_in_their_columns(gib, shown):
+    facts = {"encoder_busy_ratio": 0.31, "decoder_busy_ratio": 1.0, "memory_used_bytes": int(gib * (1 << 30))}
+    names, _, line = Rows().lines(series(1, **facts))
+    columns = dict(zip(names.split()[1:], line.split()[1:], strict=True))
+    assert (columns["enc"], columns["dec"], columns["mem"]) == ("31", "100", shown)
+    assert len(line) == len(names) == 80
+
+
 def test_rows_tell_of_the_last_minute_and_the_last_seconds():
     samples = [
         replace(each, slow_time_ns=each.time_ns // 10**9 * 10**9, rare_time_ns=0)
@@ -776,7 +785,7 @@ def test_rows_tell_of_the_last_minute_and_the_last_seconds():
     history = History()
     history.append(samples)
     assert last == row(moment(history, 0))
-    assert last.split()[10] == "25"
+    assert last.split()[12] == "25"
 
 
 def test_rows_have_rates_however_long_the_interval():

@@ -63,6 +63,15 @@ def test_figures_are_served_in_base_units_under_their_names():
     assert found[("gpuscope_samples_dropped_total",)] == 2
 
 
+def test_encoder_decoder_and_bar1_are_served():
+    facts = gpu(encoder_busy_ratio=0.31, decoder_busy_ratio=0.12, bar1_used_bytes=2 << 20, bar1_total_bytes=128 << 30)
+    found = scrape(FakeMonitor(taken(sample(facts))))
+    assert found[("gpuscope_encoder_busy_ratio", "GPU-0")] == 0.31
+    assert found[("gpuscope_decoder_busy_ratio", "GPU-0")] == 0.12
+    assert found[("gpuscope_bar1_used_bytes", "GPU-0")] == 2 << 20
+    assert found[("gpuscope_bar1_total_bytes", "GPU-0")] == 128 << 30
+
+
 def test_what_is_not_known_is_not_there_and_no_zero():
     found = scrape(FakeMonitor(taken(sample(gpu(busy_ratio=None)))))
     assert not [key for key in found if key[0] in ("gpuscope_gpu_busy_ratio", "gpuscope_tensor_active_ratio")]
@@ -312,7 +321,7 @@ def test_a_port_that_is_taken_is_told_in_a_sentence():
 
 def test_without_the_library_one_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(NotAvailable, match=r"pip install 'gpuscope\[monitor\]'"), prometheus.serve(FakeMonitor(), 1):
+    with pytest.raises(NotAvailable, match=r"pip install prometheus-client"), prometheus.serve(FakeMonitor(), 1):
         pass
 
 

@@ -11,7 +11,7 @@ import pytest
 import gpuscope as gs
 from fakes.machines import OTHERS, gpu
 from gpuscope import _core
-from gpuscope.errors import InvalidArgument
+from gpuscope.errors import GpuscopeWarning, InvalidArgument
 from gpuscope.monitor import GpuState
 
 
@@ -102,6 +102,38 @@ def test_processes_have_their_command_and_user(shows):
 
 def test_without_a_gpu_the_text_says_why(shows):
     assert str(shows(why="libnvidia-ml was not found")).endswith("no GPU: libnvidia-ml was not found")
+
+
+@pytest.mark.parametrize("index", [0, -1])
+def test_an_index_without_a_gpu_is_an_index_error_with_the_reason(shows, index):
+    with pytest.raises(IndexError, match=r"^gpu_snapshot\(\) has no GPU: libnvidia-ml was not found$"):
+        shows(why="libnvidia-ml was not found")[index]
+
+
+def test_a_loop_without_a_gpu_warns_with_the_reason_at_its_own_line(shows):
+    snapshot = shows(why="libnvidia-ml was not found")
+    with pytest.warns(GpuscopeWarning, match="has no GPU: libnvidia-ml was not found") as warned:
+        assert [*snapshot] == []
+    assert [warning.filename for warning in warned] == [__file__]
+
+
+def test_a_loop_over_gpus_does_not_warn(shows, recwarn):
+    assert [state.index for state in shows(gpu())] == [0]
+    assert not recwarn
+
+
+@pytest.mark.parametrize(
+    "use", [len, bool, str, repr, lambda one: one.to_dict(), lambda one: one.to_json(), lambda one: one[:1]]
+)
+def test_what_is_no_loop_does_not_warn_without_a_gpu(shows, recwarn, use):
+    use(shows(why="libnvidia-ml was not found"))
+    assert not recwarn
+
+
+def test_the_text_has_encoder_decoder_and_bar1(shows):
+    facts = {"encoder_busy_ratio": 0.31, "decoder_busy_ratio": 0.0, "jpeg_busy_ratio": 0.0}
+    text = str(shows(gpu(**facts, bar1_used_bytes=2 << 20, bar1_total_bytes=128 << 30)))
+    assert "GPU 0: encoder 31 %, decoder 0 %, BAR1 2.00 MiB of 128 GiB" in text
 
 
 def test_a_snapshot_is_json(shows):

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 
 import pytest
 
 from gpuscope import _core, streams
 from gpuscope.errors import InvalidArgument
-from gpuscope.timing import Timer
+from gpuscope.timing import Timer, timed, timings
 
 
 @pytest.mark.usefixtures("no_gpu")
@@ -138,14 +140,14 @@ def test_timers_nest(gpu):
 
 
 def test_both_events_are_on_the_stream(gpu):
-    with Timer(streams.Stream(1007, 1, "int")):
+    with Timer(stream=streams.Stream(1007, 1, "int")):
         pass
     assert [event.streams for event in gpu.made[:2]] == [[1007], [1007]]
     assert {event.device for event in gpu.made[:2]} == {1}
 
 
 def test_stream_that_is_none_is_refused_on_entering():
-    with pytest.raises(InvalidArgument, match=r"^stream is 1\.5"), Timer(1.5):
+    with pytest.raises(InvalidArgument, match=r"^stream is 1\.5"), Timer(stream=1.5):
         pytest.fail("the block ran")
 
 
@@ -249,3 +251,160 @@ def test_thousands_leave_nothing_behind(gpu):
         with timer:
             pass
     assert gpu.live <= len(gpu.made) + 6
+
+
+def test_a_decorated_function_is_timed_at_each_call(gpu):
+    timer = Timer()
+
+    @timer
+    def work(seconds: float) -> float:
+        """What it does."""
+        gpu.work(seconds)
+        return seconds
+
+    for seconds in (0.001, 0.002):
+        assert work(seconds) == seconds
+        assert timer.gpu_time == seconds
+    assert (work.__name__, work.__doc__) == ("work", "What it does.")
+
+
+def test_a_decorator_with_a_name_adds_each_call_to_its_totals(gpu):
+    @Timer("work")
+    def work(seconds: float) -> None:
+        gpu.work(seconds)
+
+    for milliseconds in (1, 2, 6):
+        work(milliseconds / 1e3)
+    spread = timings()["work"].gpu
+    assert spread is not None
+    assert (spread.count, spread.total) == (3, pytest.approx(0.009))
+
+
+def test_a_timer_without_a_name_adds_to_no_totals(gpu):
+    with Timer():
+        gpu.work(0.001)
+    assert not timings()
+
+
+def test_a_block_of_timed_has_its_own_times_too(gpu):
+    with timed("x") as block:
+        gpu.work(0.001)
+    assert block.gpu_time == 0.001
+
+
+def test_a_recursive_function_leaves_the_time_of_its_outermost_call(gpu):
+    timer = Timer("down")
+
+    @timer
+    def down(levels: int) -> None:
+        gpu.work(0.001)
+        if levels:
+            down(levels - 1)
+
+    down(2)
+    assert timer.gpu_time == pytest.approx(0.003)
+    assert timings()["down"].count == 3
+
+
+def test_threads_that_share_a_timer_do_not_end_each_others_blocks(gpu):
+    timer = Timer("both")
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    @timer
+    def wait() -> None:
+        has_begun.set()
+        assert may_end.wait(60)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert has_begun.wait(60)
+    gpu.work(0.001)
+    with timer:
+        gpu.work(0.002)
+        may_end.set()
+        thread.join()
+        assert timer.gpu_time == pytest.approx(0.003)
+        gpu.work(0.004)
+    assert timer.gpu_time == pytest.approx(0.006)
+    assert timings()["both"].count == 2
+
+
+def test_a_coroutine_is_timed_once_a_call_without_its_sleep(gpu):
+    timer = Timer("nap")
+
+    @timer
+    async def nap() -> None:
+        gpu.work(0.001)
+        await asyncio.sleep(0)
+        gpu.work(0.002)
+
+    async def beside() -> None:
+        gpu.work(0.5)
+
+    async def both() -> None:
+        await asyncio.gather(nap(), beside())
+
+    asyncio.run(both())
+    assert timer.gpu_time == pytest.approx(0.003)
+    assert timings()["nap"].count == 1
+
+
+def test_a_generator_is_timed_from_one_item_to_the_next(gpu):
+    timer = Timer()
+
+    @timer
+    def items():
+        gpu.work(0.001)
+        yield 1
+        gpu.work(0.002)
+        yield 2
+
+    times = []
+    for _ in items():
+        times.append(timer.gpu_time)
+        gpu.work(0.5)
+    assert times == pytest.approx([0.001, 0.002])
+
+
+def test_a_method_and_a_static_method_are_timed(gpu):
+    timer = Timer()
+
+    class Model:
+        @timer
+        def forward(self) -> str:
+            gpu.work(0.001)
+            return "forward"
+
+        @timer
+        @staticmethod
+        def load() -> str:
+            gpu.work(0.002)
+            return "load"
+
+    assert (Model().forward(), timer.gpu_time) == ("forward", 0.001)
+    assert (Model.load(), timer.gpu_time) == ("load", 0.002)
+
+
+def test_a_decorated_function_that_raises_is_timed(gpu):
+    timer = Timer()
+
+    @timer
+    def fail() -> None:
+        gpu.work(0.004)
+        raise RuntimeError("the program's")
+
+    with pytest.raises(RuntimeError, match="the program's"):
+        fail()
+    assert timer.gpu_time == 0.004
+
+
+def test_a_decorator_without_parentheses_says_how_it_is_written():
+    def step() -> None: ...
+
+    with pytest.raises(InvalidArgument, match=r"^name is the function step; .*, as in @Timer\('step'\)$"):
+        Timer(step)
+
+
+def test_a_stream_in_place_of_a_name_says_how_it_is_given():
+    with pytest.raises(InvalidArgument, match=r"^name is 7; accepted are .*, and streams as stream=\.\.\.$"):
+        Timer(7)

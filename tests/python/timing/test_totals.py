@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fakes.event_gpu import FakeEvent
 from gpuscope.errors import InvalidArgument
 from gpuscope.timing import Timed, reset_timings, timed, timings, totals
-from gpuscope.timing.timer import Steps
+from gpuscope.timing.measurement import Steps
 from gpuscope.timing.totals import _Sum
 
 
