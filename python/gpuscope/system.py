@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine and process offer to a profiler, what is missing, and the one step that would change it."""
+"""Checks what a profiler needs on this machine and in this process, and how to fix failed checks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpuscope import _core
+from gpuscope.conditions import Conditions
+from gpuscope.errors import GpuscopeError
+from gpuscope.results import Result, plain_fields
+from gpuscope.text import one_line
+from gpuscope.units import format_bytes
 
 Tier = Literal["cupti", "cupti-shared", "events", "cpu"]
 
@@ -46,11 +51,16 @@ _START_WITH_GPUS = "start the container with its GPUs: docker run --gpus all ...
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU that CUDA shows to this process.
+    """One GPU that CUDA shows to this process. Values that NVML does not report are None.
 
     Attributes:
         memory_bytes: total device memory.
         capability: compute capability, as ``"9.0"``.
+        sm_hz: clock of the multiprocessors now; it is lower while they are idle.
+        sm_hz_max: their highest clock.
+        memory_hz: clock of the memory now.
+        power_limit_w: watts at which the board lowers its clocks.
+        why: why clocks or limits are None; empty if none is.
     """
 
     ordinal: int
@@ -59,6 +69,20 @@ class Device:
     memory_bytes: int
     multiprocessors: int
     capability: str
+    sm_hz: float | None = None
+    sm_hz_max: float | None = None
+    memory_hz: float | None = None
+    power_limit_w: float | None = None
+    why: str = ""
+
+    def __str__(self) -> str:
+        parts = [f"GPU {self.ordinal}: {self.name}", format_bytes(self.memory_bytes)]
+        if self.sm_hz is not None:
+            most = f" of {self.sm_hz_max / 1e6:.0f}" if self.sm_hz_max else ""
+            parts.append(f"SM {self.sm_hz / 1e6:.0f}{most} MHz")
+        parts += [f"memory {self.memory_hz / 1e6:.0f} MHz"] if self.memory_hz is not None else []
+        parts += [f"power limit {self.power_limit_w:.0f} W"] if self.power_limit_w is not None else []
+        return ", ".join([*parts, *([f"the rest is not known: {self.why}"] if self.why else [])])
 
 
 @dataclass(frozen=True)
@@ -72,12 +96,12 @@ class Framework:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that profiling depends on.
+    """One requirement of profiling.
 
     Attributes:
-        ok: True: works. False: stands in the way. None: makes no difference here.
-        found: what is there, in words.
-        why: what follows from it; empty when ``ok``.
+        ok: True: works. False: prevents something. None: makes no difference here.
+        found: a description of the state.
+        why: the consequence; empty when ``ok``.
         fix: the one step that would change it; empty when there is nothing to do.
     """
 
@@ -88,19 +112,20 @@ class Check:
     fix: str = ""
 
 
-@dataclass(frozen=True)
-class Environment:
-    """Facts about this machine and process, as far as they concern profiling.
+@dataclass(frozen=True, repr=False)
+class Environment(Result):
+    """Facts about this machine and process that matter for measurements. ``print`` shows them in some lines.
 
     Attributes:
         cuda_version: the newest CUDA that the driver supports, as ``"13.0"``.
-        cupti_version: the CUDA release that the CUPTI library found belongs to, as ``"13.0"``.
+        cupti_version: the CUDA release of the CUPTI library found, as ``"13.0"``.
         torch_profiler: ``"active"`` while torch.profiler records and so owns CUPTI, ``"idle"`` when torch is imported
             (once it has recorded it keeps CUPTI's subscription), ``"absent"`` otherwise.
         gpu_present: whether the machine has an NVIDIA GPU, usable or not.
-        tier: the step of CUPTI tracing, CUDA events and CPU only that a profile started now would reach.
+        tier: how a profile started now would measure: CUPTI tracing, CUDA events or CPU only.
         tier_reason: why it is not CUPTI; empty when it is.
-        checks: everything looked at.
+        checks: all checks.
+        conditions: versions and this thread's torch settings, with the first GPU.
     """
 
     gpuscope_version: str
@@ -117,28 +142,45 @@ class Environment:
     tier: Tier
     tier_reason: str
     checks: tuple[Check, ...]
+    conditions: Conditions
+
+    def __str__(self) -> str:
+        versions = (("driver", self.driver_version), ("CUDA", self.cuda_version), ("CUPTI", self.cupti_version))
+        frameworks = [f"{each.name} {each.version or ''}{' (imported)' * each.imported}" for each in self.frameworks]
+        lines = [f"gpuscope {self.gpuscope_version}, Python {self.python_version}, {self.platform}"]
+        lines += [str(device) for device in self.devices] or ["no NVIDIA GPU that CUDA shows"]
+        lines += [", ".join(f"{name} {version}" for name, version in versions if version)]
+        lines += [f"frameworks: {', '.join(frameworks)}" if frameworks else ""]
+        lines += [f"torch: {self.conditions.settings or self.conditions.absent['cudnn_benchmark']}"]
+        lines += [f"tracing: {self.tier}{f' ({self.tier_reason})' if self.tier_reason else ''}"]
+        return "\n".join(one_line(line) for line in lines if line)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return plain_fields(self)
 
 
 def bytecode_version() -> str:
-    """The Python that compiles a source to the same bytecode as this one."""
+    """The Python version that decides the bytecode of a source, as "cpython 3.12"."""
     return f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
 
 
 def environment() -> Environment:
     """Looks at driver, CUDA, CUPTI, NVML, other tools and frameworks.
 
-    Creates no CUDA context, imports no framework and never raises: what cannot be read becomes a failed check.
+    Creates no CUDA context, imports no framework and never raises: a value that cannot be read becomes a failed check.
     """
     core: Mapping[str, Any]
     try:
         core = _core.environment()
+        core = {**core, "devices": [{**each, **_clocks(each["ordinal"])} for each in core["devices"]]}
     except Exception as error:
         core = {"cuda_error": f"looking for it failed: {error}", "cupti_error": f"looking for it failed: {error}"}
     return judge(core, torch_profiler=_torch_profiler(), root=Path("/"), variables=os.environ)
 
 
 def judge(core: Mapping[str, Any], *, torch_profiler: str, root: Path, variables: Mapping[str, str]) -> Environment:
-    """Draws the conclusions from what ``_core.environment()`` returned; `root` has ``/dev``, ``/proc`` and ``/sys``."""
+    """The checks and the tier, from ``_core.environment()``; `root` has ``/dev``, ``/proc`` and ``/sys``."""
     devices = tuple(Device(**facts) for facts in core.get("devices") or ())
     present = bool(devices) or _gpu_on_machine(root)
     driver = _check_driver(core, devices, present=present, root=root, variables=variables)
@@ -173,7 +215,18 @@ def judge(core: Mapping[str, Any], *, torch_profiler: str, root: Path, variables
             _check_nvtx(core),
             _check_counters(core),
         ),
+        conditions=Conditions.now(0 if devices else None, core=core),
     )
+
+
+def _clocks(ordinal: int) -> dict[str, Any]:
+    """A GPU's clocks and their limits by NVML; makes no CUDA context."""
+    try:
+        state = _core.clock_state(ordinal)
+        known = {name: state.get(name) for name in ("sm_hz", "memory_hz", "power_limit_w", "why")}
+        return known | {"sm_hz_max": _core.device_limits(ordinal).get("sm_hz_max")}
+    except GpuscopeError as error:
+        return {"why": str(error)}
 
 
 def _tier(*obstacles: tuple[Tier, Check], devices: tuple[Device, ...]) -> tuple[Tier, str]:
@@ -211,7 +264,7 @@ def _check_cupti(core: Mapping[str, Any], *, present: bool) -> Check:
     version: int | None = core.get("cupti_version")
     path: str = core.get("cupti_path") or ""
     driver_major = _major(core.get("cuda_version")) or 13
-    install = f"pip install 'gpuscope[cuda{max(12, min(driver_major, 13))}]'"
+    install = "pip install " + ("nvidia-cuda-cupti-cu12" if driver_major <= 12 else "'nvidia-cuda-cupti>=13,<14'")
     loaded = core.get("cupti_loaded") or []
     error = core.get("cupti_error") or ("" if path else "libcupti was not found")
     if not present:  # without a driver libcupti does not even return its version
@@ -284,7 +337,7 @@ def _check_counters(core: Mapping[str, Any]) -> Check:
 
 
 def _gpu_on_machine(root: Path) -> bool:
-    """Whether a GPU is plugged in, seen without any NVIDIA software: a display or 3D controller of vendor 0x10de."""
+    """Whether a GPU is plugged in (a display or 3D controller of vendor 0x10de); needs no NVIDIA software."""
     if (root / "dev/nvidia0").exists():
         return True
     try:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from gpuscope.streams import Stream
+
 
 class Clock:
     def __init__(self):
@@ -37,6 +39,7 @@ class Marks:
     def __init__(self, clock):
         self.clock = clock
         self.free = 0.0
+        self.stream = Stream(0, 0, "default")
 
     def give(self, seconds):
         """Work for the stream; the host goes on at once."""

@@ -82,6 +82,13 @@ def record_memory_history(*, max_entries, stacks, numpy):
     return History(max_entries, stacks)
 
 
+CATEGORIES = {"optimizer state": 4096, "unknown": 1024}
+
+
+def category_lines(peak):
+    return [f"{one.name} {one.bytes}" for one in peak.categories]
+
+
 def peak_memory(events, device=None, *, steps_ns=()):
     from gpuscope.memory.events import Frame
 
@@ -93,6 +100,7 @@ def peak_memory(events, device=None, *, steps_ns=()):
     told = Report(
         text="the peak", device=0, bytes=10240, base_bytes=1024, since_begin_ns=2000, step=None, places=places
     )
+    told.categories = tuple(SimpleNamespace(name=name, bytes=size) for name, size in CATEGORIES.items())
     if steps_ns:
         told.step = len(steps_ns) - 1
     return told
@@ -120,7 +128,7 @@ PARTS = {
     "snapshot_writer": {"dump_memory_snapshot": dump_memory_snapshot},
     "out_of_memory_reports": {"report_out_of_memory": Refusals},
     "leaks": {"find_leaks": Finder},
-    "peak": {"peak_memory": peak_memory},
+    "peak": {"peak_memory": peak_memory, "category_lines": category_lines},
     "snapshot": {"memory_snapshot": memory_snapshot},
     "ledger": {"memory_ledger": lambda device: watched(f"the ledger of GPU {device}")},
     "tracking": {"memory_stages": memory_stages},

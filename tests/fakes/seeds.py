@@ -201,6 +201,7 @@ def surroundings(device: str) -> dict[str, Any]:
         "torch": torch,
         "model": model,
         "dataloader": torch.utils.data.DataLoader(batches, batch_size=None),
+        "dataset": [(images[0], int(labels[0])) for images, labels in batches],
         "criterion": torch.nn.CrossEntropyLoss(),
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.01),
         "data": data,
@@ -247,9 +248,9 @@ def stand_in_for_torchvision() -> dict[str, types.ModuleType]:
     return modules
 
 
-def run(program: str, device: str, folder: Any, monkeypatch: Any) -> dict[str, Any]:
-    """Runs a program in a folder of its own; what it leaves behind, by name."""
-    namespace = surroundings(device)
+def run(program: str, device: str, folder: Any, monkeypatch: Any, **names: Any) -> dict[str, Any]:
+    """Runs a program in a folder of its own; what it leaves behind, by name. `names` replace its surroundings."""
+    namespace = surroundings(device) | names
     monkeypatch.chdir(folder)
     try:
         import torchvision  # noqa: F401

@@ -29,7 +29,7 @@ print(prof.key_averages().table(
 prof.export_chrome_trace("trace.json")
 """
 
-BOTTLENECK_TYPE = """
+_BOTTLENECK_TYPE = """
 def diagnose_bottleneck_type(model, dataloader):
     \"\"\"Systematic bottleneck categorization\"\"\"
     from torch.profiler import profile, ProfilerActivity
@@ -49,6 +49,19 @@ def diagnose_bottleneck_type(model, dataloader):
         if evt.cuda_time_total > 0:
             # If many large tensor ops with low FLOPS -> memory-bound
             pass
+
+    # Profile phases
+    times = profile_training_phases(model, *next(iter(dataloader)))
+
+    # Interpret results
+    if times.get('data_loading', 0) > times['forward'] + times['backward']:
+        print("BOTTLENECK: CPU-bound (data loading)")
+    elif times['forward'] > times['backward'] * 2:
+        print("BOTTLENECK: GPU-bound (forward pass)")
+    elif times['backward'] > times['forward'] * 2:
+        print("BOTTLENECK: GPU-bound (backward pass)")
+    else:
+        print("BOTTLENECK: Mixed or memory-bound")
     return prof
 
 prof = diagnose_bottleneck_type(model, dataloader)
@@ -159,6 +172,8 @@ def profile_training_phases(model, batch, target):
 phases = profile_training_phases(model, data, target)
 """
 
+BOTTLENECK_TYPE = TRAINING_PHASES + _BOTTLENECK_TYPE
+
 MODEL_MODULES = """
 from torch.profiler import profile, record_function, ProfilerActivity
 
@@ -166,6 +181,27 @@ def profile_model_modules(model, sample_input):
     \"\"\"Profile time spent in each model module\"\"\"
     model.eval()
     sample_input = sample_input.cuda()
+
+    # Add hooks to time each module
+    module_times = {}
+    def make_hook(name):
+        def hook(module, input, output):
+            if name not in module_times:
+                module_times[name] = []
+            torch.cuda.synchronize()
+            start = torch.cuda.Event(enable_timing=True)
+            end = torch.cuda.Event(enable_timing=True)
+            start.record()
+            end.record()
+            torch.cuda.synchronize()
+        return hook
+
+    # Register hooks
+    hooks = []
+    for name, module in model.named_modules():
+        if len(list(module.children())) == 0:  # Leaf modules only
+            hook = module.register_forward_hook(make_hook(name))
+            hooks.append(hook)
 
     # Better approach: Use record_function
     class ProfilingModule(torch.nn.Module):
@@ -187,6 +223,10 @@ def profile_model_modules(model, sample_input):
     print(prof.key_averages(group_by_input_shape=True).table(
         sort_by="cuda_time_total", row_limit=20
     ))
+
+    # Clean up
+    for hook in hooks:
+        hook.remove()
     return prof
 
 prof = profile_model_modules(model, data)
@@ -316,6 +356,69 @@ def comprehensive_profiling(model, dataloader, device='cuda'):
         torch.cuda.synchronize()
         times.append(start.elapsed_time(end))
     times = np.array(times)
+    print(f"  Mean: {times.mean():.2f} ms/iteration")
+    print(f"  P95: {np.percentile(times, 95):.2f} ms")
+
+    # Check GPU utilization
+    import subprocess
+    result = subprocess.run(
+        ['nvidia-smi', '--query-gpu=utilization.gpu,memory.used',
+         '--format=csv,noheader,nounits'],
+        capture_output=True, text=True
+    )
+    gpu_util, mem_used = result.stdout.strip().split("\\n")[0].split(',')
+    if int(gpu_util) < 70:
+        print("LOW GPU UTILIZATION - likely CPU-bound")
+
+    # Profile data loading vs computation
+    data_times = []
+    compute_times = []
+    batch_iter = iter(dataloader)
+    for i in range(20):
+        import time
+        data_start = time.time()
+        data, target = next(batch_iter)
+        data_times.append((time.time() - data_start) * 1000)  # to ms
+        data, target = data.to(device), target.to(device)
+        torch.cuda.synchronize()
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
+        start.record()
+        output = model(data)
+        loss = criterion(output, target)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        end.record()
+        torch.cuda.synchronize()
+        compute_times.append(start.elapsed_time(end))
+    avg_data = np.mean(data_times)
+    avg_compute = np.mean(compute_times)
+    if avg_data > avg_compute:
+        print("BOTTLENECK: Data loading (CPU-bound)")
+    else:
+        print("BOTTLENECK: Model computation (GPU-bound)")
+
+    # Profile training phases
+    data, target = next(iter(dataloader))
+    data, target = data.to(device), target.to(device)
+    phases = {}
+    for phase in ('forward', 'backward', 'optimizer'):
+        torch.cuda.synchronize()
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
+        start.record()
+        if phase == 'forward':
+            output = model(data)
+            loss = criterion(output, target)
+        elif phase == 'backward':
+            loss.backward()
+        else:
+            optimizer.step()
+            optimizer.zero_grad()
+        end.record()
+        torch.cuda.synchronize()
+        phases[phase] = start.elapsed_time(end)
 
     # Detailed profiling
     with profile(
@@ -353,7 +456,15 @@ def comprehensive_profiling(model, dataloader, device='cuda'):
     ))
 
     prof.export_chrome_trace("detailed_trace.json")
-    return {'baseline_ms': times.mean()}, prof
+    return {
+        'baseline_ms': times.mean(),
+        'gpu_utilization': int(gpu_util),
+        'data_loading_ms': avg_data,
+        'computation_ms': avg_compute,
+        'forward_ms': phases['forward'],
+        'backward_ms': phases['backward'],
+        'optimizer_ms': phases['optimizer'],
+    }, prof
 
 results, prof = comprehensive_profiling(model, dataloader)
 """

@@ -142,10 +142,13 @@ OTHERS: dict[str, tuple[Call, list[Any]]] = {
     "find_leaks steps": (lambda value: gs.find_leaks(called, steps=value), [-(10**5000), 2.5, "9" * 5000, [10**5000]]),
     "find_leaks warmup": (lambda value: gs.find_leaks(called, warmup=value), [10**5000, -1, "x"]),
     "find_max_batch_size limit": (
-        lambda value: gs.find_max_batch_size(called, limit=value),
+        lambda value: gs.find_max_batch_size(called, limit=value, device="cpu"),
         [10**5000, -(10**5000), 10**400, 0],
     ),
-    "find_max_batch_size margin": (lambda value: gs.find_max_batch_size(called, margin=value), [10**5000, 1.5, "x"]),
+    "find_max_batch_size margin": (
+        lambda value: gs.find_max_batch_size(called, margin=value, device="cpu"),
+        [10**5000, 1.5, "x"],
+    ),
     "measure_counters device": (lambda value: gs.measure_counters(called, device=value), [-1, 2**31, 10**5000]),
     "measure_counters metrics": (
         lambda value: gs.measure_counters(called, metrics=value),
@@ -236,7 +239,7 @@ MEASURES: dict[str, Call] = {
     "measure_latency, cold": lambda fn: gs.measure_latency(fn, 1, warmup=0),
     "measure_throughput": lambda fn: gs.measure_throughput(fn, batches()),
     "measure_throughput, cold": lambda fn: gs.measure_throughput(fn, batches(), warmup=0),
-    "find_max_batch_size": gs.find_max_batch_size,
+    "find_max_batch_size": lambda fn: gs.find_max_batch_size(fn, device="cpu"),
 }
 
 

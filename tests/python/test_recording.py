@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from fakes.gscope import NONE, make_store
+from fakes.versions import version
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.recording import Recording
 
@@ -91,3 +92,8 @@ def test_every_analysis_sees_the_same_recording(training):
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda recording: pickle.loads(pickle.dumps(recording))])
 def test_recordings_can_be_copied(training, again):
     assert again(training).key_averages().table() == training.key_averages().table()
+
+
+def test_metadata_of_the_program_is_in_the_text():
+    info = {"metadata.model": '"large"', "metadata.sizes": "[1, 2]", "metadata.with_stack": "1"}
+    assert "\nmetadata: model: large, sizes: [1, 2]\n" in str(version({"gemm": 1e6}, info=info))

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from fakes.machines import GPU, WITH_GPU, WITHOUT_GPU, root_of
 from gpuscope import _core
+from gpuscope.errors import NotAvailable
 from gpuscope.system import Check, Environment, environment, judge
 
 
@@ -29,7 +29,7 @@ def test_cupti_is_live_on_a_whole_installation():
 
 def test_devices_are_described():
     (device,) = look(WITH_GPU).devices
-    assert dataclasses.asdict(device) == GPU
+    assert {name: getattr(device, name) for name in GPU} == GPU
 
 
 def test_a_machine_without_gpu_has_nothing_to_fix():
@@ -41,7 +41,7 @@ def test_a_machine_without_gpu_has_nothing_to_fix():
 def test_missing_libcupti_leaves_cuda_events_and_names_the_wheel_of_the_drivers_cuda():
     core = {**WITH_GPU, "cuda_version": "12.4", "cupti_path": None, "cupti_version": None, "cupti_error": "not found"}
     found = look(core)
-    assert (found.tier, check(found, "CUPTI").fix) == ("events", "pip install 'gpuscope[cuda12]'")
+    assert (found.tier, check(found, "CUPTI").fix) == ("events", "pip install nvidia-cuda-cupti-cu12")
 
 
 def test_an_old_libcupti_is_refused_by_its_release():
@@ -54,7 +54,7 @@ def test_an_old_libcupti_is_refused_by_its_release():
 def test_a_libcupti_newer_than_the_driver_is_refused():
     found = look({**WITH_GPU, "cuda_version": "12.8", "cupti_version": 130000})
     assert found.tier == "events"
-    assert check(found, "CUPTI").fix == "pip install 'gpuscope[cuda12]'"
+    assert check(found, "CUPTI").fix == "pip install nvidia-cuda-cupti-cu12"
 
 
 def test_two_libcuptis_in_one_process_are_refused():
@@ -159,3 +159,31 @@ def test_frameworks_are_found_without_importing_them(tmp_path: Path):
     path = {"PYTHONPATH": str(tmp_path), "PATH": ""}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=path, check=True)
     assert done.stdout == "[Framework(name='torch', version='2.9.1', imported=False)]\n"
+
+
+def test_the_environment_is_text_and_json():
+    found = look(WITH_GPU)
+    assert str(found).splitlines()[1:3] == [
+        "GPU 0: NVIDIA H100 80GB HBM3, 79.6 GiB",
+        "driver 580.159.04, CUDA 13.0, CUPTI 13.0",
+    ]
+    assert found.to_dict()["conditions"]["driver"] == "580.159.04"
+
+
+def test_clocks_and_limits_are_read_without_making_a_context(monkeypatch):
+    state = {"sm_hz": 1.2e9, "memory_hz": 2.6e9, "power_limit_w": 700.0, "why": ""}
+    monkeypatch.setattr(_core, "environment", lambda: WITH_GPU)
+    monkeypatch.setattr(_core, "clock_state", lambda device=0: state)
+    monkeypatch.setattr(_core, "device_limits", lambda device=0: {"sm_hz_max": 1.98e9})
+    (device,) = environment().devices
+    assert str(device).endswith("SM 1200 of 1980 MHz, memory 2600 MHz, power limit 700 W")
+
+
+def test_a_gpu_whose_clocks_cannot_be_read_says_why(monkeypatch):
+    def fail(device=0):
+        raise NotAvailable("no such GPU")
+
+    monkeypatch.setattr(_core, "environment", lambda: WITH_GPU)
+    monkeypatch.setattr(_core, "device_limits", fail)
+    (device,) = environment().devices
+    assert (device.sm_hz, "no such GPU" in device.why) == (None, True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time of functions on the GPU and on the host, with intervals, how it compares, and what limits a workload."""
+"""Measures and compares times of functions on GPU and host, with intervals, and finds the limits of workloads."""
 
 from __future__ import annotations
 

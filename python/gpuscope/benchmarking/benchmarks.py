@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time of a function, sampled until it is known well enough."""
+"""Measures the time of a function until its interval is narrow enough."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpuscope.arguments import (
     check_positive,
     check_progress,
 )
-from gpuscope.benchmarking import cuda_graphs
+from gpuscope.benchmarking import cuda_graphs, workloads
 from gpuscope.benchmarking.engine import Engine, Facts, function_name
 from gpuscope.benchmarking.per_call import PerCall
 from gpuscope.benchmarking.processes import MOST_PROCESSES, in_processes, pickled
@@ -39,23 +39,27 @@ from gpuscope.benchmarking.stopping import (
     WarmUp,
     judge,
 )
+from gpuscope.conditions import Conditions
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.results import kept_on_error
 from gpuscope.streams import refuse_capture, resolve
 from gpuscope.system import environment
+from gpuscope.targets import Target
 from gpuscope.text import brief
 from gpuscope.units import format_rough, format_seconds, format_share
 
-# Parts of the budget: the headline has what the others leave.
+# Shares of the budget; the rest is for the headline.
 _WARM_UP, _SIDE, _SLOPE = 0.25, 0.05, 0.02
 _SIDE_SAMPLES = 64
 _ENOUGH_VALID = 0.5
-# Of functions that launch more, or take longer, no graphs of many calls are made.
+# Functions that launch more or take longer are not captured into graphs of many calls.
 _MOST_CAPTURED = 64
 _LONGEST_CAPTURED = 5e-3
 
-# Stream time holds two events and the start of the first kernel beside the kernels: some microseconds (measured).
+# Stream time also includes two events and the start of the first kernel: some microseconds (measured).
 _METHOD = 6e-6
+_WIDTH = 0.01  # of the interval, the default of `target`
+_ALSO = "a width of the interval (0.01), "
 _DISAGREEMENT = 0.05
 _TAGGED = 0.05
 
@@ -69,7 +73,8 @@ def benchmark(
     device: int | None = None,
     cold: bool = True,
     graph: bool = False,
-    target: float = 0.01,
+    target: float | str = 0.01,
+    baseline: BenchmarkResult | float | None = None,
     budget: float = 2.0,
     bytes: float | None = None,  # noqa: A002 - what users call it
     flops: float | None = None,
@@ -80,33 +85,34 @@ def benchmark(
     progress: Callable[[str], object] | None = None,
     **kw: Any,
 ) -> BenchmarkResult:
-    """Measures how long a call takes, on the GPU and on the host, until the time is known well enough.
+    """Measures the time of a call on the GPU and on the host, until its interval is narrow enough.
 
     The headline is kernel time if CUPTI is available, else stream time, else the host's time to completion. Sampling
     ends when half of the 95 % interval is at most `target` of the time, when the budget is spent, or after Ctrl-C; the
-    result says which. How samples become an interval, and how short calls are timed: docs/explanation/statistics.md and
-    times.md.
+    result says which. See docs/explanation/statistics.md for intervals and times.md for short calls.
 
     Args:
-        fn: what to measure. It is called many times with the same arguments.
+        fn: the function to measure. It is called many times with the same arguments.
         *args: for `fn`.
         name: in the result; None takes the function's.
-        kwargs: keyword arguments for `fn`, also those whose names are taken here.
-        stream: where `fn` puts its work, of any framework; None is the current stream.
-        device: its ordinal; None is the stream's.
+        kwargs: keyword arguments for `fn`, also such as have the name of a parameter here.
+        stream: the stream of `fn`'s work, of any framework; None is the current stream.
+        device: ordinal of the GPU; None is the stream's.
         cold: clear the L2 cache before each call.
         graph: capture `fn` into a CUDA graph once and measure its replay.
-        target: half of the interval's width to reach, relative to the time.
-        budget: seconds for everything, warm-up included; half of it is for samples. A single call is not cut short.
+        target: a number is half of the interval's width to reach, relative to the time. Text is a time to reach, with
+            the default width: "20 ms" at most, "+30 %" faster than `baseline`, or "-20 %" of its time.
+        baseline: an earlier result, or its seconds, for a target in percent.
+        budget: seconds in total with warm-up; half of it is for samples. A single call is not cut short.
         bytes: read and written by a call, for a rate.
         flops: floating-point operations in a call, for a rate.
-        dtype: what they are done in, as "bfloat16"; for the peak to compare with.
+        dtype: number type of the operations, as "bfloat16"; selects the peak to compare with.
         setup: called before each call and not timed, for an `fn` that changes its input: ``benchmark(list.sort,
             setup=values.copy)``. It returns None, one further argument of the call, or several as (args, kwargs). Each
             sample is one call then, and there is no marginal time.
         teardown: called after each call with its arguments, and not timed.
-        processes: measure in so many fresh processes, which share the budget. `fn` is then a function of a module or of
-            a script's file, or a functools.partial of one; arguments are what pickle takes.
+        processes: number of fresh processes to measure in, which share the budget. `fn` has to be a function of a
+            module or a script, or a functools.partial of one; its arguments have to be picklable.
         progress: called with a line when a process starts and when it measures.
         **kw: keyword arguments for `fn`.
 
@@ -114,14 +120,15 @@ def benchmark(
         InvalidArgument: an argument is out of range, or the stream is of another device.
         NotAvailable: `fn` cannot be captured for `graph`, there is no GPU for `device`, or a CUDA graph is being
             captured.
-        Exception: what `fn` or `progress` raises; its attribute ``measured`` has what was measured until then.
+        Exception: raised by `fn` or `progress`; its attribute ``measured`` has the result until then.
     """
     check_function("fn", fn, "a function or anything else that can be called")
     if name is not None and not isinstance(name, str):
         raise InvalidArgument(f"name is {brief(name)}; accepted is text")
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise InvalidArgument(f"kwargs is {brief(kwargs)}; accepted is a mapping of names to values")
-    target, budget = check_fraction("target", target), check_budget(budget)
+    wanted = _wanted(target, baseline)
+    target, budget = _WIDTH if wanted else check_fraction("target", target), check_budget(budget)
     bytes = None if bytes is None else check_positive("bytes", bytes)  # noqa: A001
     flops = None if flops is None else check_positive("flops", flops)
     check_progress(progress)
@@ -146,9 +153,32 @@ def benchmark(
         _benchmark, call, name, bytes=bytes, flops=flops, dtype=dtype, **settings
     )
     if processes is None:
-        return task(budget)
-    sent = pickled(functools.partial(task, processes=processes), fn)
-    return in_processes(sent, processes, name=name, budget=budget, target=target, progress=progress)
+        found = task(budget)
+    else:
+        sent = pickled(functools.partial(task, processes=processes), fn)
+        found = in_processes(sent, processes, name=name, budget=budget, target=target, progress=progress)
+    return found if wanted is None else replace(found, target=_judged(wanted, found, baseline))
+
+
+def _wanted(target: object, baseline: object) -> Target | None:
+    """The target if given as text; None for a number, the interval's width."""
+    if baseline is not None and not isinstance(baseline, BenchmarkResult):
+        check_positive("baseline", baseline, "earlier results, and seconds")
+    found = Target.of(target, has_baseline=baseline is not None, also=_ALSO) if isinstance(target, str) else None
+    if baseline is not None and (found is None or found.kind != "faster"):
+        raise InvalidArgument(f"baseline is given with target={brief(target)}; accepted is a target as '+30 %'")
+    return found
+
+
+def _judged(wanted: Target, found: BenchmarkResult, baseline: BenchmarkResult | float | None) -> Target:
+    """Whether the headline meets the target, compared with the same quantity of the baseline."""
+    if not isinstance(baseline, BenchmarkResult):
+        return wanted.judged(found.ci, None if baseline is None else (baseline, baseline, baseline))
+    if found.quantity not in baseline.quantities:
+        return replace(wanted, why=f"the baseline has no {found.quantity} time")
+    then = baseline.quantities[found.quantity].estimate
+    wanted = replace(wanted, differences=baseline.conditions.differences(found.conditions))
+    return wanted.judged(found.ci, (then.value, then.low, then.high))
 
 
 def _benchmark(
@@ -167,13 +197,10 @@ def _benchmark(
     dtype: object,
     processes: int | None = None,
 ) -> BenchmarkResult:
-    """Measures in this process.
-
-    In one of `processes` fresh ones the budget begins after the first calls, which set up what stays.
-    """
-    refuse_capture("a measurement")  # before one of our own, with `graph`
+    """Measures in this process. With `processes` the budget begins after the first calls, which initialize libraries."""
+    refuse_capture("a measurement")  # before our own capture, with `graph`
     whole = Budget(budget)
-    environment()  # found once a process, which counts too
+    environment()  # the first call in a process is slow, and counts too
     with contextlib.ExitStack() as stack:
         measured = call
         if graph:
@@ -182,7 +209,7 @@ def _benchmark(
             measured = stack.enter_context(cuda_graphs.capture(call, 1, stream=resolve(stream, device))).launch
         engine = stack.enter_context(Engine([measured], stream=stream, device=device, cold=cold, per_call=per_call))
         run = _Run(engine, whole, target, processes)
-        result = functools.partial(_result, run, name, cold, bytes, flops, dtype)
+        result = functools.partial(_result, run, call, name, cold, bytes, flops, dtype)
         with kept_on_error(lambda: result() if run.cut_short("error") else None):
             run.measure(None if graph else measured)
             engine.release_cupti()
@@ -191,6 +218,7 @@ def _benchmark(
 
 def _result(
     run: _Run,
+    call: Callable[[], object],
     name: str,
     cold: bool,
     bytes: float | None,  # noqa: A002
@@ -214,7 +242,7 @@ def _result(
         stopped=run.stopped,
         warnings=(
             *_warnings_of_function(facts, on_gpu=engine.on_gpu, devices=engine.sampler is not None),
-            *(replace(run.warm_up, note="") if progress.drifts else run.warm_up).warnings,  # it goes on all the time
+            *(replace(run.warm_up, note="") if progress.drifts else run.warm_up).warnings,  # the drift is no warm-up
             *_warnings_of_samples(samples, progress, modes, run.span),
             *_unsettled(run, quantities[run.headline]),
             *_warnings_of_quantities(quantities, facts.launches),
@@ -234,11 +262,12 @@ def _result(
         bursts=np.array([len(part.which) for part in run.parts[run.headline]], np.int64),
         calls_per_sample=samples.calls_per_sample,
         processes_differ=run.processes_differ,
+        conditions=Conditions.now(engine.device if engine.on_gpu else None, **workloads.describe_call(call)),
     )
 
 
 def _environment(engine: Engine) -> dict[str, object]:
-    """Where it was measured: the machine's constant facts, and its clocks at this moment."""
+    """The machine: its constant facts, and its clocks now."""
     facts = environment()
     found: dict[str, object] = {
         "gpu": engine.device_name if facts.devices else None,
@@ -264,11 +293,11 @@ def _environment(engine: Engine) -> dict[str, object]:
 
 
 class _Run:
-    """The samples of one benchmark so far, kept when it is interrupted."""
+    """One benchmark: its samples so far, kept on an interrupt."""
 
     def __init__(self, engine: Engine, whole: Budget, target: float, processes: int | None) -> None:
         self.engine, self.whole, self.target, self.processes = engine, whole, target, processes
-        self.spent = whole  # of it, for what is done now
+        self.spent = whole  # the budget of the current phase
         self.parts: dict[Quantity, list[Samples]] = {}
         self.slope: Measured | None = None
         self.absent: dict[str, str] = {}
@@ -286,17 +315,17 @@ class _Run:
 
     @property
     def processes_differ(self) -> float:
-        """What the headline's interval allows for; 0 on the host, and where other processes show it."""
+        """Spread between processes that the headline's interval includes; 0 on the host, and if processes measure it."""
         several = self.processes is not None and self.processes > 1
         return 0.0 if several or self.headline == "wall" else GPU_PROCESSES_DIFFER
 
     @property
     def samples(self) -> Samples:
-        """The headline's pass."""
+        """The headline's samples."""
         return joined(self.parts[self.headline])
 
     def measure(self, captured: Callable[[], object] | None) -> None:
-        """Takes all quantities, those first that CUPTI would disturb; marginal time of `captured`, where given."""
+        """Measures all quantities, first those that CUPTI would disturb; marginal time only with `captured`."""
         try:
             self.engine.prepare()
             if self.processes is not None:
@@ -313,12 +342,12 @@ class _Run:
                 raise
 
     def _warm_up(self, sample_seconds: float) -> None:
-        """Warms up, unless calls of so many seconds leave no room for it and for a sample."""
+        """Warms up, unless the budget has no time for a warm-up and a sample this long."""
         fits = self.spent.left >= 2 * sample_seconds
         self.warm_up = self.engine.warm_up(self.spent.share(_WARM_UP).seconds if fits else 0.0)
 
     def cut_short(self, why: str) -> bool:
-        """Judges what was sampled; False when nothing was."""
+        """Judges the samples; False if there are none."""
         self.stopped = why
         return self._judge(self.headline) or self._fall_back()
 
@@ -363,10 +392,10 @@ class _Run:
             burst_began = self.spent.spent
             part = self.engine.sample(quantity, np.zeros(size, np.uint32), self.spent.left)
             cost = (self.spent.spent - burst_began) / len(part.which)
-            if quantity in self.engine.absent:  # a gate that did not hold: go on with another headline
+            if quantity in self.engine.absent:  # the gate did not hold: use another headline
                 continue
             if not self.warm_up.samples:
-                # Where only the first call took so long, as one that compiles, there is room for it after all.
+                # If only the first call was slow (compilation), there is time to warm up after all.
                 self._warm_up(cost)
                 if self.warm_up.samples:
                     self.parts.pop(quantity, None)
@@ -386,8 +415,8 @@ class _Run:
                 break
             bursts.looked(span)
             if first and self.progress is not None and self.progress.drifts and self.spent.left > bursts.span:
-                # What changed over the first span was still warming up, perhaps; what goes on changing shows again.
-                # Kept until there are others, for Ctrl-C.
+                # The change over the first span may be warm-up; a lasting drift shows again. These samples are kept
+                # until there are others, for Ctrl-C.
                 warming = len(self.parts[quantity])
                 samples = sum(len(part.which) for part in self.parts[quantity])
                 seconds, samples = self.warm_up.seconds + span, self.warm_up.samples + samples
@@ -404,7 +433,7 @@ class _Run:
                 raise NotAvailable(f"{quantity} time cannot be measured: {why}")
 
     def _judge(self, quantity: Quantity) -> bool:
-        """Judges what was sampled of a quantity; False when nothing was."""
+        """Judges the samples of a quantity; False if there are none."""
         times = [part.times(quantity) for part in self.parts.get(quantity, ())]
         finite = [part[np.isfinite(part)] for part in times]
         sizes = [len(part) for part in finite if len(part)]
@@ -414,7 +443,7 @@ class _Run:
         return bool(sizes)
 
     def _fall_back(self) -> bool:
-        """Makes another quantity that was sampled the headline; False when there is none."""
+        """Makes another sampled quantity the headline; False if there is none."""
         choices: tuple[Quantity, ...] = ("stream", "wall")
         for quantity in choices:
             if quantity not in self.engine.absent and self._judge(quantity):
@@ -423,7 +452,7 @@ class _Run:
         return False
 
     def quantities(self) -> dict[str, Measured]:
-        """Everything that was sampled, the headline first."""
+        """All sampled quantities, the headline first."""
         found: dict[str, Measured] = {}
         for key in dict.fromkeys((self.headline, *self.parts)):
             samples = joined(self.parts[key])
@@ -444,7 +473,7 @@ class _Run:
 
 
 def _why_no_slope(facts: Facts) -> str:
-    """Why a function cannot be captured into graphs of many calls; empty when it may be tried."""
+    """Why a function cannot be captured into graphs of many calls; empty if it may."""
     if facts.synchronizes:
         return "the function waits for the GPU inside, which cannot be captured"
     if facts.allocates:
@@ -459,7 +488,7 @@ def _why_no_slope(facts: Facts) -> str:
 
 
 def _warnings_of_function(facts: Facts, *, on_gpu: bool, devices: bool) -> Iterator[str]:
-    """What the dry run showed."""
+    """Warnings from the dry run."""
     if devices and not on_gpu:
         yield "the function puts no work on the GPU: its time on the CPU is measured"
     if facts.synchronizes:
@@ -473,7 +502,7 @@ def _warnings_of_function(facts: Facts, *, on_gpu: bool, devices: bool) -> Itera
 def _warnings_of_samples(
     headline: Samples, progress: Progress, modes: tuple[stats.Mode, ...], span: float
 ) -> Iterator[str]:
-    """What the headline's samples show, taken over `span` seconds."""
+    """Warnings from the headline's samples, taken over `span` seconds."""
     throttled = float(headline.throttled.mean())
     if throttled > 0:
         verdict = ": do not rely on it" if throttled > _TAGGED else ""
@@ -482,7 +511,7 @@ def _warnings_of_samples(
         yield _drift_sentence(progress, span)
     if len(modes) > 1:
         shown = format_modes(modes)
-        yield f"the samples gather around {len(modes)} values, of which the estimate is one or none: {shown}"
+        yield f"the samples gather around {len(modes)} values, and the estimate is one of them or none: {shown}"
     lost = int(np.count_nonzero(~headline.valid))
     if lost:
         yield f"{lost} of {len(headline.valid)} samples lack records of CUPTI and were left out"
@@ -492,7 +521,7 @@ def _warnings_of_samples(
 
 
 def _drift_sentence(progress: Progress, span: float) -> str:
-    """How samples drifted or changed that were taken over `span` seconds."""
+    """The drift or change of samples taken over `span` seconds."""
     change, drift = progress.change, 100 * progress.trend.drift
     if not progress.abrupt:
         rate = f", {'+' if drift > 0 else ''}{format_rough(drift / span)} % a second" if span else ""
@@ -505,14 +534,14 @@ def _drift_sentence(progress: Progress, span: float) -> str:
 
 
 def _unsettled(run: _Run, headline: Measured) -> Iterator[str]:
-    """What was seen of a time that neither drifts nor becomes known well enough."""
+    """Warnings about a time without drift whose interval did not become narrow enough."""
     progress = run.progress
     assert progress is not None
     estimate = progress.estimate
     if run.stopped == "processes":
         yield (
-            f"fresh processes differ by {format_share(run.processes_differ)} and more than the +-"
-            f"{100 * run.target:.2g} % that was wanted, which no sample of this one shows: processes=5 measures it"
+            f"fresh processes differ by {format_share(run.processes_differ)}, more than the +-"
+            f"{100 * run.target:.2g} % that was wanted, and samples of one process do not show it: use processes=5"
         )
     if run.stopped != "budget" or progress.drifts or estimate.n < FEWEST_SAMPLES:
         return
@@ -521,17 +550,17 @@ def _unsettled(run: _Run, headline: Measured) -> Iterator[str]:
     low, high = format_seconds(headline.p5, 4), format_seconds(headline.p95, 4)
     yield (
         f"the time did not settle: it is {reached} after {format_rough(run.span)} s of samples, "
-        f"+-{100 * run.target:.2g} % was wanted; nine tenths of them lie between {low} and {high}"
+        f"+-{100 * run.target:.2g} % was wanted; 90 % of them are between {low} and {high}"
     )
 
 
 def _warnings_of_quantities(quantities: Mapping[str, Measured], launches: int) -> Iterator[str]:
-    """Where two methods of measuring do not agree."""
+    """Warnings about two methods that disagree."""
     stream, span = quantities.get("stream"), quantities.get("span")
     if stream is None or span is None:
         return
     difference = stream.estimate.value - span.estimate.value
-    # CUPTI's records themselves widen the gaps between a call's kernels.
+    # CUPTI's recording widens the gaps between a call's kernels.
     allowed = max(_DISAGREEMENT * span.estimate.value, _METHOD * max(1, launches))
     if abs(difference) > allowed:
         yield (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of two functions is faster: they take turns in balanced blocks, and the blocks' ratios are tested."""
+"""Compares the times of two functions that take turns in balanced blocks; the blocks' ratios are tested."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from gpuscope.benchmarking.per_call import PerCall
 from gpuscope.benchmarking.result import format_modes
 from gpuscope.benchmarking.samples import Samples, joined
 from gpuscope.benchmarking.stopping import Budget, WarmUp
+from gpuscope.conditions import UNKNOWN, Conditions
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.figures import Distribution, format_estimate, format_rows
 from gpuscope.page.chart import Chart
@@ -34,15 +35,15 @@ SCHEMA = "gpuscope.comparison"
 VERSION = 1
 
 WARM_UP = 0.25  # of the budget, at most
-PILOT, PILOT_TIME = 8, 0.05  # blocks that show how coarse the clock is, and the most of the budget for them
-LONGEST_BATCH = 0.25  # seconds; what is being sampled is lost when it is interrupted
+PILOT, PILOT_TIME = 8, 0.05  # blocks that show how coarse the clock is, and their largest share of the budget
+LONGEST_BATCH = 0.25  # seconds; an interrupted batch is lost
 TAGGED = 0.05
 
-# What a call is, by its function and by the one before it; a lead only goes before the first call of a block.
+# Kinds of calls, by the function and the one before it. A lead only precedes the first call of a block.
 A_AFTER_A, A_AFTER_B, B_AFTER_B, B_AFTER_A, LEAD_A, LEAD_B = range(6)
 FUNCTION = np.array([0, 0, 1, 1, 0, 1], dtype=np.uint32)
-# A block is one of these, led by a call of its last function: each function follows itself as often as the other one,
-# and lies in the middle of the block on average, so that neither neighbours nor a steady drift favour one.
+# The two blocks, led by a call of the last function. Each function follows itself as often as the other, and its mean
+# position is the middle of the block, so that neither neighbours nor a steady drift favour one.
 ABBA = (A_AFTER_A, B_AFTER_A, B_AFTER_B, A_AFTER_B)
 BAAB = (B_AFTER_B, A_AFTER_B, A_AFTER_A, B_AFTER_A)
 # Calls of a function in a block, more where the clock is coarse.
@@ -53,18 +54,18 @@ _CUT_SHORT = {"interrupted": "interrupted", "error": "ended by an error"}
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
 
 CONFIDENCE = 0.95
-"""Of the interval that is reported, all looks taken together."""
+"""Of the reported interval, over all looks together."""
 LOOKS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
-"""When the blocks are looked at, as shares of the time for them."""
+"""When the blocks are judged, as shares of the time for sampling."""
 FEWEST_BLOCKS = 10
-FIRST_BLOCKS = 32  # at most, of which the last one counts
-# On a coarse clock blocks are joined to so many at least, and to less than twice as many: few means of many calls are
-# nearly normal, and many means of few calls are multiples of a tick whose middle is not their mean.
+FIRST_BLOCKS = 32  # attempts at most; the last one counts
+# On a coarse clock blocks are joined to 30 to 59 groups. Few means of many calls are nearly normal. Many means of few
+# calls are multiples of a tick, and their middle is not their mean.
 JOINED_BLOCKS = 30
 # A budget larger by more than this is not advised.
 LARGEST_BUDGET_FACTOR = 1000.0
-# What makes a difference that an interval's half width just reaches, found in half of all cases, be found in nine of
-# ten: the squared sum of the normal quantiles for 97.5 % and 90 %, over that of the first.
+# Factor on the sample size that raises the power from 50 % (a difference of one half width) to 90 %: the squared sum of
+# the normal quantiles for 97.5 % and 90 %, over the square of the first.
 POWER = ((1.96 + 1.28) / 1.96) ** 2
 
 
@@ -85,29 +86,29 @@ class Growth:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Result):
-    """The result of `compare`, on the ratio of b's time over a's. ``print(result)`` says it in one line.
+    """The result of `compare`: the ratio of b's time over a's. ``print(result)`` shows one line.
 
     Attributes:
-        verdict: "slower" or "faster": b's time lies outside of the margin, all of the interval. "same": inside of it.
-            "inconclusive": the interval is too wide to say.
-        ratio: b over a, with its interval of 95 % over all looks at the data.
+        verdict: "slower" or "faster": the whole interval of the ratio is outside the margin. "same": inside it.
+            "inconclusive": neither.
+        ratio: b over a, with its 95 % interval over all looks at the data.
         margin: ratios this close to 1 count as no difference, as a fraction.
-        null: each function over itself, of neighbouring blocks. It is 1 but for noise.
+        null: each function over itself in neighbouring blocks; 1 apart from noise.
         quantity: kernel, stream or wall, as in `BenchmarkResult`.
         a: the valid calls of a, in the order called.
-        b: those of b.
-        blocks: how many turns the ratio rests on.
+        b: the valid calls of b.
+        blocks: number of blocks behind the ratio.
         names: of a and b.
-        kernels: what ran in a call of a, and of b; empty without CUPTI.
-        warnings: what a reader should know, a sentence each.
+        kernels: the kernels of a call of a, and of b; empty without CUPTI.
+        warnings: one sentence each.
         stopped: "verdict", "target", "budget", "interrupted" or "error".
-        seconds: what the comparison took, everything included.
-        advice: what would settle it, when it is inconclusive.
-        carry_over: the time of a call after the other function over that of one after its own: above 1 where they
-            evict each other's data from a cache. The ratio has as many of the one kind as of the other.
-        calls_per_sample: how many calls each of `a` and `b` is the mean of, at most: more than 1 where a call of one is
-            so short that rows of calls take turns, which are as many of both. Then only the first of a row comes after
-            the other function.
+        seconds: duration of the whole comparison.
+        advice: how to get a verdict, when it is inconclusive.
+        carry_over: time of a call after the other function, over its time after its own function. It is above 1 if
+            the functions evict each other's data from a cache. The ratio has as many calls of both kinds.
+        calls_per_sample: most calls behind one time in `a` and `b`. It is above 1 if a call is so short that rows of
+            calls take turns; then only the first call of a row follows the other function.
+        conditions: of both.
     """
 
     verdict: Verdict
@@ -126,6 +127,7 @@ class Comparison(Result):
     advice: str = ""
     carry_over: Ratio | None = None
     calls_per_sample: int = 1
+    conditions: Conditions = UNKNOWN
 
     @property
     def culprit(self) -> Growth | None:
@@ -144,7 +146,7 @@ class Comparison(Result):
         return {"schema": SCHEMA, "version": VERSION, **others, **samples, "culprit": plain_values(self.culprit)}
 
     def plot(self) -> Chart:
-        """The calls of both functions in their order and how often each time came, as a page and in notebooks."""
+        """The times of both functions in call order and as a distribution, as a page and in notebooks."""
         title = f"{self.names[1]} against {self.names[0]}"
         return Chart(title, [view_of_calls(self.names, (self.a, self.b), self.quantity, str(self))])
 
@@ -183,6 +185,7 @@ class Comparison(Result):
             lines += [f"    {format_seconds(k.seconds, 4):>9}  {k.count:6g} x  {k.name}  ({name})" for k in kernels]
         if self.stopped in _CUT_SHORT:
             lines.append(f"  warning: {_CUT_SHORT[self.stopped]} before the verdict was settled")
+        lines += [f"  {self.conditions.line}"] if self.conditions.line else []
         return "\n".join([*lines, *(f"  warning: {warning}" for warning in self.warnings)])
 
 
@@ -206,30 +209,30 @@ def compare(
     setup: Callable[[], object] | None = None,
     teardown: Callable[..., object] | None = None,
 ) -> Comparison:
-    """Says whether `b` is faster or slower than `a`, the same, or that this is undecided.
+    """Decides whether `b` is faster or slower than `a`, the same, or whether that is inconclusive.
 
-    The two take turns, so that drifting clocks affect both alike; the result's `carry_over` says what one leaves in
-    caches for the other. Sampling ends when the verdict is settled. Blocks of the same function are the control.
+    The functions take turns, so that drifting clocks affect both alike. The result's `carry_over` shows their effect on
+    each other through caches. Sampling ends with the verdict. Blocks of the same function are the control.
 
     Args:
-        a: what to compare with, called without arguments, or with what `setup` returns.
-        b: what to compare.
-        names: of the two, in the result; None takes the functions'.
-        stream: where they put their work, of any framework; None is the current stream.
-        device: its ordinal; None is the stream's.
+        a: the baseline, called without arguments, or with those from `setup`.
+        b: the function to compare with `a`.
+        names: of a and b, in the result; None takes the functions' names.
+        stream: the stream of their work, of any framework; None is the current stream.
+        device: ordinal of the GPU; None is the stream's.
         cold: clear the L2 cache before each call.
         quantity: None takes the first of kernel, stream and wall that both functions have.
         margin: ratios this close to 1 count as no difference, as a fraction.
-        target: half of the interval's width to reach, as a fraction; None ends when the verdict is settled.
-        budget: seconds for everything, warm-up included; half of it is for samples. A single call is not cut short.
-        seed: of the order of turns; None takes another one each time.
+        target: half of the interval's width to reach, as a fraction; None ends with the verdict.
+        budget: seconds in total with warm-up; half of it is for samples. A single call is not cut short.
+        seed: of the order of turns; None takes a random one.
         setup: called before each call of either and not timed; see `benchmark`. Single calls take turns then.
         teardown: called after each call with its arguments, and not timed.
 
     Raises:
         InvalidArgument: an argument is out of range, or the stream is of another device.
-        NotAvailable: the quantity cannot be measured here, or no call could be measured whole.
-        Exception: what the functions raise; its attribute ``measured`` has what was measured until then.
+        NotAvailable: the quantity cannot be measured here, or no call could be measured completely.
+        Exception: raised by the functions; its attribute ``measured`` has the result until then.
     """
     for name, function in (("a", a), ("b", b)):
         check_function(name, function, "a function called without arguments")
@@ -249,7 +252,7 @@ def compare(
 
 
 def block_order(random: np.random.Generator, blocks: int, calls: int) -> NDArray[np.uint32]:
-    """What the calls of some blocks are: each block a lead and one of `ABBA` and `BAAB` at random, repeated.
+    """The kinds of the calls of some blocks: each a lead, and `ABBA` or `BAAB` at random, repeated.
 
     `calls` is the even number of calls of each function in a block.
     """
@@ -258,12 +261,12 @@ def block_order(random: np.random.Generator, blocks: int, calls: int) -> NDArray
 
 
 def _width(calls: int) -> int:
-    """Calls in a block, of which so many are of each function."""
+    """Calls in a block with so many `calls` of each function, and the lead."""
     return 1 + 2 * calls
 
 
 def calls_per_block(seconds: NDArray[np.float64], cells: NDArray[np.uint32], tick: float) -> int:
-    """How many calls of a function make the clock's tick small against the variation of a block's mean."""
+    """Calls of a function per block that make the clock's tick small against the variation of a block's mean."""
     spreads = []
     for function in (0, 1):
         own = seconds[(FUNCTION[cells] == function) & np.isfinite(seconds)]
@@ -275,7 +278,7 @@ def calls_per_block(seconds: NDArray[np.float64], cells: NDArray[np.uint32], tic
 
 @dataclass(frozen=True)
 class Logs:
-    """Logarithms of ratios: a row a block."""
+    """Logarithms of ratios, one row per block."""
 
     ratio: NDArray[np.float64]  # b over a
     null: NDArray[np.float64]  # each function over itself in the next block
@@ -285,10 +288,10 @@ class Logs:
 def without_outliers_on(
     tick: float, seconds: NDArray[np.float64], cells: NDArray[np.uint32]
 ) -> tuple[NDArray[np.float64], float]:
-    """The times, and the clock's tick where it is coarse for a kind of call, else 0.
+    """The times without outliers, and the clock's tick if it is coarse for a kind of call, else 0.
 
-    There means decide, as in `stats.estimate`, and as there without what lies some ticks from the median and outside
-    of the central 80 %.
+    On a coarse clock means decide, as in `stats.estimate`. Times some ticks from the median and outside the central
+    80 % are dropped, as there.
     """
     kept, coarsest = seconds.copy(), 0.0
     for kind in range(LEAD_A):
@@ -307,9 +310,9 @@ def without_outliers_on(
 
 
 def log_ratios(seconds: NDArray[np.float64], cells: NDArray[np.uint32], calls: int, together: int = 1) -> Logs:
-    """Of the means of each kind of call in each block, or in so many blocks together.
+    """Log ratios of the mean times of each kind of call, per block or per group of `together` blocks.
 
-    `seconds` is nan where a call is not valid; blocks without a valid call of each kind are left out.
+    `seconds` is nan for invalid calls. Blocks without a valid call of each kind are dropped.
     """
     width = together * _width(calls)
     end = len(seconds) // width * width
@@ -322,24 +325,24 @@ def log_ratios(seconds: NDArray[np.float64], cells: NDArray[np.uint32], calls: i
     a, b = np.log(means[A_AFTER_A] + means[A_AFTER_B]), np.log(means[B_AFTER_B] + means[B_AFTER_A])
     after_itself, after_other = np.log(means[[A_AFTER_A, B_AFTER_B]]), np.log(means[[A_AFTER_B, B_AFTER_A]])
     pairs = len(a) // 2
-    # Every other pair the other way round, so that a steady drift is no difference.
+    # Every other pair is inverted, so that a steady drift cancels.
     sign = np.where(np.arange(pairs) % 2, -1.0, 1.0)
     null = [sign * (each[1 : 2 * pairs : 2] - each[0 : 2 * pairs : 2]) for each in (a, b)]
     return Logs(b - a, np.stack(null, axis=1).reshape(-1), (after_other - after_itself).mean(axis=0))
 
 
 class Looks:
-    """The error that interim looks may spend: repeated looks, with stopping at the first clear one, err more often.
+    """Alpha spending for interim looks: stopping at the first clear look would err more often.
 
     The spending function is linear: after a share t of the time, all looks together may err in t x 5 % of all cases
-    (K. Kim and D. L. DeMets, Biometrika 74, 1987). The increments are added up, which holds for any dependence.
+    (K. Kim and D. L. DeMets, Biometrika 74, 1987). Adding the increments is valid for any dependence.
     """
 
     def __init__(self) -> None:
         self._spent = 0.0
 
     def confidence(self, share: float) -> float:
-        """The confidence of a look after this share of the time; what looks not taken would have spent is in it."""
+        """The confidence of a look after this share of the time; it also spends the error of skipped looks."""
         level = max((1 - CONFIDENCE) * min(share, 1.0) - self._spent, 1e-9)
         self._spent += level
         return 1 - level
@@ -351,7 +354,7 @@ class Judgement:
 
     verdict: Verdict  # on b over a
     ratio: Ratio  # b over a
-    null: Ratio  # each function over itself, which is 1 but for noise
+    null: Ratio  # each function over itself: 1 apart from noise
     margin: float  # ratios this close to 1 count as no difference, as a fraction
     biased: bool  # the control itself showed a difference
     noisy: bool  # the control's interval reaches beyond the margin
@@ -362,9 +365,9 @@ def judge(
 ) -> Judgement:
     """The verdict on blocks.
 
-    A difference must lie outside of the margin, and of what the control shows. Equivalence is the interval inside of
-    the margin, which is two one-sided tests at half the level each. `step` is what the clock's tick may hide of a ratio
-    where all blocks are the same, as a fraction.
+    A difference must be outside the margin and beyond the control's. "same" means an interval inside the margin, which
+    is two one-sided tests at half the level each. `step` is the relative resolution of the clock; it widens the
+    interval if all blocks have the same ratio.
     """
     ratio, null = _ratio(logs, confidence, step), _ratio(null_logs, confidence, step)
     reach = max(abs(log(null.low)), abs(log(null.high)))
@@ -383,10 +386,10 @@ def judge(
 
 
 def _budget_factor(judgement: Judgement) -> float | None:
-    """How many times as long a comparison would take to settle, by the square-root law; None when no time would do.
+    """Factor on the time that would give a verdict, by the square-root law; None if no time would.
 
-    Where the interval is wider than the margin, the ratio is partly noise: it is taken to be a standard error nearer to
-    1, and half of the margin is what must be told at least.
+    If the interval is wider than the margin, the ratio is partly noise. It is then assumed one standard error nearer
+    to 1, and at least half of the margin away from the margin.
     """
     half, inner = _half_width(judgement), math.log1p(judgement.margin)
     away = abs(abs(log(judgement.ratio.value)) - inner)
@@ -403,7 +406,7 @@ def _half_width(judgement: Judgement) -> float:
 
 
 def _ratio(logs: NDArray[np.float64], confidence: float, step: float) -> Ratio:
-    """The paired ratio, of groups of blocks where neighbouring ones repeat each other and enough groups remain."""
+    """The paired ratio; autocorrelated blocks are grouped if enough groups remain."""
     if not len(logs):
         return Ratio(1.0, 0.0, math.inf, 0, 1.0)
     size = max(1, min(round(stats.autocorrelation_time(logs)), len(logs) // FEWEST_BLOCKS))
@@ -416,7 +419,7 @@ def _ratio(logs: NDArray[np.float64], confidence: float, step: float) -> Ratio:
 
 
 class _Run:
-    """The samples of one comparison so far, kept when it is interrupted."""
+    """One comparison: its samples so far, kept on an interrupt."""
 
     def __init__(
         self,
@@ -428,7 +431,7 @@ class _Run:
         target: float | None,
     ) -> None:
         self.engine, self.whole, self.margin, self.target = engine, whole, margin, target
-        self.spent = whole  # of it, for what is done now
+        self.spent = whole  # the budget of the current phase
         self._given, self._random = quantity, random
         self.stopped = "budget"
         self.warnings: list[str] = []
@@ -443,11 +446,11 @@ class _Run:
 
     @property
     def blocks(self) -> int:
-        """How many were sampled."""
+        """Number of blocks sampled."""
         return sum(map(len, self._cells)) // _width(self._calls)
 
     def measure(self) -> None:
-        """Samples and looks until the verdict is settled, the budget is used up, or Ctrl-C is pressed."""
+        """Samples and judges until there is a verdict, the budget is spent, or Ctrl-C is pressed."""
         try:
             self.engine.prepare()
             self.spent = self.whole.for_samples()
@@ -456,7 +459,7 @@ class _Run:
             self.spent = self.whole.for_samples()
             self._pilot(warm_up.sample_seconds)
             if not warm_up.samples:
-                # Where only the first calls took so long, as those that compile, there is room for it after all.
+                # If only the first calls were slow (compilation), there is time to warm up after all.
                 warm_up = self._warm_up(self._cost / _width(self._calls))
                 if warm_up.samples:
                     self.warnings = [*warm_up.warnings]
@@ -472,14 +475,14 @@ class _Run:
                 raise
 
     def _warm_up(self, sample_seconds: float) -> WarmUp:
-        """Warms up, unless calls of so many seconds leave no room for it and for a block."""
+        """Warms up, unless the budget has no time for a warm-up and a block of calls this long."""
         fits = self.spent.left >= (2 + _width(FEWEST_CALLS)) * sample_seconds
         return self.engine.warm_up(self.spent.share(WARM_UP).seconds if fits else 0.0)
 
     def _pilot(self, sample_seconds: float) -> None:
-        """Samples some blocks in each possible quantity, the best one first, until one is available.
+        """Samples some blocks of the best quantity that is available, and sets the calls per block.
 
-        They show how coarse the clock is, and are part of the result unless blocks must have more calls than they have.
+        The blocks show how coarse the clock is. They are part of the result unless blocks need more calls.
         """
         block = _width(FEWEST_CALLS) * sample_seconds
         count = int(min(max(PILOT_TIME * self.spent.seconds / max(block, 1e-9), 1), PILOT))
@@ -495,7 +498,7 @@ class _Run:
         times = self._parts[0].times(self._quantity)
         valid = times[np.isfinite(times)]
         tick = on_ticks(valid, self._tick)[1] if len(valid) else self._tick
-        room = self.spent.left / FEWEST_BLOCKS / max(self._cost, 1e-9)  # a block's, as multiples of the shortest one's
+        room = self.spent.left / FEWEST_BLOCKS / max(self._cost, 1e-9)  # a block's time, in shortest blocks
         most = FEWEST_CALLS * max(int(room), 1)
         self._calls = min(calls_per_block(times, self._cells[0], tick), most)
         if self._calls > FEWEST_CALLS:
@@ -507,14 +510,14 @@ class _Run:
         return self.engine.tick if self._quantity in ("kernel", "span", "stream") else 0.0
 
     def _sample_until(self, share: float) -> None:
-        """Samples blocks up to this share of the time that there is for them."""
+        """Samples blocks until this share of the time is spent."""
         end = share * self.spent.seconds
         while not self._parts or (end - self.spent.spent >= self._cost / 2 and not self._is_lost):
             room = min(end - self.spent.spent, LONGEST_BATCH)
             self._sample(max(1, int(room / max(self._cost, 1e-9))))
 
     def _sample(self, count: int) -> None:
-        """Samples so many blocks, or those that fit into what is left; the first one is whole in any case."""
+        """Samples `count` blocks, or as many as the remaining time allows; the first one is always complete."""
         if not self._parts:
             self._append_first()
             count -= 1
@@ -522,7 +525,7 @@ class _Run:
             self._append(block_order(self._random, count, self._calls), self.spent.left)
 
     def _append_first(self) -> None:
-        """A block whatever it takes, sampled again where the clock saw no time pass in a call, as in those of 20 ns."""
+        """A first block, however long it takes; repeated if a call's time is 0, as for calls of 20 ns."""
         for _ in range(FIRST_BLOCKS):
             self._parts, self._cells = [], []
             self._append(block_order(self._random, 1, self._calls), math.inf)
@@ -531,7 +534,7 @@ class _Run:
 
     @property
     def _is_lost(self) -> bool:
-        """Whether the quantity turned out not to be had, as where the gate did not hold: samples have none of it."""
+        """Whether the quantity became unavailable, as when the gate did not hold: samples lack it."""
         return self._quantity in self.engine.absent
 
     def _append(self, cells: NDArray[np.uint32], seconds: float) -> None:
@@ -540,13 +543,13 @@ class _Run:
         width, called = _width(self._calls), len(samples.which)
         self._cost = (self.spent.spent - began) / called * width
         if self._parts and self._is_lost:
-            return  # those before stay
+            return  # earlier blocks are kept
         if whole := called // width * width:
             self._parts.append(samples.first(whole))
             self._cells.append(cells[:whole])
 
     def _look(self, share: float) -> bool:
-        """Judges the blocks so far; whether that settles it."""
+        """Judges the blocks so far; returns whether to stop."""
         logs, tick = self._log_ratios()
         if share < 1 and len(logs.ratio) < FEWEST_BLOCKS:
             return False
@@ -571,7 +574,7 @@ class _Run:
         return self.judgement
 
     def _log_ratios(self) -> tuple[Logs, float]:
-        """Those of the blocks so far, and the clock's tick."""
+        """Log ratios of the blocks so far, and the clock's tick."""
         seconds, cells = joined(self._parts).times(self._quantity), np.concatenate(self._cells)
         kept, coarse = without_outliers_on(self._tick, seconds, cells)
         blocks = len(cells) // _width(self._calls)
@@ -579,7 +582,7 @@ class _Run:
         return logs, max(coarse, self._tick)
 
     def result(self, names: tuple[str, str], stopped: str) -> Comparison:
-        """The comparison of what was sampled."""
+        """The comparison of the samples so far."""
         judgement = self.judgement
         if judgement is None or self._judged < len(self._parts):
             judgement = self._judge(1.0, *self._log_ratios())
@@ -604,6 +607,7 @@ class _Run:
             advice=_advice(judgement, self.whole.spent),
             carry_over=self._carry_over,
             calls_per_sample=samples.calls_per_sample,
+            conditions=Conditions.now(self.engine.device if self.engine.on_gpu else None),
         )
 
     def _cautions(self, judgement: Judgement, samples: Samples) -> list[str]:
@@ -611,8 +615,8 @@ class _Run:
         if judgement.biased:
             percent = format_rough(100 * abs(judgement.null.value - 1))
             found.append(
-                f"the control differs from itself by {percent} %: the machine is not quiet, so that a difference must "
-                "be beyond what the control shows"
+                f"the control differs from itself by {percent} %, as other work disturbs the machine: a difference must "
+                "be larger than that"
             )
         elif judgement.noisy:
             found.append("the control's interval is wider than the margin, so that a difference must be beyond it")
@@ -620,8 +624,8 @@ class _Run:
         if carried is not None and (carried.low > 1 + self.margin or carried.high < 1 / (1 + self.margin)):
             found.append(
                 f"a {'call' if samples.calls_per_sample == 1 else 'row of calls'} takes {_short(carried.value)} times "
-                "as long after the other function as after its own, as "
-                "where they share a cache; the ratio has half of each"
+                "as long after the other function as after its own, as where they share a cache; the ratio has half "
+                "of each"
             )
         found += self._caution_of_the_clock(samples)
         if self._is_lost:
@@ -638,7 +642,7 @@ class _Run:
         return found
 
     def _modes(self, names: tuple[str, str], both: tuple[Distribution, Distribution]) -> list[str]:
-        """Where the calls of a function gather around several times, of which the ratio is of none, or of one alone."""
+        """A warning for each function with several modes: the ratio may describe none or only one of them."""
         found = []
         for name, times in zip(names, both, strict=True):
             modes = stats.modes(times.samples, tick=on_ticks(times.samples, self._tick)[1])
@@ -647,7 +651,7 @@ class _Run:
         return found
 
     def _caution_of_the_clock(self, samples: Samples) -> list[str]:
-        """Where rows are so short beside a long function that reading the clock moves the ratio beyond the margin."""
+        """A warning if reading the clock biases the ratio by more than the margin: short rows next to a long function."""
         seconds = samples.times(self._quantity)
         short, long = sorted(float(np.nanmedian(seconds[samples.which == function])) for function in (0, 1))
         reading = CLOCK / samples.calls_per_sample

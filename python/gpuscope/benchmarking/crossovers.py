@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From which size on the GPU is faster than the CPU, and how sure that is."""
+"""Finds the size from which the GPU is faster than the CPU, with its interval."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
-# That no size of a whole range is called decided by chance: with 0.95 a size, equals would seem to differ somewhere in
-# a fifth of the ranges of five.
+# Confidence over all sizes of a range. With 0.95 per size, equal curves would seem to differ in a fifth of the ranges
+# of five sizes.
 SURE = 0.99
 
 Array = NDArray[np.float64]
@@ -42,21 +42,21 @@ FOR_THE_GRID = 0.6  # of the budget; the rest refines
 REFINEMENTS = 8  # most sizes added for one answer
 CLOSE_ENOUGH = 1.05  # ratio of the sizes around a crossing below which nothing is added
 
-# Slots of the palette, symbols and dashes, the same as those of the explorer's page.
+# Palette slots, symbols and dashes, as on the explorer's page.
 _LOOKS = {"cpu": (7, "circle", "solid"), "gpu": (1, "square", "solid"), "transfers": (11, "diamond", "dash")}
 _TITLES = {"cpu": "CPU", "gpu": "GPU", "transfers": "GPU with transfers"}
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """A size at which the two are equally fast.
+    """A size at which CPU and GPU are equally fast.
 
     Attributes:
         value: the size.
-        low: where its 95 % interval begins, within the measured sizes around it.
-        high: where it ends.
-        between: the measured sizes around it at which one of the two is clearly faster.
-        gpu_faster: "above" it or "below" it.
+        low: begin of its 95 % interval, within `between`.
+        high: end of that interval.
+        between: the measured sizes around it at which one side is clearly faster.
+        gpu_faster: "above" or "below" the size.
     """
 
     value: float
@@ -72,17 +72,17 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Answer:
-    """Which of two is faster over a range of sizes.
+    """Whether CPU or GPU is faster over a range of sizes.
 
     Attributes:
-        kind: "one" crossing, "several", "everywhere" (the GPU is faster at each size), "never" (it is slower at each),
-            "undecided" (no difference can be told at some sizes or all, and no crossing), or "unknown" (too few sizes
-            were visited twice on both).
-        crossings: from the smallest.
-        range: the smallest and the largest size visited twice or more on both.
-        sizes: how many there are.
-        faster: at how many of them the GPU is faster beyond doubt.
-        slower: at how many it is slower.
+        kind: "one" crossing; "several"; "everywhere": the GPU is faster at each size; "never": it is slower at each;
+            "undecided": no crossing, and no certain difference at some sizes; "unknown": too few sizes were visited
+            twice on both sides.
+        crossings: ascending.
+        range: the smallest and the largest size visited twice or more on both sides.
+        sizes: number of sizes.
+        faster: number of sizes at which the GPU is certainly faster.
+        slower: number of sizes at which it is certainly slower.
     """
 
     kind: str
@@ -120,11 +120,10 @@ class Answer:
 
 
 def answer(sizes: Sequence[float], cpu: Sequence[Array], gpu: Sequence[Array], seed: int = 0) -> Answer:
-    """Compares two curves.
+    """Compares two curves, given the seconds of two or more visits to each of the ascending `sizes`.
 
-    A crossing lies between two sizes at which one of the two is faster beyond doubt, so that noise between equals does
-    not make many of one. Its interval is the central 95 % of where curves cross that are drawn anew by how the visits
-    to each size differ. `sizes` ascend; `cpu` and `gpu` hold the seconds of each visit to each size, two or more.
+    A crossing is between two sizes with certain, opposite differences, so that noise between equals does not make many
+    of one. Its interval is the central 95 % of the crossings of curves resampled by the spread of the visits.
     """
     if len(sizes) < 2:
         return Answer("unknown", (), None)
@@ -163,7 +162,7 @@ def answer(sizes: Sequence[float], cpu: Sequence[Array], gpu: Sequence[Array], s
 
 
 def roots(at: Array, ratios: Array, rising: bool) -> Array:
-    """Where piecewise-linear curves, a row each, are 0; the middle one of several roots, an end when there is none.
+    """Roots of piecewise-linear curves, one per row: the middle one of several, an end if there is none.
 
     `rising` curves begin below 0 and end above.
     """
@@ -182,21 +181,21 @@ def roots(at: Array, ratios: Array, rising: bool) -> Array:
 
 
 def size_text(size: float) -> str:
-    """A size as "1,024"; below 100 with the digits that matter."""
+    """A size as "1,024"; below 100 with three digits."""
     return f"{size:,.0f}" if size >= 100 or float(size).is_integer() else f"{size:.3g}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Crossover(Result):
-    """Which is faster at which size. ``str(crossover)`` gives the answers in words, then the figures.
+    """The result of `crossover`. ``str(crossover)`` is the answers in words, then the figures.
 
     Attributes:
         axis: name of the size.
-        without_transfers: the answer for the computation alone.
-        with_transfers: the answer for copying in, computing and copying out; None when it was not asked for.
-        curves: "cpu", "gpu" and, if asked for, "transfers": the points by ascending size, of wall time.
+        without_transfers: the answer for only the computation.
+        with_transfers: the answer for copying in, computing and copying out; None if not requested.
+        curves: "cpu", "gpu" and, if requested, "transfers": points of wall time by ascending size.
         stopped: "target", "budget", "interrupted", "error" or "failed".
-        warnings: what a reader should know, a sentence each.
+        warnings: one sentence each.
     """
 
     axis: str
@@ -208,7 +207,7 @@ class Crossover(Result):
 
     @property
     def value(self) -> float | None:
-        """The size of the only crossing, without transfers; None when there is none, or are several."""
+        """The size of the only crossing, without transfers; None for no or several crossings."""
         found = self.without_transfers.crossings
         return found[0].value if len(found) == 1 else None
 
@@ -219,7 +218,7 @@ class Crossover(Result):
         return "\n".join([*lines, self.table(), *self.warnings])
 
     def table(self) -> str:
-        """One line a size: the time of each, and how much faster than the CPU the GPU is."""
+        """One line per size: the time on each side, and the GPU's speed-up."""
         cells = {key: {p.parameters[self.axis]: p for p in points} for key, points in self.curves.items()}
         rows = [[self.axis, *(_TITLES[key] for key in cells), *(f"CPU / {_TITLES[key]}" for key in list(cells)[1:])]]
         for size, base in cells["cpu"].items():
@@ -237,7 +236,7 @@ class Crossover(Result):
         return {"schema": SCHEMA, **plain_fields(self)}
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row a size and curve, with the columns of a sweep's points; needs pandas."""
+        """One row per size and curve, with the columns of a sweep's points; needs pandas."""
         rows = [{"curve": key, **point.row()} for key, points in self.curves.items() for point in points]
         return import_pandas().DataFrame(rows)
 
@@ -260,23 +259,22 @@ def crossover(
     progress: Callable[[str], object] | None = None,
     **axis: Iterable[float],
 ) -> Crossover:
-    """Finds the size from which on the GPU is faster: ``crossover(on_cpu, on_gpu, n=[64, 256, 1024, 4096])``.
+    """Finds the size from which the GPU is faster: ``crossover(on_cpu, on_gpu, n=[64, 256, 1024])``.
 
-    The functions are factories as in ``sweep``: ``on_gpu(n=64)`` makes the inputs, on the GPU, and returns the callable
-    to time. What is compared is wall time, from the call to the completion of its work, as a caller waits for it.
-    The sizes given are visited in rounds of random order; then further sizes are measured where the curves cross, each
-    in the (geometric) middle of what is left, whole numbers when all sizes are; what is left of the budget goes to the
-    points known worst. How the visits to each size differ decides, as in ``sweep``. Ctrl-C and errors keep what there
-    is, as they do there.
+    The functions are factories as in ``sweep``: ``on_gpu(n=64)`` creates the inputs on the GPU, and returns the callable
+    to time. Wall time is compared, from a call until its work is done. The given sizes are visited in rounds of random
+    order. Then further sizes are measured around each crossing, at geometric means; they are integers if all sizes are.
+    The rest of the budget is for the points with the widest intervals. Intervals, Ctrl-C and errors are as in
+    ``sweep``.
 
     Args:
         cpu_fn: factory of the computation on the CPU.
         gpu_fn: factory of the computation on the GPU, inputs and outputs in its memory.
         transfers: factory of a callable that copies in, computes and copies out.
-        cold: whether the GPU's L2 cache is flushed before each call; a CPU's caches never are.
+        cold: flush the GPU's L2 cache before each call; the CPU's caches are never flushed.
         target: half of the 95 % interval over the value at which a point is done.
         budget: seconds for everything.
-        stream: where the functions put their work, in any form that ``streams.resolve`` knows.
+        stream: the stream of the functions' work, in any form that ``streams.resolve`` takes.
         device: ordinal of the GPU.
         progress: called with one line after each visit of a point.
         axis: the sizes, at least two, in any order.
@@ -310,7 +308,7 @@ def crossover(
 
 
 class _Search:
-    """The series of each curve and size, and where to measure next."""
+    """The series of each curve and size, and the sizes to measure next."""
 
     def __init__(self, axis: str, makers: Mapping[str, Callable[..., Any]], rounds: Rounds) -> None:
         self.axis = axis
@@ -319,7 +317,7 @@ class _Search:
         self.series: dict[str, dict[float, Series]] = {key: {} for key in makers}
 
     def measure(self, sizes: Sequence[float], budget: float) -> str:
-        """The sizes given, then those that narrow a crossing down, then what is known worst; why it stopped."""
+        """Measures the given sizes, sizes around crossings, then the widest intervals; returns why it stopped."""
         spent = Budget(budget)
         whole = all(isinstance(size, Integral) for size in sizes)
         try:
@@ -340,7 +338,7 @@ class _Search:
         return stopped
 
     def add(self, size: float) -> list[Series]:
-        """One size, on each curve."""
+        """Adds a size to each curve."""
         added = []
         for key, maker in self.makers.items():
             parameters = {self.axis: size}
@@ -351,12 +349,12 @@ class _Search:
         return added
 
     def cost(self, size: float) -> float:
-        """Seconds of enough visits to a new size, on each curve: what the next larger one costs."""
+        """Seconds of enough visits to a new size on each curve, from the next larger size."""
         nearest = min(known for known in self.series["cpu"] if known > size)
         return FEWEST_VISITS * sum(SHORTEST_VISIT + series[nearest].overhead for series in self.series.values())
 
     def between(self, whole: bool) -> list[float]:
-        """The middles of the crossings' surroundings that are not narrow yet."""
+        """A new size within each crossing's bracket that is not narrow yet."""
         found: dict[float, None] = {}
         for key in list(self.makers)[1:]:
             for crossing in self.answer(key).crossings:
@@ -370,13 +368,13 @@ class _Search:
         return list(found)
 
     def answer(self, key: str) -> Answer:
-        """The answer of one curve against the CPU's, where both were measured."""
+        """The answer for one curve and the CPU's, over sizes visited twice on both."""
         cpu, gpu = self.series["cpu"], self.series[key]
         both = [size for size in sorted(cpu) if min(len(cpu[size].centres), len(gpu[size].centres)) > 1]
         return answer(both, [cpu[size].centres for size in both], [gpu[size].centres for size in both])
 
     def curves(self, otherwise: str) -> dict[str, tuple[SweepPoint, ...]]:
-        """The results by ascending size; `otherwise` says why one was not visited."""
+        """The points by ascending size; `otherwise` is the reason for unvisited points."""
         target = self.rounds.target
         return {
             key: tuple(sizes[size].point(target, otherwise) for size in sorted(sizes))
@@ -426,7 +424,7 @@ def _view(result: Crossover) -> View:
 
 
 def _shown(result: Crossover) -> tuple[float, float] | None:
-    """What the chart shows: all times, and of an interval far wider than these only a part."""
+    """The range of the chart: all times, and only a part of far wider intervals."""
     times = [p.estimate.value for points in result.curves.values() for p in points if p.estimate is not None]
     if not times or min(times) <= 0:
         return None

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from gpuscope import plots
 from gpuscope.arguments import check_count, check_positive
 from gpuscope.benchmarking.stopping import now
-from gpuscope.benchmarking.workloads import check_batches
+from gpuscope.benchmarking.workloads import check_batches, describe
 from gpuscope.beside import cached_property
+from gpuscope.conditions import UNKNOWN, Conditions
 from gpuscope.errors import InvalidArgument
 from gpuscope.figures import Distribution, DrawnFigures
 from gpuscope.frameworks import torch
@@ -48,6 +49,7 @@ class DataLoaderResult(DrawnFigures, Result, Mapping[str, float]):
         epoch_starts: seconds of the first batch of each later epoch; empty when one epoch sufficed.
         workers: worker processes; None when the loader does not say.
         warnings: what a reader should know, a sentence each.
+        conditions: of the measurement; the batch is the first one.
     """
 
     times: Distribution
@@ -55,6 +57,7 @@ class DataLoaderResult(DrawnFigures, Result, Mapping[str, float]):
     epoch_starts: tuple[float, ...]
     workers: int | None
     warnings: tuple[str, ...]
+    conditions: Conditions = UNKNOWN
 
     @cached_property
     def _figures(self) -> dict[str, float]:
@@ -102,7 +105,7 @@ class DataLoaderResult(DrawnFigures, Result, Mapping[str, float]):
         figures = self._figures
         spread = ", ".join(f"{name} {figures[f'{name}_batch_ms']:.2f}" for name in ("fastest", "p50", "p95", "slowest"))
         lines = [self.row, f"{len(self.times)} batches, ms: {spread}; first batch {figures['first_batch_ms']:.1f}"]
-        return "\n".join([*lines, *self.warnings])
+        return "\n".join(filter(None, [*lines, self.conditions.line, *self.warnings]))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; the mapping in milliseconds, `times` in seconds."""
@@ -113,6 +116,7 @@ class DataLoaderResult(DrawnFigures, Result, Mapping[str, float]):
             "times": self.times.to_dict(),
             "epoch_starts": list(self.epoch_starts),
             "warnings": list(self.warnings),
+            "conditions": plain_fields(self.conditions),
         }
 
 
@@ -143,7 +147,8 @@ class DataLoaderWorkers(Result):
 
     def __str__(self) -> str:
         rows = [result.row for result in self]
-        return "\n".join([*rows, self._advice, *self.warnings])
+        conditions = [replace(result.conditions, workers=None).line for result in self][:1]
+        return "\n".join(filter(None, [*rows, self._advice, *conditions, *self.warnings]))
 
     @property
     def _advice(self) -> str:
@@ -281,6 +286,7 @@ def _measured(loader: Iterable[Any], num_batches: int, own: bool = False) -> Dat
     steady: list[float] = []
     starts: list[float] = []
     source: Iterator[Any] | None = None
+    workload: dict[str, Any] = {"workers": workers}
 
     def result(ended: str) -> DataLoaderResult:
         warnings = []
@@ -294,7 +300,8 @@ def _measured(loader: Iterable[Any], num_batches: int, own: bool = False) -> Dat
         if starts[0] > max(SLOW_SECONDS, SLOW_START * times.median):
             seconds = f"{starts[0]:.1f} s"
             warnings.append(f"the first batch took {seconds}: the start of the workers, or a dataset slow to open")
-        return DataLoaderResult(times, starts[0], tuple(starts[1:]), workers, tuple(warnings))
+        conditions = Conditions.now(**workload)
+        return DataLoaderResult(times, starts[0], tuple(starts[1:]), workers, tuple(warnings), conditions)
 
     with kept_on_error(lambda: result("ended by an error") if steady and not own else None):
         try:
@@ -306,6 +313,8 @@ def _measured(loader: Iterable[Any], num_batches: int, own: bool = False) -> Dat
                 if taken is _END:
                     break
                 starts.append(now() - begun)
+                if len(starts) == 1:
+                    workload |= describe(taken)
                 while len(steady) < num_batches:
                     taken = None
                     begun = now()

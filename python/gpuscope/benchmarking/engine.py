@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls functions in a given order and returns the time of each call, or of each row of very short ones.
+"""Calls functions in a given order and returns the time of each call, or of each row of very short calls.
 
-A dry run first finds out what each function does, which decides how it is sampled and what can be measured of it.
+A dry run first finds the facts of each function; they decide how it is sampled and which quantities it has.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.text import brief
 from gpuscope.trace import Trace
 
-GPU_TICK = 32e-9  # of an H100's timestamps; older ones are coarser unless a tool is attached
+GPU_TICK = 32e-9  # of an H100's timestamps; older GPUs are coarser unless a tool is attached
 CPU_TICK = 1e-9
 GPU_QUANTITIES: tuple[Quantity, ...] = ("kernel", "span", "stream", "launch")
 _HEADLINES: tuple[Quantity, ...] = ("kernel", "stream")
@@ -35,14 +35,14 @@ _EVENTS: Quantity = "stream"
 DRY_CALLS = 2  # recorded calls of each function before anything is timed
 TRACING_TIERS = ("cupti", "cupti-shared")
 
-# Samples calls of functions in an order, as the core does; the same of the functions of an engine.
+# The core's sampling of functions in an order, and the same for the functions of an engine.
 _Sample = Callable[[Sequence[Callable[[], object]], NDArray[np.uint32]], Mapping[str, Any]]
 _Measure = Callable[[_Sample, NDArray[np.uint32]], dict[str, Any]]
 
-# How much longer than with an empty function the stream must be busy to count as used, where nothing is traced.
+# Without traces, a stream counts as used if it is busy this much longer than with an empty function.
 _NOTICEABLE = 1e-6
 
-# Driver calls that a stream takes while it is held back: a queue holds about a thousand.
+# Driver calls that are queued on a stream behind a gate: a queue holds about a thousand.
 _QUEUE = 700
 _QUEUE_A_CHUNK = 256
 _QUEUED_AROUND_A_CALL = 4  # flushes and events
@@ -51,25 +51,25 @@ _LARGEST_CHUNK = 32
 _LONGEST_CHUNK = 0.02
 _SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 0.1, 5.0
 
-# Functions of the CPU alone whose call takes less than `TINY` are called in rows of at most `ROW`, in seconds: reading
-# the clock and coming from C++ cost about 50 ns, which is 1 % of the one and 0.3 % of the other.
+# CPU functions with calls shorter than `TINY` are called in rows of at most `ROW`, in seconds. Reading the clock and
+# the call from C++ cost `CLOCK`: 1 % of `TINY` and 0.3 % of `ROW`.
 TINY, ROW, CLOCK = 5e-6, 20e-6, 50e-9
-# Rows have so many calls; the last is one of some 20 ns, and none is shorter.
+# Possible numbers of calls in a row; the largest is for calls of some 20 ns, and none is shorter.
 _CALLS = [one * 10**zeros for zeros in range(3) for one in (1, 2, 5)] + [1000]
-# Functions that are compared have rows of as many calls, and the slower one's may take half of this. A row whose calls
-# became so long that it takes more ends early.
+# Rows of compared functions have as many calls; the slower function's may take half of this. A row that takes longer
+# than this ends early.
 _LONGEST_ROW = 2e-3
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What one call of a function does."""
+    """Facts about one call of a function."""
 
-    launches: int  # driver calls that put work on the GPU; 0 where it is not known
+    launches: int  # driver calls that put work on the GPU; 0 if not known
     kernels: tuple[str, ...]  # the distinct kernels, copies and fills, the longest first
     synchronizes: bool  # it waits for the GPU before it returns
-    other_streams: bool  # some of its work is done on other streams than the one timed
-    allocates: bool  # it takes GPU memory from the driver or frees it, not in stream order
+    other_streams: bool  # some of its work runs on other streams than the timed one
+    allocates: bool  # it allocates or frees GPU memory by the driver, not in stream order
     launch_seconds: float  # host time of a call
     call_seconds: float  # host time until its work is done
     uses_gpu: bool  # it puts work on the GPU
@@ -80,43 +80,42 @@ class Plan:
     """How a chunk is sampled."""
 
     chunk: int  # calls in one chunk
-    gate: bool  # the stream is held back until all of the chunk is queued
-    alone: bool  # each call meets an idle GPU: a gate and a flush on one stream do not reach work on others
+    gate: bool  # a gate holds the stream until the whole chunk is queued
+    alone: bool  # each call starts on an idle GPU: a gate and a flush on one stream do not affect other streams
     timeout_ns: int  # after which the gate opens by itself
 
     def smaller(self) -> Plan:
-        """The plan after a gate that did not hold: half as many calls behind it, and none behind it after that."""
+        """The plan after a gate that did not hold: half as many calls behind it, in the end without a gate."""
         return replace(self, chunk=max(1, self.chunk // 2), gate=self.gate and self.chunk > 1)
 
 
 class Engine:
     """Samples of some functions on one stream, for benchmarks, comparisons and sweeps. One thread at a time.
 
-    CUPTI is on only while kernel times are taken: take the other quantities first.
+    Kernel times need CUPTI, which disturbs other quantities: sample the others first.
 
     Args:
         functions: called without arguments.
-        stream: where they put their work, in any form that `streams.resolve` takes; None is the current stream.
-        device: its ordinal; None is the stream's.
+        stream: the stream of their work, in any form that `streams.resolve` takes; None is the current stream.
+        device: ordinal of the GPU; None is the stream's.
         cold: write and read twice the L2 cache before each call, so that no call finds its data there.
-        per_call: what runs before and after each call. Each sample is of one call then, with nothing queued around it.
+        per_call: runs before and after each call. Each sample is then of one call, with nothing queued around it.
 
     Attributes:
         on_gpu: every function puts work on the GPU (after `prepare`).
-        device_name: of the GPU; "CPU" where there is none.
+        device_name: of the GPU; "CPU" without one.
         device: the GPU's ordinal.
         tick: resolution of the times, in seconds.
-        facts: what each function does in a call (after `prepare`).
+        facts: of each function (after `prepare`).
         absent: why a quantity is not available here (after `prepare`).
-        values: what each function returned when it was first called.
+        values: the result of each function's first call.
         sampler: the core's; None without a GPU.
-        reference_hz: the clock of the steady state, against which shifted clocks are found; nan before `warm_up`.
-        calls_per_sample: how many calls each time is the mean of; more than 1 after `warm_up` with functions of the CPU
-            alone, at least one of which takes less than `TINY`.
+        reference_hz: the clock of the steady state, to find shifted clocks; nan before `warm_up`.
+        calls_per_sample: calls behind each time; above 1 after `warm_up` if no function uses the GPU and one takes
+            less than `TINY`.
 
     Raises:
-        InvalidArgument: there is no function, or the device or the stream is not there, or the stream is of another
-            device.
+        InvalidArgument: there is no function, no such device or stream, or the stream is of another device.
     """
 
     def __init__(
@@ -167,22 +166,22 @@ class Engine:
 
     @property
     def headline(self) -> Quantity:
-        """The first of kernel, stream and wall that can be had."""
+        """The first of kernel, stream and wall that is available."""
         return next((quantity for quantity in _HEADLINES if quantity not in self.absent), "wall")
 
     @property
     def chunk(self) -> int:
-        """How many calls are queued at once."""
+        """Calls queued at once."""
         return self._plan.chunk
 
     @property
     def sample_seconds(self) -> float:
-        """What a sample of the longest of the functions takes, as far as is known: first calls may take longer."""
+        """Estimated seconds of a sample of the slowest function; first calls may take longer."""
         return max(fact.call_seconds for fact in self.facts) * self.calls_per_sample
 
     @property
     def gated(self) -> bool:
-        """Whether the stream is held back until a chunk is queued."""
+        """Whether a gate holds the stream until a chunk is queued."""
         return self._plan.gate
 
     def prepare(self) -> None:
@@ -205,20 +204,20 @@ class Engine:
                 self.facts, untraced = _traced(self._measured, self.sampler, len(self._functions))
                 if untraced:
                     self.facts = _untraced(self._measured, self.sampler, len(self._functions))
-            if self._early:  # waiting need not show as a driver call
+            if self._early:  # their wait may not be a driver call
                 self.facts = tuple(replace(fact, synchronizes=True) for fact in self.facts)
             self.absent = _absences(self.facts, untraced)
-            if self._early and not self.per_call:  # they are launched without waiting
+            if self._early and not self.per_call:  # `_early_chunk` launches them without waiting
                 self.absent.pop("launch", None)
-            # Without records, work on other streams is not seen: then the GPU is waited for after each call.
+            # Without records, work on other streams is not seen: so each call waits for the GPU.
             self._on_cpu = not untraced and not any(fact.uses_gpu for fact in self.facts)
         self.on_gpu = self.sampler is not None and all(fact.uses_gpu for fact in self.facts)
         self._plan = self._planned()
 
     def warm_up(self, seconds: float) -> WarmUp:
-        """Calls the functions in turn until time and clock are steady, or `seconds` have passed; not at all in 0 s.
+        """Calls the functions in turn until time and clock are steady, or `seconds` have passed; 0 makes no calls.
 
-        Also finds out how many calls a sample needs.
+        Also sets the number of calls in a sample.
         """
         self.prepare()
         spent = Budget(seconds)
@@ -232,7 +231,7 @@ class Engine:
             chunks = self._chunks(quantity, order)
             samples += len(order)
             column = chunks.column("stream_s") if quantity == _EVENTS else _wall(chunks)
-            if self._on_cpu and self._lengthen_rows(order, column):  # it was mostly the time of reading the clock
+            if self._on_cpu and self._lengthen_rows(order, column):  # the time was mostly that of reading the clock
                 continue
             times.append(float(np.median(column)))
             clocks.append(float(np.median(chunks.column("clock_hz"))))
@@ -243,7 +242,7 @@ class Engine:
         return WarmUp(steady, spent.spent, samples, tuple(times[-WINDOW:]), sample_seconds=sample_seconds)
 
     def _lengthen_rows(self, order: NDArray[np.uint32], seconds: NDArray[np.float64]) -> bool:
-        """Fits the plan to what calls take, which the first one need not show; whether rows got more calls by that."""
+        """Fits the plan to the times of warm calls; returns whether rows got longer."""
         before = self.calls_per_sample
         medians = [float(np.median(seconds[order == function])) for function in range(len(self._functions))]
         pairs = zip(self.facts, medians, strict=True)
@@ -257,7 +256,7 @@ class Engine:
         return replace(plan, chunk=1) if self.per_call else plan
 
     def keep_busy(self, seconds: float) -> None:
-        """Calls the functions in turn without keeping their times: what idles is slower or faster afterwards."""
+        """Calls the functions in turn without keeping their times, as idling changes the speed afterwards."""
         spent = Budget(seconds)
         while spent.left > 0:
             count = max(len(self._functions), min(self.chunk, int(spent.left / max(self.sample_seconds, 1e-9))))
@@ -266,14 +265,14 @@ class Engine:
 
     @property
     def _cheapest(self) -> Quantity:
-        """What is sampled only to call the functions. A gate that does not hold changes it."""
+        """The quantity for calls whose times are not kept. It changes when a gate does not hold."""
         return _EVENTS if self.on_gpu and _EVENTS not in self.absent else "wall"
 
     def sample(self, quantity: Quantity, order: NDArray[np.uint32], seconds: float = math.inf) -> Samples:
-        """Calls ``functions[i]`` for each i of `order`, `calls_per_sample` times in a row, and gives a time for each.
+        """Calls ``functions[i]`` for each i of `order`, `calls_per_sample` times in a row, and returns a time for each.
 
-        Once `seconds` have passed, no further ones. "kernel" and "span" come together, as do "stream" and "launch".
-        Raises NotAvailable where `absent` has it.
+        Stops after `seconds`. "kernel" and "span" are measured together, as are "stream" and "launch". Raises
+        NotAvailable if the quantity is in `absent`.
         """
         self.prepare()
         if quantity in self.absent:
@@ -301,7 +300,7 @@ class Engine:
         self._session.open()
         try:
             if self._session_is_new and self.chunk > 1:
-                # CUPTI's first records are the least sure, and the GPU has idled while it started.
+                # CUPTI's first records are the least reliable, and the GPU has idled while CUPTI started.
                 self._chunks("kernel", order[: self.chunk])
             self._session_is_new = False
             chunks = self._chunks("kernel", order, seconds)
@@ -348,10 +347,10 @@ class Engine:
         return chunk
 
     def _measured(self, sample: _Sample, order: NDArray[np.uint32]) -> dict[str, Any]:
-        """What `sample` gives of the calls; where something runs before and after each, of one after the other.
+        """The chunk that `sample` returns for the calls; with `per_call` they are sampled one by one.
 
-        Nothing is queued then while `setup` runs, and its work on the GPU has ended when a call begins: `ended_ns` is
-        when the call's has.
+        Then nothing is queued while `setup` runs, and its GPU work has ended when a call begins. `ended_ns` is when the
+        call's own work has ended.
         """
         if not self.per_call:
             return dict(sample(self._functions, order))
@@ -368,7 +367,7 @@ class Engine:
         return {**chunks[-1], **{name: np.concatenate([chunk[name] for chunk in chunks]) for name in columns}}
 
     def _early_chunk(self, sampler: _core.Sampler, part: NDArray[np.uint32]) -> dict[str, Any]:
-        """Calls that are not waited for one by one but by a last one, which is left out."""
+        """Samples calls without waiting for each: a last call waits for all, and is dropped."""
 
         def finish() -> None:
             for function in self._early:
@@ -381,13 +380,13 @@ class Engine:
         return {**chunk, **rows, "held": True}
 
     def release_cupti(self) -> None:
-        """Stops recording kernels, which would disturb other measurements. The next kernel pass starts it again."""
+        """Stops recording kernels, which would disturb other measurements. The next kernel pass starts again."""
         session, self._session = self._session, None
         if session is not None:
             session.stop()
 
     def close(self) -> None:
-        """Gives CUPTI and the GPU's memory back. Further calls do nothing."""
+        """Releases CUPTI and the GPU's memory. Further calls do nothing."""
         self.release_cupti()
         self.sampler = None
         self._functions, self._early, self.values = [], [], []
@@ -400,7 +399,7 @@ class Engine:
 
 
 def _traced(measure: _Measure, sampler: _core.Sampler, functions: int) -> tuple[tuple[Facts, ...], str]:
-    """Has each function called a few times while CUPTI records: a row a function, or else why there is none."""
+    """The facts of each function by a few calls that CUPTI records, or why there are none."""
     if _core.Session.active():
         return (), "another profile is active in this process"
     try:
@@ -436,7 +435,7 @@ def _facts(trace: Trace, chunk: dict[str, Any], order: NDArray[np.uint32]) -> tu
                 kernels=tuple(kernel.name for kernel in times.shares(rows)),
                 synchronizes=bool(waits[rows].any()),
                 other_streams=bool(times.elsewhere[rows].any()),
-                allocates=bool(allocates[rows][-1]),  # allocators that keep memory have it by then
+                allocates=bool(allocates[rows][-1]),  # caching allocators already have the memory
                 launch_seconds=float(np.median(returned[rows] - called[rows])) * 1e-9,
                 call_seconds=float(np.median(seconds[rows])),
                 uses_gpu=launches > 0 or bool(times.records[rows].any()),
@@ -448,15 +447,15 @@ def _facts(trace: Trace, chunk: dict[str, Any], order: NDArray[np.uint32]) -> tu
 def _find_waits_and_allocations(
     trace: Trace, called: NDArray[np.int64], returned: NDArray[np.int64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which of our calls waited for the GPU, and which allocated or freed its memory out of stream order."""
+    """Which calls waited for the GPU, and which allocated or freed its memory outside of stream order."""
     api, calls, copies = trace.api, trace.calls, trace.memcpy
     call = np.searchsorted(called, api.start_ns, side="right") - 1
     inside = (call >= 0) & (api.start_ns < returned[call])
     kind = calls.kind[api.call]
-    # A stream waits for an event by itself: the host goes on, as after what is Async.
+    # Async calls and a stream's wait for an event do not block the host.
     names = [trace.string(int(name)) for name in calls.name]
     in_order = np.array(["Async" in name or "WaitEvent" in name for name in names], bool)[api.call]
-    # The driver waits for copies of pageable memory, also Async ones.
+    # The driver waits for copies of pageable memory, even if Async.
     pageable = copies.correlation[(copies.source == MemoryKind.PAGEABLE) | (copies.destination == MemoryKind.PAGEABLE)]
     waits = np.isin(kind, [CallKind.SYNC, CallKind.MEMCPY]) & ~in_order | np.isin(api.correlation, pageable)
     allocates = np.isin(kind, [CallKind.ALLOC, CallKind.FREE]) & ~in_order
@@ -470,9 +469,9 @@ def _find_waits_and_allocations(
 
 
 def _untraced(measure: _Measure, sampler: _core.Sampler, functions: int) -> tuple[Facts, ...]:
-    """What the gate and events alone show: whether a function waits for the GPU and whether it keeps the stream busy.
+    """Facts without traces: gate and events show whether a function waits for the GPU or keeps the stream busy.
 
-    Its launches are not known, and work on other streams is not seen.
+    Launches are not known, and work on other streams is not seen.
     """
 
     def sample(function: int, calls: int, *, gate: bool) -> dict[str, Any]:
@@ -507,7 +506,7 @@ def _plan(facts: Sequence[Facts]) -> Plan:
 
 
 def _absences(facts: Sequence[Facts], why_untraced: str) -> dict[Quantity, str]:
-    """The quantities that such functions do not have, and why. `why_untraced` is empty where there are records."""
+    """The quantities that functions with these facts lack, and why. `why_untraced` is empty if there are records."""
     idle = [number for number, fact in enumerate(facts) if not fact.uses_gpu]
     if idle:
         what = "the function puts" if len(facts) == 1 else f"function {idle[0]} puts"
@@ -530,9 +529,9 @@ def _absences(facts: Sequence[Facts], why_untraced: str) -> dict[Quantity, str]:
 
 
 def calls_in_a_row(seconds: Sequence[float]) -> int:
-    """How many calls of each function a sample needs, given what a call of each takes; 1 where none is tiny.
+    """Calls of each function in a sample, given the seconds of a call of each; 1 if no call is tiny.
 
-    As many of the shortest as fit into `ROW`, unless that many of the longest take too long.
+    As many of the shortest as fit into `ROW`, unless as many of the longest take too long.
     """
     if min(seconds) >= TINY:
         return 1
@@ -541,7 +540,7 @@ def calls_in_a_row(seconds: Sequence[float]) -> int:
 
 
 def function_name(function: object) -> str:
-    """What a function is called in a result."""
+    """The name of a function in a result."""
     while isinstance(function, functools.partial):
         function = function.func
     return str(getattr(function, "__qualname__", None) or type(function).__name__).rpartition("<locals>.")[2]
@@ -553,7 +552,7 @@ def _since_call(chunks: Chunks, column: str) -> NDArray[np.float64]:
 
 
 def _wall(chunks: Chunks) -> NDArray[np.float64]:
-    """Of a call until its work was done; without work on a GPU that is when it returned."""
+    """Seconds from each call until its work was done; without GPU work, until it returned."""
     done = chunks.column("done_ns")
     seconds = _since_call(chunks, "done_ns" if len(done) else "returned_ns")
     seconds /= chunks.column("calls")
@@ -561,7 +560,7 @@ def _wall(chunks: Chunks) -> NDArray[np.float64]:
 
 
 class Waiting:
-    """A function together with waiting for what it returned, by ``block_until_ready``."""
+    """Calls a function and waits for its result by ``block_until_ready``."""
 
     def __init__(self, function: Callable[..., object]) -> None:
         self._function = function
@@ -577,7 +576,7 @@ class Waiting:
         self._value = self._function()
 
     def finish(self) -> object:
-        """Waits for what the last call returned, and returns it."""
+        """Waits for the last call's result and returns it."""
         value, self._value = self._value, None
         for array in _arrays(value):
             array.block_until_ready()
@@ -585,7 +584,7 @@ class Waiting:
 
 
 def _arrays(value: Any) -> Iterator[Any]:
-    """The arrays in a value whose work may still be waiting to be launched, as JAX's."""
+    """The arrays in a value whose work may not be launched yet, as JAX's."""
     if hasattr(value, "block_until_ready"):
         yield value
     elif isinstance(value, (tuple, list)):

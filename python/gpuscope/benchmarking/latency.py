@@ -16,6 +16,7 @@ from gpuscope.arguments import check_count, check_done, check_function
 from gpuscope.benchmarking import workloads
 from gpuscope.benchmarking.stopping import now
 from gpuscope.benchmarking.workloads import StreamMarks, marks_of_device, marks_of_process
+from gpuscope.conditions import UNKNOWN, Conditions
 from gpuscope.figures import Distribution, DrawnFigures
 from gpuscope.frameworks import torch
 from gpuscope.results import Result, kept_on_error, plain_fields
@@ -39,6 +40,7 @@ class Latency(DrawnFigures, Result):
         warmup: calls made before.
         warnings: what a reader should know, a sentence each.
         mode: of a module, that it ran in evaluation mode without gradients; else empty.
+        conditions: of the measurement.
     """
 
     wall: Distribution
@@ -47,6 +49,7 @@ class Latency(DrawnFigures, Result):
     warmup: int
     warnings: tuple[str, ...]
     mode: str
+    conditions: Conditions = UNKNOWN
 
     @property
     def samples(self) -> NDArray[np.float64]:
@@ -82,7 +85,8 @@ class Latency(DrawnFigures, Result):
         ]
         if known:
             lines.append(f"95 % intervals of {len(self)} calls: {', '.join(known)}")
-        return "\n".join([*lines, *(x.why for x in quantiles if x.why), *self.warnings])
+        lines += [x.why for x in quantiles if x.why]
+        return "\n".join(filter(None, [*lines, self.conditions.line, *self.warnings]))
 
     def __repr__(self) -> str:
         return f"<Latency of {len(self)} calls: {_line(self.wall)}>"
@@ -142,7 +146,11 @@ def _measured(model: Any, inputs: Any, iterations: int, warmup: int, marks: Stre
     def result(*cut_short: str) -> Latency:
         times, absent = wall[:done], "" if marks else "nothing of the model is on a GPU"
         on_gpu = Distribution(gpu[:done]) if marks else None
-        return Latency(Distribution(times), on_gpu, absent, warmup, (*cut_short, *_remarks(times)), mode)
+        warnings = (*cut_short, *_remarks(times))
+        workload = workloads.describe(inputs, model)
+        workload = workload | {"mode": "eval"} if mode else {"dtype": workload["dtype"]}  # only modules have batches
+        conditions = Conditions.now(marks.stream.device if marks else None, **workload)
+        return Latency(Distribution(times), on_gpu, absent, warmup, warnings, mode, conditions)
 
     begin, end = (marks.mark(), marks.mark()) if marks else (None, None)
     with kept_on_error(lambda: result(f"ended by an error after {done} of {iterations} calls") if done else None):

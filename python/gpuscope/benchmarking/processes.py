@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same measurement in fresh processes, one after the other: what a process keeps for its life differs between them.
+"""Repeats a measurement in fresh processes, one after the other.
 
-Where memory lies, the seed of hashes, clocks: pyperf and benchstat trust the process as the unit for that. They are
-started as ``multiprocessing`` starts them by "spawn", never by fork, which CUDA does not survive.
+Memory placement, hash seeds and the like are constant in a process and differ between processes; pyperf and benchstat
+repeat in processes for the same reason. They are started by "spawn", as CUDA does not survive a fork.
 """
 
 from __future__ import annotations
@@ -38,15 +38,14 @@ from gpuscope.stats.distributions import student_factor
 from gpuscope.units import first_line
 
 MOST_PROCESSES = 1000
-# Seconds that a process has to tell what it measured after Ctrl-C: by itself where the terminal told it too, after a
-# signal where not, and to end after it was asked to.
+# Seconds to wait after Ctrl-C for a process: to send its result by itself if the terminal interrupted it too, to send
+# it after our signal, and to end.
 _BY_ITSELF, _AFTER_SIGNAL, _TO_END = 0.5, 3.0, 1.0
-_LOOK = 1.0  # seconds between two looks at whether the process is still there
-# What fails so often before anything was measured would go on to fail.
-_FAILURES = 2
+_LOOK = 1.0  # seconds between two checks that the process is alive
+_FAILURES = 2  # before any result, after which no further process is started
 
 Task = Callable[[float], BenchmarkResult]
-"""Measures for so many seconds. Can be pickled."""
+"""Measures for this many seconds. Picklable."""
 
 
 class InProcess(GpuscopeError):  # noqa: N818 - the cause of an error, as concurrent.futures has it
@@ -55,12 +54,12 @@ class InProcess(GpuscopeError):  # noqa: N818 - the cause of an error, as concur
 
 @dataclass(frozen=True)
 class _Failure:
-    """What ended a process: an error with its traceback, or Ctrl-C."""
+    """The end of a process by an error with its traceback, or by Ctrl-C."""
 
     error: Exception | None
     traceback: str = ""
-    before: bool = False  # the process died before it could read what it was to measure, as others would
-    seconds: float = 0.0  # that it measured for
+    before: bool = False  # the process died before it read the task, as others would
+    seconds: float = 0.0  # spent measuring
 
     @property
     def sentence(self) -> str:
@@ -68,10 +67,10 @@ class _Failure:
 
 
 def pickled(task: Callable[..., BenchmarkResult], function: object) -> bytes:
-    """What is sent to the processes.
+    """The task as bytes, to send to the processes.
 
     Raises:
-        InvalidArgument: they could not find `function` again, or an argument cannot be sent.
+        InvalidArgument: a process could not import `function`, or an argument cannot be pickled.
     """
     name = function_name(function)
     accepted = "accepted with processes= are functions of modules or of a script's file, and functools.partial of them"
@@ -96,7 +95,7 @@ def pickled(task: Callable[..., BenchmarkResult], function: object) -> bytes:
 
 
 def _can_be_imported(main: object) -> bool:
-    """Whether processes find the functions of this ``__main__``: in a module, or in the file of a script."""
+    """Whether processes can import this ``__main__``: a module, or the file of a script."""
     path = getattr(main, "__file__", None)
     return getattr(main, "__spec__", None) is not None or (path is not None and os.path.isfile(path))
 
@@ -110,13 +109,13 @@ def in_processes(
     target: float,
     progress: Callable[[str], object] | None = None,
 ) -> BenchmarkResult:
-    """The task in `count` fresh processes, which share the budget; their start is not counted.
+    """Runs the task in `count` fresh processes, which share the budget; their start is not counted.
 
-    Ctrl-C ends the one that runs and keeps what was measured. What fails in one is told among the warnings.
+    Ctrl-C ends the current process and keeps the results so far. A failed process becomes a warning.
 
     Raises:
         NotAvailable: a process ended before it could measure.
-        Exception: what the task raised, when it did so in all processes, or `progress`.
+        Exception: raised by the task in all processes, or by `progress`.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise InvalidArgument(
@@ -147,7 +146,7 @@ def in_processes(
                 interrupted = interrupted or outcome.stopped == "interrupted"
             elif outcome.error is not None:
                 failures.append(outcome)
-                spent += min(outcome.seconds, share)  # its first call may have taken far more
+                spent += min(outcome.seconds, share)  # its first call may have taken much longer
             else:
                 interrupted = True
             if interrupted:
@@ -169,7 +168,7 @@ def in_processes(
 
 
 def _outcome(task: bytes, budget: float, measuring: Callable[[], object]) -> tuple[BenchmarkResult | _Failure, bool]:
-    """What one process measured or what ended it, and whether Ctrl-C was pressed meanwhile."""
+    """The result or the failure of one process, and whether Ctrl-C was pressed meanwhile."""
     spawn = multiprocessing.get_context("spawn")
     receiver, sender = spawn.Pipe(duplex=False)
     process = spawn.Process(target=_child, args=(sender, task, budget))
@@ -210,7 +209,7 @@ def _unpickled(answer: bytes) -> BenchmarkResult | _Failure:
 
 
 def _received(receiver: connection.Connection, process: SpawnProcess) -> bytes:
-    """Its next message. What it has forked may hold the pipe open after it has died."""
+    """The process's next message. A process that it forked may keep the pipe open after its death."""
     while not receiver.poll(_LOOK):
         if not process.is_alive() and not receiver.poll():
             raise EOFError
@@ -218,7 +217,7 @@ def _received(receiver: connection.Connection, process: SpawnProcess) -> bytes:
 
 
 def _last_words(receiver: connection.Connection, process: SpawnProcess) -> BenchmarkResult | _Failure:
-    """What a process that was interrupted has measured."""
+    """The result of an interrupted process."""
     if process.pid is None:
         return _Failure(None)
     for patience in (_BY_ITSELF, _AFTER_SIGNAL):
@@ -245,7 +244,7 @@ def _died(process: SpawnProcess, ready: bool) -> NotAvailable:
 
 
 def _end(process: SpawnProcess) -> None:
-    """Whatever happens, no process is left."""
+    """Ends the process, by force if needed."""
     if process.pid is None:
         return
     process.join(_TO_END)
@@ -259,8 +258,8 @@ def _end(process: SpawnProcess) -> None:
 
 @contextlib.contextmanager
 def _later_interrupts() -> Iterator[None]:
-    """Ctrl-C waits; a process that is started meanwhile begins so, and hears of it when it measures."""
-    resource_tracker.ensure_running()  # which lets signals through again when it starts
+    """Blocks SIGINT here and in processes started meanwhile, until they measure."""
+    resource_tracker.ensure_running()  # its start would unblock signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -269,7 +268,7 @@ def _later_interrupts() -> Iterator[None]:
 
 
 def _child(sender: connection.Connection, task: bytes, budget: float) -> None:
-    """Measures, and sends an empty message before and then what it found. Prints go to standard error."""
+    """Sends an empty message, measures, and sends the outcome. Prints go to standard error."""
     outcome: BenchmarkResult | _Failure
     try:
         with contextlib.redirect_stdout(sys.stderr or io.StringIO()):
@@ -287,12 +286,12 @@ def _child(sender: connection.Connection, task: bytes, budget: float) -> None:
         outcome = _Failure(_sendable(error), traceback.format_exc())
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(BrokenPipeError):  # nobody waits any more
+    with contextlib.suppress(BrokenPipeError):  # the parent has closed the pipe
         sender.send_bytes(pickle.dumps(outcome))
 
 
 def _sendable(error: BaseException) -> Exception:
-    """The error where it survives pickling, else its text."""
+    """The error if it survives pickling, else its text."""
     with contextlib.suppress(Exception):
         if isinstance(error, Exception) and type(pickle.loads(pickle.dumps(error))) is type(error):
             return error
@@ -300,7 +299,7 @@ def _sendable(error: BaseException) -> Exception:
 
 
 def left_program(error: BaseException) -> InvalidArgument:
-    """For code that raises what ends a program, SystemExit in the first place: its program is ours."""
+    """The error for code that raises SystemExit or the like, which would end our program."""
     return InvalidArgument(
         f"the code to measure leaves the program ({first_line(error)}); accepted is code that returns, or raises an "
         "Exception"
@@ -308,10 +307,10 @@ def left_program(error: BaseException) -> InvalidArgument:
 
 
 def between(estimates: Sequence[stats.Estimate]) -> stats.Estimate:
-    """The mean of processes' estimates, with Student's interval from how they differ.
+    """The mean of processes' estimates, with Student's interval from their differences.
 
-    Each is one independent observation, however many samples it has. The interval is no narrower than the estimates'
-    own would make it if the processes did not differ: a few may agree by chance.
+    Each estimate is one independent observation. As a few may agree by chance, the interval is at least as wide as
+    the estimates' own intervals imply for equal processes.
     """
     if len(estimates) == 1:
         return estimates[0]
@@ -333,9 +332,9 @@ def combined(
     target: float,
     cut_short: str = "",
 ) -> BenchmarkResult:
-    """One result of those of several processes: all their samples, and intervals from how the processes differ.
+    """Joins the results of several processes: all samples, and intervals from the differences between processes.
 
-    `cut_short` is "interrupted" or "error" where that ended the measurement before all processes had measured.
+    `cut_short` is "interrupted" or "error" if that ended the measurement before all processes had measured.
     """
     headline = Counter(each.quantity for each in results).most_common(1)[0][0]
     used = [number for number, each in enumerate(results) if each.quantity == headline]

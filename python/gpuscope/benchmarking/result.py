@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a benchmark found: every sample, estimates and warnings; as text, as JSON and as a chart."""
+"""The result of a benchmark: samples, estimates and warnings; as text, JSON and a chart."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from gpuscope import stats
 from gpuscope.arguments import check_positive
 from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.roofline import Rate, verdict
+from gpuscope.conditions import UNKNOWN, Conditions
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.figures import Figures, format_rows
 from gpuscope.page.chart import Axis, Chart, Line, Mark, View
 from gpuscope.paths import read_text
 from gpuscope.results import Result, plain_fields
+from gpuscope.targets import Target
 from gpuscope.units import first_line, format_rough, format_seconds, format_share
 
 SCHEMA = "gpuscope.benchmark"
@@ -37,8 +39,8 @@ _STOPPED = {
     "error": "NOT converged: an error ended it",
 }
 _FIGURES = ("min", "p5", "p95", "max", "std")
-# A chart shows the samples between these quantiles, and this share of their distance beside them: one far out would
-# make a line of all others. It is marked at the edge, and a button shows it.
+# A chart shows the samples between these quantiles, and this share of their distance around them, as an outlier would
+# flatten the others. Outliers are marked at the edge, and a button shows them.
 _SHOWN, _MARGIN = (0.01, 0.99), 0.25
 _BESIDE = ("stream", "launch", "wall", "marginal")
 _LOOKS = {"samples": (7, "circle"), "throttled or shifted clock": (1, "diamond"), "invalid": (2, "cross")}
@@ -50,10 +52,10 @@ class Measured(Figures):
 
     Attributes:
         quantity: kernel, span, stream, launch, wall or marginal.
-        samples: seconds, one a call, in the order of the calls; nan where a call has no such time. Where the result's
-            `calls_per_sample` is above 1, each is the mean of so many calls; `max` and the percentiles are of means.
-        valid: the samples that the estimate is made of. Samples are left out for lost records and gates that did not
-            hold, never for their value.
+        samples: seconds per call, in call order; nan if a call has no such time. If the result's `calls_per_sample` is
+            above 1, each is a mean of so many calls, and `max` and the percentiles are of means.
+        valid: the samples used for the estimate. Samples are excluded for lost records and gates that did not hold,
+            never for their value.
         estimate: their centre with its interval.
     """
 
@@ -72,13 +74,13 @@ class Measured(Figures):
 
 @dataclass(frozen=True)
 class Processes:
-    """How fresh processes that measured the same differ.
+    """The differences between fresh processes with the same measurement.
 
     Attributes:
-        count: how many were asked for.
-        estimates: the headline's of each that measured.
-        start_seconds: what each took beside measuring: the interpreter, imports, the first calls. No part of a budget.
-        failures: what ended those that failed, a line each.
+        count: number of processes requested.
+        estimates: the headline's estimate in each process that measured.
+        start_seconds: time of each for the interpreter, imports and first calls; not part of the budget.
+        failures: a line for each process that failed.
     """
 
     count: int
@@ -88,7 +90,7 @@ class Processes:
 
     @property
     def spread(self) -> float | None:
-        """The standard deviation of their times as a fraction of the mean; None of a single one."""
+        """The standard deviation of their times as a fraction of the mean; None for a single process."""
         values = np.array([estimate.value for estimate in self.estimates])
         return float(values.std(ddof=1) / values.mean()) if len(values) > 1 and values.mean() else None
 
@@ -105,38 +107,40 @@ class Processes:
 
 @dataclass(frozen=True)
 class BenchmarkResult(Figures, Result):
-    """The result of `benchmark`; times are seconds. ``print(result)`` says it in a line, ``result.report()`` in many.
+    """The result of `benchmark`, in seconds. ``print(result)`` shows one line, ``result.report()`` many.
 
     Attributes:
         name: of the function.
         quantity: the headline, which decided when to stop: kernel, else stream, else wall.
-        quantities: what was measured, by name. ``kernel``: at least one of the call's kernels, copies or fills ran.
-            ``span``: from the first one's start to the last one's end. ``stream``: between two events around the call.
-            ``launch``: the host's time in the call. ``wall``: until the work was done, seen from the host.
-            ``marginal``: one more call in an endless row of them.
+        quantities: the measured times, by name. ``kernel``: at least one of the call's kernels, copies or fills ran.
+            ``span``: from the start of the first to the end of the last. ``stream``: between two events around the
+            call. ``launch``: host time in the call. ``wall``: host time until the work was done. ``marginal``: one more
+            call in an endless row.
         absent: why a quantity was not measured.
-        kernels: what ran, per call.
-        converged: the headline's interval is as narrow as was asked for.
-        stopped: "target", "budget", "interrupted" or "error"; "processes" when the samples of each reached the target,
-            and processes differ by more.
-        warnings: what a reader should know, a sentence each.
+        kernels: count and time of each kernel, per call.
+        converged: the headline's interval is as narrow as requested.
+        stopped: "target", "budget", "interrupted", "error", or "processes": the samples in each process reached the
+            target, but processes differ by more.
+        warnings: one sentence each.
         cold: the L2 cache was cleared before each call.
-        clock_hz: the SM clock at each of the headline's samples; nan where it is not known.
+        clock_hz: the SM clock at each of the headline's samples; nan if not known.
         throttled: the headline's samples that were taken throttled or with a shifted clock.
         bytes: moved by a call, as given.
         flops: done by a call, as given.
-        rates: bytes and operations a second, against what the device reaches.
-        environment: where it was measured.
-        seconds: what the benchmark took, everything included.
-        value: what the function returned when it was first called; not saved.
-        capped: the headline's samples during which the power limit held the clock down.
-        bursts: how many of the headline's samples were taken at each moment, in order; empty where that is not known.
-        modes: what the headline's samples gather around, from the smallest: one, or several with their shares.
-        processes: how the processes differ that `benchmark` was told to start; None when it started none.
-        calls_per_sample: how many calls each of the headline's samples is the mean of, at most: 1, or more of short
-            calls on the CPU. `min`, `max`, `std` and the percentiles are then of such means.
-        processes_differ: the standard deviation between fresh processes, a share of the time, that the headline's
-            interval allows for, as usual for GPUs; 0 where it allows for none, or where `processes` shows it.
+        rates: bytes and operations a second, and their shares of the device's peak.
+        environment: the machine and its clocks.
+        seconds: duration of the whole benchmark.
+        value: the result of the function's first call; not saved.
+        capped: the headline's samples during which the power limit lowered the clock.
+        bursts: number of the headline's samples in each burst, in order; empty if not known.
+        modes: values that the headline's samples gather around, ascending: one, or several with their shares.
+        processes: the differences between the fresh processes; None if there were none.
+        calls_per_sample: most calls behind one of the headline's samples: 1, or more for short calls on the CPU. `min`,
+            `max`, `std` and the percentiles are then of means.
+        processes_differ: standard deviation between fresh processes that the headline's interval includes, as a
+            fraction; a usual value for GPUs. 0 on the host, or if `processes` measured it.
+        conditions: of the measurement, with the mode of a module.
+        target: whether the `target` given as text is met; None without one.
     """
 
     name: str
@@ -162,6 +166,8 @@ class BenchmarkResult(Figures, Result):
     processes: Processes | None = None
     calls_per_sample: int = 1
     processes_differ: float = 0.0
+    conditions: Conditions = UNKNOWN
+    target: Target | None = None
 
     @property
     def headline(self) -> Measured:
@@ -180,7 +186,7 @@ class BenchmarkResult(Figures, Result):
 
     @property
     def samples(self) -> NDArray[np.float64]:
-        """The headline's valid samples, tagged ones among them, in the order of the calls; all figures are of these."""
+        """The headline's valid samples, also tagged ones, in call order. All figures are of `samples`."""
         return self.headline.samples[self.headline.valid]
 
     @property
@@ -205,10 +211,10 @@ class BenchmarkResult(Figures, Result):
 
     @property
     def scope(self) -> str:
-        """What the interval holds for: "within this process" or, where several measured, "between processes".
+        """The scope of the interval: "within this process" or, if several measured, "between processes".
 
-        What a process keeps for its life, as where its memory lies, is no part of the former: `benchmark` with
-        ``processes=5`` shows it. "with 0.25 % between processes" says how much of it is allowed for (on a GPU).
+        The first excludes differences between processes, as of memory placement; measure them with ``processes=5``. On
+        a GPU "with 0.25 % between processes" means that the interval includes this much of them.
         """
         if self.processes is not None and len(self.processes.estimates) > 1:
             return "between processes"
@@ -218,16 +224,15 @@ class BenchmarkResult(Figures, Result):
 
     @property
     def n(self) -> int:
-        """How many `samples` there are."""
+        """Number of `samples`."""
         return len(self.samples)
 
     def assert_bandwidth(self, fraction: float) -> None:
-        """For tests: the bytes a second reach this fraction of the device's measured peak.
+        """For tests: asserts that the bytes a second reach this fraction of the device's measured peak.
 
         Raises:
-            AssertionError: they do not, even at the fast end of the interval.
-            InvalidArgument: `fraction` is no number above 0, the benchmark was not given `bytes`, or the peak is not
-                known.
+            AssertionError: the fast end of the interval is below it.
+            InvalidArgument: `fraction` is no number above 0, `bytes` was not given, or the peak is not known.
         """
         fraction = check_positive("fraction", fraction)
         rate = next((rate for rate in self.rates if rate.kind == "bandwidth"), None)
@@ -240,13 +245,15 @@ class BenchmarkResult(Figures, Result):
             )
 
     def __str__(self) -> str:
-        """One line; the warnings are only counted."""
+        """One line, with the number of warnings."""
         estimate = self.estimate
         cache = ("cold" if self.cold else "hot") if self.on_gpu else "CPU"
         rows = format_rows(self.calls_per_sample)
         parts = [f"{self.name}: {self.quantity} {_interval(estimate, f' {self.scope}')}{rows}, {cache})"]
         if self.processes is not None:
             parts.append(str(self.processes))
+        if self.conditions.mode:
+            parts.append(f"{self.conditions.mode} mode, {'' if self.conditions.gradients else 'no '}gradients")
         if len(self.modes) > 1:
             parts.append(f"{len(self.modes)} modes: {format_modes(self.modes)}")
         beside = [name for name in _BESIDE if name in self.quantities and name != self.quantity]
@@ -256,6 +263,7 @@ class BenchmarkResult(Figures, Result):
         if clock and self.on_gpu:
             parts.append(clock)
         parts.append("converged" if self.converged else _STOPPED[self.stopped])
+        parts += [str(self.target)] if self.target is not None else []
         if self.warnings:
             parts.append(f"{len(self.warnings)} warning{'s' if len(self.warnings) > 1 else ''}, see report()")
         return " | ".join(parts)
@@ -294,11 +302,12 @@ class BenchmarkResult(Figures, Result):
         clean = self.clean
         if clean is not None and clean.n < self.n:
             lines.append(f"  without the {self.n - clean.n} tagged samples: {_interval(clean)})")
+        lines += [f"  {self.conditions.line}"] if self.conditions.line else []
         lines += [f"  warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
     def _clocks(self) -> str:
-        """The SM clock of the samples and what share of them it was held down in; empty where it is not known."""
+        """The SM clock of the samples, and the shares with a lowered clock; empty if not known."""
         known = self.clock_hz[np.isfinite(self.clock_hz)]
         if not len(known):
             return ""
@@ -309,14 +318,14 @@ class BenchmarkResult(Figures, Result):
         return text
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but `value` as plain values; None stands for nan and for the ends of an interval that has none."""
+        """Everything except `value` as plain values; None stands for nan and for missing ends of an interval."""
         quantities = {name: plain_fields(each, without=("quantity",)) for name, each in self.quantities.items()}
         others = plain_fields(self, without=("quantities", "value"))
         return {"schema": SCHEMA, "version": VERSION, **others, "scope": self.scope, "quantities": quantities}
 
     @staticmethod
     def from_json(source: str | os.PathLike[str]) -> BenchmarkResult:
-        """Reads what `to_json` gave: the text itself or the path of a file of it.
+        """Reads the text of `to_json`, or a file of it.
 
         Raises:
             InvalidArgument: it is damaged, something else, or of a newer version of gpuscope.
@@ -342,6 +351,8 @@ class BenchmarkResult(Figures, Result):
                 processes=_read_processes(content.get("processes")),
                 calls_per_sample=int(content.get("calls_per_sample", 1)),
                 processes_differ=float(content.get("processes_differ", 0.0)),
+                conditions=Conditions.of(content.get("conditions", {})),
+                target=Target(**content["target"]) if content.get("target") else None,
             )
             rows = len(result.headline.samples)
             for column in ("clock_hz", "throttled", "capped"):
@@ -349,15 +360,15 @@ class BenchmarkResult(Figures, Result):
                     raise ValueError(f"{column} does not have {rows} entries")
             if len(result.bursts) and (int(result.bursts.sum()) != rows or (result.bursts < 1).any()):
                 raise ValueError(f"bursts do not add up to {rows} samples")
-            result.report()  # what cannot be told of is no result
+            result.report()  # raises for damaged values
             return result
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InvalidArgument(f"source is a damaged benchmark ({type(error).__name__}: {error})") from error
 
     def plot(self) -> Chart:
-        """Samples over time and their distribution, tagged ones marked, a view a quantity; as a page, and in notebooks.
+        """Samples in call order and their distribution, one view per quantity; as a page, and in notebooks.
 
-        The page shows most of the samples: those far off are marked at its edge, and counted.
+        Tagged samples are marked. Outliers are marked at the edge, and counted.
         """
         names = [self.quantity, *(name for name in self.quantities if name != self.quantity)]
         facts = {
@@ -422,7 +433,7 @@ def _array(values: list[float | None]) -> NDArray[np.float64]:
 
 
 def _view(result: BenchmarkResult, measured: Measured) -> View:
-    """Samples over calls and how often each time came, the tagged ones apart, and the estimate across."""
+    """Samples over calls and their distribution, tagged samples apart, and a line for the estimate."""
     tagged = np.zeros(len(measured.samples), bool)
     if measured.quantity == result.quantity:
         tagged |= result.throttled
@@ -446,7 +457,7 @@ def _view(result: BenchmarkResult, measured: Measured) -> View:
 
 
 def _range(measured: Measured) -> tuple[float, float]:
-    """What a chart shows of the times: most of the samples, and the interval."""
+    """The range of times in a chart: most samples, and the interval."""
     estimate = measured.estimate
     ends = [end for end in (estimate.low, estimate.high) if math.isfinite(end)]
     low, high = (measured.quantile(q) for q in _SHOWN)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Points that are measured in rounds of random order, each visited several times; what is known of each."""
+"""Measures points in rounds of random order, each in several visits."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from gpuscope.results import plain_fields, plain_values
 from gpuscope.text import LONGEST_INTEGER, brief, shown
 from gpuscope.units import first_line
 
-FEWEST_VISITS = 6  # to tell how much they differ; the budget is laid out for so many
+FEWEST_VISITS = 6  # to estimate their spread; the budget is planned for this many
 NOTEWORTHY_SHARE = 0.01  # of throttled or invalid calls
 
 # Seconds, without the making of inputs.
 SHORTEST_VISIT, LONGEST_VISIT = 0.05, 1.0
 WARM_UP = 0.5  # of that, at most
-LONGEST_SAMPLING = 0.2  # more visits say more than longer ones
-MOST_SAMPLES = 100  # between two looks at the clock
+LONGEST_SAMPLING = 0.2  # more visits are better than longer ones
+MOST_SAMPLES = 100  # between two checks of the time
 MOST_SAMPLES_OF_A_VISIT = 500
 
 FIGURES = ("min", "p5", "p95", "max", "std")
@@ -45,15 +45,15 @@ class SweepPoint(Figures):
 
     Attributes:
         parameters: the value of each axis.
-        estimate: centre and confidence interval in seconds; None where nothing was measured.
-        quantity: what was measured: kernel, span, stream, launch or wall; None where nothing was.
+        estimate: centre and confidence interval in seconds; None if nothing was measured.
+        quantity: kernel, span, stream, launch or wall; None if nothing was measured.
         samples: seconds of each valid call, in the order called; of very short calls the means of rows.
-        converged: the interval is as narrow as was asked for.
-        warnings: what a reader should know, a sentence each.
-        error: why the point could not be measured, as "OutOfMemoryError: ..."; None where it could.
+        converged: the interval is as narrow as requested.
+        warnings: one sentence each.
+        error: why the point could not be measured, as "OutOfMemoryError: ..."; None if it was.
         visits: seconds of each visit, the centre of its samples. The estimate is their mean.
-        calls: how many calls the samples are of.
-        calls_per_sample: how many calls a sample is the mean of, at most.
+        calls: number of calls in the samples.
+        calls_per_sample: most calls behind one sample.
     """
 
     parameters: Mapping[str, object]
@@ -74,7 +74,7 @@ class SweepPoint(Figures):
 
     @property
     def plain_parameters(self) -> dict[str, Any]:
-        """The parameters as values that JSON knows, or their texts."""
+        """The parameters as JSON values, or their texts."""
         return {axis: _plain(value) for axis, value in self.parameters.items()}
 
     @shown
@@ -89,7 +89,7 @@ class SweepPoint(Figures):
         return f"<SweepPoint: {first_line(str(self))}>"
 
     def row(self) -> dict[str, Any]:
-        """The columns of a frame; an axis keeps its name, also when a column has it."""
+        """The columns of a frame; an axis takes precedence over a column of its name."""
         found = self.to_dict()
         columns = {"seconds": found["value"], **{name: found[name] for name in ("low", "high", *FIGURES)}}
         columns |= {"visits": len(self.visits), "calls": self.calls}
@@ -97,7 +97,7 @@ class SweepPoint(Figures):
         return {**found["parameters"], **columns, **found["parameters"]}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON: seconds, None for what is not known, odd parameters as texts."""
+        """Plain values, ready for JSON: seconds, None if not known, other parameters as texts."""
         figures = ("value", "low", "high", "method", "confidence")
         return {
             **plain_fields(self, without=("estimate",)),
@@ -111,7 +111,7 @@ class SweepPoint(Figures):
 class Series:
     """Gathers the samples of one point over several visits, unless it failed.
 
-    `make` makes the inputs and returns the callable to time; progress lines begin with `title`.
+    `make` creates the inputs and returns the callable to time; progress lines begin with `title`.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Series:
         self.error: str | None = None
         self.failed = False
         self.visits = 0
-        self.overhead = 0.0  # seconds of a visit beyond those that it was given
+        self.overhead = 0.0  # seconds of a visit beyond its budget
         self._seconds: list[NDArray[np.float64]] = []  # of each visit
         self._centres: list[float] = []
         self._taken = self._throttled = self._invalid = self._calls = 0
@@ -137,7 +137,7 @@ class Series:
         self._tick = 0.0
 
     def add(self, parts: Sequence[Samples], quantity: Quantity, tick: float, steady: bool) -> None:
-        """The samples of one visit, also of one that was cut short."""
+        """Adds the samples of one visit, also of an interrupted one."""
         self.visits += 1
         self.quantity = quantity
         self._steady &= steady
@@ -156,7 +156,7 @@ class Series:
             self._centres.append(stats.estimate(usable, tick=tick).value)
 
     def fail(self, error: BaseException) -> None:
-        """The point raised; what it gave before is kept."""
+        """Notes an error of the point; earlier samples are kept."""
         self.failed = True
         self.error = f"{type(error).__name__}: {error}".strip().rstrip(":")
 
@@ -172,7 +172,7 @@ class Series:
 
     @property
     def estimate(self) -> stats.Estimate | None:
-        """Of all that has been gathered; None of nothing."""
+        """The estimate from all visits; None without visits."""
         return visits.estimate(self._centres, sum(map(len, self._seconds)), self._tick) if self._centres else None
 
     @property
@@ -186,7 +186,7 @@ class Series:
         return len(self._centres) >= FEWEST_VISITS and self.spread <= target
 
     def point(self, target: float, otherwise: str) -> SweepPoint:
-        """The result; `otherwise` says why there is nothing if the point was not reached."""
+        """The result; `otherwise` is the reason if the point was not visited."""
         measured = self.estimate
         why = self.error or ("none of its calls could be used" if self._taken else otherwise)
         return SweepPoint(
@@ -213,7 +213,7 @@ class Series:
         for count, what in ((self._throttled, "ran with a throttled clock"), (self._invalid, "could not be used")):
             if count > NOTEWORTHY_SHARE * self._taken:
                 found.append(f"{count / self._taken:.0%} of the calls {what}")
-        # What differs between visits is no mode of the calls.
+        # Differences between visits are no modes of the calls.
         alike = [measured.value / centre * each for each, centre in zip(self._seconds, self._centres, strict=True)]
         modes = stats.modes(np.concatenate(alike), tick=self._tick)
         if len(modes) > 1:
@@ -222,7 +222,7 @@ class Series:
 
 
 def _plain(value: object) -> Any:
-    """A value that JSON knows, or its text; "float16" of torch.float16."""
+    """A JSON value, or the text of the value; "float16" for torch.float16."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, int) and value.bit_length() > LONGEST_INTEGER:
@@ -249,7 +249,7 @@ class Rounds:
     ) -> None:
         self.target = check_fraction("target", target)
         check_progress(progress)
-        Engine([int], stream=stream, device=device, cold=cold).close()  # a bad stream or device is no point's failure
+        Engine([int], stream=stream, device=device, cold=cold).close()  # raises now for a bad stream or device
         self.cold = cold
         self.stream = stream
         self.device = device
@@ -257,16 +257,16 @@ class Rounds:
         self.random = random.Random()
 
     def run(self, series: Sequence[Series], budget: float) -> str:
-        """Measures until all points reach the target or `budget` seconds are spent; the first round is always whole.
+        """Measures until all points reach the target or the budget is spent; the first round is always complete.
 
-        Returns why it stopped: "target", "budget", "interrupted" (by Ctrl-C), or "failed" where every point raised.
+        Returns why it stopped: "target", "budget", "interrupted" (by Ctrl-C), or "failed" if every point raised.
         """
         spent = Budget(check_budget(budget))
         try:
             while waiting := self._waiting(series):
                 fewest = min(each.visits for each in waiting)
                 share = spent.left / max(FEWEST_VISITS - fewest, 1) / len(waiting)
-                # A single visit says little, so that one leaves as much for another.
+                # A single visit says little, so a first visit leaves as much time for a second one.
                 most = spent.left / (2 - fewest) / len(waiting) if fewest < 2 else LONGEST_VISIT
                 seconds = {each: self._seconds(each, share, most) for each in waiting}
                 fitting = [each for each in waiting if self._fits(each, seconds[each], spent)]
@@ -289,17 +289,17 @@ class Rounds:
 
     @staticmethod
     def _seconds(each: Series, share: float, most: float) -> float:
-        """How long a visit is, without what it costs beyond that, of a share of the budget."""
+        """Seconds of a visit without its overhead, given its share of the budget."""
         wanted = min(max(share - each.overhead, SHORTEST_VISIT), LONGEST_VISIT)
         return min(wanted, max(most - each.overhead, 0.0))
 
     @staticmethod
     def _fits(each: Series, seconds: float, spent: Budget) -> bool:
-        """Whether a visit ends within the budget; a first one is made whether it does or not."""
+        """Whether a visit ends within the budget; always True for the first."""
         return not each.visits or each.overhead + seconds <= spent.left
 
     def chosen(self, waiting: list[Series]) -> list[Series]:
-        """The round's points in random order: those visited too seldom, else the half with the widest intervals."""
+        """The round's points in random order: the least visited ones, later the half with the widest intervals."""
         fewest = min(each.visits for each in waiting)
         if fewest < FEWEST_VISITS:
             chosen = [each for each in waiting if each.visits == fewest]
@@ -309,7 +309,7 @@ class Rounds:
         return chosen
 
     def visit(self, series: Series, seconds: float) -> None:
-        """Makes the inputs of one point, measures for a while, releases them."""
+        """Creates the inputs of one point, measures for `seconds`, and releases the inputs."""
         spent = Budget(seconds)
         try:
             self._measure(series, seconds)
@@ -319,7 +319,7 @@ class Rounds:
             series.fail(error)
         series.overhead = max(spent.spent - seconds, 0.0)
         if series.failed:
-            gc.collect()  # cycles through the traceback would hold the inputs that did not fit
+            gc.collect()  # cycles through the traceback hold the inputs that did not fit
 
     def _measure(self, series: Series, seconds: float) -> None:
         with Engine([series.make()], stream=self.stream, device=self.device, cold=self.cold) as engine:

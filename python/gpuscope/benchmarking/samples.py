@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples: times of calls in the order they were made, each with what was true of the GPU at that time."""
+"""Samples: times of calls in call order, each with the state of the GPU at that time."""
 
 from __future__ import annotations
 
@@ -25,30 +25,29 @@ _CLOCK_SHIFT = 0.02
 
 @dataclass(frozen=True)
 class Samples:
-    """One entry a call, in the order called; a short call of the CPU's is repeated, and its time the mean of the row.
+    """One entry per call, in call order; or per row of repeated short CPU calls, with its mean time.
 
-    `capped`: the power limit held the clock down, which is normal for work that uses the whole chip. `signature`: equal
-    for calls that ran the same kernels; zeros where that is not known. `calls`: how many each time is the mean of;
-    empty where each is of one.
+    `capped`: the power limit lowered the clock, which is normal for work that uses the whole chip. `signature`: equal
+    for calls that ran the same kernels; zeros if not known. `calls`: number of calls behind each time; empty if one.
     """
 
     which: NDArray[np.uint32]  # the function called, by its index
     seconds: dict[Quantity, NDArray[np.float64]]  # nan where a call has no such time
-    clock_hz: NDArray[np.float64]  # the SM clock of the call's chunk; nan where it is not known
+    clock_hz: NDArray[np.float64]  # the SM clock of the call's chunk; nan if not known
     throttled: NDArray[np.bool_]  # the chunk ran throttled, or with a clock 2 % off the reference
     valid: NDArray[np.bool_]  # by record counts, never by value
-    kernels: tuple[tuple[Kernel, ...], ...] = ()  # per function, what ran in its valid calls; empty without CUPTI
+    kernels: tuple[tuple[Kernel, ...], ...] = ()  # per function, of its valid calls; empty without CUPTI
     capped: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
     signature: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
     calls: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
 
     @property
     def calls_per_sample(self) -> int:
-        """How many calls a time is the mean of, at most: a row that took far too long has fewer than others."""
+        """Most calls behind one time; rows that took too long have fewer."""
         return int(self.calls.max(initial=1))
 
     def calls_of(self, quantity: Quantity) -> int:
-        """How many calls the valid times are of."""
+        """Number of calls behind the valid times."""
         usable = np.isfinite(self.times(quantity))
         return int(self.calls[usable].sum() if len(self.calls) else usable.sum())
 
@@ -57,7 +56,7 @@ class Samples:
         return np.where(self.valid, self.seconds[quantity], np.nan)
 
     def first(self, count: int) -> Samples:
-        """The first rows; `kernels` stays that of all."""
+        """The first rows, with the `kernels` of all."""
         if count == len(self.which):
             return self
         arrays: dict[str, Any] = {
@@ -70,7 +69,7 @@ class Samples:
 
 
 def joined(parts: Sequence[Samples]) -> Samples:
-    """One after the other, of the same kind of pass; `kernels` averaged by the valid calls of each part."""
+    """Concatenates samples of the same kind of pass; `kernels` are averaged by the valid calls of each part."""
     if len(parts) == 1:
         return parts[0]
     arrays: dict[str, Any] = {
@@ -93,7 +92,7 @@ def _joined_kernels(parts: Sequence[Samples]) -> tuple[tuple[Kernel, ...], ...]:
 
 
 def mean_kernels(parts: Sequence[tuple[Sequence[Kernel], int]]) -> tuple[Kernel, ...]:
-    """The kernels of a call, averaged over parts with so many calls each; the longest first."""
+    """The kernels of a call, averaged over parts weighted by their calls; the longest first."""
     sums: dict[str, list[float]] = {}
     for kernels, calls in parts:
         for kernel in kernels:
@@ -106,10 +105,10 @@ def mean_kernels(parts: Sequence[tuple[Sequence[Kernel], int]]) -> tuple[Kernel,
 
 
 class Chunks:
-    """Collects the sampler's chunks and the state of the clocks in each; no device without a GPU.
+    """Collects the sampler's chunks and the state of the clocks in each; `device` is None without a GPU.
 
     Attributes:
-        calls: how many were made in them.
+        calls: number of calls in the chunks.
     """
 
     def __init__(self, device: int | None, reference_hz: float) -> None:
@@ -118,7 +117,7 @@ class Chunks:
         self._columns: dict[str, list[NDArray[Any]]] = {}
 
     def add(self, chunk: dict[str, Any], calls: int) -> None:
-        """Adds one chunk of the sampler; its SM clock is as the GPU counted it, or else as NVML reports it."""
+        """Adds one chunk; its SM clock is counted on the GPU, or else reported by NVML."""
         self.calls += calls
         state = _core.clock_state(self._device) if self._device is not None else {}
         clock, reasons = float(chunk.get("clock_hz", np.nan)), int(state.get("reasons") or 0)
@@ -141,7 +140,7 @@ class Chunks:
     def samples(
         self, which: NDArray[np.uint32], seconds: dict[Quantity, NDArray[np.float64]], **others: Any
     ) -> Samples:
-        """The samples: the times with the clocks and the reasons for them."""
+        """The times as samples, with the state of the clocks."""
         clock = self.column("clock_hz")
         known = clock[np.isfinite(clock)]
         reference = self._reference if np.isfinite(self._reference) else float(np.median(known)) if len(known) else 1.0

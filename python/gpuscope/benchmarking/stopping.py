@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When warming up and sampling stop, by steadiness, convergence and budget."""
+"""Decides when warm-up and sampling stop: steadiness, convergence and budget."""
 
 from __future__ import annotations
 
@@ -18,33 +18,32 @@ from gpuscope.units import format_rough, format_seconds
 
 FEWEST_SAMPLES = 30
 FEWEST_INDEPENDENT = 20
-# Seconds that bursts of samples are spread over at least, and how many of them are in that: clocks, schedulers and
-# neighbours change over tens of milliseconds, which no number of samples in one of them can show. States that last
-# 12 ms are seldom missed by bursts 6 ms apart; of 24 bursts, 1 in 200 runs met none.
+# Seconds over which bursts of samples are spread at least, and their number: clocks, schedulers and neighbours change
+# over tens of milliseconds, which samples at one moment cannot show. Bursts 6 ms apart seldom miss states of 12 ms; of
+# 24 bursts, 1 in 200 runs met none.
 SPAN, BURSTS = 0.3, 48
-# A burst takes at most this share of the time for it, and at first at most so many samples; then so many times more.
+# Largest share of a burst's time, samples in the first bursts, their growth factor after a look, and most samples.
 FILLED, FIRST_BURST, GROWTH, LARGEST_BURST = 0.5, 64, 4, 5000
-# After the first look, the next one comes when the time has grown by this.
+# Growth of the time between two looks.
 NEXT_LOOK = 1.5
-# Of a budget too small for the span.
+# Share of a budget too small for `SPAN`.
 SHORTEST_SPAN = 0.6
-# Of any budget, for samples: libraries start and functions are compiled when they are first called, which may take more
-# than all of it.
+# Share of any budget for samples, as first calls, which start libraries or compile, may take more than all of it.
 FOR_SAMPLES = 0.5
 
 # A drift over a run that is reported (fraction of the value), and the p below which it is believed.
 DRIFT = 0.005
 CHANCE = 0.01
 CONFIDENCE, SEQUENTIAL = 0.95, 0.99
-# Standard deviation of GPU times between fresh processes, as a fraction: what lies where in memory, which no sample of
-# one process shows. Of 100 each on an H100: a kernel of 6.6 us 0.20 %, a copy of 41 us 0.10 %, a GEMM of 5.9 us 0.30 %.
-# Times on the host differ by what else the machine does, of which there is no one figure.
+# Standard deviation of GPU times between fresh processes, as a fraction, by memory placement. Of 100 processes each on
+# an H100: a kernel of 6.6 us 0.20 %, a copy of 41 us 0.10 %, a GEMM of 5.9 us 0.30 %. Host times have no such figure:
+# they depend on other work of the machine.
 GPU_PROCESSES_DIFFER = 0.0025
 
 WINDOW = 8
-"""Chunks that are looked at."""
+"""Chunks that `is_steady` compares."""
 SHORTEST = 0.02
-"""Seconds before which nothing is called steady: clocks take some milliseconds to leave idle."""
+"""Shortest warm-up in seconds: clocks take some milliseconds to leave idle."""
 
 _DRIFT = 0.005
 _CLEAR = 1.645  # standard deviations: p below 0.1
@@ -52,7 +51,7 @@ _CLOCK_RANGE = 0.01
 
 
 def now() -> float:
-    """Seconds of a clock that only runs forward, and that nothing in Python can stop."""
+    """Seconds of the monotonic clock, also if Python's clocks are patched."""
     return _core.monotonic_ns() / 1e9
 
 
@@ -73,11 +72,11 @@ class Budget:
         return max(0.0, self.seconds - self.spent)
 
     def share(self, fraction: float) -> Budget:
-        """A part of the whole, from now on, as far as it is there."""
+        """A fraction of the whole from now on, at most the seconds left."""
         return Budget(min(self.left, fraction * self.seconds))
 
     def for_samples(self) -> Budget:
-        """What is left: half of the whole at least, whatever what came before took."""
+        """The seconds left, at least half of the whole."""
         return Budget(max(self.left, FOR_SAMPLES * self.seconds))
 
 
@@ -89,8 +88,8 @@ class Progress:
     trend: stats.Trend  # how they drifted
     change: stats.Change  # where their level changed most, by the number of the sample
     converged: bool  # the interval is as narrow as wanted, on enough independent samples that do not drift
-    enough: bool = False  # or it would be if processes did not differ by more: further samples do not help
-    step_fits: bool = False  # the samples lie nearer to the two levels of the change than to the line of the trend
+    enough: bool = False  # converged, or only the spread between processes is too large: more samples do not help
+    step_fits: bool = False  # the samples are nearer to the two levels of the change than to the line of the trend
 
     @property
     def drifts(self) -> bool:
@@ -99,17 +98,17 @@ class Progress:
 
     @property
     def abrupt(self) -> bool:
-        """They changed, and one step describes them better than a steady drift."""
+        """The samples changed, and a step fits better than a steady drift."""
         return self.changed and (not self.drifted or self.step_fits)
 
     @property
     def drifted(self) -> bool:
-        """They went one way."""
+        """The samples have a trend."""
         return self.trend.p < CHANCE and abs(self.trend.drift) > DRIFT
 
     @property
     def changed(self) -> bool:
-        """They were of another level before than after."""
+        """The samples have two levels, before and after."""
         return self.change.p < CHANCE and abs(self.change.size) > DRIFT
 
 
@@ -120,13 +119,12 @@ def judge(
     bursts: Sequence[int] | None = None,
     processes_differ: float = 0.0,
 ) -> Progress:
-    """Whether sampling can stop: interval, number, independence and trend of the valid samples.
+    """Judges whether sampling can stop: interval, number, independence and trend of the valid samples.
 
-    The interval is one of 95 %. To look several times and to stop when it is narrow lowers its coverage: of samples
-    that gather around two values, half at each, 91 % of the intervals held the truth (benchmarks_simulated.py). A
-    higher confidence makes up for that. Where samples drift there is no one centre: the interval then holds where they
-    came from and where they went. `processes_differ` is the standard deviation, relative to the centre, of what is
-    known to differ between processes: it is added in quadrature, as an uncertainty of type B of the GUM is.
+    The interval is one of 95 %, computed at `SEQUENTIAL` confidence. Repeated looks that stop at a narrow interval lower
+    the coverage: to 91 % for samples of two equal modes (benchmarks_simulated.py). If samples drift, the interval
+    includes the first and the last level. `processes_differ` is the relative standard deviation between processes; it
+    is added in quadrature, as a type B uncertainty of the GUM.
     """
     estimate = stats.estimate(samples, tick=tick, confidence=SEQUENTIAL, bursts=bursts)
     trend, change = stats.trend(samples), stats.change(samples)
@@ -160,11 +158,10 @@ def _step_fits(samples: NDArray[np.float64], trend: stats.Trend, change: stats.C
 
 
 class Bursts:
-    """When bursts of samples are taken, how large they are, and when they are looked at.
+    """Schedules bursts of samples: when they are taken, their sizes, and when they are judged.
 
-    Each comes at a random moment of its own part of the span, so that no rhythm of the machine can fall in with theirs
-    and no part is without one, over at least `SPAN`, as far as `seconds` allow. `size` and `pause` are given what a
-    call costs, in seconds.
+    The span is at least `SPAN`, if `seconds` allow. Each burst is at a random moment of its own part of the span, so
+    that bursts are not in phase with a rhythm of the machine. `cost` is the seconds of a sample.
     """
 
     def __init__(self, seconds: float, random: np.random.Generator) -> None:
@@ -172,37 +169,37 @@ class Bursts:
         self._random, self._largest, self._rest = random, FIRST_BURST, 0.0
 
     def size(self, cost: float, left: float) -> int:
-        """How many samples the next burst has: as many as fit into its part of the span, and into what is left."""
+        """Samples in the next burst: as many as fit into its part of the span and the seconds `left`."""
         room = min(FILLED * self.span / BURSTS, left)
         return max(1, min(int(room / max(cost, 1e-9)), self._largest))
 
     def pause(self, size: int, cost: float, left: float) -> float:
-        """Seconds until it begins, so that `BURSTS` fill the span: the rest of the last one's part, some of its own."""
+        """Seconds until the next burst: the rest of the last burst's part, and a random share of its own."""
         spare = max(self.span / BURSTS - size * cost, 0.0)
         begin = float(self._random.uniform(0, spare))
         pause, self._rest = self._rest + begin, spare - begin
         return min(pause, max(left - size * cost, 0.0))
 
     def looked(self, spent: float) -> None:
-        """Plans the next look after one that was not enough, with larger bursts."""
+        """Plans the next look, with larger bursts."""
         self.next_look = NEXT_LOOK * spent
         self._largest = min(GROWTH * self._largest, LARGEST_BURST)
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """How warming up ended."""
+    """The outcome of a warm-up."""
 
-    steady: bool  # time and clock were steady; False when the time for it ran out before
-    seconds: float  # how long it took
-    samples: int  # how many were taken
+    steady: bool  # time and clock were steady; False if the time ran out before
+    seconds: float  # its duration
+    samples: int  # samples taken
     last: tuple[float, ...] = ()  # the last times, up to `WINDOW` chunks
-    note: str = ""  # what changed while samples were already taken, which count as warming up
-    sample_seconds: float = 0.0  # what a sample takes
+    note: str = ""  # a change in later samples, which then count as warm-up
+    sample_seconds: float = 0.0  # duration of a sample
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A sentence when time or clock were not steady, and one on what counts as warming up."""
+        """A sentence if time or clock were not steady, and the note."""
         found = []
         if not self.samples:
             found.append("nothing was warmed up: the budget left no time for it")
@@ -217,8 +214,8 @@ class WarmUp:
 def is_steady(seconds: Sequence[float], clock_hz: Sequence[float]) -> bool:
     """Whether the last `WINDOW` chunks show neither a trend nor a change of the clock.
 
-    A trend is one that Mann's and Kendall's test sees (p below 0.1) and that amounts to 0.5 % over the window (Theil
-    and Sen). Clocks may range over 1 %; where none is known (nan) the time decides alone.
+    A trend is significant in the Mann-Kendall test (p below 0.1) and at least 0.5 % over the window (Theil-Sen). Clocks
+    may range over 1 %; if none is known (nan) only the time decides.
     """
     if len(seconds) < WINDOW:
         return False
@@ -231,5 +228,5 @@ def is_steady(seconds: Sequence[float], clock_hz: Sequence[float]) -> bool:
         return False
     drift = theil_sen(times) * (WINDOW - 1) / float(np.median(times))
     score, variance = mann_kendall(times)
-    # Without regard to autocorrelation, which cannot be estimated from so few values.
+    # Autocorrelation cannot be estimated from so few values.
     return abs(score) - 1 < _CLEAR * math.sqrt(variance) or abs(drift) < _DRIFT

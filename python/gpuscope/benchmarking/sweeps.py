@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a function takes over the product of some parameters' values, measured in rounds of random order."""
+"""Measures a function at all combinations of parameter values, in rounds of random order."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from gpuscope.benchmarking import visits
 from gpuscope.benchmarking.charts import view_of_points
 from gpuscope.benchmarking.engine import function_name
 from gpuscope.benchmarking.rounds import FIGURES, Rounds, Series, SweepPoint
+from gpuscope.conditions import UNKNOWN, Conditions
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.figures import format_half_width
 from gpuscope.page.chart import Chart
 from gpuscope.results import Result, import_pandas, kept_on_error, plain_fields, plain_values
+from gpuscope.streams import resolve
 from gpuscope.text import brief
 from gpuscope.units import align_columns, format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# How often a point is called slower than an equal one that was the best by chance. That visits end when intervals are
-# narrow makes it several times as often: of two equals one is named in 1 % of sweeps at most (crossovers_simulated.py).
+# Nominal errors of calling a point slower than an equal one. Stopping at narrow intervals raises them several times: of
+# two equal points, one is called fastest in at most 1 % of sweeps (crossovers_simulated.py).
 ONE_OF_TWO, ANY = 0.001, 0.05
 
 SCHEMA = 1
@@ -62,19 +64,21 @@ class Sweep(Result):
     """The points of a sweep, in the order of the product of their axes.
 
     Iterates over its points. ``sweep[1024]`` is the point of that value on a single axis, ``sweep[1024, "float16"]``
-    of two axes, in the order they were given.
+    of two axes, in the given order.
 
     Attributes:
         axes: names of the axes, and the values of each.
         points: one for each combination.
         stopped: "target", "budget", "interrupted", "error" or "failed".
-        target: the relative half width of the interval that was asked for.
+        target: the requested relative half width of the interval.
+        conditions: of all points.
     """
 
     axes: Mapping[str, tuple[object, ...]]
     points: tuple[SweepPoint, ...]
     stopped: str
     target: float
+    conditions: Conditions = UNKNOWN
 
     def __len__(self) -> int:
         return len(self.points)
@@ -91,7 +95,7 @@ class Sweep(Result):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What concerns more than one point."""
+        """Warnings about several points."""
         quantities = sorted({point.quantity for point in self.points if point.quantity})
         if len(quantities) > 1:
             return (f"the points are not alike: {' and '.join(quantities)} time were measured; give quantity=",)
@@ -109,7 +113,7 @@ class Sweep(Result):
         wanted = tuple(parameters.values())
         kept = tuple(p for p in self.points if _all_same(tuple(p.parameters[axis] for axis in parameters), wanted))
         axes = {axis: (parameters[axis],) if axis in parameters else values for axis, values in self.axes.items()}
-        return Sweep(axes, kept, self.stopped, self.target)
+        return Sweep(axes, kept, self.stopped, self.target, self.conditions)
 
     @property
     def _measured(self) -> list[SweepPoint]:
@@ -117,7 +121,7 @@ class Sweep(Result):
         return sorted(measured, key=lambda point: point.estimate.value if point.estimate else 0.0)
 
     def best(self) -> SweepPoint:
-        """The point of the shortest time; `fastest` has the others of which any may be as fast.
+        """The point of the shortest time; `fastest` has all points that may be as fast.
 
         Raises:
             NotAvailable: no point could be measured.
@@ -128,29 +132,29 @@ class Sweep(Result):
         return self._measured[0]
 
     def _against_best(self) -> list[stats.Ratio]:
-        """Each measured point's time over the shortest, at a confidence that holds for all of them together."""
+        """Each measured point's time over the shortest, at a simultaneous confidence."""
         measured = self._measured
         confidence = 1 - 2 * min(ONE_OF_TWO, ANY / max(len(measured), 1))
         return [visits.ratio(point.visits, measured[0].visits, confidence) for point in measured]
 
     @property
     def fastest(self) -> tuple[SweepPoint, ...]:
-        """The points that may be the fastest, from the shortest time on: one, or several that cannot be told apart.
+        """The points that may be the fastest, ascending by time: one, or several without a certain difference.
 
-        Left out is what is slower than the best point beyond doubt, by how the visits to the two differ: a single point
-        that is no faster than others is named in 1 % of sweeps at most, and one of the fastest is left out in 5 %.
+        Points that are certainly slower than the best, by the spread of their visits, are excluded. At most 1 % of
+        sweeps name a single point that is no faster than others; at most 5 % exclude one of the fastest.
         """
         pairs = zip(self._measured, self._against_best(), strict=True)
         return tuple(point for place, (point, ratio) in enumerate(pairs) if not place or ratio.low <= 1)
 
     @property
     def fastest_within(self) -> float:
-        """By which fraction of its time those in `fastest` may differ: 0 of one, infinite of too few visits."""
+        """The fraction by which points in `fastest` may be slower: 0 for one point, infinite for too few visits."""
         ties = [ratio for ratio in self._against_best()[1:] if ratio.low <= 1]
         return max((ratio.high for ratio in ties), default=1.0) - 1
 
     def table(self) -> str:
-        """One line a point: parameters, time, half the 95 % interval, figures of its calls, and what to know of it."""
+        """One line per point: parameters, time, half the 95 % interval, figures of its calls, error or warnings."""
         for figures in (FIGURES, ("p5", "p95"), ()):
             rows = [self._row(point, figures) for point in (None, *self.points)]
             lines = [line.rstrip() for line in align_columns(rows, rule=True)]
@@ -166,7 +170,7 @@ class Sweep(Result):
         return "\n".join(lines)
 
     def _row(self, point: SweepPoint | None, figures: Sequence[str]) -> tuple[str, ...]:
-        """The cells of one point; the headings of none."""
+        """The cells of one point; the headings for None."""
         if point is None:
             return (*self.axes, "quantity", "time", "interval", *figures, "visits", "calls")
         values = tuple(map(str, point.plain_parameters.values()))
@@ -201,7 +205,8 @@ class Sweep(Result):
         return verdict + (f", {failed} not measured" if failed else "")
 
     def __str__(self) -> str:
-        return "\n".join([self.table(), *self._fastest_line(), self._verdict(), *self.warnings])
+        lines = [self.table(), *self._fastest_line(), self._verdict(), self.conditions.line, *self.warnings]
+        return "\n".join(filter(None, lines))
 
     def __repr__(self) -> str:
         return f"<Sweep of {', '.join(self.axes)}: {'; '.join([self._verdict(), *self._fastest_line()])}>"
@@ -221,14 +226,14 @@ class Sweep(Result):
         }
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row a point: its axes, seconds, low, high, figures of its calls, and what else is known; needs pandas."""
+        """One row per point, with the columns of `SweepPoint.row`; needs pandas."""
         return import_pandas().DataFrame([point.row() for point in self.points])
 
     def plot(self) -> Chart:
-        """Time over the numeric axis of most values, a line for each choice of the others, with 95 % intervals.
+        """Time over the numeric axis with most values, with 95 % intervals; one line per combination of the others.
 
-        It is a page, which notebooks show. Both axes are logarithmic where their values differ by 8 times or more, so
-        that the longest time does not flatten the rest; points that failed are left out.
+        It is a page, and shown in notebooks. An axis is logarithmic if its values differ by 8 times or more. Failed
+        points are excluded.
         """
         text = "; ".join([*self._fastest_line(), self._verdict(), *self.warnings])
         return Chart(f"Sweep of {', '.join(self.axes)}", [view_of_points(self.axes, self.points, text)])
@@ -249,25 +254,24 @@ def sweep(
     """Times a function at each combination of the axes' values: ``sweep(make, n=[1024, 4096], dtype=["float16"])``.
 
     `function` is called as ``function(n=1024, dtype="float16")``. If it returns a callable, that is timed, else the
-    function itself. Points are visited in rounds of random order; intervals come from how the visits differ. The inputs
-    of one point exist at a time. A point that raises is kept with its error's text. Ctrl-C ends the sweep and keeps
-    what there is.
+    function itself. Points are visited in rounds of random order; intervals are from the differences between visits.
+    Only the inputs of one point exist at a time. A point that raises is kept with its error. Ctrl-C ends the sweep and
+    keeps the results so far.
 
     Args:
-        function: see above. An axis cannot have the name of one of the arguments below.
+        function: see above. An axis cannot have the name of a parameter below.
         quantity: None takes the first of kernel, stream and wall that can be measured.
-        cold: whether the GPU's L2 cache is flushed before each call.
+        cold: flush the GPU's L2 cache before each call.
         target: half of the 95 % interval over the value at which a point is done.
-        budget: seconds for all points together, including the making of inputs; the first round is finished in any
-            case.
-        stream: where the function puts its work, of any framework; None is the current stream.
+        budget: seconds for all points with their inputs; the first round is always finished.
+        stream: the stream of the function's work, of any framework; None is the current stream.
         device: ordinal of the GPU.
         progress: called with one line after each visit, as ``print``.
-        axes: the values of each parameter, in any order; what is given twice is measured once.
+        axes: the values of each parameter, in any order; equal values are measured once.
 
     Raises:
         InvalidArgument: there are no axes, one has no values, or another argument is out of range.
-        Exception: what `progress` raises; its attribute ``measured`` has what was measured until then.
+        Exception: raised by `progress`; its attribute ``measured`` has the result until then.
     """
     check_maker("function", function)
     check_choice("quantity", quantity, (*get_args(Quantity), None))
@@ -281,7 +285,9 @@ def sweep(
 
     def result(stopped: str) -> Sweep:
         points = tuple(each.point(rounds.target, not_measured(stopped)) for each in series)
-        return Sweep(values, points, stopped, rounds.target)
+        on_gpu = any(point.quantity not in (None, "wall") for point in points)
+        conditions = Conditions.now(resolve(stream, device).device if on_gpu else None)
+        return Sweep(values, points, stopped, rounds.target, conditions)
 
     with kept_on_error(partial(result, "error")):
         return result(rounds.run(series, budget))
@@ -293,7 +299,7 @@ def not_measured(stopped: str) -> str:
 
 
 def prepared(function: Callable[..., Any], parameters: Mapping[str, object]) -> Callable[[], object]:
-    """What to time at one point: what the function returns when that is callable, else the function itself."""
+    """The callable to time at one point: the function's result if callable, else the function itself."""
     made: object = check_done(function_name(function), function(**parameters))
     if not callable(made):
         return partial(function, **parameters)
@@ -302,7 +308,7 @@ def prepared(function: Callable[..., Any], parameters: Mapping[str, object]) -> 
 
 
 def check_maker(name: str, function: object) -> None:
-    """Raises InvalidArgument unless it runs when it is called."""
+    """Raises InvalidArgument unless `function` is a function to call."""
     check_function(name, function, "a function of the values of the axes")
 
 
@@ -324,7 +330,7 @@ def checked_axes(axes: Mapping[str, Iterable[object]]) -> dict[str, tuple[object
 
 
 def _distinct(values: Iterable[object]) -> Iterator[object]:
-    """Each value once; 1 and True are two, and what has no hash is taken as it comes."""
+    """Each value once; 1 and True are different, and values without a hash are all kept."""
     seen: set[tuple[type, object]] = set()
     for value in values:
         try:

@@ -3,25 +3,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import devices, stats
-from gpuscope.arguments import check_count, check_done, check_function
+from gpuscope.arguments import check_count, check_done, check_function, check_positive
 from gpuscope.benchmarking import workloads
 from gpuscope.benchmarking.stopping import now
 from gpuscope.benchmarking.workloads import StreamMarks, check_batches, marks_of_device, marks_of_process
+from gpuscope.conditions import UNKNOWN, Conditions
 from gpuscope.errors import InvalidArgument
 from gpuscope.figures import DrawnFigures
 from gpuscope.frameworks import torch
 from gpuscope.results import Result, kept_on_error, plain_fields
 from gpuscope.stats.ratio import FEWEST_TO_RESAMPLE
 from gpuscope.streams import refuse_capture
+from gpuscope.targets import Target
+from gpuscope.text import brief
 
 SCHEMA = 1
 
@@ -59,6 +63,8 @@ class Throughput(DrawnFigures, Result):
         warnings: what a reader should know, a sentence each.
         periods: seconds of each batch, from the end of the one before.
         mode: of a module, whether it was trained, or ran in evaluation mode without gradients; else empty.
+        conditions: of the measurement; the batch is the most frequent one.
+        target: whether `target` is met; None without one.
     """
 
     samples_per_second: float
@@ -76,6 +82,8 @@ class Throughput(DrawnFigures, Result):
     warnings: tuple[str, ...]
     periods: NDArray[np.float64]
     mode: str
+    conditions: Conditions = UNKNOWN
+    target: Target | None = None
 
     @property
     def _values(self) -> NDArray[np.float64]:
@@ -96,7 +104,8 @@ class Throughput(DrawnFigures, Result):
         idle = "" if self.gpu_idle_share is None else f", GPU idle {self.gpu_idle_share:.0%}"
         remarks = "".join(f"; {text}" for text in self.warnings)
         text = f"{rate}, {a_batch}, {wait}{idle}: {_LIMITS[self.limit]} ({self.batches} batches{remarks})"
-        return f"{self.mode}\n{text}" if self.mode else text
+        target = "" if self.target is None else str(self.target)
+        return "\n".join(filter(None, (self.mode, text, target, self.conditions.line)))
 
     def __repr__(self) -> str:
         return f"<{' '.join(str(self).splitlines())}>"
@@ -115,6 +124,8 @@ def measure_throughput(
     criterion: Callable[[Any, Any], Any] | None = None,
     optimizer: Any = None,
     device: Any = None,
+    target: str | None = None,
+    baseline: Throughput | float | None = None,
 ) -> Throughput:
     """Runs a step on each batch of a loader as a training would, without waiting between the batches.
 
@@ -131,6 +142,8 @@ def measure_throughput(
         optimizer: with ``step`` and ``zero_grad``.
         device: for a module, a torch device to move batches to (default: its own); for a callable, the GPU that it
             uses, in any form that `memory_summary` takes.
+        target: what to reach: "500 samples/s", "20 ms" a batch at most, or "+30 %" more samples/s than `baseline`.
+        baseline: an earlier result, or its samples a second.
 
     Raises:
         InvalidArgument: the loader is empty, a count is out of range, or the arguments do not fit together.
@@ -142,13 +155,18 @@ def measure_throughput(
     num_batches, warmup = check_count("num_batches", num_batches, 1), check_count("warmup", warmup, 0)
     if criterion is not None and optimizer is None:
         raise InvalidArgument("optimizer is missing; accepted with a criterion is the optimizer of a training step")
+    if baseline is not None and not isinstance(baseline, Throughput):
+        check_positive("baseline", baseline, "earlier results, and samples a second")
+    wanted = None if target is None else Target.of(target, of_rates=True, has_baseline=baseline is not None)
+    if baseline is not None and (wanted is None or wanted.kind != "faster"):
+        raise InvalidArgument(f"baseline is given with target={brief(target)}; accepted is a target as '+30 %'")
     refuse_capture("a measurement")
     mode: AbstractContextManager[None] = nullcontext()
-    target, said = None, ""
+    place, said = None, ""
     run = step
     if torch.is_module(step):
-        target = torch.device_of(step) if device is None else torch.make_device(device)
-        run = _training(step, criterion, optimizer, target) if optimizer is not None else _inference(step, target)
+        place = torch.device_of(step) if device is None else torch.make_device(device)
+        run = _training(step, criterion, optimizer, place) if optimizer is not None else _inference(step, place)
         mode = torch.in_mode(step, training=optimizer is not None)
         said = _TRAINING if optimizer is not None else f"{workloads.INFERENCE}; pass criterion= and optimizer= to train"
     elif optimizer is None:
@@ -157,12 +175,26 @@ def measure_throughput(
         raise InvalidArgument("step is no torch.nn.Module; accepted with an optimizer is the module that it trains")
 
     def marks() -> StreamMarks | None:
-        if target is not None:
-            return marks_of_device(target.type, target.index)
+        if place is not None:
+            return marks_of_device(place.type, place.index)
         return None if device == devices.HOST else marks_of_process(device=device)
 
     with mode:
-        return _run(run, loader, num_batches, warmup, marks, said)
+        found = _run(run, loader, num_batches, warmup, marks, said, step if said else None)
+    return found if wanted is None else replace(found, target=_judged(wanted, found, baseline))
+
+
+def _judged(wanted: Target, found: Throughput, baseline: Throughput | float | None) -> Target:
+    """Whether the time of a batch, or the samples a second, meet the target."""
+    if found.samples_per_second_ci is None:
+        wanted = replace(wanted, why=f"no 95 % interval: it takes {FEWEST_TO_RESAMPLE} batches")
+    if wanted.kind == "time":
+        return wanted.judged(found.seconds_per_batch_ci)
+    then = None if baseline is None else (float(baseline),) * 3
+    if isinstance(baseline, Throughput):
+        wanted = replace(wanted, differences=baseline.conditions.differences(found.conditions))
+        then = (float(baseline), *(baseline.samples_per_second_ci or (math.nan, math.nan)))
+    return wanted.judged(found.samples_per_second_ci, then, rate=True)
 
 
 def _warm_up(step: Callable[[Any], object], loader: Iterable[Any], batches: int, warnings: list[str]) -> Iterator[Any]:
@@ -190,8 +222,9 @@ def _run(
     warmup: int,
     find_marks: Callable[[], StreamMarks | None],
     mode: str,
+    module: Any,
 ) -> Throughput:
-    """The loop over the batches."""
+    """The loop over the batches. `module` is the torch.nn.Module behind the step; None without one."""
     warnings: list[str] = []
     source = _warm_up(step, loader, warmup, warnings)
     marks = find_marks()  # only now is it known whether the step uses a GPU
@@ -201,6 +234,9 @@ def _run(
     sizes: list[int | None] = []
     waits: list[float] = []
     periods: list[float] = []
+    workload = {"workers": getattr(loader, "num_workers", None)}
+    if module is not None:
+        workload["mode"] = "train" if module.training else "eval"
     if marks:
         marks.synchronize()
     last = now()
@@ -223,7 +259,9 @@ def _run(
             idle = sum(gaps) / seconds
         if done < num_batches:
             warnings.append(f"{cut_short or 'the loader ended'} after {done} of {num_batches} batches")
-        return _result(sizes[:done], sum(waits[:done]), np.array(found), seconds, idle, drained / done, warnings, mode)
+        made = _result(sizes[:done], sum(waits[:done]), np.array(found), seconds, idle, drained / done, warnings, mode)
+        workload["batch_size"] = max(sizes[:done], key=sizes[:done].count)
+        return replace(made, conditions=Conditions.now(marks.stream.device if marks else None, **workload))
 
     with kept_on_error(lambda: result("ended by an error") if periods else None):
         try:
@@ -242,6 +280,7 @@ def _run(
                     ends.append(marks.mark())
                 if not periods:
                     check_done("step", output)
+                    workload["dtype"] = workloads.describe(batch, module)["dtype"]
                 del batch, output
                 moment = now()
                 periods.append(moment - last)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time of work that was visited several times, and how two such times compare.
+"""Estimates the time of work that was visited several times, and compares two such times.
 
-All calls of a visit share what it met: clocks, the placement of memory, what caches hold. No number of calls shows
-that, so that a visit counts as one figure, the centre of its calls, and intervals come from how the visits differ. All
-is done on logarithms, as what a visit adds is a share of the time.
+All calls of a visit share its clocks, memory placement and cache contents. So a visit counts as one observation, the
+centre of its calls, and intervals are from the differences between visits. Logarithms are used, as these conditions
+change a time by a factor.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ SHORTEST = 1e-9  # seconds; a clock that saw less saw nothing
 
 @dataclass(frozen=True)
 class Level:
-    """The logarithm of a time, or of a ratio of times, as visits show it.
+    """The logarithm of a time or of a ratio of times, estimated from visits.
 
     Attributes:
         value: the mean.
         error: its standard error.
-        freedom: degrees of freedom of that; 0 of a single visit.
+        freedom: degrees of freedom of the error; 0 for a single visit.
     """
 
     value: float
@@ -37,15 +37,12 @@ class Level:
     freedom: float
 
     def half_width(self, confidence: float) -> float:
-        """Half of Student's interval; infinite of a single visit.
-
-        Fractions of a degree of freedom are left out, which errs to the safe side.
-        """
+        """Half of Student's interval; infinite for a single visit. Degrees of freedom are rounded down, to be safe."""
         return student_factor(confidence, math.floor(self.freedom)) * self.error if self.freedom >= 1 else math.inf
 
 
 def level(visits: ArrayLike) -> Level:
-    """Of the seconds of each visit."""
+    """The level of the seconds of each visit."""
     logs = np.log(np.maximum(np.asarray(visits, dtype=np.float64), SHORTEST))
     count = len(logs)
     error = float(logs.std(ddof=1)) / math.sqrt(count) if count > 1 else math.inf
@@ -53,10 +50,10 @@ def level(visits: ArrayLike) -> Level:
 
 
 def difference(above: Level, below: Level) -> Level:
-    """The logarithm of a ratio of two times whose visits differ by as much as each shows.
+    """The logarithm of the ratio of two times with unequal variances.
 
-    Its degrees of freedom are those of B. L. Welch, The generalization of "Student's" problem when several different
-    population variances are involved, Biometrika 34 (1947).
+    Degrees of freedom: B. L. Welch, The generalization of "Student's" problem when several different population
+    variances are involved, Biometrika 34 (1947).
     """
     value = above.value - below.value
     if min(above.freedom, below.freedom) < 1:
@@ -68,7 +65,7 @@ def difference(above: Level, below: Level) -> Level:
 
 
 def estimate(visits: ArrayLike, samples: int, tick: float = 0.0) -> stats.Estimate:
-    """The time with its interval: infinite of a single visit, half a tick to each side where all are the same."""
+    """The time with its interval: infinite for a single visit, half a tick to each side if all are equal."""
     found = level(visits)
     value = math.exp(found.value)
     half = found.half_width(CONFIDENCE)
@@ -87,10 +84,9 @@ def ratio(above: ArrayLike, below: ArrayLike, confidence: float = CONFIDENCE) ->
 
 
 def draws(levels: Sequence[Level], count: int, generator: np.random.Generator) -> NDArray[np.float64]:
-    """What the levels may be, a row each: where visits as these would lie around others' means.
+    """Draws of the true levels, one row per draw, by generalized pivotal quantities.
 
-    Generalized pivotal quantities: S. Weerahandi, Generalized confidence intervals, Journal of the American Statistical
-    Association 88 (1993).
+    S. Weerahandi, Generalized confidence intervals, Journal of the American Statistical Association 88 (1993).
     """
     values, errors, freedoms = np.array([(each.value, each.error, each.freedom) for each in levels]).T
     drawn: NDArray[np.float64] = values + errors * generator.standard_t(freedoms, (count, len(levels)))
@@ -98,7 +94,7 @@ def draws(levels: Sequence[Level], count: int, generator: np.random.Generator) -
 
 
 def _two_sided(found: Level) -> float:
-    """How likely so large a level is by chance; after D. L. Wallace, Annals of Mathematical Statistics 30 (1959)."""
+    """The two-sided p of a level; after D. L. Wallace, Annals of Mathematical Statistics 30 (1959)."""
     if not found.freedom:
         return 1.0
     if not found.error:

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuscope import _core, streams
+from gpuscope.conditions import type_name
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import torch
 from gpuscope.streams import Stream
@@ -54,6 +57,35 @@ def _parts(batch: Any) -> list[Any]:
     if isinstance(batch, Mapping):
         return list(batch.values())
     return list(batch) if isinstance(batch, (tuple, list)) else []
+
+
+def describe(batch: Any, module: Any = None) -> dict[str, Any]:
+    """The batch_size and dtype of `Conditions`: of a batch of any type, and of the module that takes it."""
+    found: dict[str, Any] = {"batch_size": None, "dtype": None}
+    with contextlib.suppress(Exception):  # attributes of a type that is not known
+        found["batch_size"] = batch_size(batch)
+    with contextlib.suppress(Exception):
+        dtype = (torch.dtype_of(module) if torch.is_module(module) else None) or _dtype(batch)
+        found["dtype"] = None if dtype is None else type_name(dtype)
+    return found
+
+
+def describe_call(call: Any) -> dict[str, Any]:
+    """The same of a function or a `functools.partial`, with the mode of a module; only modules have batches."""
+    function, inputs = call, []
+    if isinstance(call, functools.partial):
+        function, inputs = call.func, [*call.args, *call.keywords.values()]
+    module: Any = function if torch.is_module(function) else getattr(function, "__self__", None)
+    found = describe(inputs, module)
+    if torch.is_module(module):
+        return found | {"mode": "train" if module.training else "eval"}
+    return {"dtype": found["dtype"]}
+
+
+def _dtype(batch: Any) -> Any:
+    if hasattr(batch, "shape"):
+        return getattr(batch, "dtype", None)
+    return next(filter(None, map(_dtype, _parts(batch))), None)
 
 
 def to_device(batch: Any, device: Any) -> Any:

@@ -36,13 +36,13 @@ class Command(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """A command as the help lists it. Its module is imported where it is the one that runs: all take half a second.
+    """A command as the help lists it. Its module is imported only when it runs: all modules take half a second.
 
     Attributes:
         name: one word or two.
         summary: a line.
         home: module of this package and class.
-        runs_program: a script of the user runs in this process, whose output and whose end are its own.
+        runs_program: runs a script of the user in this process, which keeps its own output and exit.
     """
 
     name: str
@@ -100,11 +100,11 @@ examples:
 """
 
 _FAILED, _MISUSED = 1, 2
-_LONGEST = 500  # columns of a message of argparse, which has the whole argument
+_LONGEST = 500  # columns of a message of argparse, which quotes the whole argument
 _IN_BRACKETS = re.compile(r"\[[^\]]*\]")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 
-# Errors begin with the argument's name in Python; on the command line some have other names.
+# Errors begin with the argument's name in Python; some options have another name.
 _OPTIONS = {
     "sort_by": "--sort-by",
     "fail_on": "--fail-on",
@@ -125,11 +125,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-        argv: the arguments after ``gpuscope``; those of the process when left out.
+        argv: the arguments after ``gpuscope``, default the arguments of the process.
 
     Returns:
-        The exit code: 0, 1 for work that failed, 2 for arguments that cannot be used, 3 for a recording of which the
-        file held only part, 128 plus the signal's number when interrupted, and for ``run`` the script's own.
+        The exit code. 0: success; 1: the work failed; 2: unusable arguments; 3: the file held only part of the
+        recording; 128 plus the signal's number: interrupted. ``run`` returns the exit code of the script.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
     console.remember_folder()
@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         _complain(str(NotEnoughMemory()))
         code = _FAILED
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader closed the pipe
         code = 128 + signal.SIGPIPE
     except OSError as error:
         if error.filename:
@@ -171,13 +171,13 @@ def _run(arguments: list[str]) -> int:
         parser.print_help()
         return 0
     code = command.run(options)
-    if not chosen.runs_program:  # theirs is the program's, and the interpreter's to report
+    if not chosen.runs_program:  # otherwise the interpreter reports it for the program
         _flush_output()
     return code
 
 
 def _flush_output() -> None:
-    """What cannot be written is told now, not while the interpreter ends."""
+    """Reports a failed write now instead of when the interpreter ends."""
     if sys.stdout is not None:
         sys.stdout.flush()
 
@@ -193,7 +193,7 @@ class _Help(argparse.HelpFormatter):
 
     def _format_usage(self, usage: str | None, *args: Any) -> str:
         text = super()._format_usage(usage, *args)
-        lines = text.rstrip().split("\n") if usage else [" ".join(text.split())]  # those of argparse are one sentence
+        lines = text.rstrip().split("\n") if usage else [" ".join(text.split())]  # argparse's texts are one sentence
         if max(map(len, text.split("\n"))) <= self._width:
             return text
         whole = (_IN_BRACKETS.sub(lambda option: option[0].replace(" ", KEPT_SPACE), line) for line in lines)
@@ -201,9 +201,9 @@ class _Help(argparse.HelpFormatter):
 
 
 def _examples(text: str, width: int) -> str:
-    """Commands with what they do beside them; below them, where one of these would be too wide.
+    """Commands with their explanations on the right, or below if a command is too wide.
 
-    A command that is too wide goes on behind a backslash, so that a shell takes it as it stands; quotes stay whole.
+    A command that is too wide is split with a backslash, so that a shell still accepts it. Quotes stay whole.
     """
     lines = text.rstrip().split("\n")
     if max(map(len, lines)) <= width:
@@ -224,13 +224,13 @@ def _examples(text: str, width: int) -> str:
 class _Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         found, unknown = super().parse_known_args(args, namespace)
-        if unknown:  # argparse leaves them to the parser of the whole, whose help does not describe the command
+        if unknown:  # argparse reports them with the help of the main parser
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if (stream := file or sys.stderr) is not None:
-            stream.write(message)  # argparse hides what goes wrong
+            stream.write(message)  # argparse hides errors
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         _flush_output()
@@ -241,7 +241,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(chosen: Entry | None, command: Command | None) -> argparse.ArgumentParser:
-    """Of the whole, which knows the chosen command's arguments and the others' names."""
+    """The main parser: the arguments of the chosen command, and the names of the others."""
     parser = _Parser(
         prog="gpuscope",
         description="Where a program's time and memory go, on the GPU and the CPU.",
@@ -261,13 +261,13 @@ def _parser(chosen: Entry | None, command: Command | None) -> argparse.ArgumentP
 
 
 def _joined(arguments: list[str]) -> list[str]:
-    """The arguments with a command's name of two words as one."""
+    """The arguments, with a command name of two words as one argument."""
     name = " ".join(arguments[:2])
     return [name, *arguments[2:]] if any(command.name == name for command in COMMANDS) else arguments
 
 
 def _chosen(arguments: list[str]) -> Entry | None:
-    """The command that the first argument names; None where it is an option, or there is none."""
+    """The command that the first argument names; None if it is an option or absent."""
     if not arguments or arguments[0].startswith("-"):
         return None
     given = arguments[0]

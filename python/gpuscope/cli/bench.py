@@ -17,16 +17,19 @@ import textwrap
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from gpuscope.arguments import BackendName, FloatType
+from gpuscope.arguments import BackendName, FloatType, type_of_option
 from gpuscope.cli import console
 from gpuscope.cli.export import raise_last
-from gpuscope.cli.options import PAGE_SUFFIXES, check_apart, names, positive, seconds, share, sizes, writable_paths
+from gpuscope.cli.options import PAGE_SUFFIXES, check_apart, names, positive, seconds, sizes, writable_paths
 from gpuscope.errors import GpuscopeError, InvalidArgument
+from gpuscope.targets import Target
+from gpuscope.units import parse_share
 
 if TYPE_CHECKING:
     from gpuscope.benchmarking.comparison import Comparison
@@ -34,14 +37,14 @@ if TYPE_CHECKING:
 
 _TARGET = 0.01
 _FAILED, _INTERRUPTED = 1, 128 + signal.SIGINT
-_PREFIX = "<gpuscope "  # of the file names that the texts get in tracebacks
+_PREFIX = "<gpuscope "  # of the file names of the texts in tracebacks
 
 
 class Bench:
-    """Measures an expression, or two against each other."""
+    """Measures an expression, or compares two."""
 
     description = (
-        "Measures Python as 'python -m timeit' does, and knows of the GPU: the time of its kernels, of the stream, of\n"
+        "Measures Python like 'python -m timeit', and the GPU: the time of its kernels, of the stream, of\n"
         "launching, and of the whole call, each with a 95% confidence interval. Measures until the interval is narrow\n"
         "enough or the budget is spent; Ctrl-C ends it early and keeps what there is."
     )
@@ -75,10 +78,12 @@ class Bench:
         how.add_argument("--graph", action="store_true", help="capture it into a CUDA graph and measure replays")
         how.add_argument(
             "--target",
-            metavar="SHARE",
-            type=share,
-            help="half of the interval's width to reach (default: 1%%; of comparisons a verdict)",
+            metavar="SHARE|TIME",
+            type=_target,
+            help="half of the interval's width to reach (default: 1%%; of comparisons a verdict); or the time to "
+            "reach, 20ms, or with --baseline +30%% faster, with exit code 1 if it is surely not met",
         )
+        how.add_argument("--baseline", metavar="FILE", help="the JSON of an earlier result, for a --target as +30%%")
         how.add_argument("--budget", metavar="TIME", type=seconds, default=2.0, help="the most time (default: 2s)")
         how.add_argument(
             "--processes",
@@ -101,7 +106,7 @@ class Bench:
         alone = options.json == "-"
         files = writable_paths([None if alone else options.json])
         try:
-            # What the code prints must not get between the lines of the JSON.
+            # Output of the code must not get between the lines of the JSON.
             apart = alone or console.are_standard_output(files)
             with console.output_to_errors() if apart else contextlib.nullcontext():
                 result = _compare(options) if options.compare is not None else _measure(options)
@@ -113,7 +118,7 @@ class Bench:
             return _FAILED
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # else what was to be measured would decide on the status
+        except BaseException as error:  # else the measured code would decide the status
             raise left_program(error) from error
         out = console.output(files)
         if alone:
@@ -123,11 +128,12 @@ class Bench:
         for path in files:
             result.to_json(path)
             out.sentence("wrote ", (console.display(path), "bold"))
-        return _INTERRUPTED if result.stopped == "interrupted" else 0
+        missed = getattr(getattr(result, "target", None), "met", None) is False
+        return _INTERRUPTED if result.stopped == "interrupted" else _FAILED if missed else 0
 
 
 class Explore:
-    """Measures where the GPU begins to pay."""
+    """Measures from which size on the GPU is faster."""
 
     description = (
         "Measures kinds of work on n by n matrices on the CPU, on the GPU, and on the GPU with the data moved there\n"
@@ -145,7 +151,7 @@ class Explore:
             "--operations",
             metavar="LIST",
             type=names,
-            help="of matmul, elementwise, reduction, fft, copy and sort, with commas (default: all)",
+            help="kinds of work, with commas (default: matmul,elementwise,reduction,fft,copy,sort)",
         )
         parser.add_argument(
             "--sizes",
@@ -203,11 +209,23 @@ class Explore:
         return _INTERRUPTED if found.interrupted else 0
 
 
+@type_of_option
+def _target(text: str) -> float | str:
+    """The width of an interval as a share, or the text of a time to reach."""
+    if not text.strip().startswith(("+", "-")):
+        with contextlib.suppress(InvalidArgument):
+            return parse_share(text)
+    return Target.of(text, also="a share above 0 and below 1, as 1%, ").text
+
+
 def _measure(options: argparse.Namespace) -> BenchmarkResult:
     from gpuscope.benchmarking.benchmarks import benchmark
+    from gpuscope.benchmarking.result import BenchmarkResult
 
     name = options.name or _short(options.expression)
     settings: dict[str, Any] = {"name": name, "graph": options.graph, "target": options.target or _TARGET}
+    if options.baseline is not None:
+        settings["baseline"] = BenchmarkResult.from_json(Path(options.baseline))
     if options.processes is None or any(getattr(options, each) for each in ("stream", "bytes", "flops")):
         namespace, found = _prepare(options)
         for each in ("bytes", "flops"):
@@ -223,7 +241,7 @@ def _measure(options: argparse.Namespace) -> BenchmarkResult:
 
 @dataclass(frozen=True)
 class _Expression:
-    """An expression that becomes a function where it arrives: in another process, which runs the setup."""
+    """An expression that becomes a function in another process, which runs the setup."""
 
     setup: str
     source: str
@@ -243,7 +261,9 @@ def _function(setup: str, source: str) -> Callable[[], object]:
 def _compare(options: argparse.Namespace) -> Comparison:
     from gpuscope.benchmarking.comparison import compare
 
-    for option in ("graph", "bytes", "flops", "processes"):
+    if isinstance(options.target, str):
+        raise InvalidArgument(f"--target is {options.target}; accepted with --compare is a share, as 1%")
+    for option in ("graph", "bytes", "flops", "processes", "baseline"):
         if getattr(options, option):
             raise InvalidArgument(f"--{option} cannot go with --compare; measure one expression at a time for it")
     namespace, settings = _prepare(options)
@@ -255,14 +275,14 @@ def _compare(options: argparse.Namespace) -> Comparison:
 
 
 def _prepare(options: argparse.Namespace) -> tuple[Namespace, dict[str, Any]]:
-    """Runs the setup, and reads the settings that all measurements have."""
+    """Runs the setup, and reads the settings common to all measurements."""
     namespace = Namespace("\n".join(options.setup))
     settings = {"cold": not options.hot, "budget": options.budget, "stream": _value(namespace, options, "stream")}
     return namespace, settings
 
 
 def _value(namespace: Namespace, options: argparse.Namespace, name: str) -> Any:
-    """The value of an option given in terms of the setup's names; None when it is not given."""
+    """The value of an option in terms of the setup's names; None if the option is absent."""
     source = getattr(options, name)
     value = None if source is None else namespace.value(source, f"--{name}")
     return value.item() if isinstance(value, np.generic) else value
@@ -282,13 +302,13 @@ def _short(source: str) -> str:
 
 
 def _make_folder_importable() -> None:
-    """As ``python -c`` has it: modules of the current folder come first."""
+    """Like ``python -c``: modules of the current folder come first."""
     if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)) and os.getcwd() not in sys.path[:1]:
         sys.path.insert(0, os.getcwd())
 
 
 class Namespace:
-    """The names that setup made, and code that uses them. All of it raises InvalidArgument for what is no Python."""
+    """The names that the setup made, and code that uses them. Invalid Python raises InvalidArgument."""
 
     def __init__(self, setup: str) -> None:
         self._names: dict[str, Any] = {"__builtins__": builtins, "__name__": "__main__", "__annotations__": {}}
@@ -296,10 +316,10 @@ class Namespace:
         exec(_compiled(tree, "setup"), self._names)
 
     def function(self, source: str, label: str) -> Callable[[], object]:
-        """A function without arguments whose value is that of the last expression, which may follow statements.
+        """A function without arguments that returns the value of the last expression; statements may precede it.
 
-        Where it is measured in rows of calls, its attribute ``gpuscope_repeat`` runs the text so often in a loop, as
-        timeit does: a line of some 20 ns would otherwise be half the call of the function around it.
+        Its attribute ``gpuscope_repeat`` runs the text a given number of times in a loop, like timeit. So a line of
+        some 20 ns is measured without the cost of a function call.
         """
         tree = _parsed(source, label)
         if not tree.body:
@@ -319,14 +339,14 @@ class Namespace:
         return function
 
     def _defined(self, shell: str, body: list[ast.stmt], label: str) -> FunctionType:
-        """The function `measured` of the shell, with that body instead of its ``pass``."""
+        """Compiles a function `measured` with that body."""
         tree = ast.parse(shell, _file(label))
         outer: Any = tree.body[0]
         while not isinstance(outer.body[0], ast.Pass):
             outer = outer.body[0]
         outer.body = body
         function = self._executed(tree, label)
-        # What setup has made and the text assigns goes on from call to call, as in timeit.
+        # Variables that the setup made and the text assigns keep their value from call to call, as in timeit.
         assigned = {*function.__code__.co_varnames, *function.__code__.co_cellvars}
         if shared := sorted(self._names.keys() & assigned):
             measured: Any = tree.body[0]
@@ -335,7 +355,7 @@ class Namespace:
         return function
 
     def _executed(self, tree: ast.Module, label: str) -> FunctionType:
-        found: dict[str, FunctionType] = {}  # not among the names, where setup may have one of its own
+        found: dict[str, FunctionType] = {}  # separate: the setup may have a name `measured`
         exec(_compiled(tree, label), self._names, found)
         return found["measured"]
 
@@ -345,7 +365,7 @@ class Namespace:
 
 
 def own_traceback(error: BaseException) -> str | None:
-    """The traceback of an error from the texts on, as the interpreter prints it; None when they have no part in it."""
+    """The traceback from the first frame of the texts on, as the interpreter prints it; None without such a frame."""
     from gpuscope.benchmarking.processes import InProcess
 
     if isinstance(error.__cause__, InProcess):
@@ -359,7 +379,7 @@ def own_traceback(error: BaseException) -> str | None:
 
 
 def _own_part(text: str) -> str | None:
-    """The same of a traceback that is text, from another process."""
+    """The same for a traceback given as text, from another process."""
     head, own, rest = text.partition(f'  File "{_PREFIX}')
     return f"{head.splitlines()[0]}\n{own}{rest}".rstrip("\n") if own else None
 
@@ -369,14 +389,14 @@ def _file(label: str) -> str:
 
 
 def _parsed(source: str, label: str) -> ast.Module:
-    with contextlib.suppress(UnicodeError):  # arguments are decoded as ASCII where the locale is C
+    with contextlib.suppress(UnicodeError):  # arguments are decoded as ASCII in the C locale
         source = source.encode(errors="surrogateescape").decode()
     text = textwrap.dedent(source).strip("\n")
     # Tracebacks, and libraries that compile functions, look for source here.
     linecache.cache[_file(label)] = (len(text), None, text.splitlines(keepends=True), _file(label))
     try:
         return ast.parse(text.strip() if "\n" not in text else text, _file(label))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two, of nested parentheses
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested parentheses
         raise _misspelled(error, label) from None
 
 

@@ -91,19 +91,19 @@ class Order:
             os.environ["PYTHONPATH"] = f"{_STARTUP}{os.pathsep}{paths}" if paths else _STARTUP
 
     def say(self, **facts: Sequence[str]) -> None:
-        """Adds a line of this process to the log; without facts its recording begins."""
-        if os.path.exists(self.log):  # else the report has been shown
+        """Adds a line of this process to the log. Without facts it says that the recording begins."""
+        if os.path.exists(self.log):  # else the report is already shown
             with contextlib.suppress(GpuscopeError):
                 append_text(Path(self.log), json.dumps({"process": os.getpid(), **facts}) + "\n")
 
     def record(self) -> Child | None:
-        """Begins to record this process; None if it cannot, with the reason in the log."""
+        """Starts recording this process; None if that fails, with the reason in the log."""
         self.say()
         try:
             path = in_folder(self.folder, self.rank)
             child = Child(Outputs([path], replaces=False), self)
             child.profiler.start()
-        except Exception as error:  # the program runs as if it was not recorded
+        except Exception as error:  # the program must run anyway
             self.say(files=[], why=[str(error)])
             return None
         return child
@@ -119,7 +119,7 @@ class Child(Recorder):
             self.profiler.add_metadata(STARTED_BY, str(order.root))
 
     def finish(self, ending: Ending) -> None:
-        """Ends the recording, and names its files in the log."""
+        """Ends the recording, and writes the names of its files to the log."""
         self.stop()
         self._order.say(files=[str(path) for path in self.outputs.written], why=self.complaints[:1])
 
@@ -129,12 +129,12 @@ class Child(Recorder):
         self._order.say()
 
     def given_up(self) -> str:
-        """What is lost where `finish` ends now."""
+        """The sentence printed if `finish` is interrupted."""
         return f"the recording of process {os.getpid()} is not written"
 
 
 def begin() -> None:
-    """Records this new process until its end, and the processes it starts, if the environment has an order."""
+    """Records this new process and the processes it starts, if the environment has an order."""
     if (text := os.environ.get(_VARIABLE)) is None or (program := _program()) in _NOT_RECORDED:
         return
     order = Order(**json.loads(text))
@@ -156,7 +156,7 @@ def _own_rank() -> int | None:
 
 
 def _program() -> str:
-    """The script or module that this process runs; for -c the module that the code first imports from."""
+    """The script or module of this process. For -c, the module that the code first imports from."""
     kind = sys.argv[0]
     if kind not in ("-m", "-c"):
         return os.path.basename(kind)
@@ -171,13 +171,13 @@ class Children:
         self._order = order
         self._process = os.getpid()
         self._started = 0
-        self._interpreters: set[int] = set()  # processes that run Python from their start
+        self._interpreters: set[int] = set()  # processes that have run Python from their start
         self._executing: set[int] = set()  # threads that start another program
         self._is_shown = False
 
     @classmethod
     def asked_for(cls, options: argparse.Namespace) -> Children:
-        """Of a command with these options: --children, and the first folder of -o."""
+        """From a command's options: --children, and the first folder of -o."""
         if not options.children:
             return cls(None)
         folder = os.path.join(os.path.abspath(next(filter(is_folder, options.output))), "")
@@ -187,7 +187,7 @@ class Children:
         return cls(Order(folder, log, os.getpid(), None, kept))
 
     def watch(self) -> None:
-        """Begins to count, and gives the order."""
+        """Starts counting, and gives the order."""
         importlib.import_module("_posixsubprocess")
         if self._order is not None:
             self._order.give()
@@ -198,7 +198,7 @@ class Children:
                 setattr(sys.modules[module], name, self._counted(function, int(module == "os")))
 
     def record_fork(self) -> Child | None:
-        """Begins to record this forked process; None without an order, or just before another program replaces it."""
+        """Starts recording this forked process; None without an order, or just before exec."""
         if self._order is None or threading.get_ident() in self._executing:
             return None
         return replace(self._order, rank=_own_rank()).record()
@@ -216,7 +216,7 @@ class Children:
                 out.note(f"{self._started} Python {were} not recorded: --children")
 
     def _show_recorded(self, order: Order, out: Console) -> None:
-        """Shows the recordings, failures and processes without a recording, by the log, and removes it."""
+        """Shows the recordings, failures and unrecorded processes of the log, and removes the log."""
         with open(order.log, encoding="utf-8") as file:
             entries = [json.loads(line) for line in file]
         os.unlink(order.log)
@@ -265,7 +265,7 @@ class Children:
 
 
 def show_processes(recordings: Sequence[Path], out: Console) -> None:
-    """A line for each process: its name, how long it was recorded, its hottest line and its file; the longest first."""
+    """A line per process, the longest first: name, recorded time, hottest line and file."""
     with out.working(f"reading {len(recordings)} recordings"):
         rows = sorted(map(_row, recordings), key=lambda row: row[0], reverse=True)
     heading = ("process", "recorded", "its line with most time", "recording")

@@ -13,7 +13,7 @@ from gpuscope.readers.files import SUFFIXES
 _SHELLS = ("bash", "zsh", "fish")
 _READ = {"program": (".py", ".pyz"), "recording": SUFFIXES, "before": SUFFIXES, "after": SUFFIXES}
 
-# What follows a script is the script's own: bash completes it as it does for any program.
+# The arguments after a script are the script's: bash completes them as for any program.
 _BASH = """
 {choices}
 _gpuscope() {{
@@ -33,7 +33,7 @@ class Completion:
 
     description = (
         "Prints a script by which a shell completes commands, options, fixed values and files. It is made by shtab:\n"
-        "pip install 'gpuscope[completion]'. Write it again after an update of gpuscope."
+        "pip install shtab. Write it again after an update of gpuscope."
     )
     examples = """\
   gpuscope completion bash > gpuscope.bash        then: source gpuscope.bash
@@ -49,9 +49,7 @@ class Completion:
         try:
             import shtab
         except ImportError:
-            raise NotAvailable(
-                "completion is not available: shtab is not installed; pip install 'gpuscope[completion]'"
-            ) from None
+            raise NotAvailable("completion is not available: shtab is not installed; pip install shtab") from None
         parsers = _parsers(shtab)
         script = shtab.complete(parsers[""], options.shell)
         if options.shell == "bash":
@@ -63,7 +61,7 @@ class Completion:
 
 
 def _parsers(shtab: ModuleType) -> dict[str, argparse.ArgumentParser]:
-    """Those of all commands by name, and of the whole as "". Second words of commands are commands of the first."""
+    """The parsers of all commands by name, and the main parser as "". Second words are commands of the first."""
     whole = argparse.ArgumentParser(prog="gpuscope")
     whole.add_argument("--version", action="version", help="print the version")
     found = {"": whole}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text on a terminal, and the same text without colour and progress elsewhere."""
+"""Text on a terminal; elsewhere the same text without colour and progress."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from gpuscope.units import format_bytes
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-_PATIENCE_S = 0.3  # work that is over by then shows no progress
-_LEAST_COLUMN = 24  # of a terminal's columns, beside which a text is wrapped
+_PATIENCE_S = 0.3  # shorter work shows no progress
+_LEAST_COLUMN = 24  # least width of a wrapped text
 _GAP = re.compile(r"(?<=\S)  +(?=\S)")
 
 _STANDARD_ERROR = 2
@@ -50,7 +50,7 @@ class Console:
         return shutil.get_terminal_size().columns if self.on_terminal else None
 
     def line(self, *parts: Part) -> None:
-        """Writes the parts, one after the other, as one line; control characters in them are shown, not obeyed."""
+        """Writes the parts as one line; control characters in them are made visible."""
         safe = [self._carried(part) if isinstance(part, str) else (self._carried(part[0]), part[1]) for part in parts]
         if not (self._coloured and self._print_coloured(safe)):
             print("".join(part if isinstance(part, str) else part[0] for part in safe), file=self._stream)
@@ -59,10 +59,10 @@ class Console:
         return carried(printable(text), self._stream.encoding)
 
     def sentence(self, *parts: Part) -> None:
-        """Writes the parts as `line` does; on a terminal in several lines where one would be too wide.
+        """Writes the parts like `line`; a terminal wraps a line that is too wide.
 
-        Further lines begin below the last column of the text, where two blanks set one off that leaves room, else a
-        little further in than the first.
+        Further lines begin below the last column of the text (set off by two blanks) if there is room, else slightly
+        indented.
         """
         styled = [
             (character, "" if isinstance(part, str) else part[1])
@@ -90,7 +90,7 @@ class Console:
             at = end
 
     def _print_coloured(self, parts: Sequence[Part]) -> bool:
-        """Whether it could: rich may be missing."""
+        """Whether the terminal can show styles: rich may be missing."""
         try:
             from rich.console import Console as RichConsole
             from rich.text import Text
@@ -101,7 +101,7 @@ class Console:
         return True
 
     def report(self, text: str) -> None:
-        """Writes a report line by line: the first of a paragraph stands out, and so do warnings."""
+        """Writes a report line by line; the first line of a paragraph and warnings are highlighted."""
         first = True
         for line in text.splitlines():
             words = line.lstrip()
@@ -112,11 +112,11 @@ class Console:
             first = not words
 
     def wrote(self, path: Path) -> None:
-        """Says that a file was written, and how large it is."""
+        """Reports a written file and its size."""
         self.sentence("wrote ", (display(path), "bold"), (size_of(path), "dim"))
 
     def complain(self, sentence: str, style: str = "bold red") -> None:
-        """Says what went wrong."""
+        """Reports an error."""
         self.sentence(("gpuscope: ", style), sentence)
 
     def note(self, text: str, style: str = "") -> None:
@@ -125,9 +125,9 @@ class Console:
 
     @contextlib.contextmanager
     def forgiving(self) -> Iterator[None]:
-        """Drops the rest where nobody reads it, the disk is full or the program closed the stream.
+        """Drops the rest if the reader is gone, the disk is full or the program closed the stream.
 
-        A program that is watched has an exit code of its own.
+        The exit code of a recorded program must not change.
         """
         try:
             yield
@@ -136,7 +136,7 @@ class Console:
 
     @contextlib.contextmanager
     def working(self, what: str) -> Iterator[None]:
-        """Shows on a terminal that `what` is going on, if it takes a while; leaves nothing behind."""
+        """Shows `what` on a terminal while the work lasts, if it takes a while; leaves nothing behind."""
         if not self.on_terminal:
             yield
             return
@@ -152,11 +152,11 @@ class Console:
             finally:
                 ended.release()
 
-        # On its thread and when it is time: what goes on may be the end of a recording, which importing rich is not,
-        # and neither are the calls by which a threading.Thread begins.
+        # On a thread of its own, and late: the work may be the end of a recording, which must not contain the import of
+        # rich. threading.Thread is avoided too, as its start makes calls.
         try:
             _thread.start_new_thread(show, ())
-        except RuntimeError:  # there is no thread for it
+        except RuntimeError:  # no thread can start
             yield
             return
         try:
@@ -185,9 +185,9 @@ class Console:
 
     @contextlib.contextmanager
     def status(self) -> Iterator[Callable[[str], None]]:
-        """Yields a function that shows one line on a terminal, each in the place of the last; leaves nothing behind.
+        """Yields a function that shows a line on a terminal and replaces the previous one; leaves nothing behind.
 
-        Nothing moves and no thread runs beside it, so that it can stand while something is measured.
+        No animation and no thread: a measurement may run meanwhile.
         """
         if not self.on_terminal:
             yield lambda text: None
@@ -206,7 +206,7 @@ class Console:
 
 
 def output(files: Iterable[Path] = ()) -> Console:
-    """The console of results that were asked for: standard output, or standard error where one of the files is that."""
+    """The console of requested results: standard output, or standard error if a file is written to standard output."""
     return errors() if are_standard_output(files) else Console(sys.stdout or io.StringIO())
 
 
@@ -216,15 +216,15 @@ def are_standard_output(files: Iterable[Path]) -> bool:
 
 
 def errors() -> Console:
-    """The console of everything said beside another program's output: standard error."""
+    """The console of messages next to another program's output: standard error."""
     return Console(sys.stderr or io.StringIO())
 
 
 @contextlib.contextmanager
 def output_to_errors() -> Iterator[None]:
-    """While open, what this process writes to standard output goes to standard error: of C and of its children too."""
+    """While open, standard output of this process, its C code and its children goes to standard error."""
     with contextlib.ExitStack() as ends:
-        if sys.stdout is not None:  # else it is closed, and its number may be another file's
+        if sys.stdout is not None:  # if closed, its number may be another file's
             sys.stdout.flush()
             ends.enter_context(_redirected_descriptor())
         ends.enter_context(contextlib.redirect_stdout(sys.stderr))
@@ -243,13 +243,13 @@ def _redirected_descriptor() -> Iterator[None]:
         yield
     finally:
         discard_unwritten(sys.__stdout__)
-        ctypes.CDLL(None).fflush(None)  # C keeps what it printed to a pipe or file until its end
+        ctypes.CDLL(None).fflush(None)  # C buffers output to a pipe or file
         os.dup2(kept, STANDARD_OUTPUT)
         os.close(kept)
 
 
 def discard_unwritten(stream: TextIO | None) -> None:
-    """Drops what a full or broken stream did not take: the interpreter would try again at its end, and complain."""
+    """Drops output that a full or broken stream refused: the interpreter would retry at its end and report errors."""
     if stream is None:
         return
     try:
@@ -261,19 +261,19 @@ def discard_unwritten(stream: TextIO | None) -> None:
 
 
 def remember_folder() -> None:
-    """Has `display` tell of files as seen from here, also where a program that is run changes its folder."""
+    """Makes `display` show paths relative to the current folder even if a program changes it later."""
     global _started_in
     with contextlib.suppress(FileNotFoundError):
         _started_in = Path.cwd()
 
 
 def size_of(path: Path) -> str:
-    """How large a file is, behind its name; nothing for a pipe."""
+    """A file's size, to follow its name; empty for a pipe."""
     return "" if is_stream(path) else f"  {format_bytes(path.stat().st_size)}"
 
 
 def display(path: Path) -> str:
-    """The path as short as it goes: relative when it lies in the folder that the command was started in."""
+    """The shortest form of a path: relative if it is in the folder in which the command was started."""
     try:
         return str(path.relative_to(_started_in or Path.cwd()))
     except (ValueError, FileNotFoundError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpuscope counters``: what this GPU can count."""
+"""``gpuscope counters``: lists the hardware counters of this GPU."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Counters:
     """Lists hardware counters."""
 
     description = (
-        "Lists what a GPU can count, with units and descriptions. A metric is such a name with an ending: .sum, .avg,\n"
-        ".max or .min of all units, and what may follow, as .per_second or .pct_of_peak_sustained_elapsed."
+        "Lists what a GPU can count, with units and descriptions. A metric is a counter's name with an ending: .sum,\n"
+        ".avg, .max or .min of all units. A rate may follow, such as .per_second or .pct_of_peak_sustained_elapsed."
     )
     examples = (
         "  gpuscope counters 'dram__*'                          for gpuscope.measure_counters\n"
@@ -29,9 +29,11 @@ class Counters:
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""
         parser.add_argument(
-            "pattern", nargs="?", metavar="PATTERN", help="those whose name has this in it, or matches it, with *"
+            "pattern", nargs="?", metavar="PATTERN", help="counters whose name contains this, or matches it with *"
         )
-        parser.add_argument("--sampling", action="store_true", help="those that can be sampled, not those of a call")
+        parser.add_argument(
+            "--sampling", action="store_true", help="counters for sampling, instead of counters for a call"
+        )
         parser.add_argument("--device", type=options.ordinal, default=0, metavar="N", help="which GPU (default: 0)")
         parser.add_argument("--chip", metavar="NAME", help="which chip instead, as GH100")
         parser.add_argument("--json", action="store_true", help="for programs")

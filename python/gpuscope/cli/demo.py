@@ -27,7 +27,7 @@ Array = NDArray[np.float32]
 
 
 class Demo:
-    """Shows on any machine what the results look like."""
+    """Shows example results on any machine."""
 
     description = (
         "Profiles a small loop with data loading, forward, backward and optimizer: kernels of its own on a GPU, NumPy\n"
@@ -81,7 +81,7 @@ class Demo:
 
 
 class _Model(Protocol):
-    """What is trained; the parts of ``forward`` and ``backward`` are regions of their own."""
+    """A model to train; the parts of ``forward`` and ``backward`` are regions of their own."""
 
     device: str
 
@@ -167,13 +167,13 @@ class _NumpyModel:
 
 
 def _product(left: Array, right: Array) -> Array:
-    # On this thread alone: a BLAS with a thread per core is at the mercy of whatever else the machine does.
+    # Only on this thread: a BLAS with a thread per core depends on the load of the machine.
     product: Array = np.einsum("ij,jk->ik", left, right)
     return product
 
 
 class _GpuModel:
-    """The work of two layers of such a size on a GPU, from the core's own kernels."""
+    """The work of two layers of that size on a GPU, with the core's own kernels."""
 
     def __init__(self) -> None:
         self._kernels = _core.Kernels()

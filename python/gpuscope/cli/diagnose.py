@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpuscope diagnose``: what a program's steps lose their time to, and what a fix would save."""
+"""``gpuscope diagnose``: why a program's steps lose time, and how much a fix would save."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _FAILED = 1
 _WIDEST, _USUAL = 120, 100
-# What `run` has options for and this has not; a diagnosis wants lines and shapes.
+# Options that `run` has and `diagnose` has not. A diagnosis needs lines and shapes.
 _RECORDED = {
     "mode": "full",
     "activities": None,
@@ -50,12 +50,12 @@ _RECORDED = {
 
 
 class Diagnose:
-    """Runs a script, or reads a recording, and says in words where its time is lost."""
+    """Runs a script, or reads a recording, and reports in words where its time is lost."""
 
     description = (
         "Runs a script as 'python script.py args...' would, or reads a recording, and says what its steps lose\n"
-        "their time to: the cause, the line, the evidence, what to change, and what that would save. Of a script the\n"
-        "page goes to standard error. Steps are what the script marks by gpuscope.step(), or what repeats in it."
+        "their time to: cause, line, evidence, what to change, and what that saves. The page of a script\n"
+        "goes to standard error. Steps are marked by gpuscope.step(), or found as a part that repeats."
     )
     examples = """\
   gpuscope diagnose train.py --epochs 1
@@ -79,10 +79,10 @@ class Diagnose:
             metavar="LIST",
             type=options.names,
             default=[],
-            help="exit code 1 for findings of these ids or severities, as R15,critical",
+            help="exit code 1 if a finding has one of the ids or severities, as R15,critical",
         )
         parser.add_argument("-o", "--output", metavar="FILE", action="append", help="keep the recording in this file")
-        parser.add_argument("--salvage", action="store_true", help="of a damaged recording too, read what is whole")
+        parser.add_argument("--salvage", action="store_true", help="read the intact part of a damaged recording")
         add_children(parser)
         what = parser.add_argument_group("what is recorded")
         what.add_argument("--schedule", metavar="SPEC", help="steps to record, as wait=1,warmup=1,active=10")
@@ -102,7 +102,7 @@ class Diagnose:
             choose_recording(options, "a script or a recording is missing")
             words = [options.recording]
         is_file = options.kind is None and words[0] != "-" and (is_recording(words[0]) or bool(recordings_of(words[0])))
-        if is_file:  # what follows are no arguments of a script
+        if is_file:  # further words are not arguments of a script
             self._parser.parse_args(words[1:], options)
         program = None if is_file else Program.given(options.kind, words)
         if program is not None:
@@ -125,10 +125,10 @@ class Diagnose:
 
 
 class Outcome:
-    """Where the JSON of a diagnosis goes, and the exit code that its findings have.
+    """Writes a diagnosis and its JSON, and determines the exit code.
 
     Attributes:
-        code: 1 where there is a finding that was asked for, 0 otherwise.
+        code: 1 if there is a finding that --fail-on names, 0 otherwise.
     """
 
     def __init__(self, path: str | None, wanted: Sequence[str]) -> None:
@@ -145,7 +145,7 @@ class Outcome:
 
 
 class _Delivery(Delivery):
-    """Shows the diagnosis in place of the report."""
+    """Shows the diagnosis instead of the report."""
 
     def __init__(
         self, outputs: Outputs, out: Console, options: argparse.Namespace, outcome: Outcome, program: Program
@@ -156,17 +156,17 @@ class _Delivery(Delivery):
 
     def show_results(self, results: Analyses, options: argparse.Namespace, out: Console) -> None:
         """Prints the page."""
-        if self._program.kind in ("code", "stdin"):  # whose calls are named by their source
+        if self._program.kind in ("code", "stdin"):  # their calls are named by source text
             code, name = self._program.target, self._program.file_name
             linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         self._outcome.deliver(results.diagnose(), out)
         out.line()
 
     def finish(self, ending: Ending) -> None:
-        """As of a run; what the diagnosis cannot write is told."""
+        """As in `run`; also reports if the diagnosis cannot be written."""
         try:
             super().finish(ending)
-        except Exception as error:  # the program's own end is not to be changed by it
+        except Exception as error:  # the program's exit must not change
             self.failed = True
             with self._out.forgiving():
                 self._out.complain(f"the diagnosis could not be made: {error}", "bold yellow")
@@ -175,7 +175,7 @@ class _Delivery(Delivery):
 def _checked(wanted: Sequence[str]) -> Sequence[str]:
     if not wanted:
         return wanted
-    from gpuscope.diagnosis import check_wanted  # and NumPy, which is the program's to import first
+    from gpuscope.diagnosis import check_wanted  # and NumPy, which the program must import first
 
     return check_wanted(wanted)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpuscope diff``: what changed between recordings of two versions of a program."""
+"""``gpuscope diff``: compares recordings of two versions of a program."""
 
 from __future__ import annotations
 
@@ -46,6 +46,12 @@ class Diff:
             help="exit code 1 where a step or run is surely slower, and by more than this, as 5%%",
         )
         parser.add_argument(
+            "--target",
+            metavar="TEXT",
+            help="the time of a step or run to reach: 20ms, +30%% faster, or --target=-20%% of the time; exit code 1 "
+            "if it is surely not met",
+        )
+        parser.add_argument(
             "--margin",
             metavar="SHARE",
             type=options.share,
@@ -72,13 +78,13 @@ class Diff:
         progress = console.errors()
         with progress.working(f"comparing {sum(map(len, sides))} recordings"):
             margin = {} if options_.margin is None else {"margin": options_.margin}
-            found = diff(*sides, **margin, findings=not options_.no_findings)
+            found = diff(*sides, **margin, findings=not options_.no_findings, target=options_.target)
         outputs: list[tuple[Path, Callable[[Path], object]]] = [(path, found.to_html) for path in pages]
         if options_.json:
             outputs.append((written[0], found.to_json))
         if options_.markdown:
             outputs.append((written[-1], lambda path: write_text(path, found.markdown())))
-        # Files first: who reads standard output may leave early.
+        # Files first: the reader of standard output may leave early.
         for path, write in sorted(outputs, key=lambda output: is_stream(output[0])):
             with progress.working(f"writing {console.display(path)}"):
                 write(path)
@@ -88,8 +94,11 @@ class Diff:
             out.sentence("wrote ", (console.display(path), "bold"))
         if options_.open:
             open_pages(pages)
+        missed = found.target is not None and found.target.met is False
         if options_.fail_over is not None:
-            return _SLOWER if found.fails(options_.fail_over) else 0
+            return _SLOWER if found.fails(options_.fail_over) or missed else 0
+        if missed:
+            return _SLOWER
         return 0 if found.is_comparable else _NOT_COMPARABLE
 
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpuscope doctor``: what works here, what does not, and the one step that would change it."""
+"""``gpuscope doctor``: checks this machine and names the fix for each problem."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 from collections.abc import Sequence
 
@@ -15,9 +14,9 @@ from gpuscope.monitor.xid import KernelXids, describe, kernel_xids
 from gpuscope.system import Check, Environment, environment
 from gpuscope.text import brief, wrapped
 
-_INDENT = 20  # columns before what was found
+_INDENT = 20  # columns before a check's result
 
-# Each step of the ladder: the tiers that mean it, its name, and what it records.
+# The steps of the ladder: the tiers, the step's name, and the events that it records.
 _STEPS = (
     (("cupti", "cupti-shared"), "CUPTI tracing", "every kernel, copy and launch, each in its region"),
     (("events",), "CUDA events", "the GPU time of each region"),
@@ -45,14 +44,14 @@ class Doctor:
         out = console.output()
         if options.json:
             warnings = {gpu.index: _warnings(gpu, xids) for gpu in gpus}
-            out.line(json.dumps(dataclasses.asdict(found) | {"warnings": warnings}, indent=2))
+            out.line(json.dumps(found.to_dict() | {"warnings": warnings}, indent=2))
         else:
             _show(found, gpus, xids, out)
         return 1 if found.gpu_present and found.tier not in ("cupti", "cupti-shared") else 0
 
 
 def _warnings(gpu: GpuState, xids: KernelXids) -> list[str]:
-    """What makes a GPU slower than it could be, its users among it: this process is none."""
+    """Reasons why a GPU is slower than possible, such as other users of it; this process is none."""
     users = [_user(process) for process in gpu.processes or ()]
     many = "1 process uses" if len(users) == 1 else f"{len(users)} processes use"
     errors = [
@@ -111,7 +110,7 @@ def _row(out: Console, style: str, glyph: str, name: str, text: str, *, dim: boo
 
 
 def _lines(out: Console, text: str) -> list[str]:
-    """What stands beside a name, in lines that fit."""
+    """The text next to a name, in lines that fit."""
     return wrapped(text, max(20, out.width - _INDENT)) if out.width else [text]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways in which a program ends, and what is done before it does: by itself, by a signal, os._exit or os.exec*."""
+"""Finishes work before a program ends: by itself, by a signal, os._exit or os.exec*."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gpuscope import _core
 from gpuscope.cli import console
 from gpuscope.errors import NotAvailable
 
-_OS = ("os", "posix")  # the second is where pickle looks for what the first has
+_OS = ("os", "posix")  # pickle looks for functions of os in posix
 _GIVEN_UP = "gpuscope: a second signal, or Python that did not run, ended this before all was written\n"
 _SPARE_FILES = 8
 INTERRUPTED = 128 + signal.SIGINT  # as shells report it
 ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""What ends a service, and what ends the programs of a session."""
-_FOLDERS = tuple(sys.path[1:])  # without the first, whose place the program's folder takes
+"""Signals that end a service or the programs of a session."""
+_FOLDERS = tuple(sys.path[1:])  # without the first, which the program's folder replaces
 
 
 @dataclass(frozen=True)
@@ -32,29 +32,29 @@ class Ending:
     """How a program ended."""
 
     code: int
-    error: BaseException | None = None  # that nobody caught
-    by: str = ""  # a signal, or the function that it became another program by
+    error: BaseException | None = None  # the uncaught exception
+    by: str = ""  # a signal, os._exit, or the exec function
     in_child: bool = False  # in a process that the program forked
 
 
 class Finish(Protocol):
-    """What is done at the end of a program."""
+    """Work at the end of a program."""
 
     def finish(self, ending: Ending) -> None:
-        """Called once. On the main thread, or any where the program ends by a signal or by os._exit."""
+        """Called once: on the main thread, or on any thread if a signal or os._exit ends the program."""
 
     def resume(self) -> None:
-        """Called after `finish` where the program goes on, as the function failed by which it was to become another."""
+        """Called after `finish` if the program continues because os.exec* failed."""
 
     def given_up(self) -> str:
-        """A sentence on what is lost where `finish` ends now."""
+        """The sentence printed if `finish` is interrupted."""
 
 
 @contextlib.contextmanager
 def own_imports() -> Iterator[None]:
-    """While open, gpuscope imports as if the program had no folder: a random.py there is the program's alone.
+    """While open, gpuscope imports without the program's folder: a random.py there is only the program's.
 
-    The program's folders remain behind, as its threads may go on.
+    The program's folders stay at the end of the path, as its threads may continue.
     """
     of_program = sys.path
     sys.path = [*_FOLDERS, *of_program]
@@ -66,11 +66,11 @@ def own_imports() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """While open, what ends a service or a session ends the block as Ctrl-C does, and then the process.
+    """While open, a signal that ends a service or session ends the block like Ctrl-C, and then the process.
 
-    A log is written, a terminal given back and a temporary file removed, before.
+    So the block can write its log, restore the terminal and remove a temporary file.
     """
-    if threading.current_thread() is not threading.main_thread():  # which alone has handlers
+    if threading.current_thread() is not threading.main_thread():  # only the main thread has handlers
         yield
         return
 
@@ -86,7 +86,7 @@ def ended_by_signals() -> Iterator[None]:
         for number in ours:
             if error.code == 128 + number:
                 signal.signal(number, signal.SIG_DFL)
-                os.kill(os.getpid(), number)  # which the first process of a container outlives
+                os.kill(os.getpid(), number)  # the first process of a container survives this
         raise
     finally:
         for number in ours:
@@ -94,13 +94,13 @@ def ended_by_signals() -> Iterator[None]:
 
 
 class Ends:
-    """While open, the program does not end without `finish`: of this process, and not of what it forks.
+    """While open, this process does not end without `finish`; forked children are excluded.
 
     A forked child calls `in_fork` and does not end without the `Finish` that it returns. With None, nothing is done.
 
-    Signals that end it by default do so afterwards; handlers of the program's own take the place of ours, and
-    ``signal.getsignal`` knows none of this. What `finish` raises for a Ctrl-C, or for a handler of the program's that
-    raises SystemExit, ends it: what is given up is said.
+    A signal that ends the program by default ends it after `finish`. The program's own handlers replace ours, and
+    ``signal.getsignal`` does not show ours. Ctrl-C, or SystemExit from a handler, interrupts `finish`; the loss is
+    reported.
     """
 
     def __init__(self, finish: Finish | None, in_fork: Callable[[], Finish | None] = lambda: None) -> None:
@@ -108,19 +108,19 @@ class Ends:
         self._in_fork = in_fork
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._thread: int | None = None  # that finishes
+        self._thread: int | None = None  # the thread that runs `finish`
         self._begun = False
         self._out = console.errors()  # the program may replace sys.stderr
         self._replaced: list[tuple[str, str, Any, Any]] = []  # module, name, its function and ours
-        self._spare: list[int] = []  # descriptors to finish with, where the program leaves none
+        self._spare: list[int] = []  # spare descriptors for `finish`, if the program leaves none
 
     def __enter__(self) -> Ends:
-        with contextlib.suppress(OSError):  # there are few
+        with contextlib.suppress(OSError):  # few are available
             while len(self._spare) < _SPARE_FILES:
                 self._spare.append(os.open(os.devnull, os.O_RDONLY))
         self._replace("signal", self._setting_signal, "signal")
         self._replace("_exit", self._exiting, *_OS)
-        for name in ("execv", "execve"):  # which the others of their name call
+        for name in ("execv", "execve"):  # the other exec functions call these
             self._replace(name, self._executing, *_OS)
         if self._finish is not None:
             self._watch_signals()
@@ -148,14 +148,14 @@ class Ends:
         if self._begun or (finish := self._in_fork()) is None:
             return
         self._finish, self._process = finish, os.getpid()
-        self._lock, self._thread = threading.Lock(), None  # a thread of the parent may hold the other
+        self._lock, self._thread = threading.Lock(), None  # a thread of the parent may hold the old lock
         self._watch_signals()
 
     def finish(self, ending: Ending) -> Ending:
-        """Finishes, or waits until another thread has; returns how the program ended after all."""
+        """Runs `finish`, or waits until another thread has; returns how the program ended after all."""
         if self._finish is None or os.getpid() != self._process:
             return replace(ending, in_child=True)
-        if self._thread == threading.get_ident():  # a signal's handler, of the program's own, ends it meanwhile
+        if self._thread == threading.get_ident():  # a handler of the program ends it meanwhile
             self._say_given_up(ending.by)
             return ending
         try:
@@ -177,7 +177,7 @@ class Ends:
     def _free_spare(self) -> None:
         while self._spare:
             number = self._spare.pop()
-            with contextlib.suppress(OSError):  # the program may have closed it, and have another file there
+            with contextlib.suppress(OSError):  # the program may have replaced it
                 if os.path.samestat(os.fstat(number), os.stat(os.devnull)):
                     os.close(number)
 
@@ -215,7 +215,7 @@ class Ends:
 
     def _executing(self, original: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         def execute(path: Any, *args: Any, **named: Any) -> NoReturn:
-            may_end = _can_be_executed(path)  # else the program surely goes on
+            may_end = _can_be_executed(path)  # else exec fails and the program continues
             if may_end:
                 self.finish(Ending(0, by=f"os.{original.__name__}"))
             try:

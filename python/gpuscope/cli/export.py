@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings as files, whose suffix chooses the format, and ``gpuscope export``."""
+"""Output files in the format of their suffix, and ``gpuscope export``."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _WRITERS: dict[str, Callable[[Analyses, Path], None]] = {
     ".html": lambda results, path: results.report(path),
     ".htm": lambda results, path: results.report(path),
 }
-_OF_STREAMS = ".json"  # what pipes get, whose names say nothing
+_OF_STREAMS = ".json"  # the format for pipes
 
-# The tables of events that a file has: as rows, or in what it says of other rows. The other formats have all.
+# The tables whose events each format contains, as rows or as details of rows. Other formats contain all.
 _GPU_STACKS = frozenset({"kernel", "graph_node", "memcpy", "memset", "graph_launch", "region", "region_gpu"})
 _CPU_STACKS = frozenset({"region", "api", "python_sample"})
 _SPANS = frozenset({"kernel", "memcpy", "memset", "graph_launch", "python_function"}) | _CPU_STACKS
@@ -54,19 +54,19 @@ _TABLES: dict[str, frozenset[str]] = {
 
 
 _IN_PART = 3  # the exit code
-_SCRIPT = ".py"  # which may begin as JSON does
+_SCRIPT = ".py"  # a script may begin like JSON
 
 
 class Outputs:
-    """Files to be written later, known to be writable now; errors as of `writable_paths`.
+    """Files to write later, checked to be writable; errors as of `writable_paths`.
 
     Args:
-        paths: their names. Those of further recordings are numbered, as ``run-2.gscope``.
-        replaces: False leaves existing recordings as they are: all files get the next number that the first has free.
+        paths: file names. Further recordings are numbered, as ``run-2.gscope``.
+        replaces: False keeps existing recordings: all files get the first free number of the first file.
 
     Attributes:
         paths: the files, without a number.
-        notes: what files leave out, a sentence a file.
+        notes: what each file leaves out, a sentence a file.
     """
 
     def __init__(self, paths: Sequence[str], *, replaces: bool = True) -> None:
@@ -91,13 +91,13 @@ class Outputs:
 
     @property
     def missing(self) -> tuple[Path, ...]:
-        """Those of the latest recording, or of the first that is to come, that are not written."""
+        """The unwritten files of the latest recording, or of the first one to come."""
         return tuple(path for path in map(self._named, self.paths) if path not in self._written)
 
     def write(self, results: Analyses, out: Console | None = None) -> list[Exception]:
-        """Writes every file; from the second time on as ``run-2.gscope`` and so on. `out` shows progress.
+        """Writes every file; from the second call on as ``run-2.gscope`` and so on. `out` shows progress.
 
-        Returns why files could not be written, which does not keep the others from being written.
+        Returns the errors; other files are written anyway.
         """
         try:
             self._take_number()
@@ -122,15 +122,15 @@ class Outputs:
         return errors
 
     def write_again(self) -> None:
-        """The next recording takes the place of the latest."""
+        """Makes the next recording replace the latest."""
         self._again = self._first is not None
         self._written.clear()
         self.notes.clear()
 
     def keep(self, results: Analyses) -> Path | None:
-        """Saves the recording that `write` had, if it has no file, in the directory for temporary ones.
+        """Saves the latest recording in the temporary directory if it was not written as a .gscope file.
 
-        Returns where; None where it has a file, or cannot have one there either.
+        Returns the path; None if the recording has a file or cannot be saved.
         """
         if any(_suffix(path) == _RECORDING and self._named(path) in self._written for path in self.paths):
             return None
@@ -142,14 +142,14 @@ class Outputs:
             folder = Path(tempfile.mkdtemp(prefix="gpuscope-"))
             target = folder / f"{self._named(self.paths[0]).name.partition('.')[0]}{_RECORDING}"
             results.save(target)
-        except Exception:  # why is said of the files that were asked for
+        except Exception:  # the requested files have their own error
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
             return None
         return target
 
     def comparison(self) -> str:
-        """The command that compares what was written with the recording before it; empty where there is none."""
+        """The command that compares the latest recording with the previous one; empty without a previous one."""
         if self._replaces or self._first is None or self._first == 1:
             return ""
         before, after = (_numbered(self.paths[0], number) for number in (self._first - 1, self._first))
@@ -160,7 +160,7 @@ class Outputs:
         return shlex.join(["gpuscope", "diff", *sides])
 
     def _take_number(self) -> None:
-        """Numbers the next recording, and makes its file where it may replace none: no other run takes that name."""
+        """Numbers the next recording. If it may not replace files, creates its file, so that no other run takes it."""
         if self._again:
             self._again = False
         elif self._replaces:
@@ -183,7 +183,7 @@ class Outputs:
 
 
 def left_out(results: Analyses, path: Path) -> list[str]:
-    """What was recorded and the format of a file has no place for, in words."""
+    """Recorded tables that the format of a file cannot hold, in words."""
     from gpuscope import _core
     from gpuscope.analysis.call_tree import places_samples
 
@@ -199,7 +199,7 @@ def left_out(results: Analyses, path: Path) -> list[str]:
 
 
 def raise_last(errors: Sequence[Exception]) -> None:
-    """Ends the command with the last error, having told the others."""
+    """Ends the command with the last error, after reporting the others."""
     for error in errors[:-1]:
         console.errors().complain(str(error))
     if errors:
@@ -207,14 +207,14 @@ def raise_last(errors: Sequence[Exception]) -> None:
 
 
 def is_folder(path: str) -> bool:
-    """Whether it names a folder, which need not exist."""
+    """Whether the path names a folder, which may not exist yet."""
     return path.endswith(os.sep) or os.path.isdir(path)
 
 
 def in_folder(path: str, parents_rank: int | None = None) -> str:
-    """The path of a file; for a folder, which is made, that of this process's recording in it.
+    """The path of a file; for a folder, which is created, the path of this process's recording in it.
 
-    A helper of a rank, as a worker of a DataLoader, has its parent's rank in its environment and is not named by it.
+    A helper of a rank (a DataLoader worker) inherits the rank's environment; its file is not named by the rank.
     """
     if not is_folder(path):
         return path
@@ -238,15 +238,15 @@ def add_recording(parser: argparse.ArgumentParser) -> None:
         "or a run's folder (default: the newest .gscope of this folder)",
     )
     parser.add_argument(
-        "--salvage", action="store_true", help="of a damaged file too, read what is whole; the exit code then is 3"
+        "--salvage", action="store_true", help="read the intact part of a damaged file; the exit code then is 3"
     )
 
 
 def choose_recording(options: argparse.Namespace, missing: str = "FILE is missing") -> None:
-    """Takes the newest recording of the current folder where none was given, and says so on standard error.
+    """Chooses the newest recording of the current folder if none was given, and says so on standard error.
 
     Raises:
-        InvalidArgument: none was given, and the folder has none.
+        InvalidArgument: no recording was given, and the folder has none.
     """
     if options.recording is not None:
         return
@@ -259,7 +259,7 @@ def choose_recording(options: argparse.Namespace, missing: str = "FILE is missin
 
 
 def newest_recording() -> str | None:
-    """The .gscope file of the current folder that was written last."""
+    """The most recently written .gscope file of the current folder."""
     found = []
     with os.scandir() as entries:
         for entry in entries:
@@ -270,7 +270,7 @@ def newest_recording() -> str | None:
 
 
 def _has_content(path: str | os.PathLike[str]) -> bool:
-    """Whether it is a file in which something is: an empty one has only been begun."""
+    """Whether the path is a file with content: an empty file has only been started."""
     try:
         return os.path.isfile(path) and os.path.getsize(path) > 0
     except OSError:
@@ -288,10 +288,10 @@ def open_recording(options: argparse.Namespace, out: Console) -> Recording:
 
 
 def is_recording(path: str) -> bool:
-    """Whether it is a recording, of ours or of another tool: by its name, or else by what is in it."""
+    """Whether the file is a recording of gpuscope or another tool, by its name or content."""
     if path.endswith(_SCRIPT) and not os.path.isdir(path):
         return False
-    from gpuscope.readers.files import SUFFIXES, kind_of  # and NumPy, which is a script's to import first
+    from gpuscope.readers.files import SUFFIXES, kind_of  # and NumPy, which a script must import first
     from gpuscope.readers.nsys import is_export
 
     if find_suffix(Path(path), SUFFIXES) is not None:
@@ -302,7 +302,7 @@ def is_recording(path: str) -> bool:
 
 
 def recordings_of(path: str) -> list[Path]:
-    """The recordings of a run's folder; none of a file, or of a folder that is a program."""
+    """The recordings in a run's folder; none for a file, or for a folder that is a program."""
     if not os.path.isdir(path) or os.path.lexists(os.path.join(path, "__main__.py")):
         return []
     from gpuscope.readers.files import recordings_in
@@ -316,21 +316,21 @@ def check_recording(path: str) -> None:
 
     path = str(recording_of(as_path(path)))
     if not os.path.isdir(path):
-        with open_file(path):  # which refuses what is no file, before its name is judged
+        with open_file(path):  # refuses non-files before the name is checked
             pass
     if find_suffix(Path(path), SUFFIXES) is None and kind_of(Path(path)) == "":
         raise InvalidArgument(f"{path!r} is not a recording; accepted are {ACCEPTED}")
 
 
 def exit_code(recording: Recording) -> int:
-    """0, or 3 when the file held only part of the recording."""
+    """0, or 3 if the file held only part of the recording."""
     from gpuscope.analysis.completeness import is_in_part
 
     return _IN_PART if is_in_part(recording.trace) else 0
 
 
 def open_pages(paths: Iterable[Path]) -> None:
-    """Shows the pages among these files in the browser; a machine may have none."""
+    """Shows the pages among these files in the browser, if the machine has one."""
     for path in paths:
         if find_suffix(path, PAGE_SUFFIXES):
             import webbrowser
@@ -339,7 +339,7 @@ def open_pages(paths: Iterable[Path]) -> None:
 
 
 def _metric(results: Analyses) -> StackMetric:
-    """What collapsed stacks tell of: GPU time, where there is any."""
+    """The metric of collapsed stacks: GPU time if there is any, else CPU time."""
     return "self_device_time_total" if results.trace.summary.has_device else "self_cpu_time_total"
 
 
@@ -369,7 +369,7 @@ class Export:
   gpuscope export train.gscope -o train.pftrace
   gpuscope export train.gscope -o train.json.gz -o train.pftrace
   gpuscope export train.gscope -o train.speedscope.json -o train.pb.gz
-  gpuscope export train.gscope --salvage -o train.pftrace   what is whole of a damaged file"""
+  gpuscope export train.gscope --salvage -o train.pftrace   the intact part of a damaged file"""
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""
@@ -379,7 +379,7 @@ class Export:
         )
 
     def run(self, options: argparse.Namespace) -> int:
-        """Reads, writes, and names what it wrote on standard output; the exit code is 3 when part was lost."""
+        """Reads, writes, and prints the names of the files; the exit code is 3 if part of the recording was lost."""
         progress = console.errors()
         choose_recording(options)
         outputs = Outputs(options.output)

@@ -10,13 +10,10 @@ import argparse
 import contextlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from gpuscope import _core
 from gpuscope.cli import console
@@ -25,12 +22,9 @@ from gpuscope.cli.ends import Ending
 from gpuscope.cli.memory_show import show_peak
 from gpuscope.cli.options import PAGE_SUFFIXES, positive, writable_paths
 from gpuscope.cli.program import Program
-from gpuscope.devices import HOST
 from gpuscope.errors import GpuscopeError, NotAvailable
-from gpuscope.exporters.page.memory import export_memory_page, make_steps
-from gpuscope.frameworks import torch_memory
+from gpuscope.exporters.page.memory import export_memory_page
 from gpuscope.frameworks.numpy import unreported
-from gpuscope.memory.categories import CATEGORIES, categorize, live_categories
 from gpuscope.memory.events import MemoryEvents
 from gpuscope.memory.history import MOST_ENTRIES, record_memory_history
 from gpuscope.memory.leaks import find_leaks
@@ -164,9 +158,7 @@ class _Findings:
     notes: list[str]
     events: MemoryEvents | None = None
     limits: tuple[str, ...] = ()  # what the history lacks, and why
-    categories: NDArray[np.uint8] | None = None  # of each of the history's lifetimes
     peak: Any = None
-    at_peak: dict[str, int] = field(default_factory=dict)  # by category
     stages: Any = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -181,7 +173,9 @@ class _Findings:
             "ledgers": [plain(ledger) for ledger in self.ledgers],
             "history": None if self.events is None else {"events": len(self.events), "lost": self.events.lost},
             "peak": plain(self.peak),
-            "peak_by_category": {name.lower(): size for name, size in self.at_peak.items()},
+            "peak_by_category": {
+                one.name.replace(" ", "_"): one.bytes for one in getattr(self.peak, "categories", None) or ()
+            },
             "stages": plain(self.stages),
             "leaks": plain(self.leaks),
             "notes": self.notes,
@@ -193,7 +187,7 @@ class _Findings:
         for whole in self.ledgers or ([self.snapshot] if self.snapshot is not None else []):
             _show_block(str(whole), out)
         if self.peak is not None:
-            show_peak(self.peak, top, out, self.at_peak)
+            show_peak(self.peak, top, out)
         for part in (self.stages, self.leaks):
             if part is not None:
                 _show_block(str(part), out)
@@ -226,7 +220,6 @@ class _Findings:
             self.events,
             path,
             device=getattr(self.peak, "device", None),
-            categories=self.categories,
             title=f"Memory of {self.program}",
             notes=self.limits,
         )
@@ -246,7 +239,6 @@ class _Watch:
         self._notes: list[str] = []
         self._steps_ns = [_core.now_ns()]
         self._leaks: Any = None
-        self._live: dict[int, int] = {}
         self._snapshot: Any = None
         self._ledgers: list[Any] = []
         self._history = self._attempt("the history", lambda: record_memory_history(**self.options))
@@ -281,7 +273,6 @@ class _Watch:
             ledger = self._attempt("the ledger", partial(memory_ledger, device.device))
             if ledger is not None:
                 self._ledgers.append(ledger)
-        self._live = self._attempt("categories", live_categories) or {}
         if self._finder is not None and self._history is not None and len(self._steps_ns) > _FEWEST_STEPS:
             # Judging leaks runs the garbage collector, whose releases the history must still see.
             self._attempt("leaks", lambda: self._finder.__exit__(None, None, None))
@@ -304,19 +295,9 @@ class _Watch:
             events = found.events
             steps = self._steps_ns if len(self._steps_ns) > 1 else []
             found.peak = self._attempt("the peak", lambda: peak_memory(events, steps_ns=steps))
-            found.categories = self._attempt("categories", lambda: self._categorize(events))
-            found.at_peak = self._attempt("categories", lambda: _by_category(found)) or {}
         stages = self._attempt("stages", memory_stages)
         found.stages = stages if stages is not None and stages.stages else None
         return found
-
-    def _categorize(self, events: MemoryEvents) -> NDArray[np.uint8]:
-        pools: list[tuple[int, int]] = []
-        for device in np.unique(events.device[events.device != HOST]).tolist():
-            for segment in self._attempt("graph pools", partial(torch_memory.segments, device)) or ():
-                if segment.pool != torch_memory.DEFAULT:
-                    pools.append((segment.address, segment.address + segment.bytes))
-        return categorize(events, live=self._live, graph_pools=pools)
 
     def _attempt(self, what: str, make: Callable[[], T]) -> T | None:
         """What `make` returns, or None and a note."""
@@ -329,21 +310,3 @@ class _Watch:
         if note not in self._notes:
             self._notes.append(note)
         return None
-
-
-def _by_category(found: _Findings) -> dict[str, int]:
-    """Bytes of each category at the peak, largest first."""
-    assert found.events is not None
-    device = getattr(found.peak, "device", None)
-    if device is None or found.categories is None:
-        return {}
-    steps, rows = make_steps(found.events, device)
-    first, end = steps.visible()
-    at_peak = (first <= steps.peak) & (steps.peak < end)
-    sizes = np.bincount(
-        found.categories[rows][at_peak], weights=steps.lifetimes.bytes[at_peak], minlength=len(CATEGORIES)
-    ).astype(np.int64)
-    known = {name: size for name, size in zip(CATEGORIES, sizes.tolist(), strict=True) if size}
-    if not set(known) - {"UNKNOWN"}:
-        return {}
-    return dict(sorted(known.items(), key=lambda item: -item[1]))

@@ -17,10 +17,10 @@ from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument
 from gpuscope.exporters.page.memory import export_memory_page
 from gpuscope.memory.call_stacks import line_text, program_line
-from gpuscope.memory.categories import LIBRARY, WITHOUT_PYTHON, backward_without_stack, categorize, category_text
+from gpuscope.memory.categories import WITHOUT_PYTHON, backward_without_stack
 from gpuscope.memory.events import Frame, Lifetimes, MemoryEvents
-from gpuscope.memory.peak import peak_memory
-from gpuscope.memory.snapshot_reader import OF_LIBRARIES, MemoryFile, load_memory_snapshot
+from gpuscope.memory.peak import category_lines, peak_memory
+from gpuscope.memory.snapshot_reader import MemoryFile, load_memory_snapshot
 from gpuscope.units import format_bytes
 
 Row = tuple[int, int, str]  # bytes, allocations, line
@@ -30,8 +30,8 @@ class MemoryShow:
     """Reads a pickle of torch's or ours, without running anything in it."""
 
     description = (
-        "Reads what torch.cuda.memory._dump_snapshot or gpuscope wrote: the peak and what lived then, what lives at\n"
-        "the end, and the lines that took the most. Nothing in the file is run: untrusted files are safe."
+        "Reads what torch.cuda.memory._dump_snapshot or gpuscope wrote: the peak and the memory alive then and at\n"
+        "the end, and the lines that allocated most. Nothing in the file is run: untrusted files are safe."
     )
     examples = """\
   gpuscope memory show snapshot.pickle
@@ -56,7 +56,7 @@ class MemoryShow:
         _show_end(found, device, out)
         events = found.events.select(found.events.device == device)
         if len(events):
-            show_peak(peak_memory(events, device), options.top, out, {})
+            show_peak(peak_memory(events, device), options.top, out)
             _show_lines(events, options.top, out)
         else:
             advice = "torch.cuda.memory._record_memory_history() records one"
@@ -106,7 +106,7 @@ def _show_end(found: MemoryFile, device: int, out: Console) -> None:
 
 
 def _show_lines(events: MemoryEvents, top: int, out: Console) -> None:
-    """What lives at the end, and which lines took the most over the whole time."""
+    """Prints the memory alive at the end, and the lines that allocated most over the whole time."""
     lifetimes = events.lifetimes()
     for title, chosen in (
         ("at its end", lifetimes.alive),
@@ -136,23 +136,18 @@ def by_line(events: MemoryEvents, lifetimes: Lifetimes, chosen: NDArray[np.bool_
 
 
 def _write(found: MemoryFile, events: MemoryEvents, device: int, name: str, path: object) -> None:
-    categories = categorize(events, graph_pools=found.graph_pools(device))
-    categories[events.lifetimes().source == OF_LIBRARIES] = LIBRARY
-    export_memory_page(
-        events, str(path), device=device, categories=categories, title=f"Memory of {name}", notes=found.notes
-    )
+    export_memory_page(events, str(path), device=device, title=f"Memory of {name}", notes=found.notes)
 
 
-def show_peak(peak: Any, top: int, out: Console, by_category: dict[str, int]) -> None:
+def show_peak(peak: Any, top: int, out: Console) -> None:
     """Prints what lived when most was in use, from a PeakReport."""
     if not peak.bytes:
         return
     when = f"{peak.since_begin_ns / 1e9:.3f} s after the first event"
-    step = "" if getattr(peak, "step", None) is None else f", in step {peak.step}"
+    step = "" if peak.step is None else f", in step {peak.step}"
     out.sentence((f"peak of {device_text(peak.device)}: {format_bytes(peak.bytes)}", "bold"), f"  {when}{step}")
-    if by_category:
-        parts = [f"{category_text(name)} {format_bytes(size)}" for name, size in by_category.items()]
-        out.sentence((", ".join(parts), "dim"))
+    for line in category_lines(peak):
+        out.sentence((f"  {line}", "dim"))
     rows = [(one.bytes, one.count, place_text(one.place, backward=one.backward)) for one in peak.places]
     show_rows(rows, peak.bytes, top, out, peak.base_bytes)
 
@@ -175,7 +170,7 @@ def show_rows(rows: Sequence[Row], total: int, top: int, out: Console, before: i
 
 
 def place_text(line: Frame | None, *, backward: bool) -> str:
-    """A line of the program; where there is none, whether it was autograd's."""
+    """A line of the program; without one, whether autograd allocated."""
     return WITHOUT_PYTHON if backward else line_text(line)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpuscope monitor``: what the GPUs do, as a page, as rows, or for programs."""
+"""``gpuscope monitor``: the state of the GPUs, as a page, as rows, or as JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from gpuscope.units import format_share, parse_seconds
 
 _INTERVAL_S = 1.0
 _INTERVAL_OF_PAGE_S = 0.5
-_LONGEST_SLEEP_S = 0.05  # between two looks for samples: how late a row is at most
+_LONGEST_SLEEP_S = 0.05  # between checks for samples: the longest delay of a row
 _COLUMNS = 80  # of a snapshot
 
 
@@ -57,7 +57,7 @@ class Monitor:
     )
     examples = (
         "  gpuscope monitor                               the page; ? shows its keys\n"
-        "  gpuscope monitor --once                        all that is known now, and end\n"
+        "  gpuscope monitor --once                        the current state, and end\n"
         "  gpuscope monitor --once --json | jq '.gpus[0].power_w'\n"
         "  gpuscope monitor --interval 100ms | tee gpus   rows\n"
         "  gpuscope monitor --csv --count 60 > gpu.csv    the columns of GPUMonitor's logs\n"
@@ -73,7 +73,7 @@ class Monitor:
         form.add_argument("--json", action="store_true", help="an object for each GPU and moment, a line each")
         form.add_argument("--csv", action="store_true", help="the columns of a .csv log")
         form.add_argument("--rows", action="store_true", help="rows on a terminal too")
-        parser.add_argument("--once", action="store_true", help="what is known now, and end")
+        parser.add_argument("--once", action="store_true", help="show the current state, and end")
         parser.add_argument(
             "--interval",
             type=type_of_option(_interval),
@@ -137,7 +137,7 @@ class Monitor:
 
 
 def _is_on_terminal() -> bool:
-    """Whether keys come from one, and Textual, which draws on standard error, has it to draw on."""
+    """Whether keys come from a terminal, and Textual can draw on standard error."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
@@ -165,14 +165,14 @@ def _running(options: argparse.Namespace, interval: float) -> Iterator[GPUMonito
     """A monitor that runs, with its log and its server.
 
     Raises:
-        GpuscopeError: at the end, however it came: the log could not be written.
+        GpuscopeError: the log could not be written; raised at the end.
     """
     monitor = GPUMonitor(options.log, interval)
     with ended_by_signals():
         try:
             with ExitStack() as open_things:
                 open_things.enter_context(warnings.catch_warnings())
-                warnings.simplefilter("ignore", GpuscopeWarning)  # which are told here
+                warnings.simplefilter("ignore", GpuscopeWarning)  # which are reported here
                 open_things.enter_context(monitor)
                 if options.prometheus is not None:
                     from gpuscope.monitor.prometheus import serve
@@ -192,11 +192,11 @@ def _tell_of_no_gpu(monitor: GPUMonitor) -> None:
 
 
 def _moments(monitor: GPUMonitor, count: int | None) -> Iterator[list[GpuSample]]:
-    """Samples as they come; of so many moments where a count is given."""
+    """Samples as they come, of `count` moments if given."""
     first: int | None = None
     moments = taken_ns = 0
     while True:
-        is_last = count is not None and monitor.cost.rounds >= count  # their samples can be taken by now
+        is_last = count is not None and monitor.cost.rounds >= count  # their samples are available by now
         batch: list[GpuSample] = []
         for sample in monitor.take():
             index = _index(sample)
@@ -211,13 +211,13 @@ def _moments(monitor: GPUMonitor, count: int | None) -> Iterator[list[GpuSample]
             yield batch
         if is_last:
             return
-        # Without a GPU a round has one sample, after which none comes for the interval.
+        # Without a GPU a round has one sample, and then none until the next interval.
         next_s = (taken_ns - _core.now_ns()) / 1e9 + monitor.interval if monitor.why and taken_ns else 0.0
         threading.Event().wait(max(next_s, min(_LONGEST_SLEEP_S, monitor.interval)))
 
 
 def _first_moments(samples: Sequence[GpuSample], count: int | None) -> Iterator[GpuSample]:
-    """Those of a log's first so many moments; all where no count is given."""
+    """The samples of a log's first `count` moments; all if None."""
     moments = 0
     for sample in samples:
         moments += _index(sample) == _index(samples[0])
@@ -233,7 +233,7 @@ def _index(sample: GpuSample) -> int:
 def _writer(
     options: argparse.Namespace, out: Console, before: Iterable[GpuSample] = ()
 ) -> Callable[[Iterable[GpuSample]], None]:
-    """What writes samples in the form that was asked for; `before` are earlier ones, which are not written."""
+    """A function that writes samples in the requested form; `before` are earlier samples, which are not written."""
     if options.csv:
         out.line(",".join(COLUMNS))
     rows = Rows(before, None if options.file else ProcessReader().busiest)
@@ -254,7 +254,7 @@ def _writer(
 
 
 def _show_once(options: argparse.Namespace, out: Console, samples: Sequence[GpuSample] | None) -> int:
-    """All that is known now, or what the last moment of a log has."""
+    """Shows the current state, or the last moment of a log."""
     if samples is not None:
         latest = {_index(sample): place for place, sample in enumerate(samples)}
         last = {*latest.values()}
@@ -294,7 +294,7 @@ def _show_snapshot(options: argparse.Namespace, out: Console) -> None:
 
 
 def _work_of_host(host: HostState) -> tuple[str, list[ProcessRow]]:
-    """How much of the CPUs works, and the user's processes, the busiest first: of the next half second."""
+    """The CPU load over the next half second, and the user's processes, the busiest first."""
     reader, began_ns = ProcessReader(), _core.monotonic_ns()
     reader.of_user()
     threading.Event().wait(LEAST_S)
@@ -321,7 +321,7 @@ def _show_page(options: argparse.Namespace, samples: Sequence[GpuSample] | None)
 
 
 def _page() -> Callable[..., None]:
-    """What shows the page: some 0.3 s to import."""
+    """The function that shows the page: its import takes some 0.3 s."""
     try:
         from gpuscope.monitor.page import show
     except ImportError as error:
@@ -329,6 +329,6 @@ def _page() -> Callable[..., None]:
             raise
         raise NotAvailable(
             "the page of gpuscope monitor is not available: textual is not installed; "
-            "pip install 'gpuscope[monitor]', or gpuscope monitor --rows"
+            "pip install textual, or gpuscope monitor --rows"
         ) from None
     return show

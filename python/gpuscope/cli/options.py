@@ -25,7 +25,7 @@ seconds = type_of_option(units.parse_seconds)
 
 
 def whole(text: str) -> int | None:
-    """The integer from 0 on that the text is; None where it is none, or has more digits than Python reads."""
+    """The integer from 0 on in the text; None if there is none, or more digits than Python reads."""
     try:
         return int(text) if text.isdecimal() else None
     except ValueError:
@@ -47,12 +47,12 @@ def ordinal(text: str) -> int:
 
 
 def names(text: str) -> list[str]:
-    """What stands between commas."""
+    """The parts between commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def add_counters(group: argparse._ArgumentGroup) -> None:
-    """Adds the options that have hardware counters sampled."""
+    """Adds the options for sampling hardware counters."""
     group.add_argument(
         "--counters",
         metavar="LIST",
@@ -64,7 +64,7 @@ def add_counters(group: argparse._ArgumentGroup) -> None:
         metavar="TIME",
         type=seconds,
         default=1e-4,
-        help="time between samples of those (default: 100us)",
+        help="time between samples of hardware counters (default: 100us)",
     )
 
 
@@ -75,7 +75,7 @@ def add_device_samples(group: argparse._ArgumentGroup) -> None:
         metavar="TIME",
         type=seconds,
         default=False,
-        help="read the GPUs' power, clocks and energy so often, as 500ms; each reading takes another core 3 ms",
+        help="read the GPUs' power, clocks and energy at this interval, as 500ms; a reading takes 3 ms of another core",
     )
 
 
@@ -84,7 +84,7 @@ def _counters(text: str) -> str | list[str]:
 
 
 def sizes(text: str) -> list[int]:
-    """``64:4096`` doubles from the first to the last; ``64,100,1000`` is itself."""
+    """``64:4096`` doubles from the first to the last; ``64,100,1000`` is a list."""
     first, colon, last = text.partition(":")
     numbers = [_size(text, number) for number in ((first, last) if colon else first.split(","))]
     if not colon:
@@ -106,7 +106,7 @@ def _size(sizes: str, text: str) -> int:
 
 
 def writable_paths(paths: Sequence[str | None], suffixes: tuple[str, ...] = ()) -> list[Path]:
-    """The files, known to be writable, as absolute paths: a program that runs in between may change its folder.
+    """The files as absolute paths, checked to be writable: a program that runs in between may change its folder.
 
     None is an option that was not given, ``-`` is standard output. Raises InvalidArgument for a file that cannot be
     written or is named twice.
@@ -114,18 +114,18 @@ def writable_paths(paths: Sequence[str | None], suffixes: tuple[str, ...] = ()) 
     given = [_STANDARD_OUTPUT if path == "-" else path for path in paths if path is not None]
     try:
         found = [Path(os.path.abspath(check_writable(path, suffixes))) for path in given]
-    except GpuscopeError as error:  # nothing has been lost yet: it is the argument that is wrong
+    except GpuscopeError as error:  # nothing is lost yet: the argument is wrong
         raise InvalidArgument(str(error)) from error
     check_apart(found)
     return found
 
 
 def check_apart(outputs: Sequence[Path], inputs: Iterable[str] = ()) -> None:
-    """Raises InvalidArgument where two outputs are one file, by whatever names, or one of them is an input."""
+    """Raises InvalidArgument if two outputs are one file, by any name, or if an output is an input."""
     read = set(map(os.path.realpath, inputs))
     taken: set[str] = set()
     for path in outputs:
-        # Of a pipe or a terminal, the name: what it leads to may be what another one leads to.
+        # A pipe or terminal is compared by name: two of them may lead to one target.
         target = os.path.abspath(path) if is_stream(path) else os.path.realpath(path)
         if target in taken and target != os.devnull:
             raise InvalidArgument(f"the output {console.display(path)} is named twice; accepted is a file for each")

@@ -25,10 +25,10 @@ from gpuscope.errors import InvalidArgument
 
 @dataclass(frozen=True)
 class Program:
-    """What would follow ``python`` on a command line: a script, ``-m`` module, ``-c`` code or ``-``, and its arguments.
+    """The words after ``python`` on a command line: a script, ``-m`` module, ``-c`` code or ``-``, and its arguments.
 
     Attributes:
-        kind: "stdin" for code that standard input had.
+        kind: "stdin" for code from standard input.
         target: path, name of the module, or code.
     """
 
@@ -38,7 +38,7 @@ class Program:
 
     @staticmethod
     def prepare_parser(parser: argparse.ArgumentParser) -> None:
-        """Adds the arguments that name a program: what `given` takes as ``kind`` and ``program``."""
+        """Adds the arguments that name a program, which `given` takes as ``kind`` and ``program``."""
         parser.usage = f"{parser.prog} [options] (script.py | -m module | -c code | -) [args ...]"
         parser.add_argument("-m", dest="kind", action="store_const", const="module", help="run a module, as python -m")
         parser.add_argument("-c", dest="kind", action="store_const", const="code", help="run a string, as python -c")
@@ -46,7 +46,7 @@ class Program:
 
     @classmethod
     def given(cls, kind: Literal["module", "code"] | None, words: Sequence[str]) -> Program:
-        """What a command line names: `kind` by -m or -c, and what follows; ``-`` reads standard input."""
+        """The program of a command line: `kind` from -m or -c, and the other words; ``-`` reads standard input."""
         rest = words[1:] if words[:1] == ["--"] else words
         if not rest:
             raise InvalidArgument("there is nothing to run: give a script, -m module, -c code or - for standard input")
@@ -63,11 +63,11 @@ class Program:
 
     @property
     def file_name(self) -> str:
-        """What tracebacks call code that is in no file."""
+        """The name of code without a file in tracebacks."""
         return "<stdin>" if self.kind == "stdin" else "<string>"
 
     def check(self) -> None:
-        """Makes sure that there is something to run, without running any of it; raises InvalidArgument otherwise."""
+        """Checks that there is something to run, without running it; raises InvalidArgument otherwise."""
         if self.kind == "module":
             folder = sys.path[0]
             self._enter(os.getcwd(), "-m")
@@ -76,7 +76,7 @@ class Program:
             except ValueError:  # an empty name, and a module that was not imported, as __main__
                 found = None
             finally:
-                sys.path[0] = folder  # until it runs: what gpuscope still imports is not the program's
+                sys.path[0] = folder  # only while it runs: gpuscope must not import from it
             if found is None:
                 raise InvalidArgument(f"there is no module {self.target!r}")
         if self.kind == "script":
@@ -90,10 +90,10 @@ class Program:
     def run(self, finish: Finish, in_fork: Callable[[], Finish | None] = lambda: None) -> Ending:
         """Runs it as the main program, waits for the threads it left behind, and then finishes.
 
-        The program may fork, and its child comes out of here too: it finishes what `in_fork` returned to it.
-        Where the program ends by a signal, os._exit or os.exec*, it is finished before that, and this does not return.
+        If the program forks, this also returns in its child, after finishing with the result of `in_fork`. If a signal,
+        os._exit or os.exec* ends the program, this finishes first and does not return.
 
-        An exception that nobody caught is printed as the interpreter prints it, without the frames of gpuscope.
+        An uncaught exception is printed as by the interpreter, without the frames of gpuscope.
         ``__main__`` remains the program's: functions registered with atexit, and pickle, still need it.
 
         Raises:
@@ -102,7 +102,7 @@ class Program:
         with Ends(finish, in_fork) as ends:
             try:
                 ending = self._execute()
-            except KeyboardInterrupt:  # a second one, while the first was reported
+            except KeyboardInterrupt:  # a second one, while the first is reported
                 ending = Ending(INTERRUPTED)
             return ends.finish(ending)
 
@@ -123,13 +123,13 @@ class Program:
             if own is None and isinstance(error, InvalidArgument):
                 raise
             raised = error.with_traceback(own)
-        # Not in the except block, where it would be the context of what the program's excepthook raises.
+        # Outside the except block, else this error becomes the context of an exception in the program's excepthook.
         ending = Ending(0) if raised is None else _ending(raised)
         try:
             _wait_for_threads()
         except KeyboardInterrupt:
             ending = Ending(INTERRUPTED)
-        # A stream that the program closed or broke is the interpreter's to report, at its end.
+        # The interpreter reports at its end a stream that the program closed or broke.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             sys.stdout.flush()
         return ending
@@ -166,7 +166,7 @@ class Program:
 
 
 def _standard_input() -> str:
-    """All of it; bytes that are no UTF-8 as surrogates, as the code may say in which encoding it is."""
+    """All of standard input. Bytes that are not UTF-8 become surrogates, as the code may declare its encoding."""
     if sys.stdin is None:
         raise InvalidArgument("the program is -, but standard input is closed; accepted is - with code there")
     return sys.stdin.buffer.read().decode(errors="surrogateescape")
@@ -205,14 +205,14 @@ def _code(spec: ModuleSpec | None) -> CodeType | None:
 
 
 def _absolute(path: str) -> str:
-    """As the interpreter makes paths absolute: with the current folder in front, and nothing else resolved."""
-    return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)  # that folder may be gone
+    """An absolute path as the interpreter makes it: the current folder in front, and nothing else resolved."""
+    return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)  # the current folder may be gone
 
 
 def _read(path: str) -> CodeType:
     """The code of a source file, or of a compiled one."""
     with io.open_code(path) as file:
-        data = file.read()  # once: a pipe gives nothing the second time
+        data = file.read()  # once: a pipe cannot be read twice
     code = pkgutil.read_code(io.BytesIO(data))
     if code is None:
         return compile(data, path, "exec", dont_inherit=True)
@@ -221,7 +221,7 @@ def _read(path: str) -> CodeType:
 
 
 def _ending(error: BaseException) -> Ending:
-    """Does what the interpreter does with an exception that reaches it."""
+    """Handles an uncaught exception as the interpreter does."""
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
             return Ending(int(error.code or 0))
@@ -249,8 +249,8 @@ def _say(what: object) -> None:
 def _wait_for_threads() -> None:
     """Waits for the threads that the interpreter would wait for before it ends.
 
-    Not for the workers of concurrent.futures: idle ones only end when the interpreter itself shuts them down, and from
-    then on nothing can be given to a pool any more, which exporters do.
+    Excluded are the workers of concurrent.futures. Idle ones end only when the interpreter shuts them down, and then no
+    pool accepts work, which exporters need.
     """
     idle = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())
     own = (threading.current_thread(), threading.main_thread())
@@ -260,7 +260,7 @@ def _wait_for_threads() -> None:
 
 
 def _own_part(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback from the program's first frame on; those of this file and of the import system come before it."""
+    """The traceback from the program's first frame on, without this file and the import system."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename in _BEFORE_THE_PROGRAM:
         traceback = traceback.tb_next
     return traceback

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuscope.profiler import Schedule, profile
     from gpuscope.recording import Analyses
 
-# Options of profile() that say what of operators is recorded.
+# Options of profile() that select details of operators.
 OPERATOR_OPTIONS = {
     "record_shapes": "record the shapes of operators' inputs",
     "with_stack": "record where in the program operators, regions and launches are",
@@ -29,7 +29,7 @@ OPERATOR_OPTIONS = {
 
 
 def add_recorded(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say what is recorded."""
+    """Adds the options that select the events to record."""
     what = parser.add_argument_group("what is recorded")
     what.add_argument(
         "--mode",
@@ -68,7 +68,7 @@ class Recorder:
 
     Attributes:
         outputs: the files.
-        complaints: what could not be written or recorded, a sentence each.
+        complaints: files not written and events not recorded, a sentence each.
         windows: how many were recorded.
         failed: a file could not be written.
     """
@@ -100,14 +100,14 @@ class Recorder:
         self.complaints += [str(warning.message) for warning in said]
 
     def resume(self) -> None:
-        """Records on, into the same recording; with a schedule into one of its own."""
+        """Resumes the recording; with a schedule a new one begins."""
         if not self._options.schedule:
             self.outputs.write_again()
-        self.complaints = ["the program could not become another one: it went on, and was recorded on"]
+        self.complaints = ["the program could not become another one: it continued, and so did the recording"]
         try:
             self.profiler._resume(as_one=not self._options.schedule)
         except GpuscopeError as error:
-            self.complaints = [f"the program could not become another one, and is not recorded on: {error}"]
+            self.complaints = [f"the program could not become another one, and its recording did not continue: {error}"]
 
 
 def _profiler(options: argparse.Namespace, recorder: Recorder) -> profile:
@@ -155,7 +155,7 @@ def _schedule(text: str | None) -> Schedule | None:
             )
         try:
             numbers[name] = int(number)
-        except ValueError:  # Python reads no number of some thousands of digits
+        except ValueError:  # Python reads no numbers with thousands of digits
             raise InvalidArgument(f"--schedule contains {brief(item)}, a number with too many digits") from None
     if "active" not in numbers:
         raise InvalidArgument(f"--schedule is {brief(text)}; it must say how many steps are active, as active=3")

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from gpuscope.recording import Analyses
 
 _SCREEN = 40  # lines of a report at most
-_AROUND = 14  # lines that are neither the table's nor rows of functions
+_AROUND = 14  # lines outside the table and the functions
 _MOST_ROWS = 25  # of the table
-_MOST_ROWS_BESIDE = (10, 12)  # of the table with functions beside it; with GPU work more
+_MOST_ROWS_BESIDE = (10, 12)  # of the table next to functions: without and with GPU work
 _LEAST_ROWS = 10  # of functions
 
 _TIERS = {
@@ -44,7 +44,7 @@ _TIERS = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that choose what is shown."""
+    """Adds the options that choose the parts to show."""
     group = parser.add_argument_group("what is shown")
     group.add_argument("--sort-by", metavar="KEY", help="column that orders the table, as device_time_total")
     group.add_argument(
@@ -58,13 +58,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-table", action="store_true", help="leave the table out")
     group.add_argument("--tree", action="store_true", help="the call tree too, and every sampled function")
     group.add_argument("--no-functions", action="store_true", help="leave the sampled Python functions out")
-    group.add_argument("--steps", action="store_true", help="what each GPU did in a step, and why it was idle")
+    group.add_argument("--steps", action="store_true", help="each GPU's work in a step, and why it was idle")
     group.add_argument("--max-depth", metavar="N", type=positive, help="levels of the trees (default: all)")
     group.add_argument("--audit", action="store_true", help="notes, and every count behind the verdict")
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raises InvalidArgument for a sort key that the table does not have, before time is spent on it."""
+    """Raises InvalidArgument for an unknown sort key, before time is spent on the table."""
     if options.sort_by is not None:
         from gpuscope.analysis import EventList
 
@@ -72,8 +72,8 @@ def check(options: argparse.Namespace) -> None:
 
 
 def show_origin(results: Analyses, out: Console) -> None:
-    """What ran, when, for how long, where, and how it was recorded."""
-    from gpuscope.trace import command_line, number_of
+    """Shows what ran, when, for how long, where, and how it was recorded."""
+    from gpuscope.trace import command_line, metadata_of, number_of
 
     info = results.trace.info
     start_ns, stop_ns = (number_of(info, f"session.{end}_ns") for end in ("start", "stop"))
@@ -93,6 +93,7 @@ def show_origin(results: Analyses, out: Console) -> None:
         ("where", ", ".join(filter(None, (info.get("process.host"), *_devices(results))))),
         ("how", ", ".join(filter(None, (*_how(info), *versions)))),
         ("with", ", ".join(_extras(results))),
+        ("metadata", metadata_of(info)),
     )
     for name, text in rows:
         if text:
@@ -104,7 +105,7 @@ def show_origin(results: Analyses, out: Console) -> None:
 
 
 def show_summary(results: Analyses, out: Console) -> None:
-    """One line: how long was recorded, and how."""
+    """Shows in one line how long was recorded, and how."""
     from gpuscope.trace import number_of
 
     info = results.trace.info
@@ -115,9 +116,9 @@ def show_summary(results: Analyses, out: Console) -> None:
 
 
 def show(results: Analyses, options: argparse.Namespace, out: Console) -> None:
-    """The parts that the options ask for, and the verdict under them. Without options they fit on a screen.
+    """Shows the parts that the options select, and the verdict under them. Without options they fit on a screen.
 
-    Where there is no GPU work the functions come first: they say more of the host than the table.
+    Without GPU work the functions come first: they say more of the host than the table.
     """
     has_functions = not options.no_functions and len(results.trace.python_samples) > 0
     table, has_device = [], False
@@ -151,7 +152,7 @@ def _show_lines(lines: Sequence[Line], out: Console, write: Callable[..., None])
 
 
 def show_steps(results: Analyses, out: Console) -> None:
-    """What each GPU did in a step; why not, where the recording cannot tell."""
+    """Shows each GPU's work in a step, or why the recording does not contain it."""
     try:
         text = results.step_breakdown().table(out.width and max(40, out.width))
     except NotAvailable as error:
@@ -162,14 +163,14 @@ def show_steps(results: Analyses, out: Console) -> None:
 
 
 def show_counters(results: Analyses, out: Console) -> None:
-    """What the hardware counters say of regions and kernels."""
+    """Shows the hardware counters of regions and kernels."""
     for line in str(results.counters()).split("\n"):
         out.sentence(line)
     out.line()
 
 
 def show_table(results: Analyses, out: Console) -> None:
-    """One row per name, the longest first: the columns that matter and fit."""
+    """Shows one row per name, the longest first, with the most important columns that fit."""
     _show_lines(list(_table(results, results.key_averages(), out, None, _MOST_ROWS, False)), out, out.line)
 
 
@@ -178,7 +179,7 @@ def _table(
 ) -> Iterator[Line]:
     from gpuscope.analysis.terminal import averages_lines
 
-    if [event.kind for event in events] == ["outside"]:  # nothing else is known but what the functions say
+    if [event.kind for event in events] == ["outside"]:  # only the functions have data
         return
     if not events:
         yield ("no region, driver call or GPU work was recorded",)
@@ -190,7 +191,7 @@ def _table(
 
 
 def _missing(results: Analyses, options: argparse.Namespace) -> Iterator[Line]:
-    """What rows are to be grouped by, and was not recorded."""
+    """Notes on unrecorded details that rows should be grouped by."""
     extras = _extras(results)
     wanted = (
         (options.group_by_input_shape, "shapes", "--record-shapes"),
@@ -202,9 +203,9 @@ def _missing(results: Analyses, options: argparse.Namespace) -> Iterator[Line]:
 
 
 def _all_columns(events: Averages, sort_by: str | None, row_limit: int) -> Iterator[Line]:
-    """torch.profiler's table, however wide."""
+    """torch.profiler's table at full width."""
     default = "device_time_total" if events.has_device else "cpu_time_total"
-    # The verdict has a place of its own, below everything.
+    # The verdict is shown below everything.
     table = events.table(sort_by=sort_by or default, row_limit=row_limit).replace(events.verdict, "")
     for line in table.rstrip("\n").split("\n"):
         yield ((line, "dim" if not line.strip("- ") else ""),)
@@ -213,7 +214,7 @@ def _all_columns(events: Averages, sort_by: str | None, row_limit: int) -> Itera
 
 
 def show_tree(results: Analyses, out: Console, *, max_depth: int | None = None) -> None:
-    """The regions as they lie in one another, with the GPU work launched in each."""
+    """Shows the nested regions with the GPU work launched in each."""
     from gpuscope.analysis.terminal import tree_table
 
     tree = results.tree()
@@ -225,7 +226,7 @@ def show_tree(results: Analyses, out: Console, *, max_depth: int | None = None) 
 
 
 def _functions(results: Analyses, options: argparse.Namespace, out: Console, most_rows: int) -> list[Line]:
-    """The functions of Python as they call one another: of the program, or with --tree or --max-depth every one."""
+    """The Python functions as a call tree: the program's own, or all with --tree or --max-depth."""
     from gpuscope.analysis.program_tree import ProgramTree
 
     width = max(40, min(140, out.width or 140))
@@ -237,7 +238,7 @@ def _functions(results: Analyses, options: argparse.Namespace, out: Console, mos
 
 
 def show_audit(audit: Audit, out: Console, *, details: bool = False) -> None:
-    """Whether the recording is complete: a line, and where more is asked for every note and count behind it."""
+    """Shows in one line whether the recording is complete; `details` adds every note and count."""
     style = "green" if audit.complete else "bold red"
     if not details:
         out.sentence((audit.brief, style), (": --audit" if audit.remarks else "", "dim"))
@@ -268,7 +269,7 @@ def _how(info: Mapping[str, str]) -> list[str]:
 
 
 def _extras(results: Analyses) -> list[str]:
-    """What was recorded of operators and calls beside their time."""
+    """Recorded details of operators and calls other than time."""
     from gpuscope.trace import NONE
 
     trace = results.trace
@@ -296,7 +297,7 @@ def _stem(path: str) -> str:
 
 
 class Report:
-    """Prints what a .gscope file holds, or writes it as a page."""
+    """Prints a .gscope file, or writes it as a page."""
 
     description = (
         "Prints a recording: what ran, when and where, the table, the tree, and whether anything is missing.\n"
@@ -312,7 +313,7 @@ class Report:
   gpuscope report train.gscope --group-by-input-shape    recorded with --record-shapes
   gpuscope report train.gscope --group-by-stack-n 3      recorded with --with-stack
   gpuscope report train.gscope --no-table --tree --max-depth 3
-  gpuscope report train.gscope --salvage                 what is whole of a damaged file"""
+  gpuscope report train.gscope --salvage                 the intact part of a damaged file"""
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""
@@ -322,7 +323,7 @@ class Report:
         add_options(parser)
 
     def run(self, options: argparse.Namespace) -> int:
-        """Reads and prints, or writes the page; the exit code is 3 when the file held only part of the recording."""
+        """Reads and prints, or writes the page; the exit code is 3 if the file held only part of the recording."""
         check(options)
         choose_recording(options)
         page = options.output or (f"{_stem(options.recording)}.html" if options.open else None)

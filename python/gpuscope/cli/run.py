@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """Runs a script, module or code as ``python`` would, and hands over what was recorded."""
+    """Runs a script, module or code as ``python`` would, and delivers the recording."""
 
     description = (
         "Runs a script as 'python script.py args...' would: same output, same exit code. The report goes to standard\n"
@@ -78,7 +78,7 @@ class Run:
             raise InvalidArgument("--ring-seconds needs --mode ring, which keeps the last seconds alone")
         choose_folder(options, program.name)
         given = [in_folder(each) for each in options.output or []] or [f"{program.name}.gscope"]
-        replaces = given == options.output  # only files that were named
+        replaces = given == options.output  # only named files are replaced
         if options.open and not any(each.endswith(PAGE_SUFFIXES) for each in given):
             given.append(f"{program.name}.html")
         outputs = Outputs(given, replaces=replaces)
@@ -90,21 +90,21 @@ class Run:
 
 
 class Delivery(Recorder):
-    """Records the program and prints the report; nothing that goes wrong here reaches the program."""
+    """Records the program and prints the report; errors here never reach the program."""
 
     def __init__(self, outputs: Outputs, out: Console, options: argparse.Namespace) -> None:
         super().__init__(outputs, options)
-        self._out = out  # the stream of before the run: the program may replace or close sys.stderr
+        self._out = out  # from before the run: the program may replace or close sys.stderr
         self._children = Children.asked_for(options)
 
     def run(self, program: Program) -> int:
-        """Runs the program and delivers what was recorded; the exit code is the program's, or 1 where that failed."""
+        """Runs the program and delivers the recording. Returns the program's exit code, or 1 if delivery failed."""
         self.profiler.start()
         self._children.watch()
-        atexit.register(self._children.show, self._out)  # after multiprocessing has ended what still runs
+        atexit.register(self._children.show, self._out)  # after multiprocessing has ended its processes
         try:
             ending = program.run(self, self._children.record_fork)
-        except InvalidArgument:  # it was never started: files of earlier runs remain
+        except InvalidArgument:  # never started: files of earlier runs remain
             self.profiler.on_trace_ready = None
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", GpuscopeWarning)
@@ -119,7 +119,7 @@ class Delivery(Recorder):
         if ending.by.startswith("SIG"):
             self.complaints.append(f"the program was ended by {ending.by}")
         elif ending.by.startswith("os.exec"):
-            left_out = "" if self._options.children else ", which is not recorded"  # and if so, once it is Python
+            left_out = "" if self._options.children else ", which is not recorded"  # with --children, if it is Python
             self.complaints.append(f"the program became another one by {ending.by}{left_out}")
         if _profiled_itself(ending.error):
             self.complaints.append(
@@ -127,22 +127,22 @@ class Delivery(Recorder):
                 "profile() out"
             )
         self._show()
-        if ending.by:  # atexit calls nothing
+        if ending.by:  # atexit does not run
             self._children.show(self._out)
 
     def given_up(self) -> str:
-        """What is lost where `finish` ends now."""
+        """The sentence printed if `finish` is interrupted."""
         missing = [console.display(path) for path in self.outputs.missing]
         if missing:
             return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not written"
         return "the report is not complete"
 
     def show_results(self, results: Analyses, options: argparse.Namespace, out: Console) -> None:
-        """Prints what was recorded."""
+        """Prints the report."""
         report.show_summary(results, out)
         report.show(results, options, out)
         for remark in results.audit().remarks:
-            if not options.audit and remark.partition(":")[0] in OPERATOR_OPTIONS:  # asked for, and not there
+            if not options.audit and remark.partition(":")[0] in OPERATOR_OPTIONS:  # requested, but not recorded
                 out.note(remark)
 
     def _show(self) -> None:
@@ -166,7 +166,7 @@ class Delivery(Recorder):
             self.show_results(self.profiler, self._options, self._out)
         except (OSError, ValueError):  # of the stream
             raise
-        except Exception as error:  # as where a Ctrl-C left half of NumPy imported
+        except Exception as error:  # for example, Ctrl-C interrupted the import of NumPy
             error = NotEnoughMemory() if lacks_memory(error) else error
             why = str(error) if isinstance(error, GpuscopeError) else f"{type(error).__name__}: {error}"
             self.complaints.append(f"the results could not be shown: {why}")
@@ -174,7 +174,7 @@ class Delivery(Recorder):
 
 
 def _check_groups(options: argparse.Namespace) -> None:
-    """Finds rows asked for by what is not recorded, before the run."""
+    """Raises InvalidArgument before the run if rows are grouped by details that are not recorded."""
     for group, option in (("group_by_input_shape", "record_shapes"), ("group_by_stack_n", "with_stack")):
         if getattr(options, group) and not getattr(options, option):
             names = [f"--{name.replace('_', '-')}" for name in (group, option)]
@@ -182,5 +182,5 @@ def _check_groups(options: argparse.Namespace) -> None:
 
 
 def _profiled_itself(error: BaseException | None) -> bool:
-    """Whether the program failed as it started a profiler while this one runs."""
+    """Whether the program failed because it started a second profiler."""
     return isinstance(error, InvalidArgument) and str(error).startswith("a profiler is already running")

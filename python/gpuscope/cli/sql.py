@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpuscope sql``: questions to a recording in SQL."""
+"""``gpuscope sql``: SQL queries on a recording."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Sql:
     """Runs a query on a recording."""
 
     description = (
-        "Runs a query on a recording by DuckDB: pip install 'gpuscope[sql]'. Views are kernels, regions, operators,\n"
+        "Runs a query on a recording by DuckDB: pip install duckdb. Views are kernels, regions, operators,\n"
         "steps, launches, memcpys, memsets, gpu_work, idle and all tables of a recording; names are spelled out, and\n"
         "times are integers in ns. --schema lists them with their columns."
     )
@@ -42,14 +42,14 @@ class Sql:
         )
         parser.add_argument("query", metavar="QUERY", nargs="?", help='as "select * from kernels"; - reads it')
         parser.add_argument("--schema", action="store_true", help="list the views and their columns instead")
-        parser.add_argument("--salvage", action="store_true", help="of a damaged file too, read what is whole")
+        parser.add_argument("--salvage", action="store_true", help="read the intact part of a damaged file")
         form = parser.add_mutually_exclusive_group()
         form.add_argument("--csv", action="store_true", help="comma-separated values")
         form.add_argument("--json", action="store_true", help="a list of objects")
         form.add_argument("--parquet", metavar="FILE", help="a Parquet file")
 
     def run(self, options: argparse.Namespace) -> int:
-        """Runs it, and prints or writes what it found; the exit code is 3 when part of the file was lost."""
+        """Runs the query, and prints or writes the result; the exit code is 3 if part of the file was lost."""
         from gpuscope.exporters.sql import Database, empty_database, schema_text, write_query
 
         if options.schema:
@@ -87,7 +87,7 @@ class Sql:
 
 
 def _is_query(text: str | None) -> bool:
-    """Whether a single argument is the query, and not the file."""
+    """Whether a single argument is the query, not the file."""
     return text is not None and (text == "-" or len(text.split()) > 1) and not os.path.exists(text)
 
 
@@ -101,7 +101,7 @@ def _from_standard_input() -> str:
 
 
 def _standard_output() -> TextIO:
-    """It, or what keeps nothing where it is closed; characters that its encoding has not are escaped."""
+    """Standard output, or a sink if it is closed; characters outside its encoding are escaped."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     return sys.stdout or io.StringIO()

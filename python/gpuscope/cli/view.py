@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpuscope view``: the page of a recording in the browser, served to this machine alone and kept nowhere."""
+"""``gpuscope view``: serves the page of a recording to a browser on this machine, without writing a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gpuscope.local_server import ADDRESS, LocalHandler, LocalServer
 from gpuscope.text import brief
 
 _MOST_PORT = 65535
-# The page needs nothing but itself and events; a browser asks for an icon, which there is not.
+# The page needs only itself and events; browsers also request an icon, which does not exist.
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "connect-src 'self'; frame-ancestors 'none'; form-action 'none'; base-uri 'none'",
@@ -74,7 +74,7 @@ class View:
             out = console.output()
             out.line((server.url, "bold"))
             if sys.stdout is not None:
-                sys.stdout.flush()  # who reads it through a pipe waits for it
+                sys.stdout.flush()  # a reader of a pipe waits for it
             progress.line(("Ctrl-C ends it", "dim"))
             with contextlib.nullcontext() if options.no_browser else _opened(server.url, progress):
                 server.serve()
@@ -82,12 +82,12 @@ class View:
 
 
 class PageServer(LocalServer):
-    """Hands out one page and stretches of its events, to this machine, under an address that cannot be guessed.
+    """Serves one page and ranges of its events to this machine, under an address that cannot be guessed.
 
     Attributes:
-        page: its bytes.
-        events: the events between two ticks as JSON; None where they are too many.
-        path: the address, behind the host.
+        page: the page as bytes.
+        events: returns the events between two ticks as JSON; None if there are too many.
+        path: the path of the URL.
     """
 
     def __init__(self, page: str, events: Callable[[int, int], str | None], port: int = 0) -> None:
@@ -98,7 +98,7 @@ class PageServer(LocalServer):
 
     @property
     def url(self) -> str:
-        """What a browser opens."""
+        """The URL of the page."""
         return f"http://{ADDRESS}:{self.server_port}{self.path}"
 
     def serve(self) -> None:
@@ -151,10 +151,10 @@ class _Handler(LocalHandler):
 
 @contextlib.contextmanager
 def _opened(url: str, progress: Console) -> Iterator[None]:
-    """Shows a page in the browser, by a file that leads there: every user sees what arguments a browser has.
+    """Shows a page in the browser by a file that redirects to it: every user can see a browser's arguments.
 
-    The file is this user's alone, and there while the block is. A browser of the terminal returns only when its reader
-    leaves it.
+    Only this user can read the file, which exists while the block runs. A browser in the terminal returns only when the
+    user leaves it.
     """
     import webbrowser
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a comparison of two versions of a program finds: changes of nodes, both sides, doubts."""
+"""Results of a comparison of two versions of a program: changes of nodes, both sides, doubts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ import numpy as np
 from gpuscope.diagnosis.context import Where
 from gpuscope.diagnosis.findings import OWN_CODE, Diagnosis, Finding
 from gpuscope.diagnosis.steps import WHOLE_RUN, Steps
+from gpuscope.targets import Target
 from gpuscope.trace import Trace
 from gpuscope.units import format_seconds, format_share
 
 ENOUGH_RUNS = 3
-"""Recordings a side from which on they are compared with each other, instead of their steps."""
+"""With this many recordings per side, recordings are compared with each other instead of their steps."""
 LEAST_STEPS = 4
 LEAST_SHARED = 0.5
-"""The share of the time of either side that must be of nodes that both have; with less they are not comparable."""
+"""Two sides are comparable if nodes of both take at least this share of the time of either side."""
 ONE_RUN_MARGIN = 0.1
-"""The margin where single runs are compared: runs of one program may differ by as much."""
+"""The margin for single runs: runs of one program may differ by as much."""
 NOT_COMPARABLE = "not comparable"
 STEP, RUN = "step", "run"
 
@@ -34,30 +35,29 @@ _NUMBERS = re.compile(r"\d+")
 
 
 def is_windows(source: str) -> bool:
-    """Whether steps that were found so are windows of time, or the whole run."""
+    """Whether steps of this source are windows of time, or the whole run."""
     return source.startswith("windows") or source == WHOLE_RUN
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a node takes before and after, a step or a run. Times in ns.
+    """Time of a node before and after, per step or run. Times in ns.
 
     Attributes:
         kind: "step", "run", "gpu", "host", "function" or "idle".
-        path: the regions around it, outermost first; of a function its file.
+        path: the regions around it, outermost first; for a function its file.
         name: of the kernel, copy, region, function or cause, as it is after.
-        before_ns: mean a step or run.
+        before_ns: mean per step or run.
         after_ns: likewise.
-        interval_ns: of the difference, by Student's t of the steps, of the runs, or of samples and calls of one run;
-            infinite with too few. All intervals of nodes together hold the truth in 95 % of comparisons, so that one
-            without 0 is certain.
-        count_before: how often a step or run; 0 of idle time, functions and steps.
+        interval_ns: of the difference, by steps, by runs, or by samples and calls of one run; infinite with too few.
+            In 95 % of comparisons all intervals contain the true differences, so one without 0 is certain.
+        count_before: number per step or run; 0 for idle time, functions and steps.
         count_after: likewise.
-        verdict: "slower" and "faster" where each takes another time, "more often" and "less often" where the number
-            is what changed, "new", "gone", "same" where the difference is certainly within the margin, "inconclusive",
-            or "not comparable".
-        was: the name before, where it is another.
-        where_before: of a function, its line with most of the time; None elsewhere, and where it has no line.
+        verdict: "slower" or "faster" if the time of each one changed; "more often" or "less often" if their number did;
+            for idle time "more" or "less"; "new" or "gone"; "same" if the difference is certainly within the margin;
+            else "inconclusive" or "not comparable".
+        was: the name before, if it is another.
+        where_before: a function's line with most of the time, or None.
         where_after: likewise.
     """
 
@@ -76,7 +76,7 @@ class Change:
 
     @property
     def where(self) -> Where | None:
-        """Of a function, the line with most of the time on the side where it takes more."""
+        """A function's line with most of the time, on the side with more time."""
         if self.after_ns > self.before_ns:
             return self.where_after or self.where_before
         return self.where_before or self.where_after
@@ -92,7 +92,7 @@ class Change:
 
     @property
     def size_ns(self) -> tuple[float, float]:
-        """The least that the interval leaves of the difference, which is 0 or below where it is not certain; all."""
+        """The least of the interval of the difference, 0 or below if it is not certain; and the difference."""
         return self.interval_ns[0] if self.delta_ns > 0 else -self.interval_ns[1], abs(self.delta_ns)
 
     @property
@@ -106,28 +106,28 @@ class Change:
 
     @property
     def delta_ns(self) -> float:
-        """How much more it takes after."""
+        """Time after minus time before."""
         return self.after_ns - self.before_ns
 
     @property
     def ratio(self) -> float:
-        """After over before; infinite for what is new."""
+        """After over before; infinite for a new node."""
         return self.after_ns / self.before_ns if self.before_ns else math.inf if self.after_ns else 1.0
 
     @property
     def slower_ns(self) -> float:
-        """The part of the difference that comes of how long each takes."""
+        """The part of the difference that comes from the time of each one."""
         if not (self.count_before and self.count_after):
             return 0.0 if self.count_before or self.count_after else self.delta_ns
         return self.count_after * (self.after_ns / self.count_after - self.before_ns / self.count_before)
 
     @property
     def more_often_ns(self) -> float:
-        """The part that comes of how many there are."""
+        """The part that comes from their number."""
         return self.delta_ns - self.slower_ns
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, times in seconds a step or run."""
+        """Plain values, times in seconds per step or run."""
         return {
             "kind": self.kind,
             "path": list(self.path),
@@ -153,14 +153,14 @@ def _place_text(where: Where | None) -> str | None:
 
 @dataclass(frozen=True)
 class Promise:
-    """What a diagnosis of the recording before said that a fix would save.
+    """The saving of a finding in the recording before, and whether the finding is gone.
 
     Attributes:
         id: of the finding, as R15.
         title: its title.
-        saving: the share of a step that was promised; None where it was not known.
-        is_gone: the diagnosis of the recording after does not find it, nor as a small thing more than half of it; None
-            where that recording lacks what it is found by.
+        saving: the promised share of a step; None if it was not known.
+        is_gone: True if the recording after does not have it, or has it as a small one of at most half its size. None
+            if that recording lacks the data to find it.
     """
 
     id: str
@@ -170,21 +170,21 @@ class Promise:
 
     @property
     def worth(self) -> str:
-        """What was promised, in words."""
+        """The promised saving, in words."""
         return "nothing" if self.saving is None else format_share(self.saving)
 
     @property
     def state(self) -> str:
         """Whether it is gone, in words."""
         if self.is_gone is None:
-            return "may be gone: the recording after lacks what it is found by"
+            return "may be gone: the recording after lacks the data to find it"
         return "is gone" if self.is_gone else "is still there"
 
 
 def promises_of(before: Diagnosis, after: Diagnosis) -> tuple[Promise, ...]:
-    """The findings before, without own functions: these are compared themselves.
+    """The findings before, without own functions, which are compared themselves.
 
-    Of those that say the same, as many are still there as after says it.
+    Several findings of one cause are matched one to one, those of the same place first.
     """
     findings = [each for each in before.findings if each.id != OWN_CODE]
     large, small = ([part for each in of for part in (each, *each.parts)] for of in (after.findings, after.small))
@@ -218,33 +218,33 @@ def _size(finding: Finding) -> float:
 
 
 def _same(one: Finding, other: Finding) -> bool:
-    """Whether they are of one cause: a rule may know several, which have their titles."""
+    """Whether they have one cause. A rule may have several, with different titles."""
     return one.id == other.id and _NUMBERS.sub("#", one.title) == _NUMBERS.sub("#", other.title)
 
 
 def _at_same_place(one: Finding, other: Finding) -> bool:
-    """Whether they are of one cause, and of one function or kernel."""
+    """Whether they have one cause, and one function or kernel."""
     return _same(one, other) and _place(one) == _place(other)
 
 
 def _place(finding: Finding) -> list[tuple[str | None, ...]]:
-    """Where most of it is, without the line: lines move with what is changed above them."""
+    """The place with most of it, without the line: edits above move lines."""
     return [(at.file, at.function, at.region, at.kernel) for at in finding.where[:1]]
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side.
+    """One side of a comparison.
 
     Attributes:
-        program: what ran.
-        runs: recordings.
-        steps: of all of them, those looked at; where whole runs are compared, the runs.
-        left_out: steps that were not, as they start up or are cut.
-        source: how the steps were found, as words: of windows if any recording has none, else of the first.
-        busy_ns: how long the busiest GPU worked, mean a step or run.
-        incomplete: why recordings are incomplete, as their audits say.
-        waited_ns: waits for a CPU that other processes had, which are left out of the times of a run.
+        program: its name.
+        runs: number of recordings.
+        steps: number of compared steps of all recordings; of runs if runs are compared.
+        left_out: steps that are not compared: warm-up, and cut ones.
+        source: how the steps were found: windows if any recording has none, else as in the first recording.
+        busy_ns: work of the busiest GPU, mean per step or run.
+        incomplete: why recordings are incomplete, by their audits.
+        waited_ns: waits for a CPU that other processes used; the times of a run exclude them.
     """
 
     program: str
@@ -259,12 +259,12 @@ class Side:
 
 @dataclass(frozen=True, eq=False)
 class MedianStep:
-    """The step of a recording that takes as long as half of them.
+    """The step of a recording with the median duration.
 
     Attributes:
         trace: the recording.
-        steps: those that it was found among.
-        number: which of these it is; -1 where there are none.
+        steps: its steps.
+        number: the place of the median step among `steps`; -1 without steps.
     """
 
     trace: Trace
@@ -273,31 +273,32 @@ class MedianStep:
 
     @classmethod
     def of(cls, trace: Trace, steps: Steps) -> MedianStep:
-        """That of these steps."""
+        """The median step of a recording."""
         order = np.argsort(steps.durations_ns, kind="stable").tolist()
         return cls(trace, steps, order[(len(order) - 1) // 2] if order else -1)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Differences:
-    """What was found of two sides, without its texts.
+    """The comparison of two sides, without its texts.
 
     Attributes:
-        step: of the time of a step, or of the run.
-        changes: nodes that changed, certainly (5 % over all of them together, by Holm's method, weighted by their time)
-            and by more than the margin, those with the largest difference in time first.
-        nodes: all nodes: what changed first, then what is not certain, the most certain first, then what is the same.
+        step: change of the time of a step, or of the run.
+        changes: nodes that changed certainly and by more than the margin, the largest difference in time first. Certain
+            is 5 % over all nodes together, by Holm's method, weighted by time.
+        nodes: all nodes: `changes`, then uncertain ones, the most certain first, then unchanged ones.
         before: the first side.
         after: the second.
-        unlike: what was not the same of the two, a sentence each.
-        matched: the share of the time that is of nodes which both sides have, on the side that has less of it.
-        shared: the same on the side that has more of it: below a half, both are not comparable.
-        margin: the share of a node's time below which a difference does not count.
-        promises: what the diagnosis before promised.
-        replicates: "steps", "runs" or "samples and calls of one run": what the intervals come from.
+        unlike: conditions that differ, a sentence each.
+        matched: share of the time in common nodes of the most important kind, on the side with less.
+        shared: the largest such share of any kind and side; below a half, the sides are not comparable.
+        margin: share of a node's time below which a difference does not count.
+        promises: savings promised by the diagnosis before.
+        replicates: source of the intervals: "steps", "runs" or "samples and calls of one run".
         medians: the median step of the first recording of each side.
-        unit: "step" or "run": what is compared.
-        not_compared: what was not, and why, a sentence each.
+        unit: "step" or "run".
+        not_compared: omitted comparisons with the reason, a sentence each.
+        target: whether the step or run after meets the target; None without one.
     """
 
     step: Change
@@ -314,20 +315,21 @@ class Differences:
     unit: str = STEP
     shared: float = 1.0
     not_compared: tuple[str, ...] = ()
+    target: Target | None = None
 
     @property
     def verdict(self) -> str:
-        """That of a step or of the run."""
+        """The verdict of the step or the run."""
         return self.step.verdict
 
     @property
     def is_comparable(self) -> bool:
-        """Whether both are versions of one program, by what they have in common."""
+        """Whether both sides are versions of one program, by their common nodes."""
         return self.shared >= LEAST_SHARED
 
     @property
     def uncertain(self) -> tuple[Change, ...]:
-        """Nodes that may be a tenth of the difference of a step or run, and cannot be told from chance."""
+        """Inconclusive nodes with more than a tenth of the difference of a step or run."""
         least = _WORTH_A_WORD * abs(self.step.delta_ns)
         of = (node for node in self.nodes if node.verdict == "inconclusive" and abs(node.delta_ns) > least)
         is_open = self.verdict in ("slower", "faster") or (self.unit, self.verdict) == (RUN, "inconclusive")
@@ -335,24 +337,24 @@ class Differences:
 
     @property
     def cause(self) -> Change | None:
-        """What changed most in the direction of the whole, a function where one did; None without any change."""
+        """The largest change in the direction of the whole, preferably a function; None without changes."""
         alike = [each for each in self.changes if each.delta_ns * self.step.delta_ns > 0] or self.changes
         return next((each for each in alike if each.kind == "function"), next(iter(alike), None))
 
     @property
     def has_steps(self) -> bool:
-        """Whether steps are the program's, or at least what repeats in it."""
+        """Whether the steps are the program's, or at least repeat in it."""
         return not any(is_windows(side.source) for side in (self.before, self.after))
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What a reader should know before believing it, a sentence each."""
+        """Reasons to doubt the result, a sentence each."""
         found = list(self.unlike)
         for name, side in (("before", self.before), ("after", self.after)):
             found += [f"the recording {name} is incomplete: {reason}" for reason in side.incomplete]
         if not self.is_comparable or self.matched < _MOSTLY:
             share, are = (self.matched, "may be") if self.is_comparable else (self.shared, "are")
-            found.append(f"only {format_share(share)} of the time is of what both have: these {are} two programs")
+            found.append(f"only {format_share(share)} of the time is in common nodes: these {are} two programs")
         if self.before.waited_ns or self.after.waited_ns:
             before, after = (format_seconds(side.waited_ns / _NS_PER_S) for side in (self.before, self.after))
             found.append(
@@ -376,7 +378,7 @@ class Differences:
             )
             return tuple(found)
         if min(self.before.steps, self.after.steps) < LEAST_STEPS:
-            found.append(f"fewer than {LEAST_STEPS} steps on a side cannot say what is chance; record more")
+            found.append(f"fewer than {LEAST_STEPS} steps on a side cannot separate a change from chance; record more")
         found.append(f"the intervals know how steps differ, not how runs do: {more} to tell a change from another day")
         return tuple(found)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the steps of a recording, or a whole run, are spent on, and which nodes of two programs are the same."""
+"""Time of the steps of a recording, or of a whole run, by node; and which nodes of two programs are the same."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from gpuscope.stats.means import variance_of_samples, variance_of_sums
 from gpuscope.trace import NONE, Table, Trace, number_of
 
 MOST_ROWS = 128
-"""Of more steps, neighbours are put together: so many means resemble each other less, and tables stay small."""
+"""With more steps, neighbours are averaged: their means are less correlated, and tables stay small."""
 FEWEST_SAMPLES = 20
 """With fewer samples of Python, functions are not compared."""
 GPU, HOST, FUNCTION = "gpu", "host", "function"
 
 UNSEEN = 0.25
-"""Of waits for a CPU that are left out, one standard deviation: the sampler sees those from two milliseconds on."""
+"""Standard deviation of the excluded waits for a CPU, as a share: the sampler sees waits from 2 ms on."""
 _NO_SPANS = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 _NO_FUNCTION = "(in no function)"
 _MUCH_WAITED = 0.05  # of a run
@@ -48,14 +48,13 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Node:
-    """What takes time.
+    """A consumer of time.
 
     Attributes:
-        kind: "gpu" for kernels, copies, fills and graphs by where they were launched; "host" for what regions and
-            operators take by themselves, without those inside, and for driver calls that wait for no GPU; "idle" for
-            what a GPU waits for; "function" for the program's own functions, with libraries that they call and without
-            own functions that they call.
-        path: the regions around it, outermost first; steps are none. Of a function its file.
+        kind: "gpu": kernels, copies, fills and graphs, by where they were launched. "host": self time of regions and
+            operators, and driver calls that wait for no GPU. "idle": GPU idle time by cause. "function": own functions,
+            with the libraries and without the own functions that they call.
+        path: the regions around it without steps, outermost first; for a function its file.
         name: of the kernel, the copy, the region, the cause or the function.
     """
 
@@ -68,34 +67,34 @@ class Node:
 
     @property
     def pattern(self) -> tuple[str, tuple[str, ...], str]:
-        """The same for names that differ in numbers alone, as those that compilers make up."""
+        """The node without the numbers in its names, which compilers make up."""
         return self.kind, tuple(_NUMBERS.sub("#", name) for name in self.path), _NUMBERS.sub("#", self.name)
 
 
 THE_STEP = Node(HOST, (), "(in no region)")
-"""What the host does in a step and in no region inside; known where steps are regions."""
+"""Time of the host in a step, outside all regions inside; known if steps are regions."""
 
 
 @dataclass(frozen=True, eq=False)
 class Costs:
-    """Means a step; where there are more steps than `MOST_ROWS`, a row is the mean of neighbouring ones. Times in ns.
+    """Means per step, times in ns. A row is a step, or the mean of neighbours with more than `MOST_ROWS` steps.
 
-    Of a whole run there is one row, of its sums.
+    A whole run has one row with its sums.
 
     Attributes:
-        steps: those that were looked at, each until what it launched had ended; of a run, pieces of it.
-        left_out: how many were not, as they start up or are cut.
+        steps: the steps, each until its launched work has ended; for a run its pieces.
+        left_out: number of excluded steps: warm-up, and cut ones.
         step_ns: of each row.
-        busy_ns: of each row, how long the busiest GPU worked.
-        nodes: in the order of the columns, which is that in which they first came.
+        busy_ns: of each row, work of the busiest GPU.
+        nodes: in the order of the columns, in which they first occurred.
         time_ns: (rows, nodes).
-        count: (rows, nodes): how often; 0 for idle time and functions.
-        variance: (nodes,), of the times of a run in ns^2, as its samples and calls show it; 0 for steps.
+        count: (rows, nodes): number per step; 0 for idle time and functions.
+        variance: (nodes,), of the times of a run in ns^2, by its samples and calls; 0 for steps.
         context: the recording and these steps.
-        own: nodes that only versions of one program share: its kernels, regions and functions.
-        is_run: whether this is of a run.
-        places: of functions, the line with most of the time.
-        left_out_ns: of a run, waits for a CPU that other processes had, which are in none of these times.
+        own: kernels, regions and functions, which only versions of one program share.
+        is_run: whether this is a run.
+        places: the line of each function with most of its time.
+        left_out_ns: waits for a CPU that other processes used, excluded from all times; only of a run.
     """
 
     steps: Steps
@@ -114,18 +113,18 @@ class Costs:
 
     @property
     def values(self) -> tuple[Array, Array, Array]:
-        """Times, counts and variances, whose last axis is that of nodes."""
+        """Times, counts and variances; the last axis is that of nodes."""
         return self.time_ns, self.count, self.variance
 
     def without(self, node: Node) -> Costs:
-        """The same but for one node."""
+        """The same without one node."""
         kept = [column for column, each in enumerate(self.nodes) if each != node]
         nodes = tuple(self.nodes[column] for column in kept)
         time_ns, count, variance = self.time_ns[:, kept], self.count[:, kept], self.variance[kept]
         return replace(self, nodes=nodes, time_ns=time_ns, count=count, variance=variance)
 
     def with_functions(self, owns: Callable[[str], bool]) -> Costs:
-        """The same with the functions of the program, and the time of the steps in none of them."""
+        """The same with the program's functions, and one more node for the other time of the steps."""
         rows, waits = _Rows(self.context.host_steps, self.is_run), self.waits if self.left_out_ns else _NO_SPANS
         part, places = _functions(self.context, rows, own_places(self.context, owns), waits)
         return replace(
@@ -162,7 +161,7 @@ class Costs:
 
     @cached_property
     def waits(self) -> tuple[Array, Array]:
-        """Of a run without GPU work, the main thread's waits for a CPU that other processes had, in order and apart."""
+        """The main thread's waits for a CPU that other processes used, in order; only of a run without GPU work."""
         if not self.is_run or self.busy_ns.any() or machine_condition(self.context) is None:
             return _NO_SPANS
         starts, ends = union(*cpu_waits(self.context.trace, self.context.main_thread)[1])
@@ -172,12 +171,12 @@ class Costs:
 
 
 def costs_of(trace: Trace, every: Steps, *, is_run: bool = False) -> Costs:
-    """What the steps of a recording are spent on, or the whole run.
+    """Time of the steps of a recording, or of the whole run, by node.
 
     Args:
         trace: the recording.
         every: its steps.
-        is_run: look at the run.
+        is_run: use the run instead of the steps.
     """
     steps, left_out = steady_steps(every)
     completed, _ = steady_steps(as_passed(trace, every))
@@ -196,7 +195,7 @@ def costs_of(trace: Trace, every: Steps, *, is_run: bool = False) -> Costs:
 
 
 def without_waits(sides: Sequence[Sequence[Costs]]) -> list[list[Costs]]:
-    """Runs without waits for a CPU that other processes had, if these are much of any run and known of all."""
+    """Runs without waits for a CPU that other processes used, if these are much of any run and known of all."""
     infos = [costs.context.trace.info for side in sides for costs in side]
     if any("host.thread_waits" not in info for info in infos) or all(
         np.subtract(*costs.waits[::-1]).sum() < _MUCH_WAITED * costs.step_ns.mean() for side in sides for costs in side
@@ -206,7 +205,7 @@ def without_waits(sides: Sequence[Sequence[Costs]]) -> list[list[Costs]]:
 
 
 def compare_functions(sides: Sequence[Sequence[Costs]]) -> tuple[list[list[Costs]], str | None]:
-    """Both sides with the program's functions; as they are, and why, if a recording does not show these."""
+    """Both sides with the program's functions; unchanged, with the reason, if a recording has none."""
     every = [costs for side in sides for costs in side]
     for name, side in zip(("before", "after"), sides, strict=True):
         for costs in side:
@@ -244,7 +243,7 @@ class _Part:
 
 
 class _Rows:
-    """Which row each step belongs to; of a run all pieces are one row, which has their sums."""
+    """The row of each step; all pieces of a run are in one row, which has their sums."""
 
     def __init__(self, steps: Steps, is_run: bool) -> None:
         self.steps = steps
@@ -254,18 +253,18 @@ class _Rows:
         self._sizes = np.ones(1) if is_run else np.bincount(self.of_step, minlength=self.count)
 
     def means(self, values: Array) -> Array:
-        """Means of what is known a step."""
+        """Row means of values per step."""
         means: Array = np.bincount(self.of_step, values, minlength=self.count) / self._sizes
         return means
 
     def table(self, moments: Array, columns: Array, width: int, values: Array) -> Array:
-        """Means a step of values, (rows, width), of what happened at these moments."""
+        """Means per step, (rows, width), of values at these moments."""
         step = self.steps.at(moments)
         inside = step >= 0
         return self._sums(step[inside], columns[inside], width, values[inside])
 
     def spread(self, starts: Array, ends: Array, columns: Array, width: int, values: Array) -> Array:
-        """The same of what lasted, evenly, from `starts` to `ends`."""
+        """The same for values that are spread evenly from `starts` to `ends`."""
         first = np.searchsorted(self.steps.end_ns, starts, side="right")
         count = np.maximum(np.searchsorted(self.steps.start_ns, ends, side="left") - first, 0)
         each = np.repeat(np.arange(len(starts)), count)
@@ -280,9 +279,9 @@ class _Rows:
 
 
 class _Paths:
-    """The names of each path without those of steps; paths that are the same without them have one number.
+    """The names of each path without steps; paths with the same names have one number.
 
-    Deeper ones than `DEEPEST` count for the region that deep.
+    Paths deeper than `DEEPEST` count for the region at that depth.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -300,7 +299,7 @@ class _Paths:
         self._of_region = np.append(trace.regions.path, NONE)
 
     def of_regions(self, regions: Array) -> Array:
-        """The number of the path of each row of ``trace.regions``; that of no region for NONE."""
+        """The number of the path of each row of ``trace.regions``; NONE has the number of the empty path."""
         path = self._of_region[np.minimum(regions, len(self._of_region) - 1)]
         numbers: Array = self._number[np.minimum(path, len(self._number) - 1)]
         return numbers
@@ -321,7 +320,7 @@ def _gpu_work(trace: Trace, rows: _Rows, paths: _Paths) -> Iterable[_Part]:
 
 
 def _names_of(trace: Trace, attribute: str, table: Table) -> tuple[list[str], Array]:
-    """Distinct names, and which of them each row has."""
+    """Distinct names, and the name of each row."""
     if attribute == "kernels":
         of_variant = [*trace.kernel_names(short=True), ""]
         names = list(dict.fromkeys(of_variant))
@@ -351,7 +350,7 @@ def _region(path: tuple[str, ...]) -> Node:
 
 
 def _calls(trace: Trace, rows: _Rows, paths: _Paths) -> _Part:
-    """Those that take the host's own time: launches and copies may wait for a full queue, as synchronizing does."""
+    """Calls that take the host's own time; launches and copies may wait for a full queue, as synchronizing does."""
     calls = trace.api
     kinds = np.append(trace.calls.kind, int(CallKind.OTHER))
     own = np.flatnonzero(np.isin(kinds[np.minimum(calls.call, len(kinds) - 1)], _OWN_CALLS))
@@ -380,7 +379,7 @@ def _part(rows: _Rows, moments: Array, keys: Array, values: Array, node: Callabl
 
 
 def _idle(found: StepBreakdown, rows: _Rows) -> tuple[_Part, Array]:
-    """Idle time by cause, and how long the busiest GPU worked."""
+    """Idle time by cause, and the work of the busiest GPU."""
     nodes, columns = [], []
     durations = found.steps.durations_ns
     busiest: Array = np.zeros(len(durations))
@@ -405,9 +404,9 @@ def _idle(found: StepBreakdown, rows: _Rows) -> tuple[_Part, Array]:
 def _functions(
     context: Context, rows: _Rows, lines: dict[int, tuple[Where, float]], waits: tuple[Array, Array]
 ) -> tuple[_Part, dict[Node, Where]]:
-    """Functions by name and file, without these waits, in each step as samples have them; and their longest lines.
+    """Functions by name and file, by samples in each step and without these waits; and their longest lines.
 
-    The last is the time in none of them.
+    The last node is the time in no function.
     """
     samples, width = context.trace.python_samples, len(context.trace.stacks)
     number: dict[Node, int] = {}
@@ -439,13 +438,13 @@ def _functions(
         waited = np.bincount(of, waited_ns, rest + 1)
         waited[rest] = left_out_ns
         variance = variance_of_samples(of, looks_ns, rest + 1) + (UNSEEN * waited) ** 2
-        variance[rest] += 2 * number_of(context.trace.info, "samples.interval_ns") ** 2  # where samples begin and end
+        variance[rest] += 2 * number_of(context.trace.info, "samples.interval_ns") ** 2  # at the first and last sample
     places = {node: max(each, key=lambda where: each[where]) for node, each in of_line.items()}
     return _Part([*number, Node(FUNCTION, (), _NO_FUNCTION)], table, np.zeros_like(table), variance), places
 
 
 def _merged(parts: Sequence[_Part]) -> _Part:
-    """A column for each node once."""
+    """One column per node."""
     number: dict[Node, int] = {}
     place = np.array([number.setdefault(node, len(number)) for part in parts for node in part.nodes], np.int64)
     variance = np.bincount(place, np.concatenate([part.variance for part in parts]), len(number))
@@ -457,10 +456,10 @@ def _merged(parts: Sequence[_Part]) -> _Part:
 
 
 def pair(before: Sequence[Node], after: Sequence[Node]) -> dict[Node, Node]:
-    """The node after of each node before that has one: of the same name, then by order where only numbers differ.
+    """The node after of each node before that has one: of the same name, then by order if only numbers differ.
 
-    A function that is the only one of its name on either side may be in another file. Where a program has another
-    number of nodes whose names differ in numbers, which is which cannot be told, and none is paired.
+    A function that is the only one of its name on either side may be in another file. Nodes whose names differ only in
+    numbers are not paired if there are more or fewer of them: it is unknown which is which.
     """
     there = set(after)
     paired = {node: node for node in before if node in there}

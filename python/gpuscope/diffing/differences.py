@@ -16,6 +16,7 @@ from gpuscope import plots
 from gpuscope.analysis.completeness import audit
 from gpuscope.arguments import check_count, check_fraction
 from gpuscope.beside import for_each
+from gpuscope.conditions import RECORDED
 from gpuscope.diagnosis.diagnose import diagnose
 from gpuscope.diagnosis.findings import Diagnosis
 from gpuscope.diagnosis.steps import Steps, as_passed, find_steps, steady_steps
@@ -39,7 +40,8 @@ from gpuscope.diffing.page import render
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.paths import write_text
 from gpuscope.recording import Analyses, load
-from gpuscope.results import Result, import_pandas
+from gpuscope.results import Result, import_pandas, plain_values
+from gpuscope.targets import Target
 from gpuscope.text import columns_of, one_line, shorten, wrapped
 from gpuscope.trace import STARTED_BY, Trace, program_name
 from gpuscope.units import align_columns, format_digits, format_seconds, format_share
@@ -64,6 +66,7 @@ _UNLIKE = (
     ("session.mode", "mode"),
     ("session.tier", "tier"),
     ("session.graphs", "graphs"),
+    *RECORDED.items(),
     ("metadata.with_stack", "with_stack"),
     ("metadata.record_shapes", "record_shapes"),
     ("metadata.profile_memory", "profile_memory"),
@@ -126,6 +129,7 @@ class Diff(Differences, Result):
             "not_compared": list(self.not_compared),
             "margin": self.margin,
             "replicates": self.replicates,
+            "target": plain_values(self.target),
             "promises": [{**vars(each), "is_bound": each.saving is None} for each in self.promises],
         }
 
@@ -249,6 +253,7 @@ class Diff(Differences, Result):
             lines = [self.sentence, about]
             if cause := self.cause:
                 lines.insert(1, f"{_what(cause)} changed most: {_time(cause.before_ns)} -> {_time(cause.after_ns)}")
+        lines += [str(self.target)] if self.target is not None else []
         if self.before.busy_ns or self.after.busy_ns:
             busy_ns = self.after.busy_ns - self.before.busy_ns
             lines.append(
@@ -330,6 +335,7 @@ def diff(
     *,
     margin: float | None = None,
     findings: bool = True,
+    target: str | None = None,
 ) -> Diff:
     """Compares recordings of two versions of a program, step by step and node by node.
 
@@ -349,12 +355,15 @@ def diff(
         margin: the share of a node's own time below which a difference does not count; None is 2 %, and 10 % where
             single runs are compared.
         findings: compare their diagnoses too: which findings are gone, and what was promised for that.
+        target: what a step or run after is to reach: "20 ms" at most, "+30 %" faster than before, or "-20 %" of the
+            time. Its interval is that of the difference, which is wider than that of its own time.
 
     Raises:
         InvalidArgument: `margin` is no fraction, or a side is empty.
         NotAvailable: a recording keeps totals alone, or no time passed in it.
         GpuscopeError: a file cannot be read.
     """
+    wanted = None if target is None else Target.of(target)
     given_traces = [_traces("before", before), _traces("after", after)]
     sides = [_programs(traces) for traces in given_traces]
     by_runs = min(map(len, sides)) >= ENOUGH_RUNS
@@ -396,7 +405,17 @@ def diff(
         unit=unit,
         shared=shared,
         not_compared=tuple(not_compared),
+        target=wanted and _judged(wanted, step, margin if replicates == ONE_RUN else 0.0),
     )
+
+
+def _judged(wanted: Target, step: Change, margin: float) -> Target:
+    """Whether the time after meets the target. `margin` is what single runs may differ by, a share of the time."""
+    if step.verdict == NOT_COMPARABLE:
+        return replace(wanted, why=NOT_COMPARABLE)
+    before, doubt = step.before_ns / _NS_PER_S, margin * step.after_ns
+    low, high = step.before_ns + step.interval_ns[0] - doubt, step.before_ns + step.interval_ns[1] + doubt
+    return wanted.judged((max(low, 0.0) / _NS_PER_S, high / _NS_PER_S), (before, before, before))
 
 
 def _rank(change: Change) -> int:
@@ -465,7 +484,8 @@ def _unlike(*sides: Sequence[Trace]) -> Iterable[str]:
     facts = [("GPUs", [[_gpus(trace) for trace in side] for side in sides])]
     facts += [(what, [[_fact(trace, key) for trace in side] for side in sides]) for key, what in _UNLIKE]
     for what, values in facts:
-        if len(set().union(*values)) > 1:
+        known = set().union(*values) - ({""} if what in RECORDED.values() else set())  # absent from older recordings
+        if len(known) > 1:
             before, after = (" and ".join(dict.fromkeys(value or "not" for value in side)) for side in values)
             yield f"{what}: {before} before, {after} after"
 

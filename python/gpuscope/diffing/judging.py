@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of both sides, and what changed from one to the other, and how sure that is."""
+"""Tables of both sides, and the changes between them with their certainty."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from gpuscope.stats.means import holm, of_known_variance, welch
 
 SURE = 0.95
 ONE_RUN = "samples and calls of one run"
-"""What intervals come from where single runs are compared."""
+"""Source of the intervals if single runs are compared."""
 
-_WORTH_A_WORD = 5e-4  # of a step, on either side: what is less is not named
-_LEAST_LEVEL = 1e-12  # whose quantiles are known
-_MUCH = 0.1  # of a step: less does not show whether two programs are versions of one
-_TICK_NS = 32.0  # of the GPU's clock, which values without any spread lie on
+_WORTH_A_WORD = 5e-4  # of a step, on either side: smaller nodes are not certain
+_LEAST_LEVEL = 1e-12  # smallest level with a quantile
+_MUCH = 0.1  # of a step: less time does not show whether two programs are versions of one
+_TICK_NS = 32.0  # of the GPU's clock
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The nodes of both sides, with a table a side. Times in ns.
+    """The nodes of both sides, with a table per side. Times in ns.
 
     Attributes:
         nodes: as they are after.
         time_ns: of each side (replicates, nodes).
         count: likewise.
         variance: of each side (nodes,), of the mean of single runs; see `Costs`.
-        was: what nodes were that had another name.
+        was: the node before of each renamed node.
         own: nodes that only versions of one program share.
         places: of each side, the lines of functions.
     """
@@ -61,7 +61,7 @@ class Tables:
 
 
 def tables_of_steps(costs: Sequence[Sequence[Costs]], kind: str, by_runs: bool) -> Tables:
-    """The times of steps, or of runs, as those of one node."""
+    """The times of steps, or of runs, as the times of one node."""
     found = Tables([Node(kind, (), kind)], [], [], [])
     for side in costs:
         doubts = [np.array([(UNSEEN * each.left_out_ns) ** 2]) for each in side]
@@ -71,7 +71,7 @@ def tables_of_steps(costs: Sequence[Sequence[Costs]], kind: str, by_runs: bool) 
 
 
 def tables_of_nodes(costs: Sequence[Sequence[Costs]], by_runs: bool) -> Tables:
-    """Nodes of the same name are one, and those that `pair` finds."""
+    """The nodes of both sides; nodes of the same name, and pairs of `pair`, are one."""
     of_sides = [list(dict.fromkeys(node for run in runs for node in run.nodes)) for runs in costs]
     paired = pair(*of_sides)
     nodes = list(dict.fromkeys([*(paired.get(node, node) for node in of_sides[0]), *of_sides[1]]))
@@ -92,10 +92,10 @@ def tables_of_nodes(costs: Sequence[Sequence[Costs]], by_runs: bool) -> Tables:
 
 
 def shares(tables: Tables, step_ns: Sequence[float]) -> tuple[float, float]:
-    """The share of the time that is of what both have: of the kind of node that matters most, and the most of any.
+    """Shares of the time in nodes of both sides: of the most important kind of node, and the largest of any kind.
 
-    The first is that of the side that has less, the second that of the side that has more of it. Kinds that hardly take
-    time do not count for the second.
+    The first is that of the side with the smaller share, the second that of the side with the larger one. The second
+    skips kinds that take little time.
     """
     times = tables.means
     kinds = np.array([node.kind for node in tables.nodes])
@@ -115,7 +115,7 @@ def shares(tables: Tables, step_ns: Sequence[float]) -> tuple[float, float]:
 
 
 def changes_of(tables: Tables, margin: float, replicates: str) -> list[Change]:
-    """Each node with its verdict; one that takes much of the time is tested at a level that others hardly lower."""
+    """Each node with its verdict; small nodes hardly lower the test level of one with much of the time."""
     nodes, means, (before, after) = tables.nodes, tables.means, tables.time_ns
     counts = [count.mean(axis=0) for count in tables.count]
     step_ns = max(_a_step(nodes, side) for side in means)
@@ -138,7 +138,7 @@ def changes_of(tables: Tables, margin: float, replicates: str) -> list[Change]:
     for column, node in enumerate(nodes):
         one, other = float(means[0][column]), float(means[1][column])
         half, delta = float(half_ns[column]), other - one
-        low, high = max(delta - half, -one), delta + half  # no more can go than was there
+        low, high = max(delta - half, -one), delta + half  # not more than all of it can go
         nearest = min(abs(delta), 1.0)  # ns: where approximations of the test and of the interval differ
         if not sure[column]:
             low, high = min(low, 0.0), max(high, 0.0)
@@ -165,7 +165,7 @@ def changes_of(tables: Tables, margin: float, replicates: str) -> list[Change]:
 
 
 def _came_or_went(before: Array, after: Array) -> NDArray[np.bool_]:
-    """Which are in every row of one side and in none of the other: of all orders of the rows two are like that."""
+    """Whether each is in every row of one side and in no row of the other: true for two of all orders of the rows."""
     came = (before == 0).all(axis=0) & (after > 0).all(axis=0)
     went = (before > 0).all(axis=0) & (after == 0).all(axis=0)
     either: NDArray[np.bool_] = came | went
@@ -173,7 +173,7 @@ def _came_or_went(before: Array, after: Array) -> NDArray[np.bool_]:
 
 
 def _groups(nodes: Sequence[Node], means: Array, step_ns: float) -> NDArray[np.int64]:
-    """What moves together: the work of GPUs, the time of the host; what hardly counts, and idle time, by itself."""
+    """Groups of nodes that vary together: GPU work, and the host's nodes. Small nodes and all others are single."""
     kinds = {"gpu": 0, "host": 1}
     alone = np.arange(len(kinds), len(kinds) + len(nodes))
     together = np.array([kinds.get(node.kind, -1) for node in nodes], np.int64)
@@ -181,7 +181,7 @@ def _groups(nodes: Sequence[Node], means: Array, step_ns: float) -> NDArray[np.i
 
 
 def _a_step(nodes: Sequence[Node], means: Array) -> float:
-    """About the time of a step: the most that one kind of node takes."""
+    """Approximate time of a step: the most that one kind of node takes."""
     kinds = np.array([node.kind for node in nodes])
     return max((float(means[kinds == kind].sum()) for kind in set(kinds)), default=0.0)
 

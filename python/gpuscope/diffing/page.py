@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A difference as one interactive HTML page: what changed, as a tree, over two steps, and as tables."""
+"""A difference as one interactive HTML page: overview, tree, two steps and tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCRIPTS = (
     *("units.js", "elements.js", "data.js", "theme.js", "axis.js", "lanes.js", "pen.js", "model.js"),
     *("timeline.js", "table.js", "icicle.js", "keys.js", "sections.js", "diff.js"),
 )
-"""The modules of the page, each after those that it imports from."""
+"""The modules of the page, each after its imports."""
 
 _HEADINGS = {
     "overview": "Overview",
@@ -34,20 +34,20 @@ _HEADINGS = {
     "conditions": "Conditions",
 }
 _FAMILIES = {"function": "Functions", "gpu": "GPU work", "idle": "GPU idle", "host": "Host"}
-_KINDS = ("regions", "stream", "idle", "calls", "samples", "functions")  # of lanes, from above
+_KINDS = ("regions", "stream", "idle", "calls", "samples", "functions")  # of lanes, from the top
 _VERDICTS = (
     *("slower", "faster", "more", "less", "more often", "less often", "new", "gone", "inconclusive", "same"),
     NOT_COMPARABLE,
 )
 _PLAIN_ROWS = 50  # of the table for print and for readers without JavaScript
-_MOST_NODES = 4_000  # of the tree; those that take less are left out of it, and are in the tables
+_MOST_NODES = 4_000  # of the tree, the largest; the tables have the others too
 _MOST_ROWS = 20_000
 _MOST_UNCERTAIN = 4
 _LONGEST_LABEL = 60
 
 
 def render(found: Differences, sentence: str) -> str:
-    """The page's text; the sentence stands behind the verdict."""
+    """The page's text, with the sentence behind the verdict."""
     names = Names(found.medians[0].trace, ())
     timeline, columns, lights = _two_steps(found, names)
     rows = _rows(found.nodes[:_MOST_ROWS], names, lights)
@@ -102,7 +102,7 @@ def _section(name: str, text: str, unit: str) -> str:
     return f'<section id="{name}" aria-labelledby="{name}-title">{heading}{text}</section>'
 
 
-# -- figures and what a reader should know -----------------------------------------------------------------------------
+# -- figures and doubts ------------------------------------------------------------------------------------------------
 
 
 def _overview(found: Differences) -> str:
@@ -128,9 +128,9 @@ def _overview(found: Differences) -> str:
         figures.append(("and idles", _signed(idle[1] - idle[0]), f"{time_text(idle[0])} to {time_text(idle[1])}"))
     if found.is_comparable:
         figures.append(("nodes that changed", f"{len(found.changes):,}", f"of {len(found.nodes):,}"))
-        figures.append(("time of what both have", share_text(found.matched), "of the side that has less of it"))
+        figures.append(("time of common nodes", share_text(found.matched), "of the side that has less of it"))
     else:
-        figures.append(("time of what both have", share_text(found.shared), "half is the least for a comparison"))
+        figures.append(("time of common nodes", share_text(found.shared), "half is the least for a comparison"))
     text = "".join(f"<div class='figure'><dt>{a}</dt><dd><b>{b}</b><span>{c}</span></dd></div>" for a, b, c in figures)
     parts = [f'<dl class="figures">{text}</dl>']
     if found.promises:
@@ -144,7 +144,7 @@ def _overview(found: Differences) -> str:
             for promise in found.promises
         ]
         header = ("finding before", "saving that was promised", f"a {unit} takes", "the finding")
-        parts.append(table(header, rows, caption="What was promised, and what was got", numbers=(1, 2)))
+        parts.append(table(header, rows, caption="Promised savings and the result", numbers=(1, 2)))
     uncertain = [f"not certain: {each.label} {_signed(each.delta_ns)}" for each in found.uncertain[:_MOST_UNCERTAIN]]
     unknown = [f"not compared: {what}" for what in found.not_compared]
     doubts = "".join(f"<li>{shown(doubt)}</li>" for doubt in (*uncertain, *unknown, *found.doubts))
@@ -174,13 +174,13 @@ def _conditions(found: Differences) -> str:
     text = table(("condition", "before", "after"), rows, caption="Both sides")
     unlike = "".join(f"<li>{shown(sentence)}</li>" for sentence in found.unlike)
     same = "GPUs, driver, CUPTI, host and the way of recording were the same on both sides."
-    text += f'<p>Not the same of both:</p><ul class="notes">{unlike}</ul>' if unlike else f"<p>{same}</p>"
+    text += f'<p>Different conditions:</p><ul class="notes">{unlike}</ul>' if unlike else f"<p>{same}</p>"
     how = {"runs": "recordings", "steps": "steps"}.get(found.replicates, found.replicates)
     return text + (
         f'<p class="hint">Times are means a {found.unit}. Intervals come from how {how} differ. A node counts as '
-        f"changed when it differs by more than {share_text(found.margin)} of its own time, and surely: of two "
-        "recordings of one program, one comparison in twenty names anything at all. Functions and regions are two "
-        "views of the same time.</p>"
+        f"changed if it differs certainly, and by more than {share_text(found.margin)} of its own time. Of two "
+        "recordings of one program, one comparison in twenty names a change. Functions and regions are two views of "
+        "the same time.</p>"
     )
 
 
@@ -202,7 +202,7 @@ def _spelled(change: Change) -> str:
 
 
 def _rows(nodes: Sequence[Change], names: Names, lights: dict[str, set[int]]) -> dict[str, Any]:
-    """Columns with an entry a node, times in ns a step; what is not known is None."""
+    """Columns with an entry per node, times in ns per step; None if not known."""
     rows: dict[str, Any] = {
         "kind": [names.id(change.kind) for change in nodes],
         "name": [names.id(_spelled(change)) for change in nodes],
@@ -276,7 +276,7 @@ def _tree_section() -> str:
 
 
 def _tree(nodes: Sequence[Change], names: Names) -> dict[str, Any]:
-    """Nodes by kind and region, parents first; times in ns a step; inner nodes have the sums of what is in them.
+    """Nodes by kind and region, parents first; times in ns per step. Inner nodes have the sums of their children.
 
     Parents are written as differences from the one before.
     """
@@ -308,7 +308,7 @@ def _tree(nodes: Sequence[Change], names: Names) -> dict[str, Any]:
         times = (change.before_ns, change.after_ns, max(change.before_ns, change.after_ns))
         for name, value in zip(("before", "after", "larger"), times, strict=True):
             columns[name][at] += round(value)
-    for at in range(len(columns["parent"]) - 1, 0, -1):  # children stand behind their parents
+    for at in range(len(columns["parent"]) - 1, 0, -1):  # children come after their parents
         for name in ("before", "after", "larger"):
             columns[name][columns["parent"][at]] += columns[name][at]
     return {**columns, "parent": np.diff(columns["parent"], prepend=0)}
@@ -328,10 +328,10 @@ def _timeline_section(found: Differences) -> str:
 
 
 def _two_steps(found: Differences, names: Names) -> tuple[dict[str, Any], dict[str, Any], dict[str, set[int]]]:
-    """What the timeline needs, its columns, and which texts of events a node's name has."""
+    """The timeline's data, its columns, and the event texts of each node's name."""
     stretches: list[Stretch] = []
     groups: list[tuple[int, int, int, Group]] = []
-    places: dict[tuple[str, str], int] = {}  # the same lanes of both sides lie together
+    places: dict[tuple[str, str], int] = {}  # the same lanes of both sides are next to each other
     lights: defaultdict[str, set[int]] = defaultdict(set)
     for side, step in zip(("before", "after"), found.medians, strict=True):
         if step.number < 0:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What gpuscope knows of torch, CuPy, JAX and other libraries: one file for each, and none imports what it is about."""
+"""Adapters for torch, CuPy, JAX and other libraries. An adapter does not import its library."""

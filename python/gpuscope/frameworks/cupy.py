@@ -26,15 +26,15 @@ _SOURCE = 1  # of CuPy, in the numbers of the core's memory history (cpp/gpuscop
 
 
 def imported() -> Any:
-    """The module where the process has imported it; None otherwise."""
+    """The module if the process has imported it; None otherwise."""
     cupy = sys.modules.get("cupy")
     return cupy if hasattr(cupy, "get_default_memory_pool") else None
 
 
 def pools(device: int) -> tuple[Pool, ...]:
-    """What CuPy's default pool and, where it is another one, its allocator's pool hold on a device that is in use.
+    """CuPy's default pool and, if different, its allocator's pool, on a device that is in use.
 
-    A MemoryAsyncPool keeps nothing itself: what it takes lies in the driver's pool.
+    A MemoryAsyncPool caches nothing itself: its memory is in the driver's pool.
     """
     cupy = imported()
     if cupy is None:
@@ -42,7 +42,7 @@ def pools(device: int) -> tuple[Pool, ...]:
     found = []
     default = cupy.get_default_memory_pool()
     current = _allocators_pool(cupy)
-    with cupy.cuda.Device(device):  # pools answer for the current device
+    with cupy.cuda.Device(device):  # pools report the current device
         for pool in (default,) if current in (None, default) else (default, current):
             if _is_async(pool):
                 continue
@@ -54,11 +54,11 @@ def pools(device: int) -> tuple[Pool, ...]:
 
 
 def in_use() -> Any:
-    """The module where the process has imported it and has a GPU for it; None otherwise."""
+    """The module if the process has imported it and has a GPU for it; None otherwise."""
     cupy = imported()
     try:
         return cupy if cupy is not None and cupy.cuda.runtime.getDeviceCount() else None
-    except Exception:  # CuPy on a machine that it cannot use; its errors have no common root
+    except Exception:  # CuPy without a usable GPU; its errors have no common base class
         return None
 
 
@@ -69,7 +69,7 @@ def uses_cuda_pool() -> bool:
 
 
 def _allocators_pool(cupy: Any) -> Any:
-    """The pool whose method is CuPy's allocator on this thread; None where that is no pool's."""
+    """The pool whose method is CuPy's allocator on this thread; None if it is no method of a pool."""
     allocator = getattr(cupy.cuda, "get_allocator", lambda: None)()
     pool = getattr(allocator, "__self__", None)
     return pool if hasattr(pool, "total_bytes") else None
@@ -80,7 +80,7 @@ def _is_async(pool: Any) -> bool:
 
 
 class CupyReports:
-    """A hook in CuPy's pool, on the thread that makes this; CuPy has been imported."""
+    """A hook in CuPy's pool for the calling thread. CuPy must be imported."""
 
     def __init__(self) -> None:
         self._hook = _hook_class()()
@@ -88,7 +88,7 @@ class CupyReports:
         self._hook.__enter__()
 
     def end(self) -> None:
-        """Ends it. From another thread the hook can be silenced alone."""
+        """Ends the reports. On another thread, the hook stays installed but silent."""
         self._hook.silent = True
         if threading.get_ident() == self._thread:
             self._hook.__exit__(None, None, None)
@@ -103,11 +103,11 @@ def _hook_class() -> Any:
         silent = False
 
         def __init__(self) -> None:
-            # CuPy keeps a thread's hooks by name.
+            # CuPy stores a thread's hooks by name.
             self.name = f"gpuscope memory history {id(self):x}"
 
         def malloc_postprocess(self, **what: Any) -> None:
-            if what["mem_ptr"]:  # not when there was no memory
+            if what["mem_ptr"]:  # 0 if the allocation failed
                 self._report(what, what["mem_size"])
 
         def free_postprocess(self, **what: Any) -> None:
@@ -121,7 +121,7 @@ def _hook_class() -> Any:
 
 
 def capture_graph(function: Callable[[], object], calls: int, stream: Stream) -> Captured:
-    """Captures calls from a memory pool of the graph's own; see `cuda_graphs.capture`."""
+    """Captures calls, with a memory pool of the graph's own; see `cuda_graphs.capture`."""
     import cupy
 
     with cupy.cuda.Device(stream.device):
@@ -135,7 +135,7 @@ def capture_graph(function: Callable[[], object], calls: int, stream: Stream) ->
             call_repeatedly(function, WARM_UP_CALLS)
             side.synchronize()
             result, graph = record(side.begin_capture, function, calls, side.end_capture)
-    if "_node_" not in graph.debug_dot_str():  # each node has a line of its own there
+    if "_node_" not in graph.debug_dot_str():  # one line per node
         raise EmptyGraph
     return Captured(calls, lambda: graph.launch(replayed_on), None, "cupy", [graph, pool, result, function])
 
@@ -149,7 +149,7 @@ def _stream_of(stream: Stream) -> Any:
 
 
 def matrix_product(size: int, device: int) -> Callable[[], object]:
-    """A product of matrices of random float16, for `torch.matrix_product`'s reason."""
+    """A product of random float16 matrices, random for the reason in `torch.matrix_product`."""
     import cupy
 
     with cupy.cuda.Device(device):

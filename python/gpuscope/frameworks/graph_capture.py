@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What capturing a CUDA graph has in common, whichever framework hands out the memory that it uses.
+"""Common parts of CUDA graph capture for all frameworks.
 
-A graph keeps writing to the addresses it was captured with. torch and CuPy therefore capture from pools of their own,
-which live as long as the graph; for anything else the results of the captured calls are kept.
+A graph keeps writing to the addresses of its capture. torch and CuPy therefore capture with a private pool that lives
+as long as the graph. For other libraries the results of the captured calls are kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpuscope.units import first_line
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# As torch's documents do on a side stream before a capture:
+# As in torch's documentation, on a side stream before a capture:
 # docs.pytorch.org/docs/stable/notes/cuda.html#whole-network-capture
 WARM_UP_CALLS = 3
 
@@ -29,12 +29,12 @@ DEFAULT_STREAMS = (0, 1)
 
 @dataclass
 class Captured:
-    """A graph of `calls` calls of a function.
+    """A captured CUDA graph.
 
     Attributes:
-        calls: how many calls of the function one launch replays.
-        launch: puts one replay onto the stream that the graph was captured for; does not wait.
-        nodes: the graph's kernels, copies and fills; None where the framework that owns it does not say.
+        calls: number of calls of the function that one launch replays.
+        launch: enqueues one replay on the graph's stream; does not wait.
+        nodes: number of kernels, copies and fills; None if the framework does not report it.
         by: "torch", "cupy" or "driver".
     """
 
@@ -45,7 +45,7 @@ class Captured:
     _kept: list[object] = field(default_factory=list, repr=False)
 
     def close(self) -> None:
-        """Releases the graph and its memory; the replays must have ended. Idempotent."""
+        """Releases the graph and its memory. All replays must have finished. Idempotent."""
         self.launch = _closed
         self._kept.clear()
 
@@ -57,11 +57,11 @@ class Captured:
 
 
 class EmptyGraph(Exception):  # noqa: N818
-    """Nothing of the function came onto the stream that was captured."""
+    """The function enqueued nothing on the captured stream."""
 
 
 def call_repeatedly(function: Callable[[], object], calls: int) -> object:
-    """The last result; each is released when the next call has returned, as in a loop of the user's."""
+    """Returns the last result. Each result is released after the next call, as in a user's loop."""
     result = None
     for _ in range(calls):
         result = check_done("fn", function())
@@ -71,7 +71,7 @@ def call_repeatedly(function: Callable[[], object], calls: int) -> object:
 def record(
     begin: Callable[[], object], function: Callable[[], object], calls: int, end: Callable[[], Any]
 ) -> tuple[object, Any]:
-    """The last call's result and what `end` returns; whatever happens, the stream is not left capturing."""
+    """Returns the last call's result and that of `end`. The capture ends in any case."""
     try:
         begin()
     except Exception as error:
@@ -79,7 +79,7 @@ def record(
     try:
         result = call_repeatedly(function, calls)
     except BaseException as error:
-        with contextlib.suppress(Exception):  # an invalidated capture fails again when it ends
+        with contextlib.suppress(Exception):  # an invalidated capture fails again at its end
             end()
         if isinstance(error, Exception):
             raise not_captured(error) from error
@@ -91,7 +91,7 @@ def record(
 
 
 def not_captured(reason: str | Exception) -> NotAvailable:
-    """The error that says why a function cannot be captured: in words, or by what was raised."""
+    """The error for a function that cannot be captured. `reason`: a text or the exception."""
     if isinstance(reason, Exception):
         reason = first_line(str(reason)).rstrip(".") or type(reason).__name__
     return NotAvailable(f"a CUDA graph: the function cannot be captured: {reason}")

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JAX: its annotations as ranges, and its allocators' figures. Neither imports JAX nor makes it start a backend.
+"""JAX: its annotations as ranges, and its allocators' figures. Neither imports JAX nor starts a backend.
 
-Annotations (TraceAnnotation, StepTraceAnnotation and annotate_function) go to XLA's own profiler, not to NVTX, on every
-platform. What XLA sends to NVTX itself on GPUs (modules and thunks, in the domain "TSL", as soon as a tool is attached)
-arrives without this.
+On every platform, annotations (TraceAnnotation, StepTraceAnnotation, annotate_function) go to XLA's profiler, not to
+NVTX. XLA's own NVTX ranges on GPUs (modules and thunks, domain "TSL") are recorded without this file.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ _GPU = ("gpu", "cuda")
 
 
 def observe(options: Options, note: Note) -> _AnnotationObserver | None:
-    """Records JAX's annotations when annotations of libraries are asked for."""
+    """An observer of JAX's annotations, if annotations of libraries are requested."""
     return _AnnotationObserver() if options.operators else None
 
 
 class _AnnotationObserver:
-    """While open, annotations that are made and entered are ranges as well."""
+    """While open, annotations that are created and entered become ranges."""
 
     def __init__(self) -> None:
         self._import = WhenImported("jax.profiler", self._hook)
@@ -62,7 +61,7 @@ class _AnnotationObserver:
         @functools.wraps(originals["__init__"])
         def init(self: Any, name: str, *args: Any, **kwargs: Any) -> None:
             originals["__init__"](self, name, *args, **kwargs)
-            # Without the number of a step, as XLA's own traces name it: steps are turns of one region.
+            # Without the step's number, as in XLA's own traces: all steps are one region.
             vars(self)[_REGION] = region_of_kind(name, RegionKind.RANGE) if isinstance(name, str) else None
 
         @functools.wraps(originals["__enter__"])
@@ -86,12 +85,12 @@ class _AnnotationObserver:
 
 
 def pools(device: int) -> tuple[Pool, ...]:
-    """What JAX holds on a device, once it has started there."""
+    """JAX's pools on a device, if it has started a backend there."""
     return tuple(_pool(found, device) for found in _devices() if getattr(found, "local_hardware_id", None) == device)
 
 
 def _devices() -> Iterator[Any]:
-    # JAX's public functions that list its devices start a backend.
+    # JAX's public functions for listing devices start a backend.
     backends = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None)
     for client in list((backends or {}).values()):
         for device in client.local_devices():
@@ -100,14 +99,14 @@ def _devices() -> Iterator[Any]:
 
 
 def memory_stat(device: int | None, figure: str) -> int | None:
-    """One figure of JAX's allocator on a device; None where JAX has not started a backend, or does not count it."""
+    """One figure of JAX's allocator on a device; None without a backend or if it is not counted."""
     jax = sys.modules.get("jax")
     bridge = sys.modules.get("jax._src.xla_bridge")
     if jax is None or bridge is None or not getattr(bridge, "_backends", None):
         return None
     try:
         return _number(jax.local_devices()[device or 0].memory_stats() or {}, figure)
-    except Exception:  # no such device, or one that has no figures; JAX's errors have no common root
+    except Exception:  # no such device, or one without figures; JAX's errors have no common base class
         return None
 
 
@@ -123,10 +122,10 @@ def _pool(found: Any, device: int) -> Pool:
     allocated = int(stats.get("bytes_in_use", 0))
     peak = _number(stats, "peak_bytes_in_use")
     if os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR") == "cuda_async":
-        note = "allocated from the driver's pool (cuda_async), which holds what is cached"
+        note = "allocated from the driver's pool (cuda_async), which holds the cached memory"
         return Pool("jax", device, allocated, allocated, peak, None, note=note, in_cuda_pool=True)
     reserved = max(allocated, _number(stats, "pool_bytes") or _number(stats, "bytes_reserved") or 0)
-    # What may yet be added to the pool is no part of the largest free block.
+    # The largest free block may include memory that is not in the pool yet, hence the min() below.
     largest = _number(stats, "largest_free_block_bytes") if "pool_bytes" in stats else None
     free = reserved - allocated
     return Pool(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NumPy: its reports of the memory of arrays, and the arrays themselves. Does not import it."""
+"""NumPy: reports of array memory, and access to arrays. Does not import NumPy."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 from gpuscope import _core
 
-# NumPy 2 has the old name too, and warns of it.
+# NumPy 2 also has the old name, but warns of it.
 _MODULES = ("numpy._core._multiarray_umath", "numpy.core._multiarray_umath")
 
 
 class NumpyReports:
-    """Has NumPy report what it hands out for arrays, on all threads, and what it takes back.
+    """Makes NumPy report allocations and releases of arrays, on all threads.
 
-    The calling context's own handler, where the program has set one with PyDataMem_SetHandler, is called through.
+    A handler that the program has set in the calling context (PyDataMem_SetHandler) is still called.
 
     Attributes:
-        why: why it does not, "" when it does.
+        why: why there are no reports; "" if there are.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class NumpyReports:
         self._begun = not self.why
 
     def end(self) -> None:
-        """Ends it. On another thread, a handler of the program's stays wrapped, and no longer reports."""
+        """Ends the reports. On another thread, the program's handler stays wrapped, but no longer reports."""
         if self._begun:
             self._begun = False
             _core.unwatch_numpy(self._table)
@@ -38,7 +38,7 @@ class NumpyReports:
 
 @contextlib.contextmanager
 def unreported() -> Iterator[None]:
-    """What the calling thread takes meanwhile is not reported: our own, to look at the program's."""
+    """Excludes allocations of the calling thread from the reports, for gpuscope's own arrays."""
     before = _core.leave_out_numpy(True)
     try:
         yield
@@ -47,13 +47,13 @@ def unreported() -> Iterator[None]:
 
 
 def array_type() -> type | None:
-    """numpy.ndarray, where NumPy has been imported."""
+    """numpy.ndarray, or None if NumPy is not imported."""
     found = getattr(sys.modules.get("numpy"), "ndarray", None)
     return found if isinstance(found, type) else None
 
 
 def origin(array: Any) -> Any:
-    """What has the memory that an array shows: an array, `array` itself if it shares none, or another object."""
+    """The owner of an array's memory: `array` itself, another array, or another object."""
     kind = array_type()
     while kind is not None and issubclass(type(array), kind):
         base = kind.base.__get__(array)  # type: ignore[attr-defined]
@@ -64,7 +64,7 @@ def origin(array: Any) -> Any:
 
 
 def address_of(array: Any, sizes: Collection[int]) -> int | None:
-    """Where the memory of an array of one of these sizes in bytes begins; None for others."""
+    """First address of an array's memory if its size in bytes is in `sizes`; None otherwise."""
     kind = array_type()
     if kind is None or not issubclass(type(array), kind) or kind.nbytes.__get__(array) not in sizes:  # type: ignore[attr-defined]
         return None

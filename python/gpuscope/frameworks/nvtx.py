@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranges and marks that libraries make through NVTX: torch, NCCL, XLA, CuPy, RAPIDS and whatever else uses it.
+"""NVTX ranges and marks of libraries: torch, NCCL, XLA, CuPy, RAPIDS and others.
 
-A library looks for its tool once, at its first NVTX call, in the variable NVTX_INJECTION64_PATH; from then on its
-ranges go there or nowhere. So the variable is set as soon as a profiler is made, and kept when the window is over: a
-library that makes its first call between two windows would otherwise be lost to the second one. While nobody listens, a
-range costs a library a few ns.
+A library reads NVTX_INJECTION64_PATH once, at its first NVTX call, and keeps that tool. The variable is therefore set
+when a profiler is made, and stays set between windows, so that no first call is missed.
 
-The variable is of this process alone: it is not in ``os.environ``, forked children begin without it, and what Python
-starts by other means than fork is given an environment that lacks it.
+The variable is private to this process. It is not in ``os.environ``, and child processes do not inherit it.
 """
 
 from __future__ import annotations
@@ -25,19 +22,19 @@ if TYPE_CHECKING:
     from gpuscope.frameworks.observers import Note, Options
 
 _VARIABLE = "NVTX_INJECTION64_PATH"
-# The argument of _posixsubprocess.fork_exec and of os.posix_spawn; None for the process's own.
+# Index of the environment argument of _posixsubprocess.fork_exec and os.posix_spawn; None is the process's own.
 _OF_FORK_EXEC, _OF_POSIX_SPAWN = 5, 2
 
 
 def observe(options: Options, note: Note) -> _InjectionObserver | None:
-    """Lets libraries find us from now on, when annotations of libraries are asked for."""
+    """An observer that libraries find from now on, if annotations of libraries are requested."""
     if not options.operators:
         return None
     return _InjectionObserver(note)
 
 
 class _InjectionObserver:
-    """Offers this process as the tool of every library that makes its first NVTX call from now on."""
+    """Offers gpuscope as the tool for the first NVTX call of each library."""
 
     def __init__(self, note: Note) -> None:
         self._note = note
@@ -52,7 +49,7 @@ class _InjectionObserver:
             )
 
     def stop(self) -> None:
-        """It ends; nothing changes, for the next window."""
+        """Does nothing: the offer stays for the next window."""
 
     def _offer(self) -> None:
         taken = os.environ.get(_VARIABLE)
@@ -66,19 +63,19 @@ class _InjectionObserver:
 
 @functools.cache
 def _keep_from_children() -> None:
-    """Wraps those of Python's functions that hand the process's own environment to another program without a fork."""
+    """Wraps Python's functions that pass the process's environment to another program without a fork."""
     start: Any = importlib.import_module("_posixsubprocess")
     entries = _core.environment_of_children
-    start.fork_exec = _with_environment(start.fork_exec, _OF_FORK_EXEC, entries)  # where multiprocessing finds it
+    start.fork_exec = _with_environment(start.fork_exec, _OF_FORK_EXEC, entries)  # used by multiprocessing
     subprocess: Any = sys.modules.get("subprocess")
-    if hasattr(subprocess, "_fork_exec"):  # from Python 3.11 on it has taken it already
+    if hasattr(subprocess, "_fork_exec"):  # from Python 3.11 it has its own reference
         subprocess._fork_exec = start.fork_exec
     wrapped = {name: _without_variable(getattr(os, name)) for name in ("system", "execv")}
-    if sys.version_info >= (3, 13):  # before, they must be given an environment
+    if sys.version_info >= (3, 13):  # earlier, their environment argument is required
         for name in ("posix_spawn", "posix_spawnp"):
             wrapped[name] = _with_environment(getattr(os, name), _OF_POSIX_SPAWN, _variables)
     for name, function in wrapped.items():
-        for module in ("os", "posix"):  # the latter is where pickle looks for it
+        for module in ("os", "posix"):  # pickle looks in posix
             setattr(sys.modules[module], name, function)
 
 
@@ -111,11 +108,11 @@ def _without_variable(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _nccl_was_before_us() -> bool:
-    """Whether torch uses NCCL already and NCCL has not found us: its first NVTX call is within its initialisation."""
+    """Whether torch uses NCCL already without our tool: NCCL's first NVTX call is in its initialisation."""
     distributed = sys.modules.get("torch.distributed")
     try:
         if distributed is None or not distributed.is_initialized() or "nccl" not in distributed.get_backend():
             return False
-    except (AttributeError, RuntimeError, ValueError):  # torch built without it, or half imported
+    except (AttributeError, RuntimeError, ValueError):  # torch without distributed, or partly imported
         return False
     return not any("nccl" in os.path.basename(library) for library in _core.nvtx_libraries())

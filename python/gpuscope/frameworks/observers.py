@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What frameworks report of themselves while a window is recorded: operators, modules, stacks, annotations."""
+"""Observers of frameworks during a recording window: operators, modules, stacks, annotations."""
 
 from __future__ import annotations
 
@@ -11,29 +11,31 @@ from typing import Protocol, TypeVar
 _Result = TypeVar("_Result")
 
 Note = Callable[[str], object]
-"""Takes one sentence that belongs into the audit."""
+"""Adds a sentence to the audit."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for.
+    """The user's choices: what to record.
 
     Attributes:
         operators: operators of frameworks and annotations of libraries.
-        record_shapes: the shapes of operators' inputs.
-        arguments: with it, numbers among the inputs too, and what libraries give along with ranges of their own.
-        profile_memory: what the framework's allocator hands out and takes back.
-        with_stack: where in the Python program operators, regions and launches are.
-        python_functions: with it, every call of a Python function, or else of those that wait for files and GPUs alone.
-        garbage: with it, garbage collections beside the calls of functions.
-        with_flops: what floating-point operations are counted from.
-        with_modules: the modules that operators run in.
-        execution_trace: an execution trace of torch's is recorded beside, and regions and numbers link to it.
-        overload_names: which of the operators of one name each is.
-        one_thread: regions and operators of this thread alone, and of those that torch has work for it.
-        release_cupti: ends the recording of GPU work, for another profiler that needs CUPTI; whether there was any.
-        sees_gpu: whether there is a GPU; where there is none, only garbage collections are recorded of the calls that
-            `python_functions` chooses.
+        record_shapes: shapes of operators' inputs.
+        arguments: with `record_shapes`, also numeric inputs, and arguments of libraries' own ranges.
+        profile_memory: allocations and releases of the framework's allocator.
+        with_stack: Python stacks of operators, regions and launches.
+        python_functions: with `with_stack`, all calls of Python functions. If False, only those that wait for files
+            or GPUs.
+        garbage: with `with_stack`, also garbage collections.
+        with_flops: the data for counting floating-point operations.
+        with_modules: the modules of operators.
+        execution_trace: link regions to an execution trace of torch, recorded at the same time.
+        overload_names: overload names of operators.
+        one_thread: only regions and operators of this thread, and of torch's threads that work for it.
+        release_cupti: stops the recording of GPU work, because another profiler needs CUPTI. Returns whether GPU work
+            was recorded.
+        sees_gpu: returns whether there is a GPU. Without one, and without `python_functions`, only garbage collections
+            are recorded.
     """
 
     operators: bool = True
@@ -53,17 +55,17 @@ class Options:
 
 
 class Observer(Protocol):
-    """One source. Made once a profiler; start and stop take turns, each on the thread that runs the profiler.
+    """One source of events, made once per profiler. `start` and `stop` alternate, on the profiler's thread.
 
-    Stop may also follow a start or a stop that an exception ended anywhere, and be called by another thread at the
-    program's end.
+    `stop` may also follow a `start` or `stop` that an exception interrupted. At the program's end it may be called on
+    another thread.
     """
 
     def start(self) -> Callable[[], None] | None:
-        """A window is about to open. Returns what is to be called as soon as it is open, if anything."""
+        """Called before a window opens. May return a function to call when it is open."""
 
     def stop(self) -> None:
-        """The window is about to close."""
+        """Called before the window closes."""
 
 
 # Modules, each with a function ``observe(options, note) -> Observer | None``, in the order of starting.
@@ -73,12 +75,12 @@ _MODULES: tuple[str, ...] = (
     "gpuscope.frameworks.torch_operators",
     "gpuscope.frameworks.torch_modules",
     "gpuscope.frameworks.jax",
-    "gpuscope.frameworks.python_functions",  # last: what the others do to start and stop is none of the program's
+    "gpuscope.frameworks.python_functions",  # last, so that it does not record the start and stop of the others
 )
 
 
 class Observers:
-    """All observers of one profiler. What fails in one is noted, and stops neither the others nor the program."""
+    """All observers of one profiler. A failure in one is noted, and stops neither the others nor the program."""
 
     def __init__(self, options: Options, note: Note) -> None:
         self._note = note
@@ -89,24 +91,24 @@ class Observers:
 
     @property
     def started(self) -> bool:
-        """Whether there is anything to stop."""
+        """Whether an observer is started."""
         return bool(self._started)
 
     def start(self) -> None:
-        """A window is about to open."""
-        self.stop()  # what a start that was interrupted left
+        """Starts all observers, before a window opens."""
+        self.stop()  # observers of an interrupted start
         for observer in self._observers:
             self._started.append(observer)
             self._when_open = self._tried(observer.start)
 
     def open(self) -> None:
-        """The window is open; further calls do nothing."""
+        """Called when the window is open. Further calls do nothing."""
         if self._when_open is not None:
             self._tried(self._when_open)
             self._when_open = None
 
     def _tried(self, start: Callable[[], _Result]) -> _Result | None:
-        """What it returns; None if it fails, which ends the last observer."""
+        """Returns the result; None if it fails, which stops the last observer."""
         try:
             return start()
         except Exception as error:
@@ -115,7 +117,7 @@ class Observers:
         return None
 
     def stop(self) -> None:
-        """The window is about to close. An observer whose end is interrupted is ended again by the next call."""
+        """Stops all observers, before the window closes. An interrupted stop is repeated by the next call."""
         self._when_open = None
         while self._started:
             self._stop_last()

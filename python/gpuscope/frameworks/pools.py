@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory that an allocator holds, as every framework's figures are given."""
+"""Memory held by an allocator, in one form for all frameworks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Pool:
         library: "torch", "cupy", "rmm", "jax", or "cuda pool" for the driver's own (cuMemAllocAsync).
         device: ordinal of the GPU.
         allocated_bytes: in use by the program.
-        reserved_bytes: held from the driver; what is not allocated is cached.
-        peak_allocated_bytes: the most that was in use; None where the allocator does not say.
-        peak_reserved_bytes: the most that was held, likewise.
-        largest_free_bytes: the largest block of `free_bytes`; None where it is not known.
-        graph_reserved_bytes: of `reserved_bytes`, what lies in private pools, as those of CUDA graphs.
-        note: what cannot be known, and why; empty otherwise.
-        free_bytes: cached memory that any request may be served from; None where it is not known.
-        in_cuda_pool: taken from the driver's pool: `reserved_bytes` is only what is in use, and the pool has the rest.
+        reserved_bytes: held from the driver, in use or cached.
+        peak_allocated_bytes: peak of `allocated_bytes`; None if the allocator does not report it.
+        peak_reserved_bytes: peak of `reserved_bytes`; None if the allocator does not report it.
+        largest_free_bytes: the largest block of `free_bytes`; None if unknown.
+        graph_reserved_bytes: the part of `reserved_bytes` in private pools, as of CUDA graphs.
+        note: unknown figures, and why; "" for none.
+        free_bytes: cached memory that can serve any request; None if unknown.
+        in_cuda_pool: allocated from the driver's pool. `reserved_bytes` is then only the memory in use.
     """
 
     library: str
@@ -38,10 +38,10 @@ class Pool:
 
     @property
     def cached_bytes(self) -> int:
-        """Held and not in use."""
+        """Bytes held but not in use."""
         return self.reserved_bytes - self.allocated_bytes
 
     @property
     def usable_bytes(self) -> int:
-        """Cached memory that any request may be served from; all that is cached where no more is known."""
+        """Cached memory that can serve any request; all cached memory if `free_bytes` is unknown."""
         return self.cached_bytes if self.free_bytes is None else self.free_bytes

@@ -21,23 +21,23 @@ FILES = re.compile(
     r"^<(built-in )?(method|function) '?(open|print|write|writelines|read|readinto|readline|readlines|flush|fsync|recv"
     r"|recv_into|send|sendall|dump|load)\b|torch/serialization\.py\(\d+\): _?(save|load)$|safetensors.*\b(save|load)_"
 )
-"""The names of what reads and writes files and sockets."""
+"""Names of functions that read or write files and sockets."""
 
-# What waits for the GPU beside its call of the driver.
+# Functions that wait for the GPU, in addition to the driver call that they make.
 _WAITS = re.compile(r"\b(synchronize|block_until_ready)\b")
-_MONITORS = sys.version_info >= (3, 12)  # calls come from sys.monitoring, which has every thread's
+_MONITORS = sys.version_info >= (3, 12)  # sys.monitoring reports the calls of all threads
 _MEASURED_EVENTS = 200
 _TAKEN = "with_stack: Python functions are not recorded: {}; the stacks of operators are"
 _LOST = "with_stack: calls of Python functions are missing, as another profiler (cProfile, coverage) took Python's hook"
 _WHO = (
-    "other tools have the places 3 and 4 of sys.monitoring"
+    "other tools use the tool ids 3 and 4 of sys.monitoring"
     if _MONITORS
-    else "another profiler (cProfile, coverage, torch.profiler) has Python's profile hook"
+    else "another profiler (cProfile, coverage, torch.profiler) uses Python's profile hook"
 )
 
 
 class _PythonFunctions:
-    """Has the core log calls, of the threads that run and of those that begin."""
+    """Makes the core log calls, of running threads and of new ones."""
 
     def __init__(self, note: Note, options: Options) -> None:
         self._note = note
@@ -49,7 +49,7 @@ class _PythonFunctions:
         self._modules = TorchModules(note) if options.with_modules and are_called(options) else None
 
     def start(self) -> Callable[[], None] | None:
-        """A window is about to open. The frames that run are known to the core if calls are logged from then on."""
+        """Called before a window opens. Returns the function that begins the log, so that running frames are known."""
         if not self._every and not self._sees_gpu():  # nothing waits for a GPU
             gc.callbacks.append(PythonFunctions.on_garbage)
             PythonFunctions.start([], None, _is_wait, calls=False)
@@ -59,7 +59,7 @@ class _PythonFunctions:
             PythonFunctions.measure(_call_nothing, _resume_nothing, _call_built_in, _MEASURED_EVENTS)
         code = _module_call() if self._every else None
         if self._modules is not None and (code is None or _is_taken()):
-            self._modules.start()  # by hooks, as soon as torch is there
+            self._modules.start()  # by hooks, once torch is imported
         failed = self._modules.failed if self._modules is not None and code is not None else None
         calls = (_prefixes(), code, None if self._every else _is_wait, True, failed)
         return lambda: self._log(*calls)
@@ -78,14 +78,14 @@ class _PythonFunctions:
                 self._modules.start()
 
     def stop(self) -> None:
-        """It ends."""
+        """Ends the log, before the window closes."""
         if self._modules is not None:
             self._modules.stop()
         if self._started and not self._end() and threading.get_ident() == self._thread:
             self._note(_LOST)
 
     def _end(self) -> bool:
-        """Whether this thread was listened to up to now."""
+        """Ends the log, and returns whether this thread was logged until now."""
         kept = PythonFunctions.stop()
         self._remove()
         self._started = False
@@ -99,7 +99,7 @@ class _PythonFunctions:
 
 
 def _is_taken() -> bool:
-    """Whether another profiler has the hook of this thread."""
+    """Whether another profiler uses the profile hook of this thread."""
     return not _MONITORS and sys.getprofile() is not None
 
 
@@ -107,7 +107,7 @@ def _nothing() -> None:
     pass
 
 
-# Each of these has so many events: beginnings and ends.
+# Each of the following functions has _MEASURED_EVENTS events: begins and ends.
 
 
 def _call_nothing() -> None:
@@ -131,25 +131,25 @@ def _call_built_in() -> None:
 
 
 def _prefixes() -> list[str]:
-    """The folders that torch.profiler gives names of files without: those that modules are imported from."""
+    """Folders of imports, which torch.profiler removes from file names."""
     folders = [*sys.path, *site.getsitepackages(), site.getuserbase(), site.getusersitepackages()]
     return sorted({os.path.join(os.path.abspath(folder), "") for folder in folders if isinstance(folder, str)})
 
 
 def _is_wait(name: str) -> bool:
-    """Whether the program waits for something in a function of such a name."""
+    """Whether a function with this name waits for a file, a socket or the GPU."""
     return bool(FILES.search(name) or _WAITS.search(name))
 
 
 def _module_call() -> CodeType | None:
-    """What a call of any torch.nn.Module runs first; None while torch is not imported."""
+    """The code that each call of a torch.nn.Module runs first; None if torch is not imported."""
     module = getattr(sys.modules.get("torch.nn.modules.module"), "Module", None)
     code: CodeType | None = getattr(vars(module).get("__call__"), "__code__", None) if module is not None else None
     return code
 
 
 def observe(options: Options, note: Note) -> _PythonFunctions | None:
-    """Records the calls of functions when stacks are asked for, of the CPU too."""
+    """An observer of function calls, if stacks and operators are requested."""
     if not options.with_stack or not options.operators:
         return None
     return _PythonFunctions(note, options)

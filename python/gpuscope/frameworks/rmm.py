@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RAPIDS Memory Manager: the current resource of a device, through all its layers. Does not import it."""
+"""RAPIDS Memory Manager: the current resource of a device with all its layers. Does not import RMM."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _DEEPEST = 16  # layers
 
 
 def pools(device: int) -> tuple[Pool, ...]:
-    """What RMM's current resource holds on a device that is in use.
+    """Pools of RMM's current resource, on a device that is in use.
 
-    A pool says what it holds, an adaptor for statistics or tracking what is in use; a resource without either keeps
-    no memory and no figures.
+    A pool layer reports the bytes held, a statistics or tracking adaptor the bytes in use. A resource with neither
+    layer holds no memory and has no figures.
     """
     resources = getattr(sys.modules.get("rmm"), "mr", None)
     if resources is None:
@@ -25,7 +25,7 @@ def pools(device: int) -> tuple[Pool, ...]:
     allocated = reserved = peak = None
     shared = False
     for layer in _layers(resources.get_per_device_resource(device)):
-        if allocated is None and reserved is None:  # one below a pool counts what the pool took
+        if allocated is None and reserved is None:  # an adaptor below a pool counts the pool itself
             allocated, peak = _in_use(layer)
         if reserved is None and hasattr(layer, "pool_size"):
             reserved = int(layer.pool_size())
@@ -37,7 +37,7 @@ def pools(device: int) -> tuple[Pool, ...]:
         return (Pool("rmm", device, allocated, allocated, peak, None if shared else peak, in_cuda_pool=shared),)
     if allocated is not None:
         return (Pool("rmm", device, min(allocated, reserved), reserved, peak),)
-    note = "what of its pool is in use is not known: rmm.mr.StatisticsResourceAdaptor counts it"
+    note = "its memory in use is unknown: add rmm.mr.StatisticsResourceAdaptor to count it"
     return (Pool("rmm", device, reserved, reserved, note=note),)
 
 
@@ -50,7 +50,7 @@ def _layers(resource: Any) -> Iterator[Any]:
 
 
 def _in_use(layer: Any) -> tuple[int | None, int | None]:
-    """Bytes in use now and at most, as an adaptor counts them."""
+    """Current and peak bytes in use, as an adaptor counts them."""
     counts = getattr(layer, "allocation_counts", None)
     if counts is not None:
         return _count(counts, "current_bytes"), _count(counts, "peak_bytes")
@@ -60,6 +60,6 @@ def _in_use(layer: Any) -> tuple[int | None, int | None]:
 
 
 def _count(counts: Any, name: str) -> int | None:
-    # A dict in older versions, an object in newer ones.
+    # A dict in older versions of RMM, an object in newer ones.
     value = counts.get(name) if isinstance(counts, dict) else getattr(counts, name, None)
     return None if value is None else int(value)

@@ -122,6 +122,11 @@ def device_of(module: Any) -> Any:
     return None
 
 
+def dtype_of(module: Any) -> Any:
+    """The type of a module's first parameter of floating-point numbers; None when it has none."""
+    return next((each.dtype for each in module.parameters() if each.is_floating_point()), None)
+
+
 def make_device(device: Any) -> Any:
     """A torch.device of anything that torch takes for one."""
     import torch

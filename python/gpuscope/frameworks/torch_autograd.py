@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's autograd graphs: their operations, and the memory that these have saved for backward.
+"""PyTorch's autograd graphs: their operations, and the memory saved for backward.
 
-Nothing here runs a program's code, its hooks on saved tensors among it, or unpacks anything.
+Nothing here runs the program's code or its hooks on saved tensors, or unpacks anything.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST_OPERATIONS = 100_000  # about a second
 
 
 def graph_of(thing: Any) -> Any:
-    """The operation that made a tensor, or the operation itself; None for leaves and for what is neither."""
+    """The operation that made a tensor, or an operation itself; None for leaves and other objects."""
     torch = sys.modules.get("torch")
     if torch is None:
         return None
@@ -26,18 +26,18 @@ def graph_of(thing: Any) -> Any:
     try:
         return torch.Tensor.grad_fn.__get__(thing)
     except Exception:
-        return None  # views of what was changed since
+        return None  # a view of a tensor that was modified since
 
 
 def is_operation(kind: type) -> bool:
-    """Whether objects of a type are operations of a graph; those of C++ have no base in common."""
+    """Whether objects of a type are operations of a graph. C++ operations have no common base class."""
     found = next((vars(base)["next_functions"] for base in kind.__mro__ if "next_functions" in vars(base)), None)
     return type(found) is types.GetSetDescriptorType
 
 
 @contextlib.contextmanager
 def untouched_by_programs() -> Iterator[None]:
-    """Reads of tensors in here do not reach the ``__torch_function__`` of a program's own tensors."""
+    """Within it, reading tensors does not call the ``__torch_function__`` of the program's tensor classes."""
     torch = sys.modules.get("torch")
     quiet = getattr(getattr(torch, "_C", None), "DisableTorchFunction", None)
     with contextlib.nullcontext() if quiet is None else quiet():
@@ -45,17 +45,17 @@ def untouched_by_programs() -> Iterator[None]:
 
 
 class Graphs:
-    """The operations that some tensors keep, followed from each of them to the operations before it.
+    """The operations in the graphs of some tensors, newest first. Keeps the operations alive.
 
-    Keeps the operations alive. To be used within `untouched_by_programs`.
+    Use it within `untouched_by_programs`.
 
     Attributes:
         operations: by id.
-        at: operations that have saved memory which begins at a wanted address, by that address.
-        keepers: by the id of an operation the tensor, or operation, that it was reached from first; by the id of what a
-            program's hooks have packed, and of the hooks, the operation that has it.
+        at: operations with saved memory at a wanted address, by address.
+        keepers: keeper by the id of the kept object. An operation's keeper is the root that reached it first. The
+            keeper of data that the program's hooks packed, and of the hooks, is the operation.
         capped: whether there were more than MOST_OPERATIONS.
-        shows_saved: whether this version of PyTorch lets saved memory be read without unpacking it.
+        shows_saved: whether this version of PyTorch can read saved memory without unpacking it.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Graphs:
             waiting.extend((before, root) for before, _ in operation.next_functions)
 
     def reached(self, operation: Any) -> Any:
-        """The tensor, or operation, that an operation was reached from."""
+        """The root, a tensor or an operation, that reached an operation first."""
         return self.keepers.get(id(operation), operation)
 
     def _read(self, operation: Any) -> None:
@@ -104,7 +104,7 @@ class Graphs:
         for name in self._names[kind]:
             try:
                 found = getattr(operation, name)
-            except RuntimeError:  # freed by a backward
+            except RuntimeError:  # freed by a backward pass
                 continue
             yield from found if type(found) is tuple else (found,)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regions in code that torch.compile, torch.export and torch.jit.script compile.
 
-Dynamo and TorchScript know torch's own `record_function` and take no other class of C for it. Told once that ours
-means the same, they do with it what they do with torch's: by default a region inside of a graph is left out, and where
-`torch._dynamo.config.capture_profiler_record_function` is set, and in TorchScript, it is an operator of the graph.
+Dynamo and TorchScript accept only torch's own `record_function`. This registers ours as equivalent. By default,
+Dynamo leaves regions out of graphs. With `torch._dynamo.config.capture_profiler_record_function`, and in TorchScript,
+a region is an operator of the graph.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from gpuscope.frameworks import torch_regions as torch_regions  # torch's own profilers have regions too
+from gpuscope.frameworks import torch_regions as torch_regions  # installs regions for torch's own profilers
 from gpuscope.late_imports import WhenImported
 from gpuscope.regions import mark, record_function
 
 __all__ = ["leave_out_of_graphs", "mark", "record_function"]
 
-_DYNAMO = "torch._dynamo"  # whole: its modules import each other in circles
+_DYNAMO = "torch._dynamo"  # the whole package: its modules import each other in circles
 _SCRIPT = "torch.jit._script"
 
 _left_out: list[tuple[str, object, type | None]] = [("mark", mark, None)]
-_traceable = False  # Dynamo knows what it is to know
+_traceable = False  # whether everything is registered with Dynamo
 
 
 def leave_out_of_graphs(name: str, function: object, block: type | None = None) -> None:
     """Makes Dynamo leave calls of a function out of its graphs, with a warning.
 
     Args:
-        name: as it is called in the warning.
+        name: of the function, for the warning.
         function: the function.
-        block: the class of the context managers that it returns; None where it returns nothing.
+        block: class of the context managers that it returns; None if it returns nothing.
     """
     _left_out.append((name, function, block))
     if _traceable:
@@ -49,7 +49,7 @@ def _register_regions() -> None:
         theirs = torch.autograd.profiler.record_function
 
         def build_class(builder: Any, value: object) -> Any:
-            dispatch_on_types()  # a subclass is met first by what it inherits
+            dispatch_on_types()  # for subclasses defined since: Dynamo meets their base class first
             _guard(builder)
             return TorchCtxManagerClassVariable(theirs, source=builder.source)
 
@@ -63,7 +63,7 @@ def _register_regions() -> None:
         _traceable = True
         for left_out in _left_out:
             _register_left_out(*left_out)
-    except Exception as error:  # a Dynamo of another layout, or one that cannot be imported: graphs break at regions
+    except Exception as error:  # an unknown version of Dynamo, or a failed import: graphs break at regions
         warnings.warn(
             f"this torch's compiler does not take gpuscope's regions, and graphs break there: {error}",
             RuntimeWarning,
@@ -72,7 +72,7 @@ def _register_regions() -> None:
 
 
 def _region_variable(theirs: type, region: record_function) -> Any:
-    """What Dynamo makes of a region that was made outside of the compiled code."""
+    """Dynamo's variable for a region that was made outside of the compiled code."""
     from torch._dynamo.variables import ctx_manager
     from torch._dynamo.variables.constant import ConstantVariable
 
@@ -121,12 +121,12 @@ def _guard(builder: Any) -> None:
 
 
 def _script_regions() -> None:
-    """TorchScript compiles classes from their source and finds them by name: ours, which has none, bears torch's."""
+    """Gives our class torch's name: TorchScript finds classes by name and compiles their source, which ours lacks."""
     import torch
 
     internal = sys.modules.get("torch._jit_internal")
     qualified_name = getattr(internal, "_qualified_name", None)
-    if internal is None or qualified_name is None:  # another layout: TorchScript does not take regions
+    if internal is None or qualified_name is None:  # an unknown version: TorchScript does not accept regions
         return
 
     def name_of(obj: object, *args: object, **kwargs: object) -> object:

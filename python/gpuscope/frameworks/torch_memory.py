@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's caching allocator: what it holds, and its reports of allocations. Neither imports torch nor starts CUDA."""
+"""PyTorch's caching allocator: its pools, and its reports of allocations. Neither imports torch nor starts CUDA."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Block:
     """A block of a segment.
 
     Attributes:
-        address: where it begins.
-        bytes: its size.
-        requested: what was asked for, before rounding; 0 where nothing was.
+        address: first byte.
+        bytes: size.
+        requested: size before rounding; 0 if inactive.
         state: "active_allocated", "active_awaiting_free" (another stream may still use it) or "inactive".
     """
 
@@ -38,16 +38,16 @@ class Block:
 
 @dataclass(frozen=True)
 class Segment:
-    """What an allocator took from the driver in one go.
+    """One allocation of an allocator from the driver.
 
     Attributes:
-        address: where it begins.
-        bytes: its size.
+        address: first byte.
+        bytes: size.
         allocated_bytes: in use by the program.
-        pool: "default", "graph (1, 0)" for a CUDA graph's, "private (0, 1)" for one that the program made.
-        expandable: grows and shrinks, by mapping memory to addresses.
-        small: serves requests of at most 1 MiB alone; segments for larger ones never do.
-        blocks: in the order of addresses.
+        pool: "default", "graph (1, 0)" for a CUDA graph's, "private (0, 1)" for the program's own.
+        expandable: grows and shrinks by mapping memory.
+        small: serves only requests of at most 1 MiB, which no other segment serves.
+        blocks: in order of addresses.
     """
 
     address: int
@@ -60,15 +60,15 @@ class Segment:
 
 
 def backend() -> str:
-    """Torch's name for its allocator: "native", "cudaMallocAsync", "pluggable"; empty where it does not use CUDA."""
+    """Torch's name of its allocator: "native", "cudaMallocAsync", "pluggable"; "" if torch does not use CUDA."""
     torch = initialized()
     ask = getattr(getattr(torch, "cuda", None), "get_allocator_backend", None)
     return str(ask()) if ask is not None else "native" if torch is not None else ""
 
 
 def why_opaque() -> str:
-    """Why torch reports neither what it hands out on GPUs nor its segments; empty where it does, or has no GPUs."""
-    try:  # before torch has begun to use a GPU, too
+    """Why torch reports neither GPU allocations nor segments; "" if it does or has no GPUs."""
+    try:  # works before torch uses a GPU
         kind = str(sys.modules["torch"].cuda.get_allocator_backend())
     except Exception:  # not imported, or a build without CUDA
         kind = "native"
@@ -76,10 +76,9 @@ def why_opaque() -> str:
 
 
 def pools(device: int, *, detail: bool = True) -> tuple[Pool, ...]:
-    """What torch holds on a device.
+    """Torch's pool on a device.
 
-    `detail` looks at the segments too, which takes 0.5 to 2 ms: for the largest free block and the private pools of
-    CUDA graphs.
+    `detail` also reads the segments, for the largest free block and the private pools of CUDA graphs.
     """
     torch = initialized()
     if torch is None:
@@ -103,7 +102,7 @@ def pools(device: int, *, detail: bool = True) -> tuple[Pool, ...]:
         for what in ("allocated", "reserved")
     )
     if kind == "cudaMallocAsync":
-        note = "allocated from the driver's pool (cudaMallocAsync), which holds what is cached"
+        note = "allocated from the driver's pool (cudaMallocAsync), which holds the cached memory"
         return (Pool("torch", device, allocated, allocated, peak_allocated, None, note=note, in_cuda_pool=True),)
     largest = free = None
     graphs, note = 0, ""
@@ -120,22 +119,33 @@ def pools(device: int, *, detail: bool = True) -> tuple[Pool, ...]:
 
 
 def segments(device: int) -> tuple[Segment, ...]:
-    """The segments of torch's allocator on a device, in the order of addresses.
+    """The segments of torch's allocator on a device, in order of addresses; () if torch does not use CUDA.
 
-    () where torch does not use CUDA. What torch raises where its allocator has no segments (cudaMallocAsync,
-    pluggable ones) is passed on.
+    If the allocator has no segments (cudaMallocAsync, pluggable ones), torch's error is passed on.
     """
+    found = (_segment(part) for part in _parts() if part.get("device", 0) == device)
+    return tuple(sorted(found, key=lambda segment: segment.address))
+
+
+def private_pools() -> tuple[tuple[int, int], ...]:
+    """Begin and end address of each segment of private pools, as of CUDA graphs, on all devices.
+
+    Errors as in `segments`.
+    """
+    found = (segment for segment in map(_segment, _parts()) if segment.pool != DEFAULT)
+    return tuple((segment.address, segment.address + segment.bytes) for segment in found)
+
+
+def _parts() -> Any:
     torch = initialized()
     if torch is None:
         return ()
     snapshot = torch.cuda.memory_snapshot
     try:
-        # Without what torch may have recorded, which can take seconds.
-        parts = snapshot(include_traces=False)
+        # Without torch's own recorded history, which can take seconds.
+        return snapshot(include_traces=False)
     except TypeError:  # older torch
-        parts = snapshot()
-    found = (_segment(part) for part in parts if part.get("device", 0) == device)
-    return tuple(sorted(found, key=lambda segment: segment.address))
+        return snapshot()
 
 
 def _segment(part: dict[str, Any]) -> Segment:
@@ -161,29 +171,29 @@ def _segment(part: dict[str, Any]) -> Segment:
 
 
 def counters(device: int) -> Any:
-    """All counters of the allocator, as nested dicts; None when torch has not begun to use the GPU."""
+    """All counters of the allocator, as nested dicts; None if torch has not used the GPU yet."""
     torch = initialized()
     if torch is None:
         return None
-    # torch.cuda.memory_allocated() makes the same call, and then a flat and sorted copy of all its counters.
+    # torch.cuda.memory_allocated() makes the same call, and a flat, sorted copy of all counters.
     ask = getattr(torch._C, "_cuda_memoryStats", None) or torch.cuda.memory_stats_as_nested_dict
     return ask(device)
 
 
 def count_failures() -> int:
-    """How often an allocation on a GPU failed, also where torch went on without."""
+    """Number of failed allocations on GPUs, including those from which torch recovered."""
     torch = initialized()
     if torch is None:
         return 0
     try:
         devices = range(torch.cuda.device_count())
         return sum(int(torch.cuda.memory_stats(device).get("num_ooms", 0)) for device in devices)
-    except RuntimeError:  # an allocator that keeps no such figures
+    except RuntimeError:  # an allocator without this figure
         return 0
 
 
 def free_bytes(device: int) -> int | None:
-    """What the driver has free on a device, as torch reads it; None where torch does not use CUDA."""
+    """The driver's free bytes on a device, as torch reads them; None if torch does not use CUDA."""
     try:
         torch = initialized()
         return None if torch is None else int(torch.cuda.mem_get_info(device)[0])
@@ -192,9 +202,9 @@ def free_bytes(device: int) -> int | None:
 
 
 def full_snapshot() -> dict[str, Any] | None:
-    """What ``torch.cuda.memory._snapshot()`` returns; None where torch does not use CUDA.
+    """The result of ``torch.cuda.memory._snapshot()``; None if torch does not use CUDA.
 
-    What torch raises where its allocator has no segments is passed on.
+    Errors as in `segments`.
     """
     torch = initialized()
     if torch is None:
@@ -204,24 +214,24 @@ def full_snapshot() -> dict[str, Any] | None:
 
 
 def pinned_bytes() -> int | None:
-    """Pinned host memory that torch's host allocator holds; None where it has no such figure."""
+    """Bytes of pinned host memory that torch's host allocator holds; None if it does not report them."""
     torch = initialized()
     ask = getattr(getattr(torch, "cuda", None), "host_memory_stats", None)
     if ask is None:
         return None
     stats = ask()
-    # Where both are there, the first is what is held and the second what is in use.
+    # If both exist, the first is the memory held and the second the memory in use.
     found = stats.get("reserved_bytes.current", stats.get("allocated_bytes.current"))
     return None if found is None else int(found)
 
 
 class TorchReports:
-    """Has torch report the allocations of the thread that makes this, and of autograd's threads that work for it.
+    """Makes torch report allocations of the calling thread, and of autograd's threads that work for it.
 
     Attributes:
-        why: why it does not, "" when it does.
-        pauses: how often torch.profiler has taken the place of it.
-        paused: it does so now.
+        why: why there are no reports; "" if there are.
+        pauses: number of times that torch.profiler interrupted the reports.
+        paused: whether torch.profiler interrupts them now.
     """
 
     def __init__(self, note: Callable[[str], object]) -> None:
@@ -238,7 +248,7 @@ class TorchReports:
             self._use.begin()
 
     def end(self) -> None:
-        """Ends it, on any thread. A thread that did not end its own pays some ns for reports that are dropped."""
+        """Ends the reports. If called on another thread, torch continues to report, and the reports are dropped."""
         if self._use is not None:
             self._use.end()
             self._use = None
@@ -252,7 +262,7 @@ class TorchReports:
 
 
 class _Counted(threading.local):
-    """What the calling thread acquired."""
+    """The reports that the calling thread acquired."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -263,9 +273,9 @@ _counted = _Counted()
 
 
 def acquire_reports() -> str:
-    """Has torch report the allocations of the calling thread to the core.
+    """Makes torch report the allocations of the calling thread to the core.
 
-    Returns "", or why it does not. Every call that returned "" is ended by one `release_reports` on the same thread.
+    Returns "", or why not. Each call that returned "" needs one `release_reports` on the same thread.
     """
     if _counted.reports is None:
         reports = TorchReports(note=lambda _: None)
@@ -279,7 +289,7 @@ def acquire_reports() -> str:
 
 
 def acquired_reports() -> TorchReports | None:
-    """Those of the calling thread; None where it has acquired none."""
+    """The reports of the calling thread; None if it has acquired none."""
     return _counted.reports
 
 

@@ -22,20 +22,14 @@ def is_model(value: Any) -> bool:
     return callable(getattr(value, "forward", None)) and callable(getattr(value, "parameters", None))
 
 
-def device_of(model: Any) -> Any:
-    """The torch.device of a module's first parameter or buffer; the CPU's when it has neither."""
-    import torch
-
-    return torch_framework.device_of(model) or torch.device("cpu")
-
-
 class ModelStep:
     """Called with a batch size, runs one step and keeps nothing of what it made.
 
     Args:
-        model: a torch.nn.Module, already where it shall run.
+        model: a torch.nn.Module, already on `device`.
         make_input: gives the model's inputs for a batch size: a tensor, a tuple or list of positional arguments, or a
-            mapping of keywords. They are moved to the model's device.
+            mapping of keywords. They are moved to `device`.
+        device: the torch.device that it runs on.
         training: whether to train; else forward only, in evaluation mode and without gradients.
         make_target: gives what the loss is called with besides the output.
         loss: gives the scalar to go backward from, of the output (and the target); None takes the mean of the first
@@ -47,6 +41,7 @@ class ModelStep:
         self,
         model: Any,
         make_input: Callable[[int], Any],
+        device: Any,
         *,
         training: bool = False,
         make_target: Callable[[int], Any] | None = None,
@@ -59,7 +54,7 @@ class ModelStep:
         self._make_target = make_target
         self._loss = loss
         self._optimizer = optimizer
-        self._device = device_of(model)
+        self._device = device
         self._without_gradient = [each for each in model.parameters() if each.grad is None]
 
     def __call__(self, size: int) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of torch.nn.Module as regions: ``ResNet.layer1.0.conv1``.
+"""Calls of torch.nn.Module as regions: ``ResNet.layer1.0.conv1``.
 
-torch's global hooks see every module that is called in eager mode; what runs inside a compiled graph or a scripted
-module belongs to the module that Python called. A path begins with the class of the outermost module and goes on with
-the names under which each module holds the next; a module that the one around it does not hold goes by its class.
+torch's global hooks see every module called in eager mode. Work inside a compiled graph or a scripted module is
+attributed to the module that Python called. A path is the class of the outermost module and the attribute names below
+it. A module that is no attribute of the surrounding one appears by its class.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from gpuscope import _core
 from gpuscope.frameworks.observers import Note, Options
 from gpuscope.late_imports import WhenImported
 
-# What torch warns of at each call of a compiled module; the regions are right, and the program did not ask for hooks.
+# torch's warning at each call of a compiled module. The regions are right, and the hooks are not the program's.
 _EXPECTED_WARNING = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 
 class TorchModules:
-    """Opens a region when a module is called and closes it when the call ends, also by an exception: by torch's hooks.
+    """Opens a region for each call of a module, by torch's hooks. An exception in the call closes it too.
 
     Attributes:
-        is_open: whether the hooks are there, or will be as soon as torch is.
+        is_open: whether the hooks are installed, or will be when torch is imported.
     """
 
     def __init__(self, note: Note) -> None:
@@ -39,12 +39,12 @@ class TorchModules:
         self._filter: Any = None
 
     def start(self) -> None:
-        """A window begins; where torch is not there yet, modules are seen as soon as it is."""
+        """Installs the hooks, now or when torch is imported."""
         self.is_open = True
         self._import.watch()
 
     def stop(self) -> None:
-        """It ends. Other threads may still be inside modules: the hook that closes their regions goes with the last."""
+        """Removes the hooks. The one that closes regions stays until other threads have left their modules."""
         self.is_open = False
         self._import.cancel()
         if self._before is not None:
@@ -57,7 +57,7 @@ class TorchModules:
             warnings._filters_mutated()  # type: ignore[attr-defined]
 
     def _hook(self) -> None:
-        """On whatever thread imports torch, so that nothing may escape."""
+        """Runs on the thread that imports torch, so it must not raise."""
         try:
             compiler = importlib.import_module("torch.compiler")
             is_compiling = getattr(compiler, "is_dynamo_compiling", compiler.is_compiling)  # the cheaper one
@@ -65,7 +65,7 @@ class TorchModules:
             warnings.filterwarnings("ignore", message=_EXPECTED_WARNING)
             self._filter = warnings.filters[0]
             before, after = self._before_call(is_compiling), self._after_call(is_compiling)
-            with contextlib.suppress(ImportError, AttributeError):  # or torch.compile compiles them where it is active
+            with contextlib.suppress(ImportError, AttributeError):  # else an active torch.compile compiles them
                 skip = importlib.import_module("torch._C._dynamo.eval_frame").skip_code
                 skip(before.__code__)
                 skip(after.__code__)
@@ -75,7 +75,7 @@ class TorchModules:
         except Exception as error:
             self._note(f"with_modules: modules could not be recorded: {error!r}")
 
-    # Hooks are functions of Python, which a compiler follows: to it they do nothing. They raise and return nothing.
+    # Compilers trace these Python functions, and must see no effect. The hooks never raise, and return None.
 
     def _before_call(self, is_compiling: Callable[[], bool]) -> FunctionType:
         def before(module: Any, *_: Any) -> None:
@@ -105,7 +105,7 @@ class TorchModules:
         return after
 
     def failed(self, module: Any, error: Exception) -> None:
-        """Notes it."""
+        """Notes a failed recording of a module's call."""
         self._note(f"with_modules: a call of {type(module).__name__} could not be recorded: {error!r}")
 
     def _remove_after_hook(self) -> None:
@@ -115,10 +115,10 @@ class TorchModules:
 
 
 def are_called(options: Options) -> bool:
-    """Whether modules are read from the calls of Python functions, which are recorded anyway."""
+    """Whether modules come from the recorded calls of Python functions instead of hooks."""
     return options.with_stack and options.operators and options.python_functions
 
 
 def observe(options: Options, note: Note) -> TorchModules | None:
-    """Records the calls of modules when they are asked for."""
+    """An observer of module calls, if they are requested and do not come from function calls."""
     return TorchModules(note) if options.with_modules and not are_called(options) else None

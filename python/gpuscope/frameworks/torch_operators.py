@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's operators: by its callbacks, or by its text ranges where this version's callbacks cannot be used."""
+"""torch's operators, by its callbacks or, if this version's callbacks cannot be used, by its text ranges."""
 
 from __future__ import annotations
 
@@ -19,26 +19,22 @@ from gpuscope.late_imports import WhenImported
 
 _USER_NAME = "gpuscope: a range that the program named"
 _OF_ONE_THREAD = (
-    "regions and operators are those of the thread that began the window, and of threads that torch has work for it: "
-    "profile_all_threads is False"
+    "profile_all_threads is False: regions and operators are only of the thread that began the window, and of torch's "
+    "threads that work for it"
 )
-_OF_ALL_THREADS = "regions and operators are those of all threads: torch's profiler, which tells them apart, is not on"
+_OF_ALL_THREADS = "regions and operators are of all threads: they can be separated only while torch's profiler is on"
 _MEASURED_CALLS = 30
-_measured: set[tuple[bool, ...]] = set()  # what was asked of torch when the cost of its calls was measured
-_studied = False  # where things lie in torch's objects has been learned
+_measured: set[tuple[bool, ...]] = set()  # options for which the cost of callbacks was measured
+_studied = False  # whether the layout of torch's objects is known
 
 
 def observe(options: Options, note: Note) -> Observer | None:
-    """The source of torch's operators and allocations; None when neither is asked for."""
+    """The observer of torch's operators and allocations; None if neither is requested."""
     return _TorchOperatorsObserver(options, note) if options.operators or options.profile_memory else None
 
 
 class _TorchOperatorsObserver:
-    """Records every operator of every thread while a window is open.
-
-    An operator cost 0.13 to 0.19 us more with torch 2.11 on a Xeon beside an H200, 0.41 to 0.44 us with shapes and
-    types and 0.6 to 0.7 us with those of the results, which counting operations needs.
-    """
+    """Records every operator of every thread while a window is open."""
 
     def __init__(self, options: Options, note: Note) -> None:
         self._options = options
@@ -104,8 +100,8 @@ class _TorchOperatorsObserver:
 class _Profiler:
     """Switches torch's own profiler on for a window, on the thread that opens it and those that work for it.
 
-    For operators by ranges and for allocations. Where neither is wanted of it, it is on with nothing to do: compiled
-    code and data pipes name what they do where ``torch.autograd._profiler_enabled()`` holds alone.
+    It reports operators (as ranges) and allocations. If neither is needed, it is still on: compiled code and data pipes
+    make their ranges only while ``torch.autograd._profiler_enabled()`` is True.
     """
 
     def __init__(self, options: Options, operators: bool, note: Note) -> None:
@@ -116,9 +112,9 @@ class _Profiler:
         self._use: torch_profiler.Use | None = None
 
     def start(self) -> None:
-        """Begins, when torch has been imported."""
+        """Begins. torch must be imported."""
         options = self._options
-        # Where torch's profiler asks for shapes, libraries hand it the arguments of their ranges, which torch converts.
+        # With shapes, torch also converts the arguments of libraries' ranges.
         shapes = options.record_shapes and (options.arguments or self._operators)
         presence = torch_profiler.Need(shapes=shapes)
         need = replace(presence, ranges=self._operators, memory=options.profile_memory)
@@ -145,7 +141,7 @@ class _Profiler:
         self._use.begin()
 
     def stop(self) -> None:
-        """Ends."""
+        """Ends the use of torch's profiler."""
         if self._use is None:
             return
         TorchRanges.want()
@@ -164,20 +160,20 @@ class _Profiler:
 
 
 def switched_off() -> dict[str, str]:
-    """Facts for a recording: what torch's own switches leave out of traces."""
+    """Facts for a recording: data that torch's own switches exclude from traces."""
     linked = "torch" not in sys.modules or TorchCallbacks.links_backward()
     return {} if linked else {BACKWARD_LINKS: "off"}
 
 
 def wants_syncs() -> bool:
-    """Whether torch's own switch has waits for the GPU recorded."""
+    """Whether torch's own switch requests recording of waits for the GPU."""
     return "torch" in sys.modules and TorchCallbacks.records_syncs()
 
 
 def why_no_callbacks() -> str | None:
-    """Why torch's callbacks cannot be used here; None when they can.
+    """Why torch's callbacks cannot be used here; None if they can.
 
-    Learns with a few small operators, once; again when that failed.
+    Runs a few small operators once to learn the layout of torch's objects; again if that failed.
     """
     global _studied
     if not _studied:
@@ -196,7 +192,7 @@ def _study() -> str:
 
 
 def _measure(options: Options) -> None:
-    """Has it known what torch takes to call callbacks that ask for the same, once, and once more with its engine."""
+    """Measures torch's cost of callbacks with these options, once without and once with its autograd engine."""
     wanted = {"shapes": options.record_shapes, "results": options.with_flops, "numbers": options.execution_trace}
     has_engine = _runs_engine()
     key = (*wanted.values(), has_engine)
@@ -207,16 +203,16 @@ def _measure(options: Options) -> None:
         forward, backward = _calls(has_engine)
         TorchCallbacks.measure(forward, backward, **wanted)
 
-    with contextlib.suppress(Exception):  # what is not known is not counted
+    with contextlib.suppress(Exception):  # an unknown cost is not counted
         torch_profiler.call_apart(measure)
         _measured.add(key)
 
 
 def _runs_engine() -> bool:
-    """Whether a backward pass of ours changes nothing for the program.
+    """Whether a backward pass of ours has no effect on the program.
 
-    The first one that finds a GPU begins threads, after which no forked child can have one: only where there are such
-    threads already, or where this torch knows no GPU. Nor must it be compiled, as where the program has all of them.
+    With a GPU, the first backward pass starts threads, and a child forked later cannot run one. So the threads must
+    exist already, or this torch must support no GPU. Compiled autograd must be off.
     """
     import torch
 
@@ -233,7 +229,7 @@ def _runs_engine() -> bool:
 
 
 def _calls(has_engine: bool) -> tuple[Callable[[], object], Callable[[], object] | None]:
-    """What calls operators, with few arguments and with many, and what has the engine call."""
+    """A function that calls operators, and one whose operators the autograd engine calls (None without engine)."""
     import torch
 
     a, b = torch.zeros(8, device="cpu"), torch.ones(8, device="cpu", requires_grad=True)
@@ -253,14 +249,14 @@ def _calls(has_engine: bool) -> tuple[Callable[[], object], Callable[[], object]
 
 
 def _call_operators() -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-    """Calls operators on the CPU, and describes them as `TorchCallbacks.study` takes it.
+    """Calls operators on the CPU, and describes them for `TorchCallbacks.study`.
 
-    On a thread that is new, or imports torch: gradients are on there. Nothing of torch's that is written in Python is
-    called, as recordings would show it.
+    Call it on a new thread, or the one that imports torch: gradients are on there. Calls no Python code of torch, which
+    would appear in recordings.
     """
     import torch
 
-    # Sizes, and numbers of types, that are not likely to stand anywhere else.
+    # Sizes and type numbers that are unlikely to occur elsewhere in memory.
     a = torch.empty((3, 5, 7), dtype=torch.float64, device="cpu", requires_grad=True)
     b = torch.empty((5, 7), dtype=torch.int32, device="cpu")
     c = torch.empty((2, 3, 1, 5, 2, 7), dtype=torch.bool, device="cpu")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's own profiler: noticing when it starts and stops, and switching it on for gpuscope's purposes.
+"""torch's own profiler: detects its start and stop, and switches it on for gpuscope.
 
-torch takes one profiler a thread. Ours is on in the state in which it hands ranges and reports of allocations to the
-place that ``TorchRanges`` registered; it is paused where torch.profiler is started, and resumed when that stops.
+torch has one profiler per thread. Ours runs in the NVTX state and passes ranges and allocations to the functions that
+``TorchRanges`` registered. It is paused while torch.profiler runs.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ _Result = TypeVar("_Result")
 _PROFILER = "torch.autograd.profiler"
 _LEGACY = "torch.autograd.profiler_legacy"
 _TRACES = "torch.profiler.profiler"
-# The names under which they call torch's own profiler; the first two of _PROFILER take the activities second.
+# Names of torch's profiler functions in the modules above. The second argument of the first two is the activities.
 _PREPARE = "_prepare_profiler"
 _ENABLE = "_enable_profiler"
 _DISABLE = "_disable_profiler"
 _ENABLE_LEGACY = "_enable_profiler_legacy"
 _DISABLE_LEGACY = "_disable_profiler_legacy"
-# What torch's own code calls as one of its listeners starts and stops. A profiler notifies torch's Python code, which
-# then names ranges of its own.
+# Functions that torch calls when one of its listeners starts and stops. Those of a profiler notify torch's Python code,
+# which then makes its own ranges.
 _CALLS_OF_LISTENERS = (
     ("profiler", _PROFILER, "_run_on_profiler_start", "_run_on_profiler_stop"),
     ("legacy profiler", _LEGACY, _ENABLE_LEGACY, _DISABLE_LEGACY),
     ("execution trace", _TRACES, "_enable_execution_trace_observer", "_disable_execution_trace_observer"),
 )
 _NO_GRAPH_TASK = -1
-# Under which torch.profiler counts its steps. Newer versions count only where a daemon listens for them.
+# The name for torch.profiler's step count. Newer versions count only if a daemon listens.
 _STEPS = "ProfilerStep"
 _DAEMON = "KINETO_USE_DAEMON"
-_PROBE_BYTES = 12_345_664  # the size that a probe counts
+_PROBE_BYTES = 12_345_664  # only reports of this size count in a probe
 
 
 def _nothing() -> None:
@@ -55,12 +55,12 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, eq=False)
 class Subscriber:
-    """What is called on the thread that uses torch.profiler. None of it may raise.
+    """Callbacks on the thread that uses torch.profiler. They must not raise.
 
     Attributes:
-        on_prepare: torch.profiler is about to prepare, or to start, for these activities.
-        on_start: it is about to start.
-        on_stop: it has stopped, or could not start.
+        on_prepare: called with the activities before torch.profiler prepares or starts.
+        on_start: called before torch.profiler starts.
+        on_stop: called after torch.profiler has stopped, or could not start.
     """
 
     on_prepare: Callable[[Any], None] = lambda activities: None
@@ -69,19 +69,19 @@ class Subscriber:
 
 
 class StepCount:
-    """A profiler's steps in torch's own count, by which its daemon finds them. Only as torch.profiler itself counts."""
+    """Counts a profiler's steps in torch's step tracker, for its daemon, whenever torch.profiler would count."""
 
     def __init__(self) -> None:
         if (tracker := _step_tracker()) is not None:
             tracker.init_step_count(_STEPS)
 
     def add(self) -> None:
-        """A step has ended."""
+        """Counts the end of a step."""
         if (tracker := _step_tracker()) is not None and (not _counts_for_a_daemon() or os.environ.get(_DAEMON)):
             tracker.increment_step(_STEPS)
 
     def end(self) -> None:
-        """The block of the profiler has ended."""
+        """Ends the count."""
         if (tracker := _step_tracker()) is not None:
             tracker.erase_step_count(_STEPS)
 
@@ -99,21 +99,21 @@ def _counts_for_a_daemon() -> bool:
 
 
 class _Wrappers:
-    """Wrap torch's functions while anybody subscribes."""
+    """Wrap torch's functions while there are subscribers."""
 
     def __init__(self) -> None:
         self._subscribers: tuple[Subscriber, ...] = ()
         self._wrapped: dict[tuple[str, str], tuple[Any, Any]] = {}  # by module and name: torch's function and ours
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Torch has been imported."""
+        """Adds a subscriber. Torch must be imported."""
         if subscriber not in self._subscribers:
             self._subscribers += (subscriber,)
         if not self._wrapped:
             self._wrap()
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
-        """The last one puts torch's functions back, unless another has replaced them since."""
+        """Removes a subscriber. The last one restores torch's functions, unless others have replaced them since."""
         self._subscribers = tuple(other for other in self._subscribers if other is not subscriber)
         if not self._subscribers:
             for (module, name), (original, wrapper) in self._wrapped.items():
@@ -177,24 +177,24 @@ _wrappers = _Wrappers()
 
 
 class Subscription:
-    """Has a subscriber called while this is open, from torch's import on."""
+    """Calls a subscriber while this is open and torch is imported."""
 
     def __init__(self, subscriber: Subscriber) -> None:
         self._subscriber = subscriber
         self._import = WhenImported("torch", lambda: _wrappers.subscribe(self._subscriber))
 
     def open(self) -> None:
-        """Begins; later, when torch is yet to be imported."""
+        """Begins, now or when torch is imported."""
         self._import.watch()
 
     def close(self) -> None:
-        """Ends."""
+        """Ends the subscription."""
         self._import.cancel()
         _wrappers.unsubscribe(self._subscriber)
 
 
 class _Listeners:
-    """What listens to torch's regions by its own means: its profilers and execution traces."""
+    """torch's own listeners to regions: its profilers and execution traces."""
 
     def __init__(self) -> None:
         self._running: dict[str, bool] = {}
@@ -203,7 +203,7 @@ class _Listeners:
         self._announcers: set[object] = set()
 
     def follow(self, on_change: Callable[[bool], None]) -> None:
-        """Has a function called with whether any runs, at torch's import and as they start and stop."""
+        """Sets the function that is called with whether any listener runs, at torch's import and at each change."""
         self._on_change = on_change
         WhenImported("torch", self._wrap).watch()
 
@@ -232,9 +232,9 @@ class _Listeners:
         return call
 
     def announce(self, announcer: object, begins: bool) -> None:
-        """Has torch's Python code find that a profiler runs, or no longer; any thread.
+        """Makes torch's Python code find that a profiler runs, or no longer runs. Callable on any thread.
 
-        What a profiler of torch's own leaves there meanwhile is found at the end.
+        When the last announcer ends, the state of torch's own profiler is restored.
         """
         with _lock:
             (self._announcers.add if begins else self._announcers.discard)(announcer)
@@ -244,29 +244,29 @@ class _Listeners:
 
 
 def wants_gpu(activities: Any) -> bool:
-    """Whether torch.profiler needs CUPTI for what it is asked to record."""
+    """Whether torch.profiler needs CUPTI for these activities."""
     return any(getattr(activity, "name", "") == "CUDA" for activity in activities)
 
 
 def keep_contexts_from_kineto() -> None:
-    """Has a process that used torch.profiler end as its program does: for the exit of a process that recorded.
+    """Prevents a crash of Kineto at the exit of a process that recorded and used torch.profiler.
 
-    Kineto subscribes to CUPTI and asks to be told of contexts that are destroyed. CUDA's runtime destroys the primary
-    context in the last of the exit handlers, when Kineto's own objects are gone: half of the processes of one benchmark
-    died of "double free or corruption", with gpuscope or without it (torch 2.11, CUDA 13). A context that somebody
-    still holds is left to the kernel's driver, which takes it back without a callback.
+    Kineto subscribes to CUPTI's callbacks for destroyed contexts. CUDA's runtime destroys the primary context in the
+    last exit handler, after Kineto's objects are gone. The process may then die with "double free or corruption", with
+    or without gpuscope (seen with torch 2.11, CUDA 13). The kernel driver releases a retained context without a
+    callback.
     """
     if "torch" in sys.modules:
         keep_primary_contexts()
 
 
 def observe(options: Options, note: Note) -> Observer:
-    """Releases CUPTI for a torch.profiler that is started inside a window: CUPTI serves one at a time."""
+    """An observer that releases CUPTI for a torch.profiler started inside a window: CUPTI serves one at a time."""
     return _TorchProfilerObserver(options, note)
 
 
 class _TorchProfilerObserver:
-    """Releases CUPTI when torch.profiler asks for GPU work: it would find none, and say nothing of it."""
+    """Releases CUPTI when torch.profiler asks for GPU work, which it would otherwise miss without a message."""
 
     def __init__(self, options: Options, note: Note) -> None:
         self._options = options
@@ -285,27 +285,26 @@ class _TorchProfilerObserver:
         try:
             if self._options.release_cupti():
                 self._note(
-                    "GPU work is missing from where torch.profiler was started inside: it needs CUPTI for itself"
+                    "GPU work is missing after the start of torch.profiler in the window: it needs CUPTI for itself"
                 )
-        except Exception as error:  # torch.profiler starts all the same
-            self._note(f"CUPTI could not be given up for torch.profiler: {error!r}")
+        except Exception as error:  # torch.profiler starts anyway
+            self._note(f"CUPTI could not be released for torch.profiler: {error!r}")
 
 
 @dataclass(frozen=True)
 class Need:
-    """What somebody needs torch's profiler for; by itself, that torch's code finds one on the thread."""
+    """A purpose of torch's profiler. Without any field, only its presence on the thread is needed."""
 
-    ranges: bool = False  # operators
-    shapes: bool = False  # of the operators' inputs; torch's code then hands over its own
+    ranges: bool = False  # of operators
+    shapes: bool = False  # of operators' inputs, and arguments of torch's own ranges
     memory: bool = False  # reports of allocations
 
 
 class Use:
-    """Has torch's profiler switched on for a need, on the thread that makes this, from `begin` to `end`.
+    """Switches torch's profiler on for a need, on the creating thread, from `begin` to `end`.
 
-    `on_pause` is called when torch.profiler is started, on its thread, `on_resume` before ours is switched on again.
-    Where torch.profiler runs already, ours begins when that stops. `end` may follow whatever has interrupted `begin` or
-    `end`.
+    `on_pause` is called when torch.profiler starts, on its thread, and `on_resume` before ours continues. If
+    torch.profiler runs already, ours begins when it stops. `end` may follow an interrupted `begin` or `end`.
     """
 
     def __init__(self, need: Need, on_pause: Callable[[], object], on_resume: Callable[[], object]) -> None:
@@ -315,7 +314,7 @@ class Use:
         self._thread = _threads.here
 
     def begin(self) -> None:
-        """Begins it, on the thread that made this; what it raises leaves nothing on."""
+        """Switches the profiler on. Call it on the creating thread. An error leaves nothing switched on."""
         try:
             with _lock:
                 self._thread.end_stale()
@@ -328,10 +327,10 @@ class Use:
             raise
 
     def end(self) -> bool:
-        """Ends it, on any thread.
+        """Ends the use, on any thread.
 
-        False when torch's profiler remains on in the thread that began it, as nobody else can end it. It is still
-        paused there for torch.profiler.
+        Returns False if torch's profiler stays on in the thread that began it, because only that thread can end it. It
+        still pauses there for torch.profiler.
         """
         with _lock:
             if self in self._thread.uses:
@@ -345,7 +344,7 @@ class Use:
 
 
 def why_unavailable() -> str:
-    """Why torch's profiler cannot be used on this thread; "" when it can."""
+    """Why torch's profiler cannot be used on this thread; "" if it can."""
     if "torch" not in sys.modules:
         return "torch has not been imported"
     here = _threads.here
@@ -356,25 +355,25 @@ def why_unavailable() -> str:
 
 
 def is_on() -> bool:
-    """Whether a profiler of torch's is on, on this thread, be it ours."""
+    """Whether a profiler of torch is on on this thread, including ours."""
     autograd = sys.modules.get("torch.autograd")
     enabled: Callable[[], bool] | None = getattr(autograd, "_profiler_enabled", None)
     return enabled is not None and enabled()
 
 
 class _Thread:
-    """One thread's profiler of torch, as far as it is ours."""
+    """Our use of torch's profiler on one thread."""
 
     def __init__(self) -> None:
         self.uses: list[Use] = []
-        self.on: Need | None = None  # what it is on for
-        self.paused = False  # one of torch's own runs in its place
-        # While `on` is None, that of torch that is on is ours: a backward pass restores what was ended within it, and
-        # an exception may have come between the two.
+        self.on: Need | None = None  # the need it is on for
+        self.paused = False  # torch.profiler runs instead
+        # Whether a running profiler of torch is ours although `on` is None. A backward pass restores a profiler that
+        # was ended within it, and an exception may come between the two steps.
         self.stale = False
 
     def adjust(self) -> None:
-        """Switches torch's profiler to what is needed now. On the thread itself."""
+        """Switches torch's profiler to the current needs. Call it on the thread itself."""
         needs = [] if self.paused else [astuple(use.need) for use in self.uses]
         wanted = Need(*(any(asked) for asked in zip(*needs, strict=True))) if needs else None
         if self.on == wanted:
@@ -390,18 +389,18 @@ class _Thread:
                 TorchRanges.watch_memory(keep_ranges=wanted.ranges)
             elif not wanted.ranges and not TorchRanges.drop_ranges():
                 self._switch_off()
-                raise NotAvailable("this version of torch cannot have its profiler on without its ranges, which cost")
+                raise NotAvailable("this version of torch cannot run its profiler without its ranges, which cost time")
             _name_kineto()
             self.on = wanted
 
     def end_stale(self) -> None:
-        """Ends what a backward pass restored at its end, as it was on at its beginning, or an exception left."""
+        """Ends our profiler if a backward pass restored it at its end, or an exception left it on."""
         if self.stale and self.on is None:
             self._end()
             self.stale = False
 
     def pause(self) -> None:
-        """A profiler of torch's own starts."""
+        """Pauses ours: torch.profiler starts."""
         self.end_stale()
         if self.on is not None:
             self.paused = True
@@ -410,7 +409,7 @@ class _Thread:
                 use.on_pause()
 
     def resume(self) -> None:
-        """It has stopped."""
+        """Resumes ours: torch.profiler has stopped."""
         if self.paused:
             self.paused = False
             for use in self.uses:
@@ -439,7 +438,7 @@ class _Thread:
 
     def _end(self) -> None:
         _on.discard(self)
-        if is_on():  # not when it was switched on within a backward pass that has ended
+        if is_on():  # off if it was switched on within a backward pass that has ended
             _disable()
         TorchRanges.use(bool(_on))
 
@@ -451,7 +450,7 @@ class _Threads(threading.local):
             _known.add(self.here)
 
 
-# Whatever fails here must not fail torch.profiler.
+# A failure here must not break torch.profiler.
 def _started() -> None:
     with _lock, contextlib.suppress(Exception):
         _threads.here.pause()
@@ -464,7 +463,7 @@ def _stopped() -> None:
 
 
 def _unsubscribe_if_unused() -> None:
-    # A profiler of torch's that starts has to end ours first, wherever that is still on.
+    # While ours is on on any thread, a starting torch.profiler must end it first.
     if not any(thread.uses or thread.on or thread.paused or thread.stale for thread in _known):
         _wrappers.unsubscribe(_subscriber)
 
@@ -479,7 +478,7 @@ listeners = _Listeners()
 
 @functools.cache
 def _why_no_ranges() -> str:
-    """Why this torch's ranges cannot be had; "" when they can. Tried once, with one small operator."""
+    """Why this torch's ranges are not available; "" if they are. Tried once, with one small operator."""
     import torch
 
     if not TorchRanges.install():
@@ -490,20 +489,20 @@ def _why_no_ranges() -> str:
         return f"this version of torch does not switch its ranges on ({error})"
     if pushes < 1 or pops != pushes:
         return "this version of torch hands its ranges over in another way"
-    reports_memory()  # tried now, as it can be tried only while torch's profiler is off
+    reports_memory()  # cached now: the probe needs torch's profiler off
     return ""
 
 
 @functools.cache
 def reports_memory() -> bool:
-    """Whether reports of allocations come as expected: tried once, with one tensor on the host, never touched."""
+    """Whether reports of allocations work. Tried once, with one tensor on the host that is never written."""
     import torch
 
     return _probe(lambda: torch.empty(_PROBE_BYTES, dtype=torch.uint8), memory=True)[2] == 1
 
 
 def _probe(work: Callable[[], object], memory: bool = False) -> tuple[int, int, int]:
-    """Pushes and pops of ranges, and reports of allocations, that some work leads to."""
+    """Counts pushes and pops of ranges, and reports of allocations, during some work."""
 
     def probe() -> tuple[int, int, int]:
         TorchRanges.take_counts()
@@ -525,9 +524,9 @@ def _probe(work: Callable[[], object], memory: bool = False) -> tuple[int, int, 
 
 
 def call_apart(work: Callable[[], _Result]) -> _Result:
-    """What it returns on a thread of its own: no mode of the program, no profiler and no Ctrl-C is there."""
+    """Runs work on a new thread, without modes of the program, profilers and Ctrl-C; returns its result."""
     if getattr(sys.modules["torch"].__spec__, "_initializing", False):
-        return work()  # this thread imports torch: another that imports parts of it would wait for this one
+        return work()  # this thread imports torch: another thread's import of it would wait for this one
     done: list[_Result] = []
     errors: list[BaseException] = []
     running = threading.Lock()
@@ -541,7 +540,7 @@ def call_apart(work: Callable[[], _Result]) -> _Result:
         finally:
             running.release()
 
-    # No threading.Thread: its frames are Python's, and would be in recordings; those of this file are left out.
+    # No threading.Thread: its Python frames would appear in recordings. Frames of this file are excluded.
     start_thread(lambda: _thread.start_new_thread(call, ()), "what PyTorch runs")
     try:
         running.acquire()
@@ -554,7 +553,7 @@ def call_apart(work: Callable[[], _Result]) -> _Result:
 
 
 def _enable(record_shapes: bool) -> None:
-    """Switches it on."""
+    """Switches torch's profiler on, in its NVTX state."""
     from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
     from torch.autograd import _enable_profiler
 
@@ -563,7 +562,7 @@ def _enable(record_shapes: bool) -> None:
 
 
 def _name_kineto() -> None:
-    """Has it say that it is torch.profiler's, as far as this torch lets it."""
+    """Makes the profiler report the type of torch.profiler, if this torch allows it."""
     from torch._C import _autograd, _profiler
 
     if TorchRanges.name_kineto(True) and _autograd._profiler_type() != _profiler.ActiveProfilerType.KINETO:
@@ -571,7 +570,7 @@ def _name_kineto() -> None:
 
 
 def _disable() -> None:
-    """Switches it off."""
+    """Switches torch's profiler off."""
     from torch.autograd import _disable_profiler
 
     _disable_profiler()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program's regions where torch itself listens: its own profilers, NVTX ranges and execution traces."""
+"""The program's regions in torch's own profilers, NVTX ranges and execution traces."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from gpuscope.frameworks.torch_profiler import listeners
 
 
 class _RegionsForTorch:
-    """Has torch begin and end a region of its own with each of the program's, while a profiler or trace of its runs.
-
-    Our recordings have the program's own regions, and torch none unless something of its own listens.
-    """
+    """Opens a region of torch with each of the program's, while a profiler or trace of torch runs."""
 
     def __init__(self) -> None:
         self._open: list[tuple[int, object, Any]] = []  # thread, region and torch's; any thread, with the GIL
@@ -23,12 +20,12 @@ class _RegionsForTorch:
         self._in_recordings = True
 
     def want(self, wanted: bool) -> None:
-        """Something of torch's listens, or no longer does."""
+        """Sets whether a profiler or trace of torch runs."""
         self._wanted = wanted
         observe_regions(self._begin, self._end, wanted and self._in_recordings, wanted)
 
     def allow_in_recordings(self, allowed: bool) -> None:
-        """Beside a recording of ours too, or not while it would have each region twice."""
+        """Sets whether torch's regions also open during our recordings, which may then contain them twice."""
         self._in_recordings = allowed
         self.want(self._wanted)
 

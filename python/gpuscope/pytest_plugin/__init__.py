@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pytest's plugin: the fixture `gpu_benchmark`, whose results live in pytest-benchmark's table, files and comparisons.
+"""pytest's plugin: the fixture `gpu_benchmark`, with results in pytest-benchmark's table, files and comparisons.
 
-It is imported in every run of pytest, so it imports next to nothing: gpuscope's core is loaded by the first test that
-measures, or when pytest-benchmark asks what machine this is.
+Every run of pytest imports it, so it imports almost nothing. The first test that measures loads gpuscope's core, or
+pytest-benchmark when it asks for facts about the machine.
 
-PYTEST_DONT_REWRITE: it has no assertions, and pytest would complain where it was imported before.
+PYTEST_DONT_REWRITE: it has no assertions, and pytest would warn if it was imported before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class _Fixtures:
     @pytest.fixture
     def _gpu_benchmark_item(self, request: pytest.FixtureRequest) -> pytest.Item:
-        """The test with its clock and options, which one that uses request.getfixturevalue gets only now."""
+        """The test with its clock and options; a test that uses request.getfixturevalue gets them only now."""
         item: pytest.Item = request.node
         if CLOCK not in item.stash:
             _give_clock(item)
@@ -35,7 +35,7 @@ class _Fixtures:
 
 class _BesideBenchmark(_Fixtures):
     # The item comes first: `benchmark` reads the marker that has the clock.
-    # To ask for `benchmark` is what makes a test a benchmark to pytest-benchmark: --benchmark-only, --benchmark-skip.
+    # Asking for `benchmark` makes a test a benchmark for --benchmark-only and --benchmark-skip.
     @pytest.fixture
     def gpu_benchmark(self, _gpu_benchmark_item: pytest.Item, benchmark: Any) -> GpuBenchmark:
         """Measures a function on the GPU; pytest-benchmark shows, saves and compares the result."""
@@ -64,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-benchmark's, which loads the baselines
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes the fixture, beside pytest-benchmark's or alone."""
+    """Makes the fixture, on top of pytest-benchmark's if that is installed."""
     config.addinivalue_line("markers", options.MARKER)
     known = any(config.pluginmanager.hasplugin(name) for name in ("benchmark", "pytest_benchmark.plugin", "codspeed"))
     config.pluginmanager.register(_BesideBenchmark() if known else _Alone(), "gpuscope-fixture")
@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             _give_clock(item)
 
 
-@pytest.hookimpl(tryfirst=True)  # before the fixtures, which would complain that they were not used
+@pytest.hookimpl(tryfirst=True)  # before the fixtures, which would warn about not being used
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Reads the test's markers."""
     if CLOCK in item.stash:
@@ -102,7 +102,7 @@ def _read_markers(item: pytest.Item) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Ends the run before anything is measured where the gate has nothing to compare with."""
+    """Ends the run before measuring if the gate has nothing to compare with."""
     if options.fails(session.config):
         session.config.stash[STATE].check_baselines(session.config.pluginmanager.getplugin("pytest-benchmark"))
 
@@ -130,7 +130,7 @@ def pytest_terminal_summary(
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
-    """Adds the GPUs: what changes with the machine and not with the hour, since pytest-benchmark warns of changes."""
+    """Adds the GPUs: only facts that differ between machines, as pytest-benchmark warns of changes."""
     from gpuscope import _core
 
     try:
@@ -152,7 +152,7 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: Mapping[str
             entry["extra_info"] = {**entry["extra_info"], "gpuscope": measured.stored()}
 
 
-@pytest.hookimpl(optionalhook=True, tryfirst=True)  # before pytest-benchmark's, which takes the file for whole
+@pytest.hookimpl(optionalhook=True, tryfirst=True)  # before pytest-benchmark's, which does not check the file
 def pytest_benchmark_compare_machine_info(
     config: pytest.Config, machine_info: Mapping[str, Any], compared_benchmark: Mapping[str, Any]
 ) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saved runs of pytest-benchmark: what they hold of each test, whether it is whole, and may be compared."""
+"""Saved runs of pytest-benchmark: the facts of each test, and whether they are valid and comparable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from gpuscope.errors import InvalidArgument
 from gpuscope.pytest_plugin.measured import Measured
 
-# What pytest-benchmark's table reads of a saved test.
+# Fields of a saved test that pytest-benchmark's table reads.
 _COLUMNS = ("min", "max", "mean", "stddev", "median", "iqr", "ops", "rounds", "iterations")
 
 
@@ -23,8 +23,8 @@ class Baseline:
     Attributes:
         label: when it was measured, and at which commit.
         processor: the machine's, as pytest-benchmark names it.
-        tests: by full name what gpuscope stored; empty when it stored nothing.
-        damaged: by full name which field cannot be true; such a test's facts are not used.
+        tests: gpuscope's stored facts by full name; empty if it stored none.
+        damaged: the invalid field by full name; the facts of such a test are not used.
         date: when it was measured, in ISO 8601 and UTC; empty when unknown.
     """
 
@@ -39,7 +39,7 @@ class Baseline:
         """From the parsed file.
 
         Raises:
-            InvalidArgument: pytest-benchmark itself could not go on with it.
+            InvalidArgument: pytest-benchmark itself could not read it.
         """
         commit_info = run.get("commit_info")
         commit = str((commit_info.get("id") if isinstance(commit_info, Mapping) else None) or "")[:8]
@@ -71,7 +71,7 @@ class Baseline:
         return f"{self.label} is damaged: {self.damaged[test]}"
 
     def refusal(self, test: str, measured: Measured, processor: str) -> str:
-        """Why this run says nothing about `test` as it was measured now: one sentence; empty when it does."""
+        """Why this baseline cannot be compared with `test` as measured now: one sentence; empty if it can."""
         then, now = self.tests[test], measured.facts
         if not then:
             return f"{self.label} was not measured with gpu_benchmark"
@@ -96,11 +96,11 @@ class Baseline:
 
 
 def unread_files(session: Any) -> list[str]:
-    """The files that --benchmark-compare names and pytest-benchmark's session did not get anything from."""
+    """The files that --benchmark-compare names and that pytest-benchmark could not read."""
     storage = session.storage
     if not isinstance(getattr(storage, "path", None), Path):  # a database
         return []
-    latest = session.compare is True  # then it takes the last file of its own that it can read
+    latest = session.compare is True  # then pytest-benchmark takes its last readable file
     files = storage.query("[0-9][0-9][0-9][0-9]_" if latest else session.compare)
     read = {(storage.path / path).resolve() for path in session.compared_mapping}
     return [str(file) for file in (files[-1:] if latest else files) if Path(file).resolve() not in read]
@@ -162,7 +162,7 @@ def _is_kernel(value: Any) -> bool:
     )
 
 
-# Of what gpuscope stores, the fields that the gate uses, and what is true of each.
+# The stored fields that the gate uses, and a check of each.
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "estimate": _is_positive,
     "ci": _is_interval,
@@ -181,7 +181,7 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
 
 
 def _damage(facts: object) -> str:
-    """Which field of what was stored is missing or cannot be true; empty when all are whole."""
+    """Which stored field is missing or invalid; empty if all are valid."""
     if not isinstance(facts, Mapping):
         return "what gpu_benchmark stored is no object"
     for name, holds in _FIELDS.items():

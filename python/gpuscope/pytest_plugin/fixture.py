@@ -37,7 +37,7 @@ class GpuBenchmark:
         self._item = item
         self._options = item.stash[options.CHOSEN]
         self._benchmark = benchmark
-        # A plugin that takes pytest-benchmark's place may pass for its class by isinstance, but not by type.
+        # A plugin that replaces pytest-benchmark may pass isinstance with its class, but not a check of the type.
         self._replaced = benchmark is not None and not type(benchmark).__module__.startswith("pytest_benchmark.")
         self._used = False
         self._result: BenchmarkResult | None = None
@@ -49,7 +49,7 @@ class GpuBenchmark:
 
     @property
     def result(self) -> BenchmarkResult:
-        """What was measured. A test that asks for it is skipped where pytest-benchmark does not measure.
+        """The result. A test that asks for it is skipped if pytest-benchmark does not measure.
 
         Raises:
             NotAvailable: nothing has been measured yet.
@@ -72,15 +72,15 @@ class GpuBenchmark:
         """Measures ``function(*args, **kwargs)``; all other keywords are the function's.
 
         Args:
-            function: what to measure.
-            *args: for it.
+            function: the function to measure.
+            *args: its arguments.
             setup: is called before each call and not timed; it may return the call's arguments: see
                 `gpuscope.benchmark`.
             teardown: is called after each call, with the same arguments as it, and not timed.
-            **kwargs: for the function; one that takes `setup` or `teardown` itself is given as a functools.partial.
+            **kwargs: for the function; use functools.partial if it takes `setup` or `teardown` itself.
 
         Returns:
-            What the function returned.
+            The function's result.
 
         Raises:
             NotAvailable: the quantity that the marker names cannot be measured here.
@@ -127,14 +127,14 @@ class GpuBenchmark:
         setup: Callable[[], object] | None = None,
         teardown: Callable[..., object] | None = None,
     ) -> Comparison:
-        """Says whether `b` is faster or slower than `a`, measured in turns: see `gpuscope.compare`.
+        """Determines whether `b` is faster or slower than `a`, measured in turns: see `gpuscope.compare`.
 
-        pytest-benchmark gets the samples of `b`, the function under test; those of `a` and the ratio are saved beside
-        them. A test is skipped here, after one call of each function, where pytest-benchmark does not measure.
+        pytest-benchmark gets the samples of `b`, the function under test; those of `a` and the ratio are saved too. If
+        pytest-benchmark does not measure, the test is skipped after one call of each function.
 
         Args:
-            a: what to compare with, called without arguments.
-            b: what to compare.
+            a: the function to compare with, called without arguments.
+            b: the function under test, called without arguments.
             margin: ratios this close to 1 count as no difference, as a fraction.
             names: of the two; the functions' own if empty.
             setup: is called before each call of either and not timed: see `gpuscope.compare`.
@@ -180,7 +180,7 @@ class GpuBenchmark:
             yield
         except (Exception, KeyboardInterrupt) as error:
             if self._benchmark is not None:
-                self._benchmark.pedantic(_raise, args=(error,))  # which takes down that the test was tried and failed
+                self._benchmark.pedantic(_raise, args=(error,))  # records the test as tried and failed
             raise
 
     def _show(self, measured: Measured, value: object, call: Callable[[], object]) -> object:
@@ -232,7 +232,7 @@ def _once(
 
 
 def _end_if_interrupted(result: BenchmarkResult | Comparison) -> None:
-    """Ctrl-C is for the run of pytest: a benchmark only ends by it, with what there is, and the next would begin."""
+    """Passes Ctrl-C on to pytest: a benchmark only ends early by it, and the next one would begin."""
     if result.stopped == "interrupted":
         raise KeyboardInterrupt
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gpuscope.conditions import Conditions
 from gpuscope.pytest_plugin.baselines import Baseline
 from gpuscope.pytest_plugin.measured import Measured
 from gpuscope.stats.distributions import normal_quantile, student_factor
@@ -126,6 +127,7 @@ def judge(measured: Mapping[str, Measured], baselines: Sequence[Baseline], proce
             if not trusted:
                 reasons[test].append(f"the baseline {doubt(runs[-1][1])}")
             accepted[test] = trusted or runs
+            reasons[test] += _unlike(accepted[test][-1][1], now.facts)
     cases = _cases(measured, accepted, reasons)
     spreads = _spreads(list(cases.values()))
     for (test, case), spread in zip(cases.items(), spreads, strict=True):
@@ -195,6 +197,13 @@ def _verdict(measured: Measured, case: _Case, spread: Spread | None, latest: Map
         reasons.append(f"the interval reaches across the margin of {100 * measured.margin:g}%")
     why = culprit(latest["kernels"], now["kernels"]) if kind == "slower" else ""
     return Verdict(kind, _exp(value), _exp(low), _exp(high), len(case.runs), tuple(reasons), why)
+
+
+def _unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs in the conditions of the latest baseline, in one line; nothing where older files have none."""
+    known = [facts.get("conditions") for facts in (then, now)]
+    before, after = (Conditions.of(each if isinstance(each, Mapping) else {}) for each in known)
+    return list(filter(None, [before.differences(after)]))
 
 
 def doubt(facts: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuscope.pytest_plugin.replay import thinned
+from gpuscope.results import plain_values
 
 if TYPE_CHECKING:
     from gpuscope.benchmarking.comparison import Comparison
@@ -20,13 +21,13 @@ MOST_STORED = 2000  # samples; ten times what an estimate usually takes
 
 @dataclass(frozen=True)
 class Measured:
-    """What one test measured.
+    """The measurement of one test.
 
     Attributes:
-        facts: of JSON's types; times in seconds. What of them is not known is None.
+        facts: of JSON's types; times in seconds. Unknown facts are None.
         samples: seconds, in the order taken, without those whose record was incomplete.
         margin: how much slower than its baseline, as a fraction, the test may become.
-        on_cpu: why there is no GPU time; empty when there is, or when it is not known.
+        on_cpu: why there is no GPU time; empty if there is, or if the reason is unknown.
     """
 
     facts: dict[str, Any]
@@ -39,7 +40,7 @@ class Measured:
         """The values of a result; ``options.quantity`` is None or one of ``result.quantities``."""
         quantity = options.quantity or result.quantity
         measured = result.quantities[quantity]
-        # Measuring went on until the headline was precise, whatever that meant for the other quantities.
+        # Measuring ended when the headline was precise; other quantities may not be.
         precise = result.converged if quantity == result.quantity else _precise(measured.estimate, options)
         environment = result.environment
         clock = [float(hz) for hz in result.clock_hz if math.isfinite(hz)]
@@ -55,6 +56,7 @@ class Measured:
             "gpu": environment.get("gpu"),
             "driver": environment.get("driver"),
             "power_limit_w": environment.get("power_limit_w"),
+            "conditions": plain_values(result.conditions),
             "kernels": [asdict(kernel) for kernel in result.kernels],
             "warnings": list(result.warnings),
         }
@@ -63,7 +65,7 @@ class Measured:
 
     @staticmethod
     def of_comparison(comparison: Comparison, options: Options) -> Measured:
-        """The values of the second function of a comparison, the first one's beside them."""
+        """The values of the second function of a comparison, with those of the first."""
         from gpuscope import streams
         from gpuscope.stats import estimate
         from gpuscope.system import environment
@@ -78,11 +80,12 @@ class Measured:
             "calls_per_sample": comparison.calls_per_sample,
             "converged": comparison.stopped in ("verdict", "target"),
             "stopped": comparison.stopped,
-            "throttled": 0.0,  # what there was of it is among the warnings
+            "throttled": 0.0,  # warnings report throttling
             "clock_hz": None,
             "gpu": gpu,
             "driver": machine.driver_version if gpu else None,
             "power_limit_w": None,
+            "conditions": plain_values(comparison.conditions),
             "kernels": [asdict(kernel) for kernel in comparison.kernels[1]] if len(comparison.kernels) == 2 else [],
             "warnings": list(comparison.warnings),
             "comparison": {

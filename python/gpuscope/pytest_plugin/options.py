@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user can set: by the marker, on the command line, and in pytest's configuration, in this order."""
+"""Options of a user: by the marker, on the command line, and in pytest's configuration, in this order."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Options:
 
     Attributes:
         cold: flush the L2 cache before each call.
-        quantity: which time the table shows; None: the GPU's, as far as it can be had.
+        quantity: which time the table shows; None: the GPU's, if available.
         target: half-width of the confidence interval, as a fraction of the estimate, at which measuring ends.
-        budget: seconds after which it ends all the same.
+        budget: seconds after which measuring ends in any case.
         bytes: moved per call.
         flops: done per call.
         margin: how much slower than the baseline, as a fraction, a test may become.
@@ -108,7 +108,7 @@ def check(config: pytest.Config) -> None:
     _defaults(config)
     if fails(config) and not config.getoption("benchmark_compare", None):
         if not config.pluginmanager.hasplugin("benchmark"):
-            need = "pytest-benchmark, which keeps the baselines: pip install 'gpuscope[bench]'"
+            need = "pytest-benchmark, which keeps the baselines: pip install pytest-benchmark"
         else:
             need = "a baseline: add --benchmark-compare, and save one with --benchmark-save or --benchmark-autosave"
         raise pytest.UsageError(f"--gpu-benchmark-fail needs {need}")
@@ -124,7 +124,7 @@ def of(item: pytest.Item) -> Options:
     """The options of one test; a marker on it wins over one on its class or module.
 
     Raises:
-        pytest.UsageError: a marker has an argument that it does not know or of a value that cannot be used, or a timer.
+        pytest.UsageError: a marker has an unknown argument, an invalid value or a timer.
     """
     own = [marker for marker in item.iter_markers("benchmark") if "timer" in marker.kwargs]
     if any(not isinstance(marker.kwargs["timer"], ReplayClock) for marker in own):
@@ -146,7 +146,7 @@ def of(item: pytest.Item) -> Options:
 
 
 def _checked(given: Options) -> Options:
-    """The options with plain numbers; raises InvalidArgument for one that cannot be used."""
+    """The options with plain numbers; raises InvalidArgument for an invalid one."""
     for name in ("cold", "graph"):
         if not isinstance(getattr(given, name), bool):
             raise InvalidArgument(f"{name} is {brief(getattr(given, name))}; accepted are True and False")

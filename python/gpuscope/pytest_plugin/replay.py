@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times measured elsewhere, handed to pytest-benchmark by a clock that it takes for its timer."""
+"""Passes measured times to pytest-benchmark, by a clock that it uses as its timer."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-MOST_ROUNDS = 5000  # a round costs pytest-benchmark some us, and its quartiles gain nothing from more
+MOST_ROUNDS = 5000  # more rounds cost time and do not improve pytest-benchmark's quartiles
 
 
 class ReplayClock:
     """A timer for pytest-benchmark that shows `now`, in seconds, and counts its `reads`.
 
-    Until something is replayed it is the host's clock: a test may ask for both fixtures and use `benchmark`.
+    Before a replay it is the host's clock, as a test may ask for both fixtures and use `benchmark`.
     """
 
     __name__ = "gpu_time"  # pytest-benchmark writes its timer's name into its files
@@ -33,7 +33,7 @@ class ReplayClock:
         return _core.monotonic_ns() / 1e9
 
     def rewind(self) -> None:
-        """Back to 0, so that rounding errors do not add up over the rounds."""
+        """Sets it back to 0, so that rounding errors do not add up over the rounds."""
         self.now = 0.0
 
 
@@ -50,7 +50,7 @@ def replay(
 ) -> object:
     """Lets pytest-benchmark time a function that takes as long as the samples say.
 
-    Each round takes one of the samples and returns `value`; `function` is what cProfile is given after the rounds.
+    Each round takes one of the samples and returns `value`; cProfile runs `function` after the rounds.
     """
     coming = iter(thinned(samples, MOST_ROUNDS))
     rounds = len(thinned(samples, MOST_ROUNDS))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one run of pytest measured, what it is compared with, the verdicts, and the section that shows them."""
+"""The measurements of one run of pytest, its baselines, the verdicts, and the section that shows them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class State:
-    """Of one session; tests go by their node id, which is pytest-benchmark's ``fullname``."""
+    """The state of one session; tests are named by their node id, which is pytest-benchmark's ``fullname``."""
 
     def __init__(self) -> None:
         self.measured: dict[str, Measured] = {}
         self.baselines: list[Baseline] = []  # named by --benchmark-compare
-        self.processor = ""  # this machine's, as pytest-benchmark names it, once it has loaded a baseline
-        self.verdicts: dict[str, Verdict] = {}  # once the tests are over and if there are baselines
-        self.gated = False  # then too: whether --gpu-benchmark-fail had tests to watch
+        self.processor = ""  # this machine's CPU as pytest-benchmark names it, once a baseline is loaded
+        self.verdicts: dict[str, Verdict] = {}  # set after the tests, if there are baselines
+        self.gated = False  # set after the tests: whether --gpu-benchmark-fail had tests to watch
 
     def add_baseline(self, machine_info: Mapping[str, Any], run: Mapping[str, Any]) -> None:
-        """Takes in one of pytest-benchmark's files, and this machine's ``machine_info``."""
+        """Adds one of pytest-benchmark's files, and this machine's ``machine_info``."""
         from gpuscope.pytest_plugin.baselines import Baseline, processor
 
         self.processor = processor(machine_info)
@@ -39,7 +39,7 @@ class State:
             raise pytest.UsageError(str(error)) from None
 
     def check_baselines(self, session: Any) -> None:
-        """Raises pytest.UsageError unless pytest-benchmark's session read all that --benchmark-compare names."""
+        """Raises pytest.UsageError unless pytest-benchmark read all files that --benchmark-compare names."""
         from gpuscope.pytest_plugin.baselines import unread_files
 
         if unread := unread_files(session):
@@ -68,11 +68,11 @@ class State:
         self.verdicts = judge(self.measured, self.baselines, self.processor)
 
     def slower(self) -> list[str]:
-        """The tests that are surely slower than their baseline by more than their margin."""
+        """The tests that are significantly slower than their baseline by more than their margin."""
         return [test for test, verdict in self.verdicts.items() if verdict.kind == "slower"]
 
     def unjudged(self) -> list[str]:
-        """Sentences on what the gate was to watch and could not, each of which fails the run."""
+        """Sentences on tests that the gate could not compare; each fails the run."""
         if not self.measured:
             return ["nothing was measured, so that nothing was compared"]
         if all(verdict.kind == "new" for verdict in self.verdicts.values()):
@@ -84,14 +84,14 @@ class State:
         ]
 
     def _not_compared(self, test: str, verdict: Verdict) -> list[str]:
-        """Each damaged baseline, whatever the others say, and why the test was compared with none at all."""
+        """The test's damaged baselines, and the reason if the test was compared with none."""
         damaged = [baseline.damage_of(test) for baseline in self.baselines if test in baseline.damaged]
         if verdict.kind == "refused" and verdict.reasons[-1] not in damaged:
             return [*damaged, verdict.reasons[-1]]
         return damaged
 
     def write(self, terminal: pytest.TerminalReporter) -> None:
-        """Writes what pytest-benchmark's table has no column for, and why the gate fails the run."""
+        """Writes the facts that pytest-benchmark's table lacks, and why the gate fails the run."""
         if self.measured:
             terminal.section(one_line(f"gpuscope: {_where(list(self.measured.values()))}"), "-")
         width = max((columns_of(one_line(test)) for test in self.measured), default=0)
@@ -123,7 +123,7 @@ STATE = pytest.StashKey[State]()
 
 
 def _line(facts: dict[str, Any], verdict: Verdict | None) -> str:
-    """One test's result, as ``12.34 us +-0.4%  n=173 (120 independent)  kernel, cold  same: +0.3% (...)``."""
+    """One test's result, as ``12.34 us +-0.4%  n=173  kernel, cold  same: +0.3% (...)``."""
     low, high = facts["ci"]
     known = low is not None and high is not None and facts["estimate"]
     unsure = f"+-{format_rough(100 * (high - low) / 2 / abs(facts['estimate']))}%" if known else "+-?"

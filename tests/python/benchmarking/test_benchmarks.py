@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import traceback
 
@@ -12,7 +13,7 @@ import pytest
 from fakes.gpu import OTHER, Session, install
 from gpuscope import stats
 from gpuscope.benchmarking import benchmark, benchmarks
-from gpuscope.benchmarking.result import Measured
+from gpuscope.benchmarking.result import BenchmarkResult, Measured
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.units import format_seconds
 
@@ -476,3 +477,54 @@ def test_the_environment_is_kept(gpu):
     assert environment["gpu"] == "Simulated GPU"
     assert environment["driver"] == "580.0"
     assert {"python", "gpuscope", "cuda", "cupti", "tier", "date", "frameworks"} <= set(environment)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_the_mode_of_a_module_is_said(is_training):
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(3, 1).train(is_training)
+    result = benchmark(model, torch.ones(4, 3), budget=0.05)
+    assert f"| {'train' if is_training else 'eval'} mode, gradients |" in str(result)
+    assert "conditions: batch 4, float32, CPU" in result.report()
+
+
+def test_the_mode_of_a_method_of_a_module_is_said():
+    torch = pytest.importorskip("torch")
+    with torch.no_grad():
+        result = benchmark(torch.nn.Linear(3, 1).forward, torch.ones(4, 3), budget=0.05)
+    assert "| train mode, no gradients |" in str(result)
+
+
+def test_a_target_as_text_is_judged_and_kept_in_json(gpu):
+    result = benchmark(gpu.launch, target="1 s")
+    assert result.target.met is True
+    assert "| target 1 s: met (" in str(result)
+    assert BenchmarkResult.from_json(result.to_json()).target == result.target
+
+
+def test_a_relative_target_is_judged_against_an_earlier_result(gpu):
+    before = benchmark(gpu.launch)
+    assert benchmark(gpu.launch, target="+30 %", baseline=before).target.met is False
+    assert benchmark(gpu.launch, target="+30 %", baseline=2 * before.estimate.value).target.met is True
+
+
+def test_a_baseline_without_the_same_quantity_leaves_the_target_open(gpu):
+    before = benchmark(gpu.launch)
+    others = {name: each for name, each in before.quantities.items() if name != before.quantity}
+    before = dataclasses.replace(before, quantities=others, quantity=next(iter(others)))
+    assert benchmark(gpu.launch, target="+30 %", baseline=before).target.why == "the baseline has no kernel time"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"target": "fast"}, "target is 'fast'; accepted are a width of"),
+        ({"target": "500 samples/s"}, "target is '500 samples/s'; accepted are a width of"),
+        ({"target": "+30 %"}, "baseline is missing"),
+        ({"baseline": 1.0}, "baseline is given with target=0.01; accepted is a target as"),
+        ({"target": "+30 %", "baseline": -1}, "baseline is -1; accepted are earlier results, and seconds above 0"),
+    ],
+)
+def test_bad_targets_and_baselines_are_refused(options, sentence):
+    with pytest.raises(InvalidArgument, match=f"^{re.escape(sentence)}"):
+        benchmark(int, **options)

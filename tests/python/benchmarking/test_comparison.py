@@ -40,7 +40,7 @@ class ModelEngine:
         self.random = np.random.default_rng(seed)
         self.absent = dict.fromkeys(absent, "the test says so")
         self.invalid, self.kernels, self.now, self.closed = invalid, kernels, 0.0, False
-        self.tick, self.on_gpu, self.asked = TICK, True, []
+        self.tick, self.on_gpu, self.device, self.asked = TICK, True, 0, []
         self.sample_seconds = float(self.true.max())
         self.interrupt_after = math.inf
         self.breaks = ()  # quantities that turn out not to be had when they are sampled

@@ -261,3 +261,21 @@ def test_other_bad_arguments_are_refused():
 def test_a_loader_that_is_none_is_named():
     with pytest.raises(InvalidArgument, match="loader is 3; accepted are a DataLoader and any other iterable"):
         benchmark_dataloader(3)
+
+
+def test_the_conditions_have_batch_type_and_workers(data):
+    import torch
+
+    loader = data.DataLoader(data.TensorDataset(torch.ones(64, 3)), batch_size=16)
+    result = benchmark_dataloader(loader, num_batches=3)
+    assert "conditions: batch 16, float32, 0 workers, CPU" in str(result)
+    assert result.to_dict()["conditions"]["batch_size"] == 16
+
+
+def test_batches_of_an_unknown_type_have_no_size(clock):
+    class Batch:
+        shape = 7
+
+    conditions = benchmark_dataloader(Loader(clock, [Batch()] * 20), num_batches=5).conditions
+    assert conditions.batch_size is None
+    assert conditions.absent["batch_size"] == "not known"

@@ -189,3 +189,16 @@ def test_repeated_samples_do_not_narrow_the_interval():
     once = np.random.default_rng(3).uniform(1, 2, 100)
     apart, repeated = Distribution(once).interval(0.5), Distribution(np.repeat(once, 10)).interval(0.5)
     assert repeated.high - repeated.low > 0.6 * (apart.high - apart.low)
+
+
+def test_the_conditions_of_a_module_have_mode_batch_and_type():
+    torch = pytest.importorskip("torch")
+    conditions = measure_latency(torch.nn.Linear(3, 1), torch.ones(4, 3), num_iterations=2).conditions
+    assert (conditions.mode, conditions.batch_size, conditions.dtype) == ("eval", 4, "float32")
+    assert conditions.gradients is False
+
+
+def test_a_module_without_parameters_has_the_type_of_its_input():
+    torch = pytest.importorskip("torch")
+    result = measure_latency(torch.nn.ReLU(), torch.ones(4, 3, dtype=torch.float16), num_iterations=2)
+    assert "conditions: batch 4, float16, CPU" in str(result)

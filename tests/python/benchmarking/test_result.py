@@ -14,6 +14,7 @@ from gpuscope import stats
 from gpuscope.benchmarking.kernel_times import Kernel
 from gpuscope.benchmarking.result import BenchmarkResult, Measured, Processes
 from gpuscope.benchmarking.roofline import Rate
+from gpuscope.conditions import Conditions
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.figures import format_half_width
 from gpuscope.units import format_seconds
@@ -269,3 +270,11 @@ def test_a_page_has_the_name_above_and_the_figures_below_it():
     assert "<h1>attention</h1>" in page
     assert "<dt>kernel</dt><dd>12.3" in page
     assert "<dt>sampling</dt><dd>converged</dd>" in page
+
+
+def test_conditions_are_read_again_and_older_files_have_none():
+    made = result(conditions=Conditions(gpu="H100", dtype="float16", absent={"mode": "not known"}))
+    text = made.to_json()
+    assert BenchmarkResult.from_json(text).conditions == made.conditions
+    older = {name: value for name, value in json.loads(text).items() if name not in ("conditions", "target")}
+    assert BenchmarkResult.from_json(json.dumps(older)).conditions == Conditions()

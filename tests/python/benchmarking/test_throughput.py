@@ -184,10 +184,10 @@ def test_it_is_a_number_and_formats_as_one(clock):
     assert f"{result:.2f} samples/sec" == "100.00 samples/sec"
 
 
-def test_the_text_is_one_line_with_rate_and_time(clock):
+def test_the_text_is_one_line_with_rate_and_time_and_one_with_the_conditions(clock):
     text = str(measure_throughput(lambda batch: clock.spend(0.03), Loader(clock, [BATCH] * 50), num_batches=30))
     assert text.startswith("Throughput: 100.00 samples/sec (95 %: 100.00 to 100.00), time per batch: 40.00 ms")
-    assert "\n" not in text
+    assert text.splitlines()[1:] == ["conditions: batch 4, float64, CPU"]
 
 
 def test_json_holds_the_figures(clock):
@@ -305,3 +305,60 @@ def test_an_optimizer_of_no_module_is_refused():
 def test_a_loader_that_is_none_is_named():
     with pytest.raises(InvalidArgument, match="loader is 3; accepted are a DataLoader and any other iterable"):
         measure_throughput(lambda batch: None, 3)
+
+
+@pytest.mark.parametrize(
+    ("target", "baseline", "met"),
+    [
+        ("99 samples/s", None, True),
+        ("101 samples/s", None, False),
+        ("50 ms", None, True),
+        ("30 ms", None, False),
+        ("+30 %", 50, True),
+        ("+30 %", 90.0, False),
+    ],
+)
+def test_a_target_is_of_samples_a_second_or_of_the_time_of_a_batch(clock, target, baseline, met):
+    loader = Loader(clock, [BATCH] * 50)
+    result = measure_throughput(
+        lambda batch: clock.spend(0.03), loader, num_batches=40, target=target, baseline=baseline
+    )
+    assert result.target.met is met
+    assert str(result.target) in str(result)
+    assert result.to_dict()["target"]["met"] is met
+
+
+def test_without_an_interval_no_target_is_certain(clock):
+    result = measure_throughput(lambda batch: clock.spend(0.03), Loader(clock, [BATCH] * 9), target="1 samples/s")
+    assert str(result.target) == "target 1 samples/s: not certain (no 95 % interval: it takes 30 batches)"
+
+
+def test_other_conditions_than_those_of_the_baseline_are_named(clock):
+    def measured(batch, **options):
+        loader = Loader(clock, [batch] * 50)
+        return measure_throughput(lambda batch: clock.spend(0.03), loader, num_batches=40, **options)
+
+    found = measured(np.zeros((8, 2), np.float32), target="+30 %", baseline=measured(BATCH))
+    differ = "the conditions differ: batch_size 4 before, 8 after; dtype float64 before, float32 after"
+    assert str(found.target).endswith(f"; {differ}")
+
+
+def test_a_baseline_without_a_relative_target_is_refused(clock):
+    with pytest.raises(InvalidArgument, match="accepted is a target as '\\+30 %'"):
+        measure_throughput(lambda batch: None, [BATCH], target="20 ms", baseline=5)
+
+
+@pytest.mark.parametrize("batch", [(np.zeros((4, 2)), np.zeros(4)), {"x": np.zeros((4, 2))}, [np.zeros((4, 2))]])
+def test_the_conditions_have_batch_size_and_dtype_of_any_form_of_batch(clock, batch):
+    conditions = measure_throughput(lambda batch: None, Loader(clock, [batch] * 9)).conditions
+    assert (conditions.batch_size, conditions.dtype, conditions.mode) == (4, "float64", None)
+
+
+def test_the_conditions_of_training_have_the_mode_and_the_type_of_the_parameters():
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Embedding(9, 3), torch.nn.Flatten(), torch.nn.Linear(6, 1)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = [(torch.ones(4, 2, dtype=torch.long), torch.zeros(4, 1, dtype=torch.double))] * 5
+    conditions = measure_throughput(model, loader, criterion=torch.nn.MSELoss(), optimizer=optimizer).conditions
+    assert (conditions.mode, conditions.dtype, conditions.batch_size) == ("train", "float64", 4)
+    assert conditions.gradients is True

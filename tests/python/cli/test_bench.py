@@ -31,6 +31,21 @@ def test_a_line_of_python_is_measured_and_reported(gpuscope):
     assert " not measured: " in done.stdout
 
 
+def test_a_target_is_judged_against_an_earlier_result(gpuscope):
+    assert gpuscope("bench", "1 + 1", "--target", "1s", "--json", "before.json", *QUICK).returncode == 0
+    done = gpuscope("bench", "sum(range(50))", "--baseline", "before.json", "--target", "+30%", *QUICK)
+    assert done.returncode == 1
+    assert "target +30%: not met (" in done.stdout
+
+
+def test_a_time_to_reach_is_no_precision_of_a_comparison(gpuscope):
+    done = gpuscope("bench", "1", "--compare", "2", "--target", "1s", *QUICK)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "gpuscope: --target is 1s; accepted with --compare is a share, as 1%\n",
+    )
+
+
 def test_processes_run_the_setup_themselves(gpuscope):
     done = gpuscope("bench", "-s", "import os; print(os.getpid())", "1 + 1", "--processes", "2", *QUICK)
     assert (done.returncode, len(set(done.stderr.split()))) == (0, 2)
@@ -263,7 +278,7 @@ def test_a_comparison_is_json_too(gpuscope):
     [
         ((), "there is nothing to measure: give an expression"),
         (("--json", "1"), "there is nothing to measure: give an expression; put --json after the expression"),
-        (("1", "--target", "0"), "'0' is not a share above 0 and below 1, as 1% or 0.01"),
+        (("1", "--target", "0"), "target is '0'; accepted are a share above 0 and below 1, as 1%, a time at most"),
         (("1", "--budget", "2x"), "'2x' is not a time above 0 with its unit, as 5ms, 2s or 1min"),
         (("1", "--compare", "2", "--graph"), "--graph cannot go with --compare"),
         (("1", "--bytes", "-4"), "--bytes is -4; accepted are numbers above 0"),

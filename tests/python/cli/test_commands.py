@@ -339,7 +339,7 @@ def test_the_doctor_complains_when_a_gpu_cannot_be_traced(monkeypatch, capsys):
     assert doctor(monkeypatch, core) == 1
     text = capsys.readouterr().out
     assert "→ CUDA events" in text
-    assert "fix: pip install 'gpuscope[cuda13]'" in text
+    assert "fix: pip install 'nvidia-cuda-cupti>=13,<14'" in text
 
 
 def test_the_doctor_names_what_holds_a_gpu_back_and_who_else_uses_it(monkeypatch, capsys):

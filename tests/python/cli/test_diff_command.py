@@ -52,6 +52,12 @@ def test_the_exit_code_is_1_over_the_limit_alone(gpuscope, sides):
     assert gpuscope("diff", "after", "before", "--fail-over", "0.05").returncode == 0
 
 
+def test_a_target_that_is_surely_not_met_has_exit_code_1(gpuscope, sides):
+    assert gpuscope("diff", "before", "after", "--target", "+30%").returncode == 1
+    ran = gpuscope("diff", "before", "after", "--target", "1s")
+    assert (ran.returncode, "target 1s: met (" in ran.stdout) == (0, True)
+
+
 def test_a_page_is_written_and_opened(gpuscope, sides):
     ran = gpuscope("diff", "before/0.gscope", "after/0.gscope", "-o", "page.html")
     assert ran.returncode == 0

@@ -70,7 +70,14 @@ def test_modules_and_code_run_too(memory, script, arguments):
 def test_everything_is_told_on_standard_error(memory, script):
     script("pass")
     said = memory("script.py", STAGES="1").stderr
-    parts = ("the ledger of GPU 0", "peak of GPU 0: 10.0 KiB", "m1.py:1 f1", "from before the history", "the stages")
+    parts = (
+        "the ledger of GPU 0",
+        "peak of GPU 0: 10.0 KiB",
+        "optimizer state 4096",
+        "m1.py:1 f1",
+        "from before the history",
+        "the stages",
+    )
     places = [said.index(part) for part in parts]
     assert places == sorted(places)
     assert "a note of the history" in said
@@ -149,7 +156,7 @@ def test_files_are_written_by_their_suffix(memory, script, tmp_path):
     told = json.loads((tmp_path / "a.json").read_text())
     assert (told["program"], told["history"]) == ("script", {"events": 3, "lost": 0})
     assert told["ledgers"] == [{"text": "the ledger of GPU 0, watched"}]
-    assert told["peak_by_category"] == {"temporary": 4096, "unknown": 1024}
+    assert told["peak_by_category"] == {"optimizer_state": 4096, "unknown": 1024}
     assert told["snapshot"]["text"] == "the snapshot, watched"
     assert (tmp_path / "a.pickle").stat().st_size > 0
 

@@ -4,26 +4,16 @@
 from __future__ import annotations
 
 import pickle
-from types import SimpleNamespace
 
 import pytest
 
 from fakes.snapshot_files import BASE, LOAD, MIB, snapshot
 from gpuscope import cli
-from gpuscope.memory.events import Frame
 
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    """A snapshot's file, with a stand-in for what finds its peak."""
-
-    def peak_memory(events, device):
-        place = SimpleNamespace(bytes=3 * MIB, count=1, place=Frame("load", "/home/me/train.py", 5), backward=False)
-        return SimpleNamespace(
-            device=device, bytes=6 * MIB, base_bytes=MIB, since_begin_ns=1000, step=None, places=(place,)
-        )
-
-    monkeypatch.setattr("gpuscope.memory.peak.peak_memory", peak_memory)
+    """Writes a snapshot's file."""
     monkeypatch.chdir(tmp_path)
 
     def write(content):
@@ -46,6 +36,23 @@ def test_peak_end_and_largest_lines_are_told(file, capsys):
     place = 0
     for part in parts:
         place = said.index(part, place)
+
+
+def test_categories_of_the_peak_are_shown(file, capsys):
+    content = snapshot() | {"gpuscope": {"tensors": [(BASE, 3 * MIB, 0, "PARAMETER")]}}
+    cli.main(["memory", "show", file(content)])
+    said = capsys.readouterr().out
+    assert [line.split() for line in said.splitlines() if "parameter" in line] == [
+        ["parameter", "3.00", "MiB", "50.0", "%"]
+    ]
+
+
+def test_categories_that_are_not_known_say_why(file, capsys):
+    content = snapshot()
+    for entry in content["device_traces"][0]:
+        entry["frames"] = []
+    cli.main(["memory", "show", file(content)])
+    assert "categories are not known: the events have no call stacks" in capsys.readouterr().out
 
 
 def test_what_autograds_threads_took_is_told_as_such(file, capsys):

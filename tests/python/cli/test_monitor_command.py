@@ -26,7 +26,7 @@ from gpuscope.monitor.log import Log
 from gpuscope.monitor.programs import StatusPage
 from gpuscope.monitor.sample import COLUMNS
 
-HEADER = "#time        gpu  sm tens dram busy   mem  pwr temp  clk thr   rx   tx cpu"
+HEADER = "#time        gpu  sm tens dram busy enc dec  mem  pwr tmp  clk thr   rx   tx cpu"
 
 
 @pytest.fixture(scope="session")
@@ -428,7 +428,7 @@ def test_a_driver_that_is_loaded_anew_is_read_again_and_its_counters_begin_anew(
     assert samples[-1].gpu.power_w is not None
     found = gs.monitor.growth(samples)
     assert found.energy_j is None
-    assert "began anew" in found.why["energy_j"] or "GPU" in found.why["energy_j"] or "Error" in found.why["energy_j"]
+    assert "was reset" in found.why["energy_j"] or "GPU" in found.why["energy_j"] or "Error" in found.why["energy_j"]
 
 
 def test_what_is_not_permitted_is_named_and_the_rest_goes_on(monitor):
@@ -643,5 +643,5 @@ def test_without_textual_one_sentence_says_what_to_install(library, tmp_path):
     seen, code = on_terminal(library, 120, PYTHONPATH=path)
     assert code == 1
     seen = " ".join(seen.split())  # it is wrapped
-    assert "textual is not installed; pip install 'gpuscope[monitor]', or gpuscope monitor --rows" in seen
+    assert "textual is not installed; pip install textual, or gpuscope monitor --rows" in seen
     assert "Traceback" not in seen

@@ -408,3 +408,36 @@ def test_totals_alone_have_no_steps() -> None:
 
     with pytest.raises(NotAvailable, match="before: steps are not known"):
         gs.diff(Recording(aggregate_store()), version(KERNELS))
+
+
+@pytest.mark.parametrize(
+    ("target", "met"), [("+30 %", True), ("-20 %", True), ("+300 %", False), ("1 s", True), ("1 us", False)]
+)
+def test_a_target_is_judged_by_the_step_after(target: str, met: bool) -> None:
+    after = {name: ns / 2 for name, ns in KERNELS.items()}
+    found = gs.diff(version(KERNELS, seed=1), version(after, seed=2), target=target, findings=False)
+    assert found.target is not None
+    assert found.target.met is met
+    assert str(found.target) in str(found)
+    assert found.to_dict()["target"]["met"] is met
+
+
+def test_programs_that_are_not_comparable_meet_no_target() -> None:
+    found = gs.diff(version({"a": 4 * MS}, seed=1), version({"b": 4 * MS}, seed=2), target="1 s", findings=False)
+    assert found.target is not None
+    assert (found.target.met, found.target.why) == (None, "not comparable")
+
+
+def test_a_target_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="target is '500 samples/s'; accepted are a time"):
+        gs.diff("before.gscope", "after.gscope", target="500 samples/s")
+
+
+def test_settings_of_torch_that_differ_are_a_note() -> None:
+    sides = [version(KERNELS, seed=1, info={"conditions.cudnn_benchmark": each}) for each in ("off", "on")]
+    assert "cudnn_benchmark: off before, on after" in gs.diff(*sides, findings=False).doubts
+
+
+def test_settings_that_an_older_recording_lacks_are_no_difference() -> None:
+    sides = [version(KERNELS, seed=1, info=each) for each in ({}, {"conditions.cudnn_benchmark": "on"})]
+    assert not any("cudnn" in doubt for doubt in gs.diff(*sides, findings=False).doubts)

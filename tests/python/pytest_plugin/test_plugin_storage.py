@@ -11,6 +11,8 @@ import pytest
 
 from fakes.machines import WITH_GPU
 from gpuscope import _core
+from gpuscope.conditions import UNKNOWN
+from gpuscope.results import plain_values
 
 pytest_plugins = ("pytester",)
 
@@ -54,6 +56,7 @@ def test_saved_facts_say_what_was_measured_and_where(run, bench, one_test, saved
         "gpu": "NVIDIA H100 80GB HBM3",
         "driver": "580.65.06",
         "power_limit_w": 700.0,
+        "conditions": plain_values(UNKNOWN),
         "kernels": [{"name": "gemm", "count": 1.0, "seconds": 10e-6}],
         "warnings": ["it was windy"],
         "samples": [],

@@ -50,6 +50,13 @@ def kinds(logs):
     return [verdict.kind for verdict in verdicts(logs)]
 
 
+def test_conditions_that_differ_from_the_latest_baseline_are_named():
+    then, now = ({"python": "3.11.7", "cudnn_benchmark": each} for each in (False, True))
+    baselines = [Baseline("", "", {"test": measured(1e-5, conditions=then).stored()}, {})]
+    verdict = judge({"test": measured(1e-5, conditions=now)}, baselines, "")["test"]
+    assert "the conditions differ: cudnn_benchmark off before, on after" in verdict.reasons
+
+
 def session(seed, *, tests=200, runs=3, spread=0.02):
     return np.random.default_rng(seed).normal(0, spread, (tests, runs + 1))
 
