@@ -358,3 +358,31 @@ print(f"Max inference batch size: {max_bs}")
 print(f"Recommended training batch size: {int(max_bs * 0.4)}")
 """
     )
+
+
+def test_a_model_that_is_still_on_the_cpu_is_refused():
+    run_code(
+        LIMITED
+        + NET
+        + """
+from gpuscope.errors import InvalidArgument
+try:
+    find_max_batch_size(model.cpu(), (3, 128, 128))
+except InvalidArgument as error:
+    assert "fn_or_model is on the CPU" in str(error)
+else:
+    raise AssertionError("not refused")
+assert find_max_batch_size(model, (3, 128, 128), device="cuda").limited_by == "memory"
+"""
+    )
+
+
+def test_a_model_without_parameters_is_tried_on_the_gpu():
+    run_code(
+        LIMITED
+        + """
+found = find_max_batch_size(torch.nn.Tanh(), (1 << 20,))
+print(found.report())
+assert found.limited_by == "memory" and found.bytes_per_sample >= 4 << 20
+"""
+    )

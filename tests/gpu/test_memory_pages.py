@@ -104,7 +104,7 @@ def test_the_command_tells_who_holds_the_memory_and_where(run, tmp_path):
     assert "peak of GPU 0" in done.stderr
     assert "script.py:" in done.stderr
     assert "could not be had" not in done.stderr
-    assert "is not watched" not in done.stderr
+    assert "from the driver directly is unexplained" not in done.stderr
     assert len(load_memory_snapshot(tmp_path / "memory.pickle").events) > 0
 
 

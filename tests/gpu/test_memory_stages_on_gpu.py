@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import json
 
 import pytest
 from child import run_code
@@ -248,3 +249,48 @@ print(stage)
 """
     )
     assert "Allocated:        0 B" in out
+
+
+@pytest.mark.parametrize("model_is", ["older than the history", "in the history"])
+def test_the_peak_of_a_training_has_its_categories(model_is, tmp_path):
+    out = run_code(
+        f"""
+import json
+import torch
+import gpuscope as gs
+
+def make():
+    model = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096) for _ in range(4)]).cuda()
+    return model, torch.optim.Adam(model.parameters())
+
+if {model_is == "older than the history"}:
+    model, optimizer = make()
+with gs.record_memory_history():
+    if {model_is == "in the history"}:
+        model, optimizer = make()
+    for _ in range(3):
+        output = model(torch.randn(256, 4096, device="cuda"))
+        output.square().mean().backward()
+        optimizer.step()  # where most is in use: it takes as much again for a moment
+        optimizer.zero_grad()
+peak = gs.peak_memory()
+print(peak)
+gs.dump_memory_snapshot({str(tmp_path / "memory.pickle")!r})
+of_file = gs.peak_memory(gs.load_memory_snapshot({str(tmp_path / "memory.pickle")!r}).events, peak.device)
+found = {{
+    "weights": sum(each.nbytes for each in model.parameters()),
+    "peak": {{one.name: one.bytes for one in peak.categories}},
+    "file": {{one.name: one.bytes for one in of_file.categories}},
+    "bytes": peak.bytes,
+}}
+print(json.dumps(found))
+"""
+    )
+    found = json.loads(out.splitlines()[-1])
+    sizes, weights = found["peak"], found["weights"]
+    assert sizes["parameter"] == pytest.approx(weights, rel=0.02), out
+    assert sizes["gradient"] == pytest.approx(weights, rel=0.02), out
+    assert sizes["optimizer state"] == pytest.approx(2 * weights, rel=0.02), out
+    assert sizes["activation"] >= 4 * 256 * 4096, out
+    assert sum(sizes.values()) == found["bytes"]
+    assert found["file"] == pytest.approx(sizes, rel=0.02), out

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a process's memory goes: on the GPU, of all libraries, and on the host. Here are the types of the results.
+"""Where a process's memory goes, on the GPU and on the host, for all libraries.
 
-Each name of ``__init__.pyi`` is imported from its module when it is first used.
+Each name of ``__init__.pyi`` is imported from its module at first use.
 """
 
 from __future__ import annotations

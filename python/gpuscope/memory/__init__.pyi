@@ -13,6 +13,7 @@ from gpuscope.memory.ledger import LedgerRow as LedgerRow
 from gpuscope.memory.ledger import MemoryLedger as MemoryLedger
 from gpuscope.memory.out_of_memory import OutOfMemory as OutOfMemory
 from gpuscope.memory.out_of_memory_reports import OutOfMemoryReports as OutOfMemoryReports
+from gpuscope.memory.peak import PeakCategory as PeakCategory
 from gpuscope.memory.peak import PeakPlace as PeakPlace
 from gpuscope.memory.peak import PeakReport as PeakReport
 from gpuscope.memory.snapshot import DeviceMemory as DeviceMemory

@@ -13,11 +13,11 @@ Range = tuple[int, int]  # address and bytes
 
 
 class AddressRange(NamedTuple):
-    """Some memory.
+    """A contiguous range of memory.
 
     Attributes:
-        address: of its first byte.
-        bytes: its size.
+        address: of the first byte.
+        bytes: size.
     """
 
     address: int
@@ -25,7 +25,7 @@ class AddressRange(NamedTuple):
 
 
 class AddressRanges:
-    """Ranges of addresses that do not touch, ascending."""
+    """Disjoint ranges of addresses, ascending."""
 
     def __init__(self, starts: NDArray[np.uint64], ends: NDArray[np.uint64]) -> None:
         self._starts = starts
@@ -35,7 +35,7 @@ class AddressRanges:
     def merged(
         cls, address: NDArray[np.uint64], size: NDArray[np.uint64], gap: int = 0, between: AddressRanges | None = None
     ) -> AddressRanges:
-        """What allocations cover and the gaps of up to `gap` between them, but not where `between` has something."""
+        """The union of allocations. Gaps of up to `gap` bytes are closed, unless a range of `between` is there."""
         order = np.argsort(address, kind="stable")
         starts, ends = address[order], np.maximum.accumulate((address + size)[order])
         if not len(starts):
@@ -47,16 +47,16 @@ class AddressRanges:
         return cls(starts[begins], ends[np.append(begins[1:], len(starts)) - 1])
 
     def joined(self, other: AddressRanges) -> AddressRanges:
-        """What either covers."""
+        """The union of both."""
         starts, ends = np.append(self._starts, other._starts), np.append(self._ends, other._ends)
         return AddressRanges.merged(starts, ends - starts)
 
     def index(self, address: NDArray[np.uint64]) -> NDArray[np.intp]:
-        """Number of the last one that begins at or before each address, -1 for none."""
+        """Index of the last range that begins at or before each address, -1 for none."""
         return np.asarray(np.searchsorted(self._starts, address, side="right") - 1)
 
     def holds(self, address: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Which addresses lie in one."""
+        """A mask: which addresses are in a range."""
         at = self.index(address)
         if not len(self._ends):
             return np.zeros(len(address), dtype=bool)
@@ -68,9 +68,9 @@ class AddressRanges:
 
 
 def uncovered(ranges: Sequence[Range], cover: Sequence[Range] = ()) -> list[int]:
-    """How many bytes of each range lie neither in `cover` nor in a range that begins before it.
+    """Bytes of each range that are neither in `cover` nor in a range that begins before it.
 
-    Their sum and the bytes that `cover` unites are the bytes that all of them unite.
+    The sum, plus the bytes of the union of `cover`, is the size of the union of all ranges.
     """
     covering = _united(cover)
     left = [0] * len(ranges)
@@ -92,7 +92,7 @@ def uncovered(ranges: Sequence[Range], cover: Sequence[Range] = ()) -> list[int]
 
 
 def _united(ranges: Sequence[Range]) -> list[Range]:
-    """The same bytes as ranges that do not touch, as beginnings and ends."""
+    """The union of the ranges, as disjoint pairs of begin and end."""
     united: list[Range] = []
     for begin, size in sorted(ranges):
         if united and begin <= united[-1][1]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that libraries take from the CUDA driver themselves, while the core watches the driver's allocations."""
+"""Memory that libraries allocate from the CUDA driver directly, recorded by the core."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PINNED = "pinned"
 
 
 def watch_allocations(stacks: bool = True) -> str:
-    """Keeps a ledger of live allocations at the CUDA driver, and of their stacks, until `unwatch_allocations`.
+    """Records live allocations at the CUDA driver and their stacks until `unwatch_allocations`.
 
-    A torch.profiler that asks for GPU work meanwhile gets CUPTI for itself: the ledger then has a gap.
+    A torch.profiler that records GPU work gets CUPTI exclusively: the record then has a gap.
 
     Returns:
-        "" or why it cannot be had: no driver, no CUPTI, or another tool that holds it.
+        "", or why the record is not available: no driver, no CUPTI, or another tool uses CUPTI.
     """
     global _users
     with _lock:
@@ -35,7 +35,7 @@ def watch_allocations(stacks: bool = True) -> str:
 
 
 def unwatch_allocations() -> None:
-    """Once for each `watch_allocations` that returned ""; the ledger ends with the last."""
+    """Ends one `watch_allocations` that returned "". The last call stops the record."""
     global _users
     with _lock:
         if _users == 0:
@@ -47,9 +47,9 @@ def unwatch_allocations() -> None:
 
 
 class _TorchProfilerPause:
-    """Releases CUPTI when torch.profiler asks for GPU work, and takes it again once that has stopped.
+    """Releases CUPTI when torch.profiler asks for GPU work, and takes it again when the profiler stops.
 
-    Where torch keeps CUPTI after a run of its profiler, the watch stays off, and `_core.allocation_watch` says why.
+    If torch keeps CUPTI after its profiler has run, the watch stays off. `_core.allocation_watch` reports why.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class _TorchProfilerPause:
                     self.close()
 
     def close(self) -> None:
-        """Nobody watches any more; a torch.profiler that has CUPTI is waited for, or nobody would know when it ends."""
+        """Ends the subscription. While a torch.profiler has CUPTI, `_on_stop` does that later."""
         if not self._paused:
             self.subscription.close()
 
@@ -81,14 +81,14 @@ class DriverAllocation:
     """One live allocation at the driver.
 
     Attributes:
-        address: where it begins; 0 where it has no address (arrays, memory that is not mapped).
-        bytes: its size.
+        address: first byte; 0 without an address (arrays, unmapped memory).
+        bytes: size.
         kind: "device", "pool" (stream-ordered), "managed", "pinned", "virtual" or "array".
         device: ordinal of the GPU; events.HOST for pinned memory.
         pool: handle of the memory pool, 0 for none or the current one.
-        library: base name of the library that asked for it; "" where that is not known.
+        library: base name of the library that allocated it; "" if unknown.
         stack: number of the Python stack.
-        region: the program's region that it was taken in; "" for none.
+        region: the program's region at the time; "" for none.
     """
 
     address: int
@@ -106,13 +106,13 @@ class Watched:
     """All live allocations since the watch began.
 
     Attributes:
-        allocations: each of them.
+        allocations: the live allocations.
         from_start: nothing can have been allocated before the watch began.
-        unknown_releases: releases of what had been allocated before.
-        code_bytes: kernels' code that was loaded since; None where functions are loaded one by one, when they are used
-            first (CUDA_MODULE_LOADING=LAZY, the default): that is little, and not known.
-        services: what kernels call of the driver, which keeps memory for each: "assert", "printf", "malloc".
-        cupti_path: the library that the watch uses.
+        unknown_releases: releases of allocations from before the watch began.
+        code_bytes: size of kernel code loaded since. None with lazy loading (CUDA_MODULE_LOADING=LAZY, the default):
+            the size is then small and unknown.
+        services: driver functions that kernels call ("assert", "printf", "malloc"). The driver keeps memory for each.
+        cupti_path: the CUPTI library in use.
     """
 
     allocations: tuple[DriverAllocation, ...]
@@ -124,7 +124,7 @@ class Watched:
 
 
 def watched() -> Watched | None:
-    """The live allocations; None where they are not watched."""
+    """The live allocations; None if they are not watched."""
     state = _core.allocation_watch()
     if not state.get("watching"):
         return None
@@ -156,7 +156,7 @@ def watched() -> Watched | None:
 
 
 def watched_pinned() -> tuple[int, bool] | None:
-    """Bytes of pinned host memory, and whether none can be missing; None where it is not watched. Quick."""
+    """Bytes of pinned host memory, and whether the figure is complete; None if allocations are not watched."""
     state = _core.allocation_watch()
     if not state.get("watching"):
         return None

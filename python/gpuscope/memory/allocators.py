@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the allocators of a process hold: imported frameworks and the driver's pools. Makes no CUDA context."""
+"""Memory held by a process's allocators: imported frameworks and the driver's pools. Creates no CUDA context."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from gpuscope.frameworks.pools import Pool
 from gpuscope.units import first_line
 
 CUDA_POOL = "cuda pool"
-"""The library of a pool that is the driver's own, which stream-ordered allocation (cuMemAllocAsync) takes from."""
+"""`Pool.library` of the driver's pools, which serve stream-ordered allocation (cuMemAllocAsync)."""
 
 
 def devices(device: int | None = None) -> tuple[int, ...]:
-    """The one GPU, checked, or all that this process has a context on."""
+    """The given GPU, checked, or all GPUs on which this process has a context."""
     if device is None:
         return tuple(_core.devices_in_use())
     return (_core.find_device(ordinal_of(device)),)
 
 
 def pools(device: int | None = None, *, detail: bool = True) -> tuple[Pool, ...]:
-    """The pools of all allocators, on GPUs where this process has a context. No byte is in two of them.
+    """The pools of all allocators, on GPUs where this process has a context. No byte is in two pools.
 
-    `detail` looks at torch's segments too, which takes 0.5 to 2 ms: the largest free block and CUDA graphs' pools.
+    `detail` also reads torch's segments, for the largest free block and the pools of CUDA graphs.
     """
     wanted = devices(device)
     in_use = _core.devices_in_use()
@@ -50,7 +50,7 @@ def pools(device: int | None = None, *, detail: bool = True) -> tuple[Pool, ...]
 
 
 def _asked(library: str, ask: Callable[[int], tuple[Pool, ...]], device: int) -> tuple[Pool, ...]:
-    """The answer of a source; where it fails, a pool of nothing that says why."""
+    """The pools of a library. If it fails, an empty pool whose note contains the reason."""
     try:
         return ask(device)
     except Exception as error:
@@ -58,12 +58,12 @@ def _asked(library: str, ask: Callable[[int], tuple[Pool, ...]], device: int) ->
 
 
 def driver_pool_handles(device: int) -> frozenset[int]:
-    """The driver's pools that CUDA_POOL stands for."""
+    """Handles of the driver's pools that CUDA_POOL covers."""
     return frozenset(int(facts["pool"]) for facts in _core.memory_pools(device))
 
 
 def _driver_pool(device: int, others: Sequence[Pool]) -> tuple[Pool, ...]:
-    """The default pool of a device and the current one, as one, less what of it the other pools account for."""
+    """The default and the current pool of a device as one, without the bytes that other pools account for."""
     facts: list[dict[str, Any]] = _core.memory_pools(device)
     sharing = [pool for pool in others if pool.in_cuda_pool]
     shared = sum(pool.reserved_bytes for pool in sharing)
@@ -72,10 +72,10 @@ def _driver_pool(device: int, others: Sequence[Pool]) -> tuple[Pool, ...]:
         return ()
     notes = []
     if sharing:
-        notes.append(f"without what {' and '.join(pool.library for pool in sharing)} took from it")
+        notes.append(f"without the share of {' and '.join(pool.library for pool in sharing)}")
     if cupy.uses_cuda_pool():
         notes.append("CuPy takes from it (MemoryAsyncPool)")
-    # Two pools need not have been at their peaks together, and what others took is not known for the peaks.
+    # Two pools may have had their peaks at different times, and the share of other libraries at a peak is unknown.
     alone = len(facts) == 1 and not sharing
     return (
         Pool(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the CUDA driver takes of a GPU for itself, measured in a process that does nothing else."""
+"""GPU memory that the CUDA driver uses for itself, measured in an otherwise idle child process."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from gpuscope.beside import shared_lock
 
 _SECONDS = 20
-# Tools that would come along into the child, and what they take onto the GPU.
+# These load tools into the child, whose GPU memory would be counted.
 _TOOLS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "LD_PRELOAD")
-# What kernels call: its declaration, and a call that a kernel has.
+# For each service: the declaration of the function, and a call of it in a kernel.
 _CALLS = {
     "assert": (
         ".extern .func __assertfail (.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d, .param .b64 e);",
@@ -29,8 +29,8 @@ _CALLS = {
         "{.param .b64 a, r; st.param.b64 [a], %z; call.uni (r), malloc, (a);}",
     ),
 }
-# The kernel is launched with 0, and returns at once: the driver takes what it needs when kernels with such calls are
-# loaded, the heap of malloc when the first one is launched.
+# Launched with 0, the kernel returns at once. The driver allocates when a kernel with such calls is loaded; the heap of
+# malloc at the first launch.
 _KERNEL = """
 .version 6.0
 .target sm_50
@@ -50,8 +50,8 @@ done:
   ret;
 }}
 """
-# Prints what NVML counts for the child itself once it has a context, with CUPTI where it was given the library, and how
-# much more once it has run the kernel that it was given. Needs only the standard library.
+# Prints the bytes that NVML reports for the child with a context (and CUPTI, if its path is given), and the increase
+# after the given kernel has run. Needs only the standard library.
 _PROGRAM = """
 import ctypes, os, sys
 cuda, nvml = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1")
@@ -96,22 +96,25 @@ _measured: dict[tuple[int, tuple[str, ...], str], tuple[int, int]] = {}
 
 
 def bare_context_bytes(device: int) -> int | None:
-    """Bytes of a fresh primary context, measured once in a child process (0.3 s); None where that fails."""
+    """Bytes of a fresh primary context, measured once in a child process; None if that fails."""
     found = _known(device, (), "")
     return found and found[0]
 
 
 def additions_bytes(device: int, cupti: str, services: Sequence[str]) -> tuple[int, int] | None:
-    """Bytes that CUPTI (a library's path, "" for none) adds to a context, and that the driver keeps for `services`.
+    """Bytes that CUPTI adds to a context, and bytes that the driver keeps for `services`; None if not measurable.
 
-    Services are "assert", "printf" and "malloc", which share some of it. None where they cannot be measured.
+    Args:
+        device: ordinal of the GPU.
+        cupti: path of the library, "" for none.
+        services: any of "assert", "printf" and "malloc". They share some memory.
     """
     bare, found = bare_context_bytes(device), _known(device, tuple(sorted(services)), cupti)
     return None if bare is None or found is None else (max(0, found[0] - bare), found[1])
 
 
 def kernel_text(services: Sequence[str]) -> str:
-    """A kernel, as PTX, that would call these; the empty string for none."""
+    """PTX of a kernel that contains calls of the services; "" for none."""
     calls = [_CALLS[service] for service in services]
     declarations, bodies = ("\n".join(parts) for parts in zip(*calls, strict=True)) if calls else ("", "")
     return _KERNEL.format(declarations=declarations, calls=bodies) if calls else ""
@@ -128,7 +131,7 @@ def _known(device: int, services: tuple[str, ...], cupti: str) -> tuple[int, int
 
 
 def _measure(device: int, services: Sequence[str], cupti: str) -> tuple[int, int] | None:
-    """A context, and what the services take more."""
+    """Bytes of a context, and bytes that the services add."""
     if not sys.executable:
         return None
     variables = {name: value for name, value in os.environ.items() if name not in _TOOLS}

@@ -16,13 +16,14 @@ import numpy as np
 
 from gpuscope import _core
 from gpuscope.arguments import check_done, check_function, check_progress
-from gpuscope.devices import find_ordinal, is_cpu, ordinal_of
-from gpuscope.errors import InvalidArgument
+from gpuscope.devices import find_ordinal, is_cpu, ordinal_of, why_no_gpu
+from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.frameworks import cupy as cupy_pools
 from gpuscope.frameworks import jax as jax_pools
+from gpuscope.frameworks import torch as torch_framework
 from gpuscope.frameworks import torch_memory
 from gpuscope.frameworks.torch import initialized
-from gpuscope.frameworks.torch_model import ModelStep, device_of, is_model, kept_random, kept_state
+from gpuscope.frameworks.torch_model import ModelStep, is_model, kept_random, kept_state
 from gpuscope.memory import host
 from gpuscope.memory.out_of_memory_errors import is_out_of_memory, may_be_out_of_memory
 from gpuscope.memory.out_of_memory_reports import muted
@@ -35,7 +36,7 @@ LARGEST = 2**31 - 1  # without a limit: what needs no memory would be tried for 
 
 LimitedBy = Literal["memory", "limit", "interrupted"]
 NOT_TRIED = "not tried"
-HOST_SHARE = 0.9  # of what the host has: it swaps and kills before the last byte is taken
+HOST_SHARE = 0.5  # of the host's memory that is free at the start: other programs need memory too
 _WHY_LESS = "a peak varies from run to run, memory fragments over a long one, and other shapes take more"
 
 _GUESSES = 2  # from far off, and once more from near
@@ -64,14 +65,18 @@ def find_max_batch_size(
     """Finds the largest batch size that fits in memory, by trying: ``find_max_batch_size(model, (3, 224, 224))``.
 
     Sizes are doubled from `start`, then closed in on from both sides. Only out-of-memory errors mean "does not fit";
-    any other error is raised. On the host it ends before the host would swap. Ctrl-C keeps the largest size known to
-    fit. The model and the random generators are afterwards as they were; torch's peak statistics are reset.
+    any other error is raised. Ctrl-C keeps the largest size known to fit. The model and the random generators are
+    afterwards as they were; torch's peak statistics are reset.
+
+    The search takes at most half of the host's memory that is free when it starts. It searches in host memory only with
+    ``device="cpu"``: without a GPU, or with a model that is still on the CPU, it refuses.
 
     Args:
         fn_or_model: a torch.nn.Module, or a function of any framework that is called with a batch size.
         input_shape: of one sample, without the batch dimension; inputs are random, or zeros for an integer `dtype`.
         start: the size tried first.
-        device: where a model is moved to, and stays; None leaves it where it is. For a function, the GPU it uses.
+        device: where a model is moved to, and stays; None leaves it where it is. For a function, the GPU it uses; None
+            is the current one, as for a model without parameters. ``"cpu"`` searches in host memory.
         training: forward, loss, backward and, with an optimizer, its step; by default forward only, in evaluation mode.
         limit: no larger size is tried; None is 2**31 - 1.
         multiple_of: only multiples of it are tried.
@@ -89,8 +94,10 @@ def find_max_batch_size(
         An int with ``.recommended``, ``.tries``, ``.bytes_per_sample``, ``.report()`` and more; 0 when nothing fits.
 
     Raises:
-        InvalidArgument: an argument is out of range, or does not go with the others.
-        NotAvailable: the host has no memory for the copies of a model's state.
+        InvalidArgument: an argument is out of range, or does not go with the others; `device` is None and the model is
+            on the CPU of a machine with a GPU.
+        NotAvailable: there is no GPU, and `device` is not ``"cpu"``; the host has no memory for the copies of a model's
+            state.
     """
     for name, value in (("start", start), ("multiple_of", multiple_of), ("steps", steps)):
         _check_whole(name, value)
@@ -113,16 +120,18 @@ def find_max_batch_size(
             step: Callable[[int], object] = fn_or_model
             on_host = is_cpu(device)
             ordinal = None if device is None or on_host else ordinal_of(device)
+            if not on_host:
+                _check_gpu(ordinal)
         else:
             _check_model(model, input_shape, make_input, training, make_target, loss, optimizer)
             _check_kinds(dtype, optimizer, {"make_input": make_input, "make_target": make_target, "loss": loss})
-            if device is not None:
-                model.to(device)
-            place = device_of(model)
+            place = _place(model, device)
             ordinal, on_host = find_ordinal(place), is_cpu(place)
             kept.enter_context(kept_state(model, None if optimizer is True else optimizer, host.available_memory()[0]))
             make = make_input if make_input is not None else _maker(input_shape or (), dtype, model, place)
-            step = ModelStep(model, make, training=training, make_target=make_target, loss=loss, optimizer=optimizer)
+            step = ModelStep(
+                model, make, place, training=training, make_target=make_target, loss=loss, optimizer=optimizer
+            )
         kept.callback(release, ordinal)
         kept.enter_context(kept_random())
         kept.enter_context(muted())
@@ -170,6 +179,37 @@ def _verdict(search: Search, tries: Tries, unit: int, limit: int, interrupted: b
     failed = next(each for each in reversed(tries.done) if each.size == search.fails * unit)
     verb = "was" if failed.error.startswith(NOT_TRIED) else "does not:"
     return "memory", f"{failed.size} {verb} {failed.error}"
+
+
+def _check_gpu(ordinal: int | None) -> None:
+    """Raises NotAvailable where there is no GPU, or not this one; None for the current one."""
+    if why := why_no_gpu():
+        raise NotAvailable(
+            f'find_max_batch_size is not available: {why}; device="cpu" searches in half of the host\'s free memory'
+        )
+    if ordinal is not None:
+        _core.find_device(ordinal)
+
+
+def _place(model: Any, device: Any) -> Any:
+    """The torch.device that a model is tried on, after it was moved there."""
+    ordinal = None if device is None else find_ordinal(device)
+    if ordinal is not None:
+        _check_gpu(ordinal)
+    if device is not None:
+        model.to(device)
+    place = torch_framework.device_of(model)
+    if place is None:  # no parameters and no buffers
+        if device is None:
+            _check_gpu(None)
+        return torch_framework.make_device("cuda" if device is None else device)
+    if device is None and is_cpu(place):
+        _check_gpu(None)
+        raise InvalidArgument(
+            'device is None and fn_or_model is on the CPU; accepted are device="cuda", which moves it to the GPU, and '
+            'device="cpu", which searches in half of the host\'s free memory'
+        )
+    return place
 
 
 def _maker(shape: Sequence[int], dtype: Any, model: Any, device: Any) -> Callable[[int], Any]:
@@ -470,7 +510,7 @@ class Tries:
         if meter is self._gpu:
             return max(0, int((room - found[0]) // found[1]))
         # The host is approached by doubling only: there, one size too far is one too many.
-        most = max(0, int((HOST_SHARE * room - found[0]) // found[1]))
+        most = max(0, int((room - found[0]) // found[1]))
         return most if most <= 2 * max(each.size for each in self.done if each.fits) else None
 
     def line(self) -> tuple[float, float] | None:
@@ -509,7 +549,7 @@ class Tries:
         return Try(size, not error, on_host if on_gpu is None else on_gpu, seconds, error)
 
     def _more_than_the_host_has(self, size: int) -> str:
-        """Why a size is not tried: the host would swap, or kill the process. Empty when it may be."""
+        """Why a size is not tried: it would take more of the host than the search may. Empty when it may be tried."""
         room = self._host.room()
         if room is None or not self._host_peaks:
             return ""
@@ -517,11 +557,11 @@ class Tries:
         found = line(self._host_peaks)
         growth = max(0, peak - self._host_before) / known if found is None else max(0.0, found[1])
         expected = peak + growth * (size - known)
-        if size <= known or expected <= HOST_SHARE * room:
+        if size <= known or expected <= room:
             return ""
         return (
-            f"{NOT_TRIED}: the host would need {format_bytes(expected)} and has "
-            f"{format_bytes(HOST_SHARE * room)} for it"
+            f"{NOT_TRIED}: the process would have {format_bytes(expected)} of the host's memory; the search stops at "
+            f"{format_bytes(room)}, {100 * HOST_SHARE:.0f} % of what was free at its start"
         )
 
     def _add_note(self, raised: BaseException, size: int) -> None:
@@ -610,7 +650,11 @@ class GpuMeter:
 
 
 class HostMeter:
-    """The memory of this process on the host."""
+    """The memory of this process on the host, of which a search takes HOST_SHARE of what is free when it is made."""
+
+    def __init__(self) -> None:
+        free, held = host.available_memory()[0], self.now()
+        self._most = None if free is None or held is None else held + int(HOST_SHARE * free)
 
     def start(self) -> None:
         """A try begins."""
@@ -625,10 +669,11 @@ class HostMeter:
         return host.peak_resident()
 
     def room(self) -> int | None:
-        """Bytes that can be resident before the host swaps."""
-        free, _ = host.available_memory()
-        held = self.now()
-        return None if free is None or held is None else free + held
+        """Bytes that may be resident: what was, and the share of what was free; less where others took memory since."""
+        free, held = host.available_memory()[0], self.now()
+        if self._most is None or free is None or held is None:
+            return self._most
+        return min(self._most, held + free)
 
 
 def line(points: Iterable[tuple[int, int]]) -> tuple[float, float] | None:

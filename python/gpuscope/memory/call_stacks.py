@@ -21,12 +21,13 @@ NO_PYTHON_STACK = "a place without a Python stack"
 _GPUSCOPE = str(Path(__file__).resolve().parents[1]) + os.sep
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _SOURCE = (".py", ".pyw", ".pyx")
-# What was typed or made of a text; a notebook's cell may also be a file of this suffix in a folder of its own.
+# File names of code that was typed or compiled from a string. A notebook's cell may also be a real file.
 _TYPED = ("<stdin>", "<string>", "<console>", "<input>", "<ipython-input", "<python-input", "<command-", "<doctest ")
 _TIMED = "<timed "  # by IPython's %%time
-# The standard library of the machine that wrote a snapshot: of Unix, and of Windows in folders of Python's or Conda's.
+# The standard library on the machine that wrote a snapshot: on Unix, or on Windows below a folder of Python or Conda.
 _ELSEWHERE = re.compile(r"/lib(64)?/python3\.\d+t?/|\A[A-Z]:/.*(python|conda|/envs/)[^/]*/lib/", re.IGNORECASE)
-# What torch.compile writes: a letter and a hash, in a folder named by the hash's first two (torch._inductor.codecache).
+# Files of torch.compile: a letter and a hash, in a folder named by the first two characters of the hash
+# (torch._inductor.codecache).
 _COMPILED = re.compile(r"/([a-z2-7]{2})/[a-z]\1[a-z2-7]{20,}\.py\Z")
 
 _FRAMEWORKS = {"torch", "torchvision", "numpy", "cupy", "jax", "triton"}
@@ -35,7 +36,7 @@ _SCRIPTS = {
     "code.py",
     "profile.py",
     "trace.py",
-}  # modules of Python, and more often what programs are called
+}  # also standard modules, but more often names of programs
 
 DEEPEST = 64
 
@@ -46,14 +47,14 @@ _ALLOCATORS = {"torch", "cupy", "numpy", "rmm", "jax", "jaxlib"}  # every alloca
 
 
 def program_frame(stack: Iterable[Frame]) -> Frame | None:
-    """The innermost frame of the program's own code; None without one. Stacks begin with the innermost frame."""
+    """The innermost frame of the program's own code, or None. Stacks begin with the innermost frame."""
     return next((frame for frame in stack if is_program(frame.file)), None)
 
 
 def program_line(stack: Iterable[Frame]) -> Frame | None:
-    """The innermost frame of the program's own code; without one the innermost of Python, else that of C++.
+    """The innermost frame of the program's own code, else of Python, else of C++.
 
-    None for a stack without frames other than gpuscope's.
+    None if all frames are gpuscope's.
     """
     theirs = [frame for frame in stack if not is_gpuscope(frame.file)]
     python = (frame for frame in theirs if is_python(frame.file))
@@ -61,14 +62,14 @@ def program_line(stack: Iterable[Frame]) -> Frame | None:
 
 
 def line_text(line: Frame | None, missing: str = NO_STACK) -> str:
-    """A line as "train.py:12 step", the file without its folders; `missing` for None."""
+    """A line as "train.py:12 step", without folders; `missing` for None."""
     if line is None:
         return missing
     return f"{os.path.basename(unix_path(line.file)) or line.file}:{line.line} {line.function}"
 
 
 def program_line_text(stack: int) -> str:
-    """The program's own line of a stack of the core's, by its number, as `line_text`; empty for none."""
+    """`line_text` of the program's own line in a stack of the core, given its number; "" for none."""
     return line_text(program_frame(Frame(*frame) for frame in _core.stack_frames(stack)), "") if stack else ""
 
 
@@ -78,7 +79,7 @@ def without_gpuscope(stack: Iterable[Frame]) -> tuple[Frame, ...]:
 
 
 def unix_path(file: str) -> str:
-    """A file's path with slashes: snapshots come from Windows too."""
+    """A path with forward slashes. Snapshots may come from Windows."""
     return file.replace("\\", "/")
 
 
@@ -90,10 +91,10 @@ def is_gpuscope(file: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def is_program(file: str) -> bool:
-    """Whether a file is the program's own: Python that is not installed; notebooks' cells and what was typed count.
+    """Whether a file is the program's own: Python that is not installed, notebook cells and typed code included.
 
-    A file without its folder, as profilers write them, is told by its first part: the module that was imported. What
-    torch.compile has written is not the program's own.
+    A relative path, as profilers write it, is classified by its first part: the imported module. Files that
+    torch.compile generated are not the program's own.
     """
     file = unix_path(file)
     if is_gpuscope(file) or is_standard(file) or any(part in file for part in _INSTALLED) or _COMPILED.search(file):
@@ -106,7 +107,7 @@ def is_program(file: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def is_standard(file: str) -> bool:
-    """Whether a file is of Python's standard library, frozen modules among it."""
+    """Whether a file belongs to Python's standard library, including frozen modules."""
     file = unix_path(file)
     if any(part in file for part in _INSTALLED):
         return False
@@ -115,12 +116,12 @@ def is_standard(file: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def is_python(file: str) -> bool:
-    """Whether a file has Python's code, and not the C++ that PyTorch's own stacks may show too."""
+    """Whether a file contains Python code. PyTorch's own stacks may contain C++ frames too."""
     file = unix_path(file)
     name = os.path.basename(file)
     if "." in name or "/include/" in file:
         return name.endswith(_SOURCE) or file.startswith("<")
-    # Scripts that are commands have no suffix; the interpreter stands for its own code.
+    # Commands are scripts without a suffix. The interpreter's name stands for its C code.
     return name not in ("", "??", "python", "python3")
 
 
@@ -131,7 +132,7 @@ def _standard_library() -> tuple[str, ...]:
 
 
 def cached_lines(frames: Callable[[int], tuple[Frame, ...]]) -> Callable[[int], Frame | None]:
-    """`program_line` by number of a stack, each looked up once; a lookup that fails gives None."""
+    """`program_line` by stack number, cached; None if the lookup fails."""
 
     @functools.cache
     def line(stack: int) -> Frame | None:
@@ -141,7 +142,7 @@ def cached_lines(frames: Callable[[int], tuple[Frame, ...]]) -> Callable[[int], 
 
 
 def frames_of(frames: Callable[[int], tuple[Frame, ...]], stack: int) -> tuple[Frame, ...]:
-    """A stack's frames; () for none, and where the lookup fails."""
+    """A stack's frames; () for none or if the lookup fails."""
     if not stack:
         return ()
     try:
@@ -151,7 +152,7 @@ def frames_of(frames: Callable[[int], tuple[Frame, ...]], stack: int) -> tuple[F
 
 
 def stack_of_error(error: BaseException) -> tuple[Frame, ...]:
-    """Where an error was raised, and how the program came there; innermost frame first."""
+    """The stack at which an error was raised, innermost frame first."""
     entries: list[TracebackType] = []
     entry = error.__traceback__
     while entry is not None:
@@ -163,12 +164,12 @@ def stack_of_error(error: BaseException) -> tuple[Frame, ...]:
 
 
 def stack_of_caller() -> tuple[Frame, ...]:
-    """Where the calling thread is, gpuscope left out; innermost frame first."""
+    """The stack of the calling thread without gpuscope's frames, innermost frame first."""
     return without_gpuscope(_outwards(sys._getframe(1)))[:DEEPEST]
 
 
 def stack_of_main_thread() -> tuple[Frame, ...]:
-    """Where the main thread is; innermost frame first."""
+    """The stack of the main thread without gpuscope's frames, innermost frame first."""
     found = sys._current_frames().get(threading.main_thread().ident or 0)
     return without_gpuscope(_outwards(found))[:DEEPEST]
 
@@ -185,10 +186,10 @@ def _frame(frame: FrameType, line: int | None) -> Frame:
 
 
 def library_of(frames: Sequence[Frame]) -> str:
-    """The library that asked for the memory: the innermost package that is no framework with an allocator of its own.
+    """The library that asked for the memory: the innermost package that is no framework with its own allocator.
 
-    "your code" for what is in no package; "no call stack" for an empty stack. Frames of C++ belong to no package: they
-    are passed over, and "C++ code" where there are no others.
+    "your code" for the program's own files, "no call stack" for an empty stack, "C++ code" if all frames are C++.
+    C++ frames are otherwise ignored.
     """
     if not frames:
         return NO_STACK
@@ -200,7 +201,7 @@ def library_of(frames: Sequence[Frame]) -> str:
 
 
 def _package(file: str) -> str:
-    """The installed package that a file belongs to, "python" for the standard library, "" for the program's own."""
+    """The installed package of a file, "python" for the standard library, "" for the program's own files."""
     path = unix_path(file)
     for folder in _PACKAGES:
         _, found, rest = path.rpartition(folder)

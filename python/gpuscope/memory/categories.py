@@ -9,26 +9,29 @@ takes from the driver: its own allocations have the categories.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import gc
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, is_segment
+from gpuscope.devices import HOST
+from gpuscope.frameworks import torch_memory
+from gpuscope.memory.events import SOURCES, AtEnd, Frame, Lifetimes, MemoryEvents, Storage, is_segment
 
 # In the order of torch.profiler._memory_profiler, what has none behind them; graphs' pools are ours, and what libraries
-# such as cuBLAS take from the driver.
+# such as cuBLAS take from the driver, or from torch for as long as the process runs.
 CATEGORIES = (
     *("PARAMETER", "OPTIMIZER_STATE", "INPUT", "TEMPORARY", "ACTIVATION", "GRADIENT", "AUTOGRAD_DETAIL"),
-    *("UNKNOWN", "GRAPH_POOL", "LIBRARY"),
+    *("UNKNOWN", "GRAPH_POOL", "LIBRARY", "WORKSPACE"),
 )
 PARAMETER, OPTIMIZER_STATE, INPUT, TEMPORARY, ACTIVATION, GRADIENT, AUTOGRAD_DETAIL = range(7)
-UNKNOWN, GRAPH_POOL, LIBRARY = range(7, 10)
-_TORCH, _DRIVER = SOURCES.index("torch"), SOURCES.index("driver")
+UNKNOWN, GRAPH_POOL, LIBRARY, WORKSPACE = range(7, 11)
+_TORCH, _DRIVER, _OTHER = (SOURCES.index(name) for name in ("torch", "driver", "other"))
 
 WITHOUT_PYTHON = "backward (autograd's thread, no Python stack)"
 """In place of a line, for what `backward_without_stack` finds."""
@@ -57,29 +60,31 @@ def category_text(name: str) -> str:
     return "libraries" if name == "LIBRARY" else name.replace("_", " ").lower()
 
 
-def categorize(
-    events: MemoryEvents,
-    lifetimes: Lifetimes | None = None,
-    *,
-    live: Mapping[int, int] | None = None,
-    graph_pools: Sequence[tuple[int, int]] = (),
-) -> NDArray[np.uint8]:
+def categorize(events: MemoryEvents, lifetimes: Lifetimes | None = None) -> NDArray[np.uint8]:
     """The category of each allocation, a number of CATEGORIES; of all of `events` where `lifetimes` is left out.
 
-    `live` has the category by address of what lives at the history's end, from `live_categories`: without it parameters
-    made outside of modules are unknown. `graph_pools` has the first address and the one behind the last of each
-    allocation of CUDA graphs' private pools.
+    What lives at the end has the category of its tensor, from ``events.at_end``. Without that, parameters made outside
+    of modules are unknown, and workspaces that libraries keep count as activations or gradients.
     """
     lifetimes = events.lifetimes() if lifetimes is None else lifetimes
-    found = by_phase(lifetimes, event_phases(events))
+    phases = event_phases(events)
+    found = by_phase(lifetimes, phases)
     found[lifetimes.source != _TORCH] = UNKNOWN
     found[(lifetimes.source == _DRIVER) & ~is_segment(events, lifetimes)] = LIBRARY
-    for first, end in graph_pools:
+    found[lifetimes.source == _OTHER] = LIBRARY
+    at_end = events.at_end()
+    for first, end in at_end.graph_pools:
         found[(lifetimes.address >= np.uint64(first)) & (lifetimes.address < np.uint64(end))] = GRAPH_POOL
-    if live:
-        rows = np.flatnonzero(lifetimes.alive)
-        addresses = lifetimes.address[rows].tolist()
-        found[rows] = [live.get(address, old) for address, old in zip(addresses, found[rows].tolist(), strict=True)]
+    if at_end.tensors is None:
+        return found
+    last_backward = int(np.flatnonzero(phases == Phase.BACKWARD).max(initial=-1))
+    for row in np.flatnonzero(lifetimes.alive).tolist():
+        storage = at_end.tensors.get(int(lifetimes.address[row]))
+        if storage is not None:
+            found[row] = found[row] if storage.category is None else storage.category
+        elif found[row] == GRADIENT or (found[row] == ACTIVATION and lifetimes.born[row] < last_backward):
+            # No tensor has it, and a backward would have freed what autograd keeps: cuBLAS's memory, for example.
+            found[row] = WORKSPACE
     return found
 
 
@@ -238,35 +243,49 @@ def between_neighbours(phases: NDArray[np.uint8], threads: NDArray[np.uint64]) -
     return completed
 
 
-def live_categories() -> dict[int, int]:
-    """Category by address of each storage of a parameter, a module's buffer, a gradient or an optimizer's state.
+def known_at_end() -> AtEnd:
+    """What PyTorch says of its memory now, for the end of a history: every tensor's storage, and private pools.
 
-    Addresses are those that the allocator handed out. Empty when PyTorch is not imported. Looks at every object that
-    Python's garbage collector knows, which takes 10 ms or so for a large program.
+    Parameters are modules' buffers too; gradients and optimizers' states are found by their owners. Addresses are those
+    that the allocator handed out. Looks at every object that Python's garbage collector knows, which takes some 50 ms
+    where PyTorch is imported; nothing is known where it is not.
     """
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "nn") or not hasattr(torch, "optim"):
-        return {}
-    found: dict[int, int] = {}
+        return AtEnd()
+    pools: tuple[tuple[int, int], ...] = ()
+    with contextlib.suppress(Exception):  # an allocator without segments
+        pools = torch_memory.private_pools()
+    return AtEnd(_live_storages(torch), pools)
+
+
+def _live_storages(torch: Any) -> dict[int, Storage]:
     # What an allocation is most of all stands last: a parameter may be part of an optimizer's state.
-    parts: dict[int, list[Any]] = {OPTIMIZER_STATE: [], GRADIENT: [], PARAMETER: []}
+    parts: dict[int | None, list[Any]] = {None: [], OPTIMIZER_STATE: [], GRADIENT: [], PARAMETER: []}
+    bases = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)
+    wanted: dict[type, bool] = {}
     for thing in gc.get_objects():
         kind = type(thing)  # isinstance() would ask proxies for their class, which may run anything
-        if issubclass(kind, torch.nn.Parameter):
-            parts[PARAMETER].append(thing)
+        if kind not in wanted:
+            wanted[kind] = issubclass(kind, bases)
+        if not wanted[kind]:
+            continue
+        if issubclass(kind, torch.Tensor):
+            parts[PARAMETER if issubclass(kind, torch.nn.Parameter) else None].append(thing)
             parts[GRADIENT].append(_gradient(thing))
         elif issubclass(kind, torch.nn.Module):
             buffers = _attribute(thing, "_buffers")
             parts[PARAMETER].extend(buffers.values() if isinstance(buffers, dict) else ())
-        elif issubclass(kind, torch.optim.Optimizer):
+        else:
             parts[OPTIMIZER_STATE].extend(_tensors(_attribute(thing, "state"), torch.Tensor))
             for group in _attribute(thing, "param_groups") or ():
                 for parameter in group.get("params", ()) if isinstance(group, dict) else ():
                     parts[PARAMETER].append(parameter)
                     parts[GRADIENT].append(_gradient(parameter))
+    found: dict[int, Storage] = {}
     for category, tensors in parts.items():
-        for address in _addresses(tensors, torch.Tensor):
-            found[address] = category
+        for address, size, device in _memory_of(tensors, torch.Tensor):
+            found[address] = Storage(category, size, device)
     return found
 
 
@@ -295,13 +314,15 @@ def _tensors(state: Any, kind: type, depth: int = 4) -> Iterator[Any]:
             yield from _tensors(item, kind, depth - 1)
 
 
-def _addresses(tensors: Iterable[Any], kind: type) -> Iterator[int]:
+def _memory_of(tensors: Iterable[Any], kind: type) -> Iterator[tuple[int, int, int]]:
+    """Address, bytes and device of each storage."""
     for tensor in tensors:
         if not isinstance(tensor, kind):
             continue
         try:
-            address = int(tensor.untyped_storage().data_ptr())  # type: ignore[attr-defined]
+            storage = tensor.untyped_storage()  # type: ignore[attr-defined]
+            address, size, device = int(storage.data_ptr()), int(storage.nbytes()), storage.device
         except Exception:  # a tensor without memory of its own: on "meta", fake, sparse, or in a trace
             continue
         if address:
-            yield address
+            yield address, size, HOST if device.type == "cpu" else int(device.index or 0)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What allocators handed out and took back, as columns, and how long each allocation lived."""
+"""Allocations and releases as columns, and the lifetime of each allocation."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,8 +20,8 @@ from gpuscope.text import shown
 if TYPE_CHECKING:  # Matplotlib is optional
     from matplotlib.axes import Axes
 
-NEVER = -1  # in place of an event: not seen
-# By number: who reported an event. "driver" is memory that any library takes from the CUDA driver itself.
+NEVER = -1  # instead of the row of an event: not seen
+# By number: the reporter of an event. "driver" is memory that any library allocates from the CUDA driver directly.
 SOURCES = ("torch", "cupy", "driver", "other", "numpy")
 
 _DRIVER = SOURCES.index("driver")
@@ -32,8 +32,8 @@ class Frame(NamedTuple):
 
     Attributes:
         function: qualified name.
-        file: path as Python knows it.
-        line: counted from 1; the one being executed.
+        file: path as Python reports it.
+        line: the executed line, counted from 1.
     """
 
     function: str
@@ -43,6 +43,32 @@ class Frame(NamedTuple):
     @shown
     def __str__(self) -> str:
         return f"{self.file}:{self.line} {self.function}"
+
+
+class Storage(NamedTuple):
+    """Memory of a live tensor of PyTorch.
+
+    Attributes:
+        category: index into `gpuscope.memory.categories.CATEGORIES`; None: decided by the allocating code.
+        bytes: size.
+        device: ordinal of the GPU, HOST for host memory.
+    """
+
+    category: int | None
+    bytes: int
+    device: int
+
+
+class AtEnd(NamedTuple):
+    """PyTorch's memory at the end of the events.
+
+    Attributes:
+        tensors: storage of each tensor that Python can reach, by address; None if unknown.
+        graph_pools: begin and end address of each segment of private pools, as of CUDA graphs.
+    """
+
+    tensors: Mapping[int, Storage] | None = None
+    graph_pools: Sequence[tuple[int, int]] = ()
 
 
 def _no_frames(stack: int) -> tuple[Frame, ...]:
@@ -56,17 +82,18 @@ class MemoryEvents:
     Attributes:
         time_ns: ns since the Unix epoch.
         address: of the allocation.
-        bytes: negative when given back; -1 where that does not say how much.
-        allocated_bytes: handed out by that allocator on that device, this counted; 0 where it does not report it.
-        reserved_bytes: held by that allocator on that device; 0 where it does not report it.
+        bytes: negative for a release; -1 if the release does not report its size.
+        allocated_bytes: in use of that allocator and device after the event; 0 if not reported.
+        reserved_bytes: held by that allocator on that device; 0 if not reported.
         device: ordinal of the GPU, HOST for host memory.
         stack: number of the call stack, for `frames`; 0 for none.
-        region: number of the region that the program was in, an index of `regions`; 0 for none.
+        region: the program's region, an index of `regions`; 0 for none.
         thread: the system's number of the thread.
-        source: a number, see SOURCES.
-        lost: older events that are no longer kept.
-        frames: the call stack of a number, innermost frame first; () when there is none.
-        regions: names of the regions by their numbers.
+        source: index of SOURCES.
+        lost: number of older events that are no longer kept.
+        frames: the call stack of a number, innermost frame first; () for none.
+        regions: names of the regions.
+        at_end: PyTorch's tensors and pools at the end.
     """
 
     time_ns: NDArray[np.int64]
@@ -82,6 +109,7 @@ class MemoryEvents:
     lost: int = 0
     frames: Callable[[int], tuple[Frame, ...]] = field(default=_no_frames, repr=False)
     regions: tuple[str, ...] = ("",)
+    at_end: Callable[[], AtEnd] = field(default=AtEnd, repr=False)
 
     def __len__(self) -> int:
         return len(self.time_ns)
@@ -90,7 +118,7 @@ class MemoryEvents:
         return f"<MemoryEvents: {len(self)}{f', {self.lost} older ones lost' if self.lost else ''}>"
 
     def to_pandas(self) -> Any:
-        """The columns as a DataFrame, regions and sources by their names.
+        """The columns as a DataFrame, with names of regions and sources.
 
         Raises:
             NotAvailable: pandas is not installed.
@@ -110,10 +138,10 @@ class MemoryEvents:
         write_parquet(self.to_pandas(), path)
 
     def plot(self, device: int | None = None, ax: Axes | None = None) -> Axes:
-        """The bytes in use over time, each byte once: of all allocators, and what libraries took from the driver.
+        """Draws the bytes in use over time, each byte once, including allocations at the driver.
 
         Args:
-            device: ordinal of the GPU, HOST for the host's memory; None takes the device with the most in use.
+            device: ordinal of the GPU, HOST for host memory; None: the device with the highest peak.
             ax: Matplotlib's axes to draw on; None makes a figure.
 
         Raises:
@@ -130,13 +158,13 @@ class MemoryEvents:
     def select(self, rows: NDArray[Any]) -> MemoryEvents:
         """Some of the rows, by numbers or a mask, in their order."""
         columns = {name: getattr(self, name)[rows] for name in COLUMNS}
-        return MemoryEvents(**columns, lost=self.lost, frames=self.frames, regions=self.regions)
+        return replace(self, **columns)
 
     def lifetimes(self) -> Lifetimes:
-        """Each allocation that was handed out here, with the event that took it back.
+        """Each allocation with its release.
 
-        Releases of what was handed out before the first event are left out. A second allocation at an address that was
-        not seen released ends the first at that moment.
+        Releases of allocations from before the first event are excluded. If a release was not seen, the next
+        allocation at that address ends the allocation.
         """
         return _paired(self)
 
@@ -158,16 +186,16 @@ COLUMNS: dict[str, type[np.integer[Any]]] = {
 
 @dataclass(frozen=True, eq=False)
 class Lifetimes:
-    """Allocations in the order in which they were handed out.
+    """Allocations in order of time.
 
     Attributes:
-        born: row of the event that handed it out.
-        died: row of the event that took it back, NEVER when it still lives.
+        born: row of the allocation's event.
+        died: row of the release's event, NEVER if it is still live.
         address: of the allocation.
-        bytes: its size.
+        bytes: size.
         device: ordinal of the GPU, HOST for host memory.
-        stack: where it was handed out.
-        source: a number, see SOURCES.
+        stack: number of the call stack.
+        source: index of SOURCES.
     """
 
     born: NDArray[np.int64]
@@ -180,11 +208,11 @@ class Lifetimes:
 
     @property
     def alive(self) -> NDArray[np.bool_]:
-        """Those not given back."""
+        """A mask: allocations that were not released."""
         return np.asarray(self.died == NEVER)
 
     def select(self, rows: NDArray[np.bool_]) -> Lifetimes:
-        """Some of them, by a mask, in their order."""
+        """The allocations of a mask, in their order."""
         return Lifetimes(**{name: getattr(self, name)[rows] for name in Lifetimes.__dataclass_fields__})
 
     def __len__(self) -> int:
@@ -192,7 +220,7 @@ class Lifetimes:
 
 
 def _paired(events: MemoryEvents) -> Lifetimes:
-    # Sorted by address and time, an event's successor is its end.
+    # Sorted by address and time, an allocation's successor is its end.
     order = np.lexsort((np.arange(len(events)), events.address, events.device, events.source))
     same = np.zeros(len(order), dtype=bool)
     if len(order):
@@ -217,15 +245,15 @@ def _paired(events: MemoryEvents) -> Lifetimes:
 
 
 def allocations_of(events: MemoryEvents) -> Lifetimes:
-    """All allocations but the segments of frameworks whose own allocations are among the events."""
+    """All allocations, without segments of frameworks whose own allocations are among the events."""
     allocations = events.lifetimes()
     return allocations.select(~is_segment(events, allocations))
 
 
 def counted_events(events: MemoryEvents, allocations: Lifetimes) -> NDArray[np.bool_]:
-    """A mask over the events: those that add up to what is in use, each byte once.
+    """A mask over the events that add up to the memory in use, each byte once.
 
-    What a framework frees of before the first event counts, as its allocator says how much there was.
+    A framework's releases of older memory count, because its allocator reports the amount in use.
     """
     counted = np.asarray(events.source != _DRIVER)
     counted[allocations.born] = True
@@ -234,11 +262,11 @@ def counted_events(events: MemoryEvents, allocations: Lifetimes) -> NDArray[np.b
 
 
 def is_segment(events: MemoryEvents, allocations: Lifetimes) -> NDArray[np.bool_]:
-    """A mask over the allocations: taken from the driver by an allocator whose own allocations are among the events.
+    """A mask over the allocations: segments of frameworks whose own allocations are among the events.
 
-    There are two signs: a framework's allocation lies within, or the framework's next event on that device shows that
-    it holds as much more as was taken (memory that is mapped later has no address in common). A growth explains no
-    more bytes than its own: what a library took shortly before a segment is not the framework's.
+    An allocation at the driver is a segment if a framework's allocation is inside it. It is also one if the framework's
+    next event on that device shows growth by its size: memory that is mapped later shares no address. A growth explains
+    only its own number of bytes, so an allocation of another library shortly before is not counted as a segment.
     """
     driver = allocations.source == _DRIVER
     if not driver.any() or (events.source == _DRIVER).all():
@@ -273,7 +301,7 @@ def _explains_growth(
             following = np.searchsorted(rows, born)
             within = np.flatnonzero((devices == device) & (following < len(rows)))
             within = within[grew[following[within]] >= size[within]]
-            # Segments that are known come first, then the latest: an allocator reports its memory right after.
+            # Known segments come first, then the latest: an allocator reports its memory right after.
             order = within[np.lexsort((-born[within], ~inside[within]))]
             left = grew.tolist()
             for allocation, event, taken in zip(
@@ -286,14 +314,14 @@ def _explains_growth(
 
 
 class Levels:
-    """What was in use on a device: before the first of its rows, and after each of them.
+    """Memory in use on a device, before the first row and after each row.
 
     Attributes:
         rows: of the events that count.
         total: in use by all sources.
-        by_source: in use by each source, as its allocator says on a GPU; where it does not, as the events add up.
-        peak: where most was in use; 0 is before the first row.
-        most: what was in use then.
+        by_source: in use by each source. On a GPU the allocator's own figure, otherwise the sum of the events.
+        peak: index of the maximum in `total`; 0 is before the first row.
+        most: bytes in use at the peak.
     """
 
     def __init__(self, events: MemoryEvents, rows: NDArray[np.int64], change: NDArray[np.int64]) -> None:
@@ -304,7 +332,7 @@ class Levels:
         for source in np.unique(events.source[rows]).tolist():
             own = np.flatnonzero(events.source[rows] == source)
             said = events.allocated_bytes[rows[own]]
-            # torch's figure of host memory lacks what threads that do not report gave back: it only grows.
+            # torch's figure of host memory lacks releases by threads that do not report: it only grows.
             if self.on_gpu and source != _DRIVER and said.any():
                 before = max(0, int(said[0] - events.bytes[rows[own[0]]]))
             else:
@@ -313,13 +341,13 @@ class Levels:
             self.by_source[source] = level
             total += level
         self.total = total
-        # A later moment that is as high as the beginning tells more.
+        # Of equal maxima, a row is preferred over the beginning: it has an event.
         self.peak = 0 if total[0] > total[1:].max(initial=-1) else 1 + int(np.argmax(total[1:]))
         self.most = int(total[self.peak])
 
 
 def levels_of(events: MemoryEvents, allocations: Lifetimes, device: int | None) -> list[Levels]:
-    """Those of one device, or of each."""
+    """The levels of one device, or of each device."""
     counted = counted_events(events, allocations)
     change = np.zeros(len(events), dtype=np.int64)
     change[allocations.born] = allocations.bytes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that PyTorch holds and cannot use: how much, in what blocks, and which setting would help."""
+"""Fragmentation of PyTorch's GPU memory: unused bytes, their blocks, and settings that help."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from gpuscope.units import first_line, format_bytes
 _FREE, _IN_USE = "inactive", "active_allocated"  # anything else awaits its release
 
 _MIB = 1 << 20
-_WORTH = 0.1  # of what is reserved: less is what caching costs anyway
+_WORTH = 0.1  # of the reserved bytes: a smaller share is the usual cost of caching
 _LEAST = 64 * _MIB  # three of PyTorch's segments of 20 MiB
 _MOSTLY = 0.5
-# PyTorch refuses max_split_size_mb of 20 and less: its segments of that size are made to be split.
+# PyTorch refuses max_split_size_mb of 20 and less: it always splits segments of that size.
 _LEAST_SPLIT_MB = 21
-_USUAL = 0.9  # of the blocks in use are of that size or smaller
+_USUAL = 0.9  # quantile of the sizes of blocks in use
 
 
 @dataclass(frozen=True)
 class Fragmentation(Result):
-    """How much of what PyTorch holds on a GPU is of no use, and what would help. Sizes are bytes.
+    """Fragmentation of PyTorch's memory on a GPU, and settings that help. Sizes are bytes.
 
     Attributes:
         device: ordinal of the GPU.
         reserved_bytes: held from the driver.
         allocated_bytes: in use by tensors.
-        segments: how many segments there are.
-        free_bytes: not in use, in the default pool; what awaits the end of other streams' work is not free yet.
-        free_blocks: in how many blocks.
-        largest_free_bytes: the largest of them.
-        stuck_bytes: the part of `free_bytes` that lies in segments that are in use too, and cannot be given back.
-        stuck_blocks: in how many blocks.
-        stuck_segments: in how many segments.
-        releasable_bytes: the part of `free_bytes` that ``torch.cuda.empty_cache()`` would give back to the driver.
-        awaiting_bytes: freed, but other streams' work that uses it is not done.
-        graph_free_bytes: not in use, but kept in private pools, which CUDA graphs have.
-        fails_above_bytes: a larger request than this takes new memory from the driver, or fails where there is none,
-            though `free_bytes` holds as much in sum; None where nothing larger than it is free in sum.
-        advice: settings that would help, the most useful first; one that says none is needed otherwise.
+        segments: number of segments.
+        free_bytes: not in use, in the default pool. Without `awaiting_bytes`.
+        free_blocks: number of free blocks.
+        largest_free_bytes: size of the largest free block.
+        stuck_bytes: the part of `free_bytes` in segments that also contain blocks in use. It cannot be released.
+        stuck_blocks: number of blocks with these bytes.
+        stuck_segments: number of segments with these bytes.
+        releasable_bytes: the part of `free_bytes` that ``torch.cuda.empty_cache()`` would release to the driver.
+        awaiting_bytes: freed, but work of other streams still uses it.
+        graph_free_bytes: free in private pools, as of CUDA graphs.
+        fails_above_bytes: a larger request needs new memory from the driver, although enough is free in total.
+            None if the largest block contains all free bytes.
+        advice: settings that help, the most useful first; one entry "none needed" otherwise.
     """
 
     device: int
@@ -66,7 +66,7 @@ class Fragmentation(Result):
 
     @property
     def ratio(self) -> float:
-        """The share of the free bytes that the largest free block does not hold: 0 is one block, near 1 is crumbs."""
+        """Share of the free bytes outside the largest free block: 0 is one block, near 1 is many small blocks."""
         return 1 - self.largest_free_bytes / self.free_bytes if self.free_bytes else 0.0
 
     def __repr__(self) -> str:
@@ -90,20 +90,20 @@ class Fragmentation(Result):
         lines += [f"also: {format_bytes(size)} {what}" for size, what in others if size]
         if self.fails_above_bytes is not None:
             lines += wrapped(
-                f"a tensor of more than {format_bytes(self.fails_above_bytes)} finds no place in it, though "
-                f"{format_bytes(self.free_bytes)} are free in sum"
+                f"a tensor of more than {format_bytes(self.fails_above_bytes)} does not fit, although "
+                f"{format_bytes(self.free_bytes)} are free in total"
             )
         for one in self.advice:
             lines += wrapped(f"advice: {one}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON has them."""
+        """Plain values for JSON."""
         return {**vars(self), "ratio": self.ratio, "advice": [vars(one) for one in self.advice]}
 
 
 def fragmentation(device: object = None) -> Fragmentation:
-    """How fragmented PyTorch's memory on a GPU is, and what would help.
+    """Measures the fragmentation of PyTorch's memory on a GPU, and advises on settings.
 
     Args:
         device: a GPU, as ``0`` or ``"cuda:0"``; None for the current one.
@@ -120,7 +120,7 @@ def fragmentation(device: object = None) -> Fragmentation:
         try:
             found = segments(at)
         except Exception as error:
-            why = f"PyTorch's allocator does not tell it ({first_line(error)})"
+            why = f"PyTorch's allocator does not report it ({first_line(error)})"
     if not found:
         why = why or why_no_gpu() or f"PyTorch holds no memory on GPU {at}"
         raise NotAvailable(f"fragmentation is not available: {why}")
@@ -128,12 +128,12 @@ def fragmentation(device: object = None) -> Fragmentation:
 
 
 def fragmentation_of(segments: Sequence[Segment], device: int = 0) -> Fragmentation:
-    """How fragmented the segments of one device are."""
+    """The fragmentation of the segments of one device."""
     ordinary = [segment for segment in segments if segment.pool == DEFAULT]
     kept = [segment for segment in segments if segment.pool != DEFAULT]
     used = [segment for segment in ordinary if any(block.state != _FREE for block in segment.blocks)]
     free = _free(ordinary)
-    # Only these can serve a tensor of more than 1 MiB.
+    # Small segments never serve a tensor of more than 1 MiB.
     large = _free([segment for segment in ordinary if not segment.small])
     stuck = _free(used)
     blocks = [block for segment in segments for block in segment.blocks]
@@ -169,12 +169,12 @@ def _counted(number: int, what: str) -> str:
 
 @dataclass(frozen=True)
 class Advice:
-    """One thing to do.
+    """One recommendation.
 
     Attributes:
         setting: for ``PYTORCH_CUDA_ALLOC_CONF``, a call, or "none needed".
-        why: the numbers that speak for it.
-        bytes: what it may win.
+        why: the figures behind it.
+        bytes: upper bound of the gain.
     """
 
     setting: str
@@ -188,13 +188,13 @@ class Advice:
 def advice_on(
     facts: Mapping[str, int], *, largest_stuck: int, in_use: Sequence[int], expandable: bool
 ) -> tuple[Advice, ...]:
-    """What would help, the most useful first.
+    """Recommendations, the most useful first.
 
     Args:
         facts: fields of `Fragmentation` by name.
-        largest_stuck: bytes of the largest free block within a segment that is in use.
+        largest_stuck: bytes of the largest free block in a segment that is in use.
         in_use: sizes of the blocks in use.
-        expandable: whether segments can grow already.
+        expandable: whether all segments are expandable already.
     """
     reserved, stuck, releasable = facts["reserved_bytes"], facts["stuck_bytes"], facts["releasable_bytes"]
     worth = max(_LEAST, _WORTH * reserved)
@@ -211,27 +211,27 @@ def advice_on(
 def _on_stuck(facts: Mapping[str, int], largest_stuck: int, in_use: Sequence[int]) -> list[Advice]:
     stuck = facts["stuck_bytes"]
     why = (
-        f"{format_bytes(stuck)} lie free in {facts['stuck_blocks']:,} pieces of {facts['stuck_segments']:,} segments "
-        f"that are in use too, the largest piece {format_bytes(largest_stuck)}; segments that can grow need no gaps"
+        f"{format_bytes(stuck)} are free in {facts['stuck_blocks']:,} pieces of {facts['stuck_segments']:,} segments "
+        f"that are in use too, the largest piece {format_bytes(largest_stuck)}; expandable segments avoid such gaps"
     )
     found = [Advice("expandable_segments:True", why, stuck)]
     usual = sorted(in_use)[int(_USUAL * (len(in_use) - 1))] if in_use else 0
     limit = max(_LEAST_SPLIT_MB, -(-usual // _MIB))
     if largest_stuck > limit * _MIB:
         why = (
-            f"where segments cannot be expandable: 90 % of the blocks in use are of {format_bytes(usual)} or less, "
-            f"while gaps of up to {format_bytes(largest_stuck)} are left of larger blocks that were split"
+            f"if segments cannot be expandable: 90 % of the blocks in use have {format_bytes(usual)} or less, "
+            f"but split blocks left gaps of up to {format_bytes(largest_stuck)}"
         )
         found.append(Advice(f"max_split_size_mb:{limit}", why, stuck))
     return found
 
 
 def _on_releasable(reserved: int, releasable: int) -> list[Advice]:
-    share = f"{format_bytes(releasable)} of {format_bytes(reserved)} reserved lie in segments that nothing uses"
-    once = Advice("torch.cuda.empty_cache()", f"{share}; once, after a peak that does not come back", releasable)
+    share = f"{format_bytes(releasable)} of {format_bytes(reserved)} reserved are in unused segments"
+    once = Advice("torch.cuda.empty_cache()", f"{share}; once, after a peak that does not recur", releasable)
     if releasable < _MOSTLY * reserved:
         return [once]
-    often = "where peaks come back and the memory is short"
+    often = "if peaks recur and memory is short"
     return [once, Advice("garbage_collection_threshold:0.8", f"{share}; {often}", releasable)]
 
 
@@ -241,5 +241,6 @@ def _why_none(facts: Mapping[str, int], expandable: bool, worth: float) -> str:
         return f"segments are expandable already; the {between} between blocks serve smaller tensors"
     share = 100 * facts["free_bytes"] / facts["reserved_bytes"] if facts["reserved_bytes"] else 0.0
     return (
-        f"{format_bytes(facts['free_bytes'])} ({share:.0f} % of what is reserved) lie free, which is what caching costs"
+        f"{format_bytes(facts['free_bytes'])} ({share:.0f} % of the reserved memory) are free, "
+        "the usual cost of caching"
     )

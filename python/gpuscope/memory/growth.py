@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that grows step after step and is never given back, found among the events of a program's allocators."""
+"""Finds memory that grows step after step and is never freed, from the events of a program's allocators."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpuscope.memory.call_stacks import cached_lines, frames_of, without_gpuscop
 from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of
 
 FEWEST_STEPS = 5
-WARM_UP = 3  # steps in which programs make gradients, optimizers' state, workspaces and caches
+WARM_UP = 3  # steps in which programs allocate gradients, optimizer state, workspaces and caches
 FEWEST_GROWTHS = 4  # double and triple buffers have three allocations at most
 _NEARLY_EVERY = 0.8  # of the steps
-_CONFIRMED = 0.5  # of the growth, by the allocator's own account
-_EVEN = 2.0  # how far one step's growth may lie from the usual one, for allocations that are made anew and larger
-Key = tuple[Frame | None, int, int, int]  # place, device, source, and for allocations without a place their size
+_CONFIRMED = 0.5  # of the growth must show in the allocator's own total
+_EVEN = 2.0  # factor between one step's growth and the median, for an allocation that is replaced by a larger one
+Key = tuple[Frame | None, int, int, int]  # place, device, source, and the size if there is no place
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,16 @@ class Growth:
     """Memory of one place that grew step after step. Sizes are bytes.
 
     Attributes:
-        place: innermost line of the program's own code that allocated it; None when no stack is known.
-        stack: the whole call stack, innermost frame first, of those of `addresses` that hold most.
-        source: who handed it out, see SOURCES.
+        place: innermost line of the program's own code that allocated it; None if no stack is known.
+        stack: the call stack with most bytes of `addresses`, innermost frame first.
+        source: the allocator, see SOURCES.
         device: ordinal of the GPU, HOST for host memory.
-        steps: steps that were judged: those after the warm-up.
-        grew: steps among them in which it grew.
-        bytes: how much it grew over them.
-        allocations: how many more allocations there are; 0 when one allocation was replaced by a larger one each time.
-        addresses: of the allocations that live, without those of the last step where others do.
-        sizes_bytes: of each of them; empty where they are not known.
+        steps: number of judged steps: those after the warm-up.
+        grew: number of judged steps in which it grew.
+        bytes: growth over the judged steps.
+        allocations: additional allocations; 0 if one allocation was replaced by a larger one each time.
+        addresses: live allocations. Those of the last step are excluded if older ones exist.
+        sizes_bytes: size of each address; empty if unknown.
     """
 
     place: Frame | None
@@ -51,22 +51,22 @@ class Growth:
 
     @property
     def bytes_per_step(self) -> float:
-        """How much it grows in a step, on average."""
+        """Mean growth per step."""
         return self.bytes / self.steps
 
 
 def leaks_in(events: MemoryEvents, steps_ns: Sequence[int], warmup: int | None = None) -> tuple[Growth, ...]:
     """The places whose memory grows step after step and still lives at the end, largest first.
 
-    What counts is the least that lives at the end of a step or of any later one. It rises in nearly every step, or in
-    every k-th, up to the last for a leak. It comes to a stop for a cache that has filled up, for a list that keeps the
-    last k and for double buffers, and does not rise at all for what is freed now and then.
+    The criterion is the minimum of live memory over the end of a step and of all later steps. For a leak, it rises in
+    nearly every step, or every k-th, up to the last. For a full cache, a list of the last k and double buffers, it
+    stops rising. For memory that is freed now and then, it does not rise.
 
     Args:
-        events: what allocators did. Where older events were lost, only whole steps are judged; at least 5 are needed.
-        steps_ns: ends of the steps, ns since the epoch; before them the begin of the first step. Events after the last
-            only show what was freed: it does not live at the end.
-        warmup: first steps that are not judged; None for 3, or fewer where that leaves less than 4.
+        events: of the allocators. If older events were lost, only whole steps are judged. At least 5 are needed.
+        steps_ns: begin of the first step, then the end of each step, ns since the epoch. Memory freed after the last
+            step does not live at the end.
+        warmup: number of first steps that are not judged. None: 3, or fewer if that would leave less than 4.
     """
     ends = _known(events, steps_ns)
     steps = len(ends) - 1
@@ -84,8 +84,8 @@ def leaks_in(events: MemoryEvents, steps_ns: Sequence[int], warmup: int | None =
     each, weights = np.ones(len(number)), sizes.astype(np.float64)
     count = _levels(number, born, died, each, shape)
     held = _levels(number, born, died, weights, shape)
-    # Without what one step makes and the next one drops, as a batch or gradients, whose size may vary by far more than
-    # a leak grows: what lives at the end of a step and was made before it.
+    # Memory that lives at the end of a step and is older than the step. This excludes batches and gradients, which the
+    # next step drops, and whose size may vary by far more than a leak grows.
     lasting = [_levels(number, born + 1, np.maximum(died, born + 1), one, shape) for one in (weights, each)]
     fresh = _total(number[survives], born[survives], np.ones(int(survives.sum())), shape)[:, first + 1 : steps + 1] > 0
     newest = [_total(number, born, one * (survives & (born == steps)), shape)[:, steps] for one in (weights, each)]
@@ -98,7 +98,7 @@ def leaks_in(events: MemoryEvents, steps_ns: Sequence[int], warmup: int | None =
             continue
         swelled = int(held[key][-1] - held[key][first])
         lives = (number == key) & survives & (born > first)
-        # What the last step made lives because no other has followed, as gradients do; it may be far larger.
+        # Allocations of the last step, as gradients, live because no step has followed. They may be far larger.
         older = lives & (born < steps)
         lives = older if kept and older.any() else lives
         weight = np.bincount(np.unique(stacks[lives], return_inverse=True)[1], weights=sizes[lives])
@@ -122,12 +122,12 @@ def leaks_in(events: MemoryEvents, steps_ns: Sequence[int], warmup: int | None =
 
 
 def warm_up_of(steps: int, warmup: int | None = None) -> int:
-    """How many first steps are not judged."""
+    """Number of first steps that are not judged."""
     return max(0, min(WARM_UP, steps - FEWEST_GROWTHS)) if warmup is None else warmup
 
 
 def whole_steps(events: MemoryEvents, steps_ns: Sequence[int]) -> int:
-    """How many steps the events cover from begin to end."""
+    """Number of steps that the events cover from begin to end."""
     return max(0, len(_known(events, steps_ns)) - 1)
 
 
@@ -137,7 +137,7 @@ def _known(events: MemoryEvents, steps_ns: Sequence[int]) -> NDArray[np.int64]:
 
 
 def _by_step(events: MemoryEvents, ends: NDArray[np.int64]) -> tuple[Lifetimes, NDArray[np.int64], NDArray[np.int64]]:
-    """The allocations with the steps, from 1, of their begin and end; 0 is before the first, steps + 1 never."""
+    """The allocations, and the steps of their begin and end, from 1. 0: before the first step; steps + 1: never."""
     allocations = allocations_of(events)
     never = len(ends)
     step = np.searchsorted(ends, events.time_ns, side="right")
@@ -154,7 +154,7 @@ class _Keys:
 
 
 def _keys(allocations: Lifetimes, survivors: NDArray[np.bool_], place: Callable[[int], Frame | None]) -> _Keys:
-    # Only stacks that left something behind are resolved.
+    # Only stacks of survivors are resolved.
     places: dict[int, Frame | None] = {
         int(stack): place(int(stack)) for stack in np.unique(allocations.stack[survivors])
     }
@@ -189,25 +189,25 @@ def _levels(
     weight: NDArray[np.float64],
     shape: tuple[int, int],
 ) -> NDArray[np.float64]:
-    """What lives at the begin of the first step and at the end of each, by key."""
+    """Live memory by key, at the begin of the first step and at the end of each step."""
     change = _total(key, born, weight, shape) - _total(key, died, weight, shape)
     return np.asarray(np.cumsum(change, axis=1)[:, :-1])
 
 
 def _floor(level: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The least from each step on."""
+    """The minimum over each step and all later ones."""
     return np.asarray(np.minimum.accumulate(level[::-1])[::-1])
 
 
 def _growth(lasting: NDArray[np.float64], newest: float, first: int) -> int:
-    """How much was left behind for good; of the last step, whose `newest` may be dropped yet, the usual at most."""
+    """The permanent growth. The last step counts up to the mean, as its `newest` may still be dropped."""
     floor = _floor(lasting)
     grew = float(floor[-1] - floor[first + 1])
     return round(grew + min(newest, grew / max(1, len(floor) - 2 - first)))
 
 
 def _confirmed(events: MemoryEvents, ends: NDArray[np.int64], growths: list[Growth]) -> list[Growth]:
-    """Those of allocators whose own total grows as well: releases by threads that are not watched are not seen."""
+    """Growths that the allocator's own total confirms. Releases by unwatched threads are missing from the events."""
     kept = []
     for device, source in dict.fromkeys((growth.device, growth.source) for growth in growths):
         found = [growth for growth in growths if (growth.device, growth.source) == (device, source)]
@@ -218,7 +218,7 @@ def _confirmed(events: MemoryEvents, ends: NDArray[np.int64], growths: list[Grow
             total = np.where(last >= 0, said[np.maximum(last, 0)], 0).astype(np.float64)
             claimed = _CONFIRMED * sum(growth.bytes for growth in found)
             floor = _floor(total)
-            # The median step counts where something large was given back in between.
+            # The median step counts if something large was freed in between.
             if max(floor[-1] - floor[0], float(np.median(np.diff(total))) * (len(total) - 1)) < claimed:
                 continue
         kept += found
@@ -228,9 +228,9 @@ def _confirmed(events: MemoryEvents, ends: NDArray[np.int64], growths: list[Grow
 def _steady(
     count: NDArray[np.float64], lasting: NDArray[np.float64], fresh: NDArray[np.bool_], first: int, *, drops: bool
 ) -> int:
-    """In how many steps allocations were left behind for good, where that went on to the end; else 0.
+    """Number of steps that left allocations behind for good, if that continued to the end; else 0.
 
-    `drops`: each step drops some of the one before, so that of the last step's it is not known which will last.
+    `drops`: each step drops some allocations of the one before, so it is unknown which of the last step will last.
     """
     grew = np.diff(_floor(lasting))[first + 1 :] > 0
     grew = np.append(grew, count[-1] > count[-2] or (drops and len(grew) > 0 and grew[-1])) & fresh
@@ -241,7 +241,7 @@ def _steady(
     longest = int(gaps.max())
     if len(grew) - 1 - at[-1] >= longest:
         return 0  # it came to a stop
-    if at[0] >= longest:  # it began late: something that is emptied now and then, or a leak that waited
+    if at[0] >= longest:  # it began late: a container that is emptied now and then, or a leak
         fall = float((np.maximum.accumulate(lasting) - lasting).max())
         if at[0] > len(grew) / 2 or fall >= max(2, len(at) / 2):
             return 0
@@ -250,7 +250,7 @@ def _steady(
 
 
 def _swells(held: NDArray[np.float64], first: int) -> int:
-    """In how many steps the bytes grew, where they did in every one and by about as much; else 0."""
+    """Number of steps in which the bytes grew, if they grew in every step by a similar amount; else 0."""
     grew = np.diff(held[first:])
     usual = float(np.median(grew))
     even = usual > 0 and grew.min() >= usual / _EVEN and grew.max() <= usual * _EVEN

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory history: the last so many allocations and releases, with where in the program each was."""
+"""The memory history: the latest allocations and releases, each with its call stack."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from gpuscope.frameworks.numpy import NumpyReports, unreported
 from gpuscope.frameworks.torch_memory import TorchReports, why_opaque
 from gpuscope.late_imports import WhenImported
 from gpuscope.memory.allocation_watch import unwatch_allocations, watch_allocations
-from gpuscope.memory.events import COLUMNS, Frame, MemoryEvents
+from gpuscope.memory.categories import known_at_end
+from gpuscope.memory.events import COLUMNS, AtEnd, Frame, MemoryEvents
 from gpuscope.text import brief
 
 MAX_ENTRIES = 100_000
@@ -44,39 +45,38 @@ def record_memory_history(
     global_record_annotations: bool = False,
     skip_actions: Sequence[str] | None = None,
 ) -> MemoryHistory:
-    """Record what is allocated and given back: by torch on GPUs and on the host, by NumPy, CuPy and the CUDA driver.
+    """Records allocations and releases of torch (GPU and host), NumPy, CuPy and the CUDA driver.
 
-    A statement, or a context manager that ends with its block. Frameworks that are imported later begin then. The last
-    `max_entries` events are kept, 64 bytes each; look at them with ``events()``, or write them with
-    ``dump_memory_snapshot``.
+    A statement, or a context manager that stops at the end of its block. A framework that is imported later is recorded
+    from its import. The last `max_entries` events are kept, 64 bytes each. Read them with ``events()``, or write them
+    with ``dump_memory_snapshot``. At its end, the history searches Python's objects for live tensors.
 
-    NumPy reports all threads: its arrays of 64 bytes or more, as it makes one of 8 bytes of each number that meets an
-    array. A handler of memory that the program has set in another thread's context (NEP 49) is not seen.
+    NumPy reports all threads, but only arrays of 64 bytes or more: each number in an operation makes a small array.
+    A memory handler that the program set in another thread's context (NEP 49) is not seen.
 
-    torch and CuPy report the calling thread, and of autograd's threads that work for it; called on another thread
-    meanwhile, this adds that thread to the same history, as it is, until the result's ``stop()``. Called again on the
-    same thread it begins anew.
+    torch and CuPy report the calling thread, and autograd's threads that work for it. A call on another thread adds
+    that thread to the same history until its result's ``stop()``. A second call on the same thread starts a new
+    history.
 
-    The arguments of ``torch.cuda.memory._record_memory_history`` are accepted by keyword, but for a `max_entries`
-    without an end.
+    The arguments of ``torch.cuda.memory._record_memory_history`` are accepted by keyword. `max_entries` must be finite.
 
     Args:
-        enabled: "all", "state" or True records: the history holds what "state" would keep. None or False stops.
-        max_entries: events kept, 1 to 100,000,000.
-        stacks: whether to keep the Python stack of each event; "python" and "all" are True, C++ frames are not kept.
+        enabled: "all", "state" and True record, None and False stop.
+        max_entries: number of events kept, 1 to 100,000,000.
+        stacks: whether to keep the Python stack of each event. "python" and "all" mean True. C++ frames are not kept.
         context: None keeps no stacks; any other value leaves that to `stacks`.
         numpy: whether to record NumPy's arrays, which may be most of the events.
-        device: accepted for torch's sake; all devices are recorded.
-        clear_history: accepted for torch's sake; every history begins empty.
-        compile_context: accepted for torch's sake; what is compiled is not told apart.
-        global_record_annotations: accepted for torch's sake; an event has the region of its own thread.
-        skip_actions: accepted for torch's sake; all allocations and releases are recorded.
+        device: for torch's interface; all devices are recorded.
+        clear_history: for torch's interface; every history begins empty.
+        compile_context: for torch's interface; compiled code is not marked.
+        global_record_annotations: for torch's interface; an event has the region of its own thread.
+        skip_actions: for torch's interface; all allocations and releases are recorded.
 
     Returns:
-        The history; the one that has just ended for None and False.
+        The history; for None and False the one that has just ended.
 
     Raises:
-        InvalidArgument: a value is not among those.
+        InvalidArgument: a value is not accepted.
     """
     global _last
     _check(enabled, max_entries, stacks, context, numpy)
@@ -91,7 +91,7 @@ def record_memory_history(
         begun = _Recording()
         if current is not None:
             if current.active:
-                begun.note(f"the history that was being recorded has ended: this one, of {max_entries}, began instead")
+                begun.note(f"the previous history has ended: this one, of {max_entries}, replaced it")
             current.stop()
             current.copy_out()
         begun.start(max_entries, bool(stacks) and context is not None, numpy)
@@ -100,7 +100,11 @@ def record_memory_history(
 
 
 def history_events() -> MemoryEvents:
-    """What the last history has recorded so far, oldest first. NotAvailable where none was."""
+    """Events of the last history so far, oldest first.
+
+    Raises:
+        NotAvailable: no history was recorded.
+    """
     if _last is None:
         raise NotAvailable(
             "the memory history is not available: none was recorded; call gpuscope.record_memory_history() first"
@@ -109,17 +113,17 @@ def history_events() -> MemoryEvents:
 
 
 def recording() -> bool:
-    """Whether a history is recorded now."""
+    """Whether a history is being recorded."""
     return running() is not None
 
 
 def running() -> MemoryHistory | None:
-    """The history that is recorded now."""
+    """The history that is being recorded, or None."""
     return MemoryHistory(_last, None) if _last is not None and _last.active else None
 
 
 def unreported_threads() -> list[str]:
-    """Names of the Python threads whose allocations through a framework that is imported are not recorded."""
+    """Names of Python threads whose allocations through torch or CuPy are not recorded."""
     if _last is None or not {"torch", "cupy"} & sys.modules.keys():
         return []
     others = (thread for thread in threading.enumerate() if not _last.reports(thread.ident))
@@ -131,11 +135,11 @@ class MemoryHistory:
 
     def __init__(self, recording: _Recording, added: ThreadReports | None) -> None:
         self._recording = recording
-        self._added = added  # where this is about one thread that was added
+        self._added = added  # the added thread, if this handle is for one
         recording.handles.add(self)
 
     def stop(self) -> None:
-        """End it; what was recorded stays readable. Where it was returned for an added thread, end that thread's."""
+        """Ends the recording, or only that of an added thread. Recorded events stay readable."""
         with _lock:
             if self._added is not None:
                 self._recording.end_thread(self._added)
@@ -143,17 +147,17 @@ class MemoryHistory:
                 self._recording.stop()
 
     def events(self) -> MemoryEvents:
-        """What is recorded so far, oldest first; of all threads."""
+        """Events of all threads so far, oldest first."""
         return self._recording.events()
 
     @property
     def active(self) -> bool:
-        """Whether it is recorded now."""
+        """Whether it is being recorded."""
         return self._recording.active
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is not recorded, and why."""
+        """Limits of the recording, each with its reason."""
         return tuple(self._recording.notes)
 
     def __enter__(self) -> MemoryHistory:
@@ -167,7 +171,7 @@ class MemoryHistory:
         return f"<MemoryHistory {state}{', ' if self.notes else ''}{'; '.join(self.notes)}>"
 
 
-@cache  # arrays that are dropped while NumPy reports are events
+@cache  # dropping the arrays while NumPy reports would be an event
 def _no_events() -> MemoryEvents:
     columns: dict[str, Any] = {name: np.empty(0, kind) for name, kind in COLUMNS.items()}
     return MemoryEvents(**columns)
@@ -184,6 +188,7 @@ class _Recording:
         self._watches_driver = False
         self._numpy = True
         self._kept: MemoryEvents | None = _no_events()  # None while the core's ring holds it
+        self._at_end: AtEnd | None = None  # None while it is recorded
 
     def start(self, max_entries: int, stacks: bool, numpy: bool) -> None:
         self._numpy = numpy
@@ -199,6 +204,8 @@ class _Recording:
         if not self.active:
             return
         self.active = False
+        with unreported():
+            self._at_end = known_at_end()
         _core.stop_memory_history()
         while self._threads:
             self._threads.pop().end()
@@ -222,12 +229,15 @@ class _Recording:
 
     def events(self) -> MemoryEvents:
         with _lock, unreported():
-            return self._kept if self._kept is not None else _read()
+            return self._kept if self._kept is not None else _read(self._known_at_end)
 
     def copy_out(self) -> None:
-        """The ring is about to be used for another history: copies out what may still be read."""
+        """Copies the events before another history uses the ring, if a handle can still read them."""
         if self._kept is None:
-            self._kept = _read() if self.handles else _no_events()
+            self._kept = _read(self._known_at_end) if self.handles else _no_events()
+
+    def _known_at_end(self) -> AtEnd:
+        return known_at_end() if self._at_end is None else self._at_end
 
     def note(self, note: str) -> None:
         if note not in self.notes:
@@ -240,10 +250,11 @@ class _Recording:
             self.note(f"memory that libraries take from the CUDA driver is not recorded: {why}")
 
 
-def _read() -> MemoryEvents:
+def _read(at_end: Callable[[], AtEnd]) -> MemoryEvents:
     columns = _core.read_memory_history()
     kept = {name: columns[name.removesuffix("_bytes")] for name in COLUMNS}
-    return MemoryEvents(**kept, lost=columns["lost"], frames=_frames, regions=tuple(columns["regions"]))
+    regions = tuple(columns["regions"])
+    return MemoryEvents(**kept, lost=columns["lost"], frames=_frames, regions=regions, at_end=at_end)
 
 
 @lru_cache(maxsize=65_536)
@@ -263,14 +274,14 @@ def _check(enabled: object, max_entries: object, stacks: object, context: object
 
 
 _lock = shared_lock()
-_last: _Recording | None = None  # the process's, ended or not
+_last: _Recording | None = None  # running or ended
 
 
 class ThreadReports:
-    """Has the frameworks report the allocations of the thread that makes this to the core, until `end`.
+    """Makes frameworks report the allocations of the calling thread to the core, until `end`.
 
-    A framework that is imported later begins then, when it is this thread that imports it. With `numpy`, NumPy reports
-    all threads as long as one of these lasts.
+    A framework that this thread imports later reports from then on. With `numpy`, NumPy reports all threads while an
+    instance exists.
     """
 
     def __init__(self, note: Callable[[str], object], numpy: bool = True) -> None:
@@ -285,7 +296,7 @@ class ThreadReports:
             self._begin("NumPy", self._numpy)
 
     def end(self) -> None:
-        """Ends them, on any thread."""
+        """Ends the reports; callable on any thread."""
         for waiting in self._waiting:
             waiting.cancel()
         while self._reports:
@@ -301,7 +312,7 @@ class ThreadReports:
             return
         try:
             self._reports.append(begin())
-        except Exception as error:  # the program, or an import in it, goes on
+        except Exception as error:  # must not break the program or its import
             self._note(f"{framework}'s allocations are not recorded: {error!r}")
 
     def _torch(self) -> TorchReports:
@@ -320,17 +331,17 @@ class ThreadReports:
 
 
 def position() -> int:
-    """How many events of the history there were so far."""
+    """Number of events recorded so far, including those no longer kept."""
     return int(_core.memory_history()["recorded"])
 
 
 def own_bytes() -> int:
-    """What the history itself takes of the host's memory by now."""
+    """Host memory that the history itself uses, bytes."""
     return int(_core.memory_history()["resident_bytes"])
 
 
 def times_at(events: MemoryEvents, positions: list[int]) -> list[int]:
-    """Ns since the epoch of each `position`, by the events' own clock; -1 where its events are no longer kept."""
+    """Time of each position on the events' clock, ns since the epoch; -1 if its events are no longer kept."""
     times = []
     for position in positions:
         row = position - events.lost

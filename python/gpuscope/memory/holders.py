@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who keeps memory alive: the references from a named variable to the tensors in that memory."""
+"""Finds the holders of memory: references from a named variable to tensors in that memory."""
 
 from __future__ import annotations
 
@@ -23,33 +23,32 @@ from gpuscope.memory.references import NAMELESS, Chain, Link, Names, References
 from gpuscope.text import shown
 
 _SAMPLES = 4  # allocations of one place that are followed
-_SHARING = 3  # tensors of each: views, and what they are views of; and operations that saved it
+_SHARING = 3  # tensors per allocation (views and their bases), and operations that saved it
 _MOST_PLACES = 8
 
 MOST_OBJECTS = 3_000_000  # about a second
-_UNTRACKED = (dict, tuple)  # that the collector may pass over
+_UNTRACKED = (dict, tuple)  # types that the collector may not track
 _AT_ONCE = 10_000  # objects whose references are listed together: some MB
 _MOST_FRAMES = 1_000  # of a traceback, as Python's limit of recursion
-_WITHOUT_MEMORY = "torch._subclasses."  # stand-ins of torch.compile's, which warn when they are asked for addresses
+_WITHOUT_MEMORY = "torch._subclasses."  # fake tensors of torch.compile, which warn when their address is read
 _OF_MODULES = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")  # where torch.nn.Module keeps its attributes
 Address = Callable[[Any], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Holder:
-    """What keeps allocations of memory alive.
+    """The object that keeps allocations alive.
 
     Attributes:
-        name: as the program calls it: ``"train.losses"``, ``"Trainer.history"``, ``"losses"``.
-        where: what kind of name that is: ``"a local of main() (train.py:12)"``; "" for a module's global.
-        kind: its type: ``"list"``.
-        entries: how many entries it has; None when it is no container.
-        keeps_graphs: the tensors in it, or it itself, keep their autograd graphs, with all that those saved.
-        operations: of the graph, where one tensor's graph spans the steps; 0 otherwise.
-        saved_by: the operation of the graph that has saved the memory: ``"MulBackward0"``; "" where it is not by one
-            that it is held.
-        error: type of the exception whose traceback leads to it: ``"ValueError"``; "" where none does.
-        others: names of what else holds allocations of the same place: ``("heads",)``.
+        name: as in the program: ``"train.losses"``, ``"Trainer.history"``, ``"losses"``.
+        where: kind of the name: ``"a local of main() (train.py:12)"``; "" for a module's global.
+        kind: type of the object: ``"list"``.
+        entries: number of entries; None if it is no container.
+        keeps_graphs: whether its tensors keep their autograd graphs and the saved tensors.
+        operations: size of the graph, if one tensor's graph spans the steps; otherwise 0.
+        saved_by: operation of the graph that saved the memory: ``"MulBackward0"``; "" for none.
+        error: type of the exception whose traceback leads to the memory: ``"ValueError"``; "" for none.
+        others: names of other holders of the same place: ``("heads",)``.
     """
 
     name: str
@@ -58,7 +57,7 @@ class Holder:
     entries: int | None
     keeps_graphs: bool
     operations: int = 0
-    saved_by: str = field(default="", compare=False)  # what one holder keeps is one leak
+    saved_by: str = field(default="", compare=False)  # one leak per holder
     error: str = ""
     others: tuple[str, ...] = field(default=(), compare=False)
 
@@ -70,7 +69,7 @@ class Holder:
 
     @property
     def advice(self) -> str:
-        """What to change; "" where that depends on what the program wants."""
+        """The recommended change; "" if it depends on the program's intent."""
         if self.error:
             return (
                 f"the traceback of a {self.error} keeps the variables of its functions: keep str(error), or clear them "
@@ -84,17 +83,15 @@ class Holder:
 
 
 def find_holders(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...], tuple[str, ...]]:
-    """The holder of each growth's allocations, and remarks on what was not looked at.
+    """The holder of each growth's allocations, and remarks on the limits of the search.
 
-    The arrays of NumPy and CuPy and PyTorch's tensors, NumPy's arrays over these, the containers, objects, closures,
-    tracebacks and local variables of the calling thread that lead to them, and what operations of autograd saved are
-    followed. What an operation written in C++ keeps to itself is not seen: PyTorch's allocations that no tensor is
-    found to have, while tensors that keep their autograd graphs grow in number elsewhere, or one graph spans the steps,
-    are put down to that.
+    The search covers arrays of NumPy and CuPy, and PyTorch's tensors. It follows containers, objects, closures,
+    tracebacks, local variables of the calling thread, and tensors saved by autograd. Memory that an operation in C++
+    keeps is not visible. A PyTorch allocation without a tensor is attributed to a growing holder of autograd graphs,
+    or to a graph that spans the steps.
 
-    Nothing is kept alive by it, and no code of the program runs, hooks on saved tensors included. Some three seconds at
-    most: of the process's objects the first 3,000,000 are looked at, of the graphs the last 100,000 operations, and the
-    search for names ends after two seconds; what was left out is remarked.
+    The search keeps nothing alive and runs no code of the program, not even hooks on saved tensors. It visits at most
+    3,000,000 objects and the last 100,000 operations of graphs, and looks two seconds for names.
     """
     with untouched_by_programs():
         return _find_holders(growths)
@@ -118,7 +115,7 @@ def _find_holders(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...],
     search = References(names, hidden, keepers)
     found = search.chains_to(things)
     holders = [_holder(_chains(sample, found, graphs), _with_graph(sample), graphs, tensors) for sample in samples]
-    # Where saved tensors cannot be read, one that only an operation has is found without a name that leads to it.
+    # If saved tensors cannot be read, a tensor that only an operation holds has no chain from a name.
     unseen = [not sample or (not graphs.shows_saved and row < _MOST_PLACES) for row, sample in enumerate(samples)]
     unexplained = [
         row for row, growth in enumerate(growths) if unseen[row] and holders[row] is None and growth.source == "torch"
@@ -141,7 +138,7 @@ def _find_holders(growths: Sequence[Growth]) -> tuple[tuple[Holder | None, ...],
 
 
 def _sample(tensors: Tensors, graphs: Graphs, growth: Growth) -> list[list[object]]:
-    """What has some of the large allocations, the older ones: a step's variables still hold the newest as well."""
+    """Objects with some of the large, older allocations. A step's variables still hold the newest ones."""
     sizes = growth.sizes_bytes or (0,) * len(growth.addresses)
     found = [
         (size, tensors.at.get(address, [])[:_SHARING] + graphs.at.get(address, [])[:_SHARING])
@@ -151,18 +148,18 @@ def _sample(tensors: Tensors, graphs: Graphs, growth: Growth) -> list[list[objec
     largest = max((size for size, _ in found), default=0)
     held = [things for size, things in found if 2 * size >= largest]
     older = held[: max(1, len(held) * 3 // 4)]
-    # Prime to 6: of lists that one line fills by turns, two or three, each has its share.
+    # A stride prime to 6 samples each of two or three lists that one line fills in turn.
     return older[:: next(every for every in itertools.count(-(-len(older) // _SAMPLES)) if math.gcd(every, 6) == 1)]
 
 
 def _chains(sample: Sequence[Sequence[object]], found: Mapping[int, Chain], graphs: Graphs) -> list[Chain]:
-    """One chain of references to each block, from a named variable if there is one."""
+    """One chain of references per block, from a named variable if there is one."""
     found_chains = ([chain for thing in group if (chain := _chain(thing, found, graphs))] for group in sample)
     return [min(chains, key=lambda chain: chain[0].where == NAMELESS) for chains in found_chains if chains]
 
 
 def _chain(thing: object, found: Mapping[int, Chain], graphs: Graphs) -> Chain:
-    """The chain to a tensor, or to an operation by way of the tensor that it was reached from; empty for none."""
+    """The chain to a tensor, or to an operation through the tensor that leads to it; () for none."""
     chain = found.get(id(graphs.reached(thing)), ())
     if not chain or chain[-1].id == id(thing):
         return chain
@@ -174,7 +171,7 @@ def _with_graph(sample: Sequence[Sequence[object]]) -> bool:
 
 
 def _holder(chains: Sequence[Chain], keeps_graphs: bool, graphs: Graphs, tensors: Tensors) -> Holder | None:
-    """Who holds most of the samples, with the names of the others."""
+    """The holder of most samples, with the names of the others."""
     roots = Counter(chain[0].id for chain in chains)
     shared = ([chain for chain in chains if chain[0].id == root] for root, _ in roots.most_common())
     found = [_holder_of(one, keeps_graphs, graphs, tensors) for one in shared]
@@ -185,7 +182,7 @@ def _holder(chains: Sequence[Chain], keeps_graphs: bool, graphs: Graphs, tensors
 
 
 def _holder_of(shared: Sequence[Chain], keeps_graphs: bool, graphs: Graphs, tensors: Tensors) -> Holder:
-    """What grows is where chains from one name part: a list of dicts, not one of the dicts."""
+    """The holder where chains from one name diverge: a list of dicts, not one of its dicts."""
     depth = 0
     while depth + 2 < min(map(len, shared)) and len({chain[depth + 1].id for chain in shared}) == 1:
         depth += 1
@@ -209,12 +206,12 @@ def _holder_of(shared: Sequence[Chain], keeps_graphs: bool, graphs: Graphs, tens
 
 
 def _attribute(found: re.Match[str]) -> str:
-    """A submodule as programs write it: ".encoder", or "[0]" of a torch.nn.Sequential."""
+    """A submodule in the program's notation: ".encoder", or "[0]" of a torch.nn.Sequential."""
     return f"[{found[1]}]" if found[1].isdigit() else f".{found[1]}"
 
 
 def _spanning_graph(tensors: Tensors, search: References, steps: int) -> Holder | None:
-    """The tensor whose graph spans the steps, where one does: a sum of losses, a state that is handed on."""
+    """The tensor whose graph spans the steps, as a sum of losses or a recurrent state; None without one."""
     best, most, left = None, 0, torch_autograd.MOST_OPERATIONS
     for tensor in tensors.roots:
         operations, uses = graph_extent(tensor, left)
@@ -229,23 +226,23 @@ def _spanning_graph(tensors: Tensors, search: References, steps: int) -> Holder 
 
 
 class Tensors:
-    """The tensors and arrays among the objects that Python's collector knows of; it keeps them alive.
+    """The tensors and arrays among the objects that Python's collector tracks. Keeps them alive.
 
-    To be used within `untouched_by_programs`.
+    Use it within `untouched_by_programs`.
 
     Args:
         wanted: addresses of memory.
-        arrays: sizes in bytes of what NumPy has handed out there.
-        names: the names right now.
+        arrays: sizes in bytes of NumPy's allocations at these addresses.
+        names: the current names.
 
     Attributes:
-        at: those whose memory begins at a wanted address, by that address.
-        roots: tensors that hold an autograd graph, and operations of one, that Python's objects or a variable of the
-            calling thread refer to; others live in a graph.
+        at: tensors and arrays whose memory begins at a wanted address, by address.
+        roots: tensors with an autograd graph, and operations, that objects or variables of the calling thread refer
+            to. Others are only part of a graph.
         errors: ids of exceptions with tracebacks.
-        keepers: by the id of a frame that has ended the exception whose traceback keeps it; by that of a tensor the
-            array of NumPy over its memory, of which the collector does not know what it refers to.
-        capped: whether there were too many objects to look at them all.
+        keepers: references that the collector does not know, by id of the kept object. An ended frame is kept by an
+            exception's traceback, a tensor by NumPy's array over its memory.
+        capped: whether there were too many objects to visit all.
     """
 
     def __init__(self, wanted: Collection[int], arrays: Collection[int], names: Names) -> None:
@@ -253,7 +250,7 @@ class Tensors:
         self.errors: set[int] = set()
         self.keepers: dict[int, Any] = {}
         self._readers = _readers()
-        # By the id of the type, which some metaclasses make unhashable; kept with it, so that the id stays its own.
+        # By id, as some metaclasses make types unhashable. The type is kept with it, so that the id stays unique.
         self._by_type: dict[int, tuple[type, Address | None]] = {}
         objects = gc.get_objects() if self._readers or arrays else []
         self.capped = len(objects) > MOST_OBJECTS
@@ -280,7 +277,7 @@ class Tensors:
             self._take_arrays(itertools.chain(names.untracked, _referents(objects)), self._taker(wanted, arrays))
 
     def addresses(self, thing: Any) -> tuple[int, ...]:
-        """Where the memory of a tensor or array begins; empty for others and without memory: sparse, fake, freed."""
+        """First addresses of a tensor's or array's memory; () for other objects and without memory (sparse, fake)."""
         read = self._reader(type(thing))
         try:
             return () if read is None else read(thing)
@@ -288,7 +285,7 @@ class Tensors:
             return ()
 
     def graph_at(self, key: int) -> Any:
-        """The tensor of an id that is a root; None where it is none."""
+        """The root with an id; None without one."""
         return next((root for root in self.roots if id(root) == key), None)
 
     def _reader(self, kind: type) -> Address | None:
@@ -297,9 +294,10 @@ class Tensors:
         return self._by_type[id(kind)][1]
 
     def _take_arrays(self, things: Iterable[Any], take: Callable[[Any], bool], keeper: Any = None) -> bool:
-        """Takes NumPy's arrays, which the collector knows only as what others refer to; whether one was taken.
+        """Takes NumPy's arrays, and returns whether one was taken.
 
-        Nor does it know of dicts and tuples that have nothing else: `keeper` is the one with those things.
+        The collector does not track arrays, nor dicts and tuples of untracked objects. `keeper` is the container of
+        `things`.
         """
         taken = False
         for thing in things:
@@ -313,7 +311,7 @@ class Tensors:
         return taken
 
     def _taker(self, wanted: Collection[int], sizes: Collection[int]) -> Callable[[Any], bool]:
-        """Takes an array, and says so, that has wanted memory or is over a tensor that has."""
+        """A function that takes an array if its memory, or that of the tensor below it, is wanted."""
         kind = numpy.array_type() or ()
         tensors = {id(thing) for things in self.at.values() for thing in things}
 
@@ -343,7 +341,7 @@ class Tensors:
             if trace is not None:
                 self._keep(trace.tb_frame, error, names)
                 trace = trace.tb_next
-            if frame is not None:  # what has called the first
+            if frame is not None:  # the callers of the first frame
                 self._keep(frame, error, names)
                 frame = frame.f_back
 
@@ -358,22 +356,22 @@ def _trace(error: BaseException) -> types.TracebackType | None:
 
 
 def _referred_to(objects: Sequence[Any], keys: KeysView[int], names: Names) -> Iterator[int]:
-    """The ids among `keys` of what the objects or the program's variables refer to."""
+    """The ids of `keys` that objects or the program's variables refer to."""
     found = (keys & names.variables.keys()) | (keys & map(id, _referents(objects if keys else ())))
     return (key for key in keys if key in found)
 
 
-# A function of its own: a cell with the objects, in a function that has asked for these, would be among them.
+# A separate function: a closure's cell with the objects would appear among its own results.
 def _referents(objects: Sequence[Any]) -> Iterator[Any]:
-    """What objects refer to."""
+    """The referents of objects."""
     for start in range(0, len(objects), _AT_ONCE):
         yield from gc.get_referents(*objects[start : start + _AT_ONCE])
 
 
 def graph_extent(tensor: Any, most: int) -> tuple[int, int]:
-    """How many operations a tensor's graph keeps, up to `most`, and the median of how often it uses a parameter.
+    """Number of operations in a tensor's graph, up to `most`, and the median number of uses per parameter.
 
-    A graph of one step uses a parameter once or so, one that spans steps once for each of them.
+    A graph of one step uses a parameter about once. A graph that spans steps uses it once per step.
     """
     start = graph_of(tensor)
     if start is None:
@@ -384,7 +382,7 @@ def graph_extent(tensor: Any, most: int) -> tuple[int, int]:
         for node, _ in waiting.pop().next_functions:
             if node is None:
                 continue
-            if not node.next_functions:  # a leaf's
+            if not node.next_functions:  # of a leaf
                 uses[node] += 1
             if node not in seen:
                 seen.add(node)

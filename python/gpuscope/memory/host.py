@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of the host that this process uses."""
+"""Host memory of this process."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from gpuscope.errors import GpuscopeError
 from gpuscope.frameworks import cupy, torch_memory
 from gpuscope.memory.allocation_watch import watched_pinned
 
-_PINNED_UNKNOWN = (
-    "no library here tells it, and allocations are not watched: gpuscope.record_memory_history() has them watched"
-)
+_PINNED_UNKNOWN = "no library here reports it, and allocations are not watched: call gpuscope.record_memory_history()"
 
-_UNLIMITED = 1 << 60  # control groups of version 1 write a number of this order for none
+_UNLIMITED = 1 << 60  # control groups of version 1 write a number of this order for "no limit"
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _FIELDS = 7  # of /proc/self/statm, see proc(5)
-_highest = 0  # resident bytes before the kernel's figure began anew
-_file: tuple[int, int] | None = None  # process and descriptor: opening it anew takes ten times as long as reading it
+_highest = 0  # peak of resident bytes before the last reset of the kernel's figure
+_file: tuple[int, int] | None = None  # process and open descriptor: opening takes ten times as long as reading
 
 
 @dataclass(frozen=True)
@@ -32,9 +30,9 @@ class HostMemory:
 
     Attributes:
         resident_bytes: in physical memory now.
-        peak_resident_bytes: the most that ever was.
-        pinned_bytes: page-locked for the GPU, as far as known; None where that is not known.
-        pinned_why: what is not counted in `pinned`, or why it is None.
+        peak_resident_bytes: the maximum since the process began.
+        pinned_bytes: page-locked for the GPU; None if unknown.
+        pinned_why: limits of `pinned_bytes`, or why it is None.
     """
 
     resident_bytes: int
@@ -44,7 +42,7 @@ class HostMemory:
 
 
 def host_memory() -> HostMemory:
-    """What this process uses now. Takes some 0.1 ms; starts nothing."""
+    """Host memory that this process uses now."""
     now, peak = _resident()
     pinned, why = _pinned()
     return HostMemory(now, peak, pinned, why)
@@ -52,7 +50,7 @@ def host_memory() -> HostMemory:
 
 def _resident() -> tuple[int, int]:
     peak = peak_resident()
-    if peak is None:  # not every container's /proc has it
+    if peak is None:  # missing from /proc in some containers
         peak = highest_resident_bytes()
     now = resident()
     now = peak if now is None else now
@@ -68,10 +66,10 @@ def _pinned() -> tuple[int | None, str]:
     if seen is not None:
         pinned, from_start = seen
         # Torch may have pinned before the watch began.
-        return max(pinned, held or 0), "" if from_start else "without what was pinned before the watch began"
+        return max(pinned, held or 0), "" if from_start else "without memory pinned before the watch began"
     if held is not None:
-        others = ", CuPy's pinned pool among it" if cupy.imported() is not None else ""
-        return held, f"torch's alone: what other libraries pinned is not known{others}"
+        others = ", including CuPy's pinned pool" if cupy.imported() is not None else ""
+        return held, f"torch's only: pinned memory of other libraries is unknown{others}"
     return (None, _PINNED_UNKNOWN) if _uses_gpu() else (0, "")
 
 
@@ -83,10 +81,10 @@ def _uses_gpu() -> bool:
 
 
 def available_memory(root: Path = Path("/")) -> tuple[int | None, int | None]:
-    """Bytes that can still be taken without swapping, and bytes in all; None where the system does not report it.
+    """Bytes available without swapping, and total bytes; None if the system does not report them.
 
-    The least of /proc/meminfo's MemAvailable (proc(5)) and what each control group of the process leaves, as those of a
-    container or of a batch system's job. Their file cache counts as free, as the kernel drops it first.
+    The minimum over /proc/meminfo (MemAvailable, proc(5)) and each control group of the process, as of a container or
+    a batch job. File cache counts as free, because the kernel drops it first.
     """
     free, total = _meminfo(root)
     for limit, used in _groups(root):
@@ -102,7 +100,7 @@ def _meminfo(root: Path) -> tuple[int | None, int | None]:
 
 
 def _groups(root: Path) -> Iterator[tuple[int, int]]:
-    """Limit and use of the control group that the process is in and of those around it, of version 2 or 1."""
+    """Limit and use of the process's control group and of its ancestors, of version 2 or 1."""
     own = _own_groups(root)
     for folder, controller, limit_name, used_name, cache_name in (
         ("sys/fs/cgroup", "", "memory.max", "memory.current", "inactive_file"),
@@ -115,7 +113,7 @@ def _groups(root: Path) -> Iterator[tuple[int, int]]:
                 limit = (place / limit_name).read_text().strip()
                 used = int((place / used_name).read_text())
             except (OSError, ValueError):
-                continue  # the root has none, and a container sees its own as the root
+                continue  # the root group has no limit; a container's own group appears as the root
             if limit.isdigit() and int(limit) < _UNLIMITED:
                 yield int(limit), used - figures(place / "memory.stat").get(cache_name, 0)
 
@@ -128,45 +126,45 @@ def _own_groups(root: Path) -> dict[str, PurePosixPath]:
         return {}
     parts = (line.split(":", 2) for line in lines if line.count(":") >= 2)
     paths = {name: PurePosixPath(path.lstrip("/")) for _, names, path in parts for name in names.split(",")}
-    return {name: path for name, path in paths.items() if ".." not in path.parts}  # it lies outside what can be seen
+    return {name: path for name, path in paths.items() if ".." not in path.parts}  # ".." is outside the visible tree
 
 
 def resident_bytes() -> int:
-    """Resident memory now (VmRSS), in bytes; the highest until now where there is no /proc."""
+    """Resident memory now (VmRSS), in bytes; the peak if there is no /proc."""
     global _file
     process = os.getpid()
     for _ in range(2):
         try:
-            if _file is None or _file[0] != process:  # a child's descriptor is still about its parent
+            if _file is None or _file[0] != process:  # an inherited descriptor still reports the parent
                 _file = (process, os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC))
             fields = os.pread(_file[1], 128, 0).split()
             if len(fields) == _FIELDS:
                 return int(fields[1]) * _PAGE
         except (OSError, ValueError):
             pass
-        _file = None  # the program has closed it, and perhaps opened a file of its own under its number
+        _file = None  # the program has closed the descriptor, and may have reused its number
     return highest_resident_bytes()
 
 
 def highest_resident_bytes() -> int:
-    """The highest resident memory until now, in bytes; of the program that started this one where that was more."""
+    """Peak of resident memory, in bytes. May be that of the program that started this one, if it was higher."""
     return max(_highest, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
 def resident(root: Path = Path("/")) -> int | None:
-    """Resident memory now (VmRSS), in bytes, as the kernel reports it; None where it does not. Takes some 30 us."""
+    """Resident memory now (VmRSS), in bytes; None if the kernel does not report it."""
     return _status(root).get("VmRSS")
 
 
 def peak_resident(root: Path = Path("/")) -> int | None:
-    """The most since `reset_peak_resident` or the process's begin (VmHWM), in bytes; None where there is no figure."""
+    """Peak since `reset_peak_resident` or the process's begin (VmHWM), in bytes; None if not reported."""
     return _status(root).get("VmHWM")
 
 
 def reset_peak_resident(root: Path = Path("/")) -> bool:
-    """Lets `peak_resident` begin anew; False where the kernel does not allow it (proc(5), clear_refs).
+    """Resets `peak_resident`; False if the kernel does not allow it (proc(5), clear_refs).
 
-    `highest_resident_bytes`, whose figure the kernel resets with it, goes on.
+    The kernel also resets the figure behind `highest_resident_bytes`; that function keeps the old peak.
     """
     global _highest
     _highest = max(_highest, peak_resident(root) or 0)
@@ -182,7 +180,7 @@ def _status(root: Path) -> dict[str, int]:
 
 
 def figures(path: Path) -> dict[str, int]:
-    """Whole numbers by name, those in kB as bytes; empty where there is no such file."""
+    """Integers by name, kB converted to bytes; empty if there is no such file."""
     try:
         lines = [line.split() for line in path.read_text(encoding="ascii", errors="replace").splitlines()]
     except OSError:

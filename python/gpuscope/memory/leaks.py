@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`find_leaks`: runs steps of a program and says what memory they leave behind for good."""
+"""`find_leaks`: runs steps of a program and reports memory that grows with each step."""
 
 from __future__ import annotations
 
@@ -60,31 +60,29 @@ def find_leaks(
     warmup: int | None = None,
     **kwargs: Any,
 ) -> LeakReport | LeakFinder:
-    """Finds memory that grows step after step and is never given back, with the line and who holds it.
+    """Finds memory that grows step after step and is never freed, with its line and its holder.
 
-    A leak is what `leaks_in` says: allocations that live at the end, from a place that left some behind in nearly every
-    step after the warm-up. Caches that fill up, lists that keep the last few and double buffers are none, once
-    the steps are enough to see their end. Memory counts as its allocators hand it out, of PyTorch (on the host too),
-    NumPy, CuPy and what reports itself, and as any library takes it from the driver, each byte once.
+    A leak is a place in the code that leaves live allocations behind in nearly every step after the warm-up. Caches
+    that fill up, lists of the last few and double buffers are no leaks, if there are enough steps to see their end.
+    Allocations of PyTorch (GPU and host), NumPy, CuPy and of any library at the CUDA driver count, each byte once.
 
-    With a function, it is called `steps` times; without one, ``with find_leaks() as leaks:`` watches a loop that calls
-    ``leaks.step()`` at the end of each step. A memory history that is being recorded is used and goes on, as one with
-    ``record_memory_history(numpy=False)``.
+    With a function, it is called `steps` times. Without one, ``with find_leaks() as leaks:`` watches a loop that calls
+    ``leaks.step()`` at the end of each step. A running memory history is used, with its settings, and continues.
 
     Args:
-        fn: one step of the program; what it returns is dropped.
+        fn: one step of the program; its result is dropped.
         *args: for `fn`.
-        steps: how often `fn` is called.
-        warmup: first steps that are not judged; None for 3, or fewer where that leaves less than 4.
-        **kwargs: for `fn`; one that takes `steps` or `warmup` itself is given in a lambda.
+        steps: number of calls of `fn`.
+        warmup: number of first steps that are not judged. None: 3, or fewer if that would leave less than 4.
+        **kwargs: for `fn`. Wrap an `fn` that takes `steps` or `warmup` itself in a lambda.
 
     Returns:
-        The report; or the context manager, which gives it by ``leaks.report()``.
+        The report, or the context manager with ``leaks.report()``.
 
     Raises:
         InvalidArgument: `fn` cannot be called, or the steps are too few for a verdict.
         NotAvailable: memory events cannot be recorded here.
-        KeyboardInterrupt: interrupted by Ctrl-C; its `report` is of the steps so far, and its traceback shows it.
+        KeyboardInterrupt: interrupted by Ctrl-C; its `report` covers the steps so far, and its traceback shows it.
 
     Example:
         >>> report = find_leaks(train_step, batch, steps=20)  # doctest: +SKIP
@@ -100,8 +98,8 @@ def find_leaks(
         check_function("fn", fn, "a function")
     if not _is_whole(steps) or steps < FEWEST_STEPS:
         raise InvalidArgument(
-            f"steps is {brief(steps)}; accepted are whole numbers from {FEWEST_STEPS}: fewer do not tell growth from "
-            "warm-up"
+            f"steps is {brief(steps)}; accepted are whole numbers from {FEWEST_STEPS}: fewer do not separate growth "
+            "from warm-up"
         )
     if warmup is not None and (not _is_whole(warmup) or not 0 <= warmup <= steps - FEWEST_STEPS + 1):
         raise InvalidArgument(
@@ -116,7 +114,7 @@ def find_leaks(
             for _ in range(steps):
                 check_done("fn", fn(*args, **kwargs))
                 finder.step()
-    except KeyboardInterrupt as interrupt:  # the program's, which is told what was found so far
+    except KeyboardInterrupt as interrupt:  # re-raised to the program, with the report so far
         interrupt.report = finder.report()  # type: ignore[attr-defined]
         if sys.version_info >= (3, 11):
             interrupt.add_note(str(finder))
@@ -125,10 +123,10 @@ def find_leaks(
 
 
 class LeakFinder:
-    """Watches a loop: ``with find_leaks() as leaks:``. One thread begins it and calls `step`.
+    """Watches a loop: ``with find_leaks() as leaks:``. The thread that enters the ``with`` also calls `step`.
 
-    What torch and CuPy hand out counts where that thread asks for it, or one of autograd's that works for it; what
-    NumPy and the CUDA driver do, of all threads.
+    Allocations of torch and CuPy count for that thread and for autograd's threads that work for it. Allocations of
+    NumPy and at the CUDA driver count for all threads.
     """
 
     def __init__(self, warmup: int | None = None) -> None:
@@ -150,7 +148,7 @@ class LeakFinder:
         return self
 
     def step(self) -> None:
-        """A step has ended. Does nothing outside of the ``with``."""
+        """Marks the end of a step. Does nothing outside of the ``with``."""
         if self._watching and self._history is not None and self._history.active:
             self._mark()
 
@@ -159,7 +157,7 @@ class LeakFinder:
         self._resident.append(resident_bytes() - history.own_bytes())
 
     def report(self) -> LeakReport:
-        """What was found, until now or, after the ``with``, until its end."""
+        """The report until now; after the ``with``, until its end."""
         if self._report is not None:
             return self._report
         if not self._watching:
@@ -183,7 +181,7 @@ class LeakFinder:
             with unreported():
                 report = _report(self._history, notes, self._positions, self._warmup, interrupted)
             return replace(report, resident_bytes_per_step=_resident_growth(self._resident, report))
-        except Exception as error:  # the program goes on whatever we make of it
+        except Exception as error:  # must not break the program
             why = f"the events could not be judged: {type(error).__name__}: {error}"
             return LeakReport((), 0, 0, 0, interrupted=interrupted, notes=(why,))
 
@@ -200,7 +198,7 @@ def _report(
 ) -> LeakReport:
     ended = not watched.active
     before = history.position()
-    gc.collect()  # what only cycles hold is freed now, and seen to be
+    gc.collect()  # frees memory that only cycles hold, while releases are still recorded
     events = watched.events()
     if ended:  # the position may be another history's
         before = events.lost + len(events)
@@ -224,7 +222,7 @@ def _report(
 
 
 def _resident_growth(resident: Sequence[int], report: LeakReport) -> float | None:
-    """Of the process, in each of the judged steps on average; None without these."""
+    """Mean growth of the process's resident memory per judged step; None without judged steps."""
     judged = report.steps - report.warmup
     return (resident[-1] - resident[-1 - judged]) / judged if judged > 0 else None
 
@@ -241,7 +239,7 @@ def _limits(asked: int, whole: int) -> Sequence[str]:
 def _early(steps: int) -> Sequence[str]:
     return (
         f"the program began or ended a memory history itself after {steps} whole step{'' if steps == 1 else 's'}: "
-        "what came later was not seen",
+        "later steps were not seen",
     )
 
 
@@ -250,7 +248,7 @@ def _unseen() -> Sequence[str]:
         return ()
     left_out = len(threads) - _MOST_THREADS
     names = ", ".join(threads[:_MOST_THREADS]) + (f" and {left_out} more" if left_out > 0 else "")
-    return (f"what other threads allocate through torch and CuPy is not seen; there are: {names}",)
+    return (f"allocations of other threads through torch and CuPy are not seen; there are: {names}",)
 
 
 def _until(events: MemoryEvents, position: int) -> MemoryEvents:
@@ -260,7 +258,7 @@ def _until(events: MemoryEvents, position: int) -> MemoryEvents:
 def _only_before(
     events: MemoryEvents, ends: Sequence[int], warmup: int | None, after: Sequence[Growth]
 ) -> list[Growth]:
-    """What grew too, but not once the collector had run."""
+    """Growths that disappeared when the garbage collector ran."""
     known = {(growth.place, growth.device, growth.source) for growth in after}
     grew = leaks_in(events, ends, warmup)
     return [growth for growth in grew if (growth.place, growth.device, growth.source) not in known]
@@ -272,7 +270,7 @@ def _grouped(
     in_cycles: Sequence[Growth],
     events: MemoryEvents,
 ) -> tuple[Leak, ...]:
-    """Growth of one holder on one device is one leak."""
+    """One leak per holder and device, largest first."""
     by_holder: dict[tuple[object, int], list[Growth]] = {}
     holder_of: dict[tuple[object, int], Holder | None] = {}
     for number, (growth, holder) in enumerate(zip(growths, holders, strict=True)):
@@ -299,11 +297,10 @@ class Leak:
 
     Attributes:
         growths: the places that grow together, largest first.
-        holder: who keeps it alive; None where that was not found.
-        cycles: only reference cycles keep it: Python's garbage collector frees it when it runs, which bytes on a GPU
-            do not make it do.
-        steps_left: how many more steps the GPU's free memory lasts at this rate; None where that is not known.
-        free_bytes: free on the GPU, with what allocators hold without using it; None where that is not known.
+        holder: the object that keeps it alive; None if not found.
+        cycles: only reference cycles keep it. Python's garbage collector frees it, but GPU memory does not trigger it.
+        steps_left: number of steps until the GPU's free memory is used up at this rate; None if unknown.
+        free_bytes: free on the GPU, including unused memory of allocators; None if unknown.
     """
 
     growths: tuple[Growth, ...]
@@ -314,7 +311,7 @@ class Leak:
 
     @property
     def place(self) -> Frame | None:
-        """The line that allocated most of it; None when no stack is known."""
+        """The line that allocated most of it; None if no stack is known."""
         return self.growths[0].place
 
     @property
@@ -329,27 +326,27 @@ class Leak:
 
     @property
     def bytes(self) -> int:
-        """How much it grew over the steps that were judged."""
+        """Growth over the judged steps."""
         return sum(growth.bytes for growth in self.growths)
 
     @property
     def allocations(self) -> int:
-        """How many more allocations there are; 0 when allocations were replaced by larger ones."""
+        """Additional allocations; 0 if allocations were replaced by larger ones."""
         return sum(growth.allocations for growth in self.growths)
 
     @property
     def bytes_per_step(self) -> float:
-        """How much it grows in a step, on average."""
+        """Mean growth per step."""
         return sum(growth.bytes_per_step for growth in self.growths)
 
     @property
     def allocations_per_step(self) -> float:
-        """How many more allocations there are in a step, on average."""
+        """Mean number of additional allocations per step."""
         return sum(growth.allocations / growth.steps for growth in self.growths)
 
     @property
     def grew(self) -> int:
-        """In how many of the judged steps the place of most of it grew."""
+        """Number of judged steps in which the largest place grew."""
         return self.growths[0].grew
 
     @shown
@@ -359,17 +356,17 @@ class Leak:
 
 @dataclass(frozen=True)
 class LeakReport(Result):
-    """What `find_leaks` found; true when there are leaks. ``print(report)`` shows all.
+    """The result of `find_leaks`; true if there are leaks. ``print(report)`` shows them.
 
     Attributes:
         leaks: largest first.
-        steps: that were seen from begin to end.
-        warmup: the first of them, which were not judged.
-        events: allocations and releases that were seen.
+        steps: number of steps seen from begin to end.
+        warmup: number of first steps that were not judged.
+        events: number of allocations and releases seen.
         interrupted: the program was interrupted before the last step.
-        notes: what limits the findings.
-        resident_bytes_per_step: growth of the process's resident memory on the host in a step after the warm-up, on
-            average, without what the memory history takes; None where no step was judged.
+        notes: limits of the findings.
+        resident_bytes_per_step: mean growth of the process's resident host memory per judged step, without that of the
+            memory history; None if no step was judged.
     """
 
     leaks: tuple[Leak, ...]
@@ -388,7 +385,7 @@ class LeakReport(Result):
 
     @property
     def bytes_per_step(self) -> float:
-        """How much all leaks grow in a step, on average."""
+        """Mean growth of all leaks per step."""
         return sum(leak.bytes_per_step for leak in self.leaks)
 
     def __len__(self) -> int:
@@ -407,7 +404,7 @@ class LeakReport(Result):
         return _text(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON has them; sizes are bytes."""
+        """Plain values for JSON; sizes are bytes."""
         return {
             "leaks": [_leak_dict(leak) for leak in self.leaks],
             "steps": self.steps,
@@ -420,14 +417,14 @@ class LeakReport(Result):
         }
 
     def _frame_rows(self) -> list[Mapping[str, Any]]:
-        """One a leak."""
+        """One row per leak."""
         return [_leak_dict(leak) for leak in self.leaks]
 
     def plot(self, top: int = 15, ax: Axes | None = None) -> Axes:
-        """A bar a leak, of the bytes that it grows in a step, by the line that allocated them.
+        """Draws one bar per leak: bytes per step, labelled with the line that allocated them.
 
         Args:
-            top: so many leaks at most.
+            top: maximum number of leaks.
             ax: Matplotlib's axes to draw on; None makes a figure.
 
         Raises:
@@ -475,7 +472,7 @@ def _growth_dict(growth: Growth) -> dict[str, Any]:
 
 
 def _text(report: LeakReport) -> str:
-    """The verdict, then each leak, then what limits the findings."""
+    """The verdict, each leak, and the limits of the findings."""
     lines = wrapped(_verdict(report))
     for number, leak in enumerate(report.leaks[:_MOST_LEAKS], 1):
         first, *others = leak_text(leak)
@@ -515,7 +512,7 @@ def _verdict(report: LeakReport) -> str:
 
 
 def leak_text(leak: Leak) -> list[str]:
-    """Where, how much, how sure, who holds it, and the stack; lines without indent."""
+    """Place, size, confidence, holder and stack of a leak, as lines without indent."""
     main = leak.growths[0]
     what = _pieces(leak) if leak.allocations else _remade(leak)
     lines = [f"{line_text(leak.place, NO_PYTHON_STACK)}: {format_bytes(leak.bytes_per_step)} a step"]
@@ -533,7 +530,7 @@ def _pieces(leak: Leak) -> str:
 
 
 def _remade(leak: Leak) -> str:
-    return f"one piece made anew and larger each time, {format_bytes(leak.bytes)} by now"
+    return f"one piece replaced by a larger one each time, grown by {format_bytes(leak.bytes)} so far"
 
 
 def _where(leak: Leak) -> str:
@@ -586,12 +583,12 @@ def _cut(text: str, width: int) -> str:
 
 
 def wrapped(text: str) -> list[str]:
-    """A sentence on lines that fit, those after the first indented."""
+    """A sentence wrapped to the width, with indented continuation lines."""
     return textwrap.wrap(text, WIDTH - len(_INDENT), subsequent_indent="  ", break_long_words=False)
 
 
 def free_memory(device: int, events: MemoryEvents) -> int | None:
-    """Bytes that the driver can still hand out on a GPU, and that allocators hold there unused by their last events."""
+    """Free bytes of the driver on a GPU, plus bytes that allocators held there unused at their last events."""
     if device < 0:
         return None
     free: int | None = None

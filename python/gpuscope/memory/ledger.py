@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where every byte is that a GPU's driver counts for this process."""
+"""Attributes every byte that NVML counts for this process on a GPU to a library."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNEXPLAINED = "unexplained"
 DRIVER = "driver"
 
 POOL, MANAGED = "pool", "managed"
-# Parts of the names of the libraries with which each framework takes memory from the driver.
+# Substrings of the file names of each framework's libraries that allocate from the driver.
 _FRAMEWORKS = {
     "torch": ("libtorch", "libc10", "torch/"),
     "cupy": ("cupy",),
@@ -56,17 +56,17 @@ _COLUMNS = ("Library", "What", "Size", "Share", "Region", "Where")
 
 @dataclass(frozen=True)
 class MemoryLedger(Result):
-    """The memory of this process on one GPU, by who holds it. Sizes are bytes.
+    """The memory of this process on one GPU, by library and purpose. Sizes are bytes.
 
     Attributes:
         device: ordinal of the GPU.
-        rows: largest first, no byte in two of them; the row "unexplained" last, where NVML counts more.
-        process_bytes: what NVML counts for this process; None where NVML does not report it.
-        process_why: why it does not.
-        notes: what limits the ledger.
-        host_rows: pinned memory of the host by library; managed memory, whose pages may be on either side; NumPy's
-            arrays that were made since the memory history began.
-        host: the host's memory in sum.
+        rows: largest first, no byte twice. The row "unexplained" is last, if NVML counts more.
+        process_bytes: NVML's figure for this process; None if NVML does not report it.
+        process_why: why `process_bytes` is None.
+        notes: limits of the ledger.
+        host_rows: pinned memory by library, managed memory (on the GPU or the host), and NumPy's arrays since the
+            memory history began.
+        host: totals of the host's memory.
         why: why there is no GPU; empty when there is one.
     """
 
@@ -81,21 +81,21 @@ class MemoryLedger(Result):
 
     @property
     def explained_bytes(self) -> int:
-        """The sum of the rows but "unexplained"."""
+        """The sum of the rows without "unexplained"."""
         return sum(row.bytes for row in self.rows if row.library != UNEXPLAINED)
 
     @property
     def unexplained_bytes(self) -> int | None:
-        """What NVML counts over that; None where NVML does not report it."""
+        """NVML's figure minus `explained_bytes`; None if NVML does not report it."""
         return None if self.process_bytes is None else max(0, self.process_bytes - self.explained_bytes)
 
     @property
     def total_bytes(self) -> int:
-        """What NVML counts for this process; where NVML does not report it, what is explained."""
+        """NVML's figure for this process; `explained_bytes` if NVML does not report it."""
         return self.explained_bytes if self.process_bytes is None else self.process_bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """Numbers and texts only, for JSON."""
+        """Plain values for JSON."""
         sums = {
             "total_bytes": self.total_bytes,
             "explained_bytes": self.explained_bytes,
@@ -112,7 +112,7 @@ class MemoryLedger(Result):
         return import_pandas().DataFrame([asdict(row) for row in self.rows])
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """A bar a row, in their order.
+        """Draws one bar per row, in the order of `rows`.
 
         Args:
             ax: Matplotlib's axes to draw on; None makes a figure.
@@ -132,7 +132,7 @@ class MemoryLedger(Result):
         return f"<MemoryLedger of GPU {self.device}: {self.why or _explained(self)}>"
 
     def __str__(self) -> str:
-        """A table, what share of NVML's figure it explains, and the notes."""
+        """A table, the share of NVML's figure that it explains, and the notes."""
         return _text(self)
 
 
@@ -140,15 +140,14 @@ class MemoryLedger(Result):
 def memory_ledger(device: object = 0, *, measure_context: bool = True) -> MemoryLedger:
     """Explains the GPU memory of this process: pools of frameworks, other libraries, the driver itself.
 
-    Libraries that take memory from the driver directly, as cuBLAS for its workspaces, are named while allocations are
-    watched, as ``gpuscope.record_memory_history()`` has it; best from before the first use of the GPU. NumPy's arrays
-    are among the rows of the host meanwhile. Does not wait for the GPU and makes no CUDA context in this process.
+    Libraries that allocate from the driver directly, as cuBLAS for its workspaces, are named only while
+    ``gpuscope.record_memory_history()`` records; start it before the first use of the GPU. The host's rows then
+    include NumPy's arrays. Does not wait for the GPU and creates no CUDA context in this process.
 
     Args:
         device: a GPU, as ``0``, ``"cuda:0"`` or a device of a framework.
-        measure_context: whether to measure what a bare CUDA context takes, what CUPTI adds to it, and what the driver
-            keeps for kernels that assert or print, once for each device, in child processes (0.3 s each). Without it
-            that stays unexplained.
+        measure_context: whether to measure the bare CUDA context, CUPTI's share, and the driver's memory for kernels
+            that assert or print. Runs child processes, once per device. Without it, these bytes stay unexplained.
 
     Raises:
         InvalidArgument: `device` is no ordinal.
@@ -157,7 +156,7 @@ def memory_ledger(device: object = 0, *, measure_context: bool = True) -> Memory
     device = ordinal_of(device)
     why = why_no_gpu()
     seen = watched()
-    # What an ended history has alive may have been freed since.
+    # Memory that is live in an ended history may have been freed since.
     events = history.history_events() if history.recording() else None
     arrays = [] if events is None else handed_out(events, "numpy", HOST)
     if why:
@@ -185,8 +184,8 @@ def memory_ledger(device: object = 0, *, measure_context: bool = True) -> Memory
     explained = sum(row.bytes for row in rows)
     if process is not None and explained > process:
         notes.append(
-            f"{format_bytes(explained - process)} more is explained than NVML counts: memory came or went while this "
-            "was read, or is managed and lies on the host"
+            f"{format_bytes(explained - process)} more is explained than NVML counts: memory changed during the "
+            "reading, or is managed and on the host"
         )
     elif process is not None and explained < process:
         rows.append(LedgerRow(UNEXPLAINED, "", process - explained))
@@ -202,7 +201,7 @@ def memory_ledger(device: object = 0, *, measure_context: bool = True) -> Memory
 
 
 def _segments(device: int) -> tuple[Segment, ...] | None:
-    """Torch's; None where its allocator has none."""
+    """Torch's segments; None if its allocator has none."""
     try:
         return torch_memory.segments(device)
     except Exception:
@@ -212,7 +211,7 @@ def _segments(device: int) -> tuple[Segment, ...] | None:
 def _driver_rows(
     device: int, seen: Watched | None, in_use: Sequence[int], *, measure_context: bool
 ) -> tuple[list[LedgerRow], list[str]]:
-    """What the driver itself takes, and what limits the ledger."""
+    """Rows of the driver itself, and limits of the ledger."""
     rows, notes = [], []
     context = bare_context_bytes(device) if measure_context else None
     if context is not None:
@@ -222,27 +221,27 @@ def _driver_rows(
         notes.append(f"the CUDA context {why}: it is unexplained here")
     if seen is None:
         notes.append(
-            "what libraries take from the driver themselves is not watched, and so unexplained: "
-            "gpuscope.record_memory_history() has it watched"
+            "memory that libraries allocate from the driver directly is unexplained: "
+            "call gpuscope.record_memory_history() to watch it"
         )
         return rows, notes
     if context is not None:
-        # CUPTI adds to contexts that are made while it is in use. Which GPU's kernels call what is not known.
+        # CUPTI enlarges contexts that are created while it is in use. The driver's services are not known per GPU.
         cupti = seen.cupti_path if seen.from_start else ""
         services = seen.services if len(in_use) == 1 else ()
         of_cupti, of_services = additions_bytes(device, cupti, services) or (0, 0)
         rows.append(LedgerRow("gpuscope", "CUPTI, while allocations are watched", of_cupti))
         rows.append(LedgerRow(DRIVER, f"for {', '.join(services)} in kernels", of_services))
     if seen.services and len(in_use) > 1:
-        notes.append(f"what the driver keeps for {', '.join(seen.services)} in kernels is unexplained on several GPUs")
+        notes.append(f"the driver's memory for {', '.join(seen.services)} in kernels is unexplained on several GPUs")
     if seen.code_bytes and len(in_use) == 1:
         rows.append(LedgerRow(DRIVER, "kernel code", seen.code_bytes))
     elif seen.code_bytes:
         notes.append(
-            f"{format_bytes(seen.code_bytes)} of kernel code lie on {len(in_use)} GPUs, and are unexplained here"
+            f"{format_bytes(seen.code_bytes)} of kernel code are on {len(in_use)} GPUs, and are unexplained here"
         )
     if not seen.from_start:
-        notes.append("the watch began when the GPU was in use: what libraries had taken by then is unexplained")
+        notes.append("the watch began when the GPU was in use: earlier allocations of libraries are unexplained")
     if seen.unknown_releases:
         notes.append(f"{seen.unknown_releases} releases were of memory taken before the watch began")
     return [row for row in rows if row.bytes], notes
@@ -250,14 +249,14 @@ def _driver_rows(
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """Memory that one library holds for one purpose, and took in one region of the program.
+    """Memory that one library holds for one purpose, allocated in one region of the program.
 
     Attributes:
         library: "torch", "cupy", "libcublasLt.so.13", "driver" and so on; "unexplained" for the rest.
         what: the purpose.
-        bytes: how much.
-        where: the program's line that had the largest allocation of it allocated, "train.py:12 step"; "" if not known.
-        region: the innermost ``record_function`` that was open then; "" outside of any, and where that is not known.
+        bytes: size.
+        where: the program's line of the largest allocation, as "train.py:12 step"; "" if unknown.
+        region: the innermost open ``record_function``; "" if none or unknown.
     """
 
     library: str
@@ -269,21 +268,21 @@ class LedgerRow:
 
 @dataclass
 class Accounts:
-    """What has been explained."""
+    """The explained rows."""
 
     rows: list[LedgerRow] = field(default_factory=list)
     host_rows: list[LedgerRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def add(self, library: str, what: str, size: int, where: str = "", region: str = "") -> None:
-        """A row, unless it is empty."""
+        """Adds a row, unless it is empty."""
         if size > 0:
             self.rows.append(LedgerRow(library, what, size, where, region))
 
 
 @dataclass
 class _Remainder:
-    """A live allocation, and how much of it no pool accounts for."""
+    """A live allocation, and its bytes that no pool accounts for."""
 
     allocation: DriverAllocation
     bytes: int
@@ -304,11 +303,16 @@ def accounts_of(
     events: MemoryEvents | None = None,
     alone: bool = True,
 ) -> Accounts:
-    """Rows of all that is known of a device, each byte once.
+    """The known memory of a device as rows, each byte once.
 
-    `segments` are torch's, None where they cannot be read; `seen` is None where the driver's allocations are not
-    watched. `cuda_pools` are the handles of the driver's pools that the pool "cuda pool" stands for. `events` are those
-    since the watch began. `alone`: this is the only GPU in use, so that it has what is known of no certain device.
+    Args:
+        device: ordinal of the GPU.
+        pools: of all allocators on it.
+        segments: torch's; None if they cannot be read.
+        seen: the driver's allocations; None if they are not watched.
+        cuda_pools: handles of the driver's pools in the pool "cuda pool".
+        events: of the memory history since the watch began.
+        alone: this is the only GPU in use. Allocations of an unknown device are then attributed to it.
     """
     accounts = Accounts()
     allocations = [] if seen is None else seen.allocations
@@ -321,7 +325,7 @@ def accounts_of(
     in_cuda_pool = [one for one in left if one.allocation.kind == POOL and one.allocation.pool in listed]
     own = [one for one in left if one.allocation.kind != POOL or one.allocation.pool not in listed]
     for pool in pools:
-        # Segments say by address what is torch's; of other pools only the library and the amount are known.
+        # Torch's segments have addresses. Of other pools only the library and the size are known.
         if pool.library == CUDA_POOL or (pool.library == "torch" and segments and not pool.in_cuda_pool):
             continue
         taken = _absorb(in_cuda_pool if pool.in_cuda_pool else own, pool.library, pool.reserved_bytes)
@@ -337,11 +341,11 @@ def accounts_of(
         rows = _by_library(group)
         (accounts.host_rows if kind == MANAGED else accounts.rows).extend(rows)
         if kind == POOL and rows:
-            accounts.notes.append("what memory pools that libraries made for themselves cache is not known")
+            accounts.notes.append("memory cached in pools that libraries created for themselves is unknown")
     pinned = [_Remainder(allocation, allocation.bytes) for allocation in allocations if allocation.kind == PINNED]
     accounts.host_rows.extend(_by_library(pinned))
     if any(row.what.startswith(_WHAT[MANAGED]) for row in accounts.host_rows):
-        accounts.notes.append("managed memory is on the GPU as far as its pages have moved there, unexplained here")
+        accounts.notes.append("pages of managed memory that are on the GPU are unexplained here")
     return accounts
 
 
@@ -353,7 +357,7 @@ def _outside_segments(allocations: Sequence[DriverAllocation], segments: Sequenc
 
 
 def _absorb(allocations: Iterable[_Remainder], library: str, budget: int) -> list[DriverAllocation]:
-    """Takes off the allocations of a framework's library what its pool holds, the largest first; those it took from."""
+    """Subtracts a pool's bytes from the allocations of its library, largest first; returns the changed ones."""
     taken = []
     for one in sorted(allocations, key=lambda one: one.bytes, reverse=True):
         if budget <= 0:
@@ -386,7 +390,7 @@ def _add_pool(
 
 
 def _add_cuda_pool(accounts: Accounts, pool: Pool | None, allocations: Sequence[_Remainder]) -> None:
-    """The driver's pool: who has what of it, as far as seen, and the rest."""
+    """Adds the driver's pool: watched allocations by library, and the rest."""
     rows = _by_library(allocations)
     accounts.rows.extend(rows)
     if pool is None:
@@ -401,7 +405,7 @@ def _add_cuda_pool(accounts: Accounts, pool: Pool | None, allocations: Sequence[
 
 
 def _by_library(allocations: Sequence[_Remainder]) -> list[LedgerRow]:
-    """A row for each library, kind and region."""
+    """One row per library, kind and region."""
     groups: dict[tuple[str, str, str], list[_Remainder]] = defaultdict(list)
     for one in allocations:
         if one.bytes:
@@ -425,7 +429,7 @@ def _place(allocations: Iterable[DriverAllocation]) -> str:
 
 
 def handed_out(events: MemoryEvents, library: str, device: int, apart: Iterable[Segment] = ()) -> list[LedgerRow]:
-    """Live memory of a library's allocator on a device by region, most bytes first, without the segments `apart`."""
+    """Live memory of a library's allocator on a device by region, largest first, without the segments `apart`."""
     if library not in SOURCES:
         return []
     of_library = events.select((events.source == SOURCES.index(library)) & (events.device == device))
@@ -447,7 +451,7 @@ def handed_out(events: MemoryEvents, library: str, device: int, apart: Iterable[
 
 
 def _text(ledger: MemoryLedger) -> str:
-    """The table, what share of NVML's figure it explains, the host's memory, and the notes."""
+    """The table, the explained share of NVML's figure, the host's memory, and the notes."""
     lines = []
     if ledger.why:
         lines.append(f"host memory only: {ledger.why}")
@@ -474,7 +478,7 @@ def _explained(ledger: MemoryLedger) -> str:
 
 
 def _table(rows: Sequence[LedgerRow], total: int) -> list[str]:
-    """Lines of columns, numbers to the right; a column that is empty throughout is left out."""
+    """Lines of columns, numbers right-aligned, without empty columns."""
     cells = [list(_COLUMNS)]
     for row in rows:
         share = f"{100 * row.bytes / total:.1f} %" if total else ""

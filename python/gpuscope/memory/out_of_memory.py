@@ -31,29 +31,29 @@ from gpuscope.memory.snapshot import memory_snapshot
 from gpuscope.results import Result
 from gpuscope.units import format_bytes
 
-_NOTEWORTHY = 0.05  # of the device: less in other hands explains nothing
-_LARGE_LINE = 0.1  # of what lives
+_NOTEWORTHY = 0.05  # of the device: a smaller share of other processes explains nothing
+_LARGE_LINE = 0.1  # of the live bytes
 
-_RECENT_NS = 1_000_000_000  # a refusal of the driver this old is the one that the error is about
-_ALL = 0.98  # NVML's total is up to a hundredth above CUDA's, which leaves out what the GPU keeps to itself
+_RECENT_NS = 1_000_000_000  # a refusal of the driver up to this age caused the error
+_ALL = 0.98  # NVML's total is up to 1 % above CUDA's, which excludes memory that the GPU reserves
 HISTORY_HINT = "record_memory_history() before would tell the newest allocations and the lines that hold most"
 _numbers = itertools.count(1)
 
 MOST = 10  # allocations and lines that a report lists
-# A line is suspected to leak when many allocations of it live, made all through the time recorded. What a model or an
-# optimizer keeps is allocated at the start, activations at the end.
+# A line is suspected to leak if many of its allocations are live, made throughout the recording. Models and optimizers
+# allocate at the start, activations at the end.
 _MANY = 20
 _QUARTER_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """One allocation that was handed out.
+    """One allocation.
 
     Attributes:
-        bytes: its size.
-        where: the line of the program that asked, as "train.py:12 step"; "" when not known.
-        region: the innermost ``record_function`` that was open; "" for none.
+        bytes: size.
+        where: the program's line, as "train.py:12 step"; "" if unknown.
+        region: the innermost open ``record_function``; "" for none.
     """
 
     bytes: int
@@ -63,13 +63,13 @@ class Allocation:
 
 @dataclass(frozen=True)
 class LiveAllocations:
-    """What lives of the allocations that one line of the program asked for.
+    """The live allocations of one line of the program.
 
     Attributes:
-        bytes: of all together.
-        count: how many.
-        where: the line, as "train.py:12 step"; "" when not known.
-        growing: they were handed out all through the time recorded, as those of a leak are.
+        bytes: total size.
+        count: number of allocations.
+        where: the line, as "train.py:12 step"; "" if unknown.
+        growing: they were made throughout the recording, as those of a leak.
     """
 
     bytes: int
@@ -80,31 +80,31 @@ class LiveAllocations:
 
 @dataclass(frozen=True)
 class OutOfMemory(Result):
-    """What memory looked like when it ran out. Sizes are bytes; None is not known.
+    """The state of memory at an out-of-memory error. Sizes are bytes; None is unknown.
 
     Attributes:
         number: counted from 1 in this process.
         time_ns: since the Unix epoch.
         pid: of this process.
-        thread: name of the thread that ran into it.
-        error: class and first line of the error, or a sentence for it: torch's observer runs before it is raised.
-        library: which one asked: "torch", "cupy", "jax", "numba", "rmm", "CUDA" or "host".
+        thread: name of the thread with the error.
+        error: class and first line of the error. A description if torch's observer reported it before it was raised.
+        library: the requester: "torch", "cupy", "jax", "numba", "rmm" or "CUDA"; "host" for host memory.
         device: ordinal of the GPU, HOST for host memory.
-        requested_bytes: bytes that could not be had.
-        free_bytes: left on the device, or to the host before it swaps.
+        requested_bytes: size of the failed request.
+        free_bytes: free on the device, or on the host without swapping.
         total_bytes: of the device or host.
-        allowed_bytes: what torch lets itself take, where that is less than `total_bytes`.
-        used_bytes: of the device by all processes.
-        process_bytes: of the device by this one.
-        pools: what each library's allocator holds (`gpuscope.frameworks.pools.Pool`).
-        ledger: whose memory it is (`gpuscope.memory.ledger.MemoryLedger`); None without one.
+        allowed_bytes: torch's own limit, if below `total_bytes`.
+        used_bytes: of the device, by all processes.
+        process_bytes: of the device, by this process.
+        pools: the allocator of each library (`gpuscope.frameworks.pools.Pool`).
+        ledger: the memory by library (`gpuscope.memory.ledger.MemoryLedger`); None without one.
         last: the newest allocations, newest first.
-        largest: the lines whose allocations live, most bytes first.
-        refused: what the driver refused since the reports were switched on, newest last.
-        stack: where the program was, innermost frame first.
-        verdict: whether fragmentation is to blame, in words; "" when there is nothing to say.
-        advice: what to do, most promising first; each rests on the figures above.
-        notes: what could not be known, and why.
+        largest: lines with live allocations, most bytes first.
+        refused: requests that the driver refused since the reports began, newest last.
+        stack: of the program, innermost frame first.
+        verdict: whether fragmentation is the cause; "" if not.
+        advice: recommendations, most promising first, based on the figures above.
+        notes: unknown figures, and why.
     """
 
     number: int
@@ -132,7 +132,7 @@ class OutOfMemory(Result):
 
     @property
     def others_bytes(self) -> int | None:
-        """Bytes of the device that other processes hold."""
+        """Memory of the device held by other processes."""
         return (
             None
             if self.used_bytes is None or self.process_bytes is None
@@ -141,14 +141,14 @@ class OutOfMemory(Result):
 
     @property
     def pool(self) -> Pool | None:
-        """The pool of the library that asked; None without one."""
+        """The pool of the requesting library; None without one."""
         return next((pool for pool in self.pools if pool.library == self.library), None)
 
     def __repr__(self) -> str:
         return f"<OutOfMemory {self.number}: {_headline(self)}>"
 
     def summary(self) -> str:
-        """What was asked for, who holds what, the verdict, the line and the advice: a few lines for the terminal."""
+        """A few lines for the terminal: request, holders, verdict, line and advice."""
         lines = [f"gpuscope: {_headline(self)}"]
         lines += [f"  {line}" for line in (_holders(self), self.verdict) if line]
         at = line_text(program_line(self.stack), "")
@@ -160,7 +160,7 @@ class OutOfMemory(Result):
         return _text(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; sizes in bytes."""
+        """Plain values for JSON; sizes in bytes."""
         figures = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         return figures | {
             "others_bytes": self.others_bytes,
@@ -180,7 +180,7 @@ def _plain(pool: Any) -> Any:
 
 
 def _text(report: OutOfMemory) -> str:
-    """The summary, then the ledger, the allocations, the refusals of the driver, the notes and the stack."""
+    """The summary, ledger, allocations, refusals of the driver, stack and notes."""
     when = datetime.fromtimestamp(report.time_ns / 1e9, timezone.utc).isoformat(timespec="milliseconds")
     parts = [report.summary(), f"{when}, process {report.pid}, thread {report.thread}\n{report.error}"]
     if report.ledger is not None:
@@ -237,7 +237,7 @@ def _size(size: int) -> str:
 
 
 def verdict(report: OutOfMemory) -> str:
-    """Whether memory was there, in allocations that are too small; "" when not."""
+    """Reports fragmentation: enough memory is cached, but no free block is large enough; "" otherwise."""
     pool = report.pool
     if pool is None or report.requested_bytes is None or pool.usable_bytes < report.requested_bytes:
         return ""
@@ -250,7 +250,7 @@ def verdict(report: OutOfMemory) -> str:
 
 
 def advice(report: OutOfMemory) -> tuple[str, ...]:
-    """What would help, most promising first; only what a figure of the report speaks for."""
+    """Recommendations, most promising first, each based on a figure of the report."""
     found = (rule(report) for rule in _RULES)
     return tuple(text for text in found if text)
 
@@ -261,7 +261,7 @@ def _too_large(report: OutOfMemory) -> str:
     what = "this host" if report.device == HOST else "this GPU"
     return (
         f"{format_bytes(report.requested_bytes)} in one piece is more than all of {what} "
-        f"({format_bytes(report.total_bytes)}): look at the shapes on that line, two of "
+        f"({format_bytes(report.total_bytes)}): check the shapes on that line, "
         "which may have been broadcast against each other"
     )
 
@@ -372,10 +372,15 @@ def gather(
     allowed: int | None = None,
     since_ns: int = 0,
 ) -> OutOfMemory:
-    """The report of a request that failed. What cannot be had is None, with a note where it is not plain why.
+    """Makes the report of a failed request. Unknown figures are None, with a note if the reason is not obvious.
 
-    `stack` is () for a thread without Python; `free` and `allowed` are bytes that are free on the device, and that the
-    library lets itself take, where it reports them; refusals of the driver before `since_ns` are left out.
+    Args:
+        request: the failed request.
+        error: class and first line of the error.
+        stack: innermost frame first; () for a thread without Python.
+        free: bytes free on the device, if the library reports them.
+        allowed: the library's own limit in bytes, if it reports one.
+        since_ns: earlier refusals of the driver are excluded.
     """
     notes: list[str] = []
     if not stack:
@@ -396,7 +401,7 @@ def gather(
     for section in (_refused, _figures, _ledger, _history):
         try:
             report = dataclasses.replace(report, **section(report, notes, since_ns))
-        except Exception as failed:  # one section less is better than no report, or a second failure
+        except Exception as failed:  # a report without this section is better than none
             notes.append(f"{section.__name__.strip('_')} not known: {type(failed).__name__}: {failed}")
     if allowed is not None:
         total = report.total_bytes if report.total_bytes is not None else allowed
@@ -452,7 +457,7 @@ def _history(report: OutOfMemory, notes: list[str], since_ns: int) -> dict[str, 
         return {}
     events = of_library(recorded, report.library, report.device)
     if not len(events):
-        # A history of nothing is as good as none.
+        # An empty history needs the same hint as no history.
         notes.append(f"the memory history has nothing of {report.library} there" if len(recorded) else HISTORY_HINT)
         return {}
     if not recording():
@@ -461,7 +466,7 @@ def _history(report: OutOfMemory, notes: list[str], since_ns: int) -> dict[str, 
 
 
 def _device_in_use() -> int | None:
-    """Ordinal of the GPU that the program works on, asked without making a context; None when not known."""
+    """Ordinal of the program's current GPU, found without creating a context; None if unknown."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     try:
         if torch is not None and torch.cuda.is_initialized():
@@ -470,12 +475,12 @@ def _device_in_use() -> int | None:
             return int(cupy.cuda.runtime.getDevice())
         in_use = _core.devices_in_use()
         return in_use[0] if len(in_use) == 1 else None
-    except Exception:  # a framework on a machine that it cannot use; their errors have no common root
+    except Exception:  # a framework without a usable GPU; the errors have no common base class
         return None
 
 
 def of_library(events: MemoryEvents, library: str, device: int | None) -> MemoryEvents:
-    """The events of one library's allocator on one device; the driver's for libraries that take from it themselves."""
+    """Events of one library's allocator on one device; the driver's events for libraries without one."""
     known = SOURCES.index(library) if library in SOURCES else SOURCES.index("driver")
     rows = events.source == known
     if not rows.any():
@@ -486,7 +491,7 @@ def of_library(events: MemoryEvents, library: str, device: int | None) -> Memory
 
 
 def last_allocations(events: MemoryEvents) -> tuple[Allocation, ...]:
-    """The newest ones, newest first."""
+    """The newest allocations, newest first."""
     rows = np.flatnonzero(events.bytes > 0)[-MOST:][::-1]
     return tuple(
         Allocation(int(events.bytes[row]), _line(events, int(events.stack[row])), events.regions[events.region[row]])
@@ -495,7 +500,7 @@ def last_allocations(events: MemoryEvents) -> tuple[Allocation, ...]:
 
 
 def largest_lines(events: MemoryEvents) -> tuple[LiveAllocations, ...]:
-    """The lines whose allocations live, most bytes first."""
+    """The lines with live allocations, most bytes first."""
     allocations = events.lifetimes()
     alive = np.flatnonzero(allocations.alive)
     rows_of: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)

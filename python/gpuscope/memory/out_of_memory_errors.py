@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which errors mean that memory ran out, of every library, and what they say was asked for."""
+"""Recognizes out-of-memory errors of all libraries, and reads the requested size from them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from gpuscope.devices import HOST
 from gpuscope.errors import CudaError
 
-OUT_OF_MEMORY_CODE = 2  # CUDA_ERROR_OUT_OF_MEMORY and cudaErrorMemoryAllocation alike
-# torch and CuPy name their class so; TensorFlow names its own as the third.
+OUT_OF_MEMORY_CODE = 2  # CUDA_ERROR_OUT_OF_MEMORY and cudaErrorMemoryAllocation
+# Class names: the first of torch and CuPy, the second of TensorFlow.
 _CLASSES = {"OutOfMemoryError", "ResourceExhaustedError"}
 _WITH_CODE = {"CudaAPIError": "code", "CUDARuntimeError": "status", "CUDADriverError": "status"}  # Numba, CuPy
 _XLA = {"XlaRuntimeError", "JaxRuntimeError"}
@@ -22,7 +22,7 @@ _TEXTS = re.compile(
     r"|\bcu\w+ failed: out of memory"  # PyCUDA's
     r"|CPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
 )
-# torch's convolutions try one plan after the other; where each lacked memory this is all that they say.
+# torch's convolutions try several plans. If each plan lacks memory, the error contains only this text.
 _NO_ALGORITHM = re.compile(
     r"unable to find an engine to execute this computation|Unable to find a valid cuDNN algorithm"
 )
@@ -34,12 +34,12 @@ _LIBRARIES = {"jaxlib": "jax", "numba_cuda": "numba", "cupy_backends": "cupy", "
 
 @dataclass(frozen=True)
 class Request:
-    """What an allocation that failed had asked for.
+    """A failed request for memory.
 
     Attributes:
-        library: "torch", "cupy", "jax", "numba", "rmm", "CUDA" or "host".
-        bytes: None where the error does not say. Errors of torch say it with three digits or so.
-        device: ordinal of the GPU, HOST for host memory, None where the error does not say.
+        library: "torch", "cupy", "jax", "numba", "rmm" or "CUDA"; "host" for host memory.
+        bytes: None if the error does not contain it. torch's errors give about three digits.
+        device: ordinal of the GPU, HOST for host memory, None if the error does not contain it.
     """
 
     library: str
@@ -48,17 +48,17 @@ class Request:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error says that memory of a GPU or the host ran out, itself or by what it came from.
+    """Whether an error, or its cause, reports that memory of a GPU or the host ran out.
 
-    What it was raised ``from`` counts. What was being handled when it was raised counts only if it is a RuntimeError,
-    as libraries raise while they handle another: a KeyError in a handler is a mistake of its own. Of a group all
-    members must be of the kind.
+    The error that it was raised ``from`` counts. The error that was being handled counts only if this one is a
+    RuntimeError: libraries raise those in handlers, but a KeyError there is a separate mistake. In a group, all members
+    must be out-of-memory errors.
     """
     return find_out_of_memory(error) is not None
 
 
 def find_out_of_memory(error: BaseException | None) -> BaseException | None:
-    """The error among this one and those it came from that says so, as `is_out_of_memory`; None without one."""
+    """The out-of-memory error among an error and its causes, as in `is_out_of_memory`; None without one."""
     for each in _chain(error):
         if _is_out_of_memory(each):
             return each
@@ -70,12 +70,12 @@ def find_out_of_memory(error: BaseException | None) -> BaseException | None:
 
 
 def may_be_out_of_memory(error: BaseException) -> bool:
-    """Whether this is what torch's convolutions raise when memory ran out for each plan, and for other reasons too."""
+    """Whether this is an error of torch's convolutions that lack of memory, or another reason, may cause."""
     return isinstance(error, RuntimeError) and _NO_ALGORITHM.search(str(error)) is not None
 
 
 def request_of(error: BaseException) -> Request:
-    """What an out-of-memory error says was asked for."""
+    """The request that an out-of-memory error reports."""
     text = str(error)
     library = _library(error, text)
     size, device = _SIZE.search(text), _DEVICE.search(text)
@@ -88,7 +88,7 @@ def request_of(error: BaseException) -> Request:
 
 
 def causes_of(error: BaseException) -> Iterator[BaseException]:
-    """The error, what it was raised ``from``, and so on."""
+    """The error and its chain of ``__cause__``."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -116,13 +116,13 @@ def _is_out_of_memory(error: BaseException) -> bool:
         return error.code == OUT_OF_MEMORY_CODE
     text = str(error)
     if names & _XLA and "RESOURCE_EXHAUSTED" in text:
-        return "hared memory" not in text  # a kernel's shared memory, which no batch size changes
+        return "hared memory" not in text  # a kernel's shared memory does not depend on the batch size
     codes = (getattr(error, _WITH_CODE[name], None) for name in names & _WITH_CODE.keys())
     return OUT_OF_MEMORY_CODE in codes or _TEXTS.search(text) is not None
 
 
 def _is_group(error: BaseException) -> bool:
-    # ExceptionGroup is of Python 3.11.
+    # ExceptionGroup needs Python 3.11.
     return any(each.__name__ == "BaseExceptionGroup" for each in type(error).__mro__)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`report_out_of_memory`: from now on, an out-of-memory error is written up before it reaches the user."""
+"""`report_out_of_memory`: reports each out-of-memory error before it reaches the user."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from gpuscope.paths import is_stream, write_text
 from gpuscope.regions import decorate_calls
 from gpuscope.units import first_line, format_bytes
 
-MOST = 20  # reports that are written up; of a program that runs out again and again the rest is counted
+MOST = 20  # full reports; further errors are only counted
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _MARK = "_gpuscope_reported"
-_PATIENCE_S = 10.0  # for another thread's report; then this one is left out rather than the program held up
-_SAME_SIZE = 0.01  # torch's errors give sizes with two digits after the point
+_PATIENCE_S = 10.0  # wait for another thread's report; then this one is dropped, so that the program is not blocked
+_SAME_SIZE = 0.01  # torch's errors give sizes with two decimals
 
 
 def report_out_of_memory(
@@ -41,21 +41,21 @@ def report_out_of_memory(
     file: TextIO | None = None,
     on_report: Callable[[OutOfMemory], object] | None = None,
 ) -> OutOfMemoryReports:
-    """From now on, writes up what memory looked like whenever it runs out, before the error reaches the user.
+    """Reports the state of memory at each out-of-memory error, before the error reaches the user.
 
-    Seen are errors of torch (also those that the program catches itself), CuPy, JAX, Numba, RMM, cuda-python and the
-    driver, and MemoryError of the host: when they leave the ``with`` or the decorated function, and when nobody
-    catches them, on any thread. No error is swallowed, none changed, and each is reported once. A report takes no GPU
-    memory and waits for nothing.
+    Covers errors of torch, CuPy, JAX, Numba, RMM, cuda-python and the driver, and the host's MemoryError. An error is
+    seen when it leaves the ``with`` or the decorated function, or is uncaught on any thread. Errors of torch are seen
+    even if the program catches them. No error is swallowed or changed, and each is reported once. A report uses no GPU
+    memory and does not wait for the GPU.
 
     Args:
-        path: the whole report as text, and beside it as ``.json``; ``{pid}`` and ``{n}`` stand for the process and the
-            number of the report. Without ``{n}`` later reports get their number at the end of the name.
-        file: where the short text goes; None is ``sys.stderr`` as it is then.
-        on_report: called with each `OutOfMemory`, on the thread that ran out.
+        path: file of the full report as text, with a ``.json`` file next to it. ``{pid}`` and ``{n}`` stand for the
+            process and the number of the report. Without ``{n}``, names of later reports end with their number.
+        file: destination of the short text; None is the current ``sys.stderr``.
+        on_report: called with each `OutOfMemory`, on the thread of the error.
 
     Returns:
-        What ends it by ``.close()``, as a context manager or as a decorator, and holds the reports.
+        An object with the reports. ``.close()`` ends them; it is also a context manager and a decorator.
 
     Raises:
         InvalidArgument: an argument is of the wrong kind, or the path's folder does not exist.
@@ -70,15 +70,15 @@ def report_out_of_memory(
 
 
 class OutOfMemoryReports:
-    """Reports of out-of-memory errors: from when it is made until `close`, or the end of the ``with``.
+    """Reports out-of-memory errors of any thread from its creation until `close` or the end of the ``with``.
 
-    As a decorator it reports during calls of the function only. Any thread.
+    As a decorator, it reports only during calls of the function.
 
     Attributes:
-        reports: those written up, the first `MOST`.
-        count: how many errors there were.
+        reports: the first `MOST` reports.
+        count: number of errors.
         failures: why a report could not be written or a callback failed.
-        since_ns: when it was made, since the Unix epoch.
+        since_ns: time of creation, since the Unix epoch.
     """
 
     def __init__(
@@ -117,15 +117,15 @@ class OutOfMemoryReports:
 
     @property
     def full(self) -> bool:
-        """Whether further errors are counted only."""
+        """Whether further errors are only counted."""
         return self.count >= MOST
 
     def skip(self) -> None:
-        """One has happened that is counted only."""
+        """Counts an error without a report."""
         self.count += 1
 
     def take(self, report: OutOfMemory, printed: set[int]) -> None:
-        """One has happened, and can be read on the files of these ids already. Never raises."""
+        """Takes a report. Files whose ids are in `printed` already show it. Never raises."""
         if self.full:
             self.skip()
             return
@@ -147,7 +147,7 @@ class OutOfMemoryReports:
         self.close()
 
     def __call__(self, function: _Function) -> _Function:
-        """The function, with reports during its calls; of a generator's, while its body runs."""
+        """Decorates a function: reports during its calls; for a generator, while its body runs."""
         self.close()
         return cast("_Function", decorate_calls(_Call(self), function, self._coroutine))
 
@@ -186,7 +186,7 @@ class OutOfMemoryReports:
         name = self._path.replace("{pid}", str(report.pid)).replace("{n}", str(report.number))
         path = Path(name)
         if "{n}" not in self._path and self.reports[0] is not report:
-            path = path.with_name(f"{path.stem}-{report.number}{path.suffix}")  # the first is not lost
+            path = path.with_name(f"{path.stem}-{report.number}{path.suffix}")  # keeps the first report
         if is_stream(path):
             write_text(path, str(report) + "\n")
             return path
@@ -199,15 +199,15 @@ class OutOfMemoryReports:
     def _guarded(self, what: str, call: Callable[..., Any], *args: Any) -> Any:
         try:
             return call(*args)
-        except Exception as error:  # whatever fails here must not hide the program's own error
-            own = isinstance(error, GpuscopeError)  # which says what failed
+        except Exception as error:  # a failure here must not hide the program's own error
+            own = isinstance(error, GpuscopeError)  # its message names the failed action
             why = str(error) if own else f"{what} failed: {type(error).__name__}: {error}"
             self.failures = (*self.failures, why)
             return None
 
 
 class _Call:
-    """Reports during a call, or each step of a generator."""
+    """Reports during a call or a step of a generator."""
 
     def __init__(self, reports: OutOfMemoryReports) -> None:
         self._reports = reports
@@ -224,7 +224,7 @@ class _Call:
 
 @contextmanager
 def muted() -> Iterator[None]:
-    """No reports meanwhile, of any thread: for what runs out of memory on purpose."""
+    """Suppresses reports of all threads, for code that runs out of memory on purpose."""
     with _reporter.lock:
         _reporter.muted += 1
     try:
@@ -235,7 +235,7 @@ def muted() -> Iterator[None]:
 
 
 class ExceptHook:
-    """Installed over an excepthook, which is always called after it."""
+    """Wraps an excepthook, and always calls it afterwards."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -243,39 +243,39 @@ class ExceptHook:
         module.excepthook = self
 
     def remove(self) -> None:
-        """Puts the previous one back, unless another has been installed since; that one goes on calling this."""
+        """Restores the previous hook, unless another hook was installed since. That hook keeps calling this one."""
         if self._module.excepthook is self:
             self._module.excepthook = self._previous
 
     def __call__(self, *args: Any) -> None:
-        """sys.excepthook is given class, error and traceback; threading.excepthook one object with the three."""
+        """sys.excepthook gets class, error and traceback; threading.excepthook gets one object with all three."""
         _reporter.report_error(args[1] if len(args) > 1 else args[0].exc_value)
         self._previous(*args)
 
 
 class _Reporter:
-    """Takes each out-of-memory error once, from wherever it is seen first, to all reports that are open. Any thread.
+    """Passes each out-of-memory error, from any thread, once to all open reports.
 
-    Errors are seen by the excepthooks, by torch's observer, and where a ``with`` or a decorated function ends.
+    Errors are seen by the excepthooks, by torch's observer, and at the end of a ``with`` or a decorated function.
 
     Attributes:
-        lock: of all that follows.
-        listeners: reports that are open, each as often as it was added.
-        muted: above 0, nothing is reported.
+        lock: protects all other attributes.
+        listeners: open reports, each as often as it was added.
+        muted: if above 0, nothing is reported.
     """
 
     def __init__(self) -> None:
         self.lock = shared_lock()
         self.listeners: list[OutOfMemoryReports] = []
         self.muted = 0
-        self._observed: deque[int] = deque(maxlen=16)  # sizes that torch reported, whose errors have not been seen
+        self._observed: deque[int] = deque(maxlen=16)  # sizes reported by torch whose errors were not seen yet
         self._thread = threading.local()
         self._hooks: list[ExceptHook] = []
         self._torch_import: WhenImported | None = None
-        self._attached = False  # for good: torch cannot detach an observer
+        self._attached = False  # permanent once True: torch cannot detach an observer
 
     def add(self, listener: OutOfMemoryReports) -> None:
-        """Opens it; the first one installs the hooks."""
+        """Adds an open listener. The first one installs the hooks."""
         with self.lock:
             self.listeners.append(listener)
             if len(self.listeners) == 1:
@@ -295,7 +295,7 @@ class _Reporter:
                 self._torch_import.cancel()
 
     def report_error(self, error: BaseException | None) -> None:
-        """An error is passing. Never raises."""
+        """Reports a propagating error if it is out of memory. Never raises."""
         if not self.listeners or self.muted:
             return
         try:
@@ -309,18 +309,18 @@ class _Reporter:
             request = request_of(found)
             if not self._was_observed(found, request):
                 self._report(request, first_line(found), stack_of_error(found))
-        except Exception:  # the program's own error is what it must see
+        except Exception:  # a failure here must not replace the program's own error
             return
 
     def report_observed(self, device: int, asked: int, allowed: int, free: int) -> None:
-        """Called by torch as it is about to raise for memory of a GPU. Never raises."""
+        """Called by torch just before it raises an out-of-memory error of a GPU. Never raises."""
         if not self.listeners or self.muted:
             return
         try:
             self._observed.append(asked)
             error = f"torch could not allocate {format_bytes(asked)} on GPU {device}"
             self._report(Request("torch", asked, device), error, stack_of_caller(), free=free, allowed=allowed)
-        except Exception:  # an exception here would take the place of torch's own
+        except Exception:  # an exception here would replace torch's own
             return
 
     def _report(
@@ -350,7 +350,7 @@ class _Reporter:
             self.lock.release()
 
     def _was_observed(self, error: BaseException, request: Request) -> bool:
-        """Whether torch's observer was called for this error, maybe on another thread, as in a backward."""
+        """Whether torch's observer was called for this error, possibly on another thread, as in a backward pass."""
         if request.library != "torch" or type(error).__name__ != "OutOfMemoryError":
             return False
         for asked in reversed(self._observed):
@@ -360,18 +360,18 @@ class _Reporter:
         return False
 
     def _when_torch_is_imported(self) -> None:
-        # Attaching initializes CUDA, which forbids a later fork: so not before torch does that by itself.
+        # Attaching initializes CUDA, which breaks a later fork. So it waits until torch initializes CUDA.
         try:
             if not self._attached:
                 sys.modules["torch"].cuda._lazy_call(self._attach)
                 self._attached = True
-        except Exception:  # inside an import of the user's: its errors only
+        except Exception:  # must not break the user's import
             return
 
     def _attach(self) -> None:
         try:
             sys.modules["torch"]._C._cuda_attach_out_of_memory_observer(self.report_observed)
-        except Exception:  # an allocator or a build without observers; its errors are seen when they pass
+        except Exception:  # no observers in this allocator or build; errors are seen when they propagate
             return
 
 

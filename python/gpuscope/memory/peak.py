@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuscope.arguments import check_count
 from gpuscope.devices import HOST, is_cpu, ordinal_of
@@ -23,8 +24,15 @@ from gpuscope.memory.call_stacks import (
     unix_path,
     without_gpuscope,
 )
-from gpuscope.memory.categories import WITHOUT_PYTHON, backward_without_stack
-from gpuscope.memory.events import NEVER, Frame, Lifetimes, MemoryEvents, allocations_of, levels_of
+from gpuscope.memory.categories import (
+    CATEGORIES,
+    UNKNOWN,
+    WITHOUT_PYTHON,
+    backward_without_stack,
+    categorize,
+    category_text,
+)
+from gpuscope.memory.events import NEVER, SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of, levels_of
 from gpuscope.results import Result, import_pandas
 from gpuscope.text import brief
 from gpuscope.units import align_columns, format_bytes
@@ -63,8 +71,30 @@ class PeakPlace:
 
 
 @dataclass(frozen=True)
+class PeakCategory:
+    """The memory at the peak that served one purpose. Sizes are bytes.
+
+    Parameters include modules' buffers. Temporary memory is freed by the part of the step that took it. Autograd's
+    details are gradients on their way through a backward. A library takes a workspace from PyTorch and keeps it;
+    "libraries" take memory from the driver. A graph pool is that of a CUDA graph.
+
+    Attributes:
+        name: "parameter", "gradient", "optimizer state", "activation", "input", "temporary", "autograd detail",
+            "workspace", "libraries", "graph pool" or "unknown".
+        bytes: of all its allocations.
+        share: of the peak.
+    """
+
+    name: str
+    bytes: int
+    share: float
+
+
+@dataclass(frozen=True)
 class PeakReport(Result):
-    """What lived when most memory was in use. ``print(report)`` shows the largest places. Sizes are bytes.
+    """What lived when most memory was in use. ``print(report)`` shows categories and the largest places.
+
+    Sizes are bytes.
 
     Attributes:
         device: ordinal of the GPU, HOST for host memory; None when nothing was allocated.
@@ -77,6 +107,8 @@ class PeakReport(Result):
         places: largest first.
         events: allocations and releases that were looked at.
         notes: what limits the findings.
+        categories: what the memory was for, largest first; their bytes add up to `bytes`. None where that is not known.
+        why_no_categories: why `categories` is None; empty when it is not.
     """
 
     device: int | None
@@ -88,6 +120,8 @@ class PeakReport(Result):
     places: tuple[PeakPlace, ...]
     events: int
     notes: tuple[str, ...] = ()
+    categories: tuple[PeakCategory, ...] | None = None
+    why_no_categories: str = "nothing was allocated"
 
     def at(self, place: str | Frame) -> tuple[PeakPlace, ...]:
         """The places of a line or a file, largest first.
@@ -148,6 +182,7 @@ class PeakReport(Result):
                 for one in self.places
             ],
             "notes": list(self.notes),
+            "categories": None if self.categories is None else [vars(one) for one in self.categories],
         }
 
 
@@ -155,9 +190,11 @@ class PeakReport(Result):
 def peak_memory(
     events: MemoryEvents | None = None, device: int | None = None, *, steps_ns: Sequence[int] = ()
 ) -> PeakReport:
-    """What lived at the moment when most memory was in use, by the line that allocated it.
+    """What lived at the moment when most memory was in use, by the line that allocated it and by what it was for.
 
     Memory counts as the program's allocators hand it out, and as any library takes it from the driver, each byte once.
+    The categories (parameters, gradients, activations, ...) are known for PyTorch's memory. They follow
+    from the part of the training step that took it, and from the tensors that live when the history ends.
 
     Args:
         events: what allocators did; None for the memory history.
@@ -190,6 +227,9 @@ def peak_memory(
     base = sum(max(0, int(level[levels.peak]) - _bytes_of(lived, source)) for source, level in levels.by_source.items())
     total = int(lived.bytes.sum()) + base
     time = int(events.time_ns[max(row, int(levels.rows[0]))])
+    sizes = _by_category(events, allocations, lives, base, device)
+    known = [PeakCategory(category_text(name), size, size / total) for name, size in sizes.items() if size]
+    why = "" if any(one.name != category_text("UNKNOWN") for one in known) else _why_unknown(events, lived)
     return PeakReport(
         device=device,
         bytes=total,
@@ -200,7 +240,35 @@ def peak_memory(
         places=_places(events, lived, total),
         events=len(events),
         notes=notes,
+        categories=None if why else tuple(sorted(known, key=lambda one: -one.bytes)),
+        why_no_categories=why,
     )
+
+
+def _by_category(
+    events: MemoryEvents, allocations: Lifetimes, lives: NDArray[np.bool_], base: int, device: int
+) -> dict[str, int]:
+    """Bytes of each category at the peak, what no event has among them; `lives`: the allocations that lived then."""
+    found = np.bincount(
+        categorize(events, allocations)[lives], weights=allocations.bytes[lives], minlength=len(CATEGORIES)
+    ).astype(np.int64)
+    # Tensors that live at the end and that no event allocated are older than the events: they lived at the peak.
+    newer = set(allocations.address[allocations.alive].tolist())
+    for address, storage in (events.at_end().tensors or {}).items():
+        if storage.category is not None and storage.device == device and address not in newer:
+            older = min(storage.bytes, base)
+            found[storage.category] += older
+            base -= older
+    found[UNKNOWN] += base
+    return dict(zip(CATEGORIES, found.tolist(), strict=True))
+
+
+def _why_unknown(events: MemoryEvents, lived: Lifetimes) -> str:
+    if not (lived.source == SOURCES.index("torch")).any():
+        return "they are known of PyTorch's memory, and no allocation of PyTorch within the events lived at the peak"
+    if not events.stack.any():
+        return "the events have no call stacks"
+    return "no allocation at the peak belongs to a module, a backward or an optimizer"
 
 
 def _bytes_of(lived: Lifetimes, source: int) -> int:
@@ -278,8 +346,20 @@ def _text(report: PeakReport) -> str:
     if report.base_bytes:
         share = _percent(report.base_bytes / report.bytes)
         rows.append(("before the first event", format_bytes(report.base_bytes), share, "", "", ""))
+    return "\n".join([_headline(report), *category_lines(report), *_table(rows), *notes])
+
+
+def category_lines(report: PeakReport) -> list[str]:
+    """The categories as a table, or why they are not known."""
+    if report.categories is None:
+        return [f"categories are not known: {report.why_no_categories}"]
+    parts = [(one.name, format_bytes(one.bytes), _percent(one.share)) for one in report.categories]
+    return _table([("category", "bytes", "share"), *parts])
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     lines = align_columns(rows, left=1)
-    return "\n".join([_headline(report), lines[0], "-" * max(map(len, lines)), *lines[1:], *notes])
+    return [lines[0], "-" * max(map(len, lines)), *lines[1:]]
 
 
 def _headline(report: PeakReport) -> str:

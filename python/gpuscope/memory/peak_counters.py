@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The highest memory use inside a stage, without waiting for the GPU.
+"""Peak memory of a stage, without waiting for the GPU.
 
-Where torch reports its allocations to gpuscope, the highest figure it reports is taken. Where it does not, torch's own
-peak counter is restarted when a stage begins, and what it said until then is kept for the stages that are open; the
-program's own `torch.cuda.max_memory_allocated` is then the peak since the last stage began.
+The peak comes from torch's reports of allocations to gpuscope. Without them, torch's own peak counter is reset when a
+stage begins, and its value is kept for the open stages. The program's `torch.cuda.max_memory_allocated` is then the
+peak since the last stage began.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from gpuscope.units import first_line
 _lock = shared_lock()
 _open: dict[int, list[PeakWatch]] = {}  # by device
 
-# Libraries with a pool of their own; torch is read directly, which is much sooner.
+# Libraries with their own pool. torch is read directly, which is much faster.
 _OTHERS = ("cupy", "rmm", "jax")
 
 
 class PeakWatch:
-    """Watches one device's memory until `end`; made by `watch` and `follow`. Any thread may end it."""
+    """Watches one device's memory until `end`, callable on any thread. Made by `watch` and `follow`."""
 
     def __init__(self, device: int, span: Span | None, reports: _Reports | None = None) -> None:
         self._device = device
@@ -37,13 +37,13 @@ class PeakWatch:
         self._reports = reports
 
     def until(self, before: Reading, after: Reading) -> Peak:
-        """The peak from `before`, read when the watch began, to `after`, read now; the watch goes on."""
+        """The peak from `before`, read when the watch began, to `after`, read now. The watch continues."""
         with _lock:
             highest, whole = (self._reports.highest(), self._reports.whole) if self._reports else (None, False)
             return peak_between(before, after, self._span, highest, whole=whole)
 
     def end(self) -> None:
-        """Ends it; `until` has to be asked before."""
+        """Ends the watch. Call `until` before."""
         with _lock:
             if self in _open.get(self._device, ()):
                 _open[self._device].remove(self)
@@ -52,16 +52,16 @@ class PeakWatch:
             reports.end()
 
     def fold(self, now: Usage) -> None:
-        """Keeps what torch's counter said: it has just been restarted. Under the lock."""
-        self._span = self._span or Span(0, fresh=False)  # there is none when torch had not begun then
+        """Keeps the value of torch's counter, which has just been reset. Call under the lock."""
+        self._span = self._span or Span(0, fresh=False)  # None if torch had not used the GPU at the begin
         self._span.fold(now)
         self._span.restarted(now.allocated_bytes)
 
 
 def watch(device: int) -> PeakWatch:
-    """Begins to watch a device, or HOST, by torch's reports or else by restarting torch's counter.
+    """Begins to watch a device or HOST, by torch's reports or by resetting torch's counter.
 
-    The peak is then known, however high the program's memory went before.
+    The peak is then known even if it is below an earlier peak.
     """
     reports = _reports(device)
     now = None if device == HOST else _quietly_read(device)
@@ -74,19 +74,19 @@ def watch(device: int) -> PeakWatch:
 
 
 def follow(reading: Reading) -> PeakWatch:
-    """Begins at a reading, and only reads torch's counter: the peak is known whenever it is a new one."""
+    """Begins to watch at a reading, and only reads torch's counter. Only a new maximum gives an exact peak."""
     floor = next((usage.peak_bytes or 0 for usage in reading.usages if usage.library == "torch"), None)
     with _lock:
         return _opened(PeakWatch(reading.device, None if floor is None else Span(floor, fresh=False)))
 
 
 def reset_peak(device: object = None) -> None:
-    """Restarts the peak counters of a device: torch's, as torch.cuda.reset_peak_memory_stats does.
+    """Resets torch's peak counter of a device, as torch.cuda.reset_peak_memory_stats does.
 
-    Stages that are open keep the peak that they have seen. CuPy counts no peaks, and JAX's cannot be restarted.
+    Open stages keep their peak. CuPy counts no peaks, and JAX's cannot be reset.
 
     Args:
-        device: None for the current GPU, an ordinal, ``"cuda:1"`` or a ``torch.device``. On the host nothing is done.
+        device: None for the current GPU, an ordinal, ``"cuda:1"`` or a ``torch.device``. No effect on the host.
 
     Raises:
         InvalidArgument: `device` is no device.
@@ -105,7 +105,7 @@ def _opened(watch: PeakWatch) -> PeakWatch:
 
 
 def _restart(device: int, now: Usage) -> bool:
-    """Restarts torch's peak counter, and keeps for the open watches what it said. Under the lock."""
+    """Resets torch's peak counter, and keeps its value for the open watches. Call under the lock."""
     try:
         sys.modules["torch"].cuda.reset_peak_memory_stats(device)
     except Exception:
@@ -118,12 +118,12 @@ def _restart(device: int, now: Usage) -> bool:
 def _quietly_read(device: int) -> Usage | None:
     try:
         return read_torch(device)
-    except Exception:  # an allocator that does not count
+    except Exception:  # an allocator without counters
         return None
 
 
 class _Reports:
-    """The highest use that torch reports while this lives."""
+    """The highest use that torch reports until `end`."""
 
     def __init__(self, peak: _core.PeakMemory) -> None:
         self._peak = peak
@@ -132,18 +132,18 @@ class _Reports:
         self._pauses = self._source.pauses if self._source is not None else 0
 
     def highest(self) -> int:
-        """Bytes; 0 before the first report."""
+        """The peak in bytes; 0 before the first report."""
         return self._peak.bytes or 0
 
     @property
     def whole(self) -> bool:
-        """Whether torch.profiler has not taken the place of the reports meanwhile."""
+        """Whether the reports had no pause, as torch.profiler causes."""
         return self._source is None or self._source.pauses == self._pauses
 
     def end(self) -> None:
         with contextlib.suppress(Exception):
             self._peak.close()
-        # They are counted by thread: on another one than they were acquired on, it would be another stage's that end.
+        # Reports are counted per thread. On another thread, this would end another stage's reports.
         if self._thread == threading.get_ident():
             with contextlib.suppress(Exception):
                 torch_memory.release_reports()
@@ -168,8 +168,8 @@ class Peak(NamedTuple):
     """The highest use between two readings, in bytes.
 
     Attributes:
-        bytes: the highest that is known of. Where several libraries hold memory, the sum of each one's highest.
-        at_most_bytes: it was not higher than this; equals `bytes` where the peak is known, None where no bound is.
+        bytes: the highest known use. With several libraries, the sum of their peaks.
+        at_most_bytes: upper bound of the peak; equals `bytes` if the peak is known, None without a bound.
     """
 
     bytes: int
@@ -177,7 +177,7 @@ class Peak(NamedTuple):
 
 
 class Span:
-    """What torch's peak counter says of a stretch of time: it began at `floor`, and was restarted then if `fresh`."""
+    """The peak of a time span by torch's counter, which was `floor` at the begin, and was reset then if `fresh`."""
 
     def __init__(self, floor: int, *, fresh: bool) -> None:
         self._floor = floor
@@ -186,11 +186,11 @@ class Span:
         self._high: int | None = 0
 
     def fold(self, now: Usage) -> None:
-        """Takes up what the counter says now."""
+        """Updates the bounds with the counter's current value."""
         counted = now.peak_bytes or 0
-        if counted < self._floor:  # the program restarted it
+        if counted < self._floor:  # the program reset it
             low, high = counted, None
-        elif self._fresh or counted > self._floor:  # a new peak, which lies in this time
+        elif self._fresh or counted > self._floor:  # a new peak, inside this span
             low, high = counted, counted
         else:
             low, high = now.allocated_bytes, counted
@@ -198,11 +198,11 @@ class Span:
         self._high = None if high is None or self._high is None else max(self._high, high)
 
     def restarted(self, floor: int) -> None:
-        """The counter was restarted, after `fold`."""
+        """The counter was reset, after `fold`."""
         self._floor, self._fresh = floor, True
 
     def peak(self, start: Usage, end: Usage, reported: int | None, whole: bool) -> Peak:
-        """The peak of this time, by the counter and by torch's reports, None without them; `whole`: of all the time."""
+        """The peak by the counter and by torch's reports (None without; `whole` if they had no pause)."""
         low = max(self._low, start.allocated_bytes, end.allocated_bytes, reported or 0)
         if reported is not None and whole:
             return Peak(low, low)
@@ -212,10 +212,14 @@ class Span:
 def peak_between(
     before: Reading, after: Reading, span: Span | None = None, reported: int | None = None, *, whole: bool = True
 ) -> Peak:
-    """The peak between two readings of a device, by torch's counter and the highest that torch has reported since.
+    """The peak between two readings of a device.
 
-    `span` is None when torch had not begun to use the GPU at `before`, `reported` when torch was not asked to report;
-    `whole`: it has reported all the time.
+    Args:
+        before: the first reading.
+        after: the second reading.
+        span: torch's counter; None if torch had not used the GPU at `before`.
+        reported: the peak of torch's reports; None without reports.
+        whole: whether the reports had no pause.
     """
     first = {usage.library: usage for usage in before.usages}
     last = {usage.library: usage for usage in after.usages}
@@ -236,12 +240,12 @@ def peak_between(
 
 
 def peak_until(now: Reading) -> Peak:
-    """The peak since the program began, or since it restarted the counters itself."""
+    """The peak since the program began, or since it reset the counters itself."""
     return peak_between(now._replace(usages=()), now)
 
 
 def _of_others(start: Usage, end: Usage) -> Peak:
-    """Of a library whose counter, if it has one, cannot be restarted."""
+    """The peak of a library whose counter is missing or cannot be reset."""
     low = max(start.allocated_bytes, end.allocated_bytes)
     if end.peak_bytes is None:
         return Peak(low, 0 if not low and not end.reserved_bytes else None)
@@ -256,8 +260,8 @@ class Usage(NamedTuple):
     Attributes:
         library: "torch", "cupy", ...; "host" for the process's resident memory.
         allocated_bytes: in use by the program.
-        reserved_bytes: held by the library's allocator; None where there is none.
-        peak_bytes: the highest `allocated_bytes` that the library has counted; None where it does not count it.
+        reserved_bytes: held by the library's allocator; None without one.
+        peak_bytes: the library's own peak of `allocated_bytes`; None if it does not count it.
     """
 
     library: str
@@ -270,11 +274,11 @@ class Reading(NamedTuple):
     """The memory of a device.
 
     Attributes:
-        device: ordinal of the GPU; HOST where the host's resident memory stands in for it.
-        usages: one of each library that has memory there.
+        device: ordinal of the GPU; HOST if the host's resident memory is read instead.
+        usages: one per library with memory there.
         resident_bytes: resident memory of the process on the host.
-        why: what could not be read, and why; empty when all was.
-        events: how many the memory history had; None where none is recorded.
+        why: reasons of failed reads; "" if none failed.
+        events: number of events of the memory history; None if none is recorded.
     """
 
     device: int
@@ -297,7 +301,7 @@ class Reading(NamedTuple):
 
 
 def read(device: int) -> Reading:
-    """The memory of a GPU or of HOST now: a few microseconds, ten or so where torch has a GPU. Raises nothing."""
+    """The current memory of a GPU or of HOST. Never raises."""
     resident = resident_bytes()
     history = _core.memory_history()
     events = history["recorded"] if history["recording"] else None
@@ -309,13 +313,13 @@ def read(device: int) -> Reading:
     for library, ask in (("torch", _read_torch), ("other libraries", _read_others)):
         try:
             usages += ask(device)
-        except Exception as error:  # an allocator that does not count, as torch's pluggable ones
+        except Exception as error:  # an allocator without counters, as torch's pluggable ones
             whys.append(f"memory of {library} is not known: {first_line(str(error) or type(error).__name__)}")
     return Reading(device, usages, resident, "; ".join(whys), events)
 
 
 def read_torch(device: int) -> Usage | None:
-    """What torch's caching allocator says; None when torch has not begun to use the GPU."""
+    """The counters of torch's caching allocator; None if torch has not used the GPU yet."""
     stats = torch_memory.counters(device)
     if stats is None:
         return None

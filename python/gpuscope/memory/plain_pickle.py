@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads pickles that hold nothing but data, from strangers too: nothing in them is run.
+"""Reads pickles of plain data from untrusted sources. Nothing in them is run.
 
-The standard library's Unpickler can be kept from finding classes, but not from filling the memory over a few damaged
-bytes: the index of a memo entry makes it allocate up to that index, a length is allocated before it is read.
+The standard library's Unpickler can be restricted to no classes, but a few damaged bytes can make it fill the memory.
+It allocates a memo up to any index, and a buffer of any length before reading it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any, BinaryIO
 
 _NEWEST_PROTOCOL = 5
 _LONGEST_NUMBER = 16  # bytes; addresses have eight
-_DEEPEST = 1_000  # marks that are open at once; torch's files have ten
-_MOST_WAITING = 100_000  # values that no container has taken yet; the standard library's pickler leaves a thousand
-_LARGEST_KEY = 1 << 16  # of a dict; larger numbers may be chosen so that their hashes collide
-_SMALL = 1 << 16  # lengths that need no look at what is left of the file
+_DEEPEST = 1_000  # open marks; torch's files have ten
+_MOST_WAITING = 100_000  # values not yet in a container; the standard library's pickler leaves a thousand
+_LARGEST_KEY = 1 << 16  # of a dict; hashes of larger numbers can be made to collide
+_SMALL = 1 << 16  # shorter lengths are not checked against the rest of the file
 
 
-class Damaged(Exception):  # noqa: N818 - the caller makes an error for users of it
-    """The bytes are no pickle of plain data; reading ended at `offset`."""
+class Damaged(Exception):  # noqa: N818 - the caller converts it to an error for users
+    """The bytes are no pickle of plain data. Reading stopped at `offset`."""
 
     def __init__(self, why: str, offset: int) -> None:
         super().__init__(why)
@@ -30,22 +30,22 @@ class Damaged(Exception):  # noqa: N818 - the caller makes an error for users of
 
 
 def load_plain_pickle(file: BinaryIO) -> Any:
-    """The numbers, strings, bytes, lists, tuples and dicts of a file's pickle, of protocol 2 to 5.
+    """Loads a pickle of protocol 2 to 5 that contains only numbers, strings, bytes, lists, tuples and dicts.
 
-    Time and memory are in proportion to the bytes that were read, and reading ends with the first that does not fit.
+    Time and memory are proportional to the bytes read. Reading stops at the first invalid byte.
 
     Raises:
-        Damaged: it is cut off or no pickle, or holds something else than plain data.
+        Damaged: it is cut off, no pickle, or contains other than plain data.
     """
     return _Unpickler(file).load()
 
 
 class _Wrong(Exception):  # noqa: N818
-    """What an instruction asks for cannot be."""
+    """An instruction cannot be executed."""
 
 
 class _Unpickler:
-    """The stack machine of pickles, for the instructions that make plain data."""
+    """The pickle stack machine, limited to instructions for plain data."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -69,9 +69,9 @@ class _Unpickler:
         except _Wrong as error:
             raise Damaged(str(error), self._file.tell()) from None
         except (IndexError, KeyError):
-            raise Damaged("an instruction lacks what it works on", self._file.tell()) from None
+            raise Damaged("an instruction lacks its operand", self._file.tell()) from None
         except ValueError as error:
-            raise Damaged(f"it has a text that is none ({error})", self._file.tell()) from None
+            raise Damaged(f"it has an invalid text ({error})", self._file.tell()) from None
 
     def _instructions(self) -> dict[bytes, Callable[[], None]]:
         push = self._push
@@ -139,16 +139,16 @@ class _Unpickler:
     def _append(self, items: list[Any]) -> None:
         container = self._stack[-1]
         if type(container) is not list:
-            raise _Wrong("what is appended to is no list")
+            raise _Wrong("it appends to something that is no list")
         container.extend(items)
 
     def _set_items(self, items: list[Any]) -> None:
         keys, container = items[::2], self._stack[-1]
-        # The hash of a tuple of tuples of the same tuples would take forever.
+        # Hashing nested tuples that repeat the same tuple would take exponential time.
         if len(items) % 2 or not all(type(key) is str or _is_small(key) for key in keys):
             raise _Wrong("the keys of a dict are something else than plain data")
         if type(container) is not dict:
-            raise _Wrong("what entries are set of is no dict")
+            raise _Wrong("it sets entries of something that is no dict")
         container.update(zip(keys, items[1::2], strict=True))
 
     def _remember(self, at: int) -> None:
@@ -167,7 +167,7 @@ class _Unpickler:
         return data
 
     def _frame(self) -> None:
-        self._take(8)  # how much may be read ahead
+        self._take(8)  # the frame's length, not needed
 
     def _number(self, count: int) -> int:
         return int.from_bytes(self._take(count), "little")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chains of references from a program's names to objects."""
+"""Finds chains of references from a program's names to objects."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gpuscope import _core
 from gpuscope.memory.call_stacks import is_gpuscope, is_program
 
 NAMELESS = "no name leads to it"
-LONGEST_SEARCH = 2.0  # seconds of the processor: what else runs on the machine makes no difference
-_MOST_LEVELS = 30  # a module of a module is three: the module, its dict, and that of its modules
+LONGEST_SEARCH = 2.0  # seconds of CPU time: the load of the machine makes no difference
+_MOST_LEVELS = 30  # a nested module needs three: the module, its __dict__ and its dict of modules
 _MOST_AT_ONCE = 12  # each search goes through every object of the process
 _MOST_A_LEVEL = 36
-# By their ids: a metaclass of the program's may compare and hash as it likes.
+# By id, because a metaclass of the program may override comparison and hash.
 _ENDS = frozenset(
     map(
         id,
@@ -47,10 +47,10 @@ class Link(NamedTuple):
 
     Attributes:
         id: of the object.
-        step: what one writes to get here from the link before: "losses", ".history", "['loss']".
-        where: of the first link, what kind of name it is.
-        kind: its type's name.
-        entries: how many it has; None when it is no container.
+        step: source text that leads here from the previous link: "losses", ".history", "['loss']".
+        where: for the first link, the kind of its name.
+        kind: name of its type.
+        entries: number of entries; None if it is no container.
     """
 
     id: int
@@ -64,31 +64,31 @@ Chain = tuple[Link, ...]  # from the name to the object
 
 
 class References:
-    """Searches what refers to objects, level by level, until a name is met.
+    """Searches the referrers of objects level by level until it reaches a name.
 
     Args:
-        names: the names right now.
+        names: the current names.
         hidden: ids of objects that are not the program's.
-        keepers: what keeps an object alive, by its id, where the collector does not know.
+        keepers: references that the collector does not know: the keeper by the id of the kept object.
 
     Attributes:
-        stopped: whether a search has ended after LONGEST_SEARCH.
+        stopped: whether a search was stopped after LONGEST_SEARCH.
     """
 
     def __init__(self, names: Names, hidden: set[int], keepers: Mapping[int, Any]) -> None:
         self._names = names
         self._keepers = keepers
         self._hidden = hidden | names.live
-        self._known: dict[int, Any] = {}  # objects that were met
+        self._known: dict[int, Any] = {}  # visited objects
         self._child: dict[int, dict[int, int]] = {}  # by target: the next object of the chain, by id
-        self._leads: dict[int, set[int]] = {}  # which targets an object leads to
-        self._above: dict[int, list[int]] = {}  # what refers to an object
+        self._leads: dict[int, set[int]] = {}  # the targets that an object leads to
+        self._above: dict[int, list[int]] = {}  # referrers of an object
         self._hidden |= {*map(id, (self, self.__dict__, keepers, self._known, self._child, self._leads, self._above))}
         self._end_ns = _core.thread_cpu_ns() + round(LONGEST_SEARCH * 1e9)
         self.stopped = False
 
     def chains_to(self, things: Sequence[Any]) -> dict[int, Chain]:
-        """A shortest chain to each object that a name leads to, by its id."""
+        """A shortest chain to each object that a name leads to, by the object's id."""
         found: dict[int, Chain] = {}
         level = {id(thing): thing for thing in things}
         most = max(_MOST_A_LEVEL, len(level))
@@ -111,7 +111,7 @@ class References:
         return found
 
     def _made_again(self) -> set[Any]:
-        """The code of functions of which there are several: a list of callbacks holds the memory, no one of them."""
+        """The code of functions that exist several times: the list of callbacks is the holder, not one callback."""
         counts = Counter(code for thing in self._known.values() if (code := _code_of(thing)) is not None)
         return {code for code, count in counts.items() if count > 1}
 
@@ -145,7 +145,7 @@ class References:
             self._lead(me, child, self._leads[child])
 
     def _lead(self, parent: int, child: int, targets: set[int]) -> None:
-        """The targets that a child leads to are its parent's, too, and those of what was found to refer to that."""
+        """Adds the targets of a child to its parent and to all known referrers of the parent."""
         waiting = [(parent, child, frozenset(targets))]
         while waiting:
             parent, child, targets_now = waiting.pop()
@@ -174,7 +174,7 @@ class References:
         return None
 
     def _nameless(self, target: int, found: dict[int, Chain]) -> None:
-        """No name was reached: the farthest object of a class, or else a container, shows at least its type."""
+        """Ends a chain without a name at the farthest object of a class, else of a container, to show its type."""
         above = list(self._child[target])
         top = next((key for key in reversed(above) if not _is_plain(self._known[key])), above[-1] if above else None)
         if top is not None:
@@ -197,7 +197,7 @@ class References:
     def _step(self, things: list[Any], at: int, parent: Any, child: Any) -> str:
         if id(parent) in self._names.modules:
             return key_text(parent, child)
-        # An object's dict is no step of its own, nor are a closure's cells.
+        # An object's __dict__ and a closure's cells are not shown as steps.
         if type(parent) is dict and at > 0 and _owns(things[at - 1], parent):
             return f".{key_text(parent, child)}"
         if type(child) is dict and _owns(parent, child):
@@ -250,14 +250,14 @@ def _kind_of_end(thing: Any) -> str:
 
 
 class Names:
-    """The names that lead to objects right now: those of modules, and of the calling thread's live functions.
+    """The current names of modules and of the calling thread's running functions.
 
     Attributes:
         modules: name by the id of a module's dict.
-        variables: (name, whose) by the id of a value that the program's own variables have. Of several names, that of
-            a module's global wins, and then that of the outermost function, which is the likeliest to own it.
-        live: ids of the frames that are running.
-        untracked: values of the calling thread's functions that the collector does not know of.
+        variables: (name, kind of name) by the id of a value of the program's own variables. A module's global wins over
+            locals, then the outermost function, as the likeliest owner.
+        live: ids of the running frames.
+        untracked: values of the calling thread's functions that the collector does not track.
     """
 
     def __init__(self) -> None:
@@ -284,7 +284,7 @@ class Names:
     def _of_modules(self) -> None:
         for name, space in _module_spaces():
             if id(space) in self.modules:
-                continue  # __main__ is the first, and may have aliases
+                continue  # an alias of __main__, which is first
             self.modules[id(space)] = name
             file = space.get("__file__")
             if isinstance(file, str) and is_program(file):
@@ -296,7 +296,7 @@ def _running() -> set[int]:
     """Ids of the frames of all threads."""
     found = set()
     frames = list(sys._current_frames().values())
-    while frames:  # nothing refers to our own frame afterwards: in a cycle it would keep what its callers hold
+    while frames:  # empties the list: a cycle with our own frame would keep its callers' variables alive
         frame: types.FrameType | None = frames.pop()
         while frame is not None:
             found.add(id(frame))
@@ -320,18 +320,18 @@ def _module_name(name: str) -> str:
 
 
 def locals_of(frame: types.FrameType) -> list[tuple[str, Any]]:
-    """The names and values of a frame's variables, without making them live longer."""
+    """Names and values of a frame's variables, without extending their lifetime."""
     space = frame.f_locals
     found = list(space.items())
-    # Before Python 3.13 the frame keeps this copy, and so would what it holds be kept. Three references are the
-    # frame's, ours and the call's: with more the program itself asked for locals().
+    # Before Python 3.13 the frame keeps this copy, and so its values. Three references are the frame's, ours and the
+    # call's. With more, the program itself called locals().
     if type(space) is dict and sys.gettrace() is None and sys.getrefcount(space) <= 3:
         space.clear()
     return found
 
 
 def step_text(parent: Any, child: Any) -> str:
-    """How one gets from an object to one it refers to: ".name", "['key']" or "[...]"; "" where that is not known."""
+    """Source text that leads from an object to its referent: ".name", "['key']" or "[...]"; "" if unknown."""
     kind = type(parent)
     if issubclass(kind, dict):
         return _index_text(_key(parent, child))
@@ -342,7 +342,7 @@ def step_text(parent: Any, child: Any) -> str:
 
 
 def attribute(owner: Any, value: Any) -> str:
-    """The attribute of an object, in its dict or its slots, that is a value; no code of the program runs."""
+    """The name of the attribute with a value, in an object's dict or slots. Runs no code of the program."""
     try:
         key = _key(object.__getattribute__(owner, "__dict__"), value)
         if isinstance(key, str):
@@ -364,7 +364,7 @@ def _slot(slot: types.MemberDescriptorType, owner: Any) -> Any:
 
 
 def key_text(space: dict[Any, Any], child: Any) -> str:
-    """The key of a namespace under which an object lies; "?" when it has left."""
+    """The key of an object in a namespace; "?" if it is no longer there."""
     key = _key(space, child)
     return key if isinstance(key, str) else "?"
 
@@ -384,6 +384,6 @@ def _index_text(key: Any) -> str:
 
 
 def entries(container: Any) -> int | None:
-    """How many entries one of Python's containers has, subclasses too; None for other objects."""
+    """Number of entries of a Python container or a subclass; None for other objects."""
     base = next((base for base in CONTAINERS if issubclass(type(container), base)), None)
     return None if base is None else int(base.__len__(container))  # type: ignore[attr-defined]

@@ -8,14 +8,23 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpuscope import _core
-from gpuscope.devices import ordinal_of, why_no_gpu
+from gpuscope.devices import current, ordinal_of, why_no_gpu
+from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.frameworks.pools import Pool
 from gpuscope.memory import allocators
 from gpuscope.memory.host import HostMemory, host_memory
 from gpuscope.results import Result
+from gpuscope.text import brief
 from gpuscope.units import format_bytes
 
 _WIDTH = 14  # of a line's name
+_MIB = 1 << 20
+# What profiling guides call torch's counters of the current GPU, in MiB.
+_OF_GUIDES = {
+    "allocated_mb": "allocated_bytes",
+    "reserved_mb": "reserved_bytes",
+    "max_allocated_mb": "peak_allocated_bytes",
+}
 Line = tuple[str, str]
 
 
@@ -71,6 +80,10 @@ class DeviceMemory:
 class MemorySnapshot(Result):
     """The memory of this process at a moment. ``after - before`` is what changed.
 
+    ``snapshot["allocated_mb"]``, ``["reserved_mb"]`` and ``["max_allocated_mb"]`` are MiB of its only GPU, or of the
+    current GPU if it has several, of all allocators; 0 while the process uses no GPU. They raise NotAvailable without a
+    GPU. Attributes are read by name too.
+
     Attributes:
         time_ns: ns since the Unix epoch.
         devices: the GPUs that were asked for, or that this process has a context on.
@@ -82,6 +95,26 @@ class MemorySnapshot(Result):
     devices: tuple[DeviceMemory, ...]
     host: HostMemory
     why: str = ""
+
+    def __getitem__(self, key: str) -> Any:
+        if isinstance(key, str) and key in _OF_GUIDES:
+            return self._mib(key)
+        if not isinstance(key, str) or key not in self.__dataclass_fields__:
+            raise InvalidArgument(
+                f"key is {brief(key)}; accepted are {', '.join(_OF_GUIDES)} and the attributes of MemorySnapshot"
+            )
+        return getattr(self, key)
+
+    def _mib(self, key: str) -> float:
+        if self.why:
+            raise NotAvailable(f"{key} is not available: it is a GPU's memory, and {self.why}")
+        found = self.devices if len(self.devices) < 2 else [one for one in self.devices if one.device == current()]
+        if not found:
+            return 0.0
+        size: int | None = getattr(found[0], _OF_GUIDES[key])
+        if size is None:
+            raise NotAvailable(f"{key} is not available: no allocator of GPU {found[0].device} counts its peak")
+        return size / _MIB
 
     def __sub__(self, before: MemorySnapshot) -> MemoryDifference:
         return difference(before, self)

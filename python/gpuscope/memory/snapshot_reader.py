@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the pickles that torch.cuda.memory._dump_snapshot and gpuscope write, without running anything in them."""
+"""Reads the pickles of torch.cuda.memory._dump_snapshot and of gpuscope, without running code in them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope.errors import CorruptTrace, GpuscopeError
-from gpuscope.memory.events import COLUMNS, SOURCES, Frame, MemoryEvents
+from gpuscope.memory.categories import CATEGORIES
+from gpuscope.memory.events import COLUMNS, SOURCES, AtEnd, Frame, MemoryEvents, Storage
 from gpuscope.memory.plain_pickle import Damaged, load_plain_pickle
 from gpuscope.paths import as_path, open_file
 
-# torch's words: memory counts as given back when that is asked for; "free_completed" is when a stream is done with it.
-# A file without requests (torch's skip_actions) has it count as given back then.
+# torch's actions. Memory counts as released at "free_requested"; "free_completed" is when a stream has finished with
+# it. In a file without requests (torch's skip_actions), it counts as released at "free_completed".
 _REQUESTED, _COMPLETED = "free_requested", "free_completed"
 _ALLOCATED = ("active_allocated",)
 _ACTIVE = (*_ALLOCATED, "active_pending_free", "active_awaiting_free")
@@ -30,15 +31,14 @@ _MOST_DEVICES = 1024
 
 @dataclass(frozen=True)
 class FileSegment:
-    """Memory that the allocator held from the driver when the file was written.
+    """A segment that the allocator held from the driver when the file was written.
 
     Attributes:
         device: ordinal of the GPU.
-        address: where it begins.
-        bytes: its size.
-        allocated_bytes: bytes of it that the program had in use.
-        pool: "default", "graph (1, 0)" for a CUDA graph's, "private (0, 1)" for one that the program made, which graphs
-            may share.
+        address: first byte.
+        bytes: size.
+        allocated_bytes: in use by the program.
+        pool: "default", "graph (1, 0)" for a CUDA graph's, or "private (0, 1)" for the program's own.
         expandable: whether it grows in place.
     """
 
@@ -52,19 +52,18 @@ class FileSegment:
 
 @dataclass(frozen=True, eq=False)
 class MemoryFile:
-    """What a memory snapshot's file holds.
+    """The content of a memory snapshot.
 
     Attributes:
         path: the file.
-        events: allocations and releases of all devices, in the order of time; empty where no history was recorded.
-            What lives at the end, has a call stack there, and is in no event of the file was allocated before the
-            others. Those of the source "other" are of memory that libraries took from the driver for themselves, which
-            files of gpuscope have.
-        segments: what the allocator held at the end.
+        events: allocations and releases of all devices, in order of time; empty without a history. Live blocks with a
+            call stack but without an event come first. The source "other" is memory that libraries allocated from the
+            driver directly; only files of gpuscope contain it.
+        segments: of the allocator, at the end.
         settings: the allocator's settings, as "expandable_segments": True.
-        refused_bytes: bytes of each allocation that failed, in the order of time.
-        refused_devices: ordinal of the GPU of each of them.
-        notes: what gpuscope, as its writer, had to say on it.
+        refused_bytes: size of each failed allocation, in order of time.
+        refused_devices: ordinal of the GPU of each failed allocation.
+        notes: of gpuscope, if it wrote the file.
     """
 
     path: str
@@ -76,7 +75,7 @@ class MemoryFile:
     notes: tuple[str, ...] = ()
 
     def graph_pools(self, device: int) -> tuple[tuple[int, int], ...]:
-        """First address and the one behind the last of each segment of private pools, as those of CUDA graphs."""
+        """Begin and end address of each segment of private pools, as of CUDA graphs."""
         there = (segment for segment in self.segments if segment.device == device and segment.pool != "default")
         return tuple((segment.address, segment.address + segment.bytes) for segment in there)
 
@@ -84,20 +83,19 @@ class MemoryFile:
 def load_memory_snapshot(path: str | os.PathLike[str]) -> MemoryFile:
     """Reads a memory snapshot.
 
-    Torch writes down the sizes that were asked for, and counts in whole blocks of 512 bytes. Sizes here are of whole
-    blocks therefore, and `allocated_bytes` is torch's own figure at every event; but where its allocator rounds further
-    (``roundup_power2_divisions``), or does not split off up to 1 MiB, it is lower by that. What gpuscope writes
-    down are the allocators' own sizes, which are not changed.
+    Torch writes requested sizes, but counts whole blocks of 512 bytes. Sizes here are rounded up to whole blocks, so
+    that `allocated_bytes` equals torch's own figure. It is lower if the allocator rounds further
+    (``roundup_power2_divisions``) or leaves up to 1 MiB unsplit. Sizes in gpuscope's files are not rounded.
 
     Args:
-        path: a pickle of ``torch.cuda.memory._dump_snapshot`` or of gpuscope, or of the list that
-            ``torch.cuda.memory_snapshot()`` returns. Only plain data is read from it: nothing in the file is run, so
-            that one from a stranger does no harm.
+        path: a pickle of ``torch.cuda.memory._dump_snapshot``, of gpuscope, or of the list that
+            ``torch.cuda.memory_snapshot()`` returns. Only plain data is read, so that files from untrusted sources are
+            safe.
 
     Raises:
         InvalidArgument: there is no such file, or it is a directory, a pipe or a device.
-        CorruptTrace: it is damaged, cut off, or holds something else.
-        GpuscopeError: the system would not let us read it.
+        CorruptTrace: it is damaged, cut off, or contains something else.
+        GpuscopeError: the file cannot be read.
     """
     name = os.fspath(as_path(path))
     with open_file(path) as file:
@@ -114,11 +112,11 @@ def load_memory_snapshot(path: str | os.PathLike[str]) -> MemoryFile:
 
 
 class _Unexpected(Exception):  # noqa: N818
-    """Plain data, but not that of a memory snapshot."""
+    """Plain data, but no memory snapshot."""
 
 
 class _Interpreter:
-    """Makes columns of what the pickle holds, and trusts none of it."""
+    """Converts the content of a pickle to columns, and validates all of it."""
 
     def __init__(self, path: str, content: Any, size: int) -> None:
         self._path = path
@@ -126,9 +124,9 @@ class _Interpreter:
         self._content = _typed({"segments": content} if type(content) is list else content, dict, "the file")
         self._block = 1 if "gpuscope" in self._content else _BLOCK
         self._stacks: dict[tuple[Frame, ...], int] = {(): 0}
-        self._numbers: dict[int, int] = {}  # of lists of frames that came before; the content keeps them alive
+        self._numbers: dict[int, int] = {}  # by the id of a list of frames; the content keeps the lists alive
         self._regions = {"": 0}
-        self._refused: list[tuple[int, int, int]] = []  # when, on which device, how much
+        self._refused: list[tuple[int, int, int]] = []  # time, device, size
 
     def file(self) -> MemoryFile:
         entries = _list(self._content, "segments")
@@ -153,6 +151,9 @@ class _Interpreter:
         order = np.argsort(columns["time_ns"], kind="stable")
         frames = list(self._stacks)
         ours = _typed(self._content.get("gpuscope", {}), dict, "what gpuscope wrote")
+        private = (segment for segment in segments if segment.pool != "default")
+        pools = tuple((segment.address, segment.address + segment.bytes) for segment in private)
+        at_end = AtEnd(_tensors(ours), pools)
         settings = self._content.get("allocator_settings")
         return MemoryFile(
             path=self._path,
@@ -161,6 +162,7 @@ class _Interpreter:
                 lost=_number(ours.get("lost", 0), "lost"),
                 frames=lambda number: frames[number] if 0 <= number < len(frames) else (),
                 regions=tuple(self._regions),
+                at_end=lambda: at_end,
             ),
             segments=segments,
             settings=_plain_values(settings) if isinstance(settings, dict) else {},
@@ -197,7 +199,7 @@ class _Interpreter:
             sources.append(OF_LIBRARIES if event.get("source") == "driver" else _TORCH)
             threads.append(_number(event.get("thread", 0), "thread", (1 << 64) - 1))
         bytes_, holds_ = (np.array(column, dtype=np.float64) for column in (changes, held))
-        if max(np.abs(bytes_).sum(), np.abs(holds_).sum()) > _LARGEST // 2:  # what they end at is as large again
+        if max(np.abs(bytes_).sum(), np.abs(holds_).sum()) > _LARGEST // 2:  # totals may add as much
             raise _Unexpected("its sizes add up to more than any memory")
         change, hold = np.array(changes, dtype=np.int64), np.array(held, dtype=np.int64)
         source = np.array(sources, dtype=np.uint8)
@@ -219,8 +221,8 @@ class _Interpreter:
             "source": source,
         }
         for name in ("allocated_bytes", "reserved_bytes"):
-            columns[name][source == OF_LIBRARIES] = 0  # they do not say
-        changed = change != 0  # what the allocator took from the driver is in `reserved_bytes`
+            columns[name][source == OF_LIBRARIES] = 0  # not reported
+        changed = change != 0  # events of segments are already in `reserved_bytes`
         return {name: column[changed] for name, column in columns.items()}
 
     def _stack(self, frames: Any) -> int:
@@ -232,7 +234,7 @@ class _Interpreter:
         return number
 
     def _region(self, metadata: Any) -> int:
-        """Torch has programs say what they like; gpuscope writes the region there."""
+        """The region, if gpuscope wrote the file. In torch's files, programs may write anything there."""
         name = metadata if type(metadata) is str else ""
         return self._regions.setdefault(name, len(self._regions))
 
@@ -241,7 +243,7 @@ _EMPTY: dict[str, NDArray[Any]] = {name: np.empty(0, kind) for name, kind in COL
 
 
 def _back_from(end: int, changes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The running sums that end at `end`; never below 0, as where the file's end and its history disagree."""
+    """The running sums that end at `end`, at least 0: the file's end and its history may disagree."""
     if not len(changes):
         return changes
     sums = np.cumsum(changes)
@@ -251,7 +253,7 @@ def _back_from(end: int, changes: NDArray[np.int64]) -> NDArray[np.int64]:
 def _older(
     segments: Sequence[Mapping[str, Any]], states: tuple[str, ...], seen: set[int], begin: int
 ) -> Iterator[dict[str, Any]]:
-    """Events for what lives at the end, with a call stack, but has none: it was allocated before the history."""
+    """Events for live blocks with a call stack but without an event: allocated before the history."""
     for segment in segments:
         at = segment["address"]
         for entry in _list(segment, "blocks"):
@@ -264,9 +266,9 @@ def _older(
 
 
 def _frames_of_old(block: Mapping[str, Any]) -> Any:
-    """Of a block as torch wrote them until 2.0: of the newest of those that had the memory."""
+    """The frames of a block in files of torch up to 2.0: those of its newest user."""
     history = _list(block, "history")
-    return _typed(history[0], dict, "what had a block").get("frames") if history else None
+    return _typed(history[0], dict, "a block's history").get("frames") if history else None
 
 
 def _segment(entry: Any) -> FileSegment:
@@ -288,8 +290,24 @@ def _segment(entry: Any) -> FileSegment:
     )
 
 
+def _tensors(ours: Mapping[str, Any]) -> dict[int, Storage] | None:
+    """The live tensors at the end, if gpuscope wrote the file."""
+    if ours.get("tensors") is None:
+        return None
+    found = {}
+    for entry in _list(ours, "tensors"):
+        if len(_typed(entry, tuple, "a tensor")) != 4:
+            raise _Unexpected("a tensor is not four values")
+        address, size, device, name = entry
+        category = CATEGORIES.index(name) if name in CATEGORIES else None
+        found[_number(address, "address", (1 << 64) - 1)] = Storage(
+            category, _number(size, "size"), _number(device, "device", _MOST_DEVICES)
+        )
+    return found
+
+
 def _plain_values(settings: dict[Any, Any]) -> dict[str, Any]:
-    """Those that are no containers: these could hold one another, many times over."""
+    """The settings that are no containers: nested containers could repeat each other many times."""
     return {
         name: value
         for name, value in settings.items()
@@ -328,5 +346,5 @@ def _typed(value: Any, kind: type, what: str) -> Any:
 
 def _number(value: Any, what: str, largest: int = _LARGEST) -> int:
     if type(value) is not int or not 0 <= value <= largest:
-        raise _Unexpected(f"{what} of an entry is no number that it could be")
+        raise _Unexpected(f"{what} of an entry is no valid number")
     return value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory history as the file that PyTorch's memory_viz opens, the one of ``torch.cuda.memory._dump_snapshot``."""
+"""Writes the memory history in the format of ``torch.cuda.memory._dump_snapshot``, for PyTorch's memory_viz."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.frameworks import torch_memory
 from gpuscope.memory.addresses import AddressRange, AddressRanges
+from gpuscope.memory.categories import CATEGORIES
 from gpuscope.memory.events import NEVER, SOURCES, MemoryEvents
 from gpuscope.memory.history import history_events
 from gpuscope.paths import as_path, check_writable, replacing
@@ -27,30 +28,29 @@ SUFFIXES = (".pickle", ".pkl")
 _PROTOCOL = 4
 _HOST_NOTE = "no GPU was used: device 0 is the host's memory, and its segments are where pieces lie close together"
 _DRIVER = SOURCES.index("driver")
-# Blocks whose segment is not known are taken to lie in one when they are no further apart: 2 MiB, the least that
-# torch takes from the driver (kSmallBuffer in c10/cuda/CUDACachingAllocator.cpp).
+# Blocks of unknown segments are grouped into one if their distance is at most 2 MiB, the smallest segment of torch
+# (kSmallBuffer in c10/cuda/CUDACachingAllocator.cpp).
 _CLOSE = 2 << 20
 Frames = list[dict[str, Any]]
 FramesOf = Callable[[int], Frames]
 
 
 def dump_memory_snapshot(path: str | os.PathLike[str]) -> Path:
-    """Write torch's segments and the memory history to a file for PyTorch's own tools.
+    """Writes torch's segments and the memory history to a file for PyTorch's own tools.
 
     It opens at https://pytorch.org/memory_viz and with ``python -m torch.cuda._memory_viz trace_plot FILE``. Segments
-    and blocks are torch's, with the Python stacks of the history; what the history has of each GPU is its trace, with
-    what libraries took from the CUDA driver as segments; the region that the program was in is an entry's metadata
-    (``user_metadata``). Where no GPU was used the host's memory stands as device 0.
-    Without a history of gpuscope's the file is torch's own: the segments, and the history that torch records itself.
+    and blocks are torch's, with the Python stacks of the history. The trace of each GPU contains the history's events.
+    Allocations of libraries at the CUDA driver appear as segments. The program's region is in ``user_metadata``. If no
+    GPU was used, device 0 is the host's memory. Without a history of gpuscope, the file is torch's own.
 
     Args:
-        path: the file; its name ends with .pickle, .pkl or has no suffix. A file of that name is replaced.
+        path: the file, with suffix .pickle, .pkl or none. An existing file is replaced.
 
     Returns:
         The path.
 
     Raises:
-        InvalidArgument: the name ends otherwise.
+        InvalidArgument: the name has another suffix.
         NotAvailable: there is neither a history nor a GPU that torch uses.
         GpuscopeError: the file cannot be written.
     """
@@ -65,16 +65,16 @@ def dump_memory_snapshot(path: str | os.PathLike[str]) -> Path:
 
 
 def torch_snapshot() -> dict[str, Any]:
-    """What `dump_memory_snapshot` writes: the dict of ``torch.cuda.memory._snapshot()``.
+    """The content of `dump_memory_snapshot`: the dict of ``torch.cuda.memory._snapshot()``.
 
-    What a library took from the driver for itself has "source": "driver" in its entries. Beside torch's keys, where
-    there is a history, "gpuscope" holds "notes" on what is not as torch would have it, and "lost", the number of older
-    events that are no longer kept.
+    Entries of a library's own allocations at the driver have "source": "driver". With a history, there is the key
+    "gpuscope". It contains "notes" on differences from torch's files, "lost", the number of older events no longer
+    kept, and "tensors", the live tensors at the end with their categories.
     """
     events, notes = _events(), []
     try:
         data = torch_memory.full_snapshot()
-    except Exception as error:  # allocators that are not torch's own have none
+    except Exception as error:  # only torch's own allocator has segments
         data = None
         notes.append(f"torch does not tell of its segments: {first_line(error)}")
     if events is None:
@@ -95,7 +95,7 @@ def torch_snapshot() -> dict[str, Any]:
             Segments(device, [one for one in of_torch if one["device"] == device], of, frames)
             for device, of in enumerate(by_device)
         ]
-    else:  # host memory, whose segments are not known, stands as device 0
+    else:  # device 0 is host memory, whose segments are unknown
         by_device = [events.select(events.device == HOST)]
         segments = [Segments(0, [], by_device[0], frames)]
         notes.insert(0, _HOST_NOTE)
@@ -104,8 +104,20 @@ def torch_snapshot() -> dict[str, Any]:
         "device_traces": [_trace(of, found, frames) for of, found in zip(by_device, segments, strict=True)],
         "allocator_settings": data.get("allocator_settings", {}),
         "external_annotations": data.get("external_annotations", []),
-        "gpuscope": {"notes": notes, "lost": events.lost},
+        "gpuscope": {"notes": notes, "lost": events.lost, "tensors": _tensors(events, is_host=not gpus)},
     }
+
+
+def _tensors(events: MemoryEvents, *, is_host: bool) -> list[tuple[int, int, int, str]] | None:
+    """Address, bytes, device and category ("" for none) of each live tensor at the end; None if unknown."""
+    known = events.at_end().tensors
+    if known is None:
+        return None
+    return [
+        (address, size, 0 if is_host else device, "" if category is None else CATEGORIES[category])
+        for address, (category, size, device) in known.items()
+        if (device == HOST) == is_host
+    ]
 
 
 def _events() -> MemoryEvents | None:
@@ -116,7 +128,7 @@ def _events() -> MemoryEvents | None:
 
 
 def _shared_frames(events: MemoryEvents) -> Callable[[int], Frames]:
-    """The frames of a stack in torch's form; one list a stack, so that the file has each once."""
+    """The frames of a stack in torch's form. One list per stack, so that pickle writes each once."""
     known: dict[int, Frames] = {0: []}
 
     def frames(stack: int) -> Frames:
@@ -133,7 +145,7 @@ _DRIVER = SOURCES.index("driver")
 
 
 def _trace(events: MemoryEvents, segments: Segments, frames: Callable[[int], Frames]) -> list[dict[str, Any]]:
-    """One device's events as torch's entries, with the segments that came and went around them."""
+    """One device's events as torch's entries, with events of its segments."""
     entries: list[dict[str, Any]] = []
 
     def add(action: str, allocation: AddressRange, time_ns: int, stack: int, **more: str) -> None:
@@ -178,14 +190,14 @@ def _trace(events: MemoryEvents, segments: Segments, frames: Callable[[int], Fra
 
 
 class Segments:
-    """One device's segments: torch's, those that the driver handed to others, and those that allocations imply.
+    """One device's segments: torch's, allocations of other libraries at the driver, and segments implied by blocks.
 
     Attributes:
-        all: those that are there at the end, in torch's form.
-        first_seen_at: by row of an event, the segments that are gone at the end and held no allocation before that
-            event, not one from before the history either; of those whose own events are not known.
-        last_seen_at: likewise, that held no allocation after it.
-        whole: rows of the driver's events about memory that no allocator divides: a segment and its only allocation.
+        all: segments that exist at the end, in torch's form.
+        first_seen_at: implied segments that no longer exist at the end, by row of their first event. Without segments
+            that have blocks from before the history.
+        last_seen_at: implied segments that no longer exist at the end, by row of their last event.
+        whole: rows of events at the driver whose memory no allocator divides: segment and block in one.
     """
 
     def __init__(self, device: int, of_torch: list[dict[str, Any]], events: MemoryEvents, frames: FramesOf) -> None:
@@ -202,7 +214,7 @@ class Segments:
         self._add_implied(events)
 
     def is_expandable(self, allocation: AddressRange) -> bool:
-        """Whether it was mapped into one of torch's expandable segments."""
+        """Whether an allocation is in one of torch's expandable segments."""
         return any(
             segment["address"] <= allocation.address < segment["address"] + segment["total_size"]
             for segment in self._expandable
@@ -270,7 +282,7 @@ class Segments:
 
 
 def _blocks(segment: AddressRange, alive: list[tuple[AddressRange, int]], frames: FramesOf) -> Iterator[dict[str, Any]]:
-    """What fills a segment from its beginning to its end."""
+    """The blocks of a segment, in use and inactive, without gaps."""
 
     def block(address: int, size: int, state: str, stack: int) -> dict[str, Any]:
         fields = {"address": address, "size": size, "requested_size": size, "state": state}
@@ -287,7 +299,7 @@ def _blocks(segment: AddressRange, alive: list[tuple[AddressRange, int]], frames
 
 
 class _Alive:
-    """The allocations of one device that are not given back, with their stacks."""
+    """The live allocations of one device, with their stacks."""
 
     def __init__(self, events: MemoryEvents) -> None:
         self._lifetimes = lifetimes = events.lifetimes()
@@ -307,23 +319,23 @@ class _Alive:
         self._allocations = last["allocations"]
         self._starts = np.array([allocation.address for allocation, _ in self._allocations], dtype=np.uint64)
         self.stacks = {allocation.address: stack for allocation, stack in self._allocations}
-        # Releases of what was handed out before the history began, by row.
+        # Rows of releases whose allocation is from before the history.
         self.older = np.setdiff1d(np.flatnonzero(events.bytes < 0), lifetimes.died)
         pools = events.source != _DRIVER
         self._ever = np.unique(events.address[pools])
 
     def within(self, segment: AddressRange) -> list[tuple[AddressRange, int]]:
-        """Those whose first byte lies in it, by address."""
+        """Allocations whose first byte is in a segment, by address."""
         first, last = np.searchsorted(self._starts, _bounds(segment))
         return self._allocations[first:last]
 
     def is_whole(self, segment: AddressRange) -> bool:
-        """Whether no allocator ever handed out something within it."""
+        """Whether no allocator ever returned an address inside a segment."""
         first, last = np.searchsorted(self._ever, _bounds(segment))
         return bool(first == last)
 
     def whole_rows(self, torch: AddressRanges) -> set[int]:
-        """The events of whole allocations that came within the history, but for what is in `torch`."""
+        """Rows of whole allocations within the history, without those in `torch`."""
         taken = self._lifetimes.source == _DRIVER
         address, size = self._lifetimes.address[taken], self._lifetimes.bytes[taken].astype(np.uint64)
         whole = np.searchsorted(self._ever, address) == np.searchsorted(self._ever, address + size)
@@ -344,7 +356,7 @@ def _bounds(segment: AddressRange) -> NDArray[np.uint64]:
 
 
 def _disjoint(born: list[int], address: list[int], size: list[int], stack: list[int]) -> list[tuple[AddressRange, int]]:
-    """By address. Of two that overlap the later one is right: that the other was given back was not seen."""
+    """Disjoint allocations by address. Of two that overlap the later is kept: the other's release was not seen."""
     kept: list[tuple[int, AddressRange, int]] = []
     for start, when, length, where in sorted(zip(address, born, size, stack, strict=True)):
         allocation = AddressRange(start, length)

@@ -4,11 +4,15 @@
 The hints go by what a stage takes and gives back, never by its name. The forward pass takes activations, and the
 backward pass gives them back while it takes gradients; these stay until a stage frees them that takes nothing itself;
 an optimizer takes its state the first time that it runs, and never again.
+
+On the host they go by the resident memory of a program that uses torch. Its peak is known only if it is a new record,
+and a first call also loads libraries: hints name both possibilities then.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -125,9 +129,12 @@ class MemoryStages(Result):
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """What the figures suggest to be behind the peak, and what could lower it; a sentence each."""
+        """What the figures suggest to be behind the peak, and what could lower it; a sentence each.
+
+        On the host they are about a program that uses torch, by its resident memory; () in other programs.
+        """
         highest = self.highest
-        if highest is None or not highest.on_gpu:
+        if highest is None or not (highest.on_gpu or "torch" in sys.modules):
             return ()
         return _hints([stage for stage in self.stages if stage.device == highest.device])
 
@@ -272,7 +279,8 @@ def _of_rise(taking: Sequence[MemoryStage], giving: MemoryStage, highest: int) -
         return [f'{names} that "{giving.name}" frees: most likely gradients; {_LESS_FOR_GRADIENTS}']
     # A backward pass takes gradients meanwhile, so that it gives back more than can be seen.
     fact = f'{names}, and "{giving.name}" gives back {format_bytes(min(given_back, taken))} or more of it'
-    if max(stage.delta_bytes or 0 for stage in taking) < _MOST * taken:
+    is_bound = not giving.on_gpu and not giving.peak_is_exact  # gradients that it took meanwhile are not known
+    if is_bound or max(stage.delta_bytes or 0 for stage in taking) < _MOST * taken:
         return [f"{fact}: activations or gradients; {_LESS_FOR_ACTIVATIONS}"]
     found = [f"{fact}: most likely activations; {_LESS_FOR_ACTIVATIONS}"]
     kept = giving.allocated_bytes - (taking[0].before_bytes or 0)
@@ -290,8 +298,9 @@ def _of_state(stages: Sequence[MemoryStage], highest: int) -> list[str]:
         # What it took the first time beyond what it takes now: a stage that frees gradients each time may do both.
         kept = (stage.first_delta_bytes or 0) - (stage.delta_bytes or 0)
         if stage.count > 1 and kept >= _LASTING * highest:
+            which = "most likely the" if stage.on_gpu else "libraries that its first call loads, or the"
             found.append(
-                f'"{stage.name}" took {format_bytes(kept)} more the first time than the last: most likely the '
+                f'"{stage.name}" took {format_bytes(kept)} more the first time than the last: {which} '
                 "optimizer's state, which stays; an optimizer with less state, or one of 8 bits, needs less."
             )
     return found

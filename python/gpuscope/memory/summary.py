@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`memory_summary`: torch.cuda.memory_summary, for everything that holds memory."""
+"""`memory_summary`: as torch.cuda.memory_summary, for all libraries and the host."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from gpuscope.text import shown
 from gpuscope.units import align_columns, format_bytes
 
 _HEADING = ("Memory", "Current", "Peak", "Handed out", "Taken back")
-# Less memory than this in free blocks is not worth a sentence: torch reserves about as much at a time.
+# Fewer bytes in free blocks are not reported: torch reserves about as much at a time.
 _FREE = 64 << 20
 _SCATTERED = 0.5
 
 
 @shown
 def memory_summary(device: object = None, abbreviated: bool = False) -> str:
-    """The memory of this process as a table for each GPU and some lines about the host.
+    """The memory of this process as one table per GPU, and some lines about the host.
 
-    A table has what each library's allocator holds now, held at its peak, handed out and took back in total, as far as
-    it counts these; below it what the driver counts for the process, and advice where the figures suggest some. Does
-    not wait for the GPU and makes no CUDA context.
+    A table has the current, peak, total allocated and total freed bytes of each library's allocator. Figures that a
+    library does not count are "-". Below are NVML's figures and advice. Does not wait for the GPU and creates no CUDA
+    context.
 
     Args:
         device: None for all GPUs that this process uses, an ordinal, ``"cuda:1"`` or a ``torch.device``; ``"cpu"`` for
-            the host alone.
-        abbreviated: only what is allocated and reserved, without advice.
+            the host only.
+        abbreviated: only allocated and reserved bytes, without advice.
 
     Raises:
         InvalidArgument: `device` is no device.
@@ -49,7 +49,7 @@ def memory_summary(device: object = None, abbreviated: bool = False) -> str:
 def _counters(device: int) -> dict[str, Any]:
     try:
         return torch_memory.counters(device) or {}
-    except Exception:  # an allocator that does not count, which the snapshot notes
+    except Exception:  # an allocator without counters, which the snapshot notes
         return {}
 
 
@@ -62,7 +62,7 @@ class _Row(NamedTuple):
 
 
 def device_text(device: DeviceMemory, counters: Mapping[str, Any], *, abbreviated: bool) -> str:
-    """One GPU, with the counters of torch's allocator there, nested as torch has them."""
+    """The text of one GPU. `counters` are those of torch's allocator there, nested as in torch."""
     rows: list[tuple[str, ...]] = [_HEADING]
     if len(device.pools) != 1:
         rows += [("All libraries", "", "", "", "")]
@@ -80,7 +80,7 @@ def device_text(device: DeviceMemory, counters: Mapping[str, Any], *, abbreviate
 
 
 def host_text(host: HostMemory) -> str:
-    """The host, from its `HostMemory`."""
+    """The text of the host."""
     resident = (
         f"Host: {format_bytes(host.resident_bytes)} resident, {format_bytes(host.peak_resident_bytes)} at the peak"
     )
@@ -103,7 +103,7 @@ def _of_pool(pool: Pool, counters: Mapping[str, Any], *, abbreviated: bool) -> I
         _counted(name, counters.get(key))
         for name, key in (
             ("Allocated", "allocated_bytes"),
-            ("Active", "active_bytes"),  # allocated, and what another stream may still use
+            ("Active", "active_bytes"),  # allocated, or freed but still in use by another stream
             ("Reserved", "reserved_bytes"),
             ("Split, not in use", "inactive_split_bytes"),
         )
@@ -160,8 +160,8 @@ def _of_free_memory(device: DeviceMemory) -> list[str]:
     ]
     if device.cached_bytes >= _FREE and device.fragmentation >= _SCATTERED:
         lines.append(
-            "Most of what is cached lies in smaller pieces: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True often "
-            "helps, and torch.cuda.empty_cache() gives whole segments back."
+            "Most cached memory is in smaller pieces: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True often helps, "
+            "and torch.cuda.empty_cache() releases whole segments."
         )
     return lines
 

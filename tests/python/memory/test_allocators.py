@@ -287,14 +287,14 @@ def test_pinned_memory_before_the_watch_is_said_to_be_missing(machine):
     machine.from_start = False
     machine.use_torch(pinned=9 * MIB)
     assert host_memory().pinned_bytes == 9 * MIB
-    assert host_memory().pinned_why == "without what was pinned before the watch began"
+    assert host_memory().pinned_why == "without memory pinned before the watch began"
 
 
 def test_pinned_memory_is_torchs_where_nothing_is_watched(machine):
     machine.watching = False
     machine.use_torch(pinned=9 * MIB)
     assert host_memory().pinned_bytes == 9 * MIB
-    assert host_memory().pinned_why.startswith("torch's alone")
+    assert host_memory().pinned_why.startswith("torch's only")
 
 
 def test_pinned_memory_is_not_known_where_nobody_tells(machine):

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fakes.memory_machine import Machine, OutOfMemoryError, torch_on
-from gpuscope.errors import InvalidArgument
+from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.frameworks import cupy
 from gpuscope.memory import batch_size, host
 from gpuscope.memory.batch_size import MaxBatchSize, find_max_batch_size
@@ -26,6 +26,7 @@ from gpuscope.memory.batch_size import MaxBatchSize, find_max_batch_size
 def on(monkeypatch):
     """Makes a machine the one that the libraries tell of."""
     monkeypatch.setattr(batch_size.gc, "collect", lambda: 0)  # nothing here has cycles, and it takes most of the time
+    monkeypatch.setattr(batch_size, "why_no_gpu", lambda: "")
 
     def on(machine, **more):
         monkeypatch.setitem(sys.modules, "torch", torch_on(machine, **more))
@@ -243,11 +244,15 @@ def test_random_generators_are_as_before(on):
     assert (random.getstate(), np.random.get_state()[1].tolist()) == expected
 
 
-def test_it_ends_before_the_host_swaps(monkeypatch):
+@pytest.fixture
+def host_of_a_gigabyte(monkeypatch):
+    """A host of 10^9 bytes, 10^8 of them resident; returns a step of 10^6 bytes a sample, its sizes, what is free."""
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.setattr(cupy, "in_use", lambda: None)
+    monkeypatch.setattr(batch_size.gc, "collect", lambda: 0)
     room, before, peak = 10**9, 10**8, [0]
-    monkeypatch.setattr(host, "available_memory", lambda: (room - before, room))
+    free = [room - before]
+    monkeypatch.setattr(host, "available_memory", lambda: (free[0], room))
     monkeypatch.setattr(host, "resident", lambda: before)
     monkeypatch.setattr(host, "peak_resident", lambda root=None: peak[0])
     monkeypatch.setattr(host, "_highest", 0)
@@ -257,11 +262,48 @@ def test_it_ends_before_the_host_swaps(monkeypatch):
         ran.append(size)
         peak[0] = before + size * 10**6
 
-    found = find_max_batch_size(step)
-    assert found == 800  # of 900, a tenth is left
-    assert max(ran) == 800
-    assert str(found.tries[-1]).startswith("batch size 801: not tried: ")
-    assert found.why.startswith("801 was not tried: the host would need 859 MiB and has 858 MiB")
+    return step, ran, free
+
+
+def test_on_the_host_it_takes_half_of_what_is_free(host_of_a_gigabyte):
+    step, ran, _ = host_of_a_gigabyte
+    found = find_max_batch_size(step, device="cpu")
+    assert found == max(ran) == 450  # of 900 MB free
+    assert str(found.tries[-1]).startswith("batch size 451: not tried: ")
+
+
+def test_why_says_where_the_search_ends_on_the_host(host_of_a_gigabyte):
+    assert find_max_batch_size(host_of_a_gigabyte[0], device="cpu").why == (
+        "451 was not tried: the process would have 525 MiB of the host's memory; the search stops at 525 MiB, 50 % of "
+        "what was free at its start"
+    )
+
+
+def test_memory_that_others_take_meanwhile_is_left_to_them(host_of_a_gigabyte):
+    step, _, free = host_of_a_gigabyte
+
+    def shared(size):
+        free[0] = 3 * 10**8
+        step(size)
+
+    assert find_max_batch_size(shared, device="cpu") == 300
+
+
+@pytest.mark.parametrize("device", [None, "cuda", 0])
+def test_without_a_gpu_nothing_is_called(monkeypatch, device):
+    monkeypatch.setattr(batch_size, "why_no_gpu", lambda: "no driver")
+    called = []
+    sentence = (
+        'find_max_batch_size is not available: no driver; device="cpu" searches in half of the host\'s free memory'
+    )
+    with pytest.raises(NotAvailable, match=f"^{re.escape(sentence)}$"):
+        find_max_batch_size(called.append, device=device)
+    assert not called
+
+
+def test_the_host_is_searched_where_it_is_named(monkeypatch):
+    monkeypatch.setattr(batch_size, "why_no_gpu", lambda: "no driver")
+    assert find_max_batch_size(lambda size: None, device="cpu", limit=20) == 20
 
 
 BAD = {

@@ -10,11 +10,15 @@ import pytest
 
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.memory import batch_size, host
-from gpuscope.memory.batch_size import find_max_batch_size
+from gpuscope.memory.batch_size import find_max_batch_size as find
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
 LARGEST = 21
+
+
+def find_max_batch_size(*args, device="cpu", **more):
+    return find(*args, device=device, **more)
 
 
 class Capped(nn.Module):
@@ -190,9 +194,40 @@ def test_the_loss_is_given_output_and_target(model):
     assert found == LARGEST
 
 
-def test_device_moves_the_model(model):
-    find_max_batch_size(model.double(), (6,), device="cpu")
+def test_inputs_have_the_models_type(model):
+    find_max_batch_size(model.double(), (6,))
     assert model.calls[-1][3] == torch.float64
+
+
+@pytest.mark.parametrize("model", [nn.Linear(6, 4), nn.ReLU()], ids=["with parameters", "without"])
+def test_without_a_gpu_a_model_is_refused(model, monkeypatch):
+    monkeypatch.setattr(batch_size, "why_no_gpu", lambda: "no driver")
+    with pytest.raises(
+        NotAvailable, match=r"^find_max_batch_size is not available: no driver; device=\"cpu\" searches"
+    ):
+        find(model, (6,))
+
+
+def test_a_model_on_the_cpu_beside_a_gpu_is_refused(model, monkeypatch):
+    monkeypatch.setattr(batch_size, "why_no_gpu", lambda: "")
+    with pytest.raises(InvalidArgument, match=r"^device is None and fn_or_model is on the CPU; accepted are device="):
+        find(model, (6,))
+
+
+def test_a_model_on_the_cpu_is_not_moved_where_it_is_refused(model, monkeypatch):
+    monkeypatch.setattr(batch_size, "why_no_gpu", lambda: "no driver")
+    with pytest.raises(NotAvailable):
+        find(model, (6,), device="cuda")
+    assert not model.calls
+
+
+def test_a_model_without_parameters_is_tried_on_the_device_that_is_named():
+    assert find_max_batch_size(nn.ReLU(), (6,), limit=16) == 16
+
+
+def test_a_model_without_parameters_is_tried_on_the_current_gpu(monkeypatch):
+    monkeypatch.setattr(batch_size, "why_no_gpu", lambda: "")
+    assert batch_size._place(nn.ReLU(), None) == torch.device("cuda")
 
 
 def test_copies_that_the_host_cannot_hold_are_refused(model, monkeypatch):

@@ -130,7 +130,7 @@ def test_a_few_free_megabytes_need_nothing():
 def test_advice_rests_on_its_number():
     advice = fragmentation_of(CHEQUERED).advice[0]
     assert advice.bytes == 500 * MIB
-    assert "500 MiB lie free in 20 pieces of 10 segments" in advice.why
+    assert "500 MiB are free in 20 pieces of 10 segments" in advice.why
 
 
 def test_no_segments_are_no_fragmentation():
@@ -144,7 +144,7 @@ def test_the_text():
             "free: 2.00 MiB in 1 piece, the largest 2.00 MiB; 2.00 MiB of it in 1 segment with blocks in use",
             "also: 8.00 MiB wait for other streams",
             "also: 4.00 MiB are kept in private pools, as of CUDA graphs",
-            "advice: none needed: 2.00 MiB (5 % of what is reserved) lie free, which is what caching costs",
+            "advice: none needed: 2.00 MiB (5 % of the reserved memory) are free, the usual cost of caching",
         ]
     )
 

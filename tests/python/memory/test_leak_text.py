@@ -64,7 +64,7 @@ def test_a_graph_of_many_steps_is_told():
 
 
 def test_a_piece_made_anew_and_larger_is_told_as_such():
-    assert "one piece made anew and larger each time, 17.0 MiB by now" in text(Leak((growth(pieces=0),)))
+    assert "one piece replaced by a larger one each time, grown by 17.0 MiB so far" in text(Leak((growth(pieces=0),)))
 
 
 def test_memory_of_the_driver_and_of_the_host_is_named():

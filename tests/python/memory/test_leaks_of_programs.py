@@ -84,7 +84,7 @@ def test_threads_whose_allocations_are_not_seen_are_named(training):
         ends.set()
         thread.join()
     (note,) = [note for note in report.notes if "threads" in note]
-    assert note.startswith("what other threads allocate through torch and CuPy is not seen; there are: ")
+    assert note.startswith("allocations of other threads through torch and CuPy are not seen; there are: ")
     assert "loader" in note
     assert "MainThread" not in note
 

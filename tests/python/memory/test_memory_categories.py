@@ -3,24 +3,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import warnings
 
 import numpy as np
 import pytest
 
-from fakes.memory_events import events
+from fakes.memory_events import HOST, events
 from gpuscope.memory.categories import (
     CATEGORIES,
+    GRADIENT,
+    PARAMETER,
     Phase,
     backward_without_stack,
     categorize,
     category_text,
     event_phases,
-    live_categories,
+    known_at_end,
     phase_of,
 )
-from gpuscope.memory.events import Frame
+from gpuscope.memory.events import AtEnd, Frame, Storage
 
 TORCH = "/usr/lib/python3/site-packages/torch"
 SCRIPT = ("main", "/home/me/train.py", 3)
@@ -33,9 +36,9 @@ OUT, MODEL, OPTIM, SET, BACK = ({"stack": stack} for stack in range(1, 6))
 ENGINE = {"stack": 0, "thread": 2}  # autograd's own thread runs no Python
 
 
-def names(*rows, **more):
-    made = events(*rows, frames=STACKS)
-    return [CATEGORIES[category] for category in categorize(made, **more)]
+def names(*rows, at_end=AtEnd()):  # noqa: B008
+    made = dataclasses.replace(events(*rows, frames=STACKS), at_end=lambda: at_end)
+    return [CATEGORIES[category] for category in categorize(made)]
 
 
 def training_round(*, batch=0x10, activation=0x20, gradient=0x30, state=0x40):
@@ -136,12 +139,38 @@ def test_a_module_that_was_moved_has_parameters():
 
 
 def test_what_lives_at_the_end_is_known_by_its_address():
-    found = names(("alloc", 1, 4, OUT), ("alloc", 2, 4, OUT), ("free", 2, 4, OUT), live={1: 0, 2: 0})
+    parameter = Storage(PARAMETER, 4, 0)
+    at_end = AtEnd({1: parameter, 2: parameter})
+    found = names(("alloc", 1, 4, OUT), ("alloc", 2, 4, OUT), ("free", 2, 4, OUT), at_end=at_end)
     assert found == ["PARAMETER", "TEMPORARY"]
 
 
+def kept_by_a_step(at_end):
+    """Of what a forward takes first, and of the last of a backward; both live at the end."""
+    first, last = ("alloc", 1, 4, MODEL), ("alloc", 2, 4, ENGINE)
+    found = names(first, ("alloc", 3, 4, MODEL), ("alloc", 4, 4, ENGINE), ("free", 3, 4, ENGINE), last, at_end=at_end)
+    return found[0], found[-1]
+
+
+def test_what_no_tensor_has_after_a_backward_is_a_workspace():
+    assert kept_by_a_step(AtEnd({})) == ("WORKSPACE", "WORKSPACE")
+
+
+def test_what_a_tensor_has_after_a_backward_is_none():
+    assert kept_by_a_step(AtEnd({1: Storage(None, 4, 0), 2: Storage(GRADIENT, 4, 0)})) == ("ACTIVATION", "GRADIENT")
+
+
+def test_workspaces_are_not_known_without_the_tensors():
+    assert kept_by_a_step(AtEnd()) == ("ACTIVATION", "GRADIENT")
+
+
+def test_what_autograd_keeps_for_a_backward_is_no_workspace():
+    assert names(("alloc", 1, 4, MODEL), at_end=AtEnd({})) == ["ACTIVATION"]
+
+
 def test_the_pools_of_graphs_are_known_by_their_addresses():
-    found = names(("alloc", 0x100, 4, OUT), ("alloc", 0x200, 4, OUT), graph_pools=[(0x100, 0x200)])
+    at_end = AtEnd(graph_pools=[(0x100, 0x200)])
+    found = names(("alloc", 0x100, 4, OUT), ("alloc", 0x200, 4, OUT), at_end=at_end)
     assert found[0] == "GRAPH_POOL"
     assert found[1] != "GRAPH_POOL"
 
@@ -264,18 +293,23 @@ def test_live_tensors_are_found_with_what_they_are_for():
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.randn(4, 8)).sum().backward()
     optimizer.step()
-    found = live_categories()
+    found = known_at_end().tensors
 
     def category(tensor):
-        return CATEGORIES[found[tensor.untyped_storage().data_ptr()]]
+        return CATEGORIES[found[tensor.untyped_storage().data_ptr()].category]
 
     assert category(model.weight) == category(model.running_mean) == "PARAMETER"
     assert category(model.weight.grad) == "GRADIENT"
     assert category(optimizer.state[model.weight]["exp_avg"]) == "OPTIMIZER_STATE"
+    assert found[model.weight.untyped_storage().data_ptr()][1:] == (32, HOST)
+
+
+def test_any_other_tensor_that_lives_is_found_without_a_category():
+    torch = pytest.importorskip("torch")
     other = torch.randn(4, 8)
-    assert other.untyped_storage().data_ptr() not in found
+    assert known_at_end().tensors[other.untyped_storage().data_ptr()] == Storage(None, 128, HOST)
 
 
-def test_without_torch_nothing_lives(monkeypatch):
+def test_without_torch_nothing_is_known(monkeypatch):
     monkeypatch.delitem(__import__("sys").modules, "torch", raising=False)
-    assert live_categories() == {}
+    assert known_at_end() == AtEnd()

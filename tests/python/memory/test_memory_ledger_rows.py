@@ -157,7 +157,7 @@ def test_pools_of_a_library_of_its_own_stand_under_it(machine):
     machine.take(10 * MIB, "libmine.so", "pool", pool=0x99)
     ledger = memory_ledger()
     assert sizes(ledger) == {("libmine.so", "stream-ordered memory, 1 piece"): 10}
-    assert "what memory pools that libraries made for themselves cache is not known" in ledger.notes
+    assert "memory cached in pools that libraries created for themselves is unknown" in ledger.notes
 
 
 def test_the_driver_has_rows_for_its_context_and_code(machine):
@@ -191,14 +191,14 @@ def test_what_kernels_call_on_several_gpus_is_not_split_by_guessing(machine):
     machine.gpus, machine.contexts, machine.services, machine.services_bytes = 2, [0, 1], ["assert"], 92 * MIB
     ledger = memory_ledger(1)
     assert sizes(ledger) == {}
-    assert "what the driver keeps for assert in kernels is unexplained on several GPUs" in ledger.notes
+    assert "the driver's memory for assert in kernels is unexplained on several GPUs" in ledger.notes
 
 
 def test_code_of_several_gpus_is_not_split_by_guessing(machine):
     machine.gpus, machine.contexts, machine.code_bytes = 2, [0, 1], 90 * MIB
     ledger = memory_ledger(1)
     assert sizes(ledger) == {}
-    assert any("90.0 MiB of kernel code lie on 2 GPUs" in note for note in ledger.notes)
+    assert any("90.0 MiB of kernel code are on 2 GPUs" in note for note in ledger.notes)
 
 
 def test_a_context_is_not_measured_against_the_callers_will(machine):
@@ -246,7 +246,7 @@ def test_pinned_and_managed_memory_are_not_the_gpus(machine):
         ("libmine.so", "managed memory, wherever its pages are, 1 piece"),
         ("libtorch_cuda.so", "pinned memory of the host, 1 piece"),
     ]
-    assert any(note.startswith("managed memory is on the GPU as far as") for note in ledger.notes)
+    assert any(note.startswith("pages of managed memory that are on the GPU") for note in ledger.notes)
 
 
 def test_a_device_has_only_its_own(machine):
@@ -274,7 +274,7 @@ def test_a_device_without_a_context_holds_nothing(machine):
     [
         ({"from_start": False}, "the watch began when the GPU was in use"),
         ({"unknown_releases": 4}, "4 releases were of memory taken before the watch began"),
-        ({"watching": False}, "what libraries take from the driver themselves is not watched"),
+        ({"watching": False}, "memory that libraries allocate from the driver directly is unexplained"),
     ],
 )
 def test_what_the_watch_cannot_know_is_said(machine, changes, note):

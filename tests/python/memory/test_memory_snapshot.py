@@ -73,6 +73,57 @@ def test_without_a_gpu_there_is_the_host(machine):
     assert str(snapshot).startswith("host memory only: device 0: this process sees 0 devices\nhost\n")
 
 
+KEYS = ["allocated_mb", "reserved_mb", "max_allocated_mb"]
+
+
+def test_figures_are_read_as_in_profiling_guides(busy):
+    snapshot = memory_snapshot()
+    assert [snapshot[key] for key in KEYS] == [350, 580, 600]
+
+
+def test_figures_are_those_of_the_current_gpu(busy, monkeypatch):
+    busy.gpus, busy.contexts = 2, [0, 1]
+    monkeypatch.setattr("gpuscope.memory.snapshot.current", lambda: 1)
+    busy.process[1] = 0
+    snapshot = memory_snapshot()
+    assert len(snapshot.devices) == 2
+    assert snapshot["allocated_mb"] == snapshot.devices[1].allocated_bytes / MIB
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_without_a_gpu_figures_of_a_gpu_say_why_there_are_none(machine, key):
+    machine.gpus = 0
+    sentence = f"^{key} is not available: it is a GPU's memory, and device 0: this process sees 0 devices$"
+    with pytest.raises(NotAvailable, match=sentence):
+        memory_snapshot()[key]
+
+
+def test_a_process_that_uses_no_gpu_has_allocated_nothing(machine):
+    machine.contexts = []
+    assert [memory_snapshot()[key] for key in KEYS] == [0, 0, 0]
+
+
+def test_a_peak_that_no_allocator_counts_is_not_available(machine):
+    machine.use_cupy(50 * MIB, 80 * MIB)
+    with pytest.raises(
+        NotAvailable, match=r"^max_allocated_mb is not available: no allocator of GPU 0 counts its peak$"
+    ):
+        memory_snapshot()["max_allocated_mb"]
+
+
+def test_attributes_are_read_by_name_too(busy):
+    snapshot = memory_snapshot()
+    assert snapshot["devices"] is snapshot.devices
+
+
+@pytest.mark.parametrize("key", ["allocated_gb", 0, None])
+def test_another_key_is_refused(busy, key):
+    with pytest.raises(
+        InvalidArgument, match=r"^key is .*; accepted are allocated_mb, reserved_mb, max_allocated_mb and"
+    ):
+        memory_snapshot()[key]
+
+
 @pytest.mark.parametrize("gpus", [0, 1])
 def test_a_device_that_is_no_ordinal_is_refused(machine, gpus):
     machine.gpus = gpus

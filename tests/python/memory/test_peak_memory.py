@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from types import SimpleNamespace
@@ -10,7 +11,9 @@ import pytest
 from fakes.memory_events import HOST, START, STEP, events
 from fakes.memory_history import FakeHistory
 from gpuscope.errors import InvalidArgument
-from gpuscope.memory.events import Frame
+from gpuscope.memory.categories import PARAMETER
+from gpuscope.memory.events import AtEnd, Frame, Storage
+from gpuscope.memory.history import record_memory_history
 from gpuscope.memory.peak import peak_memory
 
 MIB = 1 << 20
@@ -218,6 +221,108 @@ def test_a_place_that_held_nothing_is_empty(place):
     assert report(*STEP_ROWS).at(place) == ()
 
 
+MODULE = ("Module._call_impl", "/env/lib/python3.12/site-packages/torch/nn/modules/module.py", 1700)
+OPTIMIZER = ("Adam.step", "/env/lib/python3.12/site-packages/torch/optim/adam.py", 200)
+TRAINING_FRAMES = {1: [MODULE, ("step", "/me/train.py", 20)], 2: [OPTIMIZER, ("step", "/me/train.py", 22)]}
+ENGINE = {"stack": 0, "thread": 2}  # autograd's own thread runs no Python
+OLDER = 20 * MIB  # in use before the first event
+
+
+def training(tensors=None):
+    """An activation of 8 MiB, a gradient of 4 and an optimizer's state of 2; 20 MiB are older than the events."""
+    changes = [
+        ("alloc", A, 8 * MIB, at(1)),
+        ("alloc", B, 4 * MIB, ENGINE),
+        ("alloc", C, 2 * MIB, at(2)),
+        ("free", A, 8 * MIB, ENGINE),
+        ("free", B, 4 * MIB, at(2)),
+    ]
+    in_use, rows = OLDER, []
+    for action, address, size, more in changes:
+        in_use += size if action == "alloc" else -size
+        rows.append((action, address, size, more | {"allocated_bytes": in_use}))
+    return dataclasses.replace(events(*rows, frames=TRAINING_FRAMES), at_end=lambda: AtEnd(tensors))
+
+
+def sizes(found):
+    return {one.name: one.bytes // MIB for one in found.categories}
+
+
+def test_categories_are_what_the_memory_was_for_with_the_largest_first():
+    assert list(sizes(peak_memory(training())).items()) == [
+        ("unknown", 20),
+        ("activation", 8),
+        ("gradient", 4),
+        ("optimizer state", 2),
+    ]
+
+
+def test_tensors_that_are_older_than_the_events_have_their_category():
+    tensors = {
+        0x900: Storage(PARAMETER, 12 * MIB, 0),
+        0x901: Storage(PARAMETER, 5 * MIB, 1),
+        0x902: Storage(None, 3, 0),
+    }
+    found = sizes(peak_memory(training(tensors)))
+    assert (found["parameter"], found["unknown"]) == (12, 8)
+
+
+def test_older_tensors_take_no_more_than_was_there():
+    found = sizes(peak_memory(training({0x900: Storage(PARAMETER, 90 * MIB, 0)})))
+    assert found["parameter"] == 20
+    assert "unknown" not in found
+
+
+@pytest.mark.parametrize("tensors", [None, {0x900: Storage(PARAMETER, 12 * MIB, 0)}])
+def test_categories_add_up_to_the_peak(tensors):
+    found = peak_memory(training(tensors))
+    assert sum(one.bytes for one in found.categories) == found.bytes
+    assert sum(one.share for one in found.categories) == pytest.approx(1)
+
+
+def test_categories_are_a_table():
+    assert str(peak_memory(training())).splitlines()[1:4] == [
+        "category            bytes   share",
+        "---------------------------------",
+        "unknown          20.0 MiB  58.8 %",
+    ]
+
+
+UNKNOWN_CATEGORIES = {
+    "they are known of PyTorch's memory": [("alloc", A, MIB, at(2, source="numpy", device=HOST))],
+    "the events have no call stacks": [("alloc", A, MIB)],
+    "no allocation at the peak belongs to a module, a backward or an optimizer": [("alloc", A, MIB, at(2))],
+    "nothing was allocated": [],
+}
+
+
+@pytest.mark.parametrize(("why", "rows"), UNKNOWN_CATEGORIES.items(), ids=UNKNOWN_CATEGORIES)
+def test_categories_that_are_not_known_say_why(why, rows):
+    found = report(*rows)
+    assert found.categories is None
+    assert found.why_no_categories.startswith(why)
+
+
+def test_categories_are_plain_values_too():
+    found = json.loads(json.dumps(peak_memory(training()).to_dict()))
+    assert found["categories"][1] == {"name": "activation", "bytes": 8 * MIB, "share": pytest.approx(8 / 34)}
+
+
+def test_a_history_of_a_training_on_the_cpu_has_categories():
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 256))
+    with record_memory_history(numpy=False):
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(2):
+            model(torch.randn(64, 256)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    found = {one.name: one.bytes for one in peak_memory().categories}
+    weights = sum(each.nbytes for each in model.parameters())
+    assert found["gradient"] == pytest.approx(weights, rel=0.02)
+    assert found["optimizer state"] == pytest.approx(2 * weights, rel=0.02)
+
+
 def test_no_events_are_no_peak():
     found = report()
     assert (bool(found), found.device, str(found)) == (False, None, "peak: nothing was allocated")
@@ -228,6 +333,7 @@ def test_the_table():
     assert str(report(*rows, lost=1200)) == "\n".join(
         [
             "peak of GPU 0: 12.0 MiB, 0.000 s after the first event",
+            "categories are not known: no allocation at the peak belongs to a module, a backward or an optimizer",
             "allocated at                       bytes   share  pieces  first s  last s",
             "-------------------------------------------------------------------------",
             "model.py:12 forward             2.00 MiB  16.7 %       1    0.000   0.000",

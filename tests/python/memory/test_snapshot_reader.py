@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from fakes.snapshot_files import BASE, FORWARD, LOAD, MIB, snapshot
 from gpuscope.errors import CorruptTrace, InvalidArgument
-from gpuscope.memory.events import Frame
+from gpuscope.memory.categories import PARAMETER
+from gpuscope.memory.events import Frame, Storage
 from gpuscope.memory.plain_pickle import load_plain_pickle
 from gpuscope.memory.snapshot_reader import OF_LIBRARIES, MemoryFile, load_memory_snapshot
 
@@ -60,6 +61,24 @@ def test_equal_stacks_have_one_number(load):
     content["device_traces"][0][1]["frames"] = copy.deepcopy(FORWARD)
     events = load(content).events
     assert events.stack[0] == events.stack[1] != 0
+
+
+def test_tensors_that_live_at_the_end_are_read(load):
+    content = snapshot()
+    content["gpuscope"] = {"notes": [], "lost": 0, "tensors": [(BASE, 3 * MIB, 0, "PARAMETER"), (BASE + 1, 4, 0, "")]}
+    tensors = load(content).events.at_end().tensors
+    assert tensors == {BASE: Storage(PARAMETER, 3 * MIB, 0), BASE + 1: Storage(None, 4, 0)}
+
+
+def test_torchs_own_files_have_no_tensors(load):
+    at_end = load(snapshot()).events.at_end()
+    assert (at_end.tensors, len(at_end.graph_pools)) == (None, 1)
+
+
+@pytest.mark.parametrize("tensor", [3, (1, 2, 3), (-1, 4, 0, ""), (1, "4", 0, ""), (1, 4, -1, ""), [1, 4, 0, ""]])
+def test_tensors_that_are_none_are_refused(load, tensor):
+    with pytest.raises(CorruptTrace):
+        load(snapshot() | {"gpuscope": {"tensors": [tensor]}})
 
 
 def test_segments_settings_and_refusals_are_told(load):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import os
 import pickle
@@ -15,11 +16,15 @@ import types
 
 import pytest
 
-from fakes.memory_events import START, events
+from fakes.memory_events import HOST, START, events
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.memory import history as history_module
 from gpuscope.memory import snapshot_writer as torch_pickle
+from gpuscope.memory.categories import PARAMETER
+from gpuscope.memory.events import AtEnd, Storage
 from gpuscope.memory.history import record_memory_history
+from gpuscope.memory.peak import peak_memory
+from gpuscope.memory.snapshot_reader import load_memory_snapshot
 from gpuscope.memory.snapshot_writer import dump_memory_snapshot, torch_snapshot
 
 MIB = 1 << 20
@@ -43,7 +48,8 @@ def given(monkeypatch):
     """Has the history be these events."""
 
     def give(*rows, **more):
-        recorded = events(*rows, frames=STACKS, **more)
+        at_end = more.pop("at_end", AtEnd)
+        recorded = dataclasses.replace(events(*rows, frames=STACKS, **more), at_end=at_end)
         monkeypatch.setattr(torch_pickle, "history_events", lambda: recorded)
 
     return give
@@ -506,3 +512,18 @@ def test_a_write_that_fails_leaves_the_old_file(given, tmp_path, monkeypatch):
         dump_memory_snapshot(path)
     assert path.read_text() == "old"
     assert [left.name for left in tmp_path.iterdir()] == ["a.pickle"]
+
+
+@pytest.mark.parametrize(("device", "stands_as"), [(1, 1), (HOST, 0)])
+def test_a_file_has_the_categories_that_the_history_has(given, tmp_path, device, stands_as):
+    tensors = {BASE: Storage(PARAMETER, MIB, device)}
+    given(("alloc", BASE, MIB, {"stack": 1, "device": device}), at_end=lambda: AtEnd(tensors))
+    found = load_memory_snapshot(dump_memory_snapshot(tmp_path / "memory.pickle")).events
+    assert found.at_end().tensors == {BASE: Storage(PARAMETER, MIB, stands_as)}
+    assert [one.name for one in peak_memory(found).categories] == ["parameter"]
+
+
+def test_a_file_without_known_tensors_says_so(given, tmp_path):
+    given(("alloc", BASE, MIB, {"stack": 1}))
+    assert torch_snapshot()["gpuscope"]["tensors"] is None
+    assert load_memory_snapshot(dump_memory_snapshot(tmp_path / "memory.pickle")).events.at_end().tensors is None

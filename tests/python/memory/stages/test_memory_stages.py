@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 
 import pytest
 
@@ -44,6 +45,19 @@ def made(name="x", **given):
         "first_delta_bytes": 0, "peak_bytes": 0, "peak_at_most_bytes": None, "host_resident_bytes": 0,
     } | given  # fmt: skip
     return MemoryStage(name, **figures)
+
+
+def host_stages(*, activations, gradients, exact):
+    """A forward and a backward on the host, of a process with 200 MiB; whether the peak of the backward is known."""
+    before, after = (200 + activations) * MIB, (200 + gradients) * MIB
+    peak = before + gradients * MIB if exact else before
+    host = {"device": -1, "count": 3, "reserved_bytes": None}
+    forward = made("forward", **host, allocated_bytes=before, before_bytes=200 * MIB, delta_bytes=activations * MIB,
+                   first_delta_bytes=activations * MIB, peak_bytes=before)  # fmt: skip
+    backward = made("backward", **host, allocated_bytes=after, before_bytes=before, delta_bytes=after - before,
+                    first_delta_bytes=after - before, peak_bytes=peak,
+                    peak_at_most_bytes=peak if exact else None)  # fmt: skip
+    return MemoryStages((forward, backward))
 
 
 class TestTable:
@@ -205,10 +219,27 @@ class TestHints:
         stages = (made(peak_bytes=900 * MIB), made(device=1, reserved_bytes=800 * MIB, peak_bytes=100 * MIB))
         assert MemoryStages(stages).hints == ()
 
-    def test_the_host_gets_none(self, host_only):
-        with track_memory("x"):
-            pass
-        assert memory_stages().hints == ()
+    def test_activations_are_found_in_resident_memory(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "torch", object())
+        (hint,) = host_stages(activations=128, gradients=16, exact=True).hints
+        assert hint.startswith(
+            '"forward" takes 128 MiB, and "backward" gives back 128 MiB or more of it: most likely acti'
+        )
+
+    def test_without_the_peak_of_resident_memory_both_are_named(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "torch", object())
+        (hint,) = host_stages(activations=128, gradients=16, exact=False).hints
+        assert "activations or gradients" in hint
+
+    def test_what_a_first_call_adds_to_resident_memory_may_be_libraries(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "torch", object())
+        stages = host_stages(activations=128, gradients=16, exact=True).stages
+        step = made("step", device=-1, count=3, first_delta_bytes=200 * MIB, delta_bytes=0)
+        assert "libraries that its first call loads, or the optimizer's state" in MemoryStages((*stages, step)).hints[1]
+
+    def test_the_host_of_a_program_without_torch_gets_none(self, monkeypatch):
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
+        assert host_stages(activations=128, gradients=16, exact=True).hints == ()
 
     def test_they_stand_below_the_table(self, fake_torch):
         train(fake_torch, weights=100, activations=800, gradients=100, state=0)
