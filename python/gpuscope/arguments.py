@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is accepted as an argument: a wrong one gets a sentence with its name, what was given and what is accepted.
+"""Checks of arguments: the error for a wrong one names the argument, its value and the accepted values.
 
-A number may be of any type that says it is one, as NumPy's and `fractions.Fraction`; what comes back is Python's own.
+A number may be of any numeric type, as NumPy's and `fractions.Fraction`; the checks return Python's own.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ Quantity = Literal["kernel", "span", "stream", "launch", "wall"]
 BackendName = Literal["torch", "cupy", "numpy"]
 FloatType = Literal["float32", "float64"]
 
-# Functions whose call only makes an object, how that is known, and what runs it.
+# Functions whose call only makes an object: the kind, the tests of function and result, and how to run it.
 _SUSPENDED = (
     ("a coroutine", inspect.iscoroutinefunction, inspect.iscoroutine, "asyncio.run on it"),
     ("an asynchronous generator", inspect.isasyncgenfunction, inspect.isasyncgen, "asyncio.run on it"),
     ("a generator", inspect.isgeneratorfunction, inspect.isgenerator, "list on it"),
-    # Asked of the type: stand-ins of tests have every attribute.
+    # Checked on the type: mock objects have every attribute.
     ("a future", None, lambda value: hasattr(type(value), "add_done_callback"), "result() on it"),
     ("an awaitable", None, inspect.isawaitable, "asyncio.run on what awaits it"),
 )
 
 
 class Suspended(InvalidArgument):
-    """A call returned what only stands for its work."""
+    """A call returned an object for its work, as a coroutine, before the work was done."""
 
 
 def as_float(value: object) -> float:
-    """A number as a float: nan where it is none, infinite where no float is as large."""
+    """A number as a float: nan for other values, infinite for numbers too large."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         return math.nan
     try:
@@ -50,7 +50,7 @@ def as_float(value: object) -> float:
 
 
 def type_of_option(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """For argparse's ``type=``: it shows the messages of its own errors alone."""
+    """For argparse's ``type=``, which shows only messages of its own errors."""
 
     def parse_option(text: str) -> T:
         try:
@@ -70,7 +70,7 @@ def check_choice(name: str, value: object, accepted: Sequence[object]) -> None:
 
 
 def check_fraction(name: str, value: object) -> float:
-    """The argument, if it lies between 0 and 1.
+    """The argument, if it is between 0 and 1.
 
     Raises:
         InvalidArgument: it does not.
@@ -116,7 +116,7 @@ def check_count(name: str, value: object, least: int, most: float = math.inf) ->
 
 
 def check_function(name: str, value: object, accepted: str) -> None:
-    """Raises InvalidArgument unless the argument runs when it is called; `accepted` says in words what can be given."""
+    """Raises InvalidArgument unless a call runs the argument; `accepted` describes the accepted functions."""
     if not callable(value):
         raise InvalidArgument(f"{name} is {brief(value)}; accepted is {accepted}")
     for kind, is_kind, _, runs_it in _SUSPENDED:
@@ -128,7 +128,7 @@ def check_function(name: str, value: object, accepted: str) -> None:
 
 
 def check_done(name: str, value: T) -> T:
-    """What a call returned, unless the work is still to be done; a coroutine is closed.
+    """The result of a call, if its work is done; a coroutine is closed.
 
     Raises:
         Suspended: it is a coroutine, a generator, a future or another awaitable.
@@ -145,6 +145,6 @@ def check_done(name: str, value: T) -> T:
 
 
 def check_progress(value: object) -> None:
-    """Raises InvalidArgument unless the argument can be told of progress, or is None."""
+    """Raises InvalidArgument unless the argument is None or a function for lines of progress."""
     if value is not None:
         check_function("progress", value, "a function of one line of text, as print")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What threads need: locks that survive a fork, their start, and calls beside each other."""
+"""Locks that survive a fork, starting threads, and calls on a thread pool."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING or sys.version_info >= (3, 12):
 else:
 
     class cached_property(functools.cached_property):  # noqa: N801 - the name of its base
-        """Without the lock of Python before 3.12, which a forked child may find held for ever."""
+        """Without the lock of Python before 3.12, which may stay locked for ever in a forked child."""
 
         def __get__(self, instance: Any, owner: Any = None) -> Any:
             if instance is None:
@@ -62,10 +62,10 @@ os.register_at_fork(after_in_child=_free_locks)
 
 
 def start_thread(start: Callable[[], object], what: str) -> None:
-    """Calls what starts a thread.
+    """Calls `start`, which starts a thread.
 
     Raises:
-        NotAvailable: the system gives this process no further thread; `what` is not available without it.
+        NotAvailable: the system gives this process no further thread, so that `what` is not available.
     """
     try:
         start()
@@ -77,13 +77,11 @@ def start_thread(start: Callable[[], object], what: str) -> None:
 
 
 class Workers:
-    """At most so many threads, which end with the context, once what was begun is done; an error waits for none.
+    """A pool of at most `count` threads. Leaving the context waits for all calls, unless an error leaves it.
 
-    For functions that spend their time without the GIL, in arrays and in C++.
-
-    What cannot be begun on one is done at once: while the interpreter ends, as in functions that atexit calls, Python
-    3.12 starts none. ThreadPoolExecutor raises there, and so does its import; before, a thread that still lets go of
-    objects then is torn out of the code of others, which ends the process.
+    For functions that spend their time without the GIL, in arrays and in C++. If no thread can be started, calls run
+    at once on the caller's thread: while the interpreter ends, as in functions of atexit, Python 3.12 starts none.
+    ThreadPoolExecutor and its import raise there.
     """
 
     def __init__(self, count: int) -> None:
@@ -105,7 +103,7 @@ class Workers:
                 thread.join()
 
     def begin(self, function: Callable[..., R], *arguments: object) -> Callable[[], R]:
-        """Begins a call; what it gives, or raises, is had by calling the answer, which waits for it."""
+        """Begins a call and returns a function that waits for it, and returns its result or raises its error."""
         made: Future[R] = self._made_by()
 
         def call() -> None:
@@ -123,7 +121,7 @@ class Workers:
         return made.result
 
     def _start(self) -> None:
-        # Each takes some 70 MB of address space, and Python waits for ever for one that begins and finds none.
+        # A thread needs some 70 MB of address space; without them Python waits for ever for its start.
         if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
             return
         thread = threading.Thread(target=self._work, name="gpuscope worker")
@@ -139,7 +137,7 @@ class Workers:
 
 
 def for_each(function: Callable[[T], R], values: Iterable[T], workers: int = 2) -> list[R]:
-    """What a function gives for each of the values, in order, at most so many of them beside each other."""
+    """Results of a function for each of the values, in order, by at most `workers` threads."""
     with Workers(workers) as beside:
         begun = [beside.begin(function, value) for value in values]
         return [result() for result in begun]

@@ -16,7 +16,7 @@ ACCEPTED = (
     "and devices of PyTorch, CuPy, JAX, Numba and cuda-python"
 )
 HOST = -1
-"""What stands for the host's memory in place of a GPU's ordinal."""
+"""The value for the host's memory instead of a GPU's ordinal."""
 LARGEST = 2**31 - 1
 """The largest ordinal that the driver's type holds."""
 
@@ -51,7 +51,7 @@ def ordinal_of(device: object) -> int:
             of a framework.
 
     Raises:
-        InvalidArgument: it is no GPU.
+        InvalidArgument: it is not a GPU.
     """
     ordinal = current() if device is None else find_ordinal(device)
     if ordinal is None or not 0 <= ordinal <= LARGEST:
@@ -66,7 +66,7 @@ def ordinal_or_host(device: object) -> int:
         device: as for `ordinal_of`, or ``"cpu"``, or a CPU device of PyTorch or JAX.
 
     Raises:
-        InvalidArgument: it is no device.
+        InvalidArgument: it is not a device.
         NotAvailable: this process has GPUs, but not this one.
     """
     if is_cpu(device):
@@ -79,7 +79,7 @@ def ordinal_or_host(device: object) -> int:
 
 
 def find_ordinal(device: object) -> int | None:
-    """The ordinal that an object stands for, which may lie below 0; None when it is no GPU."""
+    """The ordinal that an object stands for, which may be below 0; None if it is not a GPU."""
     if isinstance(device, Integral) and not isinstance(device, bool):
         return int(device)
     if isinstance(device, str):

@@ -11,8 +11,8 @@ from gpuscope.text import brief
 
 _MOST_DIGITS = 18  # of an integer of 64 bits
 
-# Of each launcher: its name, and the variables of rank, world size and local rank. A launcher that starts another one
-# stands behind it, for the inner one's processes are the program's.
+# Of each launcher: its name, and the variables of rank, world size and local rank. A launcher that may start another
+# one comes after it, as the inner launcher starts the program's processes.
 _LAUNCHERS = (
     ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
     ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
@@ -29,8 +29,8 @@ class Rank:
         rank: its number among all, from 0.
         world_size: how many there are.
         local_rank: its number among those of this machine, from 0; None when the launcher does not say.
-        launcher: ``"torchrun"`` (or whatever else sets its variables), ``"mpirun"`` or ``"srun"``; where none of them
-            says it, ``"torch.distributed"``, of its default process group.
+        launcher: ``"torchrun"`` (or another launcher with its variables), ``"mpirun"`` or ``"srun"``; without them
+            ``"torch.distributed"``, from its default process group.
     """
 
     rank: int
@@ -49,11 +49,11 @@ class Rank:
 def distributed_rank(
     variables: Mapping[str, str] = os.environ, note: Callable[[str], object] = lambda sentence: None
 ) -> Rank | None:
-    """Reads what torchrun, mpirun or srun has put into the environment.
+    """Reads the variables that torchrun, mpirun or srun has set in the environment.
 
     Args:
         variables: the environment.
-        note: gets one sentence for each value that makes no sense; the launcher, or the local rank, is then ignored.
+        note: called with a sentence for each invalid value; the launcher, or the local rank, is then ignored.
 
     Returns:
         None when no launcher has started this process.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything gpuscope raises on purpose, as one tree."""
+"""The exceptions and warnings of gpuscope."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ _NO_ROOM = ("failed to map segment", "cannot allocate memory", "Cannot allocate 
 
 
 class GpuscopeError(RuntimeError):
-    """Root of the tree; a RuntimeError, as what torch raises is.
-
-    As text it has no control characters, whatever the names that it tells of.
-    """
+    """The base of all exceptions here; a RuntimeError, as torch's are. Its text has no control characters."""
 
     @shown
     def __str__(self) -> str:
@@ -36,11 +33,11 @@ class CudaError(GpuscopeError):
 
 
 class NotAvailable(GpuscopeError):  # noqa: N818 - the name says the state, as FileNotFoundError's siblings do
-    """This machine or process cannot give what was asked; the message says what, why and what would change it."""
+    """This machine or process cannot provide a result; the message says why and which change would help."""
 
 
 class NotEnoughMemory(GpuscopeError, MemoryError):  # noqa: N818
-    """The host gave this process too little memory for what was asked. What was recorded before is kept."""
+    """The host gave this process too little memory. Recordings made before are kept."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -50,13 +47,13 @@ class NotEnoughMemory(GpuscopeError, MemoryError):  # noqa: N818
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether an exception says that the system gives no more memory, as libraries that cannot be loaded do too."""
+    """Whether an exception means that the system gives no more memory; a library that cannot be loaded may mean it."""
     no_room = isinstance(error, ImportError) and any(words in str(error) for words in _NO_ROOM)
     return no_room or isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
 class InvalidArgument(GpuscopeError, ValueError):  # noqa: N818
-    """An argument was wrong; the message names it, what was given and what is accepted."""
+    """An argument was wrong; the message names it, its value and the accepted values."""
 
 
 class CorruptTrace(GpuscopeError):  # noqa: N818
@@ -78,7 +75,7 @@ class IncompleteCapture(GpuscopeError):  # noqa: N818
 
 
 class GpuscopeWarning(UserWarning):
-    """Something that does not stop the program but changes what a result can say."""
+    """A problem that limits a result but does not stop the program."""
 
     @shown
     def __str__(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every result says of its samples, by the same names, and how estimates are written."""
+"""The figures of samples that all results share, and estimates as text."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Figures:
-    """What every result says of its samples: seconds, nan where there are none.
+    """Figures of the samples of a result: seconds, nan without samples.
 
-    Where a sample is the mean of a row of calls (``calls_per_sample`` above 1), all figures are of such means: `min`,
-    `max` and the percentiles are not those of single calls, which differ more.
+    If a sample is the mean of several calls (``calls_per_sample`` above 1), all figures are of such means. `min`, `max`
+    and the percentiles are not those of single calls, which vary more.
     """
 
     @property
@@ -39,12 +39,12 @@ class Figures:
 
     @property
     def std(self) -> float:
-        """Standard deviation of these samples, as ``numpy.std`` gives it."""
+        """Standard deviation of the samples, as ``numpy.std``."""
         return float(self._values.std())
 
     @property
     def min(self) -> float:
-        """Shortest. Clocks boost, so that it is no bound of what the work costs."""
+        """Shortest sample. As clocks boost, it is not a lower bound of the cost."""
         return float(self._values.min())
 
     @property
@@ -98,7 +98,7 @@ class DrawnFigures(Figures):
     """`Figures` whose distribution can be drawn."""
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """The distribution of the samples, with a line at the median; what lies far out is counted in the label.
+        """The distribution of the samples, with a line at the median; outliers are counted in the label.
 
         Args:
             ax: Matplotlib's axes to draw on; None makes a figure.
@@ -132,7 +132,7 @@ class Distribution(DrawnFigures):
         return f"<{type(self).__name__}: {len(self)} samples, median {format_seconds(self.median)}>"
 
     def interval(self, q: float) -> stats.Quantile:
-        """A quantile, 0 < q < 1, with its 95 % interval where there are enough samples for one."""
+        """A quantile, 0 < q < 1, with its 95 % interval if there are enough samples."""
         return stats.quantile(self.samples, q)
 
     def to_dict(self) -> dict[str, Any]:
@@ -160,5 +160,5 @@ def format_half_width(estimate: stats.Estimate) -> str:
 
 
 def format_rows(calls_per_sample: int) -> str:
-    """What follows the number of samples, as ", 500 calls a sample"; nothing where each is of one call."""
+    """The suffix of the number of samples, as ", 500 calls a sample"; empty if each is of one call."""
     return f", {calls_per_sample} calls a sample" if calls_per_sample > 1 else ""

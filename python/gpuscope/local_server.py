@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP for this machine alone, which goes on answering whatever its clients do."""
+"""HTTP for this machine only, with limits so that no client blocks the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpuscope import _core
 
 ADDRESS = "127.0.0.1"
 _MOST_CONNECTIONS = 32  # a browser opens six, and some that it may never use
-_PATIENCE_S = 10.0  # for a request as a whole, and for each piece of an answer
+_PATIENCE_S = 10.0  # for a whole request, and for each piece of an answer
 _PIECE_BYTES = 1 << 16
 _PAUSE_S = 0.1
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:]+)(:\d{1,5})?")
@@ -31,8 +31,8 @@ def _now_s() -> float:
 class LocalServer(ThreadingHTTPServer):
     """Listens on 127.0.0.1, with a thread for each connection.
 
-    A connection ends when its request or the next piece of its answer takes more than ten seconds. When more than 32
-    are open, the one ends that has waited longest, first of those without a whole request.
+    A connection ends when its request or the next piece of its answer takes more than ten seconds. A new connection
+    above 32 ends the one that has waited longest, first those without a whole request.
 
     Raises:
         OSError: the port is not available.
@@ -43,13 +43,13 @@ class LocalServer(ThreadingHTTPServer):
 
     def __init__(self, port: int, handler: type[LocalHandler]) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[socket.socket, tuple[bool, float]] = {}  # whether it is answered, and until when it may be
+        self._waiting: dict[socket.socket, tuple[bool, float]] = {}  # whether it is being answered, and its deadline
         super().__init__((ADDRESS, port), handler)
 
     def is_own(self, host: str) -> bool:
-        """Whether a Host header names this machine: by an address, as localhost, or by a name of its own.
+        """Whether a Host header names this machine: by an address, as localhost, or by its own name.
 
-        A page of others reaches this server under its own name (DNS rebinding), which is refused.
+        Other names are refused, against DNS rebinding by other sites.
         """
         found = _HOST.fullmatch(host.lower())
         if found is None:
@@ -65,13 +65,13 @@ class LocalServer(ThreadingHTTPServer):
         return {own, own.partition(".")[0], socket.getfqdn().lower()}  # the last may ask a name server
 
     def keep(self, request: socket.socket) -> None:
-        """Gives a connection, whose request has arrived, the time for the next piece of its answer."""
+        """Extends the deadline of a connection whose request has arrived, for the next piece of its answer."""
         with self._lock:
             if request in self._waiting:
                 self._waiting[request] = (True, _now_s() + _PATIENCE_S)
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Accepts a connection; waits a moment when that fails, as it does while the process has no file left."""
+        """Accepts a connection; waits a moment if that fails, as when the process has too many open files."""
         try:
             return super().get_request()
         except OSError:
@@ -98,7 +98,7 @@ class LocalServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Ends the connections whose time is over; called twice a second."""
+        """Ends the connections past their deadline; called twice a second."""
         now = _now_s()
         with self._lock:
             for request in [each for each, (_, until) in self._waiting.items() if until < now]:
@@ -109,13 +109,13 @@ class LocalServer(ThreadingHTTPServer):
             self._end(min(self._waiting, key=self._waiting.__getitem__))
 
     def _end(self, request: socket.socket) -> None:
-        """Wakes the thread of a connection, which closes it. With the lock, before which no thread closes its own."""
+        """Wakes the thread of a connection, which closes it. The caller has the lock, so that it is still open."""
         del self._waiting[request]
         with contextlib.suppress(OSError):
             request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is no error."""
+        """Ignores errors of clients that go away."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -127,7 +127,7 @@ class LocalHandler(BaseHTTPRequestHandler):
     server_version, sys_version = "gpuscope", ""
 
     def parse_request(self) -> bool:
-        """False where the request has been refused."""
+        """False if the request was refused."""
         if not super().parse_request():
             return False
         hosts = self.headers.get_all("Host", [])
@@ -138,10 +138,10 @@ class LocalHandler(BaseHTTPRequestHandler):
         return True
 
     def send_body(self, body: bytes) -> None:
-        """Sends it in pieces, each of which has its own time: pages go through slow tunnels too."""
+        """Sends the body in pieces, each with its own deadline, as connections may be slow."""
         for begin in range(0, len(body), _PIECE_BYTES):
             self.wfile.write(body[begin : begin + _PIECE_BYTES])
             self.server.keep(self.connection)
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 (the base class names it so)
-        """Nothing: the terminal is the reader's."""
+        """Logs nothing."""

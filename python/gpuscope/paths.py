@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that users name: results, checked before a run and replaced in one step after it, and what is read."""
+"""Files that users name: results, checked before a run and replaced in one step after it, and input files."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from gpuscope.errors import GpuscopeError, InvalidArgument
 STANDARD_OUTPUT = 1
 _MOST_LINKS = 40  # that Linux follows
 _DIGITS = 10  # that no file descriptor has
-_MOST_REMOVALS = 100  # of a file before it is locked: some file systems tell other numbers of one that is open
+_MOST_REMOVALS = 100  # of a file before it is locked: on some file systems an open file has another inode number
 
 
 def check_writable(path: str | os.PathLike[str], suffixes: Sequence[str] = ()) -> Path:
-    """Make sure that a result can be written, without touching what is there.
+    """Make sure that a result can be written, without changing an existing file.
 
     Args:
         path: the file to be written; it may exist, its folder must. Pipes, terminals and ``/dev/null`` are accepted.
         suffixes: the endings that the name may have, as ``(".json", ".json.gz")``, in any case; none accepts every
-            name. What `is_stream` needs none.
+            name. Streams (`is_stream`) need none.
 
     Returns:
         The path, as a ``Path``.
 
     Raises:
-        InvalidArgument: the path is none, or its suffix is not accepted.
-        GpuscopeError: the folder is missing, the path is a directory, or the system would not let us write.
+        InvalidArgument: the path is not a path, or its suffix is not accepted.
+        GpuscopeError: the folder is missing, the path is a directory, or the system refuses to write.
     """
     checked = as_path(path)
     with _as_gpuscope_error(checked):
@@ -50,7 +50,7 @@ def check_writable(path: str | os.PathLike[str], suffixes: Sequence[str] = ()) -
 
 
 def as_path(path: str | os.PathLike[str]) -> Path:
-    """The path that a user gave; raises InvalidArgument for what can be no path."""
+    """The path that a user gave; raises InvalidArgument for a value that cannot be a path."""
     try:
         text = os.fspath(path)
     except TypeError:
@@ -64,15 +64,15 @@ def as_path(path: str | os.PathLike[str]) -> Path:
 
 @contextlib.contextmanager
 def open_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a regular file for reading; nothing waits for the other end of a pipe, or for a device.
+    """Open a regular file for reading, without waiting for the other end of a pipe or for a device.
 
     Raises:
         InvalidArgument: there is no such file, or it is a directory, a pipe, a socket or a device.
-        GpuscopeError: the system would not let us open it, or read on in the block.
+        GpuscopeError: the system refuses to open it, or a read in the block fails.
     """
     checked = as_path(path)
     try:
-        _check_regular(checked, os.stat(checked).st_mode)  # first: to open a pipe or a device may do something already
+        _check_regular(checked, os.stat(checked).st_mode)  # first: opening a pipe or device may have effects
         with open(os.open(checked, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
             _check_regular(checked, os.fstat(file.fileno()).st_mode)
             yield file
@@ -101,7 +101,7 @@ def read_text(path: str | os.PathLike[str], most_bytes: int) -> str:
 
     Raises:
         InvalidArgument: as of `open_file`; or the file is larger than `most_bytes`, or not in UTF-8.
-        GpuscopeError: the system would not let us read it.
+        GpuscopeError: the system refuses to read it.
     """
     with open_file(path) as file:
         data = file.read(most_bytes + 1) or b""
@@ -114,7 +114,7 @@ def read_text(path: str | os.PathLike[str], most_bytes: int) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text can be encoded: halves of surrogate pairs, as of a file name's other bytes, cannot."""
+    """Whether a text can be encoded. Halves of surrogate pairs cannot; they stand for invalid bytes of file names."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -123,13 +123,13 @@ def is_utf8(text: str) -> bool:
 
 
 def find_suffix(path: Path, suffixes: Sequence[str]) -> str | None:
-    """The longest of the `suffixes` that the name ends with, whatever the case of its letters; None for none."""
+    """The longest of the `suffixes` that the name ends with, in any case of letters; None for none."""
     name = path.name.lower()
     return max((suffix for suffix in suffixes if name.endswith(suffix)), key=len, default=None)
 
 
 def is_stream(path: Path) -> bool:
-    """Whether nothing is kept under the name that could be replaced: a pipe, a terminal, /dev/null, /dev/stdout."""
+    """Whether the path is written directly and not replaced: a pipe, a terminal, /dev/null, /dev/stdout."""
     if open_descriptor(path) is not None:
         return True
     try:
@@ -153,7 +153,7 @@ def open_descriptor(path: Path) -> int | None:
 
 def _check_stream(path: Path) -> None:
     number = open_descriptor(path)
-    if number is None:  # not opened now: whoever reads a named pipe would see its end
+    if number is None:  # not opened now: the reader of a named pipe would see its end
         if not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     elif fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
@@ -162,17 +162,17 @@ def _check_stream(path: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that takes the name `path` only when the block ends well; until then the old file is kept.
+    """Open a file that takes the name `path` only if the block ends without an error; until then the old file is kept.
 
-    A file that is replaced keeps its permissions, and a link to it stays one. To what `is_stream` is written at once.
+    A replaced file keeps its permissions, and a link to it stays a link. Streams (`is_stream`) are written directly.
 
     Raises:
-        GpuscopeError: the system would not let us write.
-        BrokenPipeError: whoever read the pipe has closed it.
+        GpuscopeError: the system refuses to write.
+        BrokenPipeError: the reader of the pipe has closed it.
     """
     with _as_gpuscope_error(path):
         if is_stream(path):
-            # Opened again by its name, a file that standard output goes to would be written from its beginning.
+            # Opening the file of standard output by name would write from its beginning.
             number = open_descriptor(path)
             with open(os.open(path, os.O_WRONLY | os.O_CLOEXEC) if number is None else os.dup(number), "wb") as file:
                 yield file
@@ -180,8 +180,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         target = _resolve(path)
         descriptor, temporary = _create_beside(target)
         try:
-            # The descriptor, and with it the lock, outlives the name. A copy is closed before: some file systems, as
-            # NFS, say only then that they are full.
+            # The descriptor keeps the lock until the file has its name. A copy is closed before: some file systems, as
+            # NFS, report only then that they are full.
             with open(os.dup(descriptor), "wb") as file:
                 _copy_permissions(target, descriptor)
                 yield file
@@ -200,10 +200,10 @@ def write_text(path: str | os.PathLike[str], text: str, suffixes: Sequence[str] 
 
 
 def append_text(path: Path, text: str, header: str = "") -> None:
-    """Append lines to a file by one write; an empty file begins with the `header`, a line that was cut is ended.
+    """Append lines to a file by one write. An empty file begins with the `header`; a line that was cut is ended.
 
     Raises:
-        GpuscopeError: it cannot be written; nothing of the text is in the file.
+        GpuscopeError: it cannot be written; the file contains none of the text.
     """
     with locked(path) as file:
         size = file.seek(0, os.SEEK_END)
@@ -212,16 +212,16 @@ def append_text(path: Path, text: str, header: str = "") -> None:
             header = "" if file.read(1) == b"\n" else "\n"
         data = (header + text).encode(errors="backslashreplace")
         if (written := file.write(data)) != len(data):
-            file.truncate(size)  # whoever writes the text again has no line of it twice
+            file.truncate(size)  # so that a retry writes no line twice
             raise OSError(errno.ENOSPC, f"{written} of {len(data)} bytes were written")
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[FileIO]:
-    """Open a file for appending, made where there is none, while nobody else has it open by this function.
+    """Open a file for appending, and create it if missing. Only one caller of this function has it open at a time.
 
     Raises:
-        GpuscopeError: the system would not let us, also in the block.
+        GpuscopeError: the system refuses, also in the block.
     """
     with _as_gpuscope_error(path):
         for tries_left in reversed(range(_MOST_REMOVALS)):
@@ -239,7 +239,7 @@ def locked(path: Path) -> Iterator[FileIO]:
 
 
 def first_line_of(path: Path) -> str:
-    """The first line of a file, without its end; empty where there is none, or no file.
+    """The first line of a file, without its end; empty without a line or a file.
 
     Raises:
         GpuscopeError: it cannot be read.
@@ -257,7 +257,7 @@ def first_line_of(path: Path) -> str:
 def _as_gpuscope_error(path: Path) -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError:  # not a failure: the reader has what it wanted
+    except BrokenPipeError:  # not a failure: the reader has read enough
         raise
     except OSError as error:
         raise GpuscopeError(f"cannot write {path}: {error.strerror or error}") from error
@@ -269,7 +269,7 @@ def _resolve(path: Path) -> Path:
     try:
         os.stat(target)
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:  # which Path's methods keep to themselves from Python 3.14 on
+        if error.errno == errno.ENAMETOOLONG:  # from Python 3.14 on Path's methods hide it
             raise
     if target.is_dir():
         raise GpuscopeError(f"cannot write {path}: it is a directory")
@@ -285,7 +285,7 @@ def _resolve(path: Path) -> Path:
 def _copy_permissions(target: Path, descriptor: int) -> None:
     try:
         old = os.stat(target)
-    except FileNotFoundError:  # a new file has what the umask leaves
+    except FileNotFoundError:  # a new file has the umask's permissions
         return
     with contextlib.suppress(PermissionError):  # only root may give files away
         os.fchown(descriptor, old.st_uid, old.st_gid)
@@ -293,11 +293,11 @@ def _copy_permissions(target: Path, descriptor: int) -> None:
 
 
 def _create_beside(target: Path) -> tuple[int, Path]:
-    """Create an empty file in the target's folder, the only place from which it can take the name in one step.
+    """Create an empty file in the target's folder; only from there can it take the target's name in one step.
 
-    It is locked while its descriptor is open, so that what a process left behind that was killed is known by its lack
-    of a lock: the next one to write into the folder removes it. O_TMPFILE would leave nothing, but to replace a file it
-    takes a name like this too, and not every file system has it.
+    It is locked while its descriptor is open. An unlocked file was left behind by a killed process; the next writer
+    into the folder removes it. O_TMPFILE is no better: replacing a file needs a temporary name too, and not every file
+    system has it.
     """
     for number in range(1000):
         temporary = target.with_name(f".gpuscope-{number}.tmp")
@@ -306,7 +306,7 @@ def _create_beside(target: Path) -> tuple[int, Path]:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except FileExistsError:
             continue
-        with contextlib.suppress(OSError):  # a file system without locks: then nobody removes it
+        with contextlib.suppress(OSError):  # a file system without locks: then no process removes it
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if _is_named(descriptor, temporary):
             return descriptor, temporary
@@ -315,7 +315,7 @@ def _create_beside(target: Path) -> tuple[int, Path]:
 
 
 def _remove_abandoned(temporary: Path) -> None:
-    """Removes a file that nobody has locked. Whoever has the lock decides over the name."""
+    """Removes a temporary file that no process has locked."""
     try:
         descriptor = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

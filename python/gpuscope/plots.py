@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drawings of results by Matplotlib, which is optional: bars, distributions, series, stacked steps, rooflines.
+"""Plots of results with Matplotlib, which is optional: bars, distributions, series, stacked steps, rooflines.
 
-Axes are robust: limits come from quantiles, so that one outlier does not flatten the rest; what lies beyond them is
-drawn at the edge as a triangle and counted in the axis' label.
+Limits of axes come from quantiles, so that one outlier does not flatten the rest. Values beyond them are triangles at
+the edge, counted in the axis' label.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # Matplotlib is optional
     from matplotlib.axes import Axes
     from numpy.typing import ArrayLike, NDArray
 
-# Okabe and Ito's colours, which people who see few of them can tell apart, and grey for idle time and the like.
+# Okabe and Ito's colours, for readers with colour blindness, and grey for idle time and the like.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#332288", "#88ccee")
 GREY = "#b8b8b8"
 SLOWER, FASTER, UNSURE = "#d55e00", "#009e73", GREY
@@ -44,7 +44,7 @@ def axes(ax: Axes | None = None, *, title: str = "", width: float = 8.0, height:
     try:
         from matplotlib import pyplot
     except ImportError:
-        raise NotAvailable("plot is not available: Matplotlib is not installed; pip install 'gpuscope[plot]'") from None
+        raise NotAvailable("plot is not available: Matplotlib is not installed; pip install matplotlib") from None
     if ax is None:
         _, ax = pyplot.subplots(figsize=(width, height), layout="constrained")
     ax.set_title(_safe(one_line(title)), fontsize="medium", loc="left")
@@ -54,7 +54,7 @@ def axes(ax: Axes | None = None, *, title: str = "", width: float = 8.0, height:
 
 
 def axes_below_each_other(count: int) -> list[Axes]:
-    """So many axes in one new figure, over one axis across.
+    """`count` axes below each other in a new figure, with one shared x axis.
 
     Raises:
         NotAvailable: Matplotlib is not installed.
@@ -67,12 +67,10 @@ def axes_below_each_other(count: int) -> list[Axes]:
 
 
 def robust_limits(values: ArrayLike) -> tuple[float, float, int]:
-    """The range that shows the bulk of some values, and how many lie outside of it.
-
-    Where all values lie within 3 interquartile ranges of the quartiles, it is theirs.
+    """The range of the values within 3 interquartile ranges of the quartiles, and the number of values outside.
 
     Args:
-        values: any shape; what is not finite is left out.
+        values: any shape; values that are not finite are left out.
     """
     known = np.asarray(values, np.float64).ravel()
     known = known[np.isfinite(known)]
@@ -102,7 +100,7 @@ def distribution(
     size, unit = _unit(together, "s")
     inside = together[(together >= low) & (together <= high)] / size
     if inside.size and np.ptp(inside) <= _ROUNDING * np.abs(inside).max():
-        inside = inside[:1]  # between values that differ by rounding there is no room for bins
+        inside = inside[:1]  # values that differ only by rounding are too close for bins
     bins = np.histogram_bin_edges(inside, "auto")
     if len(bins) > 100:
         bins = np.linspace(bins[0], bins[-1], 101)
@@ -147,14 +145,14 @@ def bars(
     ax: Axes | None = None,
     title: str = "",
 ) -> Axes:
-    """A bar a name, in their order from the top.
+    """One bar for each name, in order from the top.
 
     Args:
         names: of the bars.
         values: one each, not below 0.
         quantity: "s", "B" or "J".
-        what: that they are.
-        intervals: low and high of each, where they have any; a wide one goes over the edge, and flattens no bar.
+        what: the meaning of the values.
+        intervals: low and high of each, or None; a wide interval may exceed the axis.
         ax: where to draw.
         title: above it.
 
@@ -179,13 +177,13 @@ def bars(
 def stacked(
     parts: Mapping[str, tuple[ArrayLike, bool]], *, ax: Axes | None = None, title: str = "", of: str = "step"
 ) -> Axes:
-    """What fills each step: parts in seconds on top of each other, one bar a step.
+    """The parts of each step in seconds on top of each other, one bar a step.
 
     Args:
         parts: by name, the seconds of each step, and whether it is idle time, which is grey.
         ax: where to draw.
         title: above it.
-        of: what a bar is.
+        of: the meaning of a bar.
 
     Raises:
         NotAvailable: Matplotlib is not installed.
@@ -224,7 +222,7 @@ def stacked(
 def levels(
     seconds: ArrayLike, parts: Mapping[str, ArrayLike], *, what: str, ax: Axes | None = None, title: str = ""
 ) -> Axes:
-    """Bytes that hold from each moment to the next, as memory in use: its parts on top of each other, from 0 on.
+    """Bytes, constant from each moment to the next, as memory in use: its parts on top of each other.
 
     Raises:
         NotAvailable: Matplotlib is not installed.
@@ -257,14 +255,14 @@ def curves(
     ax: Axes | None = None,
     title: str = "",
 ) -> Axes:
-    """A line a series, of x and y; what is not finite is a gap.
+    """A line for each series of x and y; values that are not finite are gaps.
 
     Args:
         series: x and y by name.
-        across: what x is.
-        up: what y is.
-        robust: let what lies far off flatten nothing.
-        marker: Matplotlib's, at each point, where there are few.
+        across: label of x.
+        up: label of y.
+        robust: limit the axis by `robust_limits`.
+        marker: Matplotlib's, at each point, if there are few.
         ax: where to draw.
         title: above it.
 
@@ -296,9 +294,9 @@ def differences(
     ax: Axes | None = None,
     title: str = "",
 ) -> Axes:
-    """A bar a difference in seconds, with its interval: red where slower, green where faster, grey where unsure.
+    """One bar for each difference in seconds, with its interval: red if slower, green if faster, grey if unsure.
 
-    A wide interval goes over the edge, and flattens no bar.
+    A wide interval may exceed the axis.
 
     Raises:
         NotAvailable: Matplotlib is not installed.
@@ -332,11 +330,11 @@ def roofline(
     ax: Axes | None = None,
     title: str = "",
 ) -> Axes:
-    """Operations a second over operations a byte, on logarithmic axes, under what the GPU reaches.
+    """Operations a second over operations a byte, on logarithmic axes, under the GPU's peaks.
 
     Args:
-        points: of each the name, FLOP/B, FLOP/s and seconds, which the mark's area is of.
-        bandwidth: bytes a second of the memory, None where it is not known.
+        points: name, FLOP/B, FLOP/s and seconds of each; a mark's area grows with its seconds.
+        bandwidth: bytes a second of the memory, None if unknown.
         peaks: FLOP/s by type.
         ax: where to draw.
         title: above it.
@@ -367,11 +365,11 @@ def roofline(
     return ax
 
 
-# -- parts of these ----------------------------------------------------------------------------------------------------
+# -- parts of plots ----------------------------------------------------------------------------------------------------
 
 
 def _unit(values: NDArray[np.float64], quantity: str) -> tuple[float, str]:
-    """How large the unit is that suits the bulk of some values, and its name."""
+    """The size and the name of the unit that suits most values."""
     sizes = np.abs(values[np.isfinite(values)])
     high = robust_limits(sizes)[1] or sizes.max(initial=0.0) or 1.0  # most of them may be 0
     scales = _SCALES[quantity]
@@ -389,7 +387,7 @@ def _ends(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _mark(ax: Axes, x: NDArray[Any], y: NDArray[np.float64], low: float, high: float) -> None:
-    """Triangles at the edges where values lie beyond."""
+    """Draws triangles at the edges for values beyond them."""
     for beyond, edge, marker in ((y > high, 0.985, "^"), (y < low, 0.015, "v")):
         if beyond.any():
             places = np.full(int(beyond.sum()), edge)
@@ -415,7 +413,7 @@ def _short(name: str) -> str:
 
 
 def _safe(text: str) -> str:
-    """Matplotlib takes what stands between dollars for a formula."""
+    """Escapes dollars: Matplotlib reads the text between them as a formula."""
     return text.replace("$", r"\$")
 
 

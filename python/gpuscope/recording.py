@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What came out of a profiled window, and everything that can be asked of it."""
+"""`Recording`: one profiled window, with all its analyses and exports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Analyses(ABC):
 
     @property
     def _trace_so_far(self) -> Trace:
-        """`trace`, or one without events, and a warning, while there is to be one: lists of events are torch's then."""
+        """`trace`; while the first window is open, a trace without events and a warning, as in torch."""
         return self.trace
 
     def key_averages(
@@ -48,8 +48,9 @@ class Analyses(ABC):
 
         Args:
             group_by_input_shape: a row for each name and shapes of inputs (with ``record_shapes``).
-            group_by_stack_n: a row for each name and so many of the innermost Python frames (with ``with_stack``).
-            group_by_overload_name: and overload (with torch's ``_ExperimentalConfig(capture_overload_names=True)``).
+            group_by_stack_n: a row for each name and this number of innermost Python frames (with ``with_stack``).
+            group_by_overload_name: a row for each name and overload, with torch's
+                ``_ExperimentalConfig(capture_overload_names=True)``.
             include_python_functions: add a row for each Python function (``with_stack``).
         """
         from gpuscope.analysis import key_averages
@@ -79,71 +80,72 @@ class Analyses(ABC):
         return samples(self.trace)
 
     def counters(self) -> SampledCounters:
-        """What the hardware counters say of kernels and regions; recorded with ``profile(counters=...)``.
+        """Hardware counters of kernels and regions; recorded with ``profile(counters=...)``.
 
         Raises:
-            NotAvailable: the recording has totals alone (``mode="aggregate"``).
+            NotAvailable: the recording has only totals (``mode="aggregate"``).
         """
         from gpuscope.counters.sampled import sampled_counters
 
         return sampled_counters(self.trace)
 
     def energy(self) -> EnergyReport:
-        """What each GPU used, in all, in regions and in steps, in joules with their 95 % intervals.
+        """The energy of each GPU, in total, in regions and in steps, in joules with 95 % intervals.
 
-        And for which share of that time its clocks were held back, by reason. Recorded with
-        ``profile(device_samples=True)``; nothing waits for the GPU. What is not known is None, with the reason.
+        Also reports for which share of the time its clocks were throttled, by reason. Recorded with
+        ``profile(device_samples=True)``; nothing waits for the GPU. Unknown values are None, with the reason.
         """
         from gpuscope.diagnosis.energy import energy
 
         return energy(self.trace)
 
     def step_breakdown(self) -> StepBreakdown:
-        """What each GPU did in the steps of the program: parts that add up to their time, idle time included.
+        """Time of each GPU in the steps of the program: parts that add up to the step time, including idle time.
 
-        Steps are what ``prof.step()`` marks; without it, the turns of the outermost region that repeats, or of the
+        ``prof.step()`` marks steps. Without it, a step is one repetition of the outermost repeating region, or of the
         sequence of kernels.
 
         Raises:
-            NotAvailable: the recording has totals alone (``mode="aggregate"``).
+            NotAvailable: the recording has only totals (``mode="aggregate"``).
         """
         from gpuscope.diagnosis import break_down
 
         return break_down(self.trace)
 
     def diagnose(self) -> Diagnosis:
-        """What the steps lose their time to, in words: causes with their lines, evidence, advice and saving.
+        """Finds the causes of lost time in the steps, each with its lines, evidence, advice and saving.
 
-        The verdict is "findings", "fine" or "not enough evidence"; printing the result shows the page. It is the more
-        telling the more was recorded: ``with_stack`` for lines, ``record_shapes``, ``profile_memory``.
+        The verdict is "findings", "fine" or "not enough evidence"; printing the result shows the page. More options
+        give more findings: ``with_stack`` for lines, ``record_shapes``, ``profile_memory``.
         """
         from gpuscope.diagnosis import diagnose
 
         return diagnose(self.trace)
 
     def roofline(self, device: int | None = None, peaks: Mapping[str, float] | None = None) -> Roofline:
-        """How near kernels and regions come to what the GPU reaches: bytes and operations a second.
+        """How near kernels and regions come to the GPU's peaks, in bytes and operations a second.
 
-        Bytes need ``profile(counters="why")``, or come from shapes and say so; operations need ``record_shapes=True``.
+        Bytes need ``profile(counters="why")``, or are estimated from shapes and marked so; operations need
+        ``record_shapes=True``.
 
         Args:
             device: CUDA's number of the GPU; by default the one whose kernels took most time.
-            peaks: what the GPU reaches, "bandwidth" in B/s and types as "bfloat16" in FLOP/s; those that are not given
-                are measured, once a process, where the GPU of the recording is in this machine.
+            peaks: rates that the GPU reaches, "bandwidth" in B/s and types as "bfloat16" in FLOP/s. Missing ones are
+                measured once per process, if the GPU of the recording is in this machine.
 
         Raises:
-            NotAvailable: the recording has totals alone (``mode="aggregate"``), or no kernels of this GPU.
-            InvalidArgument: a peak has another name, or is no rate.
+            NotAvailable: the recording has only totals (``mode="aggregate"``), or no kernels of this GPU.
+            InvalidArgument: a peak has another name, or is not a rate.
         """
         from gpuscope.diagnosis.roofline import roofline
 
         return roofline(self.trace, device, peaks)
 
     def modules(self) -> Modules:
-        """What each torch.nn.Module costs, forward and backward; recorded ``with_modules=True``.
+        """The cost of each torch.nn.Module, forward and backward; recorded ``with_modules=True``.
 
         Raises:
-            NotAvailable: the recording has totals alone (``mode="aggregate"``).
+            NotAvailable: the recording has only totals (``mode="aggregate"``).
         """
         from gpuscope.analysis import modules
 
@@ -185,16 +187,16 @@ class Analyses(ABC):
         export_perfetto(self.trace.store, path)
 
     def export_stacks(self, path: str | os.PathLike[str], metric: StackMetric = "self_cpu_time_total") -> None:
-        """Writes one line a call path, ``outer;inner;kernel 123``, for flame graphs; its own time, in us.
+        """Writes one line a call path, ``outer;inner;kernel 123``, for flame graphs, with its self time in us.
 
         Args:
-            path: where to.
+            path: the file.
             metric: ``self_cpu_time_total`` for regions, driver calls and the functions of Python that samples found in
-                and around them; ``self_device_time_total`` (or ``self_cuda_time_total``) for kernels and copies. A
-                recording without GPU work has the former written, with a warning.
+                and around them; ``self_device_time_total`` (or ``self_cuda_time_total``) for kernels and copies.
+                Without GPU work, CPU time is written, with a warning.
 
         Raises:
-            InvalidArgument: the metric is another.
+            InvalidArgument: the metric is unknown.
             GpuscopeError: the file cannot be written.
         """
         from gpuscope.analysis.call_tree import folded_stacks
@@ -207,12 +209,11 @@ class Analyses(ABC):
     def export_speedscope(self, path: str | os.PathLike[str]) -> None:
         """Writes a ``.json`` file for https://www.speedscope.app: a profile for each thread and each stream.
 
-        Python samples have a profile of their own for each thread.
-        Of recordings that would take more than 450 MB of text, the first events of each are written; speedscope's title
-        then says so.
+        Python samples have a profile of their own for each thread. If the file would exceed 450 MB, only the first
+        events of each profile are written, and the title in speedscope says so.
 
         Raises:
-            InvalidArgument: the suffix is another, or the recording has totals alone (``mode="aggregate"``).
+            InvalidArgument: the suffix is another, or the recording has only totals (``mode="aggregate"``).
             GpuscopeError: the file cannot be written.
         """
         from gpuscope.exporters.speedscope import export_speedscope
@@ -222,7 +223,7 @@ class Analyses(ABC):
     def export_pprof(self, path: str | os.PathLike[str]) -> None:
         """Writes the call tree for ``go tool pprof`` and Grafana: counts, CPU and GPU time of each call path, in ns.
 
-        Lines of Python that samples found are in it, under the regions that they ran in.
+        Lines of Python that samples found are included, under the regions that they ran in.
 
         Raises:
             InvalidArgument: the suffix is neither ``.pb.gz`` nor ``.pprof``.
@@ -233,16 +234,17 @@ class Analyses(ABC):
         export_pprof(self.trace, path)
 
     def export_memory_timeline(self, path: str | os.PathLike[str], device: str | None = None) -> None:
-        """Writes the memory in use over time, in torch.profiler's forms; every size is of torch's category "unknown".
+        """Writes the memory in use over time, by torch.profiler's categories and in its formats.
 
         Args:
-            path: ``.html`` for a page with a chart, ``.json`` or ``.json.gz`` for ``[times in us, sizes by category]``,
-                ``.raw.json.gz`` for a ``[time in ns, action, bytes, category]`` an allocation.
+            path: the suffix selects the format. ``.html`` is a page with a chart. ``.json`` and ``.json.gz`` contain
+                ``[times in us, sizes by category]``. ``.raw.json.gz`` contains ``[time in ns, action, bytes,
+                category]`` for each allocation.
             device: "cuda:0" or "cpu"; None takes the first GPU with allocations, else the host.
 
         Raises:
             InvalidArgument: the suffix is another, or the device has no allocations.
-            NotAvailable: memory was not recorded: ``profile(profile_memory=True)`` does.
+            NotAvailable: memory was not recorded; use ``profile(profile_memory=True)``.
             GpuscopeError: the file cannot be written.
         """
         from gpuscope.exporters.memory_timeline import export_memory_timeline
@@ -265,16 +267,17 @@ class Analyses(ABC):
         return plot_memory_timeline(self.trace, device, ax)
 
     def report(self, path: str | os.PathLike[str], title: str | None = None, findings: bool = True) -> None:
-        """Writes one interactive HTML page that asks for no other file and no network.
+        """Writes one interactive HTML page that needs no other file and no network.
 
-        It has the audit's verdict, what fills a step and what that loses its time to, a timeline of all events (of more
-        than 3 million those of the steps and gaps that matter, and says so), tables of kernels, operators and regions,
-        the call tree, idle time, memory, communication and roofline as far as they were recorded.
+        It contains the audit's verdict, the breakdown of a step and its findings, and a timeline of all events. It also
+        contains tables of kernels, operators and regions, and the call tree. Idle time, memory, communication and
+        roofline are shown if recorded. Of more than 3 million events, the timeline contains only those of the important
+        steps and gaps, and says so.
 
         Args:
             path: ending in .html.
             title: heading of the page; by default the program's command line.
-            findings: say what the steps lose their time to, which takes a second for a million kernels.
+            findings: include the findings of `diagnose`.
 
         Raises:
             InvalidArgument: the suffix is another.
@@ -293,7 +296,7 @@ class Analyses(ABC):
 
         Raises:
             NotAvailable: IPython is not installed, or nothing was recorded.
-            InvalidArgument: the height is no such number.
+            InvalidArgument: the height is not such a number.
         """
         from gpuscope.arguments import check_count
         from gpuscope.errors import NotAvailable
@@ -309,7 +312,7 @@ class Analyses(ABC):
         display({"text/html": page, "text/plain": "gpuscope report"}, raw=True)
 
     def _repr_html_(self) -> str | None:
-        """What a notebook shows: figures, findings, the rows that took most, the median step; None without any."""
+        """HTML for a notebook: figures, findings, the rows that took most, the median step; None without any."""
         from gpuscope.errors import NotAvailable
         from gpuscope.exporters.page.notebook import notebook_html
 
@@ -320,7 +323,7 @@ class Analyses(ABC):
 
     @shown
     def __str__(self) -> str:
-        """The table, as wide as the terminal, and the verdict; before anything is recorded what `repr` gives."""
+        """The table, as wide as the terminal, and the verdict; before anything is recorded, the same as `repr`."""
         from gpuscope.errors import NotAvailable
 
         try:
@@ -332,15 +335,14 @@ class Analyses(ABC):
         return overview(trace)
 
     def sql(self, query: str) -> SqlResult:
-        """What a query finds in the tables, which DuckDB reads where they lie: ``pip install 'gpuscope[sql]'``.
+        """Runs a query on the tables with DuckDB, without copying them; needs ``pip install duckdb``.
 
-        Views are ``kernels``, ``regions``, ``operators``, ``steps``, ``launches``, ``memcpys``, ``memsets``,
-        ``gpu_work``, ``idle`` and every table of `trace`; names are spelled out, and times are integers in ns.
-        ``gpuscope sql --schema`` lists them.
+        Every table of `trace` is a view, besides views such as ``kernels``, ``operators``, ``steps`` and ``idle``;
+        ``gpuscope sql --schema`` lists them. Names are spelled out, and times are integers in ns.
 
         Raises:
             NotAvailable: DuckDB is not installed.
-            InvalidArgument: it is no SQL that DuckDB runs on these views.
+            InvalidArgument: DuckDB cannot run the query on these views.
         """
         from gpuscope.exporters.sql import Database
 
@@ -383,16 +385,17 @@ def _of_trace(trace: Trace) -> Recording:
 
 
 def load(path: str | os.PathLike[str], salvage: bool = False) -> Recording:
-    """Opens a ``.gscope`` file, or what another tool has written; which one, its content tells.
+    """Opens a ``.gscope`` file, or a file of another tool, recognised by its content.
 
-    Read are Chrome's JSON of torch.profiler, of JAX's profiler and of Proton, compressed or not, Proton's trees
-    (``.hatchet``), and exports of Nsight Systems: ``nsys export --type sqlite`` and ``--type parquetdir``. Everything
-    that can be asked of a recording can be asked of them; `Recording.audit` lists what the tool does not record.
+    Other formats are Chrome's JSON of torch.profiler, of JAX's profiler and of Proton, compressed or not, and Proton's
+    trees (``.hatchet``). Exports of Nsight Systems are read too: ``nsys export --type sqlite`` and ``--type
+    parquetdir``. All analyses of a recording work on them; `Recording.audit` lists the events that the tool does not
+    record.
 
-    A file that was cut off opens up to its last whole block, or event. Of one that is damaged elsewhere, ``salvage``
-    opens what the whole blocks hold, or of JSON what stands before the damage: rows that had to refer to lost ones are
-    lost too, other references to them read as ``NONE``, lost names as "(lost)". `Recording.audit` then is not complete,
-    and says which rows are missing.
+    A file that was cut off opens up to its last whole block or event. With ``salvage``, a file that is damaged
+    elsewhere opens too: its whole blocks, or the part of JSON before the damage. Lost references are ``NONE``, lost
+    names "(lost)", and rows that need a lost row are lost too. `Recording.audit` then reports an incomplete recording
+    and the missing rows.
 
     Args:
         path: the file, the folder of Parquet files, or a run's folder (``gpuscope run -o DIR/``) with one recording.
@@ -400,7 +403,7 @@ def load(path: str | os.PathLike[str], salvage: bool = False) -> Recording:
 
     Raises:
         InvalidArgument: there is no such file, or the folder has no recording, or several.
-        CorruptTrace: the file is damaged, no recording, or of another version of the format.
+        CorruptTrace: the file is damaged, not a recording, or of another version of the format.
         NotAvailable: Parquet files need pyarrow.
         GpuscopeError: it cannot be read at all.
     """

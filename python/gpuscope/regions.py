@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named stretches of a program's time: `record_function`, `mark`, and what they do as decorators."""
+"""Named regions of a program's time: `record_function`, `mark`, and both as decorators."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ __all__ = ["OpenBlocks", "body_of", "decorate", "decorate_calls", "mark", "recor
 def decorate(region: Region, function: Any) -> Any:
     """Wraps a callable so that `region` is open whenever its body runs, and only then.
 
-    A coroutine or generator closes the region at each suspension and opens it again at each resumption: tasks that
-    take turns on one thread do not fall into each other's regions. In recordings each call counts as one nevertheless.
+    A coroutine or generator closes the region at each suspension and opens it again at each resumption. So tasks of one
+    thread are not in each other's regions. A recording still counts each call once.
 
     Args:
         region: a context manager that can be entered any number of times.
@@ -65,12 +65,12 @@ class OpenBlocks(Generic[Block]):
         self._blocks: list[tuple[object, Block]] = []
 
     def push(self, block: Block) -> None:
-        """One has begun."""
+        """Adds a block that has begun."""
         with self._lock:
             self._blocks.append((_current_task(), block))
 
     def pop(self) -> Block:
-        """The one that ends: the last of this thread or task; of any, when it ends on another one than it began on."""
+        """The block that ends: the last one of this thread or task, else the last of any."""
         task = _current_task()
         with self._lock:
             own = (at for at in reversed(range(len(self._blocks))) if self._blocks[at][0] == task)
@@ -78,7 +78,7 @@ class OpenBlocks(Generic[Block]):
 
 
 def _current_task() -> object:
-    """The asyncio task or the thread that runs now: those that share an object do not end each other's blocks."""
+    """The asyncio task or the thread that runs now."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None:
         with contextlib.suppress(RuntimeError):  # no loop runs in this thread
@@ -87,7 +87,7 @@ def _current_task() -> object:
 
 
 def body_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What runs when it is called, for `inspect` to tell the kind of: of an object the ``__call__`` of its class."""
+    """The function that a call runs, for `inspect`: for an object the ``__call__`` of its class."""
     plain = isinstance(function, (type, functools.partial)) or inspect.isroutine(function)
     return function if plain else type(function).__call__
 
@@ -113,11 +113,11 @@ def _function(region: Region, function: Callable[..., Any]) -> Callable[..., Any
 
 
 def _resumed(begin: Callable[..., tuple[Region, Any]], is_step: bool = False) -> Callable[..., Any]:
-    """A generator function that does all that a generator does, inside of a region.
+    """A generator function that runs another generator inside of a region.
 
     Args:
-        begin: gives both, from the arguments.
-        is_step: it is one step of an asynchronous generator, which may go on when the step has ended.
+        begin: returns the region and the generator, from the arguments.
+        is_step: it runs one step of an asynchronous generator, which may continue after the step.
     """
 
     def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
@@ -138,7 +138,7 @@ def _resumed(begin: Callable[..., tuple[Region, Any]], is_step: bool = False) ->
                 return stop.value
             try:
                 resume, value = inner.send, (yield item)
-            # GeneratorExit too: what the body makes of it (ends, raises, yields again) is what the caller must see.
+            # GeneratorExit too: the body may end, raise or yield again, and the caller must see that.
             except BaseException as thrown:
                 resume, value = inner.throw, thrown
 
@@ -146,8 +146,8 @@ def _resumed(begin: Callable[..., tuple[Region, Any]], is_step: bool = False) ->
 
 
 def _one_call(region: Region) -> Region:
-    """What to open whenever the body of one call runs: the region, but that a recording counts the call as one."""
-    # A subclass that does something of its own there has it done at each resumption.
+    """The region to open at each resumption of one call; a recording counts the call once."""
+    # A subclass with its own __enter__ or __exit__ is entered at each resumption.
     kind = type(region)
     is_plain = kind.__enter__ is record_function.__enter__ and kind.__exit__ is record_function.__exit__
     return region_of_call(region) if is_plain else region
@@ -197,8 +197,8 @@ def _async_generator(region: Region, function: Callable[..., Any]) -> Callable[.
 
 
 def _first_step(inner: AsyncGenerator[Any, Any]) -> Awaitable[Any]:
-    # The event loop learns of an asynchronous generator by these hooks and closes it when the loop ends. It knows the
-    # wrapper already; were it to close the inner one at the same time, the two would collide.
+    # By these hooks the event loop learns of asynchronous generators, which it closes at its end. It knows the wrapper
+    # already; closing the inner one at the same time would collide.
     hooks = sys.get_asyncgen_hooks()
     sys.set_asyncgen_hooks(firstiter=None, finalizer=None)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every result has: texts without control characters, and JSON. Nothing here takes NumPy, which is 0.1 s."""
+"""The base of results: texts without control characters, and JSON. Does not import NumPy, for a fast start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # pandas is optional
 
 
 class Result(ABC):
-    """A result that can be printed and saved as JSON: its texts have no control characters, whatever its names have."""
+    """A result that can be printed and saved as JSON; its texts have no control characters."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -31,7 +31,7 @@ class Result(ABC):
                 setattr(cls, name, shown(cls.__dict__[name]))
 
     def __repr__(self) -> str:
-        """What kind of result it is and the first line of its text: dataclasses show whole arrays."""
+        """The kind of result and the first line of its text, as a dataclass would show whole arrays."""
         return f"<{type(self).__name__}: {first_line(str(self))}>"
 
     @abstractmethod
@@ -39,7 +39,7 @@ class Result(ABC):
         """Plain values, ready for JSON; times in seconds."""
 
     def _frame_rows(self) -> list[Mapping[str, Any]]:
-        """The rows of `to_pandas`; one of `to_dict`'s figures where a result is no table: lists are left out of it."""
+        """The rows of `to_pandas`. A result that is not a table has one row of `to_dict`'s figures, without lists."""
         return [_flat(plain_values(self.to_dict()))]
 
     def to_pandas(self) -> pd.DataFrame:
@@ -70,9 +70,9 @@ class Result(ABC):
 
 @contextlib.contextmanager
 def kept_on_error(partial: Callable[[], object]) -> Iterator[None]:
-    """An error that ends a measurement takes along what was measured until then, as its attribute ``measured``.
+    """Attaches the partial result to an error that ends a measurement, as its attribute ``measured``.
 
-    `partial` makes the result, or None before the first sample; where it cannot, the error goes on without.
+    `partial` makes the result, or None before the first sample. If it fails, the error has no such attribute.
     """
     try:
         yield
@@ -86,8 +86,7 @@ def kept_on_error(partial: Callable[[], object]) -> Iterator[None]:
 def json_text(values: Any, path: str | os.PathLike[str] | None = None) -> str:
     """The values as JSON; also written to `path` when one is given.
 
-    Numbers that JSON lacks, as the ends of an interval that has none, become null. What is none of JSON's types is
-    spelled out.
+    Numbers that JSON lacks, as infinite ends of an interval, become null. Values of other types become texts.
 
     Raises:
         GpuscopeError: the file cannot be written.
@@ -112,7 +111,7 @@ def import_pandas() -> Any:
 
 
 def write_parquet(frame: Any, path: str | os.PathLike[str]) -> None:
-    """Writes a frame, or what has an Arrow stream, as a Parquet file; values of no type that it has become texts.
+    """Writes a frame or an object with an Arrow stream as a Parquet file; values of other types become texts.
 
     Raises:
         NotAvailable: pyarrow is not installed.
@@ -122,9 +121,7 @@ def write_parquet(frame: Any, path: str | os.PathLike[str]) -> None:
         import pyarrow as arrow
         from pyarrow import parquet
     except ImportError:
-        raise NotAvailable(
-            "to_parquet is not available: pyarrow is not installed; pip install 'gpuscope[arrow]'"
-        ) from None
+        raise NotAvailable("to_parquet is not available: pyarrow is not installed; pip install pyarrow") from None
     target = check_writable(path)
     if hasattr(frame, "iloc"):
         frame = arrow.table({str(name): _arrow_column(arrow, frame[name]) for name in frame.columns})
@@ -145,7 +142,7 @@ def _arrow_column(arrow: Any, column: Any) -> Any:
 
 
 def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Without what is nested: a mapping's values go by both names, as "times.mean"; lists are left out."""
+    """A row without nesting: a mapping's values have both names, as "times.mean"; lists are left out."""
     flat: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, Mapping):
@@ -156,7 +153,7 @@ def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def plain_fields(result: Any, *, without: Sequence[str] = ()) -> dict[str, Any]:
-    """The fields of a dataclass but `without` by name, as `plain_values`."""
+    """The fields of a dataclass by name, except `without`, as `plain_values`."""
     return {each.name: plain_values(getattr(result, each.name)) for each in fields(result) if each.name not in without}
 
 

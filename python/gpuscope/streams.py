@@ -43,7 +43,7 @@ class Stream:
 
     @property
     def is_default(self) -> bool:
-        """Whether it is a default stream, whose handle says nothing of its device."""
+        """Whether it is a default stream, whose handle does not identify its device."""
         return self.handle <= _LAST_DEFAULT
 
     def __cuda_stream__(self) -> tuple[int, int]:
@@ -57,10 +57,10 @@ def resolve(stream: object = None, device: int | None = None) -> Stream:
     Args:
         stream: None for `current(device)`, a `Stream`, an integer handle, or a stream of PyTorch, CuPy, Numba, PyCUDA
             or cuda-python, or any object with ``__cuda_stream__`` (a property or a method).
-        device: whose default stream a default stream's handle means. A stream that knows its device must be of it.
+        device: the device of a default stream's handle. A stream that knows its device must be of this one.
 
     Raises:
-        InvalidArgument: it is no stream, is closed, or belongs to another device than `device`.
+        InvalidArgument: it is not a stream, is closed, or belongs to another device than `device`.
     """
     if stream is None:
         return current(device)
@@ -88,8 +88,8 @@ def _checked(stream: Stream, device: int | None) -> Stream:
 def current(device: int | None = None) -> Stream:
     """The stream on which the program works now.
 
-    PyTorch's current stream where PyTorch has begun to use CUDA, else CuPy's where CuPy is imported, else the default
-    stream. JAX does not say which streams it uses.
+    PyTorch's current stream if PyTorch has begun to use CUDA, else CuPy's if CuPy is imported, else the default
+    stream. JAX does not expose its streams.
 
     Args:
         device: the device; None is the current one.
@@ -98,13 +98,13 @@ def current(device: int | None = None) -> Stream:
 
 
 def refuse_capture(what: str, device: int | None = None, stream: Stream | None = None) -> None:
-    """Raises NotAvailable where a CUDA graph is being captured, which `what` would spoil.
+    """Raises NotAvailable while a CUDA graph is being captured, which `what` would spoil.
 
-    Seen are captures of the current streams of PyTorch and CuPy, of the stream that ``torch.cuda.graph`` makes, and, on
-    any thread, of streams that the default stream waits for. With `stream` that one alone is looked at.
+    Detects captures of the current streams of PyTorch and CuPy, and of the stream that ``torch.cuda.graph`` makes. Also
+    detects, on any thread, captures of streams that the default stream waits for. With `stream`, checks only that one.
     """
     captured = False
-    with contextlib.suppress(Exception):  # a GPU that cannot be asked is told of by what asks for more
+    with contextlib.suppress(Exception):  # later calls report a GPU that does not answer
         found = [stream] if stream is not None else [*_current_ones(None), *_current_ones(device)]
         of_torch = getattr(getattr(sys.modules.get("torch.cuda"), "graph", None), "default_capture_stream", None)
         if stream is None and of_torch is not None:
@@ -138,7 +138,7 @@ def _current_ones(device: int | None) -> Iterator[Stream]:
 
 
 def is_stream(value: object) -> bool:
-    """Whether `resolve` would read this object as a stream; integers are handles to it, and so are streams."""
+    """Whether `resolve` reads this object as a stream; integers count as handles."""
     return isinstance(value, Stream) or _form_of(value) is not None
 
 
@@ -155,7 +155,7 @@ def shown(value: object) -> str:
 
 
 def _package(value: object) -> str:
-    """The package that an object's class, or a class that it derives from, comes from, where we know it."""
+    """The framework that an object's class or one of its base classes comes from; empty if unknown."""
     packages = (base.__module__.partition(".")[0] for base in type(value).__mro__)
     return next((name for name in packages if name in {"torch", "cupy", "numba", "numba_cuda", "pycuda", "cuda"}), "")
 
@@ -171,7 +171,7 @@ class _Form:
 
 
 def _number(value: Any) -> int | None:
-    """What frameworks keep handles in: integers, ctypes pointers, and cuda-python's objects."""
+    """A handle as a number, from an integer, a ctypes pointer or an object of cuda-python."""
     if hasattr(value, "value"):  # ctypes.c_void_p, whose null is None
         return int(value.value or 0)
     if isinstance(value, (bool, float)):
@@ -189,7 +189,7 @@ def _is_torch(stream: Any) -> bool:
     if hasattr(stream, "cuda_stream"):
         return True
     device = getattr(stream, "device", None) if _package(stream) == "torch" else None
-    # In this order: other devices' streams raise where they are asked for a handle.
+    # In this order: streams of other devices raise when asked for a handle.
     return getattr(device, "type", None) == "cuda" and hasattr(stream, "native_handle")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text of others as a terminal may be given it."""
+"""Text for terminals: without control characters, shortened, padded and wrapped by columns."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from typing import ParamSpec
 
 Arguments = ParamSpec("Arguments")
 
-# What a terminal obeys, or draws where it does not stand: C0, DEL and C1 (ECMA-48), the line and paragraph separators,
-# what turns the direction of writing (Unicode, UAX 9), and halves of surrogate pairs, which cannot be encoded.
+# Characters that control a terminal: C0, DEL and C1 (ECMA-48), line and paragraph separators, and marks for the
+# direction of writing (Unicode, UAX 9). Also halves of surrogate pairs, which cannot be encoded.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 LONGEST_INTEGER = 256  # bits; Python refuses to print some thousands of digits
 _LONGEST = 80  # characters of an argument in a message
-KEPT_SPACE = "\N{NO-BREAK SPACE}"  # at which `wrapped` ends no line, and which it makes a space
-# What stands for the characters that we draw with where an output lacks them.
+KEPT_SPACE = "\N{NO-BREAK SPACE}"  # `wrapped` ends no line here, and prints a space
+# Substitutes for our drawing characters, for outputs that lack them.
 _PLAIN = dict(zip("├└│─█▉▊▋▌▍▎▏·→✓✗µ\N{MULTIPLICATION SIGN}", "|`|-#####   .>+xux", strict=True))
 _PLAIN |= {"…": "...", "±": "+-"}
 _CONTROL_IN_LINES = re.compile(r"(?![\n\t])" + _CONTROL.pattern)
 
 
 def one_line(text: str) -> str:
-    """A name in a line of its own or a cell of a table: control characters as Python's ``repr`` escapes them."""
+    """A name for one line or a cell of a table: control characters are escaped as in Python's ``repr``."""
     return _CONTROL.sub(_escape, text)
 
 
 def printable(text: str) -> str:
-    """Lines of text: the same, but that tabs and the ends of lines are kept."""
+    """Lines of text: as `one_line`, except that tabs and ends of lines stay."""
     return _CONTROL_IN_LINES.sub(_escape, text)
 
 
 def carried(text: str, encoding: str | None) -> str:
-    """The text in characters that an encoding has: those that we draw with in ASCII, others as escapes."""
+    """The text in characters of an encoding: missing drawing characters become ASCII, others are escaped."""
 
     def is_carried(text: str) -> bool:
         with contextlib.suppress(UnicodeEncodeError):
@@ -54,12 +54,12 @@ def carried(text: str, encoding: str | None) -> str:
 
 
 def for_output(text: str) -> str:
-    """The text as standard output can carry it."""
+    """The text in characters that standard output can encode."""
     return carried(text, getattr(sys.stdout, "encoding", None))
 
 
 def shown(make: Callable[Arguments, str]) -> Callable[Arguments, str]:
-    """Decorator: what a function returns is `printable`, on the standard output that there is."""
+    """Decorator: makes the returned text `printable` on the present standard output."""
 
     @functools.wraps(make)
     def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> str:
@@ -69,12 +69,12 @@ def shown(make: Callable[Arguments, str]) -> Callable[Arguments, str]:
 
 
 def brief(value: object) -> str:
-    """An argument in a sentence: long texts and integers are cut short."""
+    """An argument for a sentence: long texts and integers are cut short."""
     if isinstance(value, int) and value.bit_length() > LONGEST_INTEGER:
         return f"an integer of {value.bit_length()} bits"
     try:
         text = repr(value)
-    except Exception:  # of its own, or of such an integer in it
+    except Exception:  # in its own repr, or for such an integer in it
         return f"a {type(value).__name__} that has no repr"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}...{text[-_LONGEST // 2 :]}"
 
@@ -87,13 +87,13 @@ def columns_of(text: str) -> int:
 
 
 def padded(text: str, columns: int, *, left: bool = True) -> str:
-    """A text that takes so many columns at least, with spaces behind it, or where it is not at the left, before it."""
+    """A text with spaces up to a width in columns: after the text, or before it if not `left`."""
     spaces = " " * (columns - columns_of(text))
     return text + spaces if left else spaces + text
 
 
 def shorten(text: str, columns: int, ellipsis: str = "") -> str:
-    """At most so many columns of a text: both of its ends, as names that begin alike differ there."""
+    """A text cut to a width in columns. Keeps both ends, as names that begin alike differ at their ends."""
     ellipsis = ellipsis or for_output("…")
     if columns_of(text) <= columns:
         return text
@@ -101,16 +101,16 @@ def shorten(text: str, columns: int, ellipsis: str = "") -> str:
     if room <= 0:
         return ellipsis[: max(0, columns)]
     tail = _taken(text[::-1], room // 2)[::-1]
-    while tail and not _columns(tail[0]):  # a mark whose letter is cut off would stand on the ellipsis
+    while tail and not _columns(tail[0]):  # a combining mark would join the ellipsis
         tail = tail[1:]
     return _taken(text, room - columns_of(tail)) + ellipsis + tail
 
 
 def shorten_apart(texts: Iterable[str], columns: int, ellipsis: str = "") -> dict[str, str]:
-    """`shorten` for each of several texts. Those that would look alike show the place where they begin to differ."""
+    """`shorten` for each of several texts. Texts that would look alike show the place where they differ."""
     ellipsis = ellipsis or for_output("…")
     short = {text: shorten(text, columns, ellipsis) for text in texts}
-    waiting = [(list(short), -1)]  # with where they were known to differ
+    waiting = [(list(short), -1)]  # groups of texts, and the last place where they differ
     while waiting:
         together, before = waiting.pop()
         alike: dict[str, list[str]] = {}
@@ -125,17 +125,17 @@ def shorten_apart(texts: Iterable[str], columns: int, ellipsis: str = "") -> dic
 
 
 def _around(text: str, at: int, columns: int, ellipsis: str) -> str:
-    """The beginning of a text, and what is around one of its characters."""
+    """The beginning of a text, and the part around one of its characters."""
     room = max(0, columns - 2 * len(ellipsis))
     head = _taken(text, room // 3)
     rest = text[max(len(head), at - room // 6) :]
-    if columns_of(rest) <= columns - columns_of(head) - len(ellipsis):  # all that follows has room
+    if columns_of(rest) <= columns - columns_of(head) - len(ellipsis):  # the rest fits
         return shorten(f"{head}{ellipsis}{rest}", columns, ellipsis)
     return f"{head}{ellipsis}{_taken(rest, room - columns_of(head))}{ellipsis}"[:columns]
 
 
 def file_names(paths: Iterable[str]) -> dict[str, str]:
-    """Each file's name, with the folders that tell it from the others; __init__.py and __main__.py always with one."""
+    """Each file's name, with the folders that distinguish it; __init__.py and __main__.py always with one."""
     parts = {path: path.replace("\\", "/").split("/") for path in paths}
     taken = {path: min(len(part), 1 + (part[-1] in ("__init__.py", "__main__.py"))) for path, part in parts.items()}
     while True:
@@ -149,13 +149,13 @@ def file_names(paths: Iterable[str]) -> dict[str, str]:
 
 
 def wrapped(text: str, columns: int, indent: int = 0, *, whole_words: bool = False) -> list[str]:
-    """A sentence in lines of at most so many columns, further ones moved in; a number and its "%" stay together.
+    """A sentence in lines of at most `columns`, with a hanging indent; a number and its "%" stay together.
 
     Args:
         text: without ends of lines.
-        columns: at most, the indent among them.
-        indent: of the lines but the first.
-        whole_words: leave words alone that are wider than a line, as paths and addresses, which are copied.
+        columns: widest line, including the indent.
+        indent: of all lines except the first.
+        whole_words: do not split words that are wider than a line, as paths and addresses, which are copied.
     """
     text = text.replace(" %", KEPT_SPACE + "%")
     wrapper = _Wrapper(
@@ -165,7 +165,7 @@ def wrapped(text: str, columns: int, indent: int = 0, *, whole_words: bool = Fal
 
 
 class _Word(str):
-    """One whose length is that on a terminal."""
+    """A word whose length is its width on a terminal."""
 
     __slots__ = ()
 

@@ -18,39 +18,43 @@ from gpuscope import _core
 from gpuscope.beside import cached_property
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import import_pandas, write_parquet
-from gpuscope.text import shorten
+from gpuscope.text import one_line, shorten
 
 if TYPE_CHECKING:  # pandas is optional
     import pandas as pd
 
 NONE = _core.NONE
-"""What a column that refers to a row of another table holds where there is none."""
+"""The value of a column that refers to no row."""
 
 AUTOGRAD_ENGINE = _core.AUTOGRAD_PREFIX
-"""What torch calls the range around each backward operator, before the operator's name."""
+"""The prefix of torch's range around each backward operator, before the operator's name."""
 
 STARTED_BY = "started_by"
 """In the metadata of a process that a recorded program started: the number of the program's process."""
+_METADATA = "metadata."
+# Metadata that the profiler itself adds.
+_OPTIONS = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
+_NOT_ADDED = (*_OPTIONS, "distributedInfo", STARTED_BY)
 
 MemoryKind = _core.MemoryKind
 PoolOperation = _core.PoolOperation
 
 
 def number_of(info: Mapping[str, str], key: str) -> int:
-    """A fact that is a number: 0 where it is missing, or, as files may hold any text, no number of 64 bits."""
+    """A fact as a number: 0 if it is missing or not a number of 64 bits, as files may contain any text."""
     text = info.get(key, "")
     value = int(text) if _is_number(text) else 0
     return value if value < 2**63 else 0
 
 
 def numbers_of(info: Mapping[str, str], key: str) -> list[int]:
-    """Those of a fact; empty where it is missing, or, as files may hold any text, has other words."""
+    """A fact as numbers; empty if it is missing or has other words, as files may contain any text."""
     words = info.get(key, "").split()
     return [int(word) for word in words] if all(map(_is_number, words)) else []
 
 
 def moments_of(info: Mapping[str, str], key: str) -> list[int]:
-    """Those that a fact names by the first and then the differences, in order; empty without."""
+    """A fact as moments, in order: it contains the first and then the differences; empty without it."""
     return list(itertools.accumulate(numbers_of(info, key)))
 
 
@@ -59,22 +63,29 @@ def _is_number(word: str) -> bool:
 
 
 def command_line(info: Mapping[str, str]) -> str:
-    """What was started, with its arguments; empty where that is not known."""
+    """The command of the program, with its arguments; empty if unknown."""
     return info.get("process.argv", "").strip()
+
+
+def metadata_of(info: Mapping[str, str]) -> str:
+    """The entries of `add_metadata` and `add_metadata_json` as "key: value" in one line; empty without any."""
+    entries = {key.removeprefix(_METADATA): value for key, value in info.items() if key.startswith(_METADATA)}
+    with_quotes = (f"{key}: {shorten(value, 100)}" for key, value in entries.items() if key not in _NOT_ADDED)
+    return one_line(", ".join(re.sub(r'(?<=: )"(.*)"$', r"\1", each) for each in with_quotes))
 
 
 _LAUNCHER = re.compile(r"^.*\bgpuscope (run|diagnose|memory|counters) ")
 
 
 def program_name(info: Mapping[str, str]) -> str:
-    """The script that ran, as its command line names it; all of that where it has none."""
+    """The script that ran, as its command line names it; without a script, the command line."""
     line = command_line(info)
     script = next((word for word in line.split() if word.endswith(".py")), None)
     return script or shorten(_LAUNCHER.sub("", " ".join(line.split())), 60)
 
 
 def thread_name(trace: Trace, row: int) -> str:
-    """What a row of ``threads`` is called: the name that it has in Python or of the system, else its number."""
+    """The name of a row of ``threads``: its name in Python or the system, else its number."""
     system_id = int(trace.threads.system_id[row])
     if system_id == number_of(trace.info, "process.id"):
         return "main thread"
@@ -85,9 +96,9 @@ def thread_name(trace: Trace, row: int) -> str:
 class Table:
     """One table: its columns are read-only arrays that share the recording's memory and keep it alive.
 
-    Times are integer ns since the Unix epoch. Columns may hold row numbers of other tables, as ``region`` and ``path``
-    do, or string ids, which ``Trace.string`` spells; ``NONE`` where there is none. ``gpuscope._core.schema`` says which
-    do. ``to_pandas`` and Arrow readers see names spelled out.
+    Times are integer ns since the Unix epoch. Some columns contain row numbers of other tables, as ``region`` and
+    ``path``, or string ids for ``Trace.string``; ``NONE`` means no row. ``gpuscope._core.schema`` lists them. In
+    ``to_pandas`` and Arrow, names are spelled out.
     """
 
     __slots__ = ("_columns", "_store", "_table")
@@ -122,7 +133,7 @@ class Table:
         return _table_of, (Trace(self._store), self._table)
 
     def __getattr__(self, column: str) -> np.ndarray[Any, Any]:
-        if column.startswith("_"):  # no column; and a table in the making has no columns to name
+        if column.startswith("_"):  # no column; a table in the making has no columns yet
             raise AttributeError(column)
         array = self._arrays().get(column)
         if array is None:
@@ -132,7 +143,7 @@ class Table:
     def __contains__(self, column: object) -> bool:
         return column in self._arrays()
 
-    __iter__ = None  # rows or columns? neither is plainly right
+    __iter__ = None  # rows or columns would be ambiguous
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.columns]
@@ -143,7 +154,7 @@ class Table:
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
         """The table for pyarrow, Polars, DuckDB and pandas: number columns without a copy, texts as a dictionary.
 
-        The columns are those of `to_pandas`; a text that is not there reads as "".
+        The columns are those of `to_pandas`; a missing text is "".
 
         Args:
             requested_schema: not honoured, as the interface permits; cast afterwards.
@@ -151,13 +162,13 @@ class Table:
         return self._store.arrow_stream(self._table)
 
     def to_pandas(self) -> pd.DataFrame:
-        """The table as a frame of its own memory, with names in place of row numbers.
+        """The table as a frame of its own memory, with names instead of row numbers.
 
-        A kernel's row has ``name`` (demangled), ``grid`` and ``block`` ("x, y, z"), ``registers``,
-        ``shared_bytes`` (static and dynamic), ``device``, ``context``, ``stream``, ``region`` (where it was launched)
-        and ``path`` (that region with those around it, "train/forward"; of more than 4 KiB the outer and the inner
-        ones, "train/.../forward") beside the columns it has anyway. Other tables likewise: texts for string ids,
-        ``thread`` as the system's thread id. Where there is no text the cell is missing.
+        A kernel's row also has ``name`` (demangled), ``grid`` and ``block`` ("x, y, z"), ``registers`` and
+        ``shared_bytes`` (static and dynamic), and ``device``, ``context`` and ``stream``. ``region`` is where it was
+        launched; ``path`` contains the regions around too, "train/forward". A path above 4 KiB is shortened,
+        "train/.../forward". In all tables string ids are texts, and ``thread`` is the system's thread id. A cell
+        without a text is missing.
 
         Raises:
             NotAvailable: pandas is not installed.
@@ -188,7 +199,7 @@ _TABLES = [table for table in _core.schema() if table.role != _core.Role.INFO]
 
 
 def describe(table: _core.TableInfo) -> str:
-    """What a table and its columns hold, a line each."""
+    """The meaning of a table and its columns, a line each."""
     lines = [f"{table.attribute}: {table.doc}"]
     for column in table.columns:
         facts = [column.dtype]
@@ -205,8 +216,8 @@ def describe(table: _core.TableInfo) -> str:
 class Trace:
     """One recording: a ``Table`` for each kind of row, the strings and the facts about the run.
 
-    In aggregate mode only ``region_totals``, ``work_totals``, ``histograms`` and ``python_samples``, with sums, and
-    ``device_samples`` and ``device_counters`` hold measurements; in the other modes the first three are empty.
+    In aggregate mode only ``region_totals``, ``work_totals``, ``histograms`` and ``python_samples`` (sums), and
+    ``device_samples`` and ``device_counters`` contain measurements. In the other modes the first three are empty.
     """
 
     store: _core.Store
@@ -263,7 +274,7 @@ class Trace:
 
     @cached_property
     def function_nesting(self) -> _core.FunctionNesting:
-        """How the rows of ``python_functions`` lie in each other, in regions and around them, worked out once."""
+        """How the rows of ``python_functions`` nest in each other, in regions and around them, worked out once."""
         return _core.nest_functions(self.store)
 
     @property
@@ -284,7 +295,7 @@ def _table_of(trace: Trace, table: str) -> Table:
 
 
 def _unpickled(content: bytes) -> Trace:
-    with open(os.memfd_create("gpuscope"), "wb") as file:  # the core reads files alone
+    with open(os.memfd_create("gpuscope"), "wb") as file:  # the core reads only files
         file.write(content)
         file.flush()
         return Trace(_core.read_gscope(f"/proc/self/fd/{file.fileno()}"))

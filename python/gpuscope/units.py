@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Units: how figures are printed, and how people write them."""
+"""Units: prints figures, and parses sizes, times and shares."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def format_bytes(size: float, *, signed: bool = False) -> str:
 
     Args:
         size: bytes.
-        signed: whether a plus stands before what is above 0.
+        signed: whether a value above 0 has a plus.
     """
     sign = "-" if size < 0 else "+" if signed and size > 0 else ""
     left = abs(float(size))
@@ -53,14 +53,14 @@ def format_seconds(seconds: float | None, digits: int = 3) -> str:
         return "-"
     if seconds == 0:
         return "0 s"
-    # From 999.5 up, and what floats make of it, three digits would read 1000 of the smaller unit.
+    # From 999.5 up, three digits would read 1000 of the smaller unit; the last term is for rounding errors.
     rounded = 1 - 0.5 * 10**-digits - 1e-12
     size, unit = next((pair for pair in _SECONDS if abs(seconds) >= rounded * pair[0]), _SECONDS[-1])
     return f"{_rounded(seconds / size, digits)} {unit}"
 
 
 def format_date(time_ns: int) -> str:
-    """A time since 1970 as "2026-11-24 01:56:06"; empty for one before 2000, which is on a clock that began elsewhere.
+    """A time since 1970 as "2026-11-24 01:56:06"; empty before 2000, as such a time is of another clock.
 
     Args:
         time_ns: ns.
@@ -94,7 +94,7 @@ def format_digits(value: float) -> str:
     """Three significant digits without an exponent: "1,230", "4.56", "0.0789"."""
     if not math.isfinite(value) or value <= 0:
         return f"{value:g}"
-    # Three digits of what lies above 9.995 would read 10.00.
+    # Three digits of a value above 9.995 would read 10.00.
     return f"{value:,.{max(0, 2 - math.floor(math.log10(value / 0.9995)))}f}"
 
 
@@ -118,12 +118,12 @@ def format_change(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.1f}%" if math.isfinite(ratio) else "+inf"
 
 
-# Rates beyond these are nobody's, and would have hundreds of digits.
+# Rates beyond these do not occur, and would have hundreds of digits.
 _LEAST_DIGITS, _MOST_DIGITS = 1e-6, 1e21
 
 
 def format_rate(value: float, unit: str) -> str:
-    """So much a second: "1.23 TFLOP/s", "4.56 M items/s"."""
+    """A rate per second: "1.23 TFLOP/s", "4.56 M items/s"."""
     if value >= _MOST_DIGITS:
         return f"{value:.3g} {unit}/s"
     for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -137,8 +137,8 @@ def align_columns(rows: Sequence[Sequence[str]], *, left: int = 0, rule: bool = 
 
     Args:
         rows: the cells of each row.
-        left: how many columns, from the first on, are aligned on the left; the others are aligned on the right.
-        rule: whether a line of dashes stands under the first row.
+        left: how many columns, from the first, are aligned on the left; the others are aligned on the right.
+        rule: whether a line of dashes follows the first row.
     """
     rows = [[*map(one_line, row)] for row in rows]
     widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
@@ -167,12 +167,12 @@ def parse_bytes(argument: str, value: int | str, minimum: int = 1) -> int:
     """Reads a size: an integer of bytes, or text with its unit, as ``512MB`` (10**6 bytes each) or ``1.5 GiB`` (2**30).
 
     Args:
-        argument: the name that an error message gives the value.
-        value: what the user gave.
+        argument: the value's name in the error message.
+        value: the user's value.
         minimum: the fewest bytes accepted.
 
     Raises:
-        InvalidArgument: the value is neither of these, smaller than `minimum`, or 8 EiB and more.
+        InvalidArgument: the value is not a size, smaller than `minimum`, or 8 EiB and more.
     """
     size: float | None = None
     if isinstance(value, str):
@@ -217,7 +217,7 @@ def parse_share(text: str) -> float:
 
 
 def _rounded(value: float, digits: int = 3) -> str:
-    """So many digits, those behind the point as far as there are fewer before it."""
+    """A value with `digits` digits in total; digits after the point only if fewer are before it."""
     before = next((n for n in range(1, digits) if abs(value) < 10**n - 0.5 * 10 ** (n - digits)), digits)
     return f"{value:.{digits - before}f}"
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hardware counters: what a GPU can count, sampled beside a recording or measured exactly over a call.
+"""Hardware counters of a GPU, sampled during a recording or measured exactly over a call.
 
-Each name of ``__init__.pyi`` is imported from its module when it is first used.
+Each name of ``__init__.pyi`` is imported from its module on first use.
 """
 
 from __future__ import annotations

@@ -21,15 +21,15 @@ from gpuscope.text import brief
 
 @dataclass(frozen=True, repr=False)
 class CounterMeasurement(Result):
-    """What hardware counters counted over one call.
+    """Values of hardware counters over one call.
 
     Attributes:
-        values: of each metric, in the order asked for, in its unit; nan where the GPU gave none.
-        units: of those that have one, as "byte" and "percent".
-        chip: as CUPTI calls it, "GH100".
+        values: value by metric, in its unit, in the order requested; nan if the GPU reported none.
+        units: unit by metric, as "byte" or "percent"; metrics without a unit are missing.
+        chip: CUPTI's name of it, "GH100".
         device: CUDA's number of the GPU.
-        passes: how often the call was repeated for it: the metrics of different passes are of different calls.
-        left_out: metrics of the set that would have taken another pass, or that this chip does not have.
+        passes: number of measured calls. Metrics of different passes come from different calls.
+        left_out: metrics of the set that need another pass or that this chip lacks.
     """
 
     values: dict[str, float]
@@ -56,7 +56,7 @@ class CounterMeasurement(Result):
         }
 
     def _frame_rows(self) -> list[Mapping[str, Any]]:
-        """One a metric."""
+        """One row per metric."""
         return [
             {"metric": name, "value": value, "unit": self.units.get(name)}
             for name, value in self.to_dict()["values"].items()
@@ -81,19 +81,19 @@ def measure_counters(
 ) -> CounterMeasurement:
     """Measures hardware counters over a call of `fn`, exactly, by CUPTI's range profiler.
 
-    `fn` is called once before, and then once a pass: it must do the same work each time. All that runs on the device
-    meanwhile counts; it is waited for before and after each call. `gpu__time_duration.sum` is the time of the whole
-    range, some 0.1 ms longer than the kernels in it (H100): `profile` has those.
+    `fn` is called once as warm-up and then once per pass; it must do the same work each time. All work on the device
+    during a call counts. The device is synchronized before and after each call. `gpu__time_duration.sum` covers the
+    whole range, some 0.1 ms more than its kernels (H100); `profile` reports the kernels' times.
 
     Args:
-        fn: launches work on the primary context of the device, as PyTorch, CuPy and all of CUDA's runtime do.
-        metrics: names with their endings, which ``gpuscope counters`` lists, or "overview", the usual ones that this
-            GPU measures in one pass.
+        fn: launches work on the primary context of the device, as PyTorch, CuPy and CUDA's runtime do.
+        metrics: names with their endings, see ``gpuscope counters``, or "overview": the usual ones that this GPU
+            measures in one pass.
         device: CUDA's number of the GPU.
 
     Raises:
-        InvalidArgument: a metric does not exist here, with the nearest that does; a profiler runs.
-        NotAvailable: there is no GPU, or its counters cannot be had, with the reason and what would change it.
+        InvalidArgument: a metric does not exist (the message has the nearest ones), or a profiler runs.
+        NotAvailable: there is no GPU, or its counters are not accessible; the message has the reason and the remedy.
     """
     check_function("fn", fn, "a function without arguments")
     names, in_full = parse_counters(metrics, "metrics", get_args(MeasuredSet))
@@ -109,7 +109,7 @@ def measure_counters(
     check_done("fn", fn())
     again = True
     passes = 0
-    # Closed by name: an exception of `fn` keeps the frame, and all in it, for as long as somebody looks at it.
+    # Closed explicitly: an exception of `fn` keeps this frame, and so the profiler, alive.
     with closing(_core.RangeCounters(device, names)) as profiler:
         while again:
             profiler.begin_pass()
@@ -126,12 +126,12 @@ def _units(names: Iterable[str], chip: str) -> dict[str, str]:
 
 
 def unit_of(metric: str, units: dict[str, str]) -> str:
-    """The unit of a metric with its ending, from those of the counters."""
+    """The unit of a metric with its ending, from the units of the counters."""
     base = max((base for base in units if metric.startswith(f"{base}.")), key=len, default="")
     ending = metric[len(base) :]
     if ".pct" in ending:
         return "percent"
     if not base:
         return ""
-    is_per_cycle = ".per_cycle" in ending or ending.endswith(".peak_sustained")  # the most that a cycle can have
+    is_per_cycle = ".per_cycle" in ending or ending.endswith(".peak_sustained")  # the maximum of a cycle
     return units[base] + ("/s" if ending.endswith(".per_second") else "/cycle" if is_per_cycle else "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of hardware counters: sets of them, what a GPU offers, and the nearest to one that it does not."""
+"""Names of hardware counters: predefined sets, the counters of a GPU, and suggestions for unknown names."""
 
 from __future__ import annotations
 
@@ -55,26 +55,29 @@ WHY = (
     "dram__bytes_read.sum",
     "dram__bytes_write.sum",
 )
-"""Why a GPU is slow or idle, the most telling first: units that are busy, what the front end waits for, memory, links.
+"""Why a GPU is slow or idle, the most useful first: busy units, waits of the front end, memory, links.
 
-With libcupti 13.0 all of them fit into one pass of a GH100, 23 on GB100, 19 on AD102, 16 on GA100, 15 on GB202.
+With libcupti 13.0 one pass has room for all of them on GH100, 23 on GB100, 19 on AD102, 16 on GA100, 15 on GB202.
 """
 
-# What the counters of the front end say, as programs of known behaviour showed on an H100 (benchmarks/python/counters):
+# Counters of the front end, by programs of known behaviour on an H100 (benchmarks/python/counters.py):
 
 ENGINE_ACTIVE = f"gr__cycles_active{_ELAPSED}"
-"""The engine that runs kernels has work. It is what agrees with the time in which kernels ran: 24.5 % where they ran
-24.4 %, 100 % where two streams took turns for 99.9 %, 0.4 % in an idle process."""
+"""The engine that runs kernels has work. It agrees with the time in which kernels ran: 24.5 % for 24.4 %, 100 % for
+99.9 % (two streams in turns), 0.4 % in an idle process.
+"""
 
 NOTHING_QUEUED = f"{_QUEUE}_gpfifo_cycles_idle{_ELAPSED}"
-"""The queue of the front end is empty: the host has queued nothing *behind* what runs. So it says nothing of whether
-the GPU works (100 % where the host waited for each kernel before the next, though kernels ran a quarter of the time);
-while no kernel runs, it says that the GPU waits for the host."""
+"""The queue of the front end is empty: the host has queued nothing *behind* the running work. It does not show whether
+the GPU works: it is 100 % if the host waits for each kernel before the next one. While no kernel runs, it shows that
+the GPU waits for the host.
+"""
 
 WAITS_AT_SEMAPHORE = f"{_QUEUE}_cycles_stalled_cmd_semacquire{_ELAPSED}"
-"""What is next in the queue waits for what it depends on, as a kernel for the one before it, in its own stream or in
-another's: 95 % in both, also while that one runs. Together with `NOTHING_QUEUED` it makes up all of the time, so that
-while no kernel runs it says that work which was queued is held back."""
+"""The next entry of the queue waits for a dependency, as a kernel for the one before it, in its own stream or another:
+95 % in both, also while that kernel runs. It and `NOTHING_QUEUED` add up to all of the time. So while no kernel runs,
+it shows that queued work is held back.
+"""
 
 OVERVIEW = (
     "gpu__time_duration.sum",
@@ -94,7 +97,7 @@ OVERVIEW = (
     "smsp__issue_active.avg.pct_of_peak_sustained_active",
     f"gr__cycles_active{_ELAPSED}",
 )
-"""What a piece of work does to the GPU, as far as one pass tells: on a GH100 all of these."""
+"""Counters that characterize a call. On a GH100 all of them fit into one pass."""
 
 SampledSet = Literal["why"]
 MeasuredSet = Literal["overview"]
@@ -104,10 +107,10 @@ SETS: dict[str, tuple[str, ...]] = {"why": WHY, "overview": OVERVIEW}
 def parse_counters(
     counters: object, argument: str = "counters", sets: Sequence[str] = get_args(SampledSet)
 ) -> tuple[list[str], bool]:
-    """Names of metrics, each once, and whether all of them are wanted: of a set, as many as one pass has room for.
+    """Distinct metric names, and whether all are required; of a set, only those that fit into one pass are used.
 
     Raises:
-        InvalidArgument: it is neither a set nor names.
+        InvalidArgument: `counters` is neither a set nor names.
     """
     known = " or ".join(repr(name) for name in sets)
     accepted = f"accepted is {known}, or a list of metrics as 'dram__bytes_read.sum', which `gpuscope counters` lists"
@@ -125,7 +128,7 @@ def parse_counters(
 
 @dataclass(frozen=True)
 class Counter:
-    """What a chip can count, under the name that its roll-ups hang on.
+    """A counter of a chip, by its base name.
 
     Attributes:
         name: ``dram__bytes_read``; a metric is this with an ending, ``dram__bytes_read.sum``.
@@ -146,11 +149,11 @@ _KINDS = ("counter", "ratio", "throughput")
 
 
 def list_counters(chip: str | None = None, *, sampling: bool = False, device: int = 0) -> list[Counter]:
-    """What a GPU can count, by name.
+    """The counters of a GPU, sorted by name.
 
     Args:
-        chip: as CUPTI calls it, "GH100"; None takes that of `device`.
-        sampling: what ``profile(counters=...)`` can sample, else what `measure_counters` can measure, which is more.
+        chip: CUPTI's name of it, "GH100"; None takes the chip of `device`.
+        sampling: True lists counters for ``profile(counters=...)``, False the larger set for `measure_counters`.
         device: CUDA's number of the GPU.
 
     Raises:
@@ -164,7 +167,7 @@ def list_counters(chip: str | None = None, *, sampling: bool = False, device: in
 
 
 def endings(counter: Counter, chip: str | None = None, *, sampling: bool = False, device: int = 0) -> list[str]:
-    """What may follow the name of a counter: ``.sum``, ``.avg.per_second``, ..."""
+    """The possible endings of a counter's name: ``.sum``, ``.avg.per_second``, ..."""
     return _core.counter_endings(
         _chip(chip, device), sampling=sampling, name=counter.name, kind=_KINDS.index(counter.kind)
     )
@@ -181,14 +184,14 @@ def _chip(chip: str | None, device: int) -> str:
 
 
 def check_names(names: Sequence[str], argument: str, *, sampling: bool, device: int = 0) -> None:
-    """Says which names a GPU does not have, and what is nearest to them. Where there is none, nothing.
+    """Checks that the GPU has these metrics; without a GPU or its counters, nothing is checked.
 
     Raises:
-        InvalidArgument: a name is unknown.
+        InvalidArgument: a name is unknown; the message has the nearest names.
     """
     try:
         counters = {counter.name: counter for counter in list_counters(sampling=sampling, device=device)}
-    except NotAvailable:  # whoever reads the counters has the reason
+    except NotAvailable:  # reading the counters reports the reason
         return
     for name in names:
         base = (

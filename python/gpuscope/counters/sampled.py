@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampled hardware counters: their timeline, and what they say of kernels and regions, by overlap in time."""
+"""Sampled hardware counters: their timeline, and their means over kernels and regions, by overlap in time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # Matplotlib is optional
     from matplotlib.axes import Axes
 
 LEAST_SAMPLES = 5
-"""A kernel has values of its own where so many samples lie wholly inside it: two more reach over its edges."""
+"""Fewest samples wholly inside a kernel for values of its own; two more overlap its edges."""
 
 _ROWS = 12
 
@@ -36,10 +36,10 @@ class CounterValues:
 
     Attributes:
         name: of the region or kernel.
-        count: how many kernels are in it.
-        time_ns: how long they ran together.
-        covered_ns: how much of that was sampled.
-        values: of each counter, in the order of `SampledCounters.metrics`; nan where nothing was sampled.
+        count: number of kernels.
+        time_ns: their total duration.
+        covered_ns: sampled part of it.
+        values: mean of each counter, in the order of `SampledCounters.metrics`; nan if nothing was sampled.
     """
 
     name: str
@@ -50,27 +50,27 @@ class CounterValues:
 
 
 def _divided(sums: Array, weights: Array) -> Array:
-    """The means, nan where nothing was sampled; a weight is ns, so that less than half of one is rounding."""
+    """The means; nan if nothing was sampled. Weights are ns, so less than a half is rounding."""
     some = weights > 0.5
     means: Array = np.where(some, sums / np.where(some, weights, 1.0), np.nan)
     return means
 
 
 class SampledCounters(Result):
-    """What the hardware counters of a recording say.
+    """The sampled hardware counters of a recording: over time, by kernel and by region.
 
-    A sample counts all that its GPU does, whoever launched it: kernels that run at the same time share their values,
-    and so do other processes. A metric that ends in ``.sum`` is given per second, others as they are.
+    A sample counts all work on its GPU, including other processes. Kernels that run at the same time share its values.
+    A metric that ends in ``.sum`` is given per second.
 
     Attributes:
         metrics: names of the counters, in the order of all values.
-        units: theirs.
-        devices: those that were sampled, CUDA's numbers.
-        left_out: metrics that were asked for and that this chip does not have or has no room for.
-        why: why there are no samples, or no more from some moment on; "" otherwise.
-        overflows: how often samples were lost, as they came faster than they were read.
-        interval_ns: how long samples were that were asked for, and are in the end: longer after a loss, up to 1 ms;
-            (0, 0) where the recording does not say.
+        units: unit of each metric.
+        devices: CUDA's numbers of the sampled GPUs.
+        left_out: requested metrics that this chip lacks or has no room for.
+        why: why there are no samples, or why sampling ended early; "" otherwise.
+        overflows: how often samples were lost because they came faster than they were read.
+        interval_ns: requested length of samples, and the final one, which is longer after a loss, up to 1 ms; (0, 0) if
+            not recorded.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -90,7 +90,7 @@ class SampledCounters(Result):
         self.devices = sorted(map(int, np.unique(trace.counter_samples.device)))
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
         return len(self._trace.counter_samples)
 
     @cached_property
@@ -98,7 +98,7 @@ class SampledCounters(Result):
         return timelines(self._trace, range(len(self.metrics)))
 
     def timeline(self, metric: str, device: int | None = None) -> tuple[Array, Array]:
-        """When each sample of a device began, in ns, and the metric's value in it.
+        """Start of each sample of a device, in ns, and the metric's value in it.
 
         Raises:
             InvalidArgument: the metric was not sampled, or the device was not.
@@ -116,7 +116,7 @@ class SampledCounters(Result):
 
     @cached_property
     def _of_kernels(self) -> tuple[Array, Array, Array, Array]:
-        """For each kernel `Timeline.sums`, and how many samples are inside."""
+        """`Timeline.sums` of each kernel, and the number of samples inside."""
         trace = self._trace
         kernels = trace.kernels
         start_ns, end_ns = kernels.start_ns, kernels.start_ns + kernels.duration_ns
@@ -130,15 +130,15 @@ class SampledCounters(Result):
         return covered, sums, weights, inside
 
     def kernel_values(self) -> Array:
-        """Each kernel's own means, (rows of ``trace.kernels``, counters): nan with fewer than 5 samples inside it."""
+        """Each kernel's own means, (rows of ``trace.kernels``, counters); nan with fewer than 5 samples inside it."""
         _, sums, weights, inside = self._of_kernels
         return np.where((inside >= LEAST_SAMPLES)[:, None], _divided(sums, weights), np.nan)
 
     def regions(self) -> list[CounterValues]:
-        """Means over the kernels that were launched in each region or inside it, by call path, the longest first.
+        """Means over the kernels launched in each region or inside it, by call path, the longest first.
 
-        Samples are weighted by how long they overlap with the kernels. A kernel that is shorter than a sample takes
-        its part in it, so that regions of short kernels resemble what runs next to them.
+        Samples are weighted by their overlap with the kernels. A sample that is longer than a kernel contains other
+        work too, so regions of short kernels resemble the work next to them.
         """
         trace = self._trace
         if not self.metrics or not len(trace.kernels) or not len(trace.regions):
@@ -157,9 +157,9 @@ class SampledCounters(Result):
         return self._listed(spelled, own)
 
     def kernels(self) -> list[CounterValues]:
-        """Means over all kernels of a name, weighted likewise; of those kernels with samples of their own.
+        """Means by kernel name, weighted likewise, over kernels with at least 5 samples inside each.
 
-        Of kernels that are too short for `kernel_values` nothing is said.
+        Kernels that are too short for `kernel_values` are left out; see `short_kernels`.
         """
         trace = self._trace
         names = trace.kernel_names(short=True)
@@ -170,18 +170,18 @@ class SampledCounters(Result):
         return self._listed(list(distinct), self._totals(np.where(own, groups, NONE), len(distinct)))
 
     def short_kernels(self, device: int | None = None) -> ShortKernels:
-        """Means over all kernels of a name that are shorter than samples, solved for by least squares.
+        """Means by name for kernels that are shorter than samples, solved for by least squares.
 
-        Of kernels that always run in the same proportion the samples cannot tell which has what: those have no value.
+        Kernels that always run in the same proportion cannot be separated and have no value.
 
         Args:
-            device: CUDA's number of the GPU; by default the first that was sampled.
+            device: CUDA's number of the GPU, default the first sampled one.
         """
         wanted = device if device is not None else self.devices[0] if self.devices else 0
         return solve_short_kernels(self._trace, self.metrics, self._timelines.get(wanted), wanted)
 
     def _totals(self, group: Array, groups: int) -> tuple[Array, Array, Array, Array, Array]:
-        """Of each group count, ns, sampled ns, and of each counter values times ns and ns with a value."""
+        """Count, ns and sampled ns of each group; values times ns and ns with a value of each group and counter."""
         covered, sums, weights, _ = self._of_kernels
         at = group != NONE
         chosen = group[at].astype(np.int64)
@@ -210,7 +210,7 @@ class SampledCounters(Result):
     def mean(
         self, start_ns: int | None = None, end_ns: int | None = None, device: int | None = None
     ) -> dict[str, float]:
-        """Each counter's mean over a span of time, by default the whole recording; nan where nothing was sampled."""
+        """Each counter's mean over a span of time, by default the whole recording; nan if nothing was sampled."""
         wanted = device if device is not None else self.devices[0] if self.devices else 0
         timeline = self._timelines.get(wanted)
         if timeline is None:
@@ -221,11 +221,11 @@ class SampledCounters(Result):
         return dict(zip(self.metrics, _divided(sums, weights)[0].tolist(), strict=True))
 
     def plot(self, metrics: Sequence[str] | None = None, device: int | None = None) -> list[Axes]:
-        """Each counter over time, one below the other; what lies far out is marked at the edge and counted.
+        """Plots each counter over time, one below the other; outliers are marked at the edge and counted.
 
         Args:
             metrics: names of `metrics`; None takes all.
-            device: CUDA's number of the GPU; None takes the first that was sampled.
+            device: CUDA's number of the GPU; None takes the first sampled one.
 
         Raises:
             NotAvailable: Matplotlib is not installed, or nothing was sampled.
@@ -277,7 +277,7 @@ class SampledCounters(Result):
         }
 
     def _frame_rows(self) -> list[Mapping[str, Any]]:
-        """One a region and kernel, with a column a metric."""
+        """One row per region and kernel, one column per metric."""
         facts = self.to_dict()
         return [
             {"name": row["name"], "kind": kind, **{key: row[key] for key in ("count", "seconds", "sampled_seconds")}}
@@ -326,11 +326,11 @@ def brief_path(path: str) -> str:
 
 
 def sampled_counters(trace: Trace) -> SampledCounters:
-    """What the hardware counters of a recording say of its kernels and regions.
+    """The sampled hardware counters of a recording.
 
     Raises:
-        NotAvailable: the recording has totals alone (``mode="aggregate"``).
+        NotAvailable: the recording has only totals (``mode="aggregate"``).
     """
     if trace.info.get("session.mode") == "aggregate":
-        raise NotAvailable("counters() needs the events of a recording, of which mode='aggregate' keeps none")
+        raise NotAvailable("counters() needs the events of a recording; mode='aggregate' keeps none")
     return SampledCounters(trace)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counters of kernels that are shorter than a sample, by least squares over all samples.
 
-A sample holds parts of many kernels: its value is the sum of theirs, each with the share of the sample that it ran. So
-many samples with different shares are as many equations for the mean of each kernel, where their shares differ enough
-to tell the kernels apart, which the standard error says. None of the means is negative (Lawson and Hanson, "Solving
-least squares problems", 1974, chapter 23).
+A sample's value is the sum of its kernels' means, weighted by their shares of the sample. Many samples with different
+shares give the equations for these means. The standard error shows whether the shares differ enough. No mean is
+negative (Lawson and Hanson, "Solving least squares problems", 1974, chapter 23).
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from gpuscope.trace import Trace
 from gpuscope.units import align_columns, format_share
 
 LEAST_LAUNCHES = 50
-"""Kernels with fewer launches are told apart by chance."""
+"""Kernels with fewer launches are separated only by chance."""
 
 LARGEST_ERROR = 0.2
-"""A mean is given where its standard error is at most this part of it, or of the counter's mean over all samples."""
+"""A mean is reported if its standard error is at most this share of it, or of the counter's mean over all samples."""
 
-_MOST_KERNELS = 24  # solved for, those that took most time; the others are one
+_MOST_KERNELS = 24  # solved for, the longest ones; the others are one group
 _SHOWN = 4
 _CHUNK = 1 << 16  # samples at a time
 _SINGULAR = 1e-9
@@ -36,13 +35,13 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class ShortKernel:
-    """What was solved for the kernels of a name.
+    """Solved means of the kernels of one name.
 
     Attributes:
         name: of the kernel.
-        count: how many ran.
-        time_ns: how long they ran together.
-        values: of each counter, in the order of `SampledCounters.metrics`; nan where the samples do not tell.
+        count: number of launches.
+        time_ns: their total duration.
+        values: mean of each counter, in the order of `SampledCounters.metrics`; nan if the samples do not determine it.
         errors: the standard error of each.
     """
 
@@ -58,11 +57,10 @@ class ShortKernels(Result):
     """The kernels of one GPU by name, solved for from all samples; printing it shows them.
 
     Attributes:
-        device: CUDA's number of it.
+        device: CUDA's number of the GPU.
         metrics: names of the counters, in the order of all values.
         kernels: those with 50 launches or more, the longest first.
-        residuals: of each counter, what the solution leaves of the samples: root of the mean square over that of the
-            values; nan where there is none.
+        residuals: of each counter, root mean square of the residuals over that of the samples; nan without a solution.
     """
 
     device: int
@@ -93,7 +91,7 @@ class ShortKernels(Result):
         }
 
     def _frame_rows(self) -> list[Mapping[str, Any]]:
-        """One a kernel, each metric with its standard error."""
+        """One row per kernel, each metric with its standard error."""
         return [
             {key: row[key] for key in ("name", "count", "seconds")}
             | dict(zip(self.metrics, row["values"], strict=True))
@@ -118,12 +116,12 @@ class ShortKernels(Result):
 def solve_short_kernels(trace: Trace, metrics: Sequence[str], timeline: Timeline | None, device: int) -> ShortKernels:
     """Solves for the means of counters over the kernels of each name with 50 launches or more.
 
-    Counters that are no amount or share of time, as hit rates, do not add up and have no value here.
+    Counters that are neither an amount nor a share of time, as hit rates, do not add up and have no value.
 
     Args:
         trace: the recording.
         metrics: the names of the counters.
-        timeline: the samples of the GPU, with a column a counter; None without.
+        timeline: the samples of the GPU, one column per counter; None without samples.
         device: CUDA's number of the GPU.
     """
     groups = _Groups(trace, device)
@@ -161,7 +159,7 @@ def _adds_up(metric: str) -> bool:
 
 
 class _Groups:
-    """The kernels of a GPU by name, those with most time first; what is left is one more, and idle time another."""
+    """The kernels of a GPU by name, the longest first; one more group for the rest, and one for idle time."""
 
     def __init__(self, trace: Trace, device: int) -> None:
         kernels = trace.kernels
@@ -201,7 +199,7 @@ class _Groups:
 
 
 class Spans:
-    """Spans that may overlap, and how much of them lies before a moment."""
+    """Spans that may overlap, and their total time before a moment."""
 
     def __init__(self, start_ns: Array, length_ns: Array) -> None:
         self._base = int(start_ns.min())
@@ -209,7 +207,7 @@ class Spans:
         self._sums = [np.append(0, np.cumsum(times)) for times in (self._starts, self._ends)]
 
     def until(self, times_ns: Array) -> Array:
-        """Ns of all spans before each moment."""
+        """Total ns of the spans before each moment."""
         times = times_ns - self._base
         begun, ended = (np.searchsorted(each, times) for each in (self._starts, self._ends))
         before: Array = (begun * times - self._sums[0][begun]) - (ended * times - self._sums[1][ended])
@@ -232,7 +230,7 @@ def solve_nonnegative(gram: Array, product: Array) -> Array:
             if (tried > 0).all():
                 solution[rows] = tried
                 break
-            # As far towards it as nothing falls below 0; what comes to 0 first is free no more.
+            # Move towards `tried` until the first entry reaches 0, and fix that entry at 0.
             before = solution[rows]
             steps = np.where(tried <= 0, before / np.maximum(before - tried, 1e-300), np.inf)
             solution[rows] = before + steps.min() * (tried - before)
@@ -242,13 +240,13 @@ def solve_nonnegative(gram: Array, product: Array) -> Array:
 
 
 def _spread(gram: Array) -> Array:
-    """The standard error of each entry for samples that differ from their sum by 1; inf where it cannot be told."""
+    """The standard error of each entry for residuals with a deviation of 1; inf if it is not determined."""
     width = np.sqrt(np.diag(gram))
     spread = np.full(len(gram), np.inf)
     rows = np.flatnonzero(width > 0)
     values, vectors = np.linalg.eigh(gram[np.ix_(rows, rows)] / np.outer(width[rows], width[rows]))
     is_told = values > _SINGULAR * values[-1]
-    # Entries with a part in what cannot be told are not told themselves.
+    # Entries with a part in a singular direction are not determined.
     lost = (vectors[:, ~is_told] ** 2).sum(axis=1) > _SINGULAR**0.5
     spread[rows] = np.where(
         lost, np.inf, ((vectors[:, is_told] ** 2 / values[is_told]).sum(axis=1)) ** 0.5 / width[rows]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples of hardware counters in order of time, and their means over any span."""
+"""Samples of hardware counters in order of time, and their means over spans."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 
 from gpuscope.trace import Trace
 
-_CHUNK = 1 << 14  # spans at a time: what is looked up of them stays in the cache
+_CHUNK = 1 << 14  # spans at a time, so that lookups stay in the cache
 
 Array = np.ndarray[Any, Any]
 
 
 class Timeline:
-    """Samples of one device, of which the mean over any span takes two places in them, however many it covers.
+    """Samples of one device. The mean over a span takes two lookups, however many samples it covers.
 
-    A counter without a value in a sample, as a hit rate where nothing was looked up, was not sampled there.
+    A counter without a value in a sample, as a hit rate without lookups, counts as not sampled there.
     """
 
     def __init__(self, start_ns: Array, end_ns: Array, rates: Array) -> None:
@@ -30,14 +30,14 @@ class Timeline:
         self._lengths = (self.end_ns - self.start_ns).astype(np.float64)
         known = ~np.isnan(self.rates)
         self._partly = np.flatnonzero(~known.all(axis=0))  # counters
-        # Of each sample a 1, the counters, and whether those have a value that sometimes have none.
+        # Columns: a 1, the counters, and whether each counter of `_partly` has a value.
         ones = np.ones((len(self.start_ns), 1))
         self._values = np.hstack((ones, np.where(known, self.rates, 0.0), known[:, self._partly]))
         areas = self._values * self._lengths[:, None]
         self._before = np.cumsum(areas, axis=0) - areas
 
     def sums(self, start_ns: Array, end_ns: Array) -> tuple[Array, Array, Array]:
-        """For each span ns that were sampled; of each counter its value times ns, and ns with a value."""
+        """Sampled ns of each span; values times ns and ns with a value of each span and counter."""
         counters = self.rates.shape[1]
         found = np.zeros((len(start_ns), self._values.shape[1]))
         if len(self.start_ns):
@@ -52,26 +52,26 @@ class Timeline:
         return covered, found[:, 1 : 1 + counters], weights
 
     def _until(self, time_ns: Array) -> Array:
-        """The values times ns from the first sample on."""
+        """The values times ns, summed from the first sample to each moment."""
         sample = np.maximum(np.searchsorted(self.start_ns, time_ns, side="right") - 1, 0)
         inside = np.clip(time_ns - self.start_ns[sample], 0.0, self._lengths[sample])
         until: Array = self._before[sample] + self._values[sample] * inside[:, None]
         return until
 
     def inside(self, start_ns: Array, end_ns: Array) -> Array:
-        """How many samples lie wholly inside each span."""
+        """Number of samples wholly inside each span."""
         first, last = self.whole(start_ns, end_ns)
         counts: Array = np.maximum(last - first, 0)
         return counts
 
     def whole(self, start_ns: Array, end_ns: Array) -> tuple[Array, Array]:
-        """The samples wholly inside each span: the first, and the one after the last, which is no later for none."""
+        """First sample wholly inside each span, and one after the last; not above the first if there is none."""
         first = np.searchsorted(self.start_ns, start_ns, side="left")
         return first, np.searchsorted(self.end_ns, end_ns, side="right")
 
 
 def timelines(trace: Trace, counters: Sequence[int]) -> dict[int, Timeline]:
-    """By device the samples of these rows of ``trace.counters``, sums per second; nan where a device lacks one."""
+    """The samples of each device for these rows of ``trace.counters``; sums are per second, missing values nan."""
     samples, rows = trace.counter_samples, trace.counter_values
     values = np.full((len(samples), len(counters)), np.nan)
     for column, counter in enumerate(counters):

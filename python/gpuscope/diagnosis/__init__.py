@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the time of a program's steps went to, why, and what a fix would save."""
+"""Time of a program's steps: where it goes, why, and how much a fix saves."""
 
 from __future__ import annotations
 

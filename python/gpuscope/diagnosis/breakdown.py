@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each GPU did in the steps of a program: parts that add up to the time of the steps, to the nanosecond."""
+"""The time of each GPU in the steps of a program: parts that add up to the steps, to the nanosecond."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:  # Matplotlib is optional
     from matplotlib.axes import Axes
 
 IDLE = "idle"
-_MATTERS = 3  # columns of the table that each terminal gets
+_MATTERS = 3  # columns of the table that are always shown
 _MOST_DRAINS = 3
-# So many kinds of copies have a part of their own: a damaged file may name more than there are.
+# The most kinds of copies with a part of their own; a damaged file may have more.
 _MOST_COPIES, _OTHER_COPIES = 32, "other copies"
 _GRAPHS = "CUDA graphs as a whole"
 _NS_PER_S = 1e9
@@ -36,15 +36,15 @@ _NS_PER_S = 1e9
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What a GPU did for some of the time. Times in ns.
+    """A part of a GPU's time. Times in ns.
 
     Attributes:
         name: of the class of work, or of the copy as torch.profiler calls it; of idle time, its cause.
         kind: kernel, graph launch, memcpy, memset or idle.
-        per_step_ns: of each step, what this took alone: where several parts ran at once, the first in the list counts.
-        covered_ns: all that it took in the steps, also beside others; of idle time, the same as alone.
+        per_step_ns: exclusive time in each step: if several parts ran at once, the first in the list counts.
+        covered_ns: time in all steps, including overlap with other parts; of idle time, the exclusive time.
         fill: of kernels, the share of the multiprocessors that their grids can fill, weighted by time:
-            sum(min(1, blocks / multiprocessors) * duration) / sum(duration); None of others.
+            sum(min(1, blocks / multiprocessors) * duration) / sum(duration); None for others.
     """
 
     name: str
@@ -55,23 +55,23 @@ class Part:
 
     @property
     def exclusive_ns(self) -> int:
-        """What it took alone, in all steps."""
+        """Exclusive time in all steps."""
         return int(self.per_step_ns.sum())
 
     @property
     def overlapped_ns(self) -> int:
-        """What it took beside an earlier part."""
+        """Time in which an earlier part ran too."""
         return self.covered_ns - self.exclusive_ns
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceWork(Work):
-    """What ran on one GPU: kernels first, then graphs that were traced as a whole, copies and fills.
+    """The work of one GPU: kernels first, then graphs that were traced as a whole, copies and fills.
 
     Attributes:
-        kinds: of each class the name and the kind, as of a `Part`.
-        classes: which of them each is.
-        tables: the table that each is of, a row of `WORK_TABLES`.
+        kinds: name and kind of each class, as in a `Part`.
+        classes: the class of each piece of work.
+        tables: its table, a row of `WORK_TABLES`.
         rows: its row there.
     """
 
@@ -82,7 +82,7 @@ class DeviceWork(Work):
 
 
 WORK_TABLES = ("kernels", "graph_launches", "memcpy", "memset")
-"""The tables of a trace that hold the work of GPUs."""
+"""The tables of a trace with the work of GPUs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +92,8 @@ class DeviceBreakdown:
     Attributes:
         device: CUDA's number of it.
         name: the product's.
-        parts: in the order in which they count, idle time by cause last; those that took no time are left out.
-        work: all that it ran.
+        parts: in the order in which they count, idle time by cause last; without parts that took no time.
+        work: all its work.
         idle: its idle time.
     """
 
@@ -105,7 +105,7 @@ class DeviceBreakdown:
 
     @property
     def drains(self) -> tuple[Drain, ...]:
-        """Calls that waited until the GPU had nothing left to do, the one with the most idle time after it first."""
+        """Calls that waited until the GPU was out of work, most idle time after them first."""
         return self.idle.drains
 
     @property
@@ -115,7 +115,7 @@ class DeviceBreakdown:
 
     @property
     def idle_ns(self) -> int:
-        """How long it did nothing in the steps."""
+        """Its idle time in the steps."""
         return sum(part.exclusive_ns for part in self.parts if part.kind == IDLE)
 
     def __getitem__(self, name: str) -> Part:
@@ -131,12 +131,12 @@ class StepBreakdown(Result):
     """The breakdown of a recording; printing it shows it.
 
     Attributes:
-        steps: the steps that it is about.
-        devices: the GPUs that ran something, by number; of each, the parts of a step add up to the step.
-        all_idle_ns: of each step, how long none of these did anything.
+        steps: its steps.
+        devices: the GPUs that ran something, by number. The parts of each GPU add up to each step.
+        all_idle_ns: time of each step in which no GPU worked.
         verdict: the audit's line.
-        gpu_reason: why no GPU was traced; empty where that was done.
-        left_out: how many other steps there are: warm-up and the last.
+        gpu_reason: why no GPU was traced; empty if one was.
+        left_out: number of excluded steps: warm-up and the last.
     """
 
     steps: Steps
@@ -190,13 +190,13 @@ class StepBreakdown(Result):
         }
 
     def _frame_rows(self) -> list[Mapping[str, Any]]:
-        """One a part of each GPU."""
+        """One row per part of each GPU."""
         return [
             {"device": device["device"], **part} for device in self.to_dict()["devices"] for part in device["parts"]
         ]
 
     def plot(self, device: int | None = None, ax: Axes | None = None) -> Axes:
-        """A bar a step, of the parts that fill it; idle time by cause is grey.
+        """Plots a bar per step, divided into its parts; idle time by cause is grey.
 
         Args:
             device: CUDA's number of the GPU; None takes the first. Without one, the steps' times are drawn.
@@ -219,7 +219,7 @@ class StepBreakdown(Result):
         """The parts of each GPU, as text without the verdict.
 
         Args:
-            width: columns at most: sentences are wrapped, the last columns left out and names cut in the middle.
+            width: maximum columns: sentences are wrapped, the last columns left out and names cut in the middle.
         """
 
         def sentence(text: str, indent: str = "") -> list[str]:
@@ -274,7 +274,7 @@ class StepBreakdown(Result):
 
 
 def _fitted(rows: Sequence[tuple[str, ...]], width: int | None) -> list[str]:
-    """The table, without its last columns where they do not fit."""
+    """The table, without its last columns if they do not fit."""
     lines = align_columns(rows, left=1)
     if width is None:
         return lines
@@ -288,20 +288,19 @@ def _fitted(rows: Sequence[tuple[str, ...]], width: int | None) -> list[str]:
 
 
 def break_down(trace: Trace, steps: Steps | None = None) -> StepBreakdown:
-    """What each GPU did in each step.
+    """Divides the time of each GPU in each step into parts.
 
-    A moment belongs to one part alone: to the first that ran, in the order of `KernelClass`, then graphs that were
-    traced as a whole, copies, fills. So communication and copies count only where nothing was computed meanwhile; what
-    of them ran beside is said apart. Where the host does not wait, a step ends when the work is done that was launched
-    in it; work that was launched in one step and runs in the next counts where it runs.
+    A moment belongs to one part: the first that ran, in the order of `KernelClass`, then graphs that were traced as a
+    whole, copies, fills. So communication and copies count only while nothing was computed; their overlapped time is
+    reported separately. If the host does not wait, a step ends when the work launched in it is done. Work that is
+    launched in one step and runs in the next counts where it runs.
 
     Args:
         trace: the recording.
-        steps: those to look at; by default the ones that `find_steps` finds, `as_passed`, without the first three and
-            the last where five others are left, as in a diagnosis.
+        steps: default those of `find_steps`, `as_passed`, without the first three and the last if five others are left.
 
     Raises:
-        NotAvailable: the recording keeps totals alone, or no time passed in it.
+        NotAvailable: the recording has only totals, or no time passed in it.
     """
     left_out = 0
     if steps is None:
@@ -315,7 +314,7 @@ def break_down(trace: Trace, steps: Steps | None = None) -> StepBreakdown:
 
 
 def _all_idle_ns(steps: Steps, work: _Work, devices: Sequence[DeviceBreakdown]) -> Array:
-    """Of each step, how long no GPU did anything."""
+    """Time of each step in which no GPU worked."""
     if len(devices) == 1:
         idle: Array = sum(
             (part.per_step_ns for part in devices[0].parts if part.kind == IDLE), np.zeros(len(steps), int)
@@ -328,7 +327,7 @@ def _all_idle_ns(steps: Steps, work: _Work, devices: Sequence[DeviceBreakdown]) 
 
 
 class _Work:
-    """All work of GPUs: one entry a kernel, graph, copy and fill, of all devices. Kernels come first."""
+    """All work of GPUs: one entry per kernel, graph, copy and fill, of all devices. Kernels come first."""
 
     def __init__(self, trace: Trace) -> None:
         self.kinds: list[tuple[str, str]] = [(each.label, Kind.KERNEL.label) for each in KernelClass]
@@ -401,12 +400,12 @@ def _device(trace: Trace, steps: Steps, work: _Work, number: int) -> DeviceBreak
 
 
 def _fills(trace: Trace, work: _Work, here: Array, processors: int) -> Sequence[float | None]:
-    """Of each class of kernels, how far their grids fill the GPU."""
+    """Of each class of kernels, the share of the GPU that their grids fill."""
     variants, kernels = trace.variants, trace.kernels
     if processors == 0 or len(variants) == 0:
         return [None] * len(KernelClass)
     blocks = np.prod([variants[f"grid_{axis}"].astype(np.float64) for axis in "xyz"], axis=0)
-    filled = np.append(np.minimum(1.0, blocks / processors), 1.0)  # with one for a variant that a file does not have
+    filled = np.append(np.minimum(1.0, blocks / processors), 1.0)  # one more for a variant that a file lacks
     durations_ns = kernels.duration_ns * here[: len(kernels)]
     weights = np.bincount(np.minimum(kernels.variant, len(variants)), durations_ns, len(filled))
     classes, count = work.class_of_variant, len(KernelClass)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rules look at: the columns of a recording, its steps, and what the GPU did in them, worked out once."""
+"""Input of the rules: the columns of a recording, its steps and the GPU's work in them, computed once."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ T = TypeVar("T")
 
 KERNELS, GRAPHS, COPIES, FILLS = range(len(WORK_TABLES))
 
-# A GPU that waits for launch after launch waits some microseconds for each; what takes longer is something else.
+# A wait of the GPU for one launch takes some microseconds; longer ones have another cause.
 _LAUNCHES_OF_A_PAUSE, _LEAST_PAUSE_NS, _LONGEST_LAUNCH_NS = 10, 100_000, 1_000_000
 
 
 @dataclass(frozen=True)
 class Where:
-    """A place that a finding is about; what is not known is None.
+    """A place that a finding is about; unknown fields are None.
 
     Attributes:
         file: of the program, as Python has it.
-        line: in that.
+        line: in the file.
         function: around that line.
         region: the regions around it, outermost first.
         kernel: a kernel's name.
@@ -53,7 +53,7 @@ class Where:
 
     @property
     def module(self) -> str:
-        """For display: the code of the file outside of functions."""
+        """For display: the file's code outside of functions."""
         return "the cell" if (self.file or "").startswith("In [") else "the script"
 
     @shown
@@ -66,15 +66,15 @@ class Where:
 
 
 class Context:
-    """One recording for the rules, which change nothing of it.
+    """One recording for the rules, which do not change it.
 
-    Several threads may ask at once: what two of them need first is worked out twice, to the same.
+    Several threads may use it at once: a value that two of them need first is computed twice, with the same result.
 
     Attributes:
         trace: the recording.
-        steps: those that are looked at, without the first and a last one that is cut; each until its work is done.
-        host_steps: the same as the host goes through them, which may be long before.
-        breakdown: what each GPU did in them.
+        steps: the steps without warm-up and a cut last one; each until its work is done.
+        host_steps: the same on the host, which may be long before.
+        breakdown: each GPU's time in them.
         device: the GPU with the most work, which findings are about; None without any.
     """
 
@@ -89,7 +89,7 @@ class Context:
         self._told: dict[Callable[[Context], Any], Any] = {}
 
     def once(self, function: Callable[[Context], T]) -> T:
-        """What a function tells of this recording, which several rules look at."""
+        """The result of a function of this context, computed once for all rules."""
         if function not in self._told:
             self._told[function] = function(self)
         told: T = self._told[function]
@@ -102,7 +102,7 @@ class Context:
 
     @cached_property
     def pieces(self) -> IdlePieces:
-        """The idle time of the device; without one the time of the thread that takes the steps."""
+        """The idle time of the device; without one, the time of the thread that takes the steps."""
         if self.device is not None:
             return self.device.pieces
         return explain_steps(self.trace, self.steps, self.main_thread)
@@ -127,49 +127,49 @@ class Context:
 
     @cached_property
     def start_ns(self) -> Array:
-        """Where each piece of the device's work begins."""
+        """Start of each piece of the device's work."""
         return self.device.work.start_ns if self.device else np.zeros(0, np.int64)
 
     @cached_property
     def duration_ns(self) -> Array:
-        """How long it takes."""
+        """Duration of each piece."""
         found: Array = self.device.work.end_ns - self.start_ns if self.device else np.zeros(0, np.int64)
         return found
 
     @cached_property
     def work_step(self) -> Array:
-        """The step that it begins in; -1 outside."""
+        """The step in which each piece begins; -1 outside."""
         return self.steps.at(self.start_ns)
 
     @cached_property
     def work_launch(self) -> Array:
-        """The row of ``trace.api`` of the call that asked for it; -1 where that was not recorded."""
+        """The row of ``trace.api`` of the call that launched each piece; -1 if it was not recorded."""
         return self.device.work.launch if self.device else np.zeros(0, np.int64)
 
     def work_of(self, table: int) -> Array:
-        """Which work of the device in the steps is of this table of `WORK_TABLES`."""
+        """The device's work in the steps that is in this table of `WORK_TABLES`."""
         if self.device is None:
             return np.zeros(0, np.int64)
         return np.flatnonzero((self.device.work.tables == table) & (self.work_step >= 0))
 
     @cached_property
     def kernels(self) -> Array:
-        """Which work is a kernel of the steps."""
+        """The work that is a kernel of the steps."""
         return self.work_of(KERNELS)
 
     @cached_property
     def copies(self) -> Array:
-        """Which work is a copy of the steps."""
+        """The work that is a copy of the steps."""
         return self.work_of(COPIES)
 
     def column(self, table: str, column: str, work: Array) -> Array:
-        """A column of the table that these pieces of work are of."""
+        """A column of the table of `work`."""
         assert self.device is not None
         found: Array = getattr(self.trace, table)[column][self.device.work.rows[work]]
         return found
 
     def kernels_of_class(self, *wanted: KernelClass) -> Array:
-        """Which work is a kernel of one of these classes."""
+        """The work that is a kernel of one of the `wanted` classes."""
         assert self.device is not None
         return self.kernels[is_one_of(self.device.work.classes[self.kernels], wanted)]
 
@@ -186,12 +186,12 @@ class Context:
 
     @cached_property
     def multiprocessors(self) -> int:
-        """How many the device has; 0 where that is not known."""
+        """Number of multiprocessors of the device; 0 if unknown."""
         return int(self._of_device("multiprocessors"))
 
     @cached_property
     def capability(self) -> tuple[int, int]:
-        """The device's compute capability; (0, 0) where that is not known."""
+        """The device's compute capability; (0, 0) if unknown."""
         return int(self._of_device("capability_major")), int(self._of_device("capability_minor"))
 
     def _of_device(self, column: str) -> int:
@@ -202,12 +202,12 @@ class Context:
 
     @cached_property
     def counters(self) -> SampledCounters | None:
-        """What hardware counters say of the device; None where none were sampled."""
+        """The sampled hardware counters; None without samples of the device."""
         found = SampledCounters(self.trace)
         return found if self.device is not None and self.device.device in found.devices else None
 
     def time_ns(self, work: Array) -> Array:
-        """How long each piece of `work` ran with none of it that began earlier: together the time that it all took."""
+        """Time of each piece of `work` without overlap with pieces that began earlier; the sum is the covered time."""
         lasted = self.duration_ns[work]
         if not self._overlaps:
             return lasted
@@ -219,7 +219,7 @@ class Context:
 
     @cached_property
     def _overlaps(self) -> bool:
-        """Whether any work of the device ran beside other work."""
+        """Whether any work of the device overlaps other work."""
         return has_overlap(self.start_ns, self.start_ns + self.duration_ns)
 
     def share_of(self, work: Array) -> float:
@@ -227,7 +227,7 @@ class Context:
         return min(float(self.time_ns(work).sum()) / max(self.wall_ns, 1), 1.0)
 
     def exposed_ns(self, work: Array, beside: Array | None = None) -> Array:
-        """How long each piece of `work` ran with none of the work `beside`, by default `computing`, running too."""
+        """Time of each piece of `work` in which none of the work `beside`, by default `computing`, runs too."""
         if len(work) == 0:
             return np.zeros(0, np.int64)
         spans = self._computing_spans if beside is None else self._spans(beside)
@@ -244,7 +244,7 @@ class Context:
 
     @cached_property
     def computing(self) -> Array:
-        """Which work, in the steps or not, is a kernel or a graph, communication left out."""
+        """The kernels and graphs, in the steps or not, without communication."""
         if self.device is None:
             return np.zeros(0, np.int64)
         work = self.device.work
@@ -252,7 +252,7 @@ class Context:
 
     @cached_property
     def exposed_copies_ns(self) -> Array:
-        """How long each of `copies` ran with nothing computed beside it."""
+        """Time of each of `copies` in which nothing is computed."""
         return self.exposed_ns(self.copies)
 
     # -- the pace of launches ------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class Context:
 
     @cached_property
     def _launches_in_turn(self) -> tuple[Array, Array]:
-        """The rows of ``trace.api`` of launches in the steps that the same thread follows with others, and of those."""
+        """The rows of ``trace.api`` of pairs of consecutive launches of one thread in the steps."""
         api = self.trace.api
         rows = np.flatnonzero(self.launches & (self.call_step >= 0))
         if self._is_in_turn:
@@ -283,7 +283,7 @@ class Context:
 
     @cached_property
     def has_single_launches(self) -> bool:
-        """Whether a thread usually launches one kernel a step: all that the program does lies between two."""
+        """Whether a thread usually launches one kernel per step: then the whole program runs between two launches."""
         before, after = self._launches_in_turn
         is_first = self.call_step[before] != self.call_step[after]
         is_kernel = self.trace.call_kinds[after] == int(CallKind.LAUNCH)
@@ -291,14 +291,14 @@ class Context:
 
     @cached_property
     def longest_launch_ns(self) -> int:
-        """What takes longer is something else than a launch: ten of the usual ones, from 100 us to 1 ms."""
+        """Longest idle time that is attributed to launching: ten launch intervals, from 100 us to 1 ms."""
         if self.has_single_launches:
             return _LEAST_PAUSE_NS
         return min(max(_LAUNCHES_OF_A_PAUSE * self.launch_interval_ns, _LEAST_PAUSE_NS), _LONGEST_LAUNCH_NS)
 
     @cached_property
     def long_pieces(self) -> Array:
-        """Which idle pieces are of gaps that are longer than launching takes."""
+        """Whether each idle piece is part of a gap that is longer than `longest_launch_ns`."""
         pieces = self.pieces
         lasted = pieces.end_ns - pieces.start_ns
         goes_on = (pieces.start_ns[1:] == pieces.end_ns[:-1]) & (pieces.next[1:] == pieces.next[:-1])
@@ -316,7 +316,7 @@ class Context:
         return is_one_of(self.trace.call_kinds, (CallKind.LAUNCH, CallKind.GRAPH_LAUNCH))
 
     def launches_of(self, thread: int) -> Array:
-        """When a thread began to launch, in order."""
+        """Start of each launch of a thread, in order."""
         if thread not in self._launches:
             starts = self.trace.api.start_ns[np.flatnonzero(self.launches & (self.trace.api.thread == thread))]
             self._launches[thread] = np.sort(starts) if (starts[1:] < starts[:-1]).any() else starts
@@ -334,7 +334,7 @@ class Context:
         return found
 
     def in_replay(self, calls: Array) -> Array:
-        """Whether an edit of each of these rows of ``trace.api``, or -1, matters: of a long recording, to few."""
+        """Whether an edit of each row of ``trace.api`` in `calls`, or -1, affects a replay."""
         found: Array = self._is_replayed[calls]
         return found
 
@@ -353,7 +353,7 @@ class Context:
 
     @cached_property
     def copy_of_call(self) -> Array:
-        """For each row of ``trace.api`` the copy of the device, as a piece of work, that it asked for; -1 for none."""
+        """For each row of ``trace.api`` the copy that it launched on the device, a piece of work; -1 for none."""
         found = np.full(len(self.trace.api) + 1, -1)
         launches = self.work_launch[self.copies]
         found[launches[launches >= 0]] = self.copies[launches >= 0]
@@ -373,7 +373,7 @@ class Context:
         return found
 
     def paths_inside(self, is_meant: Callable[[str], Any]) -> Array:
-        """For each row of ``trace.paths``, and one more for none, whether its name or one around it is meant."""
+        """For each row of ``trace.paths``, and one more for none, whether its name or one around it matches."""
         inside = np.zeros(len(self.path_names) + 1, bool)
         for path, (name, parent) in enumerate(zip(self.path_names, self.path_parents, strict=True)):
             inside[path] = (parent < path and inside[parent]) or bool(is_meant(name))
@@ -381,31 +381,31 @@ class Context:
 
     @cached_property
     def _path_of_region(self) -> Array:
-        """The path of each row of ``trace.regions``, and one more for none, which is one more than the last."""
+        """The path of each row of ``trace.regions``, and of one more for none: the number of paths."""
         found: Array = np.minimum(np.append(self.trace.regions.path, np.uint32(NONE)), len(self.path_names))
         return found
 
     def path_of_regions(self, regions: Array) -> Array:
-        """The path of each of these rows of ``trace.regions``; one more than the last for `NONE`."""
+        """The path of each row of ``trace.regions`` in `regions`; the number of paths for `NONE`."""
         found: Array = self._path_of_region[np.minimum(regions, len(self.trace.regions))]
         return found
 
     @cached_property
     def region_of_call(self) -> Array:
-        """The row of ``trace.regions`` that each row of ``trace.api``, and one more for -1, was called in."""
+        """The row of ``trace.regions`` around each row of ``trace.api``, and of one more for -1."""
         return np.append(self.trace.api.region, np.uint32(NONE))
 
     @cached_property
     def path_of_call(self) -> Array:
-        """The path of that, as of `path_of_regions`."""
+        """The path of each entry of `region_of_call`, as by `path_of_regions`."""
         return self.path_of_regions(self.region_of_call)
 
     def work_inside(self, is_meant: Callable[[str], Any], work: Array) -> Array:
-        """Whether each of these pieces of work was launched inside a region of such a name."""
+        """Whether each piece of `work` was launched inside a region with a matching name."""
         return self.calls_inside(is_meant, self.work_launch[work])
 
     def calls_inside(self, is_meant: Callable[[str], Any], calls: Array) -> Array:
-        """Whether each of these rows of ``trace.api``, or -1, lies inside a region of such a name."""
+        """Whether each row of ``trace.api`` in `calls`, or -1, is inside a region with a matching name."""
         inside = self.paths_inside(is_meant)
         if not inside.any():
             return np.zeros(len(calls), bool)
@@ -413,7 +413,7 @@ class Context:
         return found
 
     def outermost_regions(self, is_meant: Callable[[str], Any], calls: Array) -> Array:
-        """The outermost region of such a name around each of these rows of ``trace.api``, a row; -1 for none."""
+        """The outermost region with a matching name around each row of ``trace.api`` in `calls`, a row; -1 for none."""
         table, count = self.trace.regions, len(self.trace.regions)
         meant = np.array([bool(is_meant(name)) for name in self.path_names] + [False])
         found, current = np.full(len(calls), -1), self.trace.api.region[calls].astype(np.int64)
@@ -450,10 +450,9 @@ class Context:
     # -- places --------------------------------------------------------------------------------------------------------
 
     def stacks_of_calls(self, calls: Array) -> Array:
-        """The row of ``trace.stacks`` that each of these rows of ``trace.api`` was called with; `NONE` without.
+        """The row of ``trace.stacks`` of each row of ``trace.api`` in `calls`; `NONE` without.
 
-        Where calls have none of their own, it is that of the operator around them, and of a backward operator that of
-        its forward one.
+        A call without a stack has that of the operator around it; a backward operator has that of its forward one.
         """
         found = self._own_stacks[calls].astype(np.int64)
         without = np.flatnonzero(found == NONE)
@@ -467,7 +466,7 @@ class Context:
         return own_stacks(self.trace)
 
     def stacks_of_regions(self, regions: Array) -> Array:
-        """The row of ``trace.stacks`` that each of these rows of ``trace.regions``, or the next around, was in."""
+        """The row of ``trace.stacks`` of each row of ``trace.regions`` in `regions`, or of the next one around."""
         table, details, count = self.trace.regions, self.trace.details, len(self.trace.regions)
         found, current = np.full(len(regions), NONE, np.int64), regions.astype(np.int64)
         for _ in range(DEEPEST):
@@ -493,7 +492,7 @@ class Context:
         return self._frames[stack]
 
     def where_of_region(self, region: int) -> Where | None:
-        """The line that a row of ``trace.regions`` was entered at, or else the regions around it."""
+        """The line that entered a row of ``trace.regions``, or else the regions around it."""
         if not 0 <= region < len(self.trace.regions):
             return None
         stack = int(self.stacks_of_regions(np.array([region]))[0])
@@ -512,9 +511,9 @@ class Context:
     def sampled_places(
         self, threads: Iterable[int], starts: Array, ends: Array, column: str = "duration_ns"
     ) -> list[tuple[Where, float]]:
-        """Where samples saw these threads in these spans, which are in order and apart, with the time in ns.
+        """The sampled places of threads in spans that are in order and apart, with the time in ns, the longest first.
 
-        The longest comes first; `column` is ``duration_ns``, or ``cpu_ns`` for the time on a CPU alone.
+        `column` is ``duration_ns``, or ``cpu_ns`` for only the time on a CPU.
         """
         totals: dict[Where, float] = {}
         for stack, time in stacks_in(self.trace, threads, starts, ends, column).items():
@@ -524,21 +523,21 @@ class Context:
         return sorted(totals.items(), key=lambda each: -each[1])
 
     def lines(self, calls: Array, weights: Array) -> list[tuple[Where | None, Array]]:
-        """These rows of ``trace.api``, or -1, by the place that they were made at, the heaviest first.
+        """These rows of ``trace.api``, or -1, by their place in the program, the heaviest first.
 
-        Returns for each place the entries of `calls` that were made there.
+        Returns for each place its entries of `calls`.
         """
         found, group, order = self._by_place(calls, weights)
         entries = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group, minlength=len(found)))[:-1])
         return [(found[at], entries[at]) for at in order]
 
     def places_of(self, calls: Array, weights: Array) -> list[Where | None]:
-        """The places of `lines`, which take less time than the entries."""
+        """The places of `lines` without the entries, which takes less time."""
         found, _, order = self._by_place(calls, weights)
         return [found[at] for at in order]
 
     def _by_place(self, calls: Array, weights: Array) -> tuple[list[Where | None], Array, list[int]]:
-        """The places, which of them each call was made at, and their order by weight."""
+        """The places, the place of each call, and the order of the places by weight."""
         keys = self.stacks_of_calls(calls)
         frames = len(self.trace.stacks)
         without = np.flatnonzero(keys >= frames)
@@ -550,13 +549,13 @@ class Context:
             where = self.where_of_stack(key) if key < frames else self.where_of_path(key - frames)
             group_of[key] = known.setdefault(where, len(known))
         if len(known) <= 1 << 16:
-            group_of = group_of.astype(np.uint16)  # which are sorted by their digits
+            group_of = group_of.astype(np.uint16)  # NumPy sorts 16 bits by radix
         group = group_of[keys]
         totals = np.bincount(group, weights, len(known))
         return list(known), group, np.argsort(-totals, kind="stable").tolist()
 
 
 def _file_of(function: str) -> str:
-    """The file of a Python function as torch writes it, "train.py(12): step"; "" of what is written in C."""
+    """The file of a Python function as torch writes it, "train.py(12): step"; "" for functions in C."""
     file, _, rest = function.partition("(")
     return file if rest.partition("): ")[0].isdecimal() and not file.startswith("<built-in") else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The diagnosis of a recording: rules are asked, what they find is ranked by what it saves, and a verdict is given."""
+"""The diagnosis of a recording: runs the rules, ranks their findings by saving, and gives a verdict."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from gpuscope.diagnosis.own_code import FEWEST_SAMPLES, MUCH, HostTime, host_tim
 from gpuscope.diagnosis.replay import Replay, Saving, make_replay
 from gpuscope.diagnosis.rules import RULES, Cause, Rule
 from gpuscope.diagnosis.rules.inputs import loaded_by_thread_ns
+from gpuscope.diagnosis.rules.products import shortened_by
 from gpuscope.diagnosis.rules.rule import count_of
 from gpuscope.diagnosis.rules.scheduling import machine_condition
 from gpuscope.diagnosis.steps import LEAST_LEFT, START_UP, WHOLE_RUN, as_passed, find_steps, steady_steps
@@ -37,23 +38,22 @@ _SPECIAL = 1.5  # own code comes before another cause unless it takes two thirds
 _MOST_FINDINGS = 8
 _MOST_PACKAGES = 3
 _MUCH_IDLE = 0.15
-# Of the time of the steps, waits of the host for others than the GPU, which are longer where nothing is recorded.
+# Share of the steps from which on waits of the host for others than the GPU matter: recording does not lengthen them.
 _MUCH_PACED = 0.01
 _ELSEWHERE = [IdleCause.DATA_WAIT, IdleCause.CPU_LIMIT, IdleCause.CPU_WAIT, IdleCause.LOCK]
-# A file, or a batch that the thread loads itself, takes as long whenever it is begun; a socket has something to be read
-# when others send it.
+# A file, or a batch that the thread loads itself, takes as long whenever it begins; a socket waits for its sender.
 _RECEIVES = re.compile(r"\brecv(_into)?\b")
-_NOTHING = 0.005  # what saves less is not worth a word
+_NOTHING = 0.005  # smaller shares are not listed
 _VERIFY = "record again after the change and compare: gpuscope diff before.gscope after.gscope"
 
 
 def known_findings() -> tuple[str, ...]:
-    """What `Diagnosis.matches` may be asked for: severities, and ids of rules and verdicts."""
+    """Arguments of `Diagnosis.matches`: severities, and ids of rules and verdicts."""
     return (*SEVERITIES, *sorted({rule.id for rule in RULES} | set(_VERDICTS)))
 
 
 def check_wanted(wanted: Sequence[str]) -> tuple[str, ...]:
-    """Ids and severities as they are written here; raises InvalidArgument for one that there is not."""
+    """Ids and severities in their official spelling; raises InvalidArgument for an unknown one."""
     known = known_findings()
     by_lower = {name.lower(): name for name in known}
     found = []
@@ -69,11 +69,11 @@ def check_wanted(wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 def diagnose(trace: Trace) -> Diagnosis:
-    """What the steps of a recording lose their time to, in words, with what a fix would save.
+    """Finds the causes that the steps of a recording lose time to, and how much each fix saves.
 
-    Findings are ranked by what removing them saves together with those before them, so that no time counts twice; one
-    whose time lies in another's is listed under that. Left out are the first three steps and the last, where at least
-    five others remain. Where a recording cannot tell, the verdict is "not enough evidence", and says what would.
+    Findings are ranked by their saving together with those before them, so that no time counts twice. A finding within
+    the time of another one is listed under it. The first three steps and the last are excluded if at least five others
+    remain. If a recording shows too little, the verdict is "not enough evidence", with the missing data.
     """
     program = program_name(trace.info)
     try:
@@ -120,7 +120,7 @@ def diagnose(trace: Trace) -> Diagnosis:
 
 
 def _is_paced(context: Context) -> bool:
-    """Whether the host waits for what does not come sooner where nothing records it."""
+    """Whether the host waits for data, CPUs, locks or sockets, which would not be ready sooner without recording."""
     trace = context.trace
     names = map(trace.string, np.unique(trace.python_functions.name).tolist())
     paced_ns = sum(int(context.pieces.cause_ns[cause].sum()) for cause in _ELSEWHERE)
@@ -132,7 +132,7 @@ def _is_paced(context: Context) -> bool:
 
 
 def _ask(context: Context) -> tuple[list[tuple[Rule, Cause]], tuple[str, ...], tuple[str, ...]]:
-    """What the rules find, what was not looked at, and the ids of the rules that could not look."""
+    """The causes that the rules find, the omitted checks, and the ids of rules without their data."""
     # More threads gained nothing on a machine of 16 cores: parts of each rule hold the GIL.
     causes = for_each(lambda rule: list(rule.find(context)), RULES)
     found = [(rule, cause) for rule, several in zip(RULES, causes, strict=True) for cause in several]
@@ -150,35 +150,35 @@ def _ask(context: Context) -> tuple[list[tuple[Rule, Cause]], tuple[str, ...], t
 
 @dataclass
 class _Candidate:
-    """A cause, and what its edit saves."""
+    """A cause, and the saving of its edit."""
 
     rule: Rule
     cause: Cause
     alone: Saving
     together: Saving  # with the findings before it
-    before: float = 0.0  # what those save
+    before: float = 0.0  # saving of those findings
     parts: list[Finding] = field(default_factory=list)
 
     @property
     def more(self) -> float:
-        """What it saves after those findings."""
+        """Its saving after those findings."""
         return self.together.value - self.before
 
     @property
     def weight(self) -> float:
-        """What it is ranked by."""
+        """The value that it is ranked by."""
         return self.more * self.rule.weight
 
 
 class _Prices:
-    """What edits save together; asked for the same ones again, the recording is not run again."""
+    """Savings of sets of edits; the same set is replayed once."""
 
     def __init__(self, replay: Replay) -> None:
         self._replay = replay
         self._told: dict[tuple[int, ...], Saving] = {}
 
     def of(self, candidates: Sequence[_Candidate], cause: Cause) -> Saving:
-        """Of these and another, which live as long as this."""
+        """The saving of all these causes; their edits must live as long as this."""
         edits = [*(each.cause.edit for each in candidates), cause.edit]
         key = tuple(map(id, edits))
         if key not in self._told:
@@ -191,10 +191,10 @@ class _Prices:
 def _ranked(
     context: Context, found: Sequence[tuple[Rule, Cause]], replay: Replay
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """The findings by what they save after those before them, then those without a saving; and the small ones.
+    """The findings by their saving after those before them, then those without a saving; and the small ones.
 
-    Without an accepted model no saving is known. Of a long recording only some steps are replayed, which say nothing of
-    what is rare.
+    Without an accepted model no saving is known. In a long recording only some steps are replayed, so rare causes have
+    no saving either.
     """
     prices = _Prices(replay)
     candidates: list[_Candidate] = []
@@ -215,7 +215,7 @@ def _ranked(
         if each.alone.value < SMALL or not kept:
             small += [_finding(each)] * (each.more >= _NOTHING)
             continue
-        # Its time is that of the finding with which it saves the least more.
+        # It is part of the finding to whose saving it adds the least.
         owner = max(kept, key=lambda other: other.alone.value - prices.of([other], each.cause).value)
         if each.rule.weight >= 1 or each.cause.where[:1] != owner.cause.where[:1]:
             owner.parts.append(_finding(each))
@@ -224,7 +224,7 @@ def _ranked(
     for rule, cause, share in shares:
         if share >= rule.limit:
             (findings if share >= SMALL or share == 0 else small).append(_share_finding(rule, cause, share))
-    if context.device is None:  # own code comes before causes that could save little more than it takes
+    if context.device is None:  # own code comes before causes that could save little more than its time
 
         def weight(finding: Finding) -> float:
             return finding.share * _SPECIAL if finding.id == OWN_CODE else finding.saving or finding.share
@@ -236,9 +236,9 @@ def _ranked(
 def _chosen(candidates: Sequence[_Candidate], prices: _Prices) -> tuple[list[_Candidate], list[_Candidate]]:
     """The candidates that save something after the ones before them, and the others.
 
-    What is left of a saving mostly shrinks: the first with a figure that is up to date is the best of the rest. Where
-    too little is left for a finding, another cause holds the program up as well: it is asked for again at the end. The
-    weights decide between causes of the same time; those that are left are in the order of their savings.
+    The remaining saving of a candidate mostly shrinks, so the first one with a current figure is the best of the rest.
+    If it is too small, another cause may block the program as well, so the candidate is tried again at the end. Weights
+    decide between causes of the same time; the chosen candidates are in the order of their savings.
     """
     waiting = sorted(candidates, key=lambda each: -each.weight)
     kept: list[_Candidate] = []
@@ -269,20 +269,20 @@ def _price(candidate: _Candidate, kept: Sequence[_Candidate], prices: _Prices) -
 
 
 def _is_sure(candidate: _Candidate) -> bool:
-    """Whether it surely saves as much as the rule's limit. What is rare is seen in single steps.
+    """Whether the saving surely reaches the rule's limit. For rare causes, which are in single steps, the mean counts.
 
-    Single steps that were held up make the interval of the mean wide, and not that of the median.
+    Single slow steps widen the interval of the mean, and not that of the median.
     """
     alone, limit = candidate.alone, candidate.rule.limit
     if candidate.cause.is_rare:
         return alone.value >= limit
-    if alone.value < SMALL <= candidate.more:  # what others before it hide
+    if alone.value < SMALL <= candidate.more:  # hidden by others before it
         return candidate.together.low - candidate.before >= limit
     return max(alone.low, alone.usual) >= limit
 
 
 def _finding(candidate: _Candidate) -> Finding:
-    """The finding of a candidate, with what it saves after the findings before it."""
+    """The finding of a candidate, with its saving after the findings before it."""
     rule, cause, saving = candidate.rule, candidate.cause, candidate.together
     value, low, high = (max(each - candidate.before, 0.0) for each in (saving.value, saving.low, saving.high))
     severity = "critical" if low >= CRITICAL else "warn" if value >= SMALL else "info"
@@ -308,7 +308,7 @@ def _doubts(context: Context, host: HostTime | None) -> tuple[str, ...]:
     cost = number_of(trace.info, "audit.overhead_ns") / max(ended_ns - begun_ns, 1)
     felt = cost
     if cost > _OWN_COST and context.device is not None:
-        # Where the host is ahead of the GPU all the same, nothing is slower for it.
+        # While the host is still ahead of the GPU, its overhead makes nothing slower.
         awaited_ns = int(context.pieces.cause_ns[: IdleCause.BACK_TO_BACK].sum())
         felt = min(cost, awaited_ns / max(context.wall_ns, 1))
     if felt > _OWN_COST:
@@ -334,7 +334,7 @@ def _doubts(context: Context, host: HostTime | None) -> tuple[str, ...]:
 
 
 def _unexplained(context: Context) -> str | None:
-    """A GPU that does little is not fine, also where no rule says why."""
+    """The doubt if a GPU is idle for much of the time without a finding."""
     if context.device is None or context.wall_ns == 0:
         return None
     idle = context.device.idle_ns / context.wall_ns
@@ -347,7 +347,7 @@ def _unexplained(context: Context) -> str | None:
 
 
 def _times_of(host: HostTime) -> tuple[tuple[str, float], ...]:
-    """Where the time of a program without GPU work goes, the largest first; shares."""
+    """Shares of the time of a program without GPU work, the largest first."""
     wall_ns = max(host.wall_ns, 1)
     found = [(each.name, each.listed_ns) for each in host.functions]
     packages = [f"{name} {format_seconds(time / 1e9)}" for name, time in host.imports if time >= _NOTHING * wall_ns]
@@ -360,7 +360,7 @@ def _times_of(host: HostTime) -> tuple[tuple[str, float], ...]:
 
 
 def _host_summary(context: Context, host: HostTime | None, own: Sequence[Finding]) -> str:
-    """Of a program without GPU work."""
+    """The summary of a program without GPU work."""
     unit = "run" if context.steps.source == WHOLE_RUN else "time of the steps"
     if own:
         return f"{percent(own[0].share)} of the {unit} is spent in {own[0].title.partition(': ')[0]}"
@@ -385,10 +385,10 @@ def _summary(context: Context, host: HostTime | None, findings: Sequence[Finding
         return "the GPU did nothing in these steps"
     largest = max(parts, key=lambda part: part.exclusive_ns)
     pauses = {part.name: part.exclusive_ns for part in context.device.parts if part.kind == IDLE}
-    queued = pauses.pop(IdleCause.BACK_TO_BACK.label, 0) / wall  # of kernel after kernel, which nobody waits for
+    queued = pauses.pop(IdleCause.BACK_TO_BACK.label, 0) / wall  # pauses between queued kernels
     none = f"no cause takes {100 * SMALL:g} % of it"
     if queued >= SMALL:
-        none = f"besides what lies between queued work ({percent(queued)}) {none}"
+        none = f"besides pauses between queued work ({percent(queued)}) {none}"
     most = max(pauses, key=lambda name: pauses[name], default="")
     if pauses.get(most, 0) >= SMALL * wall:
         none = f"no rule has a finding in the rest, most of which is {most} ({percent(pauses[most] / wall)})"
@@ -396,7 +396,10 @@ def _summary(context: Context, host: HostTime | None, findings: Sequence[Finding
         f"the GPU works {percent(1 - idle)} of the time, and {none}; the limit is "
         f"{largest.name} ({percent(largest.exclusive_ns / wall)})"
     )
-    return words if verdict == FINE else f"{words}, as far as this recording tells"
+    if verdict != FINE:
+        return f"{words}; the evidence is thin"
+    shorter = shortened_by(context, largest.name)
+    return words + (f"; what shortens it: {shorter}" if shorter else "")
 
 
 def _after(context: Context, findings: Sequence[Finding]) -> str:
@@ -404,7 +407,7 @@ def _after(context: Context, findings: Sequence[Finding]) -> str:
     step = context.wall_ns / max(len(context.steps), 1) / 1e9
     known = [each for each in findings if each.saving]
     if not known:
-        return f"{len(findings)} found; a recording does not show what they cost"
+        return f"{len(findings)} found; a recording does not show their cost"
     least = format_seconds(step * (1 - saved))
     what = "this" if len(known) == 1 else "all of these"
     unit = "the run" if context.steps.source == WHOLE_RUN else "a step"

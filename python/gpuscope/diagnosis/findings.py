@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a diagnosis says: findings with their evidence and advice, and the page of them."""
+"""The result of a diagnosis: findings with their evidence and advice, and the page of them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from gpuscope.text import wrapped
 from gpuscope.units import format_digits, format_seconds
 
 SMALL, CRITICAL = 0.02, 0.20
-"""Findings that save less are listed in a line; those that surely save as much are critical (XProf's and TraceML's
-limit).
+"""Findings that save less than SMALL are listed in a line; those that surely save CRITICAL are critical (XProf's and
+TraceML's limit).
 
-XProf's lowest limit is 3 %. What is that much is told as a third less or more, and has to be found.
+XProf's lowest limit is 3 %. The figure of such a saving may be a third too low, and it must still be found.
 """
 
 OWN_CODE = "R51"
-"""The rule whose findings say where the time of a program without GPU work is spent."""
+"""The rule for own functions that take the time of a program without GPU work."""
 
 FINDINGS, FINE, UNKNOWN = "findings", "fine", "not enough evidence"
 """The verdicts."""
@@ -38,7 +38,7 @@ _MOST_IDLE = 6  # causes in the line of idle time
 _MOST_PARTS = 3
 _NS_PER_S = 1e9
 _NARROWEST = 40
-_DEEPEST = 6  # columns that further lines of an entry are moved in
+_DEEPEST = 6  # most columns of indentation of further lines of an entry
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,17 @@ class Finding:
 
     Attributes:
         id: of the rule, as "R09".
-        title: what is wrong, in words.
-        saving: what removing it saves after the findings before it; None where that is not known.
-        interval: lower and upper end of that; None where there are too few steps.
-        alone: what removing only this one saves; None as above.
+        title: the fault, in words.
+        saving: of its fix after the findings before it; None if not known.
+        interval: lower and upper end of `saving`; None with too few steps.
+        alone: saving of only this fix; None as above.
         share: the time that it is about.
         severity: critical (saves 20 % or more, surely), warn or info (less than 2 %, or no fault).
-        where: the places in the program, the one with most time first.
-        evidence: figures by name; "" for one that says itself what it is.
-        advice: what to change.
-        verify: how to see that it helped.
-        parts: findings whose time lies in this one's.
+        where: places in the program, most time first.
+        evidence: figures by name; "" for one without a name.
+        advice: the change to make.
+        verify: how to check that it helped.
+        parts: findings within its time.
     """
 
     id: str
@@ -95,11 +95,11 @@ class Finding:
         }
 
     def facts(self) -> list[str]:
-        """The evidence, a text a figure."""
+        """The evidence, one text per figure."""
         return [f"{name} {value}".lstrip() for name, value in self.evidence.items()]
 
     def worth(self) -> str:
-        """What it saves, in words."""
+        """Its saving, in words."""
         value = self.alone if self.saving is None else self.saving
         if value is None:
             return f"{percent(self.share)} of the time" if self.share else "no time yet"
@@ -112,22 +112,22 @@ class Finding:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Diagnosis(Result):
-    """What the steps of a recording lose their time to; printing it shows the page.
+    """The causes that the steps of a recording lose time to; printing it shows the page.
 
     Attributes:
         verdict: "findings", "fine" or "not enough evidence".
-        findings: by what they save together with those before them, the most first.
-        small: those that save less than 2 %.
-        doubts: why the evidence is thin, a sentence each; none when it is not.
-        unseen: what was not looked at, and the option that records it.
-        summary: what the verdict rests on, a sentence.
-        breakdown: of the steps that were looked at; None where the recording has none.
-        program: what ran.
-        left_out: how many steps were not looked at, as they start up or are cut.
-        idle_by_counters: what the front ends of GPUs say of their idle time, where hardware counters were sampled.
-        blind: ids of the rules that could not look, as the recording lacks what they read.
-        conditions: what of the machine, not of the program, took time, a sentence each.
-        host_times: without GPU work, what the time went to and its share, the largest first.
+        findings: by saving together with those before them, the largest first.
+        small: findings that save less than 2 %.
+        doubts: why the evidence is thin, a sentence each.
+        unseen: omitted checks, and the option that records their data.
+        summary: the reason of the verdict, a sentence.
+        breakdown: of the steps; None if the recording has none.
+        program: its name.
+        left_out: number of excluded steps: warm-up, and cut ones.
+        idle_by_counters: idle time by the GPUs' front ends, if hardware counters were sampled.
+        blind: ids of the rules without their data in the recording.
+        conditions: time that the machine took, not the program, a sentence each.
+        host_times: without GPU work, shares of the time by name, the largest first.
     """
 
     verdict: str
@@ -151,7 +151,7 @@ class Diagnosis(Result):
             yield from finding.parts
 
     def matches(self, wanted: Sequence[str]) -> bool:
-        """Whether there is a finding of one of these ids or severities; R49 is "fine", R50 is evidence that is thin."""
+        """Whether any finding has a `wanted` id or severity; R49 is "fine", R50 is thin evidence."""
         there = {"R49"} if self.verdict == FINE else set()
         there |= {"R50"} if self.doubts or self.verdict == UNKNOWN else set()
         for finding in self:
@@ -178,7 +178,7 @@ class Diagnosis(Result):
         }
 
     def _frame_rows(self) -> list[Mapping[str, Any]]:
-        """One a finding."""
+        """One row per finding."""
         rows: list[Mapping[str, Any]] = []
         for finding in (*self.findings, *self.small):
             row = finding.to_dict()
@@ -189,7 +189,7 @@ class Diagnosis(Result):
         return rows
 
     def page(self, width: int = 100) -> str:
-        """The page, in lines of at most so many columns, 60 at least."""
+        """The page, in lines of at most `width` columns, at least 40."""
         width = max(width, _NARROWEST)
         blocks = [self._head(width)]
         for number, finding in enumerate(self.findings, 1):
@@ -220,7 +220,7 @@ class Diagnosis(Result):
         return f"<Diagnosis: {self.verdict}; {', '.join(each.id for each in self.findings) or 'no findings'}>"
 
     def _head(self, width: int) -> list[str]:
-        """The verdict, the time of a step or of the run, and where it goes."""
+        """The verdict, the time of a step or of the run, and its parts."""
         verdict = "" if self.verdict == FINDINGS else f"{self.verdict}: "
         name = os.path.basename(self.program) if self.program.endswith(".py") else self.program
         lines = _wrapped(f"{name or 'program'}: ", verdict + self.summary, width)
@@ -252,7 +252,7 @@ def _step_line(found: StepBreakdown, left_out: int) -> str:
 
 
 def percent(share: float) -> str:
-    """A share without more digits than it deserves: "31 %", "4.2 %"."""
+    """A share in percent, with a decimal below 10 %: "31 %", "4.2 %"."""
     return f"{100 * share:.0f} %" if share >= 0.0995 else f"{100 * share:.1f} %"
 
 
@@ -282,9 +282,9 @@ def _device_lines(device: DeviceBreakdown, found: StepBreakdown, width: int) -> 
 
 
 def _counted(found: IdleByCounters) -> str:
-    """What the front end says, and in brackets what the causes of idle time say."""
+    """Idle time by the front end, with the shares of the causes in brackets."""
     if not found.is_enough:
-        samples = "1 whole sample lies" if found.samples == 1 else f"{found.samples} whole samples lie"
+        samples = "1 whole sample is" if found.samples == 1 else f"{found.samples} whole samples are"
         return f"{samples} in it, too few to tell; a shorter interval helps"
     sampled = percent(min(found.sampled_ns / max(found.idle_ns, 1), 1.0))
     return (

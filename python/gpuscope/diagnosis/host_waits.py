@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a thread of the program was not on a CPU, and where threads were in Python, as the sampler saw them."""
+"""Why a thread of the program was not on a CPU, and where threads were in Python, by the sampler."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gpuscope.spans import covered_ns, in_turn
 from gpuscope.trace import NONE, Trace
 
 NOT_KNOWN = -1
-"""What columns hold that Linux did not say."""
+"""The value of columns that Linux did not report."""
 
-# A thread waits for another where that ran for most of the time, and where the two together do not run on more than one
-# core: what runs beside the thread, and not in its place, does not hold it up.
+# A thread waits for another one that ran for most of the time, if both together use at most one core. A thread that
+# runs at the same time does not block it.
 _MOST, _ONE_CORE = 0.8, 1.2
-_LEAST_LOCK_NS = 500_000  # half of the time between two samples, which tell no more
+_LEAST_LOCK_NS = 500_000  # half of the time between two samples, which is their resolution
 
 DEEPEST = 512
-"""So many frames and regions are looked through; deeper ones are those of damaged files."""
+"""The most frames and regions to look through; deeper ones are those of damaged files."""
 
 Spans = tuple[Array, Array]
 """Starts and ends, in ns."""
@@ -41,10 +41,10 @@ def program_frame(trace: Trace, stack: int) -> int:
 
 
 def cpu_waits(trace: Trace, thread: int) -> tuple[Spans, Spans]:
-    """When a thread could run and waited for a CPU: kept from it by its control group's limit, and for other reasons.
+    """When a thread was ready and waited for a CPU: because of its control group's limit, and for other reasons.
 
-    Linux counts a wait when it ends, so it lies at the end of its row. Of those in a tenth of a second in which the
-    group was throttled, that share is the limit's that all its throttling has of all waits.
+    Linux counts a wait when it ends, so the wait is at the end of its row. Within a row of the control group, the share
+    of waits due to the limit is the throttled time over the time of all waits.
     """
     waits = trace.thread_waits
     rows = np.flatnonzero(waits.thread == thread)
@@ -56,7 +56,7 @@ def cpu_waits(trace: Trace, thread: int) -> tuple[Spans, Spans]:
 
 
 def _throttled_share(trace: Trace, moments: Array) -> Array:
-    """Of the waits in the row of the control group around each of these moments, the share that is its limit's."""
+    """The share of waits due to the limit, in the control group's row around each moment."""
     groups, waits = trace.control_group_usages, trace.thread_waits
     rows = np.flatnonzero(groups.throttled_ns != NOT_KNOWN)
     rows = rows[np.argsort(groups.start_ns[rows], kind="stable")]
@@ -74,7 +74,7 @@ def _throttled_share(trace: Trace, moments: Array) -> Array:
 
 
 def own_stacks(trace: Trace) -> Array:
-    """The row of ``trace.stacks`` that each row of ``trace.api``, and one more for -1, has; `NONE` without its own."""
+    """The row of ``trace.stacks`` of each row of ``trace.api``, and of one more for -1; `NONE` without its own."""
     known, count = trace.call_stacks, len(trace.api)
     found = np.full(count + 1, NONE, np.uint32)
     found[np.minimum(known.api, count)[::-1]] = known.stack[::-1]  # of several the first
@@ -83,10 +83,10 @@ def own_stacks(trace: Trace) -> Array:
 
 
 def lock_waits(trace: Trace, thread: int) -> Spans:
-    """When a thread stood still in Python while other threads of Python ran in its place: for the GIL or a lock.
+    """When a thread stood still in Python while other threads of Python ran: for the GIL or a lock.
 
-    It did so before the first call of the driver in a row, or after the last: a thread that calls goes on, or waits for
-    the GPU. The row that follows one at whose end it stood still begins with the rest of that wait, however short.
+    The wait is before the first call of the driver in a row, or after the last: between calls the thread runs or waits
+    for the GPU. If a row ends with a wait, the next row begins with the rest of it, however short.
     """
     samples = trace.python_samples
     rows = np.flatnonzero((samples.thread == thread) & (samples.duration_ns > 0))
@@ -102,7 +102,7 @@ def lock_waits(trace: Trace, thread: int) -> Spans:
     waits = possible & (off >= _LEAST_LOCK_NS)
     follows = np.append(False, starts[1:] == ends[:-1])
     at_end = waits & (after >= before)
-    at_end &= ~(follows & np.roll(at_end, 1))  # whose wait was over in it
+    at_end &= ~(follows & np.roll(at_end, 1))  # the wait before ended in it
     goes_on = follows & np.roll(at_end, 1)
     waits |= possible & (off > 0) & goes_on
     begins = np.where((after > before) & ~goes_on, ends - off, starts)
@@ -110,7 +110,7 @@ def lock_waits(trace: Trace, thread: int) -> Spans:
 
 
 def _blocking_calls(trace: Trace, thread: int) -> Spans:
-    """The calls of a thread that may wait for the GPU, off the CPU too, in order and apart."""
+    """The calls of a thread that may wait for the GPU, also off the CPU, in order and apart."""
     api = trace.api
     blocking = is_one_of(trace.call_kinds, (CallKind.SYNC, CallKind.MEMCPY, CallKind.FREE))
     calls = np.flatnonzero(blocking & (api.thread == thread))
@@ -118,7 +118,7 @@ def _blocking_calls(trace: Trace, thread: int) -> Spans:
 
 
 def _around_calls(trace: Trace, thread: int, starts: Array, ends: Array) -> Spans:
-    """How long each of these spans is before the first of a thread's calls of the driver in it, and after the last."""
+    """Time in each span before the first of a thread's driver calls in it, and after the last."""
     api = trace.api
     calls = np.flatnonzero(api.thread == thread)
     begun = np.sort(api.start_ns[calls])
@@ -130,7 +130,7 @@ def _around_calls(trace: Trace, thread: int, starts: Array, ends: Array) -> Span
 
 
 def running_ns(trace: Trace, rows: Array, starts: Array, ends: Array) -> Array:
-    """How long the threads of these rows of ``trace.python_samples`` were on CPUs in each of these spans, added up."""
+    """CPU time of the threads of some rows of ``trace.python_samples`` in each span, added up."""
     samples = trace.python_samples
     total = np.zeros(len(starts))
     if len(rows) == 0 or len(starts) == 0:
@@ -149,11 +149,11 @@ def running_ns(trace: Trace, rows: Array, starts: Array, ends: Array) -> Array:
 
 
 def spans_seen(trace: Trace, rows: Array) -> Spans:
-    """From when to when threads were where these rows of ``trace.python_samples`` have them, as near as can be told.
+    """The estimated spans in which threads were at the places of `rows` of ``trace.python_samples``.
 
-    A row begins with the last look that found the thread elsewhere, and it went from there before the first look of the
-    row. Where it called the driver in between, and did not before, or after, for most of that time, it went with the
-    first of these calls, or the last. Otherwise half way at a guess.
+    A row begins with the last sample that found the thread elsewhere. The thread left there before the first sample of
+    the row. If most of the time between is before its first driver call, or after its last one, it left at that call.
+    Otherwise half way is assumed.
     """
     samples = trace.python_samples
     starts, lasted, threads = samples.start_ns[rows], samples.duration_ns[rows], samples.thread[rows]
@@ -185,9 +185,9 @@ def spans_seen(trace: Trace, rows: Array) -> Spans:
 
 
 def stacks_in(trace: Trace, threads: Iterable[int], starts: Array, ends: Array, column: str) -> dict[int, float]:
-    """What samples of these threads have in these spans, by row of ``trace.stacks``, in ns.
+    """Sampled time of some threads in spans that are in order and apart, by row of ``trace.stacks``, in ns.
 
-    The spans are in order and apart; `column` is ``duration_ns`` or ``cpu_ns``.
+    `column` is ``duration_ns`` or ``cpu_ns``.
     """
     samples = trace.python_samples
     rows = np.flatnonzero(np.isin(samples.thread, list(threads)) & (samples.duration_ns > 0))

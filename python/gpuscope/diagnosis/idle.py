@@ -2,7 +2,7 @@
 """Causes of GPU idle time: every nanosecond has one cause.
 
 A gap ends with the next work. If that work was queued before the gap began, the gap is attributed to the device.
-Otherwise it is attributed to what the launching thread did from the start of the gap to the launch.
+Otherwise it is attributed to the activities of the launching thread from the start of the gap to the launch.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class IdleCause(IntEnum):
 
 
 WAITING = (IdleCause.OTHER_GPU, IdleCause.WAKE_UP)
-"""What of the idle time the host spends in calls that wait for GPUs."""
+"""Causes in which the host is in a call that waits for GPUs."""
 
 HOST = (
     *WAITING,
@@ -194,7 +194,7 @@ class IdlePieces:
         return np.flatnonzero(self.cause_ns[cause]) if self.present[cause] else np.zeros(0, np.int64)
 
     def sum_of(self, causes: Iterable[IdleCause], rows: Array) -> Array:
-        """Time of these causes together in each of these pieces."""
+        """Time of several causes together in each piece of `rows`."""
         total = np.zeros(len(rows), np.int64)
         for cause in causes:
             if self.present[cause]:
@@ -211,7 +211,7 @@ class Idle:
         per_step_ns: time per cause, of shape (steps, causes).
         pieces: the time before the last work, piece by piece.
         draining: rows of ``trace.api`` of the calls after which the GPU was idle.
-        drained_ns: idle time after each of these calls, until the waiting thread began its next launch.
+        drained_ns: idle time after each draining call, until the waiting thread began its next launch.
     """
 
     trace: Trace
@@ -310,7 +310,7 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array, 
 
 
 def explain_steps(trace: Trace, steps: Steps, thread: int) -> IdlePieces:
-    """What a thread did in the steps of a program without a GPU: one piece per step, with causes of the host."""
+    """Time of a thread in the steps of a program without a GPU: one piece per step, with causes of the host."""
     count = len(steps)
     cause_ns = np.zeros((len(IdleCause), count), np.int64)
     cause_ns[: _HOST_CAUSES + 1] = _explain_host(
@@ -370,7 +370,7 @@ def _learned(times: Array, limits: tuple[int, int]) -> int:
 
 
 def _explain_host(trace: Trace, calls: _Calls, thread: int, idle_starts: Array, starts: Array, ends: Array) -> Array:
-    """What a thread did in these sorted spans: a row per cause up to HOST_CODE, a column per span."""
+    """Time of a thread in sorted spans by cause: a row per cause up to HOST_CODE, a column per span."""
     kinds = [
         calls.of_thread(thread, idle_starts),
         calls.for_others(thread),
@@ -422,7 +422,7 @@ def _divided(starts: Array, ends: Array, kinds: Iterable[Spans]) -> Array:
 
 
 def _waits_for_event(trace: Trace, work: Work, chosen: Array, launched: Array) -> Array:
-    """Whether a stream wait for an event precedes each of these launches directly.
+    """Whether a stream wait for an event precedes each launch directly.
 
     "Directly" is after the previous launch on the stream. It is known only if such waits were recorded.
     """

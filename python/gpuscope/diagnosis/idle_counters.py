@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPU's own front end says of its idle time, beside the causes that were found for it.
+"""Idle time of a GPU by counters of its front end, to compare with the causes of idle time.
 
-Counters are sampled, and a sample that reaches over the edge of a gap has work in it. So only gaps that hold whole
-samples are looked at, as far as those reach, and the causes over the same time.
+A sample that overlaps the edge of a gap contains work. So only the whole samples in gaps are used, with the causes over
+the same time.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from gpuscope.diagnosis.steps import Array
 from gpuscope.trace import Trace
 
 _HOST = range(IdleCause.LAUNCH_CALL + 1)
-"""Causes in which the host had not queued anything yet: they come first in a gap."""
+"""Causes before the host had queued work: they come first in a gap."""
 
 _FEWEST = 10
-"""Fewer samples say nothing of a share within some points."""
+"""Fewer samples do not give a share to within some points."""
 
 
 @dataclass(frozen=True)
 class IdleByCounters:
-    """One GPU's idle time, as far as whole samples lie in it. Shares are of that time, from 0 to 1.
+    """The part of one GPU's idle time in whole samples. Shares are of that time, from 0 to 1.
 
     Attributes:
         device: CUDA's number of it.
-        samples: how many lie in gaps.
-        sampled_ns: how long these are.
+        samples: number of whole samples in gaps.
+        sampled_ns: their time.
         idle_ns: all of its idle time in the steps.
         nothing_queued: the front end's queue was empty: the GPU waited for the host.
-        held_back: what was next in the queue waited for what it depends on.
-        engine_active: the engine that runs kernels had work all the same, as of another process.
-        host_by_causes: what the causes of idle time charge to the host.
-        device_by_causes: what they charge to the device: work that was queued and held back.
+        held_back: the next entry of the queue waited for a dependency.
+        engine_active: the engine that runs kernels had work, as of another process.
+        host_by_causes: share of the host's causes.
+        device_by_causes: share of the device's causes: queued work was held back.
     """
 
     device: int
@@ -54,12 +54,12 @@ class IdleByCounters:
 
     @property
     def agreement_points(self) -> float:
-        """How far the two are apart on the host's share, in percentage points."""
+        """Difference between both shares of the host, in percentage points."""
         return 100 * abs(self.nothing_queued - self.host_by_causes)
 
     @property
     def is_enough(self) -> bool:
-        """Whether there are samples enough to compare."""
+        """Whether there are enough samples to compare."""
         return self.samples >= _FEWEST
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class IdleByCounters:
 
 
 def idle_by_counters(trace: Trace, breakdown: StepBreakdown) -> tuple[IdleByCounters, ...]:
-    """For each GPU with samples of its front end in gaps what they say; none where it was not sampled."""
+    """The idle time in whole samples of each GPU with such samples; empty if the front end was not sampled."""
     names = [trace.string(name) for name in trace.counters.name.tolist()]
     wanted = (NOTHING_QUEUED, WAITS_AT_SEMAPHORE, ENGINE_ACTIVE)
     if not len(trace.counter_samples) or not set(wanted) <= set(names):
@@ -95,10 +95,10 @@ def idle_by_counters(trace: Trace, breakdown: StepBreakdown) -> tuple[IdleByCoun
 def _of_device(device: DeviceBreakdown, timeline: Timeline) -> list[IdleByCounters]:
     pieces = device.pieces
     first, after = timeline.whole(pieces.start_ns, pieces.end_ns)
-    held = np.flatnonzero((after > first) & (pieces.launch >= 0))  # of others nobody knows when they were queued
+    held = np.flatnonzero((after > first) & (pieces.launch >= 0))  # others have no known time of queueing
     if not len(held):
         return []
-    # From the first of its samples to the end of the last; of what is missing between them nothing is known.
+    # From the first sample of the gap to the end of the last; time of missing samples between them is not covered.
     starts, ends = timeline.start_ns[first[held]], timeline.end_ns[after[held] - 1]
     covered, sums, weights = timeline.sums(starts, ends)
     sampled_ns = float(covered.sum())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel does, told by the name that its library gave it."""
+"""Classes of kernels, by the names that their libraries give them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 
 
 class KernelClass(IntEnum):
-    """Of kernels that run at once, the lowest counts."""
+    """The class of a kernel. Of kernels that run at once, the lowest counts."""
 
     TENSOR_PRODUCT = 0
     PRODUCT = 1
@@ -39,12 +39,12 @@ _LABELS = {
 _COMMUNICATION = re.compile(r"nccl|nvshmem|symm_mem|symmetric_memory|(one|two)_shot_all_?reduce|cross_device_reduce")
 # FlashAttention, xFormers and cuDNN's, and the templates of compilers.
 _ATTENTION = re.compile(r"flash_?(fwd|bwd|attn|attention)|fmha|sdpa|attention|attn_(fwd|bwd)|_attn_|mha_(fwd|bwd)")
-# cuBLAS (gemm, gemv, nvjet, splitK), cuDNN (fprop, dgrad, wgrad, xmma, winograd), CUTLASS, Triton's and XLA's names.
+# cuBLAS: gemm, gemv, nvjet, splitK. cuDNN: fprop, dgrad, wgrad, xmma, winograd. CUTLASS, Triton and XLA: the others.
 _PRODUCT = re.compile(
     r"gemm|gemv|gemmk|nvjet|split_?k|cutlass|xmma|fprop|dgrad|wgrad|winograd|convolve|conv\dd|conv_|_conv|implicit_con"
     r"|matmul|triton_tem|triton_mm|\bdot_kernel|bmm|_dot_|^dot_|884cudnn|scaled_mm|wgmma"
 )
-# Shapes and types of mma instructions in the names of cuBLAS, cuDNN and CUTLASS. nvjet is for tensor cores alone.
+# Shapes and types of mma instructions in the names of cuBLAS, cuDNN and CUTLASS. nvjet is only for tensor cores.
 _TENSOR = re.compile(
     r"nvjet|[shi]?(16816|1688|16832|884|161616|8816|16864)|tensorop|hmma|imma|dmma|qmma|wgmma|utcmma|bf16bf16|f16f16"
     r"|tensor\d+x\d+x\d+|e4m3|e5m2|tf32f32|_tf32|bf16_s|_s16|(?<!x)mma_|triton_tem|triton_mm|sm(90|100|120)_"
@@ -64,9 +64,9 @@ _ELEMENTWISE = re.compile(
 
 @lru_cache(maxsize=1 << 14)
 def kernel_class(name: str) -> KernelClass:
-    """The class of a kernel by its demangled name; OTHER where the name says nothing.
+    """The class of a kernel by its demangled name; OTHER if the name has no known part.
 
-    A name is no proof: products run on tensor cores where the name has the shape or type of such an instruction.
+    The name is no proof: a product is on tensor cores if its name has the shape or type of such an instruction.
     """
     text = name.lower()
     if _COMMUNICATION.search(text):

@@ -32,11 +32,11 @@ MUCH = 0.2
 """A function of the program with this share of the time is a finding."""
 LISTED = 0.05
 """One with this share is listed."""
-# A line whose time is almost all that of own functions which it calls is not named: these are. It is named where it
-# gives them to a library, as `DataFrame.apply`, unless the library itself takes next to nothing.
+# A line that spends almost all of its time in own functions is not named; these are. It is named if it passes them to a
+# library, as `DataFrame.apply`, unless the library itself takes next to nothing.
 _MOST, _ALL = 0.8, 0.9
 _PIECE_NS = 10_000_000
-_LEAST_ON_CPU = 0.2  # of the time, what threads must compute to be what another one waits for
+_LEAST_ON_CPU = 0.2  # share of the time that threads must compute if another one waits for them
 
 
 @dataclass(eq=False)
@@ -94,7 +94,7 @@ class _Sum:
 
     time_ns: float = 0.0
     cpu_ns: float = 0.0
-    direct: defaultdict[tuple[int, int], float] = field(default_factory=lambda: defaultdict(float))  # of the next:
+    direct: defaultdict[tuple[int, int], float] = field(default_factory=lambda: defaultdict(float))  # called directly
     inner: defaultdict[tuple[int, int], float] = field(default_factory=lambda: defaultdict(float))  # own functions
     calls: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))  # rows that it called, or itself
     stacks: set[int] = field(default_factory=set)
@@ -219,7 +219,7 @@ def spans_of(context: Context, function: OwnFunction, threads: set[int], spans: 
 
 
 def waits_for_threads(context: Context, spans: tuple[Array, Array]) -> bool:
-    """Whether the thread that takes the steps is in a join, wait or idle event loop for most of these spans."""
+    """Whether the thread that takes the steps is in a join, wait or idle event loop for most of the spans."""
     stacks = context.once(_own_stacks)
     times = stacks_in(context.trace, [context.main_thread], *spans, "duration_ns")
     waited = sum(time for row, time in times.items() if stacks.waits(row) or stacks.idles(row))
@@ -345,7 +345,7 @@ def _function(stacks: ProgramStacks, key: tuple[int, int], own: list[tuple[int, 
 
 
 def _by_time(times: dict[T, float]) -> list[tuple[T, float]]:
-    """The longest first."""
+    """Names and times, the longest first."""
     return sorted(times.items(), key=lambda each: -each[1])
 
 
@@ -400,7 +400,7 @@ def source_lines(trace: Trace, file: str) -> list[str]:
 
 
 def _lines_at(code: CodeType, offset: int) -> list[int | None]:
-    """The line of the instruction there."""
+    """The line of the instruction at this offset."""
     return [line for start, end, line in code.co_lines() if start <= offset < end]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a fix is worth: how long the recorded steps would have taken with some of their causes gone."""
+"""Savings of fixes: replays the recorded steps without some of their causes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from gpuscope.trace import Table, Trace, number_of
 from gpuscope.units import format_share
 
 ACCEPTED_ERROR = 0.03
-"""How far a replayed step may be from the recorded one for the model to be accepted."""
+"""Largest error of replayed steps for the model to be accepted."""
 ACCEPTED_UNLAUNCHED = 0.05
-"""Of how much of the work the launch may be missing."""
+"""Largest share of the work without a recorded launch."""
 LEAST_STEPS, FEWEST_FOR_AN_INTERVAL = 2, 5
 MOST_CALLS = 100_000
-"""Of how many calls of the driver all steps are replayed; of more, that many calls' share of the steps."""
+"""Number of driver calls up to which all steps are replayed; with more, that many calls' share of the steps."""
 RUNS, LEAD_IN, LEAST_REPLAYED = 4, 3, 16
-"""How many runs of steps that are, how many steps at most lead in to each, and the least number of steps."""
+"""Number of runs of replayed steps, most steps that lead in to each, and least number of steps."""
 CONFIDENCE = 0.95
-_EVENTS = ("launch", "copy", "call", "region")  # whose costs the audit has
+_EVENTS = ("launch", "copy", "call", "region")  # events whose cost the audit has
 
 
 def _no_rows() -> Array:
@@ -44,16 +44,15 @@ def _no_spans() -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Edit:
-    """What a fix would change of what was recorded. Rows that the recording does not have change nothing.
+    """Changes of a recording by a fix. Rows that the recording does not have change nothing.
 
     Attributes:
-        unwaited: rows of ``trace.api``: calls that no longer wait for the GPU; they keep the time that they take
-            without waiting.
+        unwaited: rows of ``trace.api``: calls that no longer wait for the GPU; their other time stays.
         removed_calls: rows of ``trace.api``: calls that are no longer made, with the work that they launched.
         host_spans: int64 of shape (n, 3): row of ``trace.threads``, start and end in ns: time of a host thread that is
             no longer spent; calls in it are still made.
         kernels: rows of ``trace.kernels``.
-        kernel_factors: float64: what remains of the duration of each of these.
+        kernel_factors: float64: remaining share of the duration of each of `kernels`.
         copies: rows of ``trace.memcpy``.
         copy_factors: likewise; 0: hidden behind other work, or gone.
     """
@@ -69,13 +68,13 @@ class Edit:
 
 @dataclass(frozen=True)
 class Saving:
-    """What edits save, as shares of the wall time of the steps.
+    """The saving of edits, as shares of the wall time of the steps.
 
     Attributes:
         value: of the time of all steps.
         low: the lower end of its interval.
         high: the upper end.
-        usual: the lower end of the interval of the median of the steps; with too few for one, the least of any.
+        usual: the lower end of the interval of the median of the steps; with too few steps, the least of any.
     """
 
     value: float
@@ -87,13 +86,12 @@ class Saving:
 class Replay:
     """Recorded steps that can be run again with edits.
 
-    A step ends when the host has left it and the work is done that was launched by then, so that a program whose host
-    runs ahead is as fast as its GPU.
+    A step ends when the host has left it and the work launched by then is done. So a program whose host runs ahead is
+    as fast as its GPU.
 
     Attributes:
-        error: how far the replayed unchanged steps are from the recorded ones: the distance of replayed / recorded
-            from 1, the median over the steps; inf without a model.
-        reason: why the model is not accepted, so that no saving is known; None when it is.
+        error: distance of replayed / recorded from 1 without edits, the median over the steps; inf without a model.
+        reason: why the model is not accepted and no saving is known; None if it is accepted.
         is_whole: all steps are replayed, not some of a long recording.
     """
 
@@ -116,7 +114,7 @@ class Replay:
         lasted = recorded_ns > 0
         if lasted.any():
             self.error = float(np.median(np.abs(self._unchanged_ns[lasted] / recorded_ns[lasted] - 1)))
-        # The program itself does not wait for the profiler, with or without its faults.
+        # The program itself, with or without edits, does not wait for the profiler.
         self._own = Edit(host_spans=profiler_spans(trace))
         if len(self._own.host_spans):
             self._unchanged_ns = self._replayed(model, self._own)
@@ -125,13 +123,13 @@ class Replay:
             self.reason = f"the replayed steps are off by {found}; {format_share(ACCEPTED_ERROR)} are accepted"
 
     def leave_out_recording(self) -> None:
-        """Has the steps run as if nothing had recorded them, so that savings are of the program's own time.
+        """Removes the cost of recording from the replayed steps, so that savings are of the program's own time.
 
-        What recording cost for each event, by the audit, is taken from the host where the event is. A program whose
-        host waits for something else than the GPU would wait longer instead.
+        The audit's cost of each event is subtracted from the host where the event is. A host that waits for something
+        else than the GPU would wait longer instead.
         """
         costs = {f"{each}_ns": number_of(self._trace.info, f"audit.{each}_cost_ns") for each in _EVENTS}
-        costs["copy_ns"] = costs["copy_ns"] or costs["launch_ns"]  # a recording may tell of launches alone
+        costs["copy_ns"] = costs["copy_ns"] or costs["launch_ns"]  # a recording may have only the cost of launches
         if self._model is not None and self.reason is None and any(costs.values()):
             self._model.take_out(self._trace.store, **costs)
             self._unchanged_ns = self._replayed(self._model, self._own)
@@ -141,15 +139,15 @@ class Replay:
         return as_passed(self._trace, self._steps)
 
     def saving(self, edits: Sequence[Edit]) -> Saving | None:
-        """What all these edits save together; None where the model is not accepted, see `reason`.
+        """The saving of all these edits together; None if the model is not accepted, see `reason`.
 
-        1 - time with the edits / time without, both replayed, each of all steps together: where a step ends differs
-        from one to the next, and what one is too long the next is too short. Its interval at 95 % is that of a ratio
-        of sums as the steps differ, Student's; with too few steps for one, the least and the most of any step. A
+        It is 1 - time with the edits / time without, both replayed and summed over the steps. It is of the sum because
+        the ends of steps vary: if one step is too long, the next is too short. The 95 % interval is that of a ratio of
+        sums, Student's, from the differences of the steps; with too few steps, the least and the most of any step. A
         negative value is a loss.
 
         Raises:
-            InvalidArgument: a field of an edit has another shape than it says.
+            InvalidArgument: a field of an edit has another shape than documented.
         """
         edit = _joined(edits)
         if self._model is None or self.reason is not None:
@@ -163,14 +161,14 @@ class Replay:
         if count < FEWEST_FOR_AN_INTERVAL:
             return Saving(1 - remains, float(shares[0]), float(shares[-1]), float(shares[0]))
         usual = float(np.interp(median_rank(count, CONFIDENCE) - 1, np.arange(count), shares))
-        # Cochran, Sampling Techniques, 6.4: of a ratio of sums, by what the steps are off from it.
+        # Cochran, Sampling Techniques, 6.4: the error of a ratio of sums, from the steps' residuals.
         off_ns = with_ns - remains * without_ns
         error = math.sqrt(count / (count - 1) * float(np.square(off_ns).sum())) / float(without_ns.sum())
         reach = student_factor(CONFIDENCE, count - 1) * error
         return Saving(1 - remains, 1 - remains - reach, min(1 - remains + reach, 1.0), usual)
 
     def _replayed(self, model: _core.QueueModel, edit: Edit) -> Array:
-        """How long each of the steps takes that are replayed, with an edit."""
+        """Duration of each replayed step, with an edit."""
         changes = {each.name: getattr(edit, each.name) for each in fields(Edit)}
         steps = self._steps
         return np.concatenate(
@@ -180,7 +178,7 @@ class Replay:
     def share(self, edit: Edit) -> float:
         """The share of the time of the steps that an edit changes: idle time of the GPU, and its work.
 
-        It is no saving: it needs no model.
+        It is not a saving and needs no model.
         """
         trace, steps = self._trace, self._passed
         calls = np.union1d(edit.unwaited, edit.removed_calls)
@@ -216,7 +214,7 @@ class Replay:
 
     @cached_property
     def _idle_ns(self) -> Array:
-        """Of each step, how long the busiest stream did nothing: others may come to run beside it."""
+        """Idle time of the busiest stream in each step; work of other streams may overlap it."""
         trace = self._trace
         tables = (trace.kernels, trace.graph_launches, trace.memcpy, trace.memset)
         tracks, starts, lengths = (
@@ -228,7 +226,7 @@ class Replay:
         return self._divided(starts, starts + lengths)[1]
 
     def _divided(self, starts: Array, ends: Array) -> tuple[Array, Array]:
-        """Of each step, how long it lies in these spans, and how long in none of them."""
+        """Time of each step inside these spans, and outside."""
         kept = ends > starts
         spans = (starts[kept], ends[kept], np.zeros(np.count_nonzero(kept), np.uint8))
         alone, _ = _core.divide_time(self._passed.start_ns, self._passed.end_ns, [spans], 1)
@@ -237,29 +235,29 @@ class Replay:
 
 @dataclass(frozen=True)
 class _Run:
-    """Steps that are replayed one after the other; the first of them only lead in."""
+    """Steps that are replayed one after the other; the first `lead` steps are not counted."""
 
     first: int
     count: int
     lead: int
 
     def moments(self, steps: Steps) -> Array:
-        """Where they begin and end, in order."""
+        """Start and end of each step, in order."""
         these = slice(self.first, self.first + self.count)
         moments: Array = np.stack([steps.start_ns[these], steps.end_ns[these]], axis=1).reshape(-1)
         return moments
 
     def durations(self, passed: Array) -> Array:
-        """How long each took that does not lead in."""
+        """Duration of each step after the lead-in."""
         durations: Array = np.maximum(passed[1::2] - passed[::2], 0)[self.lead :]
         return durations
 
 
 def _runs(trace: Trace, steps: Steps) -> list[_Run]:
-    """All steps as one, or several runs of some steps, evenly spread, where the calls of all would take too long."""
+    """All steps as one run, or several runs of some steps, evenly spread, if there are too many calls."""
     every = len(steps)
     affordable = max(LEAST_REPLAYED, every * MOST_CALLS // max(len(trace.api), 1))
-    if affordable >= every:  # where the first begins, nothing is queued: less of it is hidden than usual
+    if affordable >= every:  # the first is left out: nothing is queued when it begins
         return [_Run(0, every, int(every > FEWEST_FOR_AN_INTERVAL))]
     count = affordable // RUNS
     lead = min(LEAD_IN, count // 2)
@@ -272,9 +270,9 @@ def _in_runs(runs: Sequence[_Run]) -> Array:
 
 
 def is_replayed(trace: Trace, steps: Steps) -> Array:
-    """Whether an edit of each step matters to a replay: of a long recording, those that run again and their neighbours.
+    """Whether an edit of each step affects a replay: in a long recording, only replayed steps and their neighbours.
 
-    With an entry more, which is true, for what lies outside the steps.
+    One more entry, which is true, is for everything outside the steps.
     """
     chosen = _in_runs(_runs(trace, steps))
     found = np.zeros(len(steps) + 1, bool)
@@ -287,10 +285,9 @@ def is_replayed(trace: Trace, steps: Steps) -> Array:
 def make_replay(trace: Trace, steps: Steps) -> Replay:
     """The steps of a recording, to be run again with edits.
 
-    They run through a model of queues: host threads are pieces of fixed length between calls of the driver, streams
-    begin their work in order, and what one waits for is taken from the calls and from when things happened. It is
-    accepted when the unchanged steps come out as they were recorded, within `ACCEPTED_ERROR`. Of a long recording some
-    steps are replayed, from all over it.
+    The model has queues: host threads are pieces of fixed length between driver calls, and streams begin their work in
+    order. Waits come from the calls and from recorded times. The model is accepted if it reproduces the recorded steps
+    within `ACCEPTED_ERROR`. Of a long recording, some steps from all over it are replayed.
 
     Args:
         trace: the recording.
@@ -300,7 +297,7 @@ def make_replay(trace: Trace, steps: Steps) -> Replay:
 
 
 def _missing(trace: Trace, steps: Steps) -> str | None:
-    """What a replay needs and the recording does not have."""
+    """Why the recording cannot be replayed; None if it can."""
     if trace.info.get("session.mode") == "aggregate":
         return 'aggregate mode keeps totals alone; record with mode="full" or "ring"'
     if not any(map(len, (trace.kernels, trace.graph_launches, trace.memcpy, trace.memset))):
@@ -314,7 +311,7 @@ def _missing(trace: Trace, steps: Steps) -> str | None:
 
 
 def _unlaunched(model: _core.QueueModel) -> str | None:
-    """Why too little is known of what launched the work."""
+    """The reason if too many launches are missing; None otherwise."""
     every = model.works + model.unlaunched
     if model.unlaunched <= ACCEPTED_UNLAUNCHED * every:
         return None
@@ -322,7 +319,7 @@ def _unlaunched(model: _core.QueueModel) -> str | None:
 
 
 def _joined(edits: Sequence[Edit]) -> Edit:
-    """One edit that is all of them."""
+    """One edit with the changes of all."""
     parts: dict[str, list[Array]] = {each.name: [getattr(Edit(), each.name)] for each in fields(Edit)}
     for edit in edits:
         for name, values in parts.items():
@@ -337,7 +334,7 @@ def _joined(edits: Sequence[Edit]) -> Edit:
 
 
 def _column(edit: Edit, name: str, like: Array) -> Array:
-    """A field of an edit with the type and the columns that it should have."""
+    """A field of an edit with the required type and columns."""
     values = np.asarray(getattr(edit, name)).astype(like.dtype)
     if values.size == 0:
         return like

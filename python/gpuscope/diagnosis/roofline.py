@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How near kernels and regions come to what the GPU reaches: bytes and operations a second against measured peaks.
+"""Bytes and operations per second of kernels and regions, compared with the measured peaks of the GPU.
 
-Bytes are those that the memory's own counters saw (``profile(counters="why")``), or else the least that operators must
-move by the shapes of their inputs. Operations are those of the shapes (``record_shapes=True``); a share of the tensor
-cores' time is the counters'. Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", CACM
-52(4), 2009.
+Bytes come from the memory's counters (``profile(counters="why")``), else they are the least that operators must move by
+the shapes of their inputs. Operations come from shapes (``record_shapes=True``), the tensor cores' share of time from
+counters. Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009.
 """
 
 from __future__ import annotations
@@ -47,32 +46,32 @@ _FLOAT_TYPES = {
 }
 _READ, _WRITTEN, _BOTH = "dram__bytes_read.sum", "dram__bytes_write.sum", "dram__bytes.sum"
 _TENSOR = "sm__pipe_tensor_cycles_active"
-_MOST_KNOWN = 0.9  # of a row's kernel time; of less, its bytes would be those of a part
+_MOST_KNOWN = 0.9  # of a row's kernel time; with less, its bytes would be incomplete
 _HALF = 0.5
 _ROWS = 10
 PointKind = Literal["kernel", "region"]
 _COLUMNS = ("time", "memory", "of peak", "computes", "of peak", "tensor", "FLOP/B", "limit", "bytes")
-_DEEPEST = 512  # regions that are looked through; deeper ones are those of damaged files
+_DEEPEST = 512  # most regions to look through; deeper ones are those of damaged files
 COUNTERS, SHAPES = "counters", "shapes"
 
 
 @dataclass(frozen=True)
 class RooflinePoint:
-    """Some GPU work. What is not known is None.
+    """Some GPU work. Unknown values are None.
 
     Attributes:
         name: of the kernel, or the path of the region.
         kind: "kernel" or "region".
-        count: how many kernels are in it.
-        seconds: how long they ran together.
-        bandwidth: bytes of the GPU's memory a second.
+        count: number of kernels.
+        seconds: their total duration.
+        bandwidth: bytes of the GPU's memory per second.
         bandwidth_from: "counters", "shapes", or "".
-        compute: floating-point operations a second, from shapes.
-        dtype: what most of them are in, as "bfloat16"; "" without any.
+        compute: floating-point operations per second, from shapes.
+        dtype: the type of most of them, as "bfloat16"; "" without any.
         tensor_active: share of the time in which the tensor cores worked, by counters.
         share_of_bandwidth: of the measured peak.
         share_of_compute: of the measured peaks of its types.
-        limit: "memory-bound", "compute-bound", "latency-bound" where both are below 60 %, or "" where it is not known.
+        limit: "memory-bound", "compute-bound", "latency-bound" if both are below 60 %, or "" if unknown.
     """
 
     name: str
@@ -90,7 +89,7 @@ class RooflinePoint:
 
     @property
     def intensity(self) -> float | None:
-        """Operations a byte."""
+        """Operations per byte."""
         return self.compute / self.bandwidth if self.compute and self.bandwidth else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,16 +99,16 @@ class RooflinePoint:
 
 @dataclass(frozen=True, repr=False)
 class Roofline(Result):
-    """The kernels and regions of one GPU against what it reaches; printing it shows them.
+    """The kernels and regions of one GPU compared with its peaks; printing it shows them.
 
     Attributes:
         device: CUDA's number of it.
         gpu: its name.
-        peaks: what was measured, by "bandwidth" in B/s and type in FLOP/s.
-        reasons: why a peak that was needed is not known, by its name.
+        peaks: given or measured: "bandwidth" in B/s, and types in FLOP/s.
+        reasons: why a required peak is unknown, by its name.
         kernels: by name, the longest first.
         regions: by call path, likewise.
-        unseen: what was not recorded, and the option that records it.
+        unseen: missing data, and the option that records it.
     """
 
     device: int
@@ -133,15 +132,15 @@ class Roofline(Result):
         }
 
     def _frame_rows(self) -> list[Mapping[str, Any]]:
-        """One a kernel and region."""
+        """One row per kernel and region."""
         return [each.to_dict() for each in (*self.kernels, *self.regions)]
 
     def plot(self, kind: PointKind = "kernel", top: int = 12, ax: Axes | None = None) -> Axes:
-        """Operations a second over operations a byte, under the measured peaks, of those with both known.
+        """Plots operations per second over operations per byte under the measured peaks, if both are known.
 
         Args:
             kind: "kernel" or "region".
-            top: so many of them at most, the longest.
+            top: number of the longest to plot.
             ax: Matplotlib's axes to draw on; None makes a figure.
 
         Raises:
@@ -199,21 +198,21 @@ def _cells(point: RooflinePoint) -> tuple[str, ...]:
 
 
 def roofline(trace: Trace, device: int | None = None, peaks: Mapping[str, float] | None = None) -> Roofline:
-    """Where the kernels and regions of a GPU stand.
+    """Compares the kernels and regions of a GPU with its peaks.
 
     Args:
         trace: the recording.
-        device: CUDA's number of the GPU; by default the one whose kernels took most time.
-        peaks: what the GPU reaches, "bandwidth" in B/s and types as "bfloat16" in FLOP/s; those that are not given are
-            measured where the GPU of the recording is in this machine, once a process.
+        device: CUDA's number of the GPU, default the one with most kernel time.
+        peaks: of the GPU, "bandwidth" in B/s and types as "bfloat16" in FLOP/s. Others are measured once per process if
+            the GPU of the recording is in this machine.
 
     Raises:
-        NotAvailable: the recording has totals alone (``mode="aggregate"``), or no kernels of this GPU.
+        NotAvailable: the recording has only totals (``mode="aggregate"``), or no kernels of this GPU.
         InvalidArgument: a peak has another name, or is no rate.
     """
     given = _checked(peaks)
     if trace.info.get("session.mode") == "aggregate":
-        raise NotAvailable("roofline() needs the kernels of a recording, of which mode='aggregate' keeps totals alone")
+        raise NotAvailable("roofline() needs the kernels of a recording; mode='aggregate' keeps only totals")
     work = _Work(trace, device)
     found = _Peaks(trace, work.device, given)
     kernels = work.points("kernel", found)
@@ -232,7 +231,7 @@ def _checked(peaks: Mapping[str, float] | None) -> dict[str, float]:
 
 
 class _Peaks:
-    """What the GPU of a recording reaches, asked for when first needed."""
+    """The peaks of the GPU of a recording, measured when first needed."""
 
     def __init__(self, trace: Trace, device: int, given: Mapping[str, float]) -> None:
         rows = np.flatnonzero(trace.devices.ordinal == device)
@@ -244,14 +243,14 @@ class _Peaks:
         self._ordinal: int | None = None
         self._why_not = "the GPU of the recording is not in this machine; give peaks={...}"
         if _core.Session.active():
-            self._why_not = "a profiler runs, which would record what is measured"
+            self._why_not = "a profiler runs and would record the measurement"
             return
         for each in _core.environment()["devices"]:
             if uuid and each["uuid"] == uuid:
                 self._ordinal = int(each["ordinal"])
 
     def of(self, name: str) -> float | None:
-        """A measured peak; None, with the reason noted, without."""
+        """A peak; None, with the reason noted, if it is unknown."""
         if name in self.known:
             return self.known[name]
         if name not in self.reasons:
@@ -277,7 +276,7 @@ class _Peaks:
 
 
 class _Work:
-    """What is known of each kernel of one GPU; nan where nothing is."""
+    """Data of each kernel of one GPU; nan if unknown."""
 
     def __init__(self, trace: Trace, device: int | None) -> None:
         self.trace = trace
@@ -300,7 +299,7 @@ class _Work:
         self._count()
 
     def _sample(self) -> None:
-        """Bytes a second and the tensor cores' share by counters, over each kernel, and how many samples are inside."""
+        """Bytes per second and the tensor cores' share over each kernel, by counters; number of samples inside."""
         names = [self.trace.string(name) for name in self.trace.counters.name.tolist()]
         memory = [_READ, _WRITTEN] if {_READ, _WRITTEN} <= set(names) else [_BOTH] if _BOTH in names else []
         tensor = [name for name in names if name.startswith(_TENSOR) and ".pct_of_peak_sustained_elapsed" in name][:1]
@@ -322,7 +321,7 @@ class _Work:
             self.tensor_active = means[:, -1] / 100
 
     def _count(self) -> None:
-        """Operations and bytes by shapes: those of an operator are of the longest kernel that it launched."""
+        """Operations and bytes by shapes; those of an operator belong to the longest kernel that it launched."""
         rows = RegionRows(self.trace)
         self.has_shapes = bool(rows.has_shapes.any())
         self.flops, owner = self._of_longest(rows, count_flops(rows))
@@ -330,7 +329,7 @@ class _Work:
         self.types, self.type_of = self._types(rows, owner)
 
     def _of_longest(self, rows: RegionRows, counts: Array) -> tuple[Array, Array]:
-        """For each kernel the count of the operator around it, nan without, and the row of that; -1 without."""
+        """For each kernel the count of the operator around it, or nan, and the row of the operator, or -1."""
         parent = np.append(rows.parent, len(rows))
         known = np.append(counts > 0, False)
         owner = self.region.copy()
@@ -339,7 +338,7 @@ class _Work:
             if not len(above):
                 break
             owner[above] = parent[owner[above]]
-        # A graph's kernels run again and again without their operators.
+        # A graph's kernels run repeatedly without their operators.
         usable = known[owner] & ((self.trace.kernels.flags[self.rows] & int(Flag.IN_GRAPH)) == 0)
         at = np.flatnonzero(usable)
         found, owners = np.full(len(owner), np.nan), np.full(len(owner), -1)
@@ -351,7 +350,7 @@ class _Work:
         return found, owners
 
     def _types(self, rows: RegionRows, owner: Array) -> tuple[list[str], Array]:
-        """What kernels with operations compute in, "" where that is not known, and which of these each does."""
+        """The types that kernels with operations compute in, "" if unknown, and the type of each kernel."""
         texts = np.append(rows.types, NONE)[owner]
         keys = np.where(owner >= 0, texts.astype(np.int64) << 32 | self.variant, -1)
         each, which = np.unique(keys, return_inverse=True)
@@ -370,7 +369,7 @@ class _Work:
         return distinct, np.array([distinct.index(name) for name in names])[which.reshape(-1)]
 
     def unseen(self) -> tuple[str, ...]:
-        """What was not recorded, and what records it."""
+        """The missing data, and the option that records it."""
         found = []
         if not self.has_shapes:
             asked = "metadata.record_shapes" in self.trace.info
@@ -381,7 +380,7 @@ class _Work:
         return tuple(found)
 
     def points(self, kind: PointKind, peaks: _Peaks) -> tuple[RooflinePoint, ...]:
-        """By the names of kernels, or by call path with what lies inside."""
+        """Points by the names of kernels, or by call path with everything inside."""
         groups = self._by_name() if kind == "kernel" else self._by_path()
         found = [self._point(name, kind, members, peaks) for name, members in groups.items() if len(members)]
         return tuple(sorted(found, key=lambda each: -each.seconds))
@@ -418,7 +417,7 @@ class _Work:
         bandwidth, source = self._bandwidth(kind, members)
         flops = self.flops[members]
         counted = ~np.isnan(flops)
-        # Of a region all of its time counts, of a kernel that of the launches whose operations are known.
+        # A region counts all of its time, a kernel only launches with known operations.
         compute_ns = ns.sum() if kind == "region" else ns[counted].sum()
         is_known = counted.any() and (kind == "region" or ns[counted].sum() >= _HALF * ns.sum())
         known = members[counted] if is_known else members[:0]
@@ -451,8 +450,7 @@ class _Work:
     def _sampled(self, kind: str, members: Array, values: Array) -> float | None:
         """The mean of a counter: of a kernel over launches with samples of their own, of a region over all.
 
-        Short kernels of a region take their part in samples that others have a part in too, so that it says little of
-        regions that are not longer than some samples.
+        Samples of short kernels contain other work too, so a region must be longer than some samples.
         """
         known = ~np.isnan(values[members])
         if kind == "kernel":
@@ -475,14 +473,14 @@ class _Work:
 
 
 def _measured() -> tuple[str, ...]:
-    """What can be measured. Of benchmarking nothing is imported sooner: a diagnosis needs none of it."""
+    """The peaks that can be measured. Imported late, as a diagnosis needs nothing of benchmarking."""
     from gpuscope.benchmarking.roofline import Kind
 
     return get_args(Kind)
 
 
 def _limit(memory: float | None, compute: float | None) -> str:
-    """As `benchmarking.roofline.verdict` has it; where one is not known the other tells if it is high."""
+    """As `benchmarking.roofline.verdict`; if one is unknown, the other one decides if it is high."""
     from gpuscope.benchmarking.roofline import BUSY
 
     if (memory or 0.0) < BUSY and (compute or 0.0) < BUSY:

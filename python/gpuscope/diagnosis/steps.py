@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the steps of a program begin and end, as it says itself or as its work repeats."""
+"""Where the steps of a program begin and end, by its own marks or by repeated work."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from gpuscope.spans import count_before
 from gpuscope.trace import NONE, Table, Trace, moments_of, number_of, numbers_of
 
 REPEATS = 5
-"""So often must a region, a function or a sequence of kernels come for its turns to count as steps."""
+"""Least number of turns of a region, a function or a sequence of kernels to count as steps."""
 WINDOW_NS = 100_000_000
-"""The length of windows where no kernels repeat; longer where there were more than `MOST_WINDOWS`."""
+"""The length of windows if no kernels repeat; longer if there were more than `MOST_WINDOWS`."""
 MOST_WINDOWS = 100_000
 WHOLE_RUN = "the whole run"
-"""The source of the one step of a recording without GPU work in which nothing repeats."""
+"""The source of the one step of a recording without GPU work and without repetitions."""
 # Regions of PyTorch that come once a step.
 _OF_TORCH = {
     "Optimizer.step#": "training steps, from one optimizer.step() to the next",
     "enumerate(DataLoader)#": "from one batch of the DataLoader to the next",
 }
 START_UP = 3
-"""So many steps at the beginning are no example of the others, and neither is the last, which may be cut."""
+"""Number of steps at the beginning that are warm-up. The last step may be cut."""
 LEAST_LEFT = 5
 
 _SAMPLE = 1 << 16
-"""The median of so many is within 0.4 % of the ranks, at two standard errors."""
+"""A sample whose median is within 0.4 % of the ranks, at two standard errors."""
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The steps of a recording, in order; none reaches into the next. Times in ns on the host's clock.
+    """The steps of a recording, in order and without overlap. Times in ns on the host's clock.
 
     Attributes:
-        start_ns: where each begins.
-        end_ns: and ends: where the next begins, for the last of a window where its region or its last kernel does.
-        source: how they were found, as words.
-        thread: row of ``trace.threads`` of the thread that takes them; None where that is not known.
-        numbers: of each, what the recording calls it; None where that is its place, counted from 0.
+        start_ns: start of each.
+        end_ns: end of each: the start of the next; of the last in a window, the end of its region or last kernel.
+        source: how they were found, in words.
+        thread: row of ``trace.threads`` of the thread that takes them; None if unknown.
+        numbers: number of each in the recording; None if it is its place, counted from 0.
     """
 
     start_ns: Array
@@ -60,9 +60,9 @@ class Steps:
         return len(self.start_ns)
 
     def at(self, moments: Array) -> Array:
-        """The step that each moment is in; -1 outside."""
+        """The step of each moment; -1 outside."""
         found: Array
-        if (moments[1:] >= moments[:-1]).all():  # then it takes less to look each step up than each moment
+        if (moments[1:] >= moments[:-1]).all():  # then looking up each step takes less than each moment
             edges = np.stack([self.start_ns, self.end_ns], axis=1).reshape(-1)
             before = count_before(moments, edges, equal=False)
             steps = np.full(len(edges) + 1, -1)
@@ -76,35 +76,35 @@ class Steps:
 
     @property
     def repeat(self) -> bool:
-        """Whether they are turns of something; else they are the whole run, or windows of it."""
+        """Whether they are repetitions; otherwise they are the whole run, or windows of it."""
         return self.source != WHOLE_RUN and not self.source.startswith("windows")
 
     @property
     def durations_ns(self) -> Array:
-        """How long each takes."""
+        """Duration of each."""
         durations: Array = self.end_ns - self.start_ns
         return durations
 
 
 def distinct(rows: Array, count: int) -> Array:
-    """Each of these rows of a table of `count` once, in order: np.unique() without sorting or hashing."""
+    """The distinct `rows` of a table of `count`, in order: np.unique() without sorting or hashing."""
     seen = np.zeros(count, bool)
     seen[rows] = True
     return np.flatnonzero(seen)
 
 
 def usual(values: Array) -> int:
-    """Their median, for a limit: a sample's where there are many. NumPy takes 0.15 s for a million that are alike."""
+    """The median, for a limit; of a sample if there are many, as NumPy is slow for many equal values."""
     return int(np.median(values[sample_of(len(values))])) if len(values) else 0
 
 
 def sample_of(count: int) -> Array | slice:
-    """Which of so many values `usual` looks at: where these have to be worked out, no others need be."""
+    """Which of `count` values `usual` needs, so that the others need not be computed."""
     return np.random.default_rng(0).integers(0, count, _SAMPLE) if count > _SAMPLE else slice(None)
 
 
 def is_one_of(kinds: Array, wanted: Iterable[int]) -> Array:
-    """np.isin() for few wanted ones: comparing bytes, as columns of kinds are, takes less than looking each up."""
+    """np.isin() for few wanted values: comparing bytes, as in columns of kinds, is faster than looking each up."""
     found = np.zeros(len(kinds), bool)
     for each in wanted:
         found |= kinds == int(each)
@@ -112,12 +112,12 @@ def is_one_of(kinds: Array, wanted: Iterable[int]) -> Array:
 
 
 def calls_of(trace: Trace, correlation: Array) -> Array:
-    """The row of ``trace.api`` of the call with each of these numbers, the first if there are several; -1 without."""
+    """The row of ``trace.api`` of each correlation number, the first if there are several; -1 without."""
     return _core.find_rows(trace.api.correlation, correlation)
 
 
 def launched_ns(trace: Trace, table: Table) -> Array:
-    """When the call began that launched each row of a table of GPU work; its own start without one."""
+    """Start of the call that launched each row of a table of GPU work; the row's own start without one."""
     if len(trace.api) == 0:
         return table.start_ns
     calls = calls_of(trace, table.correlation)
@@ -127,15 +127,19 @@ def launched_ns(trace: Trace, table: Table) -> Array:
 
 
 def find_steps(trace: Trace) -> Steps:
-    """The steps that ``prof.step()`` marked, or else what repeats.
+    """The steps that ``prof.step()`` marked, or else the turns of work that repeats.
 
-    That is the outermost region, named by the program or a library, that takes most of the time and comes at least 5
-    times; the Python function that one call of its caller calls so often for half of the recording (with stacks); the
-    period of the first GPU's sequence of kernels; and windows of 100 ms where nothing repeats. Operators of a
-    framework and modules are no steps: one step has many.
+    The first way that finds steps is used:
+
+    * the outermost region, named by the program or a library, with most of the time and at least 5 turns;
+    * the Python function that one call of its caller calls as often, for half of the recording (with stacks);
+    * the period of the first GPU's sequence of kernels;
+    * windows of 100 ms.
+
+    Operators of a framework and modules are not steps, as one step has many.
 
     Raises:
-        NotAvailable: the recording keeps totals alone, or no time passed in it.
+        NotAvailable: the recording has only totals, or no time passed in it.
     """
     if trace.info.get("session.mode") == "aggregate":
         raise NotAvailable('steps are not known: aggregate mode keeps totals alone; record with mode="full" or "ring"')
@@ -147,7 +151,7 @@ def find_steps(trace: Trace) -> Steps:
 
 
 def whole_run(trace: Trace, pieces: int = 1) -> Steps:
-    """The recorded time in about so many pieces of about the same length; each window has at least one."""
+    """The recorded time in about `pieces` pieces of about the same length; each window has at least one."""
     recorded = _recorded(trace)
     recorded = recorded[recorded[:, 0] < recorded[:, 1]]
     lasted = np.diff(recorded)[:, 0]
@@ -160,7 +164,7 @@ def whole_run(trace: Trace, pieces: int = 1) -> Steps:
 
 
 def steady_steps(steps: Steps) -> tuple[Steps, int]:
-    """The steps without those that start up and the last, as far as enough are left, and how many are left out."""
+    """The steps without warm-up and the last, at least 5 if there are as many; and the number of excluded ones."""
     count = len(steps)
     last = int(count > LEAST_LEFT)
     first = max(min(START_UP, count - last - LEAST_LEFT), 0)
@@ -173,14 +177,14 @@ def steady_steps(steps: Steps) -> tuple[Steps, int]:
 
 
 def as_passed(trace: Trace, steps: Steps) -> Steps:
-    """The steps as the program goes through them: a step is over when the host has left it and its work is done.
+    """The steps as the program passes them: a step is over when the host has left it and its work is done.
 
-    A host that does not wait leaves a step long before the GPU begins it. What the GPU does while the host is in a step
-    is then the work of others, and in a short recording that of the first step alone. Where the host waits for the GPU
-    in each step, these are the steps as they were.
+    A host that does not wait leaves a step long before the GPU begins it. The GPU's work while the host is in a step is
+    then that of other steps, in a short recording only of the first. If the host waits for the GPU in each step, the
+    steps do not change.
     """
     edges = np.unique(np.concatenate([steps.start_ns, steps.end_ns]))
-    done = np.full(len(edges) + 1, np.iinfo(np.int64).min)  # by how many edges the launch is not before
+    done = np.full(len(edges) + 1, np.iinfo(np.int64).min)  # by number of edges up to the launch
     for table in (trace.kernels, trace.graph_launches, trace.memcpy, trace.memset):
         if len(table):
             launched = count_before(edges, launched_ns(trace, table), equal=True)
@@ -192,7 +196,7 @@ def as_passed(trace: Trace, steps: Steps) -> Steps:
         return found
 
     found = replace(steps, start_ns=passed(steps.start_ns), end_ns=passed(steps.end_ns))
-    # Work that goes on all the time, as that of a persistent kernel, tells nothing of steps.
+    # Work that never ends, as a persistent kernel, has no steps.
     return found if np.median(found.durations_ns) > 0 else steps
 
 
@@ -211,7 +215,7 @@ def _marked(trace: Trace) -> Steps | None:
 
 
 def _noted(trace: Trace) -> Steps | None:
-    """Those of a profiler without a schedule, whose steps are no regions."""
+    """Steps of a profiler without a schedule, which are no regions."""
     edges = _noted_moments(trace)
     known = np.unique(edges)
     steps = _within_windows(trace, known)
@@ -228,14 +232,14 @@ def profiler_spans(trace: Trace) -> Array:
     edges, costs, thread = _noted_moments(trace), numbers_of(trace.info, "session.step_costs_ns"), _noted_thread(trace)
     if thread is None or len(costs) != len(edges):
         return np.zeros((0, 3), np.int64)
-    least = np.append(edges[:1], edges[:-1])  # a step is no shorter than that
+    least = np.append(edges[:1], edges[:-1])  # not before the previous step
     starts = np.maximum(edges - np.minimum(np.array(costs, np.float64), edges).astype(np.int64), least)
     spans: Array = np.stack([np.full(len(edges), thread), starts, edges], axis=1)[edges > starts]
     return spans
 
 
 def _noted_moments(trace: Trace) -> Array:
-    """As the recording has them, in order; empty without."""
+    """The recorded moments of step(), in order; empty without."""
     edges = moments_of(trace.info, "session.step_edges_ns")
     return np.array([] if len(edges) < 2 or edges[-1] >= 1 << 63 else edges, np.int64)
 
@@ -247,7 +251,7 @@ def _noted_thread(trace: Trace) -> int | None:
 
 
 def _recorded(trace: Trace) -> Array:
-    """Start and end in ns of each window that was recorded, in order; 0 where that is not known."""
+    """Start and end in ns of each recorded window, in order; 0 if unknown."""
     moments = moments_of(trace.info, "session.windows_ns")
     if len(moments) < 2 or len(moments) % 2 or moments[-1] >= 1 << 63:
         moments = [number_of(trace.info, f"session.{end}_ns") for end in ("start", "stop")]
@@ -260,13 +264,13 @@ def _window_of(trace: Trace, moments: Array) -> Array:
 
 
 def _within_windows(trace: Trace, edges: Array) -> Array:
-    """Which of these moments, in order, are of one window with the next."""
+    """Which of some moments, in order, are in one window with the next."""
     windows = _window_of(trace, edges)
     return np.flatnonzero(windows[1:] == windows[:-1])
 
 
 def _ends(trace: Trace, starts: Array, begun_ns: Array, ended_ns: Array) -> Array:
-    """Where steps end: where the next begins; for the last of a window, where the last of what begins in it ends."""
+    """Ends of steps: the start of the next; of the last in a window, the end of the last region or kernel in it."""
     latest = np.full(len(_recorded(trace)), np.iinfo(np.int64).min)
     np.maximum.at(latest, _window_of(trace, begun_ns), ended_ns)
     ends = np.append(starts[1:], np.iinfo(np.int64).max)
@@ -297,7 +301,7 @@ def _repeated_region(trace: Trace) -> Steps | None:
 def _repeated_function(trace: Trace) -> Steps | None:
     functions = trace.python_functions
     rows = np.flatnonzero(functions.kind == int(FunctionKind.PYTHON))
-    if len(rows) == 0 or trace.info.get("metadata.with_stack") == '"operators"':  # only what waits was recorded
+    if len(rows) == 0 or trace.info.get("metadata.with_stack") == '"operators"':  # only waiting functions were recorded
         return None
     keys = np.stack([functions[name][rows].astype(np.int64) for name in ("parent", "name", "thread")], axis=1)
     _, first, group, count = np.unique(keys, axis=0, return_index=True, return_inverse=True, return_counts=True)
@@ -312,7 +316,7 @@ def _repeated_function(trace: Trace) -> Steps | None:
 
 
 def _turns(trace: Trace, regions: Table, rows: Array, source: str) -> Steps | None:
-    """From the beginning of each of these regions, or calls, to that of the next."""
+    """Steps from the start of each region, or call, in `rows` to that of the next."""
     begun_ns = regions.start_ns[rows]
     starts = np.unique(begun_ns)
     if len(starts) == 0:
@@ -345,7 +349,7 @@ def _repeated_kernels(trace: Trace) -> Steps | None:
 
 
 def _launched(trace: Trace, kernels: Array) -> tuple[Array, Array]:
-    """When the calls began that launched these kernels, and on which thread; the kernels' own start and -1 without."""
+    """Start and thread of the call that launched each kernel in `kernels`; its own start and -1 without one."""
     starts, threads = trace.kernels.start_ns[kernels].copy(), np.full(len(kernels), -1)
     calls = calls_of(trace, trace.kernels.correlation[kernels])
     known = calls >= 0

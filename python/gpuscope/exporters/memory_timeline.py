@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory over time, in the forms of torch.profiler's ``export_memory_timeline``.
+"""Memory over time, in the formats of torch.profiler's ``export_memory_timeline``.
 
-Categories follow from the operators and regions in which memory was taken and given back. Autograd's operators and the
-optimizer's regions are always in a recording; what belongs to the forward is known from modules (``with_modules``),
-call stacks (``with_stack``) or, without both, from the operators that autograd's refer to.
+Categories follow from the operators and regions that allocate and free memory. Autograd's operators and the
+optimizer's regions are always recorded. The forward is known from modules (``with_modules``), call stacks
+(``with_stack``) or else from the operators that autograd's refer to.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gpuscope.trace import AUTOGRAD_ENGINE, NONE, Trace
 if TYPE_CHECKING:  # Matplotlib is optional
     from matplotlib.axes import Axes
 
-# torch.profiler._memory_profiler: the order of its categories, the last for what has none, and its actions.
+# torch.profiler._memory_profiler: the order of its categories, the last for memory without one, and its actions.
 CATEGORIES = (
     *("PARAMETER", "OPTIMIZER_STATE", "INPUT", "TEMPORARY", "ACTIVATION", "GRADIENT", "AUTOGRAD_DETAIL", "Unknown"),
 )
@@ -39,18 +39,18 @@ PREEXISTING, CREATE, DESTROY = 1, 2, 4
 
 _SUFFIXES = (".html", ".json", ".json.gz")
 _RAW_SUFFIX = ".raw.json.gz"
-_DEEPEST = 1000  # regions in regions
+_DEEPEST = 1000  # nested regions
 _OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
 
 
 @dataclass(frozen=True, eq=False)
 class MemoryTimeline:
-    """What one device's allocator did.
+    """The allocations of one device.
 
     Attributes:
         device: "cuda:0", "cpu".
         events: allocations and releases of that device, in order of time.
-        categories: of each of ``events.lifetimes()``, a number of CATEGORIES.
+        categories: an index into CATEGORIES for each of ``events.lifetimes()``.
     """
 
     device: str
@@ -59,27 +59,26 @@ class MemoryTimeline:
 
     @property
     def before(self) -> int:
-        """Bytes that were in use when the recording began, as far as the allocator said."""
+        """Bytes in use when the recording began, 0 if the allocator does not report them."""
         return max(0, int(self.events.allocated_bytes[0]) - int(self.events.bytes[0]))
 
     @property
     def category(self) -> NDArray[np.uint8]:
-        """The category of what each event takes or gives back; UNKNOWN for what was taken before the recording."""
+        """The category of the memory of each event; UNKNOWN for memory allocated before the recording."""
         lifetimes = self.events.lifetimes()
         found = np.full(len(self.events), UNKNOWN, dtype=np.uint8)
         found[lifetimes.born] = self.categories
         ended = ~lifetimes.alive
         ends = lifetimes.died[ended]
-        released = self.events.bytes[ends] < 0  # else the release was not seen, and the event is another allocation
+        released = self.events.bytes[ends] < 0  # else the release was missed, and the event is another allocation
         found[ends[released]] = self.categories[ended][released]
         return found
 
     @property
     def by_category(self) -> dict[str, NDArray[np.int64]]:
-        """Bytes in use behind each event, by category in torch's order.
+        """Bytes in use after each event, by category in torch's order.
 
-        What the allocator has beyond what the events say is unknown: it was taken before the recording, or between two
-        of its windows.
+        Memory that no event here allocated is unknown: it is from before the recording, or from between two windows.
         """
         category = self.category
         parts = {
@@ -93,13 +92,13 @@ class MemoryTimeline:
 
 
 def export_memory_timeline(trace: Trace, path: str | os.PathLike[str], device: str | None = None) -> None:
-    """Writes the memory in use over time; the suffix says in which of torch.profiler's forms.
+    """Writes the memory in use over time; the suffix selects one of torch.profiler's formats.
 
-    "Unknown" is what operators and regions do not tell, as everything taken before the recording. ``with_modules`` or
-    ``with_stack`` tell more of the forward.
+    Memory is "unknown" if operators and regions do not show its category, as all from before the recording.
+    ``with_modules`` or ``with_stack`` show more of the forward.
 
-    ``.html`` is the page of `export_memory_page`, ``.json`` and ``.json.gz`` hold ``[times in us, sizes by category]``,
-    and ``.raw.json.gz`` one ``[time in ns, action, bytes, category]`` an allocation.
+    ``.html`` is the page of `export_memory_page`. ``.json`` and ``.json.gz`` contain ``[times in us, sizes by
+    category]``. ``.raw.json.gz`` contains ``[time in ns, action, bytes, category]`` for each allocation.
 
     Raises:
         InvalidArgument: another suffix, or a device that has no allocations.
@@ -138,11 +137,11 @@ def read_timeline(trace: Trace, device: str | None = None) -> MemoryTimeline:
 
     Args:
         trace: the recording.
-        device: "cuda:0", "cuda" (the first) or "cpu"; None takes the first GPU that has any, else the host.
+        device: "cuda:0", "cuda" (the first) or "cpu"; None takes the first GPU with allocations, else the host.
 
     Raises:
         NotAvailable: the recording has no allocations.
-        InvalidArgument: the device is none of those that have.
+        InvalidArgument: the device has no allocations.
     """
     memory = trace.memory
     if not len(memory):
@@ -169,7 +168,7 @@ def read_timeline(trace: Trace, device: str | None = None) -> MemoryTimeline:
 
 
 def _sizes(timeline: MemoryTimeline) -> list[list[Any]]:
-    """``[times, sizes]``: what is in use behind the last event of each us; the first size is torch's base line, 0."""
+    """``[times, sizes]``: bytes in use after the last event of each us; the first size is torch's base line, 0."""
     times_us = timeline.events.time_ns // 1000
     last = np.flatnonzero(np.diff(times_us, append=times_us[-1] + 1))
     sizes = np.stack([np.zeros_like(last), *(part[last] for part in timeline.by_category.values())], axis=1)
@@ -186,13 +185,13 @@ def _raw(timeline: MemoryTimeline) -> list[list[int]]:
 
 
 class _Regions:
-    """What the regions of a recording tell of the allocations in them, one value a region.
+    """Properties of regions that classify the allocations in them, one value a region.
 
     Attributes:
         phase: a `Phase`.
-        operator: the region of autograd's operator that it lies in, -1 for none.
+        operator: the region of autograd's operator around it, -1 for none.
         stack: the call stack of the innermost operator around it that has one, -1 for none.
-        annotation: the name of the innermost annotation of the program or of a library, a string's id; -1 for none.
+        annotation: the string id of the innermost annotation of the program or of a library; -1 for none.
         frames: of each call stack, innermost first.
     """
 
@@ -213,7 +212,7 @@ class _Regions:
         stack = np.full(len(rows), -1, dtype=np.int64)
         known = (details.region != NONE) & (details.stack != NONE)
         stack[details.region[known]] = details.stack[known]
-        # What a stack says comes behind what the region's own name says.
+        # The region's own name has priority over its stack.
         by_stack = np.array([phase_of(frames) for frames in self.frames], dtype=np.uint8)
         unnamed = (stack >= 0) & (phase == Phase.UNKNOWN)
         phase[unnamed] = by_stack[stack[unnamed]]
@@ -244,7 +243,7 @@ def _frames(trace: Trace) -> list[tuple[Frame, ...]]:
 
 
 def _outer_phases(phase: NDArray[np.uint8], parent: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """An outer region decides, but for a forward that is computed again within a backward."""
+    """The outer region's phase wins, except for a forward that a backward recomputes."""
     for _ in range(_DEEPEST):
         outer = phase[parent]
         recomputed = (outer == Phase.BACKWARD) & (phase == Phase.FORWARD)
@@ -257,7 +256,7 @@ def _outer_phases(phase: NDArray[np.uint8], parent: NDArray[np.int64]) -> NDArra
 
 
 def _inherit(values: NDArray[np.int64], parent: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Each region's own value, or where that is below 0 that of the innermost region around it that has one."""
+    """Each region's own value; if it is below 0, the value of the innermost region around it that has one."""
     for _ in range(_DEEPEST):
         missing = (values < 0) & (values[parent] >= 0)
         if not missing.any():
@@ -277,7 +276,7 @@ def _of(values: NDArray[Any], region: NDArray[np.uint32], otherwise: int) -> NDA
 def _events(trace: Trace, rows: NDArray[np.int64], regions: _Regions) -> MemoryEvents:
     memory = trace.memory
     region = memory.region[rows]
-    # With -1, no annotation, always among them, the names have the numbers from 1 on.
+    # -1 (no annotation) is always included, so that names have the numbers from 1 on.
     names, numbers = np.unique(np.append(_of(regions.annotation, region, -1), -1), return_inverse=True)
     return MemoryEvents(
         time_ns=memory.start_ns[rows],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings for ``go tool pprof``, Grafana and what else reads pprof's profiles.
+"""Recordings for ``go tool pprof``, Grafana and other readers of pprof's profiles.
 
 The format is the message Profile of https://github.com/google/pprof/blob/main/proto/profile.proto, compressed. Numbers
 below are those of its fields.
@@ -19,14 +19,14 @@ from gpuscope.trace import Trace, number_of, program_name
 SUFFIXES = (".pb.gz", ".pprof")
 _SAMPLE_TYPE, _SAMPLE, _MAPPING, _LOCATION, _FUNCTION, _STRING = 1, 2, 3, 4, 5, 6
 _TIME, _DURATION, _COMMENT, _DEFAULT = 9, 10, 13, 14
-_MOST_FRAMES = 512  # of a sample, for which pprof has a list of its own: regions that are never left nest without end
+_MOST_FRAMES = 512  # of a sample: regions that are never left nest without end
 _TYPES = (("count", "count"), ("cpu", "nanoseconds"), ("gpu", "nanoseconds"))
 
 
 def export_pprof(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Writes the call tree as a profile of pprof: for each path how often it came, its own CPU time and its GPU time.
+    """Writes the call tree as a profile of pprof: count, self CPU time and GPU time of each path.
 
-    Lines of Python that samples found are in it, under the regions that they ran in; their count is that of samples.
+    Lines of Python that samples found are included, under the regions that they ran in; their count is that of samples.
     Of paths of more than 512 names the innermost are written.
 
     Args:
@@ -66,12 +66,12 @@ def _profile(trace: Trace) -> Iterator[bytes]:
         if any(values):
             yield message(_SAMPLE, packed(1, stack) + packed(2, values))
         waiting += [(child, stack) for child in reversed(node.children)]
-    # Of a binary that pprof need not look for (has_functions), whose name it shows: the program's.
+    # The mapping has the program's name, which pprof shows; with has_functions pprof looks for no binary.
     yield message(_MAPPING, number(1, 1) + number(5, text(program_name(trace.info))) + number(7, 1))
     for (function, line), frame in frames.items():
         yield message(_LOCATION, number(1, frame) + number(2, 1) + message(4, number(1, function) + number(2, line)))
     for (name, file), function in functions.items():
-        # No system_name: pprof would cut the template arguments off, which tell kernels apart, where both are the same.
+        # No system_name: if it equals the name, pprof cuts off template arguments, which distinguish kernels.
         yield message(_FUNCTION, number(1, function) + number(2, text(name)) + number(4, text(file)))
     yield number(_TIME, number_of(trace.info, "session.start_ns"))
     yield number(

@@ -2,7 +2,7 @@
 """Recordings for https://www.speedscope.app: a profile for each thread and each stream.
 
 The format is that of https://www.speedscope.app/file-format-schema.json: names once, as frames, and for each profile
-when frames open and close, properly nested.
+the times at which frames open and close, properly nested.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from gpuscope.trace import NONE, Trace, command_line
 
 SUFFIXES = (".json",)
 MOST_BYTES = 450_000_000
-"""Of text: browsers hold no string of more than 512 MiB, and speedscope reads a file as one."""
+"""Most text in a file: browsers limit a string to 512 MiB, and speedscope reads a file as one."""
 
 Array = np.ndarray[Any, Any]
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
-_EVENT_BYTES = 64  # the most that one takes: its frame and its time have at most 10 and 19 digits
-_WEIGHT_BYTES = 48  # likewise of a sample's, and of a gap behind it
+_EVENT_BYTES = 64  # most of one event: its frame and its time have at most 10 and 19 digits
+_WEIGHT_BYTES = 48  # most of a sample's weight and of the gap after it
 
 
 class _Frames:
@@ -48,20 +48,20 @@ class _Frames:
 def export_speedscope(trace: Trace, path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> None:
     """Writes a file for speedscope: calls and regions of each thread, GPU work of each stream, samples of each thread.
 
-    GPU work of a stream that runs at one time, as branches of a CUDA graph do, has a profile for each lane, and so have
-    ranges that nest in nothing. A span that outlasts the one it began in is cut where that ends, and continues behind
-    it; of more than an eighth of all spans, the rest is left out.
-    Of recordings that would take more than speedscope can read, the first events of each thread and stream are
-    written; then, and where spans were cut, the name that speedscope shows says so. GPU work without timestamps is left
-    out.
+    Concurrent GPU work of a stream, as of branches of a CUDA graph, has a profile for each lane; so have ranges that do
+    not nest. A span that outlasts the span around it is cut there and continues after it. If this concerns more than an
+    eighth of all spans, their rest is left out. GPU work without timestamps is left out too.
+
+    If the file would exceed `most_bytes`, only the first events of each thread and stream are written. The title in
+    speedscope reports this, and cut spans.
 
     Args:
         trace: the recording.
         path: ends in ``.json``.
-        most_bytes: how much text is written at most.
+        most_bytes: most text to write, in bytes.
 
     Raises:
-        InvalidArgument: the suffix is another, or the recording has totals alone (``mode="aggregate"``).
+        InvalidArgument: the suffix is another, or the recording has only totals (``mode="aggregate"``).
         GpuscopeError: the file cannot be written.
     """
     checked = check_writable(path, SUFFIXES)
@@ -133,7 +133,7 @@ def _samples(trace: Trace) -> Iterator[tuple[str, Array, Array, Array]]:
 
 
 def _stacks(trace: Trace, frames: _Frames) -> list[str]:
-    """The list of frames of each stack that samples refer to; that of none at the end."""
+    """The list of frames of each stack that samples refer to; an empty one at the end."""
     texts = ["[]"] * (len(trace.stacks) + 1)
     for stack, caller, function, file, line in SampledFrames(trace).rows:
         frame = frames.number(name=function, file=file, line=line)
@@ -142,7 +142,7 @@ def _stacks(trace: Trace, frames: _Frames) -> list[str]:
 
 
 def _streams(trace: Trace, frames: _Frames) -> Iterator[tuple[str, Array, Array, Array]]:
-    """Likewise of each stream."""
+    """Name, starts, durations and frames of each stream."""
     none = np.zeros(0, np.int64)
     kernels, copies, fills, graphs = trace.kernels, trace.memcpy, trace.memset, trace.graph_launches
     of_variants = frames.of(trace.kernel_names())
@@ -167,7 +167,7 @@ def _streams(trace: Trace, frames: _Frames) -> Iterator[tuple[str, Array, Array,
 
 
 def _side_by_side(name: str, start: Array, duration: Array, frame: Array) -> Iterator[tuple[str, Array, Array, Array]]:
-    """What does not nest, in as many lanes as it takes for none to overlap."""
+    """Spans that do not nest, in as many lanes as needed so that none overlap."""
     start, duration, frame = _in_order(start, duration, frame)
     lane = _lanes(start, start + duration)
     for number in range(int(lane.max(initial=-1)) + 1):
@@ -205,13 +205,13 @@ def _by(numbers: Array) -> Iterator[tuple[int, Array]]:
 
 
 def _in_order(start: Array, duration: Array, frame: Array) -> tuple[Array, Array, Array]:
-    """By begin, and what lies around others first."""
+    """Sorted by begin, outer spans first."""
     order = np.lexsort((-duration, start))
     return start[order], duration[order], frame[order]
 
 
 def _write_samples(file: BinaryIO, name: str, start: Array, duration: Array, stack: Array, stacks: list[str]) -> None:
-    """Writes one profile; without a stack for the time of which there are no samples."""
+    """Writes one profile; time without samples has no stack."""
     gap_ns = np.maximum(start[1:] - (start + duration)[:-1], 0)
     gaps = np.flatnonzero(gap_ns)
     weights = np.insert(duration, gaps + 1, gap_ns[gaps])
@@ -224,17 +224,17 @@ def _write_samples(file: BinaryIO, name: str, start: Array, duration: Array, sta
 
 
 def _write_lane(file: BinaryIO, name: str, start: Array, duration: Array, frame: Array) -> int:
-    """Writes one profile; how many spans had to be cut."""
+    """Writes one profile; returns the number of cut spans."""
     end = start + duration
     first, last = (int(start[0]), int(end.max())) if len(start) else (0, 0)
     head = {"type": "evented", "name": name, "unit": "nanoseconds", "startValue": first, "endValue": last}
     file.write(f'{json.dumps(head)[:-1]}, "events": ['.encode())
     opened: list[tuple[int, int]] = []  # end and frame
     events: list[str] = []
-    outlasting: list[tuple[int, int, int, int]] = []  # what is left of cut spans, a heap: start, number, end and frame
+    outlasting: list[tuple[int, int, int, int]] = []  # rests of cut spans, a heap: start, number, end and frame
     cut: set[int] = set()
     continued = 0
-    most_continued = 1000 + len(start) // 8  # each of many tasks at a time would take as many events as there are tasks
+    most_continued = 1000 + len(start) // 8  # many concurrent tasks would give a quadratic number of events
 
     def close(number: int, at: int) -> None:
         events.append(f'{{"type":"C","frame":{number},"at":{at}}}')

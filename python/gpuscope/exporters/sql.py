@@ -31,7 +31,7 @@ _PARQUET = (".parquet",)
 _MOST_SHOWN = 1000  # rows of a printed result
 _LEAST_SHOWN = 8  # columns of a text
 _ROWS = 1 << 14  # that are fetched at once
-# Queries read the recording only. Without a folder for temporary files DuckDB makes none: its own is the current one.
+# Queries read only the recording. An empty temporary folder keeps DuckDB from writing into the current one.
 _CONFINED = {
     "temp_directory": "",
     "autoinstall_known_extensions": "false",
@@ -41,7 +41,7 @@ _CONFINED = {
     "python_enable_replacements": "false",
 }
 
-# What tables have beyond the schema's own columns, as `Table.to_pandas` spells it out.
+# Columns beyond the schema's own, as in `Table.to_pandas`.
 _SPELLED = {
     "name": "what it is called; a kernel's is demangled",
     "grid": "blocks of the grid, x, y, z",
@@ -65,15 +65,15 @@ _TIMED = f"flags & {int(Flag.ZERO_TIME)} = 0"
 
 @dataclass(frozen=True)
 class _View:
-    """A view beside the recording's own tables."""
+    """A view in addition to the recording's own tables."""
 
     name: str
     query: str
     doc: str
     columns: dict[str, str]
-    """What columns mean that the tables it is made of do not have."""
+    """Meanings of columns that its tables lack."""
     of: tuple[str, ...]
-    """Those tables."""
+    """The tables that it is made of."""
 
 
 _VIEWS = (
@@ -142,7 +142,7 @@ _VIEWS = (
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a view: its name, SQL's type of it, and what it means."""
+    """A column of a view: its name, its SQL type and its meaning."""
 
     name: str
     type: str
@@ -151,7 +151,7 @@ class Column:
 
 @dataclass(frozen=True)
 class ViewInfo:
-    """A view that queries can name, what it holds, and its columns."""
+    """A view for queries: its name, its meaning and its columns."""
 
     name: str
     doc: str
@@ -160,10 +160,10 @@ class ViewInfo:
 
 @dataclass(frozen=True, repr=False)
 class SqlResult(Result):
-    """What a query found; printing it shows a table.
+    """The result of a query; printing it shows a table.
 
     Attributes:
-        columns: their names.
+        columns: names of the columns.
         rows: the values of each row.
     """
 
@@ -181,7 +181,7 @@ class SqlResult(Result):
         return {"columns": list(self.columns), "rows": [[_plain(each) for each in row] for row in self.rows]}
 
     def to_pandas(self) -> Any:
-        """A frame; whole numbers of which some are missing are of pandas' type Int64, as floats would round them.
+        """A frame; whole numbers with missing values have pandas' type Int64, as floats would round them.
 
         Raises:
             NotAvailable: pandas is not installed.
@@ -193,7 +193,7 @@ class SqlResult(Result):
         return frame
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
-        """Writes `to_pandas` as a Parquet file; further columns of a name are numbered.
+        """Writes `to_pandas` as a Parquet file; repeated names of columns are numbered.
 
         Raises:
             NotAvailable: pandas or pyarrow is not installed.
@@ -210,8 +210,8 @@ class SqlResult(Result):
         """The first rows as text.
 
         Args:
-            width: columns of the terminal, for which the longest texts are cut in the middle, and the last columns are
-                left out where that is not enough; None: nothing is cut.
+            width: columns of the terminal. The longest texts are cut in the middle to fit; if that is not enough, the
+                last columns are left out. None cuts nothing.
         """
         shown = [[_text(each) for each in row] for row in self.rows[:_MOST_SHOWN]]
         lines = [[*map(one_line, self.columns)], *shown]
@@ -243,10 +243,7 @@ def _padded(text: str, width: int) -> str:
 
 
 def _fitted(widths: Sequence[int], numbers: Sequence[bool], width: int) -> list[int]:
-    """The widths with those of the widest texts cut, so that a line fits; numbers are not cut.
-
-    Where that is not enough, of as many columns as fit.
-    """
+    """The widths of columns that fit a line: the widest texts are cut, numbers are not; then the last columns go."""
     fitted = list(widths)
     over = sum(fitted) + 2 * (len(fitted) - 1) - width
     texts = [column for column, number in enumerate(numbers) if not number]
@@ -265,7 +262,7 @@ class Database:
     """The views of one recording, on which queries run.
 
     Args:
-        trace: the recording; its numbers are read where they lie.
+        trace: the recording; its numbers are read without a copy.
         output: the only file that queries can reach.
 
     Raises:
@@ -296,11 +293,11 @@ class Database:
         self._connection.register(name, {key: np.asarray(values) for key, values in columns.items()})
 
     def run(self, query: str) -> SqlResult:
-        """What a query finds.
+        """Runs a query.
 
         Raises:
-            InvalidArgument: it is no SQL that DuckDB runs on these views, or finds a value that Python cannot hold.
-            GpuscopeError: it needs more memory than there is.
+            InvalidArgument: DuckDB cannot run it on these views, or it finds a value that Python cannot represent.
+            GpuscopeError: it needs more memory than is available.
         """
         cursor, columns = self._execute(query)
         return SqlResult(columns, self._until_interrupted(cursor.fetchall))
@@ -314,7 +311,7 @@ class Database:
         return cursor, tuple(column[0] for column in cursor.description or ())
 
     def _until_interrupted(self, call: Callable[[], Any]) -> Any:
-        """What a call of DuckDB returns, which Ctrl-C ends: DuckDB itself does not look for signals in long queries."""
+        """Runs a call of DuckDB on a thread, so that Ctrl-C ends it: DuckDB does not check for signals itself."""
         with self._in_one_sentence(), Workers(1) as beside:
             made = beside.begin(call)
             try:
@@ -339,7 +336,7 @@ class Database:
             ) from error
 
     def batches(self, query: str) -> tuple[tuple[str, ...], Iterator[list[tuple[Any, ...]]]]:
-        """The names of the columns, and the rows in parts, for results that are larger than memory should hold."""
+        """The names of the columns, and the rows in parts, for results that are too large for memory."""
         cursor, columns = self._execute(query)
 
         def parts() -> Iterator[list[tuple[Any, ...]]]:
@@ -349,7 +346,7 @@ class Database:
         return columns, parts()
 
     def write_csv(self, query: str, file: IO[str]) -> None:
-        """Writes what a query finds, with a line of names."""
+        """Writes the rows of a query, after a line of names."""
         columns, parts = self.batches(query)
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
@@ -357,7 +354,7 @@ class Database:
             writer.writerows([each if isinstance(each, Decimal) else _plain(each) for each in row] for row in rows)
 
     def write_json(self, query: str, file: IO[str]) -> None:
-        """Writes what a query finds as a list of objects, one a line; further columns of a name are numbered."""
+        """Writes the rows of a query as a list of objects, one a line; repeated names of columns are numbered."""
         names, parts = self.batches(query)
         columns = _distinct(names)
         opening = "[\n"
@@ -369,12 +366,12 @@ class Database:
         file.write("[]\n" if opening == "[\n" else "\n]\n")
 
     def write_parquet(self, query: str, path: str) -> None:
-        """Writes what a query finds as a Parquet file, which is the database's output."""
-        # On a line of its own: before DuckDB 2 tokens do not tell of comments, one of which may end the query.
+        """Writes the rows of a query as a Parquet file, which is the database's output."""
+        # The parenthesis has its own line: before DuckDB 2 tokens have no comments, and one may end the query.
         self._execute(f"copy ({self._without_end(query)}\n) to '{path}' (format parquet, use_tmp_file false)")
 
     def _without_end(self, query: str) -> str:
-        """The query without semicolons and comments at its end, which parentheses may not have."""
+        """The query without semicolons and comments at its end, as it stands in parentheses."""
         text = query.encode()
         for place, kind in reversed(self._duckdb.tokenize(query)):
             if kind != self._duckdb.token_type.comment and text[place : place + 1] != b";":
@@ -383,7 +380,7 @@ class Database:
         return text.decode()
 
     def views(self) -> list[ViewInfo]:
-        """What queries can name, the recording's own tables last."""
+        """All views, the recording's own tables last."""
         docs = {table.attribute: table for table in _core.schema()}
         found = []
         for view in _VIEWS:
@@ -401,7 +398,7 @@ class Database:
 
 
 def write_query(trace: Trace, query: str, path: str | os.PathLike[str]) -> None:
-    """Writes what a query finds in a recording as a Parquet file.
+    """Writes the rows of a query on a recording as a Parquet file.
 
     Raises:
         InvalidArgument: the suffix is another, or the query cannot be run.
@@ -421,12 +418,12 @@ def write_query(trace: Trace, query: str, path: str | os.PathLike[str]) -> None:
 
 
 def empty_database() -> Database:
-    """One without rows, which has all views."""
+    """A database with all views and no rows."""
     return Database(Trace(_core.make_store({}, [""], [])))
 
 
 def _meanings(table: _core.TableInfo) -> dict[str, str]:
-    """What the columns of a table mean: its own, and those of the rows that it refers to."""
+    """Meanings of a table's columns, including those of the rows that it refers to."""
     tables = {other.name: other for other in _core.schema()}
     found = dict(_SPELLED)
     for column in table.columns:
@@ -436,7 +433,7 @@ def _meanings(table: _core.TableInfo) -> dict[str, str]:
 
 
 def _doc(column: _core.ColumnInfo) -> str:
-    """What a column means, with the numbers of its enumeration."""
+    """A column's meaning, with the numbers of its enumeration."""
     if column.values is None:
         return column.doc
     values: Iterable[Any] = getattr(_core, column.values)
@@ -448,7 +445,7 @@ def _steps(trace: Trace) -> dict[str, Any]:
 
     try:
         steps = find_steps(trace)
-    except NotAvailable:  # totals alone
+    except NotAvailable:  # only totals
         start = duration = np.zeros(0, np.int64)
     else:
         start, duration = steps.start_ns, steps.durations_ns
@@ -459,9 +456,7 @@ def _import_duckdb() -> Any:
     try:
         import duckdb
     except ImportError as error:
-        raise NotAvailable(
-            "SQL is not available: DuckDB is not installed; `pip install 'gpuscope[sql]'` has it"
-        ) from error
+        raise NotAvailable("SQL is not available: DuckDB is not installed; pip install duckdb") from error
     return duckdb
 
 
@@ -479,7 +474,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
-    """The names, of which those that came before are numbered, as DuckDB does in files."""
+    """The names, with repeated ones numbered, as DuckDB does in files."""
     found: dict[str, None] = {}
     for name in names:
         numbered = (f"{name}_{number}" for number in itertools.count(1))
@@ -488,7 +483,7 @@ def _distinct(names: Iterable[str]) -> list[str]:
 
 
 def _nullable(values: Sequence[Any]) -> str | None:
-    """The type for whole numbers of which some are missing, which pandas would round; None: it finds the type."""
+    """The type for whole numbers with missing values, which pandas would round; None: pandas finds the type."""
     known = [value for value in values if value is not None]
     if not known or len(known) == len(values) or not all(type(value) is int for value in known):
         return None
@@ -499,7 +494,7 @@ def _nullable(values: Sequence[Any]) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """A value that CSV and JSON have."""
+    """A value of a type that CSV and JSON have."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, (float, Decimal)):

@@ -20,7 +20,7 @@ from gpuscope.text import brief
 _PERFETTO_SUFFIXES = (".pftrace", ".perfetto-trace")
 _GSCOPE_SUFFIXES = (".gscope",)
 
-_LEVEL = 1  # of zlib: on traces three times as fast as 6, and a tenth larger
+_LEVEL = 1  # of zlib: on traces much faster than 6, and hardly larger
 _MOST_WORKERS = 8
 _TRACE_PACKET = 1  # Trace.packet, a field of Perfetto's
 _COMPRESSED_PACKETS = 50  # TracePacket.compressed_packets
@@ -29,12 +29,12 @@ _COMPRESSED_PACKETS = 50  # TracePacket.compressed_packets
 def export_chrome_trace(store: _core.Store, path: str | os.PathLike[str]) -> None:
     """Write a recording as a Chrome trace; times in it are us since ``baseTimeNanoseconds``.
 
-    That base changes every 91 days and is the same in all processes and in torch.profiler's files, so that traces of
-    several ranks stand where they belong in one view.
+    That base changes every 91 days. It is the same in all processes and in torch.profiler's files, so that traces of
+    several ranks align in one view.
 
-    Names, categories and arguments are those of torch.profiler's files, for what reads these. Driver calls stand there
-    under the runtime's names (``cudaLaunchKernel``) with their own in the argument ``driver call``; their times are the
-    driver call's own, which is shorter than the runtime's around it.
+    Names, categories and arguments are those of torch.profiler's files. Driver calls have the runtime's names
+    (``cudaLaunchKernel``); their own name is the argument ``driver call``. Their times are those of the driver call,
+    which is shorter than the runtime call around it.
 
     Args:
         store: the recording.
@@ -81,11 +81,11 @@ def save(store: _core.Store, path: str | os.PathLike[str]) -> None:
 
 
 def load_store(path: str | os.PathLike[str], salvage: bool = False) -> _core.Store:
-    """Open a saved recording; what is lost of one that is not whole stands in its info, under ``file.``.
+    """Open a saved recording; its info has the losses of a damaged file, under ``file.``.
 
     Raises:
-        InvalidArgument: the path is none, or ``salvage`` no bool.
-        CorruptTrace: the file is damaged, no .gscope file, or of another version of the format.
+        InvalidArgument: the path is not a path, or ``salvage`` not a bool.
+        CorruptTrace: the file is damaged, not a .gscope file, or of another version of the format.
         GpuscopeError: the file cannot be opened.
     """
     if not isinstance(salvage, bool):

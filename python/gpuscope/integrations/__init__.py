@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callbacks of libraries that train: a module a library, imported where that library is installed."""
+"""Callbacks for training libraries, one module per library, which needs that library installed."""

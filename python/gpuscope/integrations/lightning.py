@@ -17,13 +17,13 @@ from gpuscope.recording import Analyses
 from gpuscope.regions import record_function
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
-# Actions that are a step of their stage; of a fit the batch with all that is done for it.
+# The action that is a step of each stage. For a fit it is the whole processing of a batch.
 _STEPS = {"fit": ("run_training_batch",)}
 _OTHER_STEPS = (".validation_step", ".test_step", ".predict_step")
 
 
 def _base() -> Any:
-    """Lightning's class, of the package that the program imported or else of the first that is installed."""
+    """Lightning's class, of the imported package or else of the first installed one."""
     for package in sorted(_PACKAGES, key=lambda name: name not in sys.modules):
         try:
             return importlib.import_module(f"{package}.profilers").Profiler
@@ -35,22 +35,22 @@ def _base() -> Any:
 class GpuscopeProfiler(_base()):  # type: ignore[misc]
     """Records some steps of each fit, validation, test or prediction, with Lightning's actions as regions.
 
-    When it ends, the table goes to Lightning's log, or into the file that `dirpath` and `filename` name.
+    At the end, the table is written to Lightning's log, or to the file of `dirpath` and `filename`.
 
     Args:
-        path: a .gscope, .html, .json, .json.gz or .pftrace file for the recording; several processes have their rank
-            in its name. None writes none.
-        dirpath: as of Lightning's profilers, where the text goes.
-        filename: likewise.
-        schedule: which steps; by default ten, after two.
+        path: a .gscope, .html, .json, .json.gz or .pftrace file for the recording. With several processes, the name
+            contains the rank. None writes none.
+        dirpath: folder of the text, as in Lightning's profilers.
+        filename: name of the text file, as in Lightning's profilers.
+        schedule: the recorded steps; default ten, after two.
         on_trace_ready: called with each recording, after it was written.
         options: more arguments of ``gpuscope.profile``, as ``with_stack=True``.
 
     Attributes:
-        profiler: the latest run's; None before the first. It has the results.
+        profiler: of the latest run, with the results; None before the first.
 
     Raises:
-        InvalidArgument: an argument that is not accepted.
+        InvalidArgument: an argument is not accepted.
         GpuscopeError: the file cannot be written.
     """
 
@@ -72,13 +72,13 @@ class GpuscopeProfiler(_base()):  # type: ignore[misc]
             "on_trace_ready": Handler(path, on_trace_ready),
             **options,
         }
-        profile(**self._options)  # so that wrong options are told now
+        profile(**self._options)  # raises for wrong options
         self._regions: list[tuple[str, record_function]] = []
         self._text = ""
         self.profiler: profile | None = None
 
     def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
-        """A run begins; records from here on."""
+        """Begins to record at the begin of a run."""
         super().setup(stage, local_rank, log_dir)
         self._end()
         self.profiler = begin(self._options)
@@ -91,7 +91,7 @@ class GpuscopeProfiler(_base()):  # type: ignore[misc]
         region.__enter__()
 
     def stop(self, action_name: str) -> None:
-        """Leaves it, with those inside that were not left."""
+        """Leaves the region of an action, and inner regions that are still open."""
         if not any(name == action_name for name, _ in self._regions):
             return
         while self._regions:
@@ -105,7 +105,7 @@ class GpuscopeProfiler(_base()):  # type: ignore[misc]
 
     @contextmanager
     def profile(self, action_name: str) -> Iterator[str]:
-        """Both around a block; an error that leaves the outermost one ends the recording, as Lightning tells nobody."""
+        """`start` and `stop` around a block. An error from the outermost block ends the recording."""
         try:
             with super().profile(action_name):
                 yield action_name
@@ -115,12 +115,12 @@ class GpuscopeProfiler(_base()):  # type: ignore[misc]
             raise
 
     def summary(self) -> str:
-        """The table of what was recorded; ends the recording."""
+        """Ends the recording, and returns its table."""
         self._end()
         return f"{self._text}\n" if self._text else ""
 
     def teardown(self, stage: str | None) -> None:
-        """The run is over, also by an error."""
+        """Ends the recording at the end of a run, also after an error."""
         self._end()
         super().teardown(stage)
 

@@ -22,20 +22,20 @@ except ImportError:
 
 
 class GpuscopeCallback(TrainerCallback):  # type: ignore[misc]
-    """Records some steps of a training, of each process, and writes them; steps and the optimizer are regions.
+    """Records some steps of a training in each process, with steps and the optimizer as regions.
 
     Args:
-        path: a .gscope, .html, .json, .json.gz or .pftrace file for the recording; several processes have their rank
-            in its name. None writes none.
-        schedule: which of the training's steps; by default ten, after two.
+        path: a .gscope, .html, .json, .json.gz or .pftrace file for the recording. With several processes, the name
+            contains the rank. None writes none.
+        schedule: the recorded steps; default ten, after two.
         on_trace_ready: called with each recording, after it was written.
         options: more arguments of ``gpuscope.profile``, as ``with_stack=True``.
 
     Attributes:
-        profiler: the latest training's; None before the first. It has the results.
+        profiler: of the latest training, with the results; None before the first.
 
     Raises:
-        InvalidArgument: an argument that is not accepted.
+        InvalidArgument: an argument is not accepted.
         GpuscopeError: the file cannot be written.
     """
 
@@ -52,36 +52,36 @@ class GpuscopeCallback(TrainerCallback):  # type: ignore[misc]
             "on_trace_ready": Handler(path, on_trace_ready),
             **options,
         }
-        profile(**self._options)  # so that wrong options are told now
+        profile(**self._options)  # raises for wrong options
         self._regions: list[record_function] = []
         self.profiler: profile | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begins to record."""
-        self._leave()  # of a training that an error ended
+        self._leave()  # regions of a training that failed
         self.profiler = begin(self._options)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A step has its batch."""
+        """Enters the region of a step."""
         self._enter("training_step")
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Its gradients are there."""
+        """Enters the region of the optimizer."""
         self._enter("optimizer")
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """They are used."""
+        """Leaves the region of the optimizer."""
         if len(self._regions) > 1:
             self._regions.pop().__exit__(None, None, None)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The step is done."""
+        """Leaves the region of the step, and counts the step."""
         self._leave()
         if self.profiler is not None:
             self.profiler.step()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Ends the recording, and writes what is not written yet."""
+        """Ends the recording, and writes unwritten steps."""
         self._leave()
         if self.profiler is not None:
             self.profiler.stop()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the callbacks have in common: which steps they record, and where the recording goes."""
+"""Common parts of the callbacks: the default schedule, and writing the recordings."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ SUFFIXES = (".gscope", ".html", ".json", ".json.gz", ".pftrace")
 
 
 def some_steps() -> Schedule:
-    """Ten steps, once, after two in which programs start up: enough for a diagnosis, and little memory."""
+    """Ten steps, once, after two of warm-up: enough for a diagnosis, with little memory."""
     return schedule(wait=1, warmup=1, active=10, repeat=1)
 
 
 class Handler:
-    """An ``on_trace_ready`` that writes each recording and hands it on; nothing that goes wrong ends the training.
+    """An ``on_trace_ready`` that writes each recording and passes it on. A failed write does not end the training.
 
-    It can be pickled, as trainers are for the processes that they spawn.
+    It can be pickled, as trainers are for spawned processes.
 
     Args:
-        path: ending as in `SUFFIXES`; of several processes each has its rank in its file's name, and of several
-            windows each but the first its number. None writes nothing.
+        path: with a suffix of `SUFFIXES`. With several processes, the name contains the rank; from the second window
+            on, it contains the window's number. None writes nothing.
         then: called with the recording.
 
     Raises:
-        InvalidArgument: the path ends otherwise.
-        GpuscopeError: it cannot be written.
+        InvalidArgument: the path has another suffix.
+        GpuscopeError: the file cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, then: Callable[[Analyses], Any] | None) -> None:
@@ -47,7 +47,7 @@ class Handler:
         self._written = 0
 
     def __call__(self, recording: Analyses) -> None:
-        """Writes it, and hands it on."""
+        """Writes a recording, and passes it on."""
         self._written += 1
         if self._path is not None:
             try:
@@ -80,7 +80,7 @@ _latest: weakref.ref[profile] | None = None
 
 
 def begin(options: Mapping[str, Any]) -> profile:
-    """Starts a recording, and ends the one that a training left behind as it failed: nothing tells callbacks of that.
+    """Starts a recording. Ends that of a failed training first: callbacks get no event for a failure.
 
     Args:
         options: of ``gpuscope.profile``.
@@ -95,7 +95,7 @@ def begin(options: Mapping[str, Any]) -> profile:
 
 
 def finish(profiler: profile) -> str:
-    """Ends a recording, and says what it has: its table, or why there is none."""
+    """Ends a recording, and returns its table, or why there is none."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", GpuscopeWarning)
         profiler.stop()

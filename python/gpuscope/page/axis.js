@@ -1,4 +1,4 @@
-// A stretch of time on a number of pixels: where a moment lies, how it is zoomed, and the marks under it.
+// Maps a span of time to pixels: positions of moments, zooming, and the ticks below.
 
 export class Axis {
   /** Times from 0 to `end`; what is shown is at least `least` long. */

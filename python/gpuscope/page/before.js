@@ -1,4 +1,4 @@
-// Before anything is drawn: the theme that the reader has chosen, and that there is JavaScript.
+// Runs before drawing: sets the chosen theme, and marks that JavaScript is available.
 document.documentElement.classList.add("js");
 try {
   const kept = localStorage.getItem("gpuscope-theme");

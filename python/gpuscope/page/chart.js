@@ -1,4 +1,4 @@
-// A page of one chart: which of its views is shown, on which axes, and the address that says so.
+// A page of one chart: the selected view and axes, also in the address.
 
 import { makeToggle } from "./theme.js";
 import { listenToKeys, makeHelp } from "./keys.js";

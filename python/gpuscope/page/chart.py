@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of results as an interactive page: lines with intervals, points and marks, which no outlier flattens."""
+"""Figures of results as an interactive page: lines with intervals, points and marks, on axes robust to outliers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCRIPTS = ("units.js", "theme.js", "axis.js", "pen.js", "keys.js", "series.js", 
 STYLES = ("parts.css", "chart.css")
 
 Kind = Literal["time", "times", "rate", "count"]
-"""What numbers are: seconds, ratios, work a second, or none of these."""
+"""The kind of numbers: seconds, ratios, work a second, or plain."""
 
 _MOST_ROWS = 500  # of a table; the chart has them all
 _NUMBER_OF_DIGITS = 7  # that a page keeps of a value
@@ -31,14 +31,14 @@ _NUMBER_OF_DIGITS = 7  # that a page keeps of a value
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis counts.
+    """An axis.
 
     Attributes:
         title: in words.
-        kind: what its numbers are.
+        kind: kind of its numbers.
         log: whether it begins logarithmic; the reader may change it.
-        ticks: the only values to be marked where it is logarithmic; None marks round ones.
-        shown: the values between which it begins; None fits what the lines say, without their intervals.
+        ticks: the only values to mark if it is logarithmic; None marks round ones.
+        shown: the range at the beginning; None fits the lines without their intervals.
     """
 
     title: str
@@ -53,15 +53,15 @@ class Line:
     """Values over x.
 
     Attributes:
-        name: what it is of.
-        x: where.
-        y: the values, as many.
+        name: its name.
+        x: positions.
+        y: a value for each.
         slot: its color of the palette's twelve.
-        symbol: "circle", "square", "diamond" or "cross": the color alone tells nothing.
+        symbol: "circle", "square", "diamond" or "cross", besides the color.
         dash: "solid", "dash" or "dot".
-        joined: a line with intervals, or points alone.
-        low: where each interval begins; infinite where none is known; None without intervals.
-        high: where it ends.
+        joined: a line with intervals; otherwise only points.
+        low: begin of each interval; infinite if unknown; None without intervals.
+        high: end of each interval.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Mark:
-    """A line across the figure, and a field as wide as its interval."""
+    """A line across the figure, and its interval as a band."""
 
     axis: Literal["x", "y"]
     value: float
@@ -92,13 +92,13 @@ class View:
     """One figure.
 
     Attributes:
-        name: in the choice of figures.
-        x: the axis below.
-        y: the axis beside.
+        name: its name in the list of figures.
+        x: the horizontal axis.
+        y: the vertical axis.
         lines: curves and points.
-        marks: likewise.
-        text: what it says, a sentence.
-        bars: whether to show how often which value came.
+        marks: lines across the figure.
+        text: its message, a sentence.
+        bars: whether to show a histogram of the values.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Chart:
         self._facts = facts or {}
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures as plain values; what is not known is None."""
+        """The figures as plain values; unknown values are None."""
         return {"views": [_plain(view) for view in self.views]}
 
     def to_html(self) -> str:
@@ -146,7 +146,7 @@ class Chart:
         write_text(check_writable(path, (".html", ".htm")), self.to_html())
 
     def show(self) -> None:
-        """Opens the page in the browser, from a temporary file that stays for it."""
+        """Opens the page in the browser, from a temporary file that is not removed."""
         import webbrowser
 
         descriptor, path = tempfile.mkstemp(prefix="gpuscope-chart-", suffix=".html")
@@ -155,7 +155,7 @@ class Chart:
         webbrowser.open(Path(path).as_uri())
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own, which may run scripts and nothing else."""
+        """The page in a frame that may only run scripts."""
         frame = 'sandbox="allow-scripts" style="width:100%;height:640px;border:0"'
         return f'<iframe title="{shown(self.title)}" {frame} srcdoc="{escape(self.to_html())}"></iframe>'
 

@@ -1,4 +1,4 @@
-// What pages with a chart have in common: their keys, a voice, and what paper needs.
+// Common parts of pages with a chart: keys, announcements and printing.
 
 export const CHART_KEYS = [
   ["?", "this list"], ["t", "light or dark"], ["← →", "point before, next point of the curve; with Shift by ten"], ["↑ ↓", "to another curve"],

@@ -1,5 +1,5 @@
-// Reads what planes.py wrote: bytes of columns, deflated, in base64. Columns come one after the other, so that the
-// page can draw between them.
+// Reads columns written by planes.py: bytes, deflated, in base64. One column at a time, so that the page can draw
+// between them.
 
 /** The bytes of a text in base64. */
 function bytesOf(text) {

@@ -1,4 +1,4 @@
-// Elements of the document, as what is drawn around the canvases makes them.
+// Makes elements of the document around the canvases.
 
 export const element = (tag, properties = {}, attributes = {}) => {
   const made = Object.assign(document.createElement(tag), properties);

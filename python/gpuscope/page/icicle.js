@@ -24,7 +24,7 @@ function nodesOf(tree, strings) {
     parent: (parent += step), name: strings[tree.name[place]], kind: strings[tree.kind[place]], children: [], ...Object.fromEntries(values.map((key) => [key, tree[key][place]])),
   }));
   for (const node of nodes) if (node.parent >= 0) nodes[node.parent].children.push(node);
-  // Children stand behind their parents.
+  // Children follow their parents.
   for (const node of nodes.slice().reverse()) node.leaves = node.children.length ? sumOf(node.children, "leaves") : node.count;
   return nodes;
 }
@@ -166,7 +166,7 @@ export class Icicle {
       }
     }
     above.forEach((each, depth) => this.boxes.push({ each, x: 0, wide: width, depth, isAbove: true }));
-    // As high as the style sheet lets it; a canvas is no higher than what is in view.
+    // Up to the style sheet's height; the canvas is only as high as the visible part.
     place.style.height = `${(deepest * HIGH + 2) * zoomOf() + 2}px`;
     const high = place.clientHeight / zoomOf();
     place.querySelector(".spacer").style.height = `${Math.max(0, deepest * HIGH + 2 - high) * zoomOf()}px`;
@@ -256,7 +256,7 @@ export class Icicle {
     this.matches = query.trim() === "" || !matches ? null : (name) => inFull.has(name) || matches(name);
     count.textContent = matches === null ? "no regex" : "";
     if (this.matches) {
-      // What lies in a match is counted with it.
+      // A match includes its descendants.
       let found = 0;
       const left = [this.top];
       while (left.length) { const each = left.pop(); if (this.matches(each.name)) found += each.value; else left.push(...each.children); }

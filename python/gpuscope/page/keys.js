@@ -1,4 +1,4 @@
-// What keys do, and the list of them.
+// Actions of keys, and their list.
 
 const KEYS = [
   ["?", "this list"], ["/", "search where the focus is, or in what is in view: timeline, table or tree"],

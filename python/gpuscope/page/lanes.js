@@ -1,4 +1,4 @@
-// Events of one lane, in order of time and apart from each other, and their sums for a view from afar.
+// Events of one lane, in order of time, and their sums for zoomed-out views.
 
 const BUCKETS = 16384;
 const MANY = 20000;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pages are put together from: files of the package, texts that run nothing, data that ends no element."""
+"""Builds pages from files of the package, with texts and data escaped."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _CORE = "gpuscope.page"
 _IMPORT = re.compile(r'^import [^;]*? from "\./[\w.]+";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=const|let|function|async|class)", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*.*?\*/[ \t]*)\n", re.MULTILINE | re.DOTALL)
-_BEHIND = re.compile(r"[ \t]+// [^\n\"'`]*$", re.MULTILINE)  # a comment behind code, but nothing within a text
+_BEHIND = re.compile(r"[ \t]+// [^\n\"'`]*$", re.MULTILINE)  # a comment after code, not within a text
 _SPACE = re.compile(r"^\s+", re.MULTILINE)
 _SPACED = re.compile(r"(?<=[;{},]) ")  # in a style sheet, whose texts have no such places
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
 def file_of_page(name: str, package: str = _CORE) -> str:
-    """The text of a template, style or script: one of a page's own package, or of the core."""
+    """The text of a template, style or script, of the page's own package or else of the core."""
     places = (resources.files(each).joinpath(name) for each in (package, _CORE))
     return next((place for place in places if place.is_file()), resources.files(_CORE) / name).read_text("utf-8")
 
 
 def filled(template: str, parts: Mapping[str, str]) -> str:
-    """A template with its ``{{parts}}``; what is put in is not looked at again, whatever it contains."""
+    """A template with its ``{{parts}}`` filled in; text that was filled in is not expanded again."""
     return _PLACE.sub(lambda place: parts[place[1]], template)
 
 
@@ -44,15 +44,15 @@ def page_of(
     package: str = _CORE,
     is_served: bool = False,
 ) -> str:
-    """A page whose body a template has; all begin alike, with what a page may do, and end with keys, data and script.
+    """A page around a template, with the common head (content security policy), keys, data and script.
 
     Args:
         name: of the template.
-        parts: what stands in its places, the ``title``, the ``data`` and maybe ``columns``.
-        styles: style sheets beside the core's.
+        parts: texts of its places, the ``title``, the ``data`` and maybe ``columns``.
+        styles: style sheets besides the core's.
         scripts: modules, each after those that it imports from.
         data_id: of the element with the data.
-        package: where the template, and files that the core has not, lie.
+        package: the package of the template and of files that the core lacks.
         is_served: the page may ask the server that it came from.
     """
     common = {
@@ -68,7 +68,7 @@ def page_of(
 
 
 def script_of(modules: Iterable[str], package: str = _CORE) -> str:
-    """Modules as one, without comments: each after those that it imports from, whose names all differ."""
+    """Modules as one script, without comments. Each must follow those that it imports from; all names must differ."""
     text = "\n".join(_EXPORT.sub("", _IMPORT.sub("", file_of_page(name, package))) for name in modules)
     return _SPACE.sub("", _BEHIND.sub("", _COMMENT.sub("", text)))
 
@@ -80,13 +80,13 @@ def style_of(names: Iterable[str], package: str = _CORE) -> str:
 
 
 def island(data: object) -> str:
-    """JSON that no text in it can end: what HTML looks for is written as escapes."""
+    """JSON for a script element: characters that could end the element are escaped."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"), default=lambda array: array.tolist())
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def shown(text: object) -> str:
-    """A text of others, in one line, as HTML shows it."""
+    """Any text, escaped for HTML, in one line."""
     return escape(one_line(str(text)))
 
 
@@ -97,7 +97,7 @@ def table(
     caption: str = "",
     numbers: Iterable[int] = (),
 ) -> str:
-    """A table of cells that are HTML already; the columns of these numbers are aligned to the right."""
+    """A table of cells in HTML; the columns with the given `numbers` are aligned to the right."""
     right = set(numbers)
 
     def line(cells: Sequence[str], kind: str) -> str:
@@ -127,13 +127,13 @@ def share_text(share: float) -> str:
 
 
 def share_bar(share: float, most: float) -> str:
-    """A share with a bar beside it, which is full at the largest one."""
+    """A share next to a bar, which is full at the largest share."""
     width = 100 * share / most if most > 0 else 0
     return f'<span class="track"><i style="width:{width:.0f}%"></i></span>{share_text(share)}'
 
 
 def facts_list(facts: Mapping[str, Any]) -> str:
-    """Names and what they are, without those that are empty."""
+    """Facts as a list of names and values, without empty values."""
     return "".join(
         f"<div><dt>{shown(name)}</dt><dd>{shown(value)}</dd></div>" for name, value in facts.items() if value
     )

@@ -1,4 +1,4 @@
-// Events, their names and what belongs to them, as the timeline asks for them; read from the page's columns.
+// Events, their names and related events for the timeline, read from the page's columns.
 
 import { slotIn } from "./theme.js";
 import { breathe, readColumn, takeColumn } from "./data.js";

@@ -3,7 +3,7 @@
 import { colors } from "./theme.js";
 
 const DENSE = 24000; // events of a lane in view, beyond which its sums are drawn
-const PALE = 0.4; // of what is idle
+const PALE = 0.4; // opacity of idle time
 const LETTER = 6.1; // pixels, of the font below
 export const FONT = "11px system-ui, sans-serif";
 
@@ -40,7 +40,7 @@ export function box(pen, x, y, width, height, slot, name, edge = 0, isPale = fal
 
 /** A box of any color. */
 export function boxIn(pen, x, y, width, height, { fill, ink }, name, edge = 0, isPale = false) {
-  // Whole pixels of the device: two boxes that share one would be paler than others, in bands that nothing happened in.
+  // Whole pixels of the device: a pixel shared by two boxes would be paler, like a band of idle time.
   const pixel = 1 / pen.ratio, snapped = (value) => Math.round(value * pen.ratio) * pixel;
   const left = snapped(Math.max(x, -2)), right = snapped(Math.min(x + width, edge || x + width));
   const shown = right - left;

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns of numbers as a page carries them: differences, byte by byte, deflated, in base64.
+"""Columns of numbers as a page contains them: differences, byte by byte, deflated, in base64.
 
-Of sorted times the differences are small and alike, so that their high bytes, laid side by side, nearly vanish. A
-browser has ``DecompressionStream("deflate")``, and needs nothing else to read them; data.js does.
+Differences of sorted times are small and similar, so that their high bytes, next to each other, compress well. data.js
+reads them by the browser's ``DecompressionStream("deflate")``.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from gpuscope.beside import for_each
 Array = np.ndarray[Any, Any]
 
 PLAIN, TIMES, STEPS = "plain", "times", "steps"
-"""Numbers as they are; those that grow within each lane; those that mostly change by a little either way."""
+"""Plain numbers; numbers that grow within each lane; numbers that mostly change by a little either way."""
 
-_LEVEL = 6  # of zlib: a fifth smaller than 1, and 0.2 s a million rows more
+_LEVEL = 6  # of zlib: clearly smaller than 1, and hardly slower
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class Column:
     Attributes:
         values: one a row.
         coding: PLAIN, TIMES or STEPS.
-        firsts: rows at which a lane begins, of TIMES: the first number of each stands there as it is.
+        firsts: rows at which a lane begins, for TIMES: these numbers are not differences.
     """
 
     values: Array
@@ -42,7 +42,7 @@ class Column:
 
 
 def encode(columns: dict[str, Column]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """What a page has to know of each column, and each column's text."""
+    """The facts that a page needs to read each column, and each column's text."""
     workers = min(4, os.cpu_count() or 1)  # zlib has no GIL
     made = dict(zip(columns, for_each(_packed, columns.values(), workers), strict=True))
     facts = {name: {"rows": len(columns[name].values), "planes": made[name][0], "coding": columns[name].coding}
@@ -71,7 +71,7 @@ def _differences(column: Column) -> Array:
 
 
 def _planes(values: Array) -> Iterator[bytes]:
-    """The lowest bytes of all rows, then the next; those that are 0 in all rows are left out."""
+    """The lowest bytes of all rows, then the next; bytes that are 0 in all rows are left out."""
     most = int(values.max(initial=0))
     wide = values.astype("<u4" if most < 1 << 32 else "<u8")
     as_bytes = wide.view(np.uint8).reshape(len(wide), wide.itemsize)

@@ -1,10 +1,10 @@
-// Events that the page has in sums alone: fetched from the server that the page came from, where a view is near enough.
+// Events that the page contains only as sums: fetched from its server when the view is zoomed in enough.
 
 import { Model } from "./model.js";
 
 const MOST_FETCHED = 20000; // events at a time
-const AROUND = 0.5; // of the view, on each side of it, fetched with it where that is not too much
-const QUIET = 150; // ms without a change of the view, before anything is asked for
+const AROUND = 0.5; // of the view, fetched too on each side if that is not too much
+const QUIET = 150; // ms without a change of the view, before a request
 
 export class Ranges {
   /** `data.events` is the server's address of them; `timeline` shows the model of `data`. */

@@ -1,4 +1,4 @@
-// The sections of a page, which of them is in view, and the address that brings a view back.
+// The sections of a page, the one in view, and the address that restores a view.
 
 const WAIT = 150; // ms after a change, before the address follows
 
@@ -32,7 +32,7 @@ export class Sections {
     if (this.isRestoring) return;
     clearTimeout(this.waiting);
     this.waiting = setTimeout(() => {
-      if (location.hash !== this.address) return;  // somebody goes elsewhere: hashchange is on its way
+      if (location.hash !== this.address) return;  // the reader navigates: hashchange follows
       const text = this.state().toString();
       history.replaceState(null, "", `#/${this.current}${text ? `?${text}` : ""}`);
       this.address = location.hash;

@@ -1,5 +1,4 @@
-// Curves over a figure: lines with intervals, single points, and marks where something happens, on axes that are
-// linear or logarithmic; and the ways to look closer.
+// Curves of a figure: lines with intervals, points and marks, on linear or logarithmic axes, with zooming.
 
 import { countText, rounded, timeText } from "./units.js";
 import { colors, whenThemeChanges } from "./theme.js";
@@ -7,11 +6,11 @@ import { momentText } from "./axis.js";
 import { sized, zoomOf } from "./pen.js";
 
 const EDGES = { left: 66, right: 14, top: 18, bottom: 42 };
-const BESIDE = 0.2; // of the width, for how often which value came
+const BESIDE = 0.2; // of the width, for the histogram of values
 const BINS = 60;
-const NEAR = 40; // pixels from the pointer within which a point is meant
+const NEAR = 40; // pixels from the pointer within which a point is selected
 const SYMBOL = 4.2;
-const BEYOND = 5; // times the stretch of all values, that one may go to either side of it
+const BEYOND = 5; // times the range of all values: limit of panning to either side
 const DECADES = [-323, 308]; // that numbers have
 const DASHES = { solid: [], dash: [7, 5], dot: [2, 4] };
 
@@ -416,7 +415,7 @@ export class Chart {
     });
   }
 
-  // -- what is chosen ----------------------------------------------------------------------------------------------
+  // -- selection ---------------------------------------------------------------------------------------------------
 
   nearest(x, y) {
     let best = null, nearest = NEAR;

@@ -1,4 +1,4 @@
-// Tables of many rows, of which only those in view are in the document: sorted, filtered, chosen, taken along.
+// Tables of many rows: sorted, filtered, selected, exported. Only visible rows are in the document.
 
 import { countText, matcher, shareText, sizeText, timeText, valueText } from "./units.js";
 import { element, listOf } from "./elements.js";
@@ -121,7 +121,7 @@ export class Tables {
   addShares(there) {
     const time = there("gpu") ? "gpu" : "cpu", sums = this.rows.totals;
     this.rows.share = this.rows[time].map((value) => value / Math.max(sums[this.family] ?? sums[time], 1));
-    this.largest = this.kept.reduce((most, row) => Math.max(most, this.rows.share[row]), 0) || 1; // what bars are drawn against
+    this.largest = this.kept.reduce((most, row) => Math.max(most, this.rows.share[row]), 0) || 1; // the length of a full bar
   }
 
   build() {
@@ -272,13 +272,13 @@ export class Tables {
     ];
   }
 
-  // -- taken along -------------------------------------------------------------------------------------------------
+  // -- export ------------------------------------------------------------------------------------------------------
 
   /** All rows that the filter leaves, times in ns; what is not known is empty. */
   csv() {
     const columns = this.columns.filter(({ key }) => key !== "shape");
     const titles = columns.map(({ key, text, isTime }) => (isTime || text === timeText ? `${key}_ns` : key));
-    // A spreadsheet would compute what begins so.
+    // A spreadsheet would run such a cell as a formula.
     const quoted = (value) => `"${String(value).replace(/^[=+\-@\t]/, "'$&").replaceAll('"', '""')}"`;
     const cell = ({ key, text, isText }, row) => {
       if (key === "name") return quoted(this.strings[this.rows.full[row]]);

@@ -1,9 +1,9 @@
-// Colors: those of the style sheet as a canvas needs them, and which one a name has.
+// Colors: the style sheet's, for canvases, and the color of a name.
 
 export const SLOTS = 12;
-const SHADES = 3; // of each slot, the paler the higher, so that neighbours of one category are apart
+const SHADES = 3; // of each slot, so that neighbours of one category differ
 const PALER = 0.2;
-export const GRAY = SLOTS * SHADES; // the slot of what has no category
+export const GRAY = SLOTS * SHADES; // the slot without a category
 const NAMES = ["paper", "ink", "faint", "line", "panel", "focus", "held", "rest", "before", "warn", "good"];
 const root = document.documentElement;
 const listeners = [];

@@ -1,4 +1,4 @@
-// The timeline: lanes of events over one axis of time, and everything that can be done with them.
+// The timeline: lanes of events over one axis of time, with zooming, selection and keys.
 
 import { countText, matcher, shareText, timeText, valueText } from "./units.js";
 import { element, listOf, showLegend } from "./elements.js";
@@ -9,9 +9,9 @@ import { cut, drawCurve, drawLane, sized, zoomOf } from "./pen.js";
 
 const HEIGHTS = { regions: 17, functions: 15, samples: 15, calls: 13, stream: 20, idle: 13 };
 const TITLE = 19, AXIS = 22, STEPS = 16, CURVE = 42, GAP = 3;
-const SLACK = 3; // pixels beside an event that still mean it
+const SLACK = 3; // pixels around an event that still select it
 const FADED = 0.16;
-const MOST_CURVES = 12; // whose values are told of an event
+const MOST_CURVES = 12; // with values in the details of an event
 
 /** Makes the timeline of a model: its groups of lanes, steps and curves; `tell` hears of what is chosen and shown. */
 export class Timeline {
@@ -20,8 +20,8 @@ export class Timeline {
     this.tell = tell;
     this.axis = new Axis(model.span);
     this.chosen = null;
-    this.wanted = null; // where the chosen event is, also while the model has it not
-    this.pointer = null; // where it is on the lanes
+    this.wanted = null; // position of the selected event, also while the model lacks it
+    this.pointer = null; // position on the lanes
     this.measured = null;
     this.lit = null;
     this.closed = new Set(model.groups.filter((group) => group.kind === "functions" && group.lanes.length > 3));
@@ -44,7 +44,7 @@ export class Timeline {
     showLegend(document.getElementById("colors"), model.legend, model.categories);
   }
 
-  // -- what is where -----------------------------------------------------------------------------------------------
+  // -- layout ------------------------------------------------------------------------------------------------------
 
   layout() {
     this.items = [];
@@ -66,7 +66,7 @@ export class Timeline {
       y += CURVE + GAP;
     }
     this.tall = y + 4;
-    this.place.style.height = `${Math.max(this.tall + 2, 120) * zoomOf()}px`; // as far as the style sheet lets it
+    this.place.style.height = `${Math.max(this.tall + 2, 120) * zoomOf()}px`; // up to the style sheet's height
   }
 
   update() {
@@ -279,7 +279,7 @@ export class Timeline {
     pen.strokeRect(x0 + 1, 1, Math.max(1, x1 - x0 - 2), height - 2);
   }
 
-  // -- what is chosen ----------------------------------------------------------------------------------------------
+  // -- selection ---------------------------------------------------------------------------------------------------
 
   itemAt(y) {
     const at = y + this.top;

@@ -5,7 +5,7 @@ const SIZES = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 /** A number with so many digits behind the point; exact halves go to the even neighbour, as Python's do. */
 export function fixed(value, digits) {
-  const text = value.toFixed(digits); // which takes halves away from 0
+  const text = value.toFixed(digits); // rounds halves away from 0
   const isHalf = Math.abs(value) * 2 ** (digits + 1) % 2 === 1;
   return isHalf && text.at(-1) % 2 ? (value * (1 - Number.EPSILON)).toFixed(digits) : text;
 }
@@ -18,7 +18,7 @@ export function rounded(value) {
 
 export function timeText(ns) {
   if (ns === 0) return "0 s";
-  const seconds = ns / 1e9; // as units.py has them: another way would round halves differently
+  const seconds = ns / 1e9; // as in units.py, so that halves round alike
   const [scale, unit] = TIMES.find(([each]) => Math.abs(seconds) >= 0.9995 * each) || TIMES[3];
   return unit === "ns" ? `${Math.round(ns)} ns` : `${rounded(seconds / scale)} ${unit}`;
 }

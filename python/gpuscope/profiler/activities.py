@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a profiler can be asked to watch, by torch.profiler's names."""
+"""Activities that a profiler can record, by torch.profiler's names."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class ProfilerActivity(TorchEnum):
-    """A group of events. Regions and marks are recorded whatever is chosen, as GPU work is attributed to them.
+    """A group of events. Regions and marks are always recorded, as GPU work is attributed to them.
 
-    CPU and CUDA are recorded. The others are devices of other vendors: they can be named, and the audit says that
-    nothing of them was recorded.
+    CPU and CUDA are recorded. The others are devices of other vendors: they are accepted, and the audit reports that
+    they were not recorded.
     """
 
     CPU = 0
@@ -33,7 +33,7 @@ class ProfilerActivity(TorchEnum):
 
 
 RECORDED = frozenset({ProfilerActivity.CPU, ProfilerActivity.CUDA})
-"""The groups that there are events of."""
+"""The groups that gpuscope records."""
 
 
 def supported_activities() -> set[ProfilerActivity]:
@@ -45,13 +45,13 @@ def supported_activities() -> set[ProfilerActivity]:
 
 
 def kineto_available() -> bool:
-    """Whether there is a tracer, by torch.profiler's name for it: always. `supported_activities` says what it sees."""
+    """Always True: a tracer is available, by torch.profiler's name for it. See `supported_activities`."""
     return True
 
 
 @dataclass(frozen=True)
 class ProfilerActivityConfig:
-    """What `profile` records of an activity, by torch.profiler's name: names of events, None for all, and configs."""
+    """The events and configs of an activity, by torch.profiler's name; None records all events."""
 
     activity_types: Sequence[str] | None = None
     profiler_configs: Sequence[Any] = ()
@@ -82,11 +82,11 @@ class ActivitySelection:
 
     Attributes:
         groups: the activities asked for.
-        left_out: tables of the recording that get no rows, as no event of theirs is among those named.
+        left_out: tables of the recording that get no rows, as none of their events is named.
         sync: events of waiting for the GPU are named.
-        note: what to say of it in the audit; empty when whole groups were asked for.
-        counters: metrics to sample; None where none are named.
-        counter_interval_us: how long a sample is; None where that is not said.
+        note: a sentence for the audit; empty if whole groups were asked for.
+        counters: metrics to sample; None if none are named.
+        counter_interval_us: how long a sample is; None if not given.
         device_samples: the state of GPUs is asked for.
         unused: options that have no effect.
     """
@@ -101,7 +101,7 @@ class ActivitySelection:
     unused: tuple[str, ...] = ()
 
 
-# torch.profiler's names of events, of each group those that are its own.
+# torch.profiler's names of events, by group.
 _EVENTS = {
     ProfilerActivity.CPU: {
         *("CPU_OP", "USER_ANNOTATION", "EXTERNAL_CORRELATION", "CUDA_RUNTIME", "CUDA_DRIVER", "CPU_INSTANT_EVENT"),
@@ -113,7 +113,7 @@ _EVENTS = {
         *("USER_ANNOTATION", "GPU_PM_COUNTER"),
     },
 }
-# The same by the tables of a recording that hold them.
+# Names of events by the table of a recording that contains them.
 _EVENTS_OF = {
     "kernel": {"CONCURRENT_KERNEL"},
     "memcpy": {"GPU_MEMCPY"},
@@ -130,12 +130,12 @@ def parse_activities(activities: Iterable[Any] | None) -> ActivitySelection:
     """Reads the `activities` argument of `profile`, in any form that torch.profiler takes.
 
     Args:
-        activities: members of `ProfilerActivity` or of torch's enumeration, or dictionaries from such a member to
-            the names of the events wanted of it, as GPU_MEMCPY, where an empty list leaves the group out, or to a
-            `ProfilerActivityConfig` or torch's; one such dictionary need not be in a list. None asks for everything.
+        activities: members of `ProfilerActivity` or of torch's enumeration, or dictionaries from a member to names of
+            its events, as GPU_MEMCPY, or to a `ProfilerActivityConfig`, ours or torch's. An empty list leaves the group
+            out. A single dictionary need not be in a list. None asks for everything.
 
     Raises:
-        InvalidArgument: an activity is unknown or named twice, or there is none; names are no list of text.
+        InvalidArgument: an activity is unknown or named twice, or there is none; names are not a list of text.
     """
     if activities is None:
         return ActivitySelection(RECORDED)
@@ -180,7 +180,7 @@ def parse_activities(activities: Iterable[Any] | None) -> ActivitySelection:
 
 
 def _configured(configs: Iterable[Any]) -> ActivitySelection:
-    """What the `profiler_configs` of activities ask for, ours and torch's; of these any version's."""
+    """Reads the `profiler_configs` of activities: ours, or torch's of any version."""
     found: dict[str, Any] = {}
     unused: list[str] = []
     for config in configs:
@@ -222,7 +222,7 @@ def _names(activity: ProfilerActivity, names: Any) -> frozenset[str]:
 
 
 def parse_group(activities: Iterable[Any]) -> frozenset[ProfilerActivity]:
-    """Reads the `activities` of `toggle_collection_dynamic`: any number of members, twice or not at all."""
+    """Reads the `activities` of `toggle_collection_dynamic`: members, which may repeat; an empty list is accepted."""
     if isinstance(activities, str) or not hasattr(activities, "__iter__"):
         raise _unknown(activities)
     return frozenset(_member(item) for item in activities)

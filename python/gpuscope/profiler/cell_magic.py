@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``%%gpuscope`` of notebooks: profiles a cell. ``%load_ext gpuscope`` brings it."""
+"""``%%gpuscope`` of notebooks: profiles a cell. ``%load_ext gpuscope`` registers it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _words(line: str) -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Registers ``%%gpuscope``: what ``%load_ext gpuscope`` calls with the notebook's shell."""
+    """Registers ``%%gpuscope``; ``%load_ext gpuscope`` calls it with the notebook's shell."""
     from IPython.core.error import UsageError
     from IPython.core.inputtransformer2 import cell_magic
 
@@ -74,7 +74,7 @@ def load_ipython_extension(shell: Any) -> None:
             raise UsageError("%%gpuscope: the cell failed; its error is above")
 
     def run_in_cell(lines: list[str]) -> list[str]:
-        # A magic of a line leaves it to IPython to run the cell: its last value, awaits, errors and line numbers.
+        # As a line magic, so that IPython runs the cell: its last value, awaits, errors and line numbers stay right.
         return [lines[0][1:], *cell_magic(lines[1:])] if lines and _MAGIC.match(lines[0]) else lines
 
     run.__doc__ = _parser().format_help()
@@ -83,7 +83,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 class _Cell:
-    """Profiles the rest of the cell that called the magic, and shows that when the cell has ended."""
+    """Profiles the rest of the cell that called the magic, and shows the result when the cell has ended."""
 
     def __init__(self, shell: Any, line: str) -> None:
         self._options = options = _parser().parse_args(_words(line))
@@ -100,7 +100,7 @@ class _Cell:
 
     def _end(self, _result: object = None) -> None:
         if any(frame.f_code.co_filename == self._place[0] for frame in _frames()):
-            return  # that was another cell, which a magic in this one has run
+            return  # the end of another cell, which a magic in this one ran
         self._shell.events.unregister("post_run_cell", self._end)
         self._profiler.stop()
         store = store_of_cell(self._profiler.trace, self._place, self._cells(), self._threads)
@@ -116,7 +116,7 @@ class _Cell:
         display({"text/plain": _text(recording), **html}, raw=True)
 
     def _cells(self) -> dict[str, str]:
-        """How notebooks name cells, by the files that IPython has compiled them as."""
+        """Names of cells in notebooks, by the files that IPython compiled them as."""
         compiler, history = self._shell.compile, self._shell.history_manager
         numbers: dict[str, int] | None = getattr(compiler, "_filename_map", None)
         if numbers is None:  # IPython 7
@@ -149,11 +149,11 @@ def _text(recording: Recording) -> str:
     return for_output(tree + (overview(trace, width) if has_rows else recording.audit().brief))
 
 
-# -- what of a recording is the cell's ---------------------------------------------------------------------------------
+# -- the cell's part of a recording ------------------------------------------------------------------------------------
 
 
 def store_of_cell(trace: Trace, place: tuple[str, int], cells: Mapping[str, str], threads: list[int]) -> Store:
-    """A recording of this thread without what ran around a cell, and with names of cells instead of their files.
+    """A recording without the code that ran around a cell, with names of cells instead of their files.
 
     Args:
         trace: the recording.
@@ -191,10 +191,10 @@ def store_of_cell(trace: Trace, place: tuple[str, int], cells: Mapping[str, str]
 def _cut_stacks(
     stacks: dict[str, Array], strings: list[str], place: tuple[str, int], cells: Mapping[str, str]
 ) -> tuple[Array, Array]:
-    """Has stacks begin in cells; returns which rows are in cells, and which wait for events between their parts."""
+    """Cuts stacks so that they begin in cells; returns which rows are in cells, and which wait in the event loop."""
     files = [strings[number] for number in stacks["file"].tolist()]
     stacks["file"], is_cell = _renamed(strings, stacks["file"], cells)
-    is_cell |= _are(files, lambda file: file.startswith("<timed "))  # what %%time compiles
+    is_cell |= _are(files, lambda file: file.startswith("<timed "))  # compiled by %%time
     is_module = is_cell & (stacks["function"] == _id_of(strings, "<module>"))
     # A magic may run one cell in another: stacks begin in the inner one.
     stacks["parent"], inside = _cut(np.where(is_module, NONE, stacks["parent"]), is_cell)
@@ -229,16 +229,16 @@ def _at(values: Array, rows: Array) -> Array:
 
 
 def _cut(parents: Array, tops: Array) -> tuple[Array, Array]:
-    """Callers without those of the outermost `tops`, and which rows are `tops` or called by one."""
+    """Parents without those of the outermost `tops`, and which rows are `tops` or below one."""
     inside = tops.tolist()
-    for row, parent in enumerate(parents.tolist()):  # callers stand before whom they call
+    for row, parent in enumerate(parents.tolist()):  # a caller's row precedes those that it calls
         inside[row] = inside[row] or (parent < row and inside[parent])
     within = np.array(inside, bool)
     return np.where(tops & ~_at(within, parents), parents.dtype.type(NONE), parents), within
 
 
 def _renamed(strings: list[str], ids: Array, cells: Mapping[str, str]) -> tuple[Array, Array]:
-    """Ids of files, or of places as "train.py(12): step", with names of cells, and which of them are of cells."""
+    """Ids of files or places, as "train.py(12): step", with cells by their names; and which are in cells."""
     known, places = np.unique(ids, return_inverse=True)
     new, is_cell = known.copy(), np.zeros(len(known), bool)
     for at, number in enumerate(known.tolist()):

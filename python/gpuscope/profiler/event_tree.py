@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tree of a recording's events under the names of torch's own, which torch's pattern matcher and others walk."""
+"""The tree of a recording's events under torch's names, for torch's pattern matcher and other tools."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _DTYPES = {
 
 
 def _of_torch(name: str, otherwise: Any) -> Any:
-    """What torch has under that name among its profiler's own; something else without torch."""
+    """The member `name` of torch's profiler module; `otherwise` without torch."""
     return getattr(sys.modules.get("torch._C._profiler"), name, otherwise)
 
 
 class _Fields:
-    """What is known of an event of one kind; ``isinstance(fields, _ExtraFields_TorchOp)`` of torch's class holds."""
+    """The fields of one kind of event. They are instances of torch's class too, as of ``_ExtraFields_TorchOp``."""
 
     NAME: ClassVar[str]
 
@@ -62,7 +62,7 @@ class _Fields:
 
 @dataclass(frozen=True)
 class TensorMetadata(_Fields):
-    """One tensor among an operator's inputs; where it lies is not recorded.
+    """One tensor among an operator's inputs; its address is not recorded.
 
     Attributes:
         sizes: its sizes.
@@ -90,7 +90,7 @@ class TorchOp(_Fields):
         sequence_number: autograd's number; -1 for none.
         scope: torch's RecordScope.
         inputs: tensors, lists of them and numbers, in order; None for others (``record_shapes``).
-        allow_tf32_cublas: whether torch allows TF32 as this is asked for; it is not recorded.
+        allow_tf32_cublas: whether torch allows TF32 now; it is not recorded.
     """
 
     NAME = "_ExtraFields_TorchOp"
@@ -140,8 +140,8 @@ class PyCall(_Fields):
 
     Attributes:
         callsite: the function.
-        caller: the one around it, where it is defined.
-        module: the torch.nn.Module that was called; None where none was.
+        caller: the function around it, where it is defined.
+        module: the torch.nn.Module that was called; None if none was.
         optimizer: always None.
     """
 
@@ -168,13 +168,13 @@ class PyCCall(_Fields):
 
 @dataclass(frozen=True)
 class Allocation(_Fields):
-    """Memory that was taken or given back.
+    """Memory that was allocated or freed.
 
     Attributes:
-        ptr: its address; None of an allocation that failed.
-        alloc_size: bytes, negative when given back.
-        total_allocated: bytes that the allocator then had given out on that device.
-        total_reserved: bytes that it then held there.
+        ptr: its address; None for a failed allocation.
+        alloc_size: bytes, negative when freed.
+        total_allocated: bytes allocated on that device afterwards.
+        total_reserved: bytes that the allocator had reserved there.
         device: the torch.device; its name without torch.
     """
 
@@ -198,7 +198,7 @@ class OutOfMemory(Allocation):
 
 @dataclass(frozen=True)
 class Kineto(_Fields):
-    """A driver call or GPU work: ``kineto_results.events()`` has what is known of it."""
+    """A driver call or GPU work: see ``kineto_results.events()``."""
 
     NAME = "_ExtraFields_Kineto"
 
@@ -207,15 +207,15 @@ class ProfilerEvent:
     """One event of the tree.
 
     Attributes:
-        id: its number, which no other of the tree has.
+        id: its number, unique in the tree.
         name: as in Chrome traces.
-        overload_name: which operator of its name it is; "" where that is not recorded.
-        start_tid: the system's id of the thread; of GPU work the stream's number.
+        overload_name: which operator of its name it is; "" if not recorded.
+        start_tid: the system's id of the thread; for GPU work the stream's number.
         start_time_ns: when it began, in ns since the Unix epoch.
         duration_time_ns: how long it was.
-        correlation_id: what ``kineto_results.events()`` has as its number; 0 of allocations.
-        parent: the event around it on its thread, of GPU work the driver call; None of the outermost.
-        children: those directly inside, in order of time.
+        correlation_id: its number in ``kineto_results.events()``; 0 for allocations.
+        parent: the event around it on its thread, for GPU work the driver call; None for the outermost.
+        children: events directly inside, in order of time.
     """
 
     def __init__(
@@ -249,12 +249,12 @@ class ProfilerEvent:
 
     @property
     def tag(self) -> Any:
-        """What it is: torch's ``_EventType``; its name without torch."""
+        """The kind of event: torch's ``_EventType``; its name without torch."""
         return getattr(_of_torch("_EventType", None), self._tag, self._tag)
 
     @cached_property
     def extra_fields(self) -> _Fields:
-        """What is known of an event of its kind."""
+        """The fields of its kind of event."""
         return self._make_fields(self)
 
     @property
@@ -269,13 +269,13 @@ class ProfilerEvent:
 def build_tree(trace: Trace, found: Sequence[FunctionEvent], first_id: int) -> list[ProfilerEvent]:
     """The outermost events of a recording by thread, each with those inside.
 
-    As in torch's tree, calls of Python functions are those of threads that ran when the recording began. Modules
-    (``with_modules``) and garbage collections are not in it.
+    As in torch's tree, only threads that were in a Python function when the recording began have calls of Python
+    functions. Modules (``with_modules``) and garbage collections are not in it.
 
     Args:
         trace: the recording.
         found: its events.
-        first_id: what ``correlation_id`` counts from.
+        first_id: the first ``correlation_id``.
     """
     start_ns = number_of(trace.info, "session.start_ns")
     on_threads: list[ProfilerEvent] = []
@@ -291,7 +291,7 @@ def build_tree(trace: Trace, found: Sequence[FunctionEvent], first_id: int) -> l
         begins_ns = start_ns + round(interval.start * NS_PER_US)
         duration_ns = round(interval.elapsed_us() * NS_PER_US)
         around = event.cpu_parent if event.is_open else None
-        if around is not None and around.id in nodes:  # as in torch, what is left open ends with what is around it
+        if around is not None and around.id in nodes:  # as in torch, an open event ends with its parent
             duration_ns = min(duration_ns, nodes[around.id].end_time_ns - begins_ns)
         node = ProfilerEvent(
             *(event.id, event.trace_name, tag, event.thread, begins_ns, duration_ns, make_fields),
@@ -320,12 +320,12 @@ def build_tree(trace: Trace, found: Sequence[FunctionEvent], first_id: int) -> l
 
 
 def _nest(nodes: list[ProfilerEvent]) -> list[ProfilerEvent]:
-    """Sets what is around each and inside, of nodes by thread and time; returns the outermost."""
+    """Sets parent and children of nodes, which are sorted by thread and time; returns the outermost."""
     roots: list[ProfilerEvent] = []
     around: list[ProfilerEvent] = []
     for node in nodes:
-        # Regions of tasks may overlap. One that ends earlier is not around this one, and this one is the nearer to all
-        # that both are around.
+        # Regions of tasks may overlap. One that ends earlier is not around this one; later events inside both belong
+        # to this one.
         while around and (
             around[-1].start_tid != node.start_tid
             or around[-1].end_time_ns <= node.start_time_ns
@@ -346,7 +346,7 @@ def _threads_from_before(trace: Trace) -> frozenset[int]:
 
 
 def _kind_of(trace: Trace, event: FunctionEvent) -> tuple[str, Callable[[ProfilerEvent], _Fields]]:
-    """The name of torch's ``_EventType``, "" of what is not in the tree, and what makes the fields."""
+    """The name of torch's ``_EventType``, "" for events that are not in the tree, and the function for the fields."""
     if event.is_python_function:
         kind = int(trace.python_functions.kind[event.python_id - 1])
         if kind == FunctionKind.PYTHON:
@@ -393,7 +393,7 @@ def _torch_op(event: FunctionEvent) -> TorchOp:
 
 
 def _allocations(trace: Trace, first_id: int) -> list[ProfilerEvent]:
-    """Allocations, and those that failed, wherever they were."""
+    """Allocations, including failed ones, on all devices."""
     made: list[ProfilerEvent] = []
     ids = trace.threads.system_id
     for table, name, kind in (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.profiler has that only torch can do: its own objects where torch is installed, else a reason."""
+"""Parts of torch.profiler that need torch: its own objects if torch is installed, else an error with the reason."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ WITH_EFFECT = frozenset(
         *("expose_kineto_event_metadata", "verbose"),  # as it is in any case
     }
 )
-"""Options of torch's ``_ExperimentalConfig`` that do what they say."""
+"""Options of torch's ``_ExperimentalConfig`` that have an effect."""
 
 
 class Observer(Protocol):
-    """What `execution_trace_observer` takes: called when a window begins and ends, and when the profiler is left."""
+    """The type of `execution_trace_observer`: called when a window begins and ends, and when the profiler is left."""
 
     def start(self) -> None:
         """A window begins."""
@@ -41,7 +41,7 @@ class Observer(Protocol):
 
 
 def observer_of(given: object) -> Observer | None:
-    """Checks the argument `execution_trace_observer`; without one, what the environment asks torch for."""
+    """Checks the argument `execution_trace_observer`; if None, returns the observer that the environment asks for."""
     if given is None:
         if os.environ.get("ENABLE_PYTORCH_EXECUTION_TRACE", "0") != "1":
             return None
@@ -57,14 +57,14 @@ def observer_of(given: object) -> Observer | None:
 
 
 def options_of(config: Any) -> frozenset[str] | None:
-    """The options that are set in torch's ``_ExperimentalConfig``; None of another object.
+    """The options that are set in torch's ``_ExperimentalConfig``; None for another object.
 
-    The object does not say what it was made with, but it can be pickled, in the order of its arguments.
+    The object has no attributes for them, but it can be pickled, in the order of its arguments.
     """
     try:
         values = zip(_names_in(config), config.__getstate__(), type(config)().__getstate__(), strict=True)
         return frozenset(name for name, given, default in values if given != default)
-    except (AttributeError, TypeError, ValueError):  # another object, or a torch that has it otherwise
+    except (AttributeError, TypeError, ValueError):  # another object, or an unknown version of torch
         return None
 
 
@@ -114,7 +114,7 @@ class _AbsentObserver:
 
     @staticmethod
     def build_execution_trace_obs_from_env() -> None:
-        """None: the environment may ask for it, and there is nothing to be had."""
+        """None, even if the environment asks for an observer."""
 
 
 class _AbsentItt(_Absent):

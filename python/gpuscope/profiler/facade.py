@@ -102,10 +102,10 @@ _TORCH_OPTIONS = {
 }
 
 
-_OPERATORS = "operators"  # of these alone
+_OPERATORS = "operators"  # only theirs
 _MAY_BE_OF_OPERATORS = ("record_shapes", "with_stack")
 _IN_METADATA = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
-"""Options that stand in a recording's metadata, as in torch's."""
+"""Options that a recording's metadata contains, as torch's does."""
 
 
 def _default_schedule_fn(_: int) -> ProfilerAction:
@@ -114,53 +114,52 @@ def _default_schedule_fn(_: int) -> ProfilerAction:
 
 
 class profile(Analyses):  # noqa: N801 - torch.profiler's name
-    """Records what runs inside it: a context manager, or a decorator of functions and coroutine functions.
+    """Records the code that runs inside it: a context manager, or a decorator of functions and coroutine functions.
 
     Results are those of the latest recorded window. Before there is one, they raise `NotAvailable`; lists of events are
     then empty with a warning, as in torch.
 
     Args:
-        activities: groups of events; see `ProfilerActivity`. Default: all that this machine has. A dictionary from a
-            group to names of events, as GPU_MEMCPY, records only those; one to a `ProfilerActivityConfig` can also set
-            counters, `sync` and `device_samples`.
+        activities: groups of events; see `ProfilerActivity`. Default: all that this machine has. A dictionary maps a
+            group to names of events, as GPU_MEMCPY, and records only those. A `ProfilerActivityConfig` instead of the
+            names can also set counters, `sync` and `device_samples`.
         schedule: maps the number of a step to a `ProfilerAction`; see `schedule`. Default: everything is recorded.
         on_trace_ready: called with this object after each window.
         record_shapes: shapes, strides and types of operators' inputs, and the numbers among them; "operators" leaves
             the numbers out.
-        profile_memory: what torch's allocators and the driver hand out and take back; see `Trace.device_memory`.
+        profile_memory: allocations and frees of torch's allocators and the driver; see `Trace.device_memory`.
         with_stack: the 64 innermost Python frames of operators, regions and launches, and every call of a Python
             function; see `Trace.python_functions`. "operators" keeps only calls that read and write files and sockets
             or wait for the GPU.
         with_flops: floating-point operations of operators, from their shapes.
         with_modules: the torch.nn.Module that operators run in.
-        experimental_config: torch's. A warning names the options in it that have no effect.
+        experimental_config: torch's. A warning names its options that have no effect.
         execution_trace_observer: torch's `ExecutionTraceObserver`, or an object with start(), stop() and cleanup().
-        acc_events: results are of all windows so far; `export_chrome_trace` writes the latest.
+        acc_events: results are of all windows so far; `export_chrome_trace` writes the latest window.
         use_cuda: superseded by `activities`.
         custom_trace_id_callback: makes the id of each window, which `get_trace_id` returns.
-        post_processing_timeout_s: seconds after which `events` returns the events that it has.
+        post_processing_timeout_s: seconds after which `events` returns the events built so far.
         mode: ``full`` keeps every event, ``ring`` those of the last `ring_seconds`, ``aggregate`` one row a call path.
         graphs: ``node`` records each kernel of a CUDA graph, ``launch`` one row for the whole graph.
-        sync: also records when the GPU was waited for.
+        sync: also records waits for the GPU.
         overheads: also records the driver's and CUPTI's own work, as loading of modules. Not in aggregate mode.
         max_bytes: most memory for the events of a window and their names, in bytes or as ``"512MB"``.
-        ring_seconds: how much time a ring holds.
-        counters: hardware counters to sample: "why" for those that say why a GPU is slow or idle, or names of metrics,
-            which ``gpuscope counters --sampling`` lists; see `counters`. Samples include other processes. Not in
-            aggregate mode.
+        ring_seconds: how much time a ring keeps.
+        counters: hardware counters to sample: "why" for those that explain a slow or idle GPU, or names of metrics from
+            ``gpuscope counters --sampling``; see `counters`. Samples include other processes. Not in aggregate mode.
         counter_interval_us: time between samples, 10 to 1,000,000 us.
         strict: raise `IncompleteCapture` at the end if the audit finds that events are missing.
-        python_samples: samples each thread's 256 innermost Python frames every millisecond, or every so many seconds,
-            and what held threads up; see `samples`.
-        device_samples: reads power, clocks, temperature, use and memory of the GPUs in use every 0.1 s, or every so
-            many seconds; see `energy`.
+        python_samples: samples each thread's 256 innermost Python frames, and the reasons why threads waited. True for
+            every millisecond, or the interval in seconds; see `samples`.
+        device_samples: reads power, clocks, temperature, use and memory of the GPUs in use. True for every 0.1 s, or
+            the interval in seconds; see `energy`.
 
     Raises:
         InvalidArgument: an argument is wrong; also by `start` while another profiler collects.
 
     Attributes:
         step_num: the current step, counted from 0.
-        current_action: what the schedule asks for in it.
+        current_action: the schedule's action for this step.
         activities: the groups recorded.
         record_steps: whether there is a schedule: each step is then a region ``ProfilerStep#N``, in aggregate mode
             ``ProfilerStep*``.
@@ -313,8 +312,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        # What is left of `isinstance(prof, torch.profiler.profile)` in a program holds: where it stands before step(),
-        # nothing would be recorded.
+        # Programs that still check `isinstance(prof, torch.profiler.profile)` before step() would else record nothing.
         of_torch = sys.modules.get("torch.profiler")
         return getattr(of_torch, "profile", type(self))
 
@@ -322,10 +320,10 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         return sorted({*dir(type(self)), *vars(self)})  # object's would list the names of torch's class
 
     def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
-        # As in torch, one that has not begun can be copied and pickled, alone or within what a program keeps it in.
+        # As in torch, a profiler that has not begun can be copied and pickled, also as part of another object.
         if self._running or self._windows.trace_id is not None:
             raise TypeError("a profiler that has begun cannot be copied or pickled; its results and `save` can")
-        arguments = self._arguments | dict.fromkeys(_CALLED_BACK)  # those may lead to the profiler again
+        arguments = self._arguments | dict.fromkeys(_CALLED_BACK)  # these may refer to the profiler
         state = {name: value for name, value in vars(self).items() if name in _KEPT or name not in self._made_here}
         return _made, (type(self), arguments), (state, self._annotations.added)
 
@@ -358,7 +356,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         except Exception as second:
             if error is None:
                 raise
-            # The user's own exception is the one to see.
+            # The user's own exception is raised instead.
             with warnings.catch_warnings():
                 warnings.simplefilter("always", GpuscopeWarning)
                 warnings.warn(f"while the profiler stopped: {second!r}", GpuscopeWarning, stacklevel=2)
@@ -369,7 +367,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
                 self._windows.observe("cleanup")
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Records every call of `function`; one that begins during others, of any thread or task, belongs to their run.
+        """Records every call of `function`. Calls that overlap, also of several threads or tasks, share one run.
 
         Raises:
             InvalidArgument: `function` is no function or coroutine function.
@@ -396,8 +394,9 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
 
         Raises:
             InvalidArgument: this profiler runs already, or another one collects; or a signal handler calls this while
-                the profiler starts, steps or stops, of which `step` and `stop` are refused as well.
-            NotAvailable: GPU work is wanted and a CUDA graph is being captured, as for a `step` that begins to collect.
+                the profiler starts, steps or stops. `step` and `stop` raise it there too.
+            NotAvailable: GPU work is wanted and a CUDA graph is being captured. A `step` that begins to collect raises
+                it too.
         """
         with self._lock:
             self._refuse_inside()
@@ -406,12 +405,12 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             self._begin_run()
 
     def step(self) -> None:
-        """Says that the next step of the loop begins.
+        """Marks the start of the loop's next step.
 
-        As in torch, a run that was not started begins with the first step after an idle one that is to be collected.
+        As in torch, this begins a run that was not started: at the first idle step that a collected step follows.
 
         Raises:
-            InvalidArgument: the schedule returned something that is no action; the number of the step does not change.
+            InvalidArgument: the schedule returned something other than an action; `step_num` does not change.
         """
         self._windows.leave_step()
         with self._lock:
@@ -439,15 +438,15 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
     def stop(self, timeout: float | None = None) -> None:
         """Ends the run, handing over a window that is still open. A second call does nothing.
 
-        What was launched before this call belongs to the recording, also while it runs; what other threads launch from
-        now on does not, and is not waited for. What interrupts it, as Ctrl-C does, is raised when all of this is done.
+        GPU work launched before this call belongs to the recording, even if it still runs. Work that other threads
+        launch later does not, and is not waited for. An interrupt, as by Ctrl-C, is raised after the run has ended.
 
         Args:
             timeout: seconds to wait for GPU work that still runs, by default 2; ``math.inf`` waits until it is done.
-                What runs longer has no end in the recording, and the audit names it.
+                Work that runs longer has no end in the recording, and the audit names it.
 
         Raises:
-            InvalidArgument: `timeout` is no time; the run goes on.
+            InvalidArgument: `timeout` is not a time in seconds; the run continues.
             IncompleteCapture: `strict` was asked for and a window of this run is incomplete.
         """
         _check_timeout("stop: timeout", timeout)
@@ -462,7 +461,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             warnings.warn(self._why_nothing(), GpuscopeWarning, stacklevel=2)
 
     def _resume(self, *, as_one: bool) -> None:
-        """Begins again after `stop`; `as_one`: what is recorded from now on makes one recording with what was."""
+        """Begins again after `stop`; `as_one`: new windows and earlier ones make one recording."""
         self._windows.accumulates |= as_one
         self.start()
 
@@ -498,8 +497,8 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
 
         Args:
             enable: whether to record.
-            activities: CUDA, for launches and the GPU work that they ask for; CPU, for regions, operators and marks,
-                where what lies inside then belongs to the region around that was recorded.
+            activities: CUDA, for launches and their GPU work; CPU, for regions, operators and marks. Work inside a
+                region that is left out belongs to the recorded region around it.
 
         Raises:
             InvalidArgument: `enable` is neither true nor false, or an activity is unknown.
@@ -507,7 +506,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         self._collector.switch(parse_group(activities), _check_flags({"enable": enable})["enable"])
 
     def prepare_trace(self) -> None:
-        """Begins to collect without recording, as a step of warm-up does; for scripts that do without `start`."""
+        """Begins to collect without recording, as a warm-up step does; for scripts that do not call `start`."""
         with self._lock:
             self._refuse_inside()
             self._windows.begin(ProfilerAction.WARMUP, None)
@@ -618,7 +617,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         )
 
     def diagnose(self) -> Diagnosis:
-        """As `Analyses.diagnose`; a monitor of the same user shows the verdict beside the program."""
+        """As `Analyses.diagnose`; a monitor of the same user shows the verdict next to the program."""
         found = super().diagnose()
         first = found.findings[0] if found.findings else None
         status_page.say(verdict=found.verdict if first is None else f"{first.worth()}: {first.title}")
@@ -634,9 +633,9 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
     # -- windows of the schedule ---------------------------------------------------------------------------------------
 
     def _refuse_inside(self) -> None:
-        """Raises InvalidArgument in a handler of a signal that came while this thread changes the run.
+        """Raises InvalidArgument in a signal handler that interrupted this thread while it changes the run.
 
-        The stack says so: a flag would stay set where an exception comes between.
+        Checks the stack: an exception at the wrong moment would leave a flag set.
         """
         frame = sys._getframe(1).f_back if self._lock._is_owned() else None  # type: ignore[attr-defined]
         while frame is not None and not (frame.f_code.co_name == "_deliver" and frame.f_code.co_filename == __file__):
@@ -668,7 +667,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             raise
 
     def _undo_start(self) -> None:
-        """After a start that an exception ended: nothing runs, and nothing was recorded."""
+        """Cleans up after a start that an exception ended: nothing runs, and nothing was recorded."""
         status_page.say("not recording")
         with self._lock:
             self._running = False
@@ -678,7 +677,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
 
     @resumed
     def _change_windows(self) -> None:
-        """Between two steps: ends the window of the one, and begins that of the other."""
+        """Between two steps: ends the window of the first, and begins that of the second."""
         action = self.current_action
         if self._to_end is not None:
             self._end_window(self._to_end, action)
@@ -697,7 +696,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             try:
                 self._end_window(self.current_action, None, timeout)
             finally:
-                status_page.say("recorded")  # after the window: what this calls is none of the program's
+                status_page.say("recorded")  # after the window: these calls are not the program's
             self._deliver()
         finally:
             self._collector.stop()
@@ -705,7 +704,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
     def _end_window(
         self, previous: ProfilerAction, action: ProfilerAction | None, timeout: float | None = None
     ) -> None:
-        """Ends the window that `previous` belongs to, unless `action`, the next, goes on with it."""
+        """Ends the window that `previous` belongs to, unless `action`, the next, continues it."""
         saves = action is None or previous is ProfilerAction.RECORD_AND_SAVE
         goes_on = action is not None and action.records and not saves
         if self._windows.is_open and not goes_on:
@@ -715,7 +714,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             self._windows.end(then, last=action is None or self._schedule_is_over(), timeout=timeout)
 
     def _deliver(self) -> None:
-        """Calls back with what has ended."""
+        """Calls the callback of each window that has ended."""
         while self._windows.undelivered:
             self._windows.undelivered.popitem()[1]()
 
@@ -736,7 +735,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
 
 
 class _DecoratedCall:
-    """One call of a function that a profiler decorates: the first of several at a time enters it, the last leaves."""
+    """One call of a decorated function. Of overlapping calls the first enters the profiler, the last leaves it."""
 
     def __init__(self, profiler: profile) -> None:
         self._profiler = profiler
@@ -780,10 +779,10 @@ _CHANGES = (
     "_change_windows",
     "_end_run",
 )
-"""Functions of a profiler during which it can be neither started nor stopped, but by what `_deliver` calls back."""
+"""Functions during which a profiler can be neither started nor stopped, except by a callback of `_deliver`."""
 
 _KEPT = (*_CALLED_BACK, "schedule", "step_num", "current_action")
-"""Attributes of a copy that are not made anew, beside those that a subclass or program has added."""
+"""Attributes that a copy takes over, besides those that a subclass or program has added."""
 
 
 def _made(kind: type[profile], arguments: dict[str, Any]) -> profile:
@@ -797,13 +796,13 @@ def _words(action: ProfilerAction) -> str:
 
 
 def _check_callable(argument: str, value: object) -> None:
-    """Raises InvalidArgument for what is neither callable nor None."""
+    """Raises InvalidArgument for a value that is neither callable nor None."""
     if value is not None and not callable(value):
         raise InvalidArgument(f"{argument} is {brief(value)}; accepted is a callable or None")
 
 
 def _check_timeout(argument: str, value: object) -> None:
-    """Raises InvalidArgument for what is no time: seconds from 0, or None."""
+    """Raises InvalidArgument for a value that is neither seconds from 0 nor None."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if value is not None and not (number and value >= 0):  # type: ignore[operator]
         raise InvalidArgument(
@@ -822,7 +821,7 @@ def _check_flags(flags: Mapping[str, object]) -> dict[str, bool]:
 
 
 def _not_recorded(options: Options, totals_alone: bool) -> Iterator[str]:
-    """A sentence for each option of which nothing is in the recording: without PyTorch, or where no events are kept."""
+    """A sentence for each option that recorded nothing: without PyTorch, or if no events are kept."""
     for option, what in _TORCH_OPTIONS.items():
         if not getattr(options, option) or (option == "record_shapes" and options.with_flops):
             continue

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gpuscope.trace import Trace
 
-# What is an attribute of another name in a FunctionEvent.
+# Functions whose attribute in a FunctionEvent has another name.
 _ATTRIBUTES = {
     "name": "trace_name",
     "start_thread_id": "thread",
@@ -39,7 +39,7 @@ _SAME_NAME = frozenset(
 
 
 class KinetoEvent:
-    """One event; what a `FunctionEvent` has as attributes are functions here, as in torch."""
+    """One event; the attributes of a `FunctionEvent` are functions here, as in torch."""
 
     def __init__(self, event: FunctionEvent, trace_start_ns: int, first_id: int) -> None:
         self._event = event
@@ -63,18 +63,18 @@ class KinetoEvent:
         return self._first_id + self._event.id
 
     def linked_correlation_id(self) -> int:
-        """Of GPU work and driver calls that of the region that asked for it; 0 of what ran on the CPU."""
+        """For GPU work and driver calls, the number of the region that launched it; else 0."""
         parent = None if self._event.kind in REGION_LABELS else self._event.cpu_parent
         return self._first_id + parent.id if parent is not None else 0
 
     def nbytes(self) -> int:
-        """What an allocation outside every region took or gave back; 0 of others."""
+        """Bytes that an allocation outside every region took or gave back; 0 for other events."""
         if self._event.kind != "memory":
             return 0
         return self._event.cpu_memory_usage or self._event.device_memory_usage
 
     def cuda_elapsed_us(self) -> int:
-        """The GPU time where CUDA events alone measured it: always -1, as torch has it for none."""
+        """The GPU time measured by CUDA events: always -1, torch's value for none."""
         return -1
 
     def privateuse1_elapsed_us(self) -> int:
@@ -86,7 +86,7 @@ class KinetoEvent:
         return False
 
     def extra_meta(self) -> dict[str, str]:
-        """What is known of GPU work, as texts."""
+        """The metadata of GPU work, as texts."""
         known = self._event.event_metadata
         return {} if known is None else {key: json.dumps(value) for key, value in known.as_in_traces().items()}
 
@@ -104,7 +104,7 @@ class KinetoEvent:
 
 
 class _Ids:
-    """Numbers for events: those of a recording stay, and no other recording has them. Any thread."""
+    """Numbers for events, fixed for a recording and unique among recordings. Any thread."""
 
     def __init__(self) -> None:
         self._next = 1
@@ -112,7 +112,7 @@ class _Ids:
         self._first: WeakKeyDictionary[Trace, int] = WeakKeyDictionary()
 
     def take(self, trace: Trace, count: int) -> int:
-        """The first of as many as a recording has."""
+        """The first number of a recording with `count` events."""
         with self._lock:
             if trace not in self._first:
                 if self._next + count > _MAX_ID:
@@ -127,7 +127,7 @@ _ids = _Ids()
 
 
 class KinetoResults:
-    """What ``prof.profiler.kineto_results`` is.
+    """The type of ``prof.profiler.kineto_results``.
 
     Attributes:
         trace: the recording, as columns.

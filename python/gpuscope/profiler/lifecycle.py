@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The running profilers of a process: `step` reaches them, its exit delivers them, a fork leaves them to the parent."""
+"""The running profilers of a process. Exit stops them; a forked child abandons them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Running(Protocol):
         """Ends the recording and hands it over."""
 
     def abandon(self) -> None:
-        """Forgets a recording that the parent process has not ended, touching nothing of it."""
+        """Forgets the parent's open recording without touching it."""
 
 
 _running: list[Running] = []
-_known: set[ref[Running]] = set()  # also those that another thread stops as the process forks
+_known: set[ref[Running]] = set()  # includes profilers that another thread stops during a fork
 _hooked = False
-_process = 0  # the one that had the core open the driver last: a forked child leaves that alone
+_process = 0  # id of the process whose core opened the driver last
 
 
 def watch(profiler: Running) -> None:
@@ -45,7 +45,7 @@ def watch(profiler: Running) -> None:
 
 
 def keep_contexts_at_exit() -> None:
-    """Has the exit of this process call `keep_contexts_from_kineto`, once the core has the driver open."""
+    """Calls `keep_contexts_from_kineto` when this process exits. For use once the core has opened the driver."""
     global _process
     _process = os.getpid()
 
@@ -57,7 +57,7 @@ def forget(profiler: Running) -> None:
 
 
 def step() -> None:
-    """Says that the next step of the loop begins, to the profiler that runs; without one it does nothing.
+    """Marks the start of the next step in each running profiler; without one it does nothing.
 
     For programs profiled from outside, as by ``gpuscope run --schedule``: call it once at the end of every step.
     """

@@ -11,7 +11,7 @@ from gpuscope.text import brief
 
 
 class ProfilerAction(TorchEnum):
-    """What the profiler does during one step. DEVICE_STOPPED is torch's alone: no schedule may return it."""
+    """The profiler's action during one step. Schedules may not return DEVICE_STOPPED, which torch sets itself."""
 
     NONE = 0
     WARMUP = 1
@@ -25,7 +25,7 @@ class ProfilerAction(TorchEnum):
 
     @property
     def collects(self) -> bool:
-        """Whether the collector runs, be it to warm up."""
+        """Whether the collector runs, also if only to warm up."""
         return self not in (ProfilerAction.NONE, ProfilerAction.DEVICE_STOPPED)
 
     @property
@@ -65,7 +65,7 @@ class Schedule:
         return ProfilerAction.RECORD_AND_SAVE if position == self._cycle - 1 else ProfilerAction.RECORD
 
     def finished(self, step: int) -> bool:
-        """Whether the last of `repeat` cycles lies before `step`."""
+        """Whether the last of `repeat` cycles ended before `step`."""
         return self.repeat > 0 and self._position(step) >= self.repeat * self._cycle
 
     @property
@@ -90,7 +90,7 @@ def schedule(
         wait: steps of each cycle in which nothing is collected.
         warmup: steps in which events are collected and dropped, so that the cost of switching on is not measured.
         active: steps recorded, at least 1.
-        repeat: cycles after which recording ends; 0 goes on to the end of the run.
+        repeat: cycles after which recording ends; 0 repeats until the end of the run.
         skip_first: idle steps before the first cycle.
         skip_first_wait: 1 leaves out the first cycle's `wait`.
 
@@ -101,7 +101,7 @@ def schedule(
 
 
 def check_action(step: int, action: object) -> ProfilerAction:
-    """The action that a user's schedule returned, which may be a member of torch's enumeration."""
+    """The action that a user's schedule returned, as `ProfilerAction`; members of torch's enumeration are accepted."""
     if isinstance(action, ProfilerAction) and action is not ProfilerAction.DEVICE_STOPPED:
         return action
     accepted = [member for member in ProfilerAction if member is not ProfilerAction.DEVICE_STOPPED]

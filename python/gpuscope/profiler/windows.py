@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The session and the windows of one profiler: opened and closed with all that watches them, and kept."""
+"""The session and the windows of one profiler: opens, closes and keeps them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from gpuscope import _core
 from gpuscope.arguments import Graphs, Mode, as_float, check_choice
+from gpuscope.conditions import recorded
 from gpuscope.counters.names import SampledSet, check_names, parse_counters
 from gpuscope.distributed import Rank, distributed_rank
 from gpuscope.errors import GpuscopeWarning, InvalidArgument, NotAvailable
@@ -49,7 +50,7 @@ _MOST_THREADS = 256  # a program may start threads for ever
 _THREAD_BEGINS = "_set_native_id"  # what threading calls first on a new thread, once it has a name
 _MOST_STEPS = 1 << 16  # of a window; the latest are kept
 
-# What a forked child holds of its parent: ending it would touch threads and buffers that are the parent's.
+# Sessions of the parent in a forked child: ending one would touch threads and buffers of the parent.
 _of_parents: list[_core.Session] = []
 
 
@@ -59,7 +60,7 @@ class ProfilerStats:
 
     Attributes:
         profiling_window_duration_sec: how long the window was open.
-        number_of_events: as many as ``events()`` gave; 0 before it was called.
+        number_of_events: events that ``events()`` returned; 0 before it was called.
         profiler_prepare_call_duration_us: opening the window in the core.
         profiler_enable_call_duration_us: beginning to watch frameworks.
         profiler_disable_call_duration_us: ending that.
@@ -77,7 +78,7 @@ class ProfilerStats:
 
 
 class Annotations:
-    """Facts for every recording of one profiler, those made already and those to come."""
+    """Facts and notes for the latest recording of one profiler and for those to come."""
 
     def __init__(self, **facts: str) -> None:
         self._facts: dict[str, str] = facts
@@ -86,7 +87,7 @@ class Annotations:
 
     @property
     def added(self) -> dict[str, str]:
-        """What was added so far, as JSON, by its key."""
+        """The metadata added so far, as JSON by key."""
         return {key.removeprefix(_METADATA): text for key, text in self._facts.items() if key.startswith(_METADATA)}
 
     def add(self, key: str, value: str) -> None:
@@ -112,10 +113,10 @@ class Annotations:
         return True
 
     def write_to(self, store: _core.Store, **facts: str) -> None:
-        """Writes all facts and notes so far, and `facts`, into a recording; what is added later follows."""
+        """Writes all facts and notes so far, and `facts`, into a recording; metadata added later follows."""
         notes = [*store.info().get(_NOTES, "").split("\n"), *self._notes]
         store.set_info(_NOTES, "\n".join(dict.fromkeys(filter(None, notes))))
-        for key, value in (facts | self._facts).items():  # what the program says wins
+        for key, value in (facts | self._facts).items():  # the program's metadata has priority
             store.set_info(key, value)
         self._latest = store
 
@@ -132,13 +133,13 @@ class Annotations:
 class Collector:
     """Starts a session when something is to be collected, and opens and closes its windows.
 
-    Each method can be interrupted by an exception anywhere, and goes on where it was when it is called again.
+    An exception may interrupt each method anywhere; called again, the method continues where it was.
 
     Attributes:
         window_open: whether events are kept at the moment.
-        ended: what was recorded in windows that are closed; whoever takes a store removes it.
-        keeps_stacks: whether stacks were asked for and can be had.
-        notes: what was asked for and cannot be had.
+        ended: stores of closed windows; the caller that takes a store removes it.
+        keeps_stacks: whether stacks were asked for and are available.
+        notes: sentences about options that were asked for and are not available.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class Collector:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What every recording is to say of how it was made."""
+        """Facts about how the recording was made, for each recording."""
         facts = {"counters.interval_ns": str(self._counter_interval_ns)} if self._counters else {}
         if self._device_every_ns:
             facts["device_samples.interval_ns"] = str(self._device_every_ns)
@@ -228,7 +229,7 @@ class Collector:
         return self._session is not None
 
     def begin(self, action: ProfilerAction) -> None:
-        """Does what a step needs that begins with `action`."""
+        """Starts the session if `action` collects."""
         if not action.collects:
             return
         if self._session is None:
@@ -250,7 +251,7 @@ class Collector:
         self.window_open = True
 
     def switch(self, activities: frozenset[ProfilerActivity], on: bool) -> None:
-        """Records these activities or leaves them out from now on, within the open window."""
+        """Records these activities or leaves them out from now on, in the open window."""
         if self._session is not None:
             if ProfilerActivity.CUDA in activities:
                 self._session.switch_gpu(on)
@@ -258,7 +259,7 @@ class Collector:
                 self._session.switch_regions(on)
 
     def cut(self) -> None:
-        """Closes the window; the session goes on."""
+        """Closes the window; the session continues."""
         if self._session is not None and self.window_open and not self.ended:
             self.stop_sampling()
             try:
@@ -280,7 +281,7 @@ class Collector:
             self._session, self.window_open = None, False
 
     def _start_sampling(self) -> str:
-        """Returns why not."""
+        """Starts the samples of Python; returns the reason if that fails, else an empty text."""
         self._machine_cpus.begin()
         self._end_noting()
         self._end_noting = _note_threads(self._thread_names)
@@ -291,7 +292,7 @@ class Collector:
         return "" if is_sampling else "this system gives no way to read the memory of a running thread"
 
     def stop_sampling(self) -> None:
-        """Ends the samples of Python; the core keeps what was taken."""
+        """Ends the samples of Python; the core keeps the samples taken."""
         if self._sample_every_ns:
             _core.PythonSampler.stop()
             self._end_noting()
@@ -305,7 +306,7 @@ class Collector:
         return self._session is not None and self._session.release_cupti()
 
     def abandon(self) -> None:
-        """Gives the session up without ending it, in a forked child."""
+        """Drops the session without ending it, in a forked child."""
         self.window_open = False
         self.ended = []
         self._end_noting()
@@ -315,7 +316,7 @@ class Collector:
 
 
 class _MachineCpus:
-    """How many CPUs all processes of the machine kept busy in a window, this one among them."""
+    """How many CPUs all processes of the machine, including this one, kept busy in a window."""
 
     def __init__(self) -> None:
         self._began = (0, 0.0)  # ns, and seconds of CPU time
@@ -324,7 +325,7 @@ class _MachineCpus:
         self._began = (_core.monotonic_ns(), _core.host_state()["machine_cpu_s"] or 0.0)
 
     def facts(self) -> dict[str, str]:
-        """Nothing where the program may use some of the CPUs only, on which others' time is not known."""
+        """The figures as facts; empty if the program may use only some CPUs, as other processes' share is unknown."""
         state, seconds = _core.host_state(), (_core.monotonic_ns() - self._began[0]) / 1e9
         count, spent = state["machine_cpus"], state["machine_cpu_s"]
         if not count or not spent or not self._began[1] or seconds <= 0 or len(os.sched_getaffinity(0)) < count:
@@ -333,9 +334,9 @@ class _MachineCpus:
 
 
 def _note_threads(names: dict[int, str]) -> Callable[[], None]:
-    """Notes names of threads that begin from now on, by the system's numbers, until the result is called.
+    """Notes names of threads that begin from now on, by the system's ids, until the result is called.
 
-    The core asks for names at the end of a window, when such a thread may be gone.
+    The core asks for names at the end of a window, when a thread may have ended.
     """
     original = getattr(threading.Thread, _THREAD_BEGINS, None)
     if original is None:  # another version of Python
@@ -355,12 +356,12 @@ def _note_threads(names: dict[int, str]) -> Callable[[], None]:
 
 
 class Windows:
-    """Opens and closes windows and holds what was recorded in them. Like `Collector`, it can be interrupted.
+    """Opens and closes windows and keeps their recordings. Like `Collector`, it can be interrupted.
 
     Attributes:
-        undelivered: what `end` was given, by the window that it has kept; whoever calls one removes it.
+        undelivered: the callback given to `end`, by the window; the caller of a callback removes it.
         trace_id: of the latest window begun; None before the first.
-        shortfalls: what the audits of this run's windows found missing, kept while `strict`.
+        shortfalls: missing events that the audits of this run's windows report; filled only if `strict`.
         latest: the latest window by itself; None before the first has ended.
         stats: of the latest window begun.
         accumulates: windows make one recording.
@@ -392,8 +393,8 @@ class Windows:
         self._observed = False  # the window that is open
         self.undelivered: dict[_core.Store, Callable[[], object]] = {}
         self._step_edges: deque[int] = deque(maxlen=_MOST_STEPS)  # ns
-        self._step_costs: deque[int] = deque(maxlen=_MOST_STEPS)  # of each, how long the profiler has had before it
-        self._step_count = 0  # moments of the window, those that are not kept too
+        self._step_costs: deque[int] = deque(maxlen=_MOST_STEPS)  # ns of the profiler's own work before each edge
+        self._step_count = 0  # edges of the window, including those no longer kept
         self._step_left = 0
         self._step_thread = 0
 
@@ -406,7 +407,7 @@ class Windows:
     def recording(self) -> Recording | None:
         """The latest window, or all windows as one where they accumulate; None before the first has ended."""
         if len(self._kept) > 1:
-            # Always a new store: whoever holds the last one may hold views of its memory.
+            # Always a new store: a caller may hold views of the last one's memory.
             facts = _facts_of_windows(self._kept)
             self._kept = [_core.merge(self._kept)]
             self._annotations.write_to(self._kept[0], **facts)
@@ -414,7 +415,7 @@ class Windows:
         return self._recording
 
     def begin(self, action: ProfilerAction, make_id: Callable[[], str] | None) -> None:
-        """Does what a step needs that begins with `action`: collecting, and a window where it records.
+        """Prepares a step with `action`: starts collecting, and opens a window if the step is recorded.
 
         The window opens last: its set-up is not part of the recording.
         """
@@ -440,11 +441,11 @@ class Windows:
         self._observers.open()
 
     def leave_step(self) -> None:
-        """The program has done its step; what comes until `note_step` is the profiler's own time."""
+        """Marks the end of the program's step; the time until `note_step` is the profiler's own."""
         self._step_left = _core.now_ns()
 
     def note_step(self) -> None:
-        """A step that is no region ends here, and the next begins; the first of a window only begins."""
+        """Marks where a step without a region ends and the next begins; the first of a window only begins."""
         if self._observed:
             self._step_thread = threading.get_native_id()
             now = _core.now_ns()
@@ -453,9 +454,9 @@ class Windows:
             self._step_count += 1
 
     def end(self, then: Callable[[], object] | None, *, last: bool, timeout: float | None = None) -> None:
-        """Closes the open window and keeps it, `then` to be called; `last` ends the collecting, within `timeout`."""
+        """Closes the open window and keeps it with its callback `then`; `last` ends collecting, within `timeout`."""
         ends = _core.monotonic_ns()
-        self._collector.stop_sampling()  # first: what ends the others is none of the program's
+        self._collector.stop_sampling()  # first: the code that ends the rest is not the program's
         if self._observed:
             self.observe("stop")
         self._observers.stop()
@@ -476,7 +477,7 @@ class Windows:
             del self._collector.ended[0]
 
     def drop(self) -> None:
-        """Ends the collecting, and keeps nothing of a window that is open."""
+        """Ends the collecting, and discards an open window."""
         self._observers.stop()
         self._collector.stop()
         self._collector.ended.clear()
@@ -485,7 +486,7 @@ class Windows:
     def _keep(self, store: _core.Store) -> None:
         if store in self._kept:
             return
-        facts = {"trace.id": self.trace_id or "", **switched_off(), **self._collector.facts}
+        facts = {"trace.id": self.trace_id or "", **recorded(), **switched_off(), **self._collector.facts}
         if command := _program():
             facts["process.argv"] = command
         if name := _process_name():
@@ -504,13 +505,13 @@ class Windows:
             return {}
         return {
             "session.step_edges_ns": _differences(edges),
-            "session.step_costs_ns": " ".join(map(str, self._step_costs)),  # of the profiler, before each moment
+            "session.step_costs_ns": " ".join(map(str, self._step_costs)),
             "session.step_thread": str(self._step_thread),
-            "session.steps": str(self._step_count - 1),  # of which those are the latest
+            "session.steps": str(self._step_count - 1),  # all, also those without an edge
         }
 
     def _facts_of_rank(self) -> dict[str, str]:
-        """Which process this is: torch's word for it, else the launcher's."""
+        """The rank of this process: from torch, else from the launcher."""
         rank = distributed_rank(os.environ, self._annotations.note)
         group = process_group()
         if group is None:
@@ -535,19 +536,19 @@ class Windows:
             return
         try:
             getattr(self._observer, event)()
-        except Exception as error:  # an observer's failure is no reason to lose the recording
+        except Exception as error:  # the recording is kept if an observer fails
             sentence = f"execution_trace_observer.{event}() failed: {error!r}"
             if self._annotations.note(sentence):
                 warnings.warn(f"profile: {sentence}", GpuscopeWarning, stacklevel=4)
 
 
 def _program() -> str:
-    """What runs, with its arguments, without the interpreter or the command that runs it; empty where not known."""
+    """The program and its arguments, without the interpreter or the command that runs it; empty if unknown."""
     name, *arguments = map(str, getattr(sys, "argv", ()) or ("",))
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None and spec.name != "__main__":
         name = f"-m {spec.name.removesuffix('.__main__')}"
-    if name == "-c":  # what follows it has become the program
+    if name == "-c":  # sys.argv lacks the code; sys.orig_argv has it
         before = sys.orig_argv[: len(sys.orig_argv) - len(arguments)]
         name = f"-c {before[-1]}" if before[-2:-1] == ["-c"] else ""
     command = " ".join([name, *arguments]) if name not in ("", "-") else ""
@@ -559,19 +560,19 @@ def _in_utf8(text: str) -> str:
 
 
 def _process_name() -> str:
-    """What multiprocessing calls this process, as "ForkPoolWorker-1"; empty where it did not start it."""
+    """The name that multiprocessing gave this process, as "ForkPoolWorker-1"; empty for other processes."""
     processes = sys.modules.get("multiprocessing.process")
     name = getattr(processes, "current_process", lambda: None)()
     return "" if name is None or name.name == "MainProcess" else _in_utf8(str(name.name))
 
 
 def _differences(moments: Sequence[int]) -> str:
-    """The first of these moments, then the differences."""
+    """The first moment, then the differences."""
     return " ".join(map(str, [*moments[:1], *(after - before for before, after in itertools.pairwise(moments))]))
 
 
 def _facts_of_windows(stores: Sequence[_core.Store]) -> dict[str, str]:
-    """What is told of each of several windows: where it is, and where its steps are."""
+    """Facts of several windows in one recording: where each window is, and where its steps are."""
     from gpuscope.trace import moments_of, number_of, numbers_of
 
     windows: list[int] = []
@@ -590,7 +591,7 @@ def _facts_of_windows(stores: Sequence[_core.Store]) -> dict[str, str]:
 
 
 def _check_text(argument: str, value: object) -> str:
-    """The text; raises InvalidArgument for what a recording cannot hold."""
+    """The text; raises InvalidArgument for a value that a recording cannot contain."""
     if not isinstance(value, str):
         raise InvalidArgument(f"{argument} is {brief(value)}; accepted is text")
     try:

@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings of other profilers, as recordings of ours."""
+"""Readers that convert recordings of other profilers to gpuscope's."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks that a live recording makes of each row, for rows that are read from files of other tools."""
+"""The row checks of a live recording, for rows from files of other tools."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gpuscope.trace import number_of
 
 NOT_GIVEN: int = _core.NOT_GIVEN
 MOST_NS = 1 << 61
-"""Times of a file are below this, and so is what is added to them: a recording contains their sums."""
+"""Times of a file, and durations added to them, are below this, so that their sums fit into a recording."""
 NO_NAME = "(no name)"
 """The name of a row without one, as in live recordings."""
 WORK = ("kernel", "memcpy", "memset", "graph_launch")
 
 Column = np.ndarray[Any, Any]
 
-_EPOCH_NS = 600 * 10**9  # where all others begin later, a start of 0 is none
-_MANY = 16  # later rows of a stream that a row lies over; launches that overlap on purpose lie over one or two
+_EPOCH_NS = 600 * 10**9  # if all other rows begin later, a start of 0 means "no time"
+_MANY = 16  # overlapped later rows of a stream; launches that overlap on purpose overlap one or two
 _LISTED, _MOST_SKIPPED = 5, 1000
 _NOUNS = {
     "kernel": "kernel",
@@ -42,13 +42,13 @@ _LEFT_OUT, _NO_DURATION, _UNNAMED = "left out", "no duration", "unnamed"
 
 @dataclass(frozen=True)
 class Spans:
-    """The rows that a recording can hold.
+    """Valid rows for a recording.
 
     Attributes:
-        rows: their numbers among those that were given.
-        start_ns: of each of these; 0 with Flag.ZERO_TIME.
-        duration_ns: of each of these, never negative.
-        flags: of each of these, for GPU work: ZERO_TIME, BACKWARD_TIME or INCOMPLETE.
+        rows: indices into the given rows.
+        start_ns: of each valid row; 0 with Flag.ZERO_TIME.
+        duration_ns: of each valid row, never negative.
+        flags: of each valid row of GPU work: ZERO_TIME, BACKWARD_TIME or INCOMPLETE.
     """
 
     rows: Column
@@ -58,20 +58,20 @@ class Spans:
 
 
 class Checks:
-    """Repairs rows or leaves them out, and counts both for the audit.
+    """Repairs or drops invalid rows, and counts both for the audit.
 
-    GPU work keeps every row, with the flags of a live recording, and the audit becomes INCOMPLETE. Rows of the CPU
-    without a usable start are left out; those without a usable duration have the duration 0. The audit notes both.
+    GPU work keeps all rows, with the flags of a live recording, and the audit becomes INCOMPLETE. CPU rows without a
+    usable start are dropped. CPU rows without a usable duration get the duration 0. The audit notes both.
     """
 
     def __init__(self) -> None:
-        self._counts: Counter[tuple[str, str]] = Counter()  # by what is wrong, and table
+        self._counts: Counter[tuple[str, str]] = Counter()  # by problem and table
         self._first_ns = MOST_NS
         self._skipped: Counter[str] = Counter()
-        self.notes: list[str] = []  # others, for the audit
+        self.notes: list[str] = []  # further notes for the audit
 
     def see(self, start_ns: Column) -> None:
-        """Learns from the starts of many rows whether times count from an epoch: then a start of 0 is none."""
+        """Learns from the starts of many rows whether times count from an epoch. A start of 0 is then invalid."""
         given = start_ns[(start_ns > 0) & (start_ns < MOST_NS)]
         self._first_ns = min(self._first_ns, int(given.min(initial=MOST_NS)))
 
@@ -79,9 +79,9 @@ class Checks:
         """Checks rows of a table.
 
         Args:
-            table: as the schema calls it.
-            start_ns: int64, of any value.
-            duration_ns: int64, of any value; NOT_GIVEN where there is none, or none that is a number.
+            table: name in the schema.
+            start_ns: int64, any value.
+            duration_ns: int64, any value; NOT_GIVEN if missing or not a number.
         """
         self.see(start_ns)
         has_start = (start_ns >= 0) & (start_ns < MOST_NS)
@@ -107,33 +107,33 @@ class Checks:
         return Spans(np.arange(len(start_ns)), start_ns, duration_ns, flags)
 
     def names(self, table: str, name: Column, missing: Column, stand_in: int) -> Column:
-        """Names of rows with one for those that have none.
+        """Names of rows, with a stand-in for missing names.
 
         Args:
-            table: as the schema calls it.
-            name: any numbers that tell names apart.
-            missing: which rows have none.
+            table: name in the schema.
+            name: any numbers that identify names.
+            missing: a mask of the rows without a name.
             stand_in: the number of NO_NAME.
         """
         self.count(table, _UNNAMED, int(np.count_nonzero(missing)))
         return np.where(missing, stand_in, name)
 
     def count(self, table: str, what: str, rows: int) -> None:
-        """Counts rows."""
+        """Counts rows with a problem."""
         if rows:
             self._counts[what, table] += rows
 
     def left_out(self, table: str, rows: int) -> None:
-        """Counts rows that a reader itself leaves out."""
+        """Counts rows that a reader itself drops."""
         self.count(table, _LEFT_OUT, rows)
 
     def skip(self, what: str, rows: int) -> None:
-        """Counts events that the reader knows nothing of, by their name."""
+        """Counts events unknown to the reader, by name."""
         if rows:
             self._skipped[what if what in self._skipped or len(self._skipped) < _MOST_SKIPPED else "others"] += rows
 
     def facts(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Facts of the info that tell the audit; counts and notes are added to those that are given."""
+        """Facts for the audit: the counts and notes, added to the given facts."""
         found: dict[str, str] = {}
         for (what, table), rows in self._counts.items():
             key = f"audit.{what}" if what in _COUNTERS.values() else ""
@@ -159,18 +159,18 @@ class Checks:
         return found | ({"session.notes": "\n".join([given.get("session.notes", ""), *notes]).strip()} if notes else {})
 
     def _list(self, what: str) -> str:
-        """As "2 regions, 1 driver call"."""
+        """The counts of a problem, as "2 regions, 1 driver call"."""
         counts = sorted((table, rows) for (each, table), rows in self._counts.items() if each == what)
         return ", ".join(f"{rows:,} {_noun(table, rows)}" for table, rows in counts)
 
 
 def find_impossible(track: Column, start_ns: Column, duration_ns: Column, correlation: Column) -> tuple[Column, Column]:
-    """GPU work that lies over many later rows of its stream, though a stream runs one after the other.
+    """Finds GPU work that overlaps many later rows of its stream, although a stream runs its work in sequence.
 
-    Nodes of one launch of a CUDA graph, which have its correlation id, may run beside each other.
+    Nodes of one CUDA graph launch, which share its correlation id, may overlap.
 
     Returns:
-        The numbers of the rows, and how many later ones each lies over.
+        The indices of the rows, and the number of later rows that each overlaps.
     """
     order = np.lexsort((start_ns, track))
     track, start_ns, correlation = track[order], start_ns[order], correlation[order]

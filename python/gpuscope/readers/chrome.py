@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces in Chrome's JSON: read part by part, and handed to the one that knows the tool that wrote them."""
+"""Traces in Chrome's JSON, read in parts and passed to the mapper of the tool that wrote them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from gpuscope.text import brief
 Batch = Mapping[str, Column]
 
 _GZIP = b"\x1f\x8b"
-_PART = 1 << 20  # bytes that are read at once: columns of events take about as much again
-_COMPRESSED = 1 << 16  # bytes of gzip's that are read at once
+_PART = 1 << 20  # bytes read at once; columns of events need about the same again
+_COMPRESSED = 1 << 16  # compressed bytes read at once
 _MOST_EXPANDED = 100  # times the size of a compressed file; traces reach 22
-_LEAST_ROOM = 1 << 20  # bytes that any compressed file may have
+_LEAST_ROOM = 1 << 20  # decompressed bytes that any file may have
 _MOST_HELD = 16  # parts
 _INTEGERS = (
     "correlation",
@@ -66,29 +66,29 @@ _TEXTS = (
     "memset_details",
     "step_name",
 )
-# Of Kineto's first versions.
+# Names in Kineto's first versions.
 _ALIASES = [("external id", "External id"), ("Input dims", "Input Dims")]
 _PHASES = "XMsfibeBC"
 _NOT_READ = {ord("B"): "events with separate ends", ord("C"): "counters"}
 
 
 class EventMapper(ABC):
-    """Makes rows of a recording of one tool's events."""
+    """Maps one tool's events to rows of a recording."""
 
     tool: str
     wanted: str
-    """What its traces have to have, as the end of a sentence."""
+    """The requirement for its traces, as the end of an error message."""
 
     def __init__(self, events: _core.TraceEvents) -> None:
         self.events = events
         self.tables = Tables()
         self.names: dict[int, str] = {}  # of threads and streams, by place
         self.processes: dict[int, str] = {}
-        self.process_names: dict[int | str | None, str] = {}  # the same, by what the trace calls the process
+        self.process_names: dict[int | str | None, str] = {}  # by the trace's own process id
         self._no_name = events.intern(NO_NAME)
 
     def take(self, batch: Batch, word: Callable[[str], int]) -> None:
-        """Maps a part of the events; `word` is the id of a text, NONE where none has come yet."""
+        """Maps a part of the events. `word` returns the id of a text, NONE if it has not occurred yet."""
         batch = {**batch, "flags": np.zeros(len(batch["phase"]), np.uint16)}
         self.tables.checks.see(batch["start_ns"][batch["phase"] == ord("X")])
         for phase, what in _NOT_READ.items():
@@ -105,13 +105,13 @@ class EventMapper(ABC):
         self.map(batch, word)
 
     def skip(self, batch: Batch, which: Column) -> None:
-        """Counts the rows among `which`, by category, as such that are not read."""
+        """Counts the rows of `which`, by category, as not read."""
         categories, counts = np.unique(batch["category"][which], return_counts=True)
         for category, rows in zip(categories.tolist(), counts.tolist(), strict=True):
             self.tables.checks.skip("no category" if category == NONE else brief(self.events.string(category)), rows)
 
     def rows(self, table: str, batch: Batch, which: Column) -> Column:
-        """The numbers of the rows among `which` that the table can hold, repaired in the batch where they need it."""
+        """Indices of the rows of `which` that are valid for the table. Repairs them in the batch if needed."""
         rows = np.flatnonzero(which)
         if not len(rows):
             return rows
@@ -126,12 +126,12 @@ class EventMapper(ABC):
 
     @property
     def found(self) -> bool:
-        """Whether there was anything of the tool's."""
+        """Whether the trace contained events of the tool."""
         return bool(len(self.tables))
 
     @abstractmethod
     def map(self, batch: Batch, word: Callable[[str], int]) -> None:
-        """Adds what a part of the events says to the tables."""
+        """Adds a part of the events to the tables."""
 
     @abstractmethod
     def finish(self, strings: Strings, facts: dict[str, str], document: Mapping[str, Any]) -> _core.Store:
@@ -140,15 +140,15 @@ class EventMapper(ABC):
         Args:
             strings: all texts so far.
             facts: of the file.
-            document: the values beside the events.
+            document: the values of the file other than the events.
         """
 
 
 def read_parts(file: BinaryIO, path: str) -> Iterator[bytes]:
-    """The file's bytes, decompressed where it is gzip's; its end, cut off or not, is the end.
+    """Yields the file's bytes, decompressed if it is gzip. A file that is cut off ends without an error.
 
     Raises:
-        CorruptTrace: what is compressed is damaged, or has more than 100 times the size of the file.
+        CorruptTrace: the compressed data is damaged, or expands to more than 100 times the size of the file.
     """
     part = file.read(_COMPRESSED)
     if not part.startswith(_GZIP):
@@ -168,7 +168,7 @@ def read_parts(file: BinaryIO, path: str) -> Iterator[bytes]:
             if text:
                 yield text
             part = stream.unconsumed_tail
-            if stream.eof:  # a file may have several streams, one behind the other, and zeros behind the last
+            if stream.eof:  # a file may contain several consecutive streams, and zeros after the last
                 part = stream.unused_data.lstrip(b"\0")
                 stream = zlib.decompressobj(wbits=31)
             if len(part) < _COMPRESSED:
@@ -183,17 +183,17 @@ def read_chrome_trace(
     default: type[EventMapper],
     salvage: bool = False,
 ) -> _core.Store:
-    """A recording of a trace in Chrome's JSON, compressed or not.
+    """Reads a trace in Chrome's JSON, compressed or not.
 
     Args:
         path: the file.
-        choose: whose events a part of them are; None where that does not tell.
-        default: whose they are where no part tells.
-        salvage: read what stands before the place from which on it is no JSON.
+        choose: returns the mapper for a part of the events; None if the part does not show the tool.
+        default: the mapper if no part shows the tool.
+        salvage: whether to read a damaged file up to the first invalid JSON.
 
     Raises:
-        CorruptTrace: it is no JSON, or no trace of a tool that is known.
-        GpuscopeError: it cannot be read at all.
+        CorruptTrace: it is no JSON, or no trace of a known tool.
+        GpuscopeError: the file cannot be read.
     """
     name = os.fspath(path)
     events = _core.TraceEvents(_PHASES, list(_INTEGERS), list(_TEXTS), _ALIASES)
@@ -208,7 +208,7 @@ def read_chrome_trace(
         return known[text]
 
     mapper: EventMapper | None = None
-    held: list[Batch] = []  # until it is known whose they are
+    held: list[Batch] = []  # until the mapper is known
     damage: CorruptTrace | None = None
 
     def hand_over() -> None:
@@ -252,7 +252,7 @@ def read_chrome_trace(
     if events.bare_backslashes:
         mapper.tables.checks.notes.append("backslashes are not escaped in the file, and were read as they are")
     if events.odd_numbers:
-        mapper.tables.checks.notes.append("nan, inf and N/A in place of numbers in the file were read as no numbers")
+        mapper.tables.checks.notes.append("nan, inf and N/A in the file were read as missing numbers")
     document = {key: json_of(text) for key, text in events.facts}
     return mapper.finish(Strings(events.strings()), facts, document)
 
@@ -270,11 +270,11 @@ def _is_compressed(path: str) -> bool:
 
 
 class Meanings:
-    """What texts say, as numbers; each text is read once.
+    """Converts texts to numbers; each text is converted once.
 
     Args:
-        events: whose texts they are.
-        read: the numbers of a text, always as many.
+        events: the source of the texts.
+        read: converts a text to numbers, always the same count.
     """
 
     def __init__(self, events: _core.TraceEvents, read: Callable[[str], tuple[int, ...]]) -> None:
@@ -284,7 +284,7 @@ class Meanings:
         self._none = read("")
 
     def __call__(self, ids: Column) -> list[Column]:
-        """The numbers of each id, a column each; those of the empty text for NONE."""
+        """The numbers of each id, one column per number; for NONE those of the empty text."""
         distinct, inverse = np.unique(ids, return_inverse=True)
         found = np.array([self._of(each) for each in distinct.tolist()], np.int64).reshape(-1, len(self._none))
         return list(found[inverse].T)
@@ -298,13 +298,13 @@ class Meanings:
 
 
 def arrows_of(rows: Mapping[str, Column], arrows: Mapping[str, Column]) -> Column:
-    """The id of the first arrow that begins, or ends, with each row; -1 where there is none."""
+    """The id of the first arrow at the start of each row; -1 for none."""
     if not arrows:
         return np.full(len(rows["start_ns"]), -1, np.int64)
     times = np.unique(arrows["start_ns"])
 
     def key(of: Mapping[str, Column]) -> Column:
-        """A number of each place and time at which an arrow is; -1 of others."""
+        """A number for each place and time with an arrow; -1 for others."""
         at = np.minimum(np.searchsorted(times, of["start_ns"]), len(times) - 1)
         return np.where(times[at] == of["start_ns"], of["place"].astype(np.int64) * len(times) + at, -1)
 
@@ -313,7 +313,7 @@ def arrows_of(rows: Mapping[str, Column], arrows: Mapping[str, Column]) -> Colum
 
 
 def names_of_threads(mapper: EventMapper, strings: Strings) -> dict[str, list[int]]:
-    """``system_id`` and ``name`` of the threads, whose keys are places."""
+    """``system_id`` and ``name`` of the threads, with places as keys."""
     found = mapper.events.places()
     places = [int(place) for place in mapper.tables.threads.columns()[0]]
     ids = [found[place][1] for place in places]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of other tools, known by what is in them."""
+"""Files of other tools, recognized by their content."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuscope.text import brief
 
 ACCEPTED = (
     ".gscope files and traces of torch.profiler, JAX and Proton, .json and .json.gz, Proton's trees, .hatchet, and "
-    "what `nsys export` makes of a report of Nsight Systems with --type sqlite or --type parquetdir"
+    "exports of Nsight Systems reports by `nsys export` with --type sqlite or --type parquetdir"
 )
 SUFFIXES = (".gscope", ".json", ".json.gz", ".hatchet", ".sqlite")
 _GSCOPE = b"\x89GSCOPE\n"
@@ -29,13 +29,13 @@ _MOST_NAMES = 3  # of recordings, in a message
 
 
 def read_foreign(path: str | os.PathLike[str], salvage: bool = False) -> _core.Store | None:
-    """A recording of a file, or folder, of another tool; None where it is one of ours.
+    """Reads a file or folder of another tool as a recording; None if it is one of ours.
 
     Raises:
-        InvalidArgument: there is no such file, or it is none.
-        CorruptTrace: it is damaged, or of no tool that is known.
+        InvalidArgument: there is no such file, or it is no regular file.
+        CorruptTrace: it is damaged, or of no known tool.
         NotAvailable: reading it needs a library that is not installed.
-        GpuscopeError: the system would not let us read it.
+        GpuscopeError: the file cannot be read.
     """
     checked = as_path(path)
     name = str(checked)
@@ -50,17 +50,17 @@ def read_foreign(path: str | os.PathLike[str], salvage: bool = False) -> _core.S
         return read_chrome_trace(name, _whose, TorchEvents, salvage)
     advice = ""
     if checked.suffix.lower() in _NSYS_REPORT:
-        advice = "; `nsys export --type sqlite` makes a file of it that can be read"
+        advice = "; convert it with `nsys export --type sqlite`"
     raise CorruptTrace(f"{brief(repr(name))} is no recording{advice}; accepted are {ACCEPTED}", name, 0)
 
 
 def recordings_in(folder: Path) -> list[Path]:
-    """The ``.gscope`` files of a folder, by name; not those that are only begun, which are empty."""
+    """The ``.gscope`` files of a folder, by name, without empty ones, which have only been begun."""
     return sorted(path for path in folder.glob("*.gscope") if path.is_file() and path.stat().st_size)
 
 
 def recording_of(path: Path) -> Path:
-    """The path itself; of a run's folder, its only recording.
+    """The path itself or, for a run's folder, its only recording.
 
     Raises:
         InvalidArgument: the folder has no recording, or several.
@@ -77,13 +77,13 @@ def recording_of(path: Path) -> Path:
 
 
 def kind_of(path: Path) -> str:
-    """What a file, or folder, is by its first bytes: gscope, nsys, tree or json; empty where it is none of these.
+    """The kind of a file or folder by its first bytes: "gscope", "nsys", "tree" or "json"; "" if unknown.
 
-    A name that ends as those of traces do decides where the content does not, so that what is wrong in it is told.
+    If the content does not decide, the suffix does, so that a damaged trace gets a specific error.
 
     Raises:
-        InvalidArgument: there is no such file, or it is none.
-        GpuscopeError: the system would not let us read it.
+        InvalidArgument: there is no such file, or it is no regular file.
+        GpuscopeError: the file cannot be read.
     """
     if path.is_dir() and is_export(path):
         return "nsys"
@@ -105,7 +105,7 @@ def kind_of(path: Path) -> str:
 
 
 def _whose(batch: Batch, events: _core.TraceEvents) -> type[EventMapper] | None:
-    """Whose events these are, where some of them tell."""
+    """The mapper of the tool that wrote these events, or None if they do not show it."""
 
     def word(text: str) -> int:
         found: int = events.find(text)

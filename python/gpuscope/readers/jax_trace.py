@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces of JAX's profiler, the ``trace.json.gz`` that XProf writes beside its own file."""
+"""Traces of JAX's profiler: the ``trace.json.gz`` that XProf writes next to its own file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STREAM = re.compile(r"(?a)Stream #(\d{1,9})(?!\d)")
 _DRIVER_CALL = re.compile(r"cu[A-Z]|cuda[A-Z]")
 _PYTHON = re.compile(r"\$(.*):(\d+) (.*)", re.DOTALL)
 _DETAIL = re.compile(r"(\w+):(\S+)")
-_MOST_DETAILS = 1000  # characters that are looked at
+_MOST_DETAILS = 1000  # characters that are parsed
 _COPY_KINDS = {
     "H2D": CopyKind.HOST_TO_DEVICE,
     "D2H": CopyKind.DEVICE_TO_HOST,
@@ -43,9 +43,9 @@ _ABSENT = ("shapes", "waits of streams", *ABSENT_OF_TRACES)
 
 
 class JaxEvents(EventMapper):
-    """Annotations and XLA's own events as regions, Python functions, driver calls, and the work of GPU streams.
+    """Maps annotations and XLA's own events (as regions), Python functions, driver calls and GPU work.
 
-    XLA's lines of derived events (modules, operators, steps) say what its streams say, and are left out.
+    XLA's lines of derived events (modules, operators, steps) repeat its streams, and are not read.
     """
 
     tool = "JAX"
@@ -67,14 +67,14 @@ class JaxEvents(EventMapper):
         return any(_PROCESS.match(events.string(int(name))) for name in named[named != NONE])
 
     def map(self, batch: Batch, word: Callable[[str], int]) -> None:
-        """Adds what a part of the events says to the tables."""
+        """Adds a part of the events to the tables."""
         spans = batch["phase"] == ord("X")
         of_place = self._streams_of(batch["place"])
         self._add_host(batch, spans & (of_place[:, 0] == 0))
         self._add_work(batch, spans & (of_place[:, 0] == 1), of_place)
 
     def _streams_of(self, place: Column) -> Column:
-        """Of each row 1 for a stream and 2 for what is left out, the device, and the stream."""
+        """For each row: kind (1 a stream, 2 not read, 0 others), device, and stream."""
         distinct, rows = np.unique(place, return_inverse=True)
         return np.array([self._stream(each) for each in distinct.tolist()], np.int64).reshape(-1, 3)[rows]
 
@@ -85,7 +85,7 @@ class JaxEvents(EventMapper):
         return kind, int(device[1]) if device else 0, int(stream[1]) if stream else 0
 
     def _function(self, name: str) -> tuple[int, int]:
-        """Whether it is a function of Python's, and its name as torch writes it."""
+        """Whether it is a Python function, and its name in torch's form."""
         found = _PYTHON.match(name)
         if found:
             file, line, function = found.groups()
@@ -184,7 +184,7 @@ def _number(text: str, default: int = 0, most: int = NONE) -> int:
 
 
 def _kernel(details: str) -> tuple[int, ...]:
-    """Of ``regs:32 static_shared:0 dynamic_shared:0 grid:8,1,1 block:128,1,1 occ_pct:50`` the numbers of `_SIZES`."""
+    """The numbers of `_SIZES` in ``regs:32 static_shared:0 dynamic_shared:0 grid:8,1,1 block:128,1,1 occ_pct:50``."""
     given = _details(details)
     axes = [[*given.get(what, "").split(","), "", "", ""][:3] for what in ("grid", "block")]
     resources = (given.get(what, "") for what in ("regs", "static_shared", "dynamic_shared"))
@@ -196,7 +196,7 @@ def _size(details: str) -> tuple[int]:
 
 
 def _memories(details: str) -> tuple[int, int]:
-    """Of ``kind_src:host kind_dst:device size:4 dest:0 async:1`` from what memory to what."""
+    """Source and destination memory in ``kind_src:host kind_dst:device size:4 dest:0 async:1``."""
     given = _details(details)
     source, destination = (memory_kind(_MEMORY.get(given.get(each, ""), "")) for each in ("kind_src", "kind_dst"))
     return source, destination

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``nsys export`` writes of a report of Nsight Systems: SQLite, or a folder of Parquet files.
+"""Exports of Nsight Systems by ``nsys export``: SQLite, or a folder of Parquet files.
 
-Both have the same tables. They are made as there are events for them, columns come and go with versions, names of
-tables may end in one (``NVTX_EVENTS_V2``), and since 2025.6 rows come in no order: everything is asked for by name,
-and joined by numbers. The files that this was tried on are of versions before 2022.1, which do not say theirs, up to
-2026.2.
+Both contain the same tables, each only if it has events. Columns differ between versions, names of tables may end in a
+version (``NVTX_EVENTS_V2``), and since 2025.6 rows are unordered. Everything is therefore read by name and joined by
+number. Tested with versions from before 2022.1 up to 2026.2.
 
-A file of SQLite may be made to harm its reader. Only tables are read, without their indices, and no more rows, text and
-time than a file of its size can need.
+A SQLite file may be malicious. Only tables are read, without indices, and the file's size limits rows, text and time.
 """
 
 from __future__ import annotations
@@ -45,27 +43,27 @@ from gpuscope.text import brief
 
 SQLITE = b"SQLite format 3\0"
 _PARQUET = ".parquet"
-_ROWS = 1 << 16  # that are fetched at once
+_ROWS = 1 << 16  # fetched at once
 _WANTED = "it has none of the tables CUPTI_ACTIVITY_KIND_KERNEL, CUPTI_ACTIVITY_KIND_RUNTIME and NVTX_EVENTS"
-_TRACED = "`nsys profile --trace cuda,nvtx` records what can be read"
+_TRACED = "`nsys profile --trace cuda,nvtx` records both"
 _NOT_GIVEN = -1
-# Columns in which 0 is a text, a time or a GPU too.
+# Columns in which 0 is a valid text, time or GPU.
 _WITH_ZERO = frozenset(
     {"nameId", "textId", "mangledName", "demangledName", "shortName", "start", "end", "deviceId", "cuDevice"}
 )
-_NO_NUMBER = -(1 << 63)  # stands for a text or a blob where a number belongs
+_NO_NUMBER = -(1 << 63)  # a text or a blob instead of a number
 _VERSIONED = re.compile(r"(\w+?)(?:_[Vv]([0-9]{1,9}))?", re.ASCII)
-_PLAIN = re.compile(r"CREATE (TABLE|INDEX|UNIQUE INDEX) ", re.IGNORECASE)  # as SQLite writes it, whatever was typed
-_LEAST_ROW = 6  # bytes: a cell of SQLite takes 4, and its place in the page 2
+_PLAIN = re.compile(r"CREATE (TABLE|INDEX|UNIQUE INDEX) ", re.IGNORECASE)  # SQLite normalizes these words
+_LEAST_ROW = 6  # bytes: 4 for a cell of SQLite, 2 for its pointer in the page
 _MOST_TEXT = 2  # times the file: UTF-16 grows by half as UTF-8
-_LEAST_S, _BYTES_PER_S = 20, 500_000  # the time that reading may take; 15 MB/s were measured
-_MOST_PARQUET_ROWS = 100  # for each byte of a file
-_OPERATORS = "operators and shapes"  # but for ranges that torch made of them
+_LEAST_S, _BYTES_PER_S = 20, 500_000  # limit of the reading time; 15 MB/s were measured
+_MOST_PARQUET_ROWS = 100  # per byte of a file
+_OPERATORS = "operators and shapes"  # except as ranges of torch
 _ABSENT = (
     "allocations of frameworks",
     "Python functions",
     "lines",
-    "what was lost",
+    "lost events",
     OVERHEAD,
 )
 _OPTIONAL = {
@@ -92,7 +90,7 @@ _NOT_READ = {
     "MPI_COLLECTIVES_EVENTS": "collectives of MPI",
     "MPI_P2P_EVENTS": "messages of MPI",
 }
-# The tables of GPUs, by our columns. The second is of versions before 2022.1, whose first may have names alone.
+# The tables of GPUs, by our columns. Versions before 2022.1 have the second, and the first may then contain only names.
 _GPUS = {
     "TARGET_INFO_GPU": {
         "ordinal": "cuDevice",
@@ -109,7 +107,7 @@ _GPUS = {
         "memory_bytes": "globalMemorySize",
     },
 }
-# What the rows of their tables are called in ours, for the checks of their times.
+# Our table for each of their tables, for the checks of times.
 _CHECKED = {
     "CUPTI_ACTIVITY_KIND_KERNEL": "kernel",
     "CUPTI_ACTIVITY_KIND_MEMCPY": "memcpy",
@@ -122,29 +120,29 @@ _CHECKED = {
     "NVTX_EVENTS": "region",
 }
 _MIGRATIONS = (CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST, CopyKind.DEVICE_TO_DEVICE)  # of managed memory
-_NODE = ("graphNodeId", "graphId")  # of what ran in a CUDA graph
+_NODE = ("graphNodeId", "graphId")  # of work in a CUDA graph
 _KINDS = len(CopyKind) + len(_MIGRATIONS)
-# What ENUM_CUDA_MEM_KIND says, which exports before 2022.4 have not.
+# The content of ENUM_CUDA_MEM_KIND, which exports before 2022.4 lack.
 _MEMORY_KINDS = ("PAGEABLE", "PINNED", "DEVICE", "ARRAY", "MANAGED", "DEVICE_STATIC", "MANAGED_STATIC")
-_GIVEN_BACK = 1  # of CUDA_GPU_MEMORY_USAGE_EVENTS.memoryOperationType
-_BACKTRACE = 67  # of eventClass: a call that another row has too, with the number of its call stack
-# Of NVTX_EVENTS.eventType.
+_GIVEN_BACK = 1  # value of CUDA_GPU_MEMORY_USAGE_EVENTS.memoryOperationType
+_BACKTRACE = 67  # value of eventClass: a second row of a call, with the number of its call stack
+# Values of NVTX_EVENTS.eventType.
 _MARK, _PUSH_POP, _START_END = 34, 59, 60
-_THREAD_BITS = 24  # of a globalTid: thread, process, and above them the machine
+_THREAD_BITS = 24  # of a globalTid: thread, then process, then the machine in the highest bits
 _THREAD_MASK = (1 << _THREAD_BITS) - 1
 _CONTEXT_BITS = 16
 
 
 def _absent(column: str) -> int:
-    """What stands for a number that is not given."""
+    """The value for a missing number."""
     return _NOT_GIVEN if column in _WITH_ZERO else 0
 
 
 class Source(ABC):
-    """Tables by their names without a version: where there are several, the newest that has rows.
+    """Tables by name without version: of several versions, the newest with rows.
 
     Attributes:
-        older: the tables with rows that are not read for that.
+        older: tables with rows that are not read, because a newer version has rows too.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -160,11 +158,11 @@ class Source(ABC):
             self.older += filled[:-1]
 
     def has_rows(self, table: str) -> bool:
-        """Whether there is such a table with a row."""
+        """Whether a table exists and has a row."""
         return table in self._names and self._has_rows(self._names[table])
 
     def columns(self, table: str) -> set[str]:
-        """The names of a table's columns; none where there is no such table."""
+        """The names of a table's columns; empty if there is no such table."""
         return self._columns(self._names[table]) if table in self._names else set()
 
     @abstractmethod
@@ -175,18 +173,18 @@ class Source(ABC):
 
     @abstractmethod
     def rows(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """All rows; the columns are there."""
+        """All rows. The columns must exist."""
 
     @abstractmethod
     def numbers(self, table: str, columns: Sequence[str]) -> list[Column]:
-        """Columns of integers; where there is none `_absent` tells, and _NO_NUMBER stands for what is none."""
+        """Columns of integers. A missing value is `_absent`, a value that is no number _NO_NUMBER."""
 
 
 class SqliteSource(Source):
     """An export as SQLite.
 
     Raises:
-        CorruptTrace: it has something else than tables and their indices, or more than a file of its size can.
+        CorruptTrace: it contains other than tables and indices, or more data than a file of its size can contain.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: str, size: int) -> None:
@@ -215,7 +213,7 @@ class SqliteSource(Source):
     def _fetch(self, name: str, expressions: Iterable[str]) -> Iterator[list[tuple[Any, ...]]]:
         self._text_left = self._size * _MOST_TEXT
         left = self._size // _LEAST_ROW
-        # An index may have other rows than its table. Without, each reading of a table gives its rows alike, too.
+        # A malicious index may differ from its table. Without indices, each reading also has the same order of rows.
         cursor = self._connection.execute(f'select {", ".join(expressions)} from "{name}" not indexed')
         while rows := cursor.fetchmany(_ROWS):
             left -= len(rows)
@@ -227,7 +225,7 @@ class SqliteSource(Source):
         self._text_left = self._size * _MOST_TEXT
         columns = self._connection.execute(f'pragma table_xinfo("{name}")').fetchall()
         if any(row[6] for row in columns):
-            raise self._refusal(f"{name} has columns that are computed: those of an export are stored")
+            raise self._refusal(f"{name} has computed columns: those of an export are stored")
         return {row[1] for row in columns}
 
     def _has_rows(self, name: str) -> bool:
@@ -251,14 +249,14 @@ class SqliteSource(Source):
 
 
 class ParquetSource(Source):
-    """An export as a folder with a Parquet file for each table."""
+    """An export as a folder with one Parquet file per table."""
 
     def __init__(self, folder: Path) -> None:
         try:
             import pyarrow.parquet
         except ImportError as error:
             raise NotAvailable(
-                "Parquet files are not available: pyarrow is not installed; `pip install 'gpuscope[arrow]'` has it"
+                "Parquet files are not available: pyarrow is not installed; pip install pyarrow"
             ) from error
         self._parquet = pyarrow.parquet
         self._folder = folder
@@ -278,7 +276,7 @@ class ParquetSource(Source):
     def numbers(self, table: str, columns: Sequence[str]) -> list[Column]:
         """Columns of integers."""
         read = self._read(table, columns)
-        # Numbers of threads and streams are unsigned there: those from 1 << 63 on have the sign that SQLite gives them.
+        # Threads and streams are unsigned in Parquet. From 1 << 63 they wrap to negative, as in SQLite.
         signed = (read.column(column).cast("int64", safe=False).fill_null(_absent(column)) for column in columns)
         return [values.to_numpy() for values in signed]
 
@@ -302,15 +300,15 @@ def is_export(folder: Path) -> bool:
 
 
 def read_nsys(path: str | os.PathLike[str]) -> _core.Store:
-    """A recording of an export of Nsight Systems: a SQLite file, or a folder of Parquet files.
+    """Reads an export of Nsight Systems: a SQLite file, or a folder of Parquet files.
 
-    Ranges of NVTX are regions; kernels, copies, fills, waits and calls of the driver and the runtime are read as
-    they are. What the export lacks is listed in the audit.
+    NVTX ranges become regions. Kernels, copies, fills, waits and calls of the driver and the runtime are read
+    unchanged. The audit lists missing data.
 
     Raises:
         CorruptTrace: it is damaged, or no such export.
         NotAvailable: it is Parquet, and pyarrow is not installed.
-        GpuscopeError: it cannot be read at all.
+        GpuscopeError: the file cannot be read.
     """
     name = os.fspath(path)
     if Path(name).is_dir():
@@ -322,7 +320,7 @@ def read_nsys(path: str | os.PathLike[str]) -> _core.Store:
             raise CorruptTrace(f"{name!r} cannot be read: {brief(str(error))}", name, 0) from error
     with open_file(name):
         pass
-    # A file that nobody writes needs no lock, and none of the files that SQLite makes beside one.
+    # A finished file needs no lock, and none of the files that SQLite makes next to it.
     unfinished = sum(beside.stat().st_size for end in ("-wal", "-journal") if (beside := Path(name + end)).is_file())
     location = f"{Path(name).resolve().as_uri()}?mode=ro{'' if unfinished else '&immutable=1'}"
     try:
@@ -342,7 +340,7 @@ class _Reader:
         self._source = source
         self._missing = [what for table, what in _OPTIONAL.items() if not source.columns(table)]
         self._notes: list[str] = []
-        self._gpu = 0  # which work counts for that names none
+        self._gpu = 0  # the GPU for work that names none
         self._tables = Tables()
         self._strings = Strings()
         self._processes = _core.RowNumbers(1)
@@ -351,15 +349,15 @@ class _Reader:
         self._numbers = self._read_numbers()
 
     def _read_texts(self) -> dict[int, str]:
-        """The texts by nsys' numbers."""
+        """The texts by nsys's numbers."""
         if {"id", "value"} <= self._source.columns("StringIds"):
             return {number: _text_or_none(text) for number, text in self._source.rows("StringIds", ("id", "value"))}
         return {}
 
     def _read_numbers(self) -> dict[tuple[int, int], int]:
-        """Numbers of GPUs by process and CUDA's number there; empty where they do not tell the GPUs apart.
+        """Numbers of GPUs by process and CUDA's ordinal there; empty if they do not identify the GPUs.
 
-        With CUDA_VISIBLE_DEVICES each process counts its own from 0.
+        With CUDA_VISIBLE_DEVICES each process counts from 0.
         """
         if not {"pid", "cudaId", "gpuId"} <= self._source.columns("TARGET_INFO_CUDA_DEVICE"):
             return {}
@@ -373,7 +371,7 @@ class _Reader:
         return usable if is_clear else {}
 
     def _device(self, columns: dict[str, Column]) -> Column:
-        """Numbers of GPUs among all; what names none counts for one that is named, kernels' where there are any."""
+        """Numbers of GPUs on the machine. Work that names no GPU is attributed to a named one, first of the kernels."""
         given = (columns["deviceId"] >= 0) & (columns["deviceId"] < NONE)
         self._gpu = int(columns["deviceId"][given].min()) if given.any() else self._gpu
         if without := int(np.count_nonzero(~given)):
@@ -387,15 +385,15 @@ class _Reader:
         return np.array(known, np.int64)[inverse.reshape(-1)]
 
     def _text(self, numbers: Column, strings: Strings | None = None) -> Column:
-        """The ids of texts by nsys' numbers, among the recording's strings or others."""
+        """The ids of texts by nsys's numbers, in the recording's strings or others."""
         distinct, inverse = np.unique(numbers, return_inverse=True)
         chosen = self._strings if strings is None else strings
         return chosen.of(self._texts.get(each, "") for each in distinct.tolist()).astype(np.int64)[inverse]
 
     def _take(self, table: str, needed: Sequence[str], others: Sequence[str]) -> dict[str, Column] | None:
-        """The columns of integers, and `row`, by the order of their starts. None where the export lacks the table.
+        """Columns of integers, and `row`, sorted by start; None if the export lacks the table.
 
-        Those of the others that it lacks are 0. `start`, `length`, where the ends are needed, and `flags` are checked.
+        Missing columns of `others` have the value `_absent`. The columns `start`, `length` and `flags` are checked.
         """
         there = self._source.columns(table)
         if not there:
@@ -426,12 +424,12 @@ class _Reader:
         return {column: values[order] for column, values in columns.items()}
 
     def _correlation(self, process: Column, correlation: Column) -> Column:
-        """Numbers that are unique among processes, as nsys' are not; 0 stays none."""
+        """Correlation ids that are unique among processes, unlike nsys's; 0 stays "none"."""
         found = self._correlations.number([process >> _THREAD_BITS, correlation]).astype(np.int64) + 1
         return np.where(correlation > 0, found, 0)
 
     def _context(self, columns: dict[str, Column]) -> Column:
-        """Numbers of contexts, which each process counts anew: those of the second one and later lie higher."""
+        """Numbers of contexts, unique among processes: nsys counts them per process."""
         process = self._processes.number([columns["globalPid"] >> _THREAD_BITS]).astype(np.int64)
         numbers: Column = bounded(columns["contextId"]) + (process << _CONTEXT_BITS)
         return numbers
@@ -447,7 +445,7 @@ class _Reader:
         }
 
     def store(self) -> _core.Store:
-        """All of it."""
+        """The recording of the export."""
         self._add_calls()
         self._add_kernels()
         self._add_memory_operations()
@@ -476,7 +474,7 @@ class _Reader:
         columns = _without_backtraces(columns)
         name = self._text(columns["nameId"])
         texts = list(self._strings.ids)
-        # `cudaLaunchKernel_v7000`: the version of the runtime's interface is no part of the function's name.
+        # `cudaLaunchKernel_v7000` ends with the version of the runtime's interface.
         plain = {each: self._strings(_without_version(texts[each])) for each in np.unique(name).tolist()}
         rows = {
             "start_ns": columns["start"],
@@ -544,13 +542,13 @@ class _Reader:
             self._add_work(Work.MEMSET, fills, rows)
 
     def _memory(self, kinds: Column) -> Column:
-        """Kinds of memory."""
+        """Our kinds of memory for nsys's numbers."""
         names = self._names("ENUM_CUDA_MEM_KIND", "CUDA_MEMOPR_MEMORY_KIND_") or dict(enumerate(_MEMORY_KINDS))
         named = {number: memory_kind(name) for number, name in names.items()}
         return np.array([named.get(each, 0) for each in kinds.tolist()], np.uint8)
 
     def _names(self, table: str, prefix: str) -> dict[int, str]:
-        """What the export calls its numbers of something; empty where it does not say."""
+        """The export's names of an enumeration's numbers; empty if it has none."""
         if not {"id", "name"} <= self._source.columns(table):
             return {}
         rows = self._source.rows(table, ("id", "name"))
@@ -612,7 +610,7 @@ class _Reader:
             return
         texts = Strings()
         text = self._text(columns["textId"], texts)
-        if "text" in self._source.columns("NVTX_EVENTS"):  # where names that are not among StringIds stand
+        if "text" in self._source.columns("NVTX_EVENTS"):  # contains names that are not in StringIds
             own = texts.of(_text_or_none(row[0]) for row in self._source.rows("NVTX_EVENTS", ("text",)))
             text = np.where(own[columns["row"]] != 0, own[columns["row"]], text)
         names, shapes, *of_texts = _core.split_ranges(list(texts.ids))
@@ -652,7 +650,7 @@ class _Reader:
         named: dict[int, int] = {}
         if {"nameId", "globalTid"} <= self._source.columns("ThreadNames"):
             for number, thread in self._source.rows("ThreadNames", ("nameId", "globalTid")):
-                if isinstance(thread, int):  # signed, as `numbers` has it
+                if isinstance(thread, int):  # signed, as in `numbers`
                     named[thread - (thread >> 63 << 64)] = self._strings(self._texts.get(number, ""))
         threads = [int(each) for each in self._tables.threads.columns()[0]]
         return {
@@ -668,7 +666,7 @@ class _Reader:
         numbers = {ours: theirs for ours, theirs in _GPUS[table].items() if theirs in columns}
         read = dict(zip(numbers, self._source.numbers(table, list(numbers.values())), strict=True))
         names = [row[0] for row in self._source.rows(table, ("name",))]
-        # The adapters of other vendors are listed too, with the number 0 and nothing that CUDA would know.
+        # Adapters of other vendors are listed too, with the number 0 and without CUDA's figures.
         multiprocessors = read.get("multiprocessors", np.ones(len(names), np.int64))
         rows = np.flatnonzero((multiprocessors > 0) & (read["ordinal"] >= 0) & (read["ordinal"] < NONE))
         if not len(rows):
@@ -709,11 +707,11 @@ _TOLD = (
     "streamId",
     "bytes",
     "textId",
-)  # without which something cannot be said
+)  # columns whose absence is noted in the audit
 
 
 def _without_backtraces(columns: dict[str, Column]) -> dict[str, Column]:
-    """Calls without the second row that they have where call stacks were collected."""
+    """Calls without the second row that nsys writes if it collects call stacks."""
     again = columns["eventClass"] == _BACKTRACE
     again &= np.isin(columns["correlationId"], columns["correlationId"][~again])
     return {name: values[~again] for name, values in columns.items()}

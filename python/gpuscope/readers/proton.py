@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Triton's profiler Proton writes: traces in Chrome's format, and trees of totals, which are Hatchet's JSON."""
+"""Files of Triton's profiler Proton: traces in Chrome's format, and trees of totals in Hatchet's JSON."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from gpuscope.readers.tables import (
 from gpuscope.text import brief
 
 _STREAM = re.compile(r"(?a)(?:.*?(?:Device|GPU):? ?(\d{1,9}).*?)?Stream:? ?(\d{1,9})")
-_MOST_OF_NAME = 200  # characters of a lane's name that are looked at
+_MOST_OF_NAME = 200  # characters of a lane's name that are parsed
 _SCOPES = ("scope", "metric")
 _MOST_DEEP = 500
-# Lanes of graphs and GPUs are numbered from here on, with a GPU's number in front of its streams'.
+# First lane numbers of graphs and of GPUs. A GPU's lane is GPU * _GPU_STRIDE + stream, above _GPU_LANES.
 _GRAPH_LANES, _GPU_LANES, _GPU_STRIDE = 100_000, 200_000, 1_000_000
 _ABSENT = (
     "driver calls",
@@ -46,12 +46,12 @@ _ABSENT = (
     "operators and shapes",
     *ABSENT_OF_TRACES,
 )
-_NOTE = "scopes are those of the kernels' call stacks: each stands once, at its first kernel, without times"
-_ABSENT_OF_TREES = ("single kernels and regions", "shortest and longest durations (the mean stands for them)")
+_NOTE = "scopes are from the kernels' call stacks: each appears once, at its first kernel, without a duration"
+_ABSENT_OF_TREES = ("single kernels and regions", "shortest and longest durations (the mean is shown instead)")
 
 
 class ProtonEvents(EventMapper):
-    """Scopes of the CPU as regions, and kernels, which Proton's arrows attribute to the scopes."""
+    """Maps CPU scopes to regions, and kernels. Proton's arrows attribute kernels to scopes."""
 
     tool = "Proton"
     wanted = f"none of its events is one of kernel, {', '.join(_SCOPES)}"
@@ -60,19 +60,19 @@ class ProtonEvents(EventMapper):
         super().__init__(events)
         self._scopes, self._kernels = Rows(), Rows()
         self._stacks = Meanings(events, self._innermost)
-        self._nested: dict[tuple[int, int], int] = {}  # scopes of stacks, by the scope around and the name
-        self._within = Rows()  # the kernels' scopes by their stacks, while no scope has come
+        self._nested: dict[tuple[int, int], int] = {}  # scopes of stacks, by outer scope and name
+        self._within = Rows()  # the kernels' scopes by their stacks, until a scope event occurs
         self._arrows = {"s": Rows(), "f": Rows()}  # their begins, and ends
 
     @staticmethod
     def knows(batch: Batch, word: Callable[[str], int]) -> bool:
-        """Whether these are events of Proton's."""
+        """Whether these are events of Proton."""
         return bool((batch["args.call_stack"] != NONE).any()) or bool(
             np.isin(batch["category"], [each for each in map(word, _SCOPES) if each != NONE]).any()
         )
 
     def map(self, batch: Batch, word: Callable[[str], int]) -> None:
-        """Keeps what is needed of the scopes, kernels and arrows: they are joined when all are there."""
+        """Keeps scopes, kernels and arrows. `finish` joins them."""
         spans = (batch["phase"] == ord("X")) & (batch["category"] != NONE)
         of_scopes = [each for each in map(word, _SCOPES) if each != NONE]
         self.skip(batch, (batch["phase"] == ord("X")) & ~np.isin(batch["category"], [*of_scopes, word("kernel")]))
@@ -94,7 +94,7 @@ class ProtonEvents(EventMapper):
                 arrows.add({name: batch[name][rows] for name in ("start_ns", "place", "id")})
 
     def _innermost(self, stack: str) -> tuple[int]:
-        """The number of the scope that a kernel was launched in, of ``["ROOT", "step", "forward", "the kernel"]``."""
+        """The number of a kernel's innermost scope, from ``["ROOT", "step", "forward", "the kernel"]``."""
         listed = json_of(stack)
         names = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
         within = NONE
@@ -103,7 +103,7 @@ class ProtonEvents(EventMapper):
         return (within,)
 
     def _lanes(self) -> tuple[Column, Column]:
-        """By place: the number of the GPU and the stream, and whether it is a thread's."""
+        """By place: numbers of GPU and stream, and whether it is a thread."""
         streams, threads = [], []
         for place, (_, lane) in enumerate(self.events.places()):
             name = self.names.get(place, "") or (lane if isinstance(lane, str) else "")
@@ -123,7 +123,7 @@ class ProtonEvents(EventMapper):
         notes = ""
         if self._scopes.count:
             scopes = self._scopes.take()
-            # Of scopes that begin together the innermost launched, which is the shortest, and is added first.
+            # Of scopes that begin together, the innermost launched. It is the shortest, and must be added first.
             order = np.argsort(scopes["duration_ns"], kind="stable")
             order = order[is_thread[scopes["place"][order]]]
             scopes = {name: scopes.pop(name)[order] for name in list(scopes)}
@@ -131,7 +131,7 @@ class ProtonEvents(EventMapper):
             scopes["thread"] = self.tables.thread(scopes.pop("place").astype(np.int64))
             if len(order):
                 self.tables.add_regions(scopes, key)
-            del scopes, key, order  # which the tables have
+            del scopes, key, order  # frees memory: the tables have copies
         if self._kernels.count:
             kernels = self._kernels.take()
             key = arrows_of(kernels, self._arrows["f"].take())
@@ -152,16 +152,16 @@ class ProtonEvents(EventMapper):
         return self.tables.store(strings, threads, {**own, **facts}, others)
 
     def _scopes_of_stacks(self, start_ns: Column, within: Column) -> dict[str, dict[str, Column]]:
-        """Regions and their paths, a region a path, where kernels' stacks are all that tells of scopes.
+        """Regions and paths from the kernels' stacks, if there are no scope events. One region per path.
 
-        When a scope was entered and left is not known: it stands at its first kernel, without a duration.
+        The times of a scope are unknown: it begins at its first kernel, without a duration.
         """
         parent, name = np.array(list(self._nested), np.int64).T
         first_ns = np.full(len(parent), MOST_NS, np.int64)
         has_scope = within != NONE
         np.minimum.at(first_ns, within[has_scope], start_ns[has_scope])
         depth = np.zeros_like(parent)
-        for scope, around in enumerate(parent.tolist()):  # those around have smaller numbers
+        for scope, around in enumerate(parent.tolist()):  # outer scopes have smaller numbers
             depth[scope] = depth[around] + 1 if around != NONE else 0
         for scope, around in reversed(list(enumerate(parent.tolist()))):
             if around != NONE:
@@ -179,7 +179,7 @@ class ProtonEvents(EventMapper):
 
     @property
     def found(self) -> bool:
-        """Whether there was anything of Proton's."""
+        """Whether the trace contained events of Proton."""
         return bool(self._scopes.count or self._kernels.count)
 
 
@@ -187,16 +187,16 @@ class ProtonEvents(EventMapper):
 
 
 def is_tree(head: bytes) -> bool:
-    """Whether a file that begins so is a tree of Hatchet's: a list whose first object has frames."""
+    """Whether a file with this begin is a Hatchet tree: a list whose first object has frames."""
     return head.lstrip()[:1] == b"[" and re.search(rb'"(frame|children)"\s*:', head) is not None
 
 
 def read_proton_tree(path: str | os.PathLike[str]) -> _core.Store:
-    """A recording with totals alone, as of ``mode="aggregate"``, of a tree that Proton wrote (``.hatchet``).
+    """Reads a tree of Proton (``.hatchet``) as a recording with only totals, as of ``mode="aggregate"``.
 
     Raises:
         CorruptTrace: it is no JSON, or no such tree.
-        GpuscopeError: it cannot be read at all.
+        GpuscopeError: the file cannot be read.
     """
     name = os.fspath(path)
     with open_file(name) as file:
@@ -233,7 +233,7 @@ def read_proton_tree(path: str | os.PathLike[str]) -> _core.Store:
             totals.append((path_above, strings(label), max(_figure(metrics, "count") or 1, 1), spent))
             continue
         inner = path_above
-        if label != "ROOT" and depth < _MOST_DEEP:  # what is deeper is in the last one
+        if label != "ROOT" and depth < _MOST_DEEP:  # deeper nodes count in the last path
             inner = len(paths)
             paths.append((path_above, strings(label), depth))
         if spent and label != "ROOT":
@@ -275,13 +275,13 @@ def read_proton_tree(path: str | os.PathLike[str]) -> _core.Store:
 
 
 def _figure(metrics: Any, name: str) -> int | None:
-    """A metric, 0 where there is none, and None where it is no number, or none that can be."""
+    """A metric; 0 if missing, None if it is no valid number."""
     value = metrics.get(name, 0) if isinstance(metrics, dict) else 0
     return int(value) if isinstance(value, (int, float)) and 0 <= value < MOST_NS else None
 
 
 def _devices(listed: list[dict[str, Any]], strings: Strings) -> dict[str, Column]:
-    """Of ``{"CUDA": {"0": {"arch": "90", "num_sms": 132, ...}}}``."""
+    """The table of GPUs from ``{"CUDA": {"0": {"arch": "90", "num_sms": 132, ...}}}``."""
     rows = []
     for each in listed:
         for ordinal, facts in each["CUDA"].items() if isinstance(each.get("CUDA"), dict) else ():

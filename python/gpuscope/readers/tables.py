@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of a recording, made of columns that a reader of another tool's file has found, part by part."""
+"""Builds the tables of a recording from columns that a reader adds part by part."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ NONE = _core.NONE
 
 _MOST_DIGITS = 20  # of an integer; those of 64 bits have 19
 _MOST_TEXT = 1 << 20
-_MOST_NARROW = 1 << 16  # rows of a table that two bytes refer to: the last stands for those beyond
-_RANGE = "range"  # no table: regions that nest in nothing, until they are put behind the others
+_MOST_NARROW = 1 << 16  # rows of a table with two-byte indices; the last one stands for all further rows
+_RANGE = "range"  # temporary table of regions that do not nest; appended to the regions at the end
 _INSTANTS = ("mark", "allocation", "failed_allocation")  # of a thread
 _TYPES = {table.name: {column.name: column.dtype for column in table.columns} for table in _core.schema()}
 _VARIANT = (
@@ -35,7 +35,7 @@ _VARIANT = (
     "local_bytes",
 )
 _ENDS_OF_CAPTURES = re.compile(r"cu(?:da)?Stream(Begin|End)Capture")
-_CAPTURED = (CallKind.LAUNCH, CallKind.MEMCPY, CallKind.MEMSET)  # what a graph can hold
+_CAPTURED = (CallKind.LAUNCH, CallKind.MEMCPY, CallKind.MEMSET)  # calls that a graph can contain
 _KINDS_OF_CALLS = (
     (re.compile(r"cu(da)?(Launch(Cooperative)?Kernel|LaunchKernelEx)"), CallKind.LAUNCH),
     (re.compile(r"cu(da)?GraphLaunch"), CallKind.GRAPH_LAUNCH),
@@ -48,11 +48,11 @@ _KINDS_OF_CALLS = (
 
 
 def absent(tool: str, what: Sequence[str]) -> str:
-    """The line of the audit that says what a tool leaves out."""
+    """The line of the audit that lists data that a tool does not record."""
     return f"{not_recorded(tool)}: {', '.join(what)}"
 
 
-OVERHEAD = "what the recording cost"
+OVERHEAD = "the overhead of the recording"
 ABSENT_OF_TRACES = (
     "allocations",
     "samples",
@@ -60,37 +60,37 @@ ABSENT_OF_TRACES = (
     "hardware counters",
     "power and clocks",
     "the time of day",
-    "what was lost",
+    "lost events",
     OVERHEAD,
 )
-"""What neither JAX's traces have nor Proton's."""
+"""Data that is missing in traces of JAX and of Proton."""
 
 
 def not_recorded(tool: str) -> str:
-    """In place of what a tool leaves out."""
+    """The text for data that a tool does not record."""
     return f"not recorded by {tool}"
 
 
 class Strings:
-    """Distinct texts, by the order in which they came; the first is empty."""
+    """Distinct texts in order of their first use. The first is empty."""
 
     def __init__(self, first: Iterable[str] = ("",)) -> None:
         self.ids: dict[str, int] = {text: number for number, text in enumerate(first)}
 
     def __call__(self, text: str) -> int:
-        """The text's id; halves of characters are replaced."""
+        """The text's id. Lone surrogates are replaced."""
         return self.ids.setdefault(well_formed(text), len(self.ids))
 
     def of(self, texts: Iterable[str]) -> Column:
-        """The ids of many."""
+        """The ids of many texts."""
         return np.array([self(text) for text in texts], np.uint32)
 
 
 class _Growing:
-    """A column that rows are added to.
+    """A column to which rows are added.
 
-    It is one block, which grows where it lies: many small ones, between others that are freed, would leave the process
-    twice as large.
+    It is one block that grows in place. Many small blocks, between others that are freed, would fragment the heap and
+    double the size of the process.
     """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
@@ -123,16 +123,16 @@ class Rows:
             self.columns.setdefault(name, _Growing(values.dtype)).add(values)
 
     def take(self) -> dict[str, Column]:
-        """The columns, which are given up."""
+        """Moves the columns out."""
         columns, self.columns = self.columns, {}
         return {name: column.values for name, column in columns.items()}
 
 
 class Tables:
-    """Rows of each table, as they come, and at last a store of them.
+    """Collects rows of each table, and makes a store of them.
 
-    Every ``add_*`` takes columns of one length; names are ids of the strings that `store` gets. Rows of a file go
-    through `checks` first.
+    Every ``add_*`` takes columns of equal length. Names are ids of the strings that `store` gets. Rows of a file must
+    pass `checks` first.
     """
 
     def __init__(self) -> None:
@@ -147,24 +147,24 @@ class Tables:
         return sum(rows.count for rows in self._rows.values())
 
     def count(self, table: str) -> int:
-        """How many rows were added to a table."""
+        """Number of rows added to a table."""
         return self._rows[table].count if table in self._rows else 0
 
     def add(self, table: str, columns: Mapping[str, Column]) -> None:
-        """Adds rows of any table as they are; those of regions, calls and work have ways of their own below."""
+        """Adds rows of any table unchanged. Regions, calls and work have their own methods below."""
         if len(next(iter(columns.values()))):
             types = _TYPES.get(table, {})
             typed = {name: values.astype(types.get(name, values.dtype), copy=False) for name, values in columns.items()}
             self._rows.setdefault(table, Rows()).add(typed)
 
     def set_column(self, table: str, name: str, values: Column) -> None:
-        """Gives all rows of a table that were added a further column."""
+        """Adds a column to all rows of a table."""
         typed = values.astype(_TYPES[table][name], copy=False)
         self._rows[table].columns[name] = _Growing(typed.dtype)
         self._rows[table].columns[name].add(typed)
 
     def column(self, table: str, name: str) -> Column:
-        """A column of all rows that were added."""
+        """A column of all rows added so far."""
         return self._rows[table].columns[name].values
 
     def track(self, device: Column, context: Column, stream: Column) -> Column:
@@ -172,7 +172,7 @@ class Tables:
         return np.minimum(self._tracks.number([device, context, stream]), _MOST_NARROW - 1)
 
     def thread(self, key: Column) -> Column:
-        """Numbers of threads, by any key that tells them apart."""
+        """Numbers of threads, by any unique key."""
         return np.minimum(self.threads.number([key]), _MOST_NARROW - 1)
 
     def add_regions(self, columns: Mapping[str, Column], key: Column | None = None) -> None:
@@ -180,14 +180,14 @@ class Tables:
 
         Args:
             columns: as above.
-            key: by which work may name the region that launched it; negative for none.
+            key: the number by which work refers to the region that launched it; negative for none.
         """
         rows = len(columns["name"])
         kind = columns.get("kind", np.full(rows, int(RegionKind.REGION), np.uint8))
         self.add("region", {**columns, "kind": kind, "key": np.full(rows, -1, np.int64) if key is None else key})
 
     def add_ranges(self, columns: Mapping[str, Column]) -> None:
-        """Regions that lie in no other and have none in them, as they may overlap; columns as of `add_regions`."""
+        """Regions that do not nest, because they may overlap. Columns as in `add_regions`."""
         self.add(_RANGE, columns)
 
     def add_calls(self, columns: Mapping[str, Column], name: Column, result: Column | None = None) -> None:
@@ -205,7 +205,7 @@ class Tables:
         Args:
             table: kernel, memcpy, memset or graph_launch.
             columns: as above.
-            key: of the region that launched it, where no call has the correlation; negative for none.
+            key: of the region that launched it, if no call has the correlation; negative for none.
         """
         rows = len(columns["start_ns"])
         self.add(table, {**columns, "key": np.full(rows, -1, np.int64) if key is None else key})
@@ -213,9 +213,9 @@ class Tables:
     def add_nodes(
         self, work: Work, columns: Mapping[str, Column], graph: Column, node: Column, key: Column | None = None
     ) -> None:
-        """Kernels, copies or fills, as `add_work`, and which ran as nodes of CUDA graphs: `node` is not 0.
+        """Kernels, copies or fills, as in `add_work`. Rows with a `node` other than 0 ran in CUDA graphs.
 
-        Where the nodes were captured is not told.
+        The place of the capture is unknown.
         """
         flags = np.where(node != 0, int(Flag.IN_GRAPH), 0).astype(np.uint16)
         flags |= columns.get("flags", flags)
@@ -231,8 +231,8 @@ class Tables:
         self.add_work(work.name.lower(), {**columns, "flags": flags}, key)
 
     def variant(self, name: Column, **sizes: Column) -> Column:
-        """Numbers of kernels with their launch configurations; what is not given is 0, sizes of grid and block 1."""
-        if not sizes:  # names alone are few: a column of each size for all rows would be most of the memory
+        """Numbers of kernels with their launch configurations. Missing sizes are 0, those of grid and block 1."""
+        if not sizes:  # distinct names are few: columns of all sizes for all rows would be most of the memory
             distinct, rows = np.unique(name, return_inverse=True)
             if len(distinct) < len(name):
                 return self.variant(distinct)[rows]
@@ -249,14 +249,14 @@ class Tables:
         others: Mapping[str, Mapping[str, Column]] | None = None,
         base_ns: int = 0,
     ) -> _core.Store:
-        """All of it.
+        """The store of all tables.
 
         Args:
-            strings: the texts that columns refer to.
-            threads: ``system_id`` and ``name`` of the threads, in the order of `threads`.
-            facts: of the info; those of the audit and of the times are added where they are not given.
-            others: whole tables of those that have no times; regions have the numbers of the order they came in.
-            base_ns: what all times are since.
+            strings: the texts of the columns.
+            threads: ``system_id`` and ``name`` of the threads, in the order of the attribute `threads`.
+            facts: of the info. Missing facts of the audit and the times are added.
+            others: whole tables that need no further processing.
+            base_ns: offset that is added to all times.
         """
         tables: dict[str, dict[str, Column]] = {name: dict(columns) for name, columns in (others or {}).items()}
         first_ns, last_ns = self._span()
@@ -288,7 +288,7 @@ class Tables:
         return _core.make_store(tables, list(strings.ids), list(info.items()), consume=True)
 
     def _span(self) -> tuple[int, int]:
-        """From the first begin to the last end; GPU work without a time is put at the first begin."""
+        """The first begin and the last end. GPU work without a time gets the first begin."""
         timed, untimed = [], []
         for rows in self._rows.values():
             columns = {name: column.values for name, column in rows.columns.items()}
@@ -305,7 +305,7 @@ class Tables:
         return first_ns, max((last for _, last in timed), default=0)
 
     def _nest(self, tables: dict[str, dict[str, Column]]) -> dict[str, Column]:
-        """Regions, calls and instants by the regions around them; what work is attributed by."""
+        """Nests regions, calls and instants into regions. Returns the columns that `_attribute` needs."""
         counts = {name: self.count(name) for name in ("region", "api", *_INSTANTS) if name in self._rows}
         if not counts:
             return {}
@@ -333,7 +333,7 @@ class Tables:
         return found
 
     def _append_ranges(self, tables: dict[str, dict[str, Column]]) -> None:
-        """Puts the regions that nest in nothing behind the others."""
+        """Appends the regions that do not nest to the others."""
         if _RANGE not in self._rows:
             return
         ranges = self._rows.pop(_RANGE).take()
@@ -353,7 +353,7 @@ class Tables:
         tables["region"] = {name: np.concatenate([regions[name], ranges[name]]) for name in ranges}
 
     def _attribute(self, tables: dict[str, dict[str, Column]], nesting: dict[str, Column]) -> None:
-        """Gives work and waits the regions that they were launched in."""
+        """Attributes work and waits to the regions that launched them."""
         of_calls = Lookup(nesting["correlation"], nesting["region"], least=1) if "correlation" in nesting else None
         of_regions = None
         if "region_key" in nesting:
@@ -378,9 +378,9 @@ class Tables:
             tables[table] = {**columns, "region": region}
 
     def _find_captured(self, tables: dict[str, dict[str, Column]], texts: Sequence[str]) -> None:
-        """Marks the calls that went into a CUDA graph: those without work of theirs while a thread captured one.
+        """Marks calls that were captured into a CUDA graph: calls without GPU work while any thread captured.
 
-        Any thread may launch into it, as autograd's does; what is launched then outside the graph has its work.
+        Any thread may launch into a graph, as autograd's does. Launches outside the graph have GPU work.
         """
         name, result, _ = self._calls.columns()
         kinds = [_of_captures(texts[each]) for each in name.tolist()]
@@ -397,7 +397,7 @@ class Tables:
         api["call"][rows] = self._call(name[call], result[call], captured)
 
     def _find_impossible(self, tables: Mapping[str, Mapping[str, Column]], texts: Sequence[str]) -> None:
-        """Notes the GPU work whose duration cannot be right, the longest by its name."""
+        """Notes GPU work with an impossible duration, and names the worst case."""
         work = {table: tables[table] for table in WORK[:3] if table in tables}
         if not work:
             return
@@ -412,9 +412,9 @@ class Tables:
             variant = work["kernel"]["variant"][row]
             label = brief(_core.demangle(texts[self._variants.columns()[0][variant]]))
         self.checks.notes.append(
-            f"impossible duration: {label}, {columns[2][row] / 1e6:,.3f} ms, lies over the "
-            f"next {longest:,} rows of its stream, which runs one after the other"
-            + (f"; so do {len(rows) - 1:,} others over theirs" if len(rows) > 1 else "")
+            f"impossible duration: {label}, {columns[2][row] / 1e6:,.3f} ms, overlaps the "
+            f"next {longest:,} rows of its stream, which runs them in sequence"
+            + (f"; so do {len(rows) - 1:,} others" if len(rows) > 1 else "")
         )
 
     @staticmethod
@@ -441,7 +441,7 @@ class Tables:
 
 
 class Lookup:
-    """The value of the first row of each key; keys below `least` are none."""
+    """The value of the first row with each key. Keys below `least` are ignored."""
 
     def __init__(self, key: Column, value: Column, least: int) -> None:
         given = np.flatnonzero(key >= least)
@@ -450,7 +450,7 @@ class Lookup:
         self._least = least
 
     def find(self, key: Column) -> tuple[Column, Column]:
-        """The values, NONE where there is none, and where there is one."""
+        """The values, NONE for missing keys, and a mask of the found keys."""
         if not len(self._key):
             return np.full(len(key), NONE, np.uint32), np.zeros(len(key), bool)
         at = np.minimum(np.searchsorted(self._key, key), len(self._key) - 1)
@@ -463,16 +463,16 @@ def _kind_of_call(name: str) -> int:
 
 
 def _of_captures(name: str) -> str:
-    """What a call is for the capture of a CUDA graph: its begin or its end, or what may be part of the graph."""
+    """The role of a call in a CUDA graph capture: "begin", "end", "work" (may be in the graph) or ""."""
     if found := _ENDS_OF_CAPTURES.match(name):
         return found[1].lower()
     return "work" if _kind_of_call(name) in _CAPTURED else ""
 
 
 def _within(start_ns: Column, thread: Column, begins: Column, ends: Column) -> Column:
-    """The rows of any thread between a begin and the next end of the same thread; without one, all that follow."""
+    """Rows of all threads between a begin and the next end of the same thread; without an end, all later rows."""
     order = np.flatnonzero(begins | ends)
-    order = order[np.lexsort((begins[order], start_ns[order], thread[order]))]  # of equal times the end is first
+    order = order[np.lexsort((begins[order], start_ns[order], thread[order]))]  # at equal times the end is first
     edges, is_end = np.append(order, 0), np.append(ends[order], False)
     place = np.arange(len(order) + 1)
     next_end = np.minimum.accumulate(np.where(is_end, place, len(order))[::-1])[::-1]
@@ -485,17 +485,17 @@ def _within(start_ns: Column, thread: Column, begins: Column, ends: Column) -> C
 
 
 def parse(text: str | bytes) -> Any:
-    """What a text is in JSON, with floats for integers that have more digits than those of 64 bits.
+    """Parses JSON. Integers with more digits than 64 bits need become floats.
 
     Raises:
         ValueError: it is no JSON.
-        RecursionError: it is nested too deep.
+        RecursionError: it is nested too deeply.
     """
     return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < _MOST_DIGITS else float(digits))
 
 
 def json_of(text: str) -> Any:
-    """As `parse`, without halves of characters; None where it is no JSON, or has more than a million characters."""
+    """As `parse`, with lone surrogates replaced; None if it is no JSON or longer than a million characters."""
     if len(text) > _MOST_TEXT:
         return None
     try:
@@ -506,21 +506,21 @@ def json_of(text: str) -> Any:
 
 
 def well_formed(text: str) -> str:
-    """The text with the replacement character for halves of characters, which are no Unicode."""
+    """The text with lone surrogates replaced by the replacement character."""
     return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def memory_kind(name: str) -> int:
-    """The number of a kind of memory by its name."""
+    """The number of a kind of memory; that of UNKNOWN for other names."""
     return int(next((kind for kind in MemoryKind if kind.name == name.upper()), MemoryKind.UNKNOWN))
 
 
 def bounded(values: Column, default: int = 0, most: int = NONE) -> Column:
-    """Integers from 0 to below `most`, the default in place of others."""
+    """Integers from 0 to below `most`; others become the default."""
     return np.where((values >= 0) & (values < most), values, default)
 
 
 def kept(columns: Mapping[str, Column], which: Column) -> Column:
-    """The numbers of the rows among `which` that have times that a recording can hold."""
+    """Indices of the rows of `which` with valid times for a recording."""
     start, duration = columns["start_ns"], columns["duration_ns"]
     return np.flatnonzero(which & (start >= 0) & (start < MOST_NS) & (duration >= 0) & (duration < MOST_NS))

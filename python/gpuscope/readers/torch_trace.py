@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces of torch.profiler: Chrome's JSON as Kineto writes it, and as our own exporter does."""
+"""Traces of torch.profiler in Chrome's JSON, as Kineto and our own exporter write them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gpuscope.readers.tables import (
     not_recorded,
 )
 
-# What events of a category are: Kineto's names of all versions, in lower case, as its spelling changed.
+# Meaning of the categories: Kineto's names of all versions, in lower case, because the spelling changed.
 _REGIONS = {"cpu_op": RegionKind.OP, "operator": RegionKind.OP, "user_annotation": RegionKind.REGION}
 _CALLS = (
     *("cuda_runtime", "cuda_driver", "runtime", "driver", "glow_runtime", "mtia_runtime"),
@@ -44,10 +44,10 @@ _WORK = {
     "memset": Work.MEMSET,
 }
 _FUNCTIONS, _WAITS = ("python_function",), ("cuda_sync", "xpu_sync")
-_GRAPH = "graph"  # a CUDA graph that was traced as a whole: in our own traces alone, as marks and ranges are
+_GRAPH = "graph"  # a CUDA graph traced as a whole: only in our own traces, as are marks and ranges
 _TO_BACKWARD = ("fwdbwd", "fwd_bwd", "forward_backward")
-_INSTANT, _MARK = "cpu_instant_event", "mark"  # the latter is in our own traces alone
-_SAID_AGAIN = ("trace", "net", "user", "gpu_user_annotation")  # spans of what others show
+_INSTANT, _MARK = "cpu_instant_event", "mark"  # the latter only in our own traces
+_SAID_AGAIN = ("trace", "net", "user", "gpu_user_annotation")  # spans that repeat other events
 _KNOWN = (*_REGIONS, *_CALLS, *_WORK, *_FUNCTIONS, *_WAITS)
 _CATEGORIES = {name: code for code, name in enumerate((*_KNOWN, _GRAPH, *_TO_BACKWARD, _INSTANT, _MARK, *_SAID_AGAIN))}
 _COPY = re.compile(r"Memcpy (\w+) \((\w+) -> (\w+)\)")
@@ -65,17 +65,17 @@ _SYNCS = {
     "Context Sync": SyncKind.CONTEXT,
 }
 _MEMORY = {"[memory]": "allocation", "[OutOfMemory]": "failed_allocation"}
-_HOST = 0  # of "Device Type", c10::DeviceType's numbers; others than CUDA's are read as GPUs
-_NOTE = "read from a trace of torch.profiler, which does not say what it lost; samples and lines are not in it"
+_HOST = 0  # value of "Device Type" (c10::DeviceType); all other types are read as GPUs
+_NOTE = "read from a trace of torch.profiler, which does not report lost events; it contains no samples or lines"
 _NOTE_OF_OURS = (
     "read from a trace in Chrome's format: call stacks, modules, samples, hardware counters, power and clocks, and the "
     "driver's memory are not read from it; .gscope files keep them"
 )
-_ABSENT = ("samples", "lines", "hardware counters", "power and clocks", "what was lost", OVERHEAD)
+_ABSENT = ("samples", "lines", "hardware counters", "power and clocks", "lost events", OVERHEAD)
 
 
 class TorchEvents(EventMapper):
-    """Operators, annotations, Python functions, driver calls, GPU work and memory; other events are left out."""
+    """Maps operators, annotations, Python functions, driver calls, GPU work and memory; skips other events."""
 
     tool = "torch.profiler"
     wanted = "none of its events is one of cpu_op, user_annotation, cuda_runtime, cuda_driver, kernel and gpu_memcpy"
@@ -83,9 +83,9 @@ class TorchEvents(EventMapper):
     def __init__(self, events: _core.TraceEvents) -> None:
         super().__init__(events)
         self._callers: list[dict[str, Column]] = []
-        self._arrows = {"s": Rows(), "f": Rows()}  # from forward to backward operators: their begins, and ends
+        self._arrows = {"s": Rows(), "f": Rows()}  # begins and ends of arrows from forward to backward operators
         self._range_ends = {"b": Rows(), "e": Rows()}
-        self._sort_index: dict[int, int] = {}  # of lanes, by place: a thread's id
+        self._sort_index: dict[int, int] = {}  # thread id of each lane, by place
         self._categories = Meanings(events, lambda text: (_CATEGORIES.get(text.lower(), -1),))
         self._is_step = Meanings(events, lambda name: (int(name.startswith(STEP_PREFIX)),))
         self._sizes = Meanings(events, _three)
@@ -96,18 +96,18 @@ class TorchEvents(EventMapper):
         self._function_kinds = Meanings(events, _function_kind)
 
     def _list(self, text: str, write: Callable[[Any], str]) -> tuple[int]:
-        """The id of a list as our own recordings write it."""
+        """The id of a list's text in the form of our own recordings."""
         value = json_of(text)
         return (self.events.intern(write(value)) if isinstance(value, list) else NONE,)
 
     @staticmethod
     def knows(batch: Batch, events: _core.TraceEvents) -> bool:
-        """Whether these are events of torch.profiler's."""
+        """Whether these are events of torch.profiler."""
         categories = np.unique(batch["category"])
         return any(events.string(each).lower() in _KNOWN for each in categories[categories != NONE].tolist())
 
     def map(self, batch: Batch, word: Callable[[str], int]) -> None:
-        """Adds what a part of the events says to the tables."""
+        """Adds a part of the events to the tables."""
         phase, (category,) = batch["phase"], self._categories(batch["category"])
         spans = phase == ord("X")
         self.skip(batch, spans & (category < 0))
@@ -118,7 +118,7 @@ class TorchEvents(EventMapper):
 
         for name, kind in _REGIONS.items():
             rows = rows_of("region", name)
-            if name == "operator":  # until mid 2021 steps were among them
+            if name == "operator":  # includes steps until mid 2021
                 is_step = self._is_step(batch["name"][rows])[0] == 1
                 self._add_regions(batch, rows[is_step], RegionKind.REGION)
                 rows = rows[~is_step]
@@ -180,7 +180,7 @@ class TorchEvents(EventMapper):
         self.tables.add_regions(columns, bounded(_raw(batch, rows, "External id"), -1, MOST_NS))
 
     def _keep_ranges(self, batch: Batch, word: Callable[[str], int]) -> None:
-        """Begins and ends of the ranges that nest in nothing, in our own traces; of calls the same have no number."""
+        """Keeps begins and ends of ranges that do not nest, from our own traces. Events of calls have no number."""
         lanes = np.flatnonzero((batch["phase"] == ord("M")) & (batch["name"] == word("thread_sort_index")))
         self._sort_index |= zip(batch["place"][lanes].tolist(), _raw(batch, lanes, "sort_index").tolist(), strict=True)
         of_regions = np.isin(batch["category"], [_CATEGORIES[name] for name in _REGIONS])
@@ -194,7 +194,7 @@ class TorchEvents(EventMapper):
                 )
 
     def _add_ranges(self) -> None:
-        """The ranges that have both; they are on the thread whose lane theirs stands beside."""
+        """Adds the ranges with begin and end. A range's thread is that of the lane next to its own."""
         begins, ends = (edges.take() for edges in self._range_ends.values())
         if not (begins and ends):
             return
@@ -222,7 +222,7 @@ class TorchEvents(EventMapper):
         self.tables.add_ranges(ranges)
 
     def _join_backward(self) -> None:
-        """Gives backward operators their forward ones, which have their sequence number at the arrow's other end."""
+        """Links backward operators to forward ones: the same sequence number at the other end of the arrow."""
         begins, ends = (arrows.take() for arrows in self._arrows.values())
         if not (begins and ends and self.tables.count("detail")):
             return
@@ -237,7 +237,9 @@ class TorchEvents(EventMapper):
         begun, ended = (np.where(key >= 0, numbers.number([key, sequence[rows]]).astype(np.int64), -1) for key in keys)
         found, _ = Lookup(begun, region[rows], least=0).find(ended)
         forward = np.full(len(sequence), NONE, np.uint32)
-        forward[rows] = np.where(found == region[rows], NONE, found)  # nothing is its own, as a file may say
+        forward[rows] = np.where(
+            found == region[rows], NONE, found
+        )  # ignores links to itself, which a file may contain
         self.tables.set_column("detail", "forward", forward)
 
     def _add_instants(self, batch: Batch, word: Callable[[str], int]) -> None:
@@ -271,7 +273,7 @@ class TorchEvents(EventMapper):
     def _work(self, batch: Batch, rows: Column) -> dict[str, Column]:
         device, context = (_argument(batch, rows, each) for each in ("device", "context"))
         stream = _raw(batch, rows, "stream")
-        none = np.where(stream == NOT_GIVEN, 0, NONE)  # -1: that of no stream, but of all
+        none = np.where(stream == NOT_GIVEN, 0, NONE)  # -1 means all streams
         track = self.tables.track(device, context, np.where((stream >= 0) & (stream < NONE), stream, none))
         return {
             "start_ns": batch["start_ns"][rows],
@@ -412,13 +414,13 @@ def _function_kind(name: str) -> tuple[int]:
 
 
 def parents_of(number: Column, parent: Column, start_ns: Column) -> Column:
-    """The row whose number is each row's parent; none where it begins later, as in a damaged file."""
+    """The row of each row's parent; none if the parent begins later, as in a damaged file."""
     order = np.flatnonzero(number != NOT_GIVEN)
     order = order[np.argsort(number[order], kind="stable")]
     parents = np.full(len(number), NONE, np.uint32)
     if not len(order):
         return parents
-    at = np.searchsorted(number[order], parent, side="right") - 1  # of equal numbers the last
+    at = np.searchsorted(number[order], parent, side="right") - 1  # the last of equal numbers
     row = order[np.maximum(at, 0)]
     own = np.arange(len(number))
     good = (at >= 0) & (number[row] == parent) & (parent != NOT_GIVEN)

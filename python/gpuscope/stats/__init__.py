@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of samples that were taken one after the other: centres, quantiles, drifts, modes and ratios.
+"""Statistics of samples taken one after the other: centres, quantiles, drifts, modes and ratios.
 
 Only NumPy is needed. `benchmarks/python/statistics_simulated.py` shows how often the intervals cover the true value.
 """

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The autocorrelation of samples: how many independent ones they are worth; and the checks of arguments.
+"""Autocorrelation: how many independent samples correlated ones are worth. Also the checks of arguments.
 
-Sums of products are no dot products here: of long arrays those start BLAS threads, which on busy cores wait for each
-other for a hundred times as long as the sum takes.
+Sums of products avoid dot products: for long arrays these start BLAS threads, which wait for each other on busy cores.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from gpuscope.text import brief
 
 # Correlations of neighbours above this cannot be distinguished from drift.
 STRONGEST = 0.98
-# Chance makes short runs of independent samples look as if they corrected each other, down to this.
+# Short runs of independent samples may seem negatively correlated, down to this autocorrelation time.
 SHORTEST = 0.9
-# From many samples the variance of so long batches is estimated directly; its factor of Student's, squared, over the
-# normal distribution's, for 15 degrees of freedom at 95 %.
+# With many samples, the means of batches give the variance directly. BATCHES_DOUBT is Student's factor over the normal
+# distribution's, squared, for 15 degrees of freedom at 95 %.
 BATCHES, SHORTEST_BATCH, BATCHES_DOUBT = 16, 32, 1.18
-CORRELATED = 2.0  # what is so many times another is not so by chance
-LEAST = 0.1  # of sixteen batches that happen to agree
-DIRECT_LAGS = 64  # one by one that far, for most sums are short; by Fourier transform beyond
-FEWEST_BURSTS = 8  # from which on the differences between bursts say how much samples repeat each other
+CORRELATED = 2.0  # a time that is not 1, or a ratio of two times that is not chance
+LEAST = 0.1  # the least time, if the means of all batches happen to agree
+DIRECT_LAGS = 64  # lags that are summed one by one, as most sums are short; by Fourier transform beyond
+FEWEST_BURSTS = 8  # whose differences show how correlated samples are
 
 
 def checked(samples: ArrayLike, name: str = "samples") -> NDArray[np.float64]:
@@ -50,7 +49,7 @@ def checked(samples: ArrayLike, name: str = "samples") -> NDArray[np.float64]:
 
 
 def checked_confidence(confidence: float) -> float:
-    """The confidence; raises InvalidArgument unless it lies between 0 and 1."""
+    """The confidence; raises InvalidArgument unless it is between 0 and 1."""
     return check_fraction("confidence", confidence)
 
 
@@ -78,12 +77,12 @@ def checked_bursts(bursts: Sequence[int] | NDArray[np.int64] | None, n: int) -> 
 
 @dataclass(frozen=True)
 class Dependence:
-    """How much samples repeat of each other.
+    """How correlated samples are.
 
     Attributes:
-        time: how many of them are worth an independent one.
-        between: the same of the units that `time` was estimated from.
-        units: those: samples, or bursts.
+        time: number of samples that are worth one independent sample.
+        between: the same for the units that `time` was estimated from.
+        units: number of units, which are samples or bursts.
     """
 
     time: float
@@ -92,10 +91,10 @@ class Dependence:
 
 
 def of_bursts(series: NDArray[np.float64], sizes: NDArray[np.int64]) -> Dependence:
-    """The dependence of samples that were taken in bursts, whatever it is like inside of a burst.
+    """The dependence of samples taken in bursts, for any correlation within a burst.
 
-    By how much more the bursts' sums vary than those of independent samples would: the design effect of L. Kish, Survey
-    Sampling (1965), 5.4, for bursts as clusters. What neighbouring bursts repeat of each other is added to it.
+    How much more the bursts' sums vary than sums of independent samples: the design effect of L. Kish, Survey Sampling
+    (1965), 5.4, with bursts as clusters. The correlation of neighbouring bursts is included.
     """
     n, count = len(series), len(sizes)
     centred = series - series.mean()
@@ -111,7 +110,7 @@ def of_bursts(series: NDArray[np.float64], sizes: NDArray[np.int64]) -> Dependen
 def autocorrelation_time(samples: ArrayLike) -> float:
     """How many samples are worth one independent sample, for the median: 1 when they are independent.
 
-    From whether each sample lies above the median, so that outliers and skew do not matter.
+    Computed from whether each sample is above the median, so outliers and skew do not matter.
 
     Raises:
         InvalidArgument: the samples are empty or not finite.
@@ -122,11 +121,11 @@ def autocorrelation_time(samples: ArrayLike) -> float:
 
 
 def time_for_median(values: NDArray[np.float64], middle: float, low: float, high: float) -> float:
-    """The autocorrelation time of the signs: the longer of two estimates, as too short a one narrows the interval.
+    """The autocorrelation time of the signs: the longer of two estimates, as too short a time narrows the interval.
 
-    The first sums the autocorrelations, whatever their form; of few samples it stops early. The second assumes a
-    process of first order with the correlation of neighbours, of values clipped to `low` and `high`; its signs
-    correlate by 2/pi arcsin(rho^lag).
+    The first sums the autocorrelations, whatever their form; with few samples it stops early. The second assumes a
+    first-order process with the correlation of neighbours, of values clipped to `low` and `high`. Its signs correlate
+    by 2/pi arcsin(rho^lag).
     """
     rho = _of_neighbours(np.clip(values, low, high))
     if rho > 0:
@@ -138,15 +137,15 @@ def time_for_median(values: NDArray[np.float64], middle: float, low: float, high
 
 
 def time_for_mean(values: NDArray[np.float64]) -> float:
-    """As `time_for_median`, for the mean of values among which none lies far out."""
+    """As `time_for_median`, for the mean of values without outliers."""
     rho = _of_neighbours(values)
     return min(max(integrated_time(values), (1 + rho) / (1 - rho)), float(len(values)))
 
 
 def checked_by_batches(guess: float, series: NDArray[np.float64]) -> float:
-    """The time by the means of batches where samples are correlated and enough, else the guess.
+    """The time by the means of batches if samples are many and correlated, else the guess.
 
-    Sums of autocorrelations stop where these turn negative, and so are far too long for samples that go up and down.
+    Sums of autocorrelations stop where these turn negative, so they are far too long for samples that oscillate.
     """
     size = len(series) // BATCHES
     variance = float(series.var())
@@ -160,8 +159,8 @@ def checked_by_batches(guess: float, series: NDArray[np.float64]) -> float:
 def integrated_time(series: NDArray[np.float64]) -> float:
     """1 + 2 x the sum of the autocorrelations of `series`, at least SHORTEST.
 
-    Summed in pairs of lags as long as the pairs are positive: C. J. Geyer, Practical Markov chain Monte Carlo,
-    Statistical Science 7 (1992), the initial positive sequence.
+    Pairs of lags are summed as long as they are positive: C. J. Geyer, Practical Markov chain Monte Carlo, Statistical
+    Science 7 (1992), the initial positive sequence.
     """
     n = len(series)
     centred = series - series.mean()
@@ -185,9 +184,9 @@ def integrated_time(series: NDArray[np.float64]) -> float:
 
 
 def _of_neighbours(series: NDArray[np.float64]) -> float:
-    """The correlation of neighbours, without what it loses because the mean comes from the same few samples.
+    """The correlation of neighbours, corrected for the bias of a mean from the same few samples.
 
-    That loss: M. G. Kendall, Note on bias in the estimation of autocorrelation, Biometrika 41 (1954).
+    The bias: M. G. Kendall, Note on bias in the estimation of autocorrelation, Biometrika 41 (1954).
     """
     n = len(series)
     centred = series - series.mean()

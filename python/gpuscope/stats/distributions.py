@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few quantiles that intervals need. `scipy.stats` has them too, and takes most of a second to import."""
+"""Quantiles that intervals need. `scipy.stats` has them too, but is slow to import."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def normal_quantile(probability: float) -> float:
 
 
 def normal_two_sided(z: float) -> float:
-    """How likely a standard normal lies further from 0 than `z`."""
+    """The probability that a standard normal is further from 0 than `z`."""
     return math.erfc(abs(z) / math.sqrt(2))
 
 
@@ -27,8 +27,8 @@ def student_factor(confidence: float, freedom: float) -> float:
     """The t with a share `confidence` of Student's distribution between -t and t.
 
     After G. W. Hill, Student's t-quantiles, Communications of the ACM 13 (1970), algorithm 396: six digits from
-    3 degrees of freedom on; exact at 1 and 2. Between these its logarithm is taken to be linear in 1 / `freedom`, which
-    is up to 4 % too much.
+    3 degrees of freedom on; exact at 1 and 2. Between 1 and 2 its logarithm is interpolated linearly in 1 / `freedom`,
+    up to 4 % too much.
     """
     p = 1 - confidence
     at_two = math.sqrt(2 / (p * (2 - p)) - 2)
@@ -62,10 +62,10 @@ def student_factor(confidence: float, freedom: float) -> float:
 def median_rank(n: int, confidence: float) -> float:
     """The rank, counted from 1, at which an interval of the median of `n` independent samples begins.
 
-    It ends at the mirrored rank ``n + 1 - rank``. Ranks are fractions, so that the interval covers what it says and
-    not the next more that whole ranks allow: T. P. Hettmansperger and S. J. Sheather, Confidence intervals based on
-    interpolated order statistics, Statistics & Probability Letters 4 (1986). Above 200 samples by the normal
-    approximation. Below 1 when `n` is too small for any interval of that confidence.
+    It ends at the mirrored rank ``n + 1 - rank``. Ranks are fractions, as whole ranks would cover more than the
+    confidence: T. P. Hettmansperger and S. J. Sheather, Confidence intervals based on interpolated order statistics,
+    Statistics & Probability Letters 4 (1986). Above 200 samples by the normal approximation. Below 1 when `n` is too
+    small for any interval of that confidence.
     """
     if n > 200:
         return (n + 1) / 2 - normal_quantile((1 + confidence) / 2) * math.sqrt(n) / 2
@@ -86,7 +86,7 @@ def median_rank(n: int, confidence: float) -> float:
 
 @lru_cache(maxsize=256)
 def signed_rank_distribution(n: int) -> NDArray[np.float64]:
-    """How likely each sum of the positive ranks 1 to `n` is when every sign is a fair coin's."""
+    """The probability of each sum of the positive ranks 1 to `n` if every sign is a fair coin's."""
     chances = np.zeros(n * (n + 1) // 2 + 1)
     chances[0] = 1.0
     for rank in range(1, n + 1):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Histories: one number a run, over several runs, for each of many tests. Where one last changed, how much runs differ.
+"""Histories of many tests, one number per run: where their level changed, and how much runs differ.
 
-A single history is too short to say how much its runs differ: of three runs the standard deviation is known to a factor
-of six. The histories of a session's tests say it together.
+A single history is too short to show how much its runs differ: from three runs the standard deviation is known to a
+factor of six. So the histories of all tests are used together.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gpuscope.stats.distributions import student_factor
 
 CONFIDENCE = 0.99  # that no history of the session is cut where nothing changed
 LONGEST = 200  # runs of a history that are looked at, the latest ones
-PASSES = 4  # each without the steps at the changes that the one before found
+PASSES = 4  # each leaves out the steps at the changes that the pass before found
 LEAST_SCALE = 1e-6  # of runs that happen to be equal
 
-ALIKE = 10.0  # how well, in degrees of freedom, other histories say how much the runs of one differ
+ALIKE = 10.0  # degrees of freedom that the other histories give to the scale of one
 
 MAD = 1.4826  # the normal distribution's standard deviation over its median absolute deviation
-# P. J. Rousseeuw and C. Croux, Alternatives to the median absolute deviation, JASA 88 (1993): what share of the
-# numbers would give a standard deviation that sure.
+# P. J. Rousseeuw and C. Croux, Alternatives to the median absolute deviation, JASA 88 (1993): the share of the numbers
+# from which a standard deviation is as precise.
 MAD_EFFICIENCY = 0.37
 
 
@@ -34,8 +34,8 @@ class Spread:
     """How much runs of the same code differ.
 
     Attributes:
-        variance: between runs, of one number a run.
-        freedom: the degrees of freedom that the variance is known by; infinite when it is taken for known.
+        variance: between runs, of one number per run.
+        freedom: degrees of freedom of the variance; infinite if it is taken as known.
     """
 
     variance: float
@@ -43,17 +43,17 @@ class Spread:
 
 
 def changes(histories: Sequence[Sequence[float]], noises: Sequence[float]) -> list[list[int]]:
-    """For each history, the indices of the first runs after a change of its level, in order; none where it kept it.
+    """For each history, the indices of the first runs after a change of its level, in order.
 
     Least squares with a penalty for each change, by dynamic programming: B. Jackson et al., An algorithm for optimal
-    partitioning of data on an interval, IEEE Signal Processing Letters 12 (2005). The penalty is the square of the
-    quantile that all places of all histories together exceed by chance in 1 % of sessions. The scale is that of
-    neighbouring runs, which few changes do not move: the median difference over all histories, drawn toward a history's
-    own as it gets longer. The quantile is Student's, of few degrees of freedom, as histories differ in their scale.
+    partitioning of data on an interval, IEEE Signal Processing Letters 12 (2005). The penalty is the squared quantile
+    that any place of any history exceeds by chance in 1 % of sessions. It is Student's with few degrees of freedom, as
+    histories differ in scale. The scale is the median difference of neighbouring runs, which few changes do not move:
+    of all histories, drawn toward the history's own as it gets longer.
 
     Args:
         histories: the oldest run first.
-        noises: a standard deviation that a run of each history has at least.
+        noises: the least standard deviation of a run of each history.
     """
     latest = [np.asarray(history[-LONGEST:], np.float64) for history in histories]
     steps = [np.abs(np.diff(history)) for history in latest]
@@ -72,7 +72,7 @@ def changes(histories: Sequence[Sequence[float]], noises: Sequence[float]) -> li
             square = (ALIKE * typical**2 + own * _low_median(step) ** 2) / (ALIKE + own)
             variance = max(MAD**2 / 2 * square, noise**2, LEAST_SCALE**2)
             freedom = min(MAD_EFFICIENCY * places, ALIKE + own)
-            # More than one counts as two: a new level of a single run is found then, and cuts are false as rarely.
+            # More than 1 counts as 2: this finds a new level of a single run, without more false cuts.
             freedom = max(freedom, 2.0) if freedom > 1 else 1.0
             found.append(_partition(history, student_factor(confidence, freedom) ** 2 * variance))
         if found == before:
@@ -84,13 +84,13 @@ def changes(histories: Sequence[Sequence[float]], noises: Sequence[float]) -> li
 def pooled_spreads(variances: Sequence[float], freedoms: Sequence[int]) -> list[Spread | None]:
     """How much the runs of each test differ, by its own variance and those of all tests; None when nothing is known.
 
-    Each variance is drawn toward the common one, the less so the more the tests differ by more than chance: G. K.
-    Smyth, Linear models and empirical Bayes methods for assessing differential expression, Statistical Applications in
-    Genetics and Molecular Biology 3 (2004), section 6.2. Tests without a variance of their own get the common one.
+    Each variance is drawn toward the common one, less so if the tests differ by more than chance: G. K. Smyth, Linear
+    models and empirical Bayes methods for assessing differential expression, Statistical Applications in Genetics and
+    Molecular Biology 3 (2004), section 6.2. Tests without a variance of their own get the common one.
 
     Args:
-        variances: between the runs of each test, above 0; any number where there is one run.
-        freedoms: of each variance, its runs less its levels; 0 where it is not known.
+        variances: between the runs of each test, above 0; any number if there is one run.
+        freedoms: of each variance, its runs less its levels; 0 if it is not known.
     """
     freedom = np.asarray(freedoms, np.float64)
     known = freedom > 0
@@ -122,10 +122,10 @@ def pooled_spreads(variances: Sequence[float], freedoms: Sequence[int]) -> list[
 
 
 def spread_of_changes(changes: Sequence[float]) -> Spread:
-    """How much two runs differ, by how much each of many tests changed between them when most did not.
+    """How much two runs differ, from the changes of many tests between them, if most tests did not change.
 
-    By the median absolute deviation from the median, so that neither a few tests that changed nor a change of all by
-    the same amount makes it larger. The variance is that of one run, half of a difference's.
+    By the median absolute deviation from the median: a few changed tests or the same change of all tests do not enlarge
+    it. The variance is that of one run, half of a difference's.
     """
     values = np.asarray(changes, np.float64)
     deviation = MAD * float(np.median(np.abs(values - np.median(values))))
@@ -154,7 +154,7 @@ def trigamma(x: float) -> float:
 
 
 def _inverse_trigamma(value: float) -> float:
-    """By halving: trigamma falls steadily, and lies between 1/x and 1/x + 1/x^2."""
+    """By bisection: trigamma decreases, and is between 1/x and 1/x + 1/x^2."""
     low, high = 1 / (value + 1), 1 / value + 1 / math.sqrt(value) + 1
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
@@ -163,7 +163,7 @@ def _inverse_trigamma(value: float) -> float:
 
 
 def _low_median(values: NDArray[np.float64]) -> float:
-    """The middle one, or the lower one of the two in the middle, which a change in few values does not reach."""
+    """The median, the lower of two middle values; a change in few values does not reach it."""
     return float(np.sort(values)[(len(values) - 1) // 2]) if len(values) else 0.0
 
 
@@ -173,7 +173,7 @@ def _partition(history: NDArray[np.float64], penalty: float) -> list[int]:
     centred = history - history.mean()
     sums = np.concatenate([[0.0], np.cumsum(centred)])
     squares = np.concatenate([[0.0], np.cumsum(centred**2)])
-    if squares[n] <= penalty:  # which no change can be worth
+    if squares[n] <= penalty:  # no change is worth the penalty
         return []
     best = np.zeros(n + 1)
     begin = np.zeros(n + 1, np.int64)

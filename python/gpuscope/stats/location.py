@@ -28,15 +28,15 @@ from gpuscope.stats.distributions import median_rank, normal_quantile, student_f
 CONFIDENCE = 0.95  # of a quantile's interval
 # With quartiles closer than this many ticks, the median is the clock's and not the kernel's.
 COARSE = 4.0
-RANKS = 0.25  # how closely the ends of a median's interval are found
-# The trimmed mean leaves out at most this share on each side, and only what lies further out than COARSE ticks.
+RANKS = 0.25  # precision of the ends of a median's interval
+# The trimmed mean leaves out at most this share on each side, and only samples further out than COARSE ticks.
 TRIMMED = 0.1
 # Samples are multiples of the tick when this share of them is this near to one, in ticks.
 ON_TICK_SHARE, ON_TICK = 0.9, 0.125
-# A clock shows its tick when there are at most so many different samples, as a share of all; levels closer than
-# ROUNDING, as a share of the longest, differ by the conversion to floating point alone.
+# A clock shows its tick if at most this share of the samples are different. Levels closer than ROUNDING, as a share of
+# the longest, differ only by the conversion to floating point.
 MOST_LEVELS, ROUNDING = 0.5, 1e-9
-# What the estimated autocorrelation time costs in degrees of freedom, and the most of it; see `_student`.
+# What an estimated autocorrelation time adds to the inverse degrees of freedom, and the most of it; see `_student`.
 DOUBT, MOST_DOUBT = 5.0, 0.2
 
 
@@ -46,12 +46,12 @@ class Estimate:
 
     Attributes:
         value: the estimate.
-        low: where the interval begins; minus infinity when there are too few samples to say.
-        high: where it ends.
-        n: samples.
-        n_eff: how many independent samples they are worth.
+        low: lower end of the interval; minus infinity with too few samples.
+        high: upper end; infinity with too few samples.
+        n: number of samples.
+        n_eff: number of independent samples that they are worth.
         method: "median" or "trimmed mean"; in sweeps "mean of visits".
-        confidence: how often such an interval holds the true centre.
+        confidence: how often such an interval contains the true centre.
     """
 
     value: float
@@ -79,20 +79,20 @@ def estimate(
 ) -> Estimate:
     """The centre of samples taken one after the other, with its interval.
 
-    The median, by order statistics; samples that the clock's tick made equal count as spread over the tick. Where the
-    spread is small against the tick that is no help, so there it is the trimmed mean. Both intervals are widened by
-    what the samples repeat of each other. Samples that are all the same give half a tick to each side.
+    The median, by order statistics; samples that the clock's tick made equal count as spread over the tick. If the
+    spread is small against the tick, the trimmed mean is used instead. Both intervals are widened by the correlation of
+    the samples. If all samples are the same, the interval is half a tick to each side.
 
-    Of bursts at several moments the interval comes from how they differ, so that it heeds noise that is slower than a
-    burst: for the median it is the values that a test of the share of samples below them does not refuse (C. A.
-    Francisco and W. A. Fuller, Quantile estimation with a complex survey design, Annals of Statistics 19, 1991).
+    With bursts, the interval comes from the differences between bursts, so it includes noise slower than a burst. For
+    the median it contains the values that a test of the share of samples below them does not reject (C. A. Francisco
+    and W. A. Fuller, Quantile estimation with a complex survey design, Annals of Statistics 19, 1991).
 
     Args:
         samples: in the order they were taken.
-        tick: resolution of the clock, in the samples' unit; 0 when it does not matter. Where the samples lie on
-            another one, that counts.
-        confidence: how often the interval must hold the true centre.
-        bursts: how many samples were taken at each of several moments, in order; None is one by one.
+        tick: resolution of the clock, in the samples' unit, default 0. If the samples are multiples of another tick,
+            that one is used.
+        confidence: how often the interval must contain the true centre.
+        bursts: number of samples taken at each of several moments, in order; None is one by one.
 
     Raises:
         InvalidArgument: the samples are empty or not finite, or another argument is out of range.
@@ -114,10 +114,10 @@ def estimate(
 
 
 def on_ticks(values: NDArray[np.float64], tick: float) -> tuple[NDArray[np.float64], float]:
-    """The samples, and the tick of the clock that gave them: the one told where they lie on it, else the one they show.
+    """The samples rounded to the coarser of the given and the detected tick that fits, and that tick.
 
-    Samples are rounded to ticks where most are near one, as conversions between clocks round too: without it, samples
-    that are equal in ticks would count as different ones.
+    Conversions between clocks round too: without rounding, samples that are equal in ticks would count as different.
+    Samples that fit neither are returned as they are.
     """
     for candidate in sorted({tick, detected_tick(values)} - {0.0}, reverse=True):
         middle = np.partition(values, len(values) // 2)[len(values) // 2]
@@ -134,9 +134,9 @@ def is_coarse(ordered: NDArray[np.float64], tick: float) -> bool:
 
 
 def detected_tick(values: NDArray[np.float64]) -> float:
-    """The step that samples are multiples of, as a clock that ticks gives them; 0 when they show none.
+    """The step that samples are multiples of, as from a clock that ticks; 0 if there is none.
 
-    The smallest distance between two of them, where most are equal to others and all are multiples of it.
+    It is the smallest distance between two of them, if most are equal to others and all are multiples of it.
     """
     levels = np.unique(values)
     if not 2 <= len(levels) <= MOST_LEVELS * len(values):
@@ -161,7 +161,7 @@ def _median(
     middle = (n + 1) / 2
     low, centre, high = (float(ordered[i]) for i in (n // 10, (n - 1) // 2, n - 1 - n // 10))
     centre = (centre + float(ordered[n // 2])) / 2
-    # Order statistics need no factor of Student's; the estimate of what samples repeat does.
+    # Order statistics need no factor of Student's; the estimated autocorrelation time does.
     if sizes is None:
         tau = checked_by_batches(time_for_median(values, centre, low, high), np.sign(values - centre))
         factor = _student(confidence, 0.0, tau, n) / normal_quantile((1 + confidence) / 2)
@@ -178,11 +178,11 @@ def _median(
 def _furthest(
     values: NDArray[np.float64], ordered: NDArray[np.float64], confidence: float, sizes: NDArray[np.int64], side: int
 ) -> float:
-    """How many ranks below (side -1) or above (1) the middle the median may lie, by how bursts differ there.
+    """How many ranks below (side -1) or above (1) the middle the median may be, from the differences between bursts.
 
-    A value is not the median when the share of samples below it is too far from a half. The error of that share is the
-    one at the value: between a state and a rarer one, bursts differ less about the median of the samples, which lies
-    the deeper in the frequent state the fewer of the rarer one were met.
+    A value is not the median if the share of samples below it is too far from a half. The error of that share is taken
+    at the value itself. At the samples' median bursts differ less: of a frequent and a rare state, it is inside the
+    frequent one.
     """
     n = len(values)
     inside, outside = 0.0, n / 2
@@ -196,10 +196,10 @@ def _furthest(
 
 
 def _student(confidence: float, inverse_freedom: float, tau: float, n: int) -> float:
-    """Student's factor, with the inverse of the degrees of freedom increased by the uncertainty of tau.
+    """Student's factor; the uncertainty of tau adds to the inverse of the degrees of freedom.
 
-    DOUBT is such that intervals have their coverage also when samples are taken until the interval is narrow, which
-    happens most often where tau was estimated too short.
+    With DOUBT, intervals keep their coverage even if samples are taken until the interval is narrow, which happens most
+    often if tau was estimated too short.
     """
     inverse_freedom += min(DOUBT * max(tau - 1, 0.0) / n, MOST_DOUBT)
     if inverse_freedom <= 1e-9:
@@ -212,7 +212,7 @@ def _student_of_bursts(confidence: float, found: Dependence) -> float:
 
 
 def _at_rank(ordered: NDArray[np.float64], rank: float, tick: float) -> float:
-    """The sample of a fractional rank counted from 1, infinite beyond the ends; equal ones lie evenly in their tick."""
+    """The sample of a fractional rank from 1, infinite beyond the ends; equal ones are spread over their tick."""
     if not 1 <= rank <= len(ordered):
         return math.copysign(math.inf, rank - 1)
     sides = []
@@ -230,11 +230,11 @@ def _trimmed_mean(
     confidence: float,
     sizes: NDArray[np.int64] | None,
 ) -> Estimate:
-    """The mean of what lies within some ticks of the median, or else of the central 80 %.
+    """The mean of the samples within COARSE ticks of the median, at least of the central 80 %.
 
     The interval: J. W. Tukey and D. H. McLaughlin, Less vulnerable confidence and significance procedures for
-    location, Sankhya A 25 (1963). Two timestamps rounded to ticks differ by one of two multiples whose mean is the
-    true time, however rare the one is: to cut that off by a fixed share would bias the mean by a tenth of a tick.
+    location, Sankhya A 25 (1963). The difference of two rounded timestamps is one of two multiples of the tick, whose
+    mean is the true time. To cut off the rarer one by a fixed share would bias the mean by a tenth of a tick.
     """
     n = len(values)
     middle = float(ordered[(n - 1) // 2] + ordered[n // 2]) / 2
@@ -250,7 +250,7 @@ def _trimmed_mean(
     else:
         found = of_bursts(winsorised, sizes)
         tau, student = found.time, _student_of_bursts(confidence, found)
-    # One more sample a tick further: of rare ticks too few are seen to know how rare, and none seen proves nothing.
+    # As if one more sample were a tick further away: the samples may have missed a rare tick.
     variance = float(winsorised.var(ddof=1)) + tick**2 / n
     error = math.sqrt(variance * tau / n) * n / kept
     half = student * error
@@ -262,10 +262,10 @@ class Quantile:
     """A quantile, in the samples' unit.
 
     Attributes:
-        q: which, as 0.99.
+        q: which one, as 0.99.
         value: of the samples, interpolated as ``numpy.quantile`` does.
-        low: where its 95 % interval begins; None when the samples are too few to say.
-        high: where it ends.
+        low: lower end of its 95 % interval; None with too few samples.
+        high: upper end, likewise.
         why: why there is no interval; empty when there is.
     """
 
@@ -277,9 +277,9 @@ class Quantile:
 
 
 def quantile(samples: ArrayLike, q: float) -> Quantile:
-    """A quantile with the interval between order statistics that holds it in 95 % of cases.
+    """A quantile with its 95 % interval between order statistics.
 
-    No shape is assumed: how many samples lie below the true quantile is binomial (H. A. David and H. N. Nagaraja,
+    No shape is assumed: the number of samples below the true quantile is binomial (H. A. David and H. N. Nagaraja,
     Order Statistics, 3rd edition, 7.1), with the number of independent samples as its count.
 
     Args:
@@ -305,9 +305,9 @@ def quantile(samples: ArrayLike, q: float) -> Quantile:
 
 
 def fewest_samples(q: float) -> float:
-    """From how many on the smallest and the largest of them enclose the quantile often enough on both sides.
+    """Fewest samples whose smallest and largest enclose the quantile often enough on both sides.
 
-    All n samples lie below the quantile with probability q^n, which may be half of what the interval may miss.
+    All n samples are below the quantile with probability q^n. That may be half of the allowed share of misses.
     """
     return float(np.ceil(math.log((1 - CONFIDENCE) / 2) / math.log1p(-min(q, 1 - q))))
 

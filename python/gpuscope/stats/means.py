@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpuscope.stats.distributions import normal_quantile, normal_two_sided, student_factor
 
 MOST_LIKE = 0.9
-"""The most that neighbouring rows are taken to repeat of each other."""
+"""Upper limit of the autocorrelation of neighbouring rows."""
 
 Values = NDArray[np.float64]
 
@@ -23,19 +23,19 @@ def welch(
     tick: float = 0.0,
     groups: NDArray[np.int64] | None = None,
 ) -> tuple[Values, Values]:
-    """Of each column half of the interval of the difference of the means, and how likely that is to be chance.
+    """Half of the interval of each column's difference of means, and the probability of the difference by chance.
 
-    B. L. Welch's test (Biometrika 34, 1947) with the effective number of rows on each side. The chance is that of the
-    normal distribution at the place that D. L. Wallace (Annals of Mathematical Statistics 30, 1959) gives for
+    B. L. Welch's test (Biometrika 34, 1947) with the effective number of rows on each side. The probability is that of
+    the normal distribution at the place that D. L. Wallace (Annals of Mathematical Statistics 30, 1959) gives for
     Student's t: within 0.01 of it in standard deviations from 3 degrees of freedom on.
 
     Args:
         before: (rows, columns), at least two rows, in the order in which they were taken.
         after: likewise.
-        confidence: of the intervals, one for all columns or one a column.
-        tick: resolution of the clock, which values without any spread lie on.
-        groups: of each column; those of one are known no better, as shares of themselves, than the median of all of
-            them, row by row: a clock or a temperature moves them together, for longer than each shows by itself.
+        confidence: of the intervals, one for all columns or one per column.
+        tick: resolution of the clock; the variance includes its rounding.
+        groups: of each column. In a group, no relative error is below that of the rows' medians over its columns. A
+            clock or a temperature moves the columns together, for longer than each one shows.
     """
     errors, sizes = zip(*(_errors(side, tick, groups) for side in (before, after)), strict=True)
     together = np.maximum(errors[0] + errors[1], np.finfo(np.float64).tiny)
@@ -49,7 +49,7 @@ def welch(
 
 
 def of_known_variance(delta: Values, variance: Values, confidence: float | Values) -> tuple[Values, Values]:
-    """As `welch`, of differences whose variances are known, by the normal distribution."""
+    """As `welch`, for differences with known variances, by the normal distribution."""
     levels = np.broadcast_to(confidence, delta.shape).tolist()
     spread = np.sqrt(np.maximum(variance, np.finfo(np.float64).tiny))
     half = spread * np.array([normal_quantile((1 + each) / 2) for each in levels])
@@ -59,14 +59,14 @@ def of_known_variance(delta: Values, variance: Values, confidence: float | Value
 def variance_of_sums(values: Values, groups: NDArray[np.int64], count: int) -> Values:
     """The variance of the sum of each group, by the mean square successive difference.
 
-    What drifts or changes once is no error by that, but only what differs from one value to the next. One value shows
-    no variance. J. von Neumann, R. H. Kent, H. R. Bellinson and B. I. Hart, The mean square successive difference,
+    Only the differences of neighbouring values count as error, not drift or a single change. One value shows no
+    variance. J. von Neumann, R. H. Kent, H. R. Bellinson and B. I. Hart, The mean square successive difference,
     Annals of Mathematical Statistics 12 (1941).
 
     Args:
         values: in the order in which they were taken.
         groups: of each value, below `count`.
-        count: of groups.
+        count: number of groups.
     """
     order = np.argsort(groups, kind="stable")
     group, ordered = groups[order], values[order].astype(np.float64)
@@ -80,14 +80,14 @@ def variance_of_sums(values: Values, groups: NDArray[np.int64], count: int) -> V
 def variance_of_samples(places: NDArray[np.int64], lasted: Values, count: int) -> Values:
     """The variance of the time that samples at equal distances give each place.
 
-    Each time that neighbouring samples are of two places, both times are uncertain by a sample: the mean square
-    successive difference of what each sample adds to a place, as in K. M. Wolter, Introduction to Variance Estimation
-    (2nd edition, 2007), chapter 8, on systematic samples.
+    If neighbouring samples are of two places, both times are uncertain by a sample. The variance is the mean square
+    successive difference of the time that each sample adds to a place, as in K. M. Wolter, Introduction to Variance
+    Estimation (2nd edition, 2007), chapter 8, on systematic samples.
 
     Args:
         places: of the samples of one thread, in order, below `count`.
-        lasted: what each stands for.
-        count: of places.
+        lasted: time that each sample stands for.
+        count: number of places.
     """
     goes = np.flatnonzero(places[1:] != places[:-1])
     either = np.concatenate([goes, goes + 1])
@@ -96,7 +96,7 @@ def variance_of_samples(places: NDArray[np.int64], lasted: Values, count: int) -
 
 
 def _errors(rows: Values, tick: float, groups: NDArray[np.int64] | None) -> tuple[Values, Values]:
-    """The variance of each mean, and how many rows it comes from."""
+    """The variance of each mean, and the number of rows that it comes from."""
     size = effective_rows(rows)
     error: Values = (rows.var(axis=0, ddof=1) + tick**2 / 12) / size
     means = rows.mean(axis=0)
@@ -114,7 +114,7 @@ def _errors(rows: Values, tick: float, groups: NDArray[np.int64] | None) -> tupl
 
 
 def effective_rows(rows: Values) -> Values:
-    """How many independent rows these are worth, by the first autocorrelation of each column; 2 at least."""
+    """The number of independent rows, by the first autocorrelation of each column; 2 at least."""
     count = len(rows)
     own = rows - rows.mean(axis=0)
     squares = (own**2).sum(axis=0)
@@ -125,21 +125,21 @@ def effective_rows(rows: Values) -> Values:
 
 
 def holm(chance: Values, level: float, weights: Values | None = None) -> Values:
-    """The level that each is tested at: those are sure whose chance is no larger.
+    """The level of each test: a test is significant if its chance is not above it.
 
-    At most a share `level` of all families of equals has any that is sure, whatever the tests have to do with each
-    other. A test with a large weight loses little to many with small ones. S. Holm, A simple sequentially rejective
-    multiple test procedure, Scandinavian Journal of Statistics 6 (1979); with weights, Y. Benjamini and Y. Hochberg,
-    Multiple hypotheses testing with weights, Scandinavian Journal of Statistics 24 (1997).
+    If nothing differs, at most a share `level` of families has a significant test, for any dependence between tests.
+    A test with a large weight loses little to many with small ones. S. Holm, A simple sequentially rejective multiple
+    test procedure, Scandinavian Journal of Statistics 6 (1979); with weights, Y. Benjamini and Y. Hochberg, Multiple
+    hypotheses testing with weights, Scandinavian Journal of Statistics 24 (1997).
 
     Args:
         chance: of each test.
         level: of the family.
-        weights: of each test, which must not depend on its chance; None weighs all the same.
+        weights: of each test, independent of its chance; None weighs all the same.
     """
     weights = np.ones(len(chance)) if weights is None else np.maximum(weights, np.finfo(np.float64).tiny)
     order = np.argsort(chance / weights, kind="stable")
-    left = np.cumsum(weights[order][::-1])[::-1]  # of this and all behind
+    left = np.cumsum(weights[order][::-1])[::-1]  # of this test and all after it
     limits = level * weights[order] / left
     stops = np.flatnonzero(chance[order] > limits)
     if len(stops):

@@ -31,10 +31,10 @@ class Ratio:
 
     Attributes:
         value: the ratio.
-        low: where the interval begins; 0 when there are too few samples to say.
-        high: where it ends; infinite then.
+        low: lower end of the interval; 0 with too few samples.
+        high: upper end; infinite with too few samples.
         n: pairs, or samples of the shorter side.
-        p: how likely a ratio so far from 1 is when the true one is 1.
+        p: probability of a ratio so far from 1 if the true one is 1.
     """
 
     value: float
@@ -45,11 +45,11 @@ class Ratio:
 
 
 def paired_ratio(log_ratios: ArrayLike, *, confidence: float = 0.95) -> Ratio:
-    """The ratio behind pairs that were measured side by side, each given as the logarithm of its ratio.
+    """The ratio of pairs that were measured side by side, each given as the logarithm of its ratio.
 
     The value is the median of the averages of all pairs of log-ratios (J. L. Hodges and E. L. Lehmann, Annals of
-    Mathematical Statistics 34, 1963), its interval Wilcoxon's signed-rank interval. p counts the signs that a coin
-    could have given the pairs: those whose sum of signed ranks is as far from 0.
+    Mathematical Statistics 34, 1963), its interval Wilcoxon's signed-rank interval. p is the share of all choices of
+    signs whose sum of signed ranks is as far from 0.
 
     Raises:
         InvalidArgument: there are no log-ratios, or not all are finite.
@@ -74,9 +74,9 @@ def ratio_of_medians(
 ) -> Ratio:
     """The ratio of the centres of two sets of samples that were measured apart.
 
-    The interval joins those of the two estimates: G. Y. Zou and A. Donner, Construction of confidence limits about
-    effect measures: a general approach, Statistics in Medicine 27 (2008), on logarithms. It knows of nothing that
-    changed between the two sets; samples in turns and `paired_ratio` do.
+    The interval combines those of the two estimates: G. Y. Zou and A. Donner, Construction of confidence limits about
+    effect measures: a general approach, Statistics in Medicine 27 (2008), on logarithms. It does not include changes
+    between the two sets; samples in turns and `paired_ratio` do.
 
     Raises:
         InvalidArgument: a set is empty, not finite, or not of positive numbers.
@@ -104,14 +104,14 @@ def ratio_of_medians(
 def ratio_of_sums(
     numerators: NDArray[np.float64], denominators: NDArray[np.float64], seed: int = 0
 ) -> tuple[float, float] | None:
-    """The 95 % interval of ``sum(numerators) / sum(denominators)``; None of fewer than 30.
+    """The 95 % interval of ``sum(numerators) / sum(denominators)``; None with fewer than 30.
 
-    By a bootstrap of circular blocks long enough to keep what neighbours repeat of each other: D. N. Politis and
-    J. P. Romano, A circular block-resampling procedure for stationary data (1992). Widened for few samples by Student's
-    factor over the normal distribution's, and by what the deviation within a sample falls short of that of all.
+    By a bootstrap of circular blocks of twice the autocorrelation time: D. N. Politis and J. P. Romano, A circular
+    block-resampling procedure for stationary data (1992). For few samples it is widened by Student's factor over the
+    normal distribution's, and by the bias of the deviation, ``sqrt(n / (n - 1))``.
 
     Args:
-        numerators: one a batch, in order.
+        numerators: one per batch, in order.
         denominators: the same.
         seed: of the resampling; the same figures give the same interval.
     """
@@ -132,7 +132,7 @@ def ratio_of_sums(
 
 
 def sign_flip_p(logs: NDArray[np.float64]) -> float:
-    """Two-sided p of the signed-rank sum among all flips of signs; numbers that are 0 take no part."""
+    """Two-sided p of the signed-rank sum among all flips of signs; zeros are left out."""
     logs = logs[logs != 0]
     n = len(logs)
     if not n:
@@ -148,7 +148,7 @@ def sign_flip_p(logs: NDArray[np.float64]) -> float:
 
 
 def _averages_outside(n: int, confidence: float) -> int:
-    """At which of the sorted averages, counted from 1 and from both ends, the interval lies; 0: there is none."""
+    """Place of the interval's ends in the sorted averages, counted from 1 from both ends; 0 without an interval."""
     tail = (1 - confidence) / 2
     if n <= EXACT:
         return int(np.searchsorted(np.cumsum(signed_rank_distribution(n)), tail, "right"))

@@ -16,15 +16,15 @@ from gpuscope.stats.distributions import normal_two_sided
 FEWEST_SAMPLES = 30
 SMALLEST_SHARE = 0.05
 GRID = 512
-# A valley parts two modes when it is less dense than this share of the lower peak, by so many standard errors.
-# At this many, 0 to 0.5 % of series with one mode seem to have two (normal, lognormal, exponential, t2, Pareto 1.5).
+# A valley separates two modes if its density is below DEPTH of the lower peak by ERRORS standard errors. Then 0 to
+# 0.5 % of series with one mode seem to have two (normal, lognormal, exponential, t2, Pareto 1.5).
 DEPTH = 0.7
 ERRORS = 2.3
-# Kernels so many times as wide as Silverman's are tried until one shows several modes: a wider one gathers more of a
-# small group that lies far away.
+# Widths of kernels, relative to Silverman's, that are tried until one shows several modes. A wider one gathers more of
+# a small, distant group.
 WIDTHS = (1, 2, 4)
 
-# All pairs of samples are compared; longer runs are first reduced to so many medians.
+# All pairs of samples are compared; longer runs are first reduced to at most so many medians.
 MOST_POINTS = 200
 
 
@@ -44,11 +44,11 @@ class Mode:
 def modes(samples: ArrayLike, *, tick: float = 0.0) -> tuple[Mode, ...]:
     """The modes of the samples' distribution, from the smallest.
 
-    Peaks of a kernel density; two are one when the valley between them is not clearly less dense than both, in counts.
+    Peaks of a kernel density. Two peaks are one mode unless the valley between them is clearly less dense, in counts.
 
     Args:
         samples: in any order.
-        tick: resolution of the clock, in the samples' unit: steps of it are not modes.
+        tick: resolution of the clock, in the samples' unit; its steps are not modes.
 
     Raises:
         InvalidArgument: the samples are empty or not finite, or the tick is negative.
@@ -65,23 +65,23 @@ def modes(samples: ArrayLike, *, tick: float = 0.0) -> tuple[Mode, ...]:
 
 
 def _borders(values: NDArray[np.float64], tick: float, factor: float) -> list[int]:
-    """The indices at which the sorted values part into modes, by a kernel `factor` times as wide as Silverman's."""
+    """The indices that separate the sorted values into modes, by a kernel `factor` times as wide as Silverman's."""
     n = len(values)
     low, high = values[int(0.01 * n)], values[-1 - int(0.01 * n)]
     quartiles = values[(3 * n) // 4] - values[n // 4]
     spread = min(float(values.std()), quartiles / 1.34) or float(values.std())
-    # No kernel is narrower than a step of the grid, which has three of them beside the first and the last value.
+    # No kernel is narrower than a step of the grid, which extends three widths beyond the first and the last value.
     width = max(factor * 0.9 * spread * n**-0.2, 0.8 * tick, (high - low) / (GRID - 7))
     if width <= 0:
         return []
     grid = np.linspace(low - 3 * width, high + 3 * width, GRID)
     step = grid[1] - grid[0]
-    if step < 2 * np.spacing(np.abs(grid).max()):  # the values differ by what floats round
+    if step < 2 * np.spacing(np.abs(grid).max()):  # the values differ by rounding only
         return []
     counts = np.histogram(values, bins=GRID, range=(grid[0] - step / 2, grid[-1] + step / 2))[0]
     reach = np.arange(-int(4 * width / step) - 1, int(4 * width / step) + 2)
     kernel = np.exp(-0.5 * (reach * step / width) ** 2)
-    # As counts in a window as wide as the kernel's own noise says, so that the noise of it is that of counts.
+    # In counts of a window of the kernel's effective width, so that its noise is that of counts.
     window = 2 * np.sqrt(np.pi) * width / step
     density = np.convolve(counts, kernel / kernel.sum(), "same") * window
     inner = density[1:-1]
@@ -105,9 +105,9 @@ def _borders(values: NDArray[np.float64], tick: float, factor: float) -> list[in
 
 
 def _clearness(valley: float, peak: float) -> float:
-    """By how many standard errors of the counts the valley lies below DEPTH of the lower peak.
+    """How many standard errors of the counts the valley is below DEPTH of the lower peak.
 
-    Of their square roots, whose errors do not depend on the counts (F. J. Anscombe, The transformation of Poisson,
+    Computed on square roots, whose errors do not depend on the counts (F. J. Anscombe, The transformation of Poisson,
     binomial and negative-binomial data, Biometrika 35, 1948).
     """
     return 2 * (math.sqrt(DEPTH * peak + 3 / 8) - math.sqrt(max(valley, 0.0) + 3 / 8)) / math.sqrt(1 + DEPTH)
@@ -119,7 +119,7 @@ class Trend:
 
     Attributes:
         drift: relative change from the first to the last sample along the line of Theil and Sen: 0.02 is 2 % up.
-        p: how likely so clear a trend is without one.
+        p: probability of so clear a trend by chance.
     """
 
     drift: float
@@ -127,11 +127,11 @@ class Trend:
 
 
 def trend(samples: ArrayLike) -> Trend:
-    """The drift of samples taken at even pace, and how likely chance alone makes such a one.
+    """The drift of samples taken at even pace, and the probability of such a drift by chance.
 
     The drift is the median slope between all pairs (P. K. Sen, Journal of the American Statistical Association 63,
-    1968), relative to the median. The test is Mann's and Kendall's, its variance widened by the autocorrelation of
-    what the line leaves over.
+    1968), relative to the median. The test is Mann's and Kendall's, its variance widened by the autocorrelation of the
+    residuals.
 
     Raises:
         InvalidArgument: the samples are empty or not finite.
@@ -143,7 +143,7 @@ def trend(samples: ArrayLike) -> Trend:
     if n < 3 or middle == 0:
         return Trend(0.0, 1.0)
     slope = theil_sen(points)
-    # From the first to the last sample, which lie half a group outside of the first and last point.
+    # From the first to the last sample, half a group beyond the first and last point.
     drift = slope * n * (len(values) - 1) / len(values) / middle
     s, variance = mann_kendall(points)
     tau = autocorrelation_time(points - slope * np.arange(n))
@@ -157,10 +157,10 @@ class Change:
     """Where samples changed most.
 
     Attributes:
-        before: their median up to there.
-        after: their median from there on.
-        at: the first sample after it; the number of samples when none is before or after another.
-        p: how likely so clear a change is without one.
+        before: median up to the change.
+        after: median from the change on.
+        at: index of the first sample after it; the number of samples with too few to compare.
+        p: probability of so clear a change by chance.
     """
 
     before: float
@@ -175,10 +175,10 @@ class Change:
 
 
 def change(samples: ArrayLike) -> Change:
-    """The clearest change of level within samples taken at even pace, and how likely chance alone makes such a one.
+    """The clearest change of level within samples taken at even pace, and the probability of such a change by chance.
 
     The test of A. N. Pettitt, A non-parametric approach to the change-point problem, Applied Statistics 28 (1979), its
-    variance widened by the autocorrelation of what the two levels leave over.
+    variance widened by the autocorrelation of the residuals.
 
     Raises:
         InvalidArgument: the samples are empty or not finite.
@@ -207,7 +207,7 @@ def theil_sen(points: NDArray[np.float64]) -> float:
 
 
 def mann_kendall(points: NDArray[np.float64]) -> tuple[float, float]:
-    """Rising pairs less falling ones, and the variance of that among independent points, ties heeded."""
+    """Rising pairs less falling ones, and its variance for independent points, corrected for ties."""
     n = len(points)
     first, second = np.triu_indices(n, 1)
     s = float(np.sign(points[second] - points[first]).sum())
@@ -217,7 +217,7 @@ def mann_kendall(points: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Medians of as many groups of neighbours as can be compared pair by pair."""
+    """Medians of at most `MOST_POINTS` groups of neighbours."""
     size = -(-len(values) // MOST_POINTS)
     if size == 1:
         return values

@@ -308,6 +308,22 @@ def test_a_gpu_that_works_is_fine_and_the_limit_is_named():
     found = diagnosed(lambda loop, number: compute(loop))
     assert (found.verdict, found.findings, found.doubts) == ("fine", (), ())
     assert "the limit is matmul, conv on tensor cores (99 %)" in found.summary
+
+
+@pytest.mark.parametrize(
+    ("kernel", "shorter"),
+    [
+        ("nvjet_hsh_128x256", "bfloat16 or FP8"),
+        ("sm90_xmma_fprop_implicit_gemm_bf16f32", "depthwise separable convolutions"),
+        ("vectorized_layer_norm_kernel", "in-place operations"),
+        ("flash_fwd_kernel", ""),
+    ],
+)
+def test_a_gpu_that_works_is_told_what_shortens_its_limit(kernel, shorter):
+    found = diagnosed(lambda loop, number: compute(loop, name=kernel))
+    assert found.verdict == "fine", str(found)
+    assert shorter in found.summary.partition("; what shortens it: ")[2]
+    assert bool(shorter) == ("what shortens it" in found.summary)
     assert "fine: the GPU works 99 % of the time" in found.page()
 
 

@@ -358,7 +358,7 @@ def test_what_nvml_does_not_tell_is_none_with_its_reason():
     ("values", "why"),
     [
         ([1000] * 1000, "the counter stands still"),
-        ([5000, *range(1000, 2000)], "the counter began anew, as it does where the driver is loaded again"),
+        ([5000, *range(1000, 2000)], "the counter was reset, as when the driver is reloaded"),
     ],
 )
 def test_a_counter_that_cannot_be_right_is_not_believed(values, why):

@@ -814,6 +814,76 @@ def test_the_advice_on_pageable_copies_is_of_their_way(to_gpu, advice):
     assert advice in finding.advice
 
 
+def memory_that_is_full(loop, wrong):
+    loop.held((78 if wrong else 8) << 30)
+    compute(loop)
+
+
+@pytest.mark.parametrize(
+    ("step", "rule", "advice"),
+    [
+        (slow_workers, "R01", "up to one per CPU"),
+        (slow_workers, "R01", "prefetch_factor"),
+        (loader_in_the_training_thread, "R02", "keep a small dataset in memory"),
+        (workers_that_always_work, "R03", "augment batches on the GPU (kornia, torchvision.transforms.v2)"),
+        (workers_that_read_a_slow_disk, "R04", "local SSD"),
+        (workers_without_a_cpu, "R08", "augment batches on the GPU"),
+        (a_loop_of_python, "R24", "do it on the GPU"),
+        (sizes_of_4095, "R34", "at least of 8 in 16 bits"),
+        (kernels_bound_by_memory, "R37", "in-place operations and smaller intermediates"),
+        (memory_that_is_full, "R42", "mixed precision, or a smaller batch with gradient accumulation"),
+        (a_gpu_that_is_too_hot, "R43", "83 C"),
+        (a_gpu_that_is_too_hot, "R43", "nvidia-smi -pl"),
+    ],
+)
+def test_the_advice_names_what_removes_the_cause(step, rule, advice):
+    (finding,) = (each for each in diagnosis_of(lambda loop: step(loop, True)) if each.id == rule)
+    assert advice in finding.advice
+
+
+@pytest.mark.parametrize("step", [workers_that_always_work, workers_without_a_cpu])
+def test_without_a_gpu_no_advice_moves_work_to_it(step):
+    def no_gpu(loop):
+        since = loop.now
+        next_batch(loop, 1000)
+        loop.process(since, 0.5 if step is workers_without_a_cpu else 0.95, wait=0.5 * (step is workers_without_a_cpu))
+        loop.container(since)
+
+    found = [each for each in diagnosis_of(no_gpu) if each.id in ("R03", "R08")]
+    assert len(found) == 1
+    assert "GPU" not in found[0].advice
+
+
+@pytest.mark.parametrize(
+    ("capability", "advice"),
+    [
+        ((9, 0), "torch.autocast with bfloat16 and memory_format"),
+        ((7, 5), "torch.autocast with float16 and memory_format"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("region", "kernel"), [("aten::cudnn_convolution", "ampere_sgemm_128x64_tn"), ("f", "implicit_convolve_sgemm")]
+)
+def test_the_advice_on_convolutions_in_float32_is_autocast_in_channels_last(region, kernel, capability, advice):
+    def step(loop):
+        with loop.region(region):
+            compute(loop, name=kernel)
+
+    (finding,) = (each for each in diagnosis_of(step, lambda: Loop(capability)) if each.id == "R33")
+    assert finding.advice.startswith(advice)
+
+
+def test_a_gpu_that_is_too_hot_has_its_temperature():
+    def step(loop):
+        since = loop.now
+        compute(loop)
+        loop.wait()
+        loop.asked(since, sm_mhz=1485, sm_max_mhz=1980, temperature_c=87, sw_thermal_slowdown_ns=1)
+
+    (finding,) = (each for each in diagnosis_of(step) if each.id == "R43")
+    assert finding.evidence["temperature"] == "up to 87 C"
+
+
 def test_memory_that_is_nearly_full_is_told_without_a_saving():
     def step(loop):
         loop.held(78 << 30)

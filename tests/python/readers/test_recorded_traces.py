@@ -61,7 +61,7 @@ def test_scopes_of_proton_are_those_of_the_call_stacks() -> None:
         "forward": given["step/forward"],
         "loss": given["step/loss"],
     }
-    assert any("stands once, at its first kernel, without times" in each for each in recording.audit().remarks)
+    assert any("appears once, at its first kernel, without a duration" in each for each in recording.audit().remarks)
 
 
 def test_what_proton_does_not_record_gets_no_figure() -> None:

@@ -26,9 +26,13 @@ _HELD_BACK = {
     "hw_power_brake_slowdown": "the machine's power supply limits it",
     "sync_boost": "a slower GPU of its group limits it",
 }
+_COOLING = (
+    "improve cooling (many GPUs throttle from 83 C on): fans, dust, air between cards, room temperature; or lower the "
+    "power limit: nvidia-smi -pl WATTS"
+)
 _ADVICE = {
-    "sw_thermal_slowdown": "improve cooling: fans, dust, air between cards, room temperature",
-    "hw_thermal_slowdown": "improve cooling: fans, dust, air between cards, room temperature",
+    "sw_thermal_slowdown": _COOLING,
+    "hw_thermal_slowdown": _COOLING,
     "hw_power_brake_slowdown": "check the machine's power supply, or its limit for all GPUs",
     "sync_boost": "leave the group: nvidia-smi boost-slider, or DCGM's sync boost groups",
 }
@@ -57,6 +61,9 @@ def _throttled(context: Context) -> Iterator[Cause]:
         for reason, each in held.items()
         if each.any()
     }
+    temperature = readings.series("temperature_c")
+    if temperature is not None:
+        evidence["temperature"] = f"up to {temperature.values.max():.0f} C"
     title = f"the GPU throttles its clocks: {_HELD_BACK[worst]}"
     yield from _cause(context, readings, title, _ADVICE[worst], reduce(np.maximum, held.values()), evidence)
 

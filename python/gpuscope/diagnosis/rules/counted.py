@@ -68,7 +68,8 @@ def _memory_bound(context: Context) -> Iterator[Cause]:
     reached = float((memory[chosen] * duration).sum() / duration.sum())
     yield Cause(
         "kernels are memory-bound",
-        "read and write less: fuse consecutive kernels (torch.compile), use narrower types, recompute cheap values",
+        "read and write less: fuse consecutive kernels (torch.compile), use narrower types, in-place operations and "
+        "smaller intermediates, recompute cheap values; in own kernels, use tiles",
         where=places(*context.places_of(context.work_launch[work], duration)[:2]),
         evidence={"they reach": f"{reached:.0f} % of the peak memory bandwidth"},
         share=context.share_of(work),

@@ -22,7 +22,6 @@ from gpuscope.trace import number_of
 from gpuscope.units import format_bytes, format_seconds, format_share
 
 _MOST_WORKERS = 32
-_ON_GPU = ", or augment batches on the GPU (kornia, torchvision.transforms.v2)"
 # Shares of time: CPU time of workers that are the limit, and of workers that are not; waits of workers for a CPU; CPU
 # time of a thread that is the limit; CPU time of workers that did nothing.
 _WORKS, _RESTS, _WAITS, _BUSY, _IDLE = 0.8, 0.4, 0.25, 0.8, 0.01
@@ -99,8 +98,9 @@ def _few_workers(context: Context) -> Iterator[Cause]:
         rows,
         workers,
         "input-bound: too few worker processes, which are always busy",
-        f"num_workers={max(enough, workers.count + 1)} if there are enough cores (gpuscope.benchmark_dataloader(loader) "
-        f"measures it), or less work per sample: cache decoded samples{_ON_GPU if context.device is not None else ''}",
+        f"num_workers={max(enough, workers.count + 1)} if there are enough cores "
+        "(gpuscope.benchmark_dataloader(loader) measures it), or less work per sample: cache decoded samples"
+        + _on_gpu(context),
     )
 
 
@@ -155,7 +155,7 @@ def _workers_wait(context: Context) -> Iterator[Cause]:
         workers,
         "input-bound: the worker processes wait for a CPU",
         "use fewer workers, one thread per worker (torch.set_num_threads(1), OMP_NUM_THREADS=1), or more cores"
-        + (_ON_GPU if context.device is not None else ""),
+        + _on_gpu(context),
     )
     yield replace(found, evidence={**found.evidence, "they wait for a CPU": format_share(workers.wait_share)})
 
@@ -264,6 +264,11 @@ def _workers(context: Context) -> _Workers | None:
         reads,
         stalled > _STALLED or (reads is not None and reads > _READS),
     )
+
+
+def _on_gpu(context: Context) -> str:
+    """Advice to take work from the workers, if there is a GPU for it."""
+    return ", or augment batches on the GPU (kornia, torchvision.transforms.v2)" if context.device is not None else ""
 
 
 def _of_workers(context: Context, waits: Array, workers: _Workers, title: str, advice: str) -> Cause:

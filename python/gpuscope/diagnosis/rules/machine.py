@@ -76,7 +76,8 @@ def _full_memory(context: Context) -> Iterator[Cause]:
         evidence["failed"] = f"{count_of(failed, 'allocation')}, of up to {format_bytes(asked)}"
     yield Cause(
         "the GPU's memory is nearly full",
-        "use activation checkpointing, a smaller batch, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        "use activation checkpointing, mixed precision, or a smaller batch with gradient accumulation; where memory is "
+        "fragmented (gpuscope.fragmentation()): PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         evidence=evidence,
         share=0.0,
     )

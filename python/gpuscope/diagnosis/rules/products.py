@@ -24,6 +24,7 @@ _DOUBLE = re.compile(r"dgemm|float64|_f64|f64f64|d884gemm|<double|, double", re.
 _MISALIGNED = re.compile(r"align([12])(?![0-9])")
 _HALF = re.compile(r"f16|h16|half|bf16|hmma|s1688gemm", re.IGNORECASE)
 _LAYOUT = re.compile(r"nchwtonhwc|nhwctonchw|transpose", re.IGNORECASE)
+_CONVOLUTION = re.compile(r"conv(?!ert)|fprop|dgrad|wgrad|winograd", re.IGNORECASE)
 _COPIES = re.compile(r"^aten::(_to_copy|copy_|contiguous|clone|to)$")
 _BATCHED = re.compile(r"^aten::(bmm|baddbmm|matmul|einsum)$|BmmBackward")
 _SOFTMAX = re.compile(r"^aten::(_softmax|_softmax_backward_data)$")
@@ -82,6 +83,25 @@ def _on_tensor_cores(context: Context, work: Array) -> Array:
     return factors
 
 
+def _convolve(context: Context, work: Array) -> bool:
+    """Whether convolutions have most of the time of this work, by names of kernels and operators."""
+    chosen = np.isin(work, _named(context, _CONVOLUTION)) | context.work_inside(_CONVOLUTION.search, work)
+    duration = context.duration_ns[work]
+    return bool(2 * duration[chosen].sum() > duration.sum())
+
+
+def shortened_by(context: Context, limit: str) -> str:
+    """What shortens the kernels that limit a program without findings, by the label of their class; "" if unknown."""
+    if limit in (KernelClass.REDUCTION.label, KernelClass.ELEMENTWISE.label):
+        return "fused kernels (torch.compile), in-place operations, smaller intermediates"
+    products = next((each for each in (KernelClass.TENSOR_PRODUCT, KernelClass.PRODUCT) if each.label == limit), None)
+    if products is None:
+        return ""
+    if _convolve(context, context.kernels_of_class(products)):
+        return "torch.backends.cudnn.benchmark = True for inputs of one size, depthwise separable convolutions"
+    return "bfloat16 or FP8 if not used yet, smaller layers"
+
+
 def _without_tensor_cores(context: Context) -> Iterator[Cause]:
     if context.device is None or context.capability < (7, 0):
         return
@@ -90,14 +110,19 @@ def _without_tensor_cores(context: Context) -> Iterator[Cause]:
     if len(work) == 0:
         return
     tf32 = context.capability >= (8, 0)
+    advice = "torch.autocast with float16"
+    if tf32:
+        advice = 'torch.set_float32_matmul_precision("high") for TF32, or torch.autocast with bfloat16'
+    if _convolve(context, work):
+        half = "bfloat16" if tf32 else "float16"
+        advice = f"torch.autocast with {half} and memory_format=torch.channels_last"
+        advice += ", or torch.backends.cudnn.allow_tf32 = True" if tf32 else ""
     yield _cause(
         context,
         work,
         _on_tensor_cores(context, work),
         "matrix products in float32 do not use the tensor cores",
-        'torch.set_float32_matmul_precision("high") for TF32, or torch.autocast with bfloat16'
-        if tf32
-        else "torch.autocast with float16",
+        advice,
         {},
     )
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings and histories as interactive HTML pages: one a file, its template, styles and scripts beside it."""
+"""Recordings and histories as interactive HTML pages: a file each, with its template, styles and scripts."""

@@ -18,7 +18,7 @@ const MEMORY_KEYS = [
   const steps = times.length;
   for (const view of Object.values(data.views)) for (const group of view.groups) group.sizes = sums(group.sizes);
   // Slots of the palette, near to the colors of torch's own timeline.
-  const OF_CATEGORY = [5, 2, 6, 9, 0, 8, 7, 3, 4, 1];
+  const OF_CATEGORY = [5, 2, 6, 9, 0, 8, 7, 3, 4, 1, 1];
   const categoryColor = (category) => colors.slots[OF_CATEGORY[category]];
   const MARGIN = { left: 74, right: 12, top: 22, bottom: 26 };
   const LARGEST_ROWS = 100;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory over time as one interactive HTML page: steps, what lives at each, and the file that shows them."""
+"""Memory over time as one interactive HTML page: steps, and the allocations alive at each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GROUPS, ALLOCATIONS, DEPTH = 40, 2000, 40
 _DRIVER = SOURCES.index("driver")
 _OTHER, _BEFORE, _NO_REGION = "smaller ones", "from before the history", "no region"
 _REGION = '<label><input type="radio" name="view" value="region"> region</label>\n'
-_MOST_LINES = 15  # of the table that stands there without JavaScript
+_MOST_LINES = 15  # of the table without JavaScript
 
 
 def export_memory_page(
@@ -44,20 +44,18 @@ def export_memory_page(
     title: str = "Memory",
     notes: Sequence[str] = (),
 ) -> None:
-    """Writes memory over time as one HTML page that asks for no other file.
+    """Writes memory over time as one HTML page that needs no other file.
 
-    It shows what lived at each moment by category, line of code, library or region of the program, or each allocation
-    by itself; at most 2000 moments, each the one with the most in use of its interval, so that no maximum is
-    lost.
+    It shows live memory by category, line of code, library, region or single allocation. It has at most 2000 moments,
+    each with the most memory in use of its interval, so that no maximum is lost.
 
     Args:
         events: the history, of any length.
         path: where to write, ending in .html.
         device: ordinal of the GPU, or HOST; None takes the GPU with the most events, or the host if no GPU has any.
-        categories: of each of ``events.lifetimes()``, from `gpuscope.memory.categories.categorize`;
-            worked out from stacks alone when left out.
+        categories: of each of ``events.lifetimes()``; from `gpuscope.memory.categories.categorize` when left out.
         title: heading of the page.
-        notes: sentences to stand above the chart.
+        notes: sentences above the chart.
 
     Raises:
         InvalidArgument: the device has no events, or the path has another suffix.
@@ -129,7 +127,7 @@ def _facts(steps: Steps, device: int) -> str:
 
 
 def _lines(steps: Steps, data: dict[str, Any]) -> str:
-    """What lives at the peak by line, for readers without JavaScript."""
+    """Memory at the peak by line, for readers without JavaScript."""
     at_peak = [(sum(group["sizes"][: steps.peak + 1]), group["name"]) for group in data["views"]["line"]["groups"]]
     rows = sorted((row for row in at_peak if row[0] > 0), reverse=True)[:_MOST_LINES]
     return "".join(f"<tr><td>{format_bytes(size)}</td><td>{escape(name)}</td></tr>" for size, name in rows)
@@ -140,13 +138,13 @@ class Steps:
     """One device's memory at chosen events.
 
     Attributes:
-        events: of that device, without what allocators took from the driver to hand it out: each byte counts once.
-        lifetimes: of these events.
+        events: of that device, without memory that allocators reserve from the driver, so that each byte counts once.
+        lifetimes: of the events.
         chosen: rows of the events, ascending: from each interval the one with the most in use, and the last.
-        before: bytes in use at each step that no event here handed out: from before the history, or lost.
+        before: bytes in use at each step that no event here allocated: from before the history, or lost.
         used: bytes in use at each step.
-        reserved: bytes held from the driver at each step, by allocators and by libraries themselves; 0 where no
-            allocator says.
+        reserved: bytes reserved from the driver at each step, by allocators and libraries; 0 if no allocator reports
+            them.
         peak: the step with the most in use.
     """
 
@@ -179,7 +177,7 @@ class Steps:
         change = np.concatenate((self.lifetimes.bytes, -self.lifetimes.bytes[~alive]))
         order = np.lexsort((rows, group))
         sums = np.cumsum(change[order])
-        # Those given back and those that live add up differently: each group counts from its own start.
+        # Groups follow each other in one running sum, so each subtracts the sum before its start.
         start = np.searchsorted(group[order], np.arange(count))
         offset = np.where(start > 0, sums[np.maximum(start - 1, 0)] if len(sums) else 0, 0)
         most = np.zeros(count, dtype=np.int64)
@@ -188,7 +186,7 @@ class Steps:
 
 
 def make_steps(events: MemoryEvents, device: int) -> tuple[Steps, NDArray[np.int64]]:
-    """Chooses the events to show of a device, which has some.
+    """Chooses the events to show of a device that has events.
 
     Returns the steps, and the row in ``events.lifetimes()`` of each of their lifetimes.
     """
@@ -227,7 +225,7 @@ def _chosen(times: NDArray[np.int64], used: NDArray[np.int64]) -> NDArray[np.int
     count = len(times)
     if count <= STEPS:
         return np.arange(count)
-    # Half of the intervals are equally long, half have equally many events: long quiet times do not hide busy ones.
+    # Half of the intervals are equally long, half have equally many events, so that quiet times do not hide busy ones.
     in_time = np.searchsorted(times, np.linspace(times[0], times[-1], STEPS // 2, endpoint=False))
     by_count = np.linspace(0, count, STEPS // 2, endpoint=False).astype(np.int64)
     edges = np.unique(np.concatenate((in_time, by_count)))
@@ -238,9 +236,9 @@ def _chosen(times: NDArray[np.int64], used: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _page_data(steps: Steps, categories: NDArray[np.uint8]) -> dict[str, Any]:
-    """Steps, the groupings of what lives at them, by region only where there was one, and the largest allocations.
+    """Steps, groupings of live memory (by region only if there are regions), and the largest allocations.
 
-    Sizes at steps are written as differences to the step before, which are mostly 0 and short. Times are whole us.
+    Sizes are differences to the step before, which are mostly 0 and short. Times are whole us.
     """
     stacks = _Stacks(steps)
     names = tuple(category_text(name) for name in CATEGORIES)
@@ -292,7 +290,7 @@ class _Stacks:
         self._used: dict[int, int] = {}
 
     def _largest_of_each(self, line: list[int], steps: Steps) -> list[int]:
-        """The stack by which most came to each line."""
+        """The stack with most of each line's bytes."""
         bytes_ = np.bincount(self._of_allocation, weights=steps.lifetimes.bytes, minlength=len(line))
         largest = [0] * len(self.lines)
         for stack in np.argsort(bytes_).tolist():
@@ -300,7 +298,7 @@ class _Stacks:
         return largest
 
     def of_line(self, line: int) -> int:
-        """The number, in the page, of the stack by which most came to a line."""
+        """The number, in the page, of the stack with most of a line's bytes."""
         return self._used.setdefault(self._largest[line], len(self._used))
 
     def of_allocation(self, allocation: int) -> int:
@@ -340,10 +338,10 @@ def _view(
 
 
 def _allocations(steps: Steps, categories: NDArray[np.uint8], stacks: _Stacks) -> dict[str, list[int]]:
-    """The allocations worth drawing one by one, in the order of their birth."""
+    """The largest allocations, to be drawn one by one, in order of allocation."""
     first, end = steps.visible()
     lifetimes = steps.lifetimes
-    # Those at the peak first, then those that weigh most over the whole time.
+    # Allocations at the peak first, then those with most bytes times lifetime.
     at_peak = (first <= steps.peak) & (steps.peak < end)
     weight = lifetimes.bytes.astype(np.float64) * (end - first)
     order = np.lexsort((-np.where(at_peak, lifetimes.bytes, weight), ~at_peak))

@@ -51,7 +51,7 @@ _REGIONS = ("#c6d7eb", "#f2dcc0", "#cfe8dc", "#ecd3e2", "#dcdcf2", "#e6e3c5")  #
 def notebook_html(trace: Trace) -> str:
     """Figures, findings, the ten rows that took most and a drawing of the median step.
 
-    Where names are so long that it would take more than `MOST_BYTES`, the drawing and then the findings are left out.
+    If long names would exceed `MOST_BYTES`, the drawing and then the findings are left out.
     """
     breakdown = _breakdown(trace)
     averages = key_averages(trace)
@@ -72,14 +72,14 @@ def notebook_html(trace: Trace) -> str:
 
 
 def page_in_frame(trace: Trace, height: int, title: str | None = None) -> str:
-    """The whole report in a frame that may run its scripts and nothing else of the notebook's.
+    """The whole report in a frame that runs its scripts without access to the notebook.
 
     Args:
         trace: the recording.
         height: of the frame, in pixels.
         title: heading of the page.
     """
-    # Links within the page are relative to the notebook otherwise.
+    # Without a base, links within the page are relative to the notebook.
     based = render(trace, title=title).replace("<head>", '<head><base href="about:srcdoc">', 1)
     page = escape(based, quote=True)
     return (
@@ -167,7 +167,7 @@ def _row(cells: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class _Lane:
-    """Boxes beside each other: where they begin and end in ns, what they are called, and their colours."""
+    """Boxes next to each other: begin and end in ns, names and colours."""
 
     label: str
     start_ns: Array
@@ -238,7 +238,7 @@ def _regions(trace: Trace, begin: int, end: int, thread: int | None) -> Iterator
 
 
 def _streams(trace: Trace, begin: int, end: int) -> Iterator[_Lane]:
-    """Kernels, CUDA graphs traced as a whole, copies and fills, a lane a stream, those with most of them first."""
+    """Kernels, CUDA graphs traced as a whole, copies and fills, a lane a stream, the busiest stream first."""
     found: dict[int, list[tuple[int, int, str, str]]] = {}
     of_variant = [(name, _CLASSES[kernel_class(name)]) for name in trace.kernel_names()]
     short = trace.kernel_names(short=True)
@@ -265,7 +265,7 @@ def _streams(trace: Trace, begin: int, end: int) -> Iterator[_Lane]:
 
 
 def _boxes(lane: _Lane, begin: int, end: int, scale: float, y: int) -> Iterator[str]:
-    """A path a colour; boxes of one colour that share a pixel are one."""
+    """One path for each colour; boxes of one colour that share a pixel are merged."""
     left = np.round((np.maximum(lane.start_ns, begin) - begin) * scale, 1)
     right = np.round((np.minimum(lane.end_ns, end) - begin) * scale, 1)
     order = np.argsort(left, kind="stable")

@@ -51,10 +51,10 @@ SCRIPTS = (
 """The modules of the page, each after those that it imports from."""
 
 _MOST_SERVED = 100_000  # events at a time; the page asks for fewer
-_PLAIN_ROWS = 50  # of the tables for print and for readers without JavaScript
+_PLAIN_ROWS = 50  # of tables for print and without JavaScript
 _PLAIN_LEVELS = 3
 _PLAIN_SHARE = 1.0  # percent
-_OWN = ' · <span class="own">your code</span>'  # what its mark says
+_OWN = ' · <span class="own">your code</span>'  # the mark of own code
 _TITLES = {
     "kernels": "Kernels and copies",
     "operators": "Operators",
@@ -67,17 +67,13 @@ _TITLES = {
 def export_report(
     trace: Trace, path: str | os.PathLike[str], *, title: str | None = None, findings: bool = True
 ) -> None:
-    """Writes a recording as one HTML page that asks for no other file and no network.
-
-    It has the audit's verdict, what fills a step and what that loses its time to, the timeline of all events (of more
-    than 3 million those of the steps and gaps that matter, which the page says), tables of kernels, operators and
-    regions, the call tree, idle time, memory, communication and roofline as far as they were recorded.
+    """Writes a recording as one HTML page that needs no other file and no network; see `Recording.report`.
 
     Args:
         trace: the recording, in any mode.
         path: where to write, ending in .html.
         title: heading of the page; by default the program's command line.
-        findings: say what the steps lose their time to (`diagnose`), which takes a second for a million kernels.
+        findings: include the findings of `diagnose`.
 
     Raises:
         InvalidArgument: the path has another suffix.
@@ -95,7 +91,7 @@ def render(trace: Trace, *, title: str | None = None, findings: bool = True) -> 
 
 
 class ServedReport:
-    """The page of a recording for a server, which gives it the events of a stretch where it has not all of them.
+    """The page of a recording for a server, which sends it further events on request.
 
     Attributes:
         text: the page.
@@ -105,7 +101,7 @@ class ServedReport:
         self.text, self._lanes = _made(trace, title=title, findings=findings, is_served=True)
 
     def events(self, start: int, end: int) -> str | None:
-        """The events between two ticks as JSON; None where they are more than are handed out at a time."""
+        """The events between two ticks as JSON; None if they are too many for one answer."""
         lanes = self._lanes
         stretch = Stretch(lanes, max(start, 0), min(max(end, start), lanes.span), is_cut=False)
         if sum(len(stretch.rows(lane)) for group in lanes.groups for lane in group.lanes) > _MOST_SERVED:
@@ -280,7 +276,7 @@ def _tree(whole: Tree) -> str:
 
 
 def _steps(breakdown: StepBreakdown | None, lanes: Lanes) -> dict[str, Any] | None:
-    """Where steps begin and end; without what is no step but a window."""
+    """Begin and end of steps; None if windows are shown instead of steps."""
     if breakdown is None or len(breakdown.steps) == 0 or breakdown.steps.source == WHOLE_RUN:
         return None
     steps = breakdown.steps
@@ -293,7 +289,7 @@ def _is_communication(trace: Trace) -> np.ndarray[Any, Any]:
 
 
 def _roofline(trace: Trace) -> str:
-    """Only where bytes or operations are known: it measures peaks where the GPU is there."""
+    """The roofline, if bytes or operations are known, as it may measure peaks of a GPU in this machine."""
     has_shapes = bool((trace.details.shapes != NONE).any())
     if not len(trace.kernels) or not (has_shapes or len(trace.counter_samples)):
         return ""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The events of a recording as lanes of a timeline: one lane a stream, a level of nested regions, a row of waits.
 
-Times are counted in ticks of 32 ns from the first event, which is what GPUs count in. Where there are more events than
-a page holds, single ones are kept in the windows that matter, and each long lane has its sums over the whole time.
+Times are ticks of 32 ns, the resolution of GPU timestamps, from the first event. With too many events for a page,
+single ones are kept only in important windows, and each long lane has sums over the whole time.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from gpuscope.trace import NONE, Trace, number_of
 TICK_NS = 32
 MOST_EVENTS = 3_000_000
 MOST_GAPS = 100_000  # pieces of idle time, the longest
-_WHOLE_LANE = 20_000  # lanes of so few events are kept whole
-_BUCKETS = 8192  # of the sums of a lane that is not
+_WHOLE_LANE = 20_000  # lanes with at most so many events are kept whole
+_BUCKETS = 8192  # of the sums of other lanes
 _LONGEST_GAPS = 10
-_BESIDE_A_STEP = 16  # of its length, on each side: a view of a step is a little wider than the step
+_BESIDE_A_STEP = 16  # a view of a step has 1/16 of its length more on each side
 _DEEPEST = 512
 _MOST_LEVELS = 40  # lanes of nested functions; deeper ones are merged into the last
-_MOST_BESIDE = 8  # lanes for what overlaps
+_MOST_BESIDE = 8  # lanes for overlapping events
 _SLOW_TO_SPREAD = 300_000
 _NUMBER = re.compile(r"\d+")
 _BACKWARD = "autograd"  # PyTorch names its threads pt_autograd_0 and so on
@@ -43,11 +43,11 @@ class Lane:
     """Events that do not overlap, in order of time.
 
     Attributes:
-        table: of which it is: work, calls, regions, functions, samples or idle.
-        rows: of its table, in order of time, those that the page has.
-        every: all of them.
-        total: how many events there were, also where the page has not all of them.
-        sums: over the whole time, where it has not.
+        table: its table: work, calls, regions, functions, samples or idle.
+        rows: rows of its table that the page contains, in order of time.
+        every: all rows.
+        total: how many events were recorded, also those missing in the page.
+        sums: over the whole time, if the page does not contain all events.
     """
 
     table: str
@@ -62,7 +62,7 @@ class Lane:
 
 @dataclass(eq=False)
 class Group:
-    """Lanes that stand under one title."""
+    """Lanes under one title."""
 
     title: str
     kind: str
@@ -80,12 +80,13 @@ class Lanes:
     """All lanes of a recording.
 
     Attributes:
-        zero_ns: when time 0 is.
+        zero_ns: time 0 in ns.
         span: the length in ticks.
         names: of all events.
         groups: in the order in which they are shown.
-        windows: the only ticks of which long lanes have single events; () when all are there.
-        total: how many events were recorded; kept: how many of them the page has, all without `reduces`.
+        windows: spans of ticks in which long lanes have single events; empty if the page contains all events.
+        total: how many events were recorded.
+        kept: how many events the page contains; all without `reduces`.
     """
 
     def __init__(self, trace: Trace, breakdown: StepBreakdown | None, names: Names, *, reduces: bool = True) -> None:
@@ -104,7 +105,7 @@ class Lanes:
         self.kept = self._count()
 
     def _count(self) -> int:
-        """Idle time is no event."""
+        """The number of events, without idle time."""
         return sum(len(lane.rows) for group in self.groups for lane in group.lanes if lane.table != "idle")
 
     def ticks(self, moments_ns: Array) -> Array:
@@ -113,7 +114,7 @@ class Lanes:
         return found
 
     def columns(self) -> tuple[dict[str, Column], list[dict[str, Any]], dict[str, list[int]]]:
-        """The columns of each table, the groups with their lanes as rows of these, and the first rows of lanes."""
+        """The columns of each table, the groups with the rows of their lanes, and the first rows of lanes."""
         return columns_of([Stretch(self, 0, self.span)], [(0, group) for group in self.groups])
 
     def has_events(self, group: Group, start: int, end: int) -> bool:
@@ -201,9 +202,9 @@ class Lanes:
         self._add("idle", start, end - start, thing)
 
     def _samples(self, workers: set[int]) -> dict[int, list[Array]]:
-        """By thread, levels of what samples saw: neighbours under the same caller are one.
+        """Levels of sampled functions by thread; successive samples under the same caller are merged.
 
-        A worker has one level: the innermost function of the program, or where the thread is outside of it.
+        A worker has one level: the innermost function of the program, or the function outside of it.
         """
         samples = self._trace.python_samples
         if len(samples) == 0 or self._trace.info.get("session.mode") == "aggregate":
@@ -255,7 +256,7 @@ class Lanes:
             self.groups.append(Group(title, kind, made))
 
     def _spread(self, table: str, chosen: Array) -> Iterator[Array]:
-        """The chosen rows in order of time; what overlaps in lanes of its own."""
+        """The chosen rows in order of time; overlapping ones are in lanes of their own."""
         rows = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
         if len(rows) == 0:
             return
@@ -266,7 +267,7 @@ class Lanes:
             yield rows
             return
         lane = _lanes_of(start[rows].tolist(), end[rows].tolist()) if len(rows) <= _SLOW_TO_SPREAD else None
-        if lane is None:  # work of many streams in one lane: the later lies over the earlier
+        if lane is None:  # work of many streams in one lane: later events cover earlier ones
             yield rows
             return
         for each in range(int(lane.max()) + 1):
@@ -318,7 +319,7 @@ class Lanes:
                 yield max(start - around, 0), min(end + around, self.span)
 
     def _sums(self, lane: Lane) -> dict[str, Any]:
-        """Of equally long buckets of the whole time: how much is filled, how many begin, and the longest event."""
+        """Sums in equal buckets of the whole time: the filled share, the events that begin, and the longest event."""
         table = self._tables[lane.table]
         start, end = table.start[lane.rows], table.end[lane.rows]
         edges = np.linspace(0, self.span + 1, _BUCKETS + 1)
@@ -341,13 +342,13 @@ class Lanes:
 
 @dataclass(frozen=True, eq=False)
 class Stretch:
-    """What lies between two ticks of a recording.
+    """The events between two ticks of a recording.
 
     Attributes:
         lanes: of the recording.
-        start: a tick.
-        end: another.
-        is_cut: times are of what lies inside, from its start on; otherwise they are those of the whole.
+        start: first tick.
+        end: last tick.
+        is_cut: times are cut to the stretch and count from its start; otherwise they are those of the recording.
     """
 
     lanes: Lanes
@@ -357,11 +358,11 @@ class Stretch:
 
     @property
     def is_whole(self) -> bool:
-        """Whether that is all of it."""
+        """Whether it is the whole recording."""
         return self.start == 0 and self.end == self.lanes.span
 
     def rows(self, lane: Lane) -> Array:
-        """The rows of a lane's table that lie in it."""
+        """The rows of a lane's table in the stretch."""
         if self.is_whole and self.is_cut:
             return lane.rows
         table, rows = self.lanes._tables[lane.table], lane.every
@@ -369,21 +370,21 @@ class Stretch:
         return rows[(starts < self.end) & ((starts >= self.start) | (table.end[rows] > self.start))]
 
     def times(self, moments: Array) -> Array:
-        """Moments as the page has them."""
+        """Moments as in the page."""
         return moments if self.is_whole or not self.is_cut else np.clip(moments, self.start, self.end) - self.start
 
 
 def columns_of(
     stretches: Sequence[Stretch], groups: Sequence[tuple[int, Group]]
 ) -> tuple[dict[str, Column], list[dict[str, Any]], dict[str, list[int]]]:
-    """The columns of stretches that are laid over each other, each from its start on.
+    """The columns of stretches that share one axis of time, each from its start on.
 
     Args:
-        stretches: of recordings, whose names are numbered together.
-        groups: of which stretch, and the group, in the order in which they are shown.
+        stretches: of recordings whose names are numbered together.
+        groups: the index of the stretch, and the group, in the order in which they are shown.
 
     Returns:
-        The columns of each table, the groups with their lanes as rows of these, and the first rows of lanes.
+        The columns of each table, the groups with the rows of their lanes, and the first rows of lanes.
     """
     parts: dict[str, list[tuple[int, Array]]] = {}
     firsts: dict[str, list[int]] = {name: [] for each in stretches for name in each.lanes._tables}
@@ -420,7 +421,7 @@ def columns_of(
 
 
 def _links_of(stretches: Sequence[Stretch], parts: dict[str, list[tuple[int, Array]]]) -> Array:
-    """Of each event of the work the place of its call among those that are written, from 1 on; 0 for none."""
+    """For each event of GPU work, the position of its call in the written columns, from 1; 0 for none."""
     places = [np.zeros(len(stretch.lanes._tables["calls"].start) + 1, np.int64) for stretch in stretches]
     count = 0
     for at, rows in parts["calls"]:
@@ -430,7 +431,7 @@ def _links_of(stretches: Sequence[Stretch], parts: dict[str, list[tuple[int, Arr
 
 
 def _paths_of(trace: Trace, names: Names, region: Array) -> Array:
-    """Of each event of the work the text of the regions that launched it, as its number and 1; 0 for none."""
+    """For each event of GPU work, 1 plus the number of the text of its launching regions; 0 for none."""
     texts = [*path_texts(trace), ""]
     paths = np.minimum(np.append(trace.regions.path, NONE), len(texts) - 1).astype(np.int64)
     path = paths[np.minimum(region, len(paths) - 1)]
@@ -461,9 +462,9 @@ def _limits(trace: Trace, breakdown: StepBreakdown | None) -> tuple[int, int]:
 
 
 def _depths(parent: Array, thread: Array) -> Array:
-    """How many of the same thread are around each row.
+    """How many rows of the same thread are around each row.
 
-    Each turn looks twice as far up as the one before, so that deep nesting takes few of them.
+    Each pass looks twice as far up as the one before, so that deep nesting needs few passes.
     """
     count = len(parent)
     above = np.append(np.minimum(parent, count), count).astype(np.int64)
@@ -486,9 +487,9 @@ def _by_level(chosen: Array, depth: Array) -> list[Array]:
 
 
 def _threads_in_order(trace: Trace, leader: int | None) -> list[int]:
-    """The threads that did something: the one that takes the steps, those of autograd, the others, by how much.
+    """The threads with events: the one that takes the steps, those of autograd, then the others by their load.
 
-    Where none is known to take steps, the first is the main thread, or else the one that called the driver first.
+    If no thread is known to take steps, the first is the main thread, else the first one that called the driver.
     """
     counts = np.zeros(max(len(trace.threads), 1), np.int64)
     for table in (trace.regions, trace.api, trace.python_functions, trace.python_samples):
@@ -504,7 +505,7 @@ def _threads_in_order(trace: Trace, leader: int | None) -> list[int]:
 
 
 def _threads_alike(trace: Trace, threads: list[int]) -> list[list[int]]:
-    """Threads whose names differ in numbers alone, as those of a pool; the first one is by itself."""
+    """Groups of threads whose names differ only in numbers, as those of a pool; the first thread is by itself."""
     found: dict[str, list[int]] = {}
     for thread in threads[1:]:
         found.setdefault(_NUMBER.sub("", _thread_title(trace, thread)), []).append(thread)
@@ -519,7 +520,7 @@ def _thread_title(trace: Trace, thread: int) -> str:
 
 
 def _frames(trace: Trace, stack: int) -> list[int]:
-    """The rows of ``trace.stacks`` around a stack, outermost first, and itself, as far as there are lanes for them."""
+    """The rows of ``trace.stacks`` around a stack and itself, outermost first, up to the number of lanes."""
     stacks = trace.stacks
     found: list[int] = []
     while stack != NONE and stack < len(stacks) and len(found) < _DEEPEST:
@@ -529,7 +530,7 @@ def _frames(trace: Trace, stack: int) -> list[int]:
 
 
 def _lanes_of(starts: list[int], ends: list[int]) -> Array:
-    """The first lane in which each has room; all that has none in the last."""
+    """The first free lane for each event; the last lane if none is free."""
     free: list[tuple[int, int]] = []  # until when a lane is taken, and which
     lanes: list[int] = []
     idle: list[int] = []

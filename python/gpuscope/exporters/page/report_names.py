@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The texts of a report, each once, and the things that events are of: a kernel with its launch, a region, a call."""
+"""The texts of a report, each once, and the things that events refer to: a kernel with its launch, a region, a call."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CATEGORIES: dict[str, dict[str, int]] = {
     "CPU": {"regions": 1, "modules": 6, "operators": 8, "driver calls": 9, "waits for the GPU": 0},
     "Python": {YOUR_CODE: 1, LIBRARIES: 8, IMPORTS: 10, WAITS: 0},
 }
-"""Categories of what a report shows, by where it runs, and the color of each in the palette."""
+"""Categories of events, by where they run, and the color of each in the palette."""
 
 OF_KINDS = {
     "memcpy": ("GPU", "copies"),
@@ -79,7 +79,7 @@ def category_of_function(function: str, file: str) -> str:
 
 
 def is_import(function: str, file: str, caller_file: str) -> bool:
-    """Whether a call runs the code of an imported module which is not the program's own."""
+    """Whether a call runs the code of an imported module that is not the program's own."""
     return function == "<module>" and "runpy" not in caller_file and not is_program(file)
 
 
@@ -98,11 +98,11 @@ def brief_name(name: str) -> str:
 
 
 class Names:
-    """Texts and things, numbered in the order in which they are asked for.
+    """Texts and things, numbered in the order of first use.
 
     Attributes:
         strings: each text once, without control characters.
-        legend: categories, as where they run, what they are called and their color.
+        legend: categories: where they run, their name and their color.
     """
 
     def __init__(self, trace: Trace, averages: Averages | tuple[()]) -> None:
@@ -134,7 +134,7 @@ class Names:
         return self._ids[text]
 
     def thing(self, name: str, row: int = _UNKNOWN, note: str = "", category: int = _UNKNOWN) -> int:
-        """The number of a thing: its name, its row of the tables, what else is known of it, and its category."""
+        """The number of a thing: its name, its row of the tables, a note and its category."""
         key = (self.id(name), row, self.id(note) if note else _UNKNOWN, category)
         if key not in self._things:
             self._things[key] = len(self.names)
@@ -150,7 +150,7 @@ class Names:
         return self._categories[where, label]
 
     def category_of(self, kind: str, name: str = "") -> int:
-        """The number of the category of a kind of row, of a kernel also by its full name; -1 without."""
+        """The number of the category of a kind of row, for a kernel also by its full name; -1 without one."""
         if kind == Kind.KERNEL.label:
             return self.category("GPU", kernel_class(name).label)
         return self.category(*OF_KINDS[kind]) if kind in OF_KINDS else _UNKNOWN
@@ -200,7 +200,7 @@ class Names:
         return np.array([*found, 0])[place.reshape(-1)]
 
     def of_copies(self, table: Table) -> Array:
-        """Copies by what they read and write, and by size."""
+        """Copies by source and destination, and by size."""
         sizes = table.bytes.astype(np.int64)
         if len(np.unique(sizes)) > _MOST_SIZES:
             sizes = np.zeros(len(sizes), np.int64)
@@ -235,7 +235,7 @@ class Names:
         return self._looked_up(thing, len(paths), column, "region")
 
     def of_calls(self, column: Array) -> Array:
-        """Driver calls, which rows have under the runtime's names."""
+        """Driver calls, under the runtime's names."""
         calls = self._trace.calls
 
         def thing(call: int) -> int:
@@ -248,7 +248,7 @@ class Names:
         return self._looked_up(thing, len(calls), column, "driver call")
 
     def of_strings(self, column: Array) -> Array:
-        """What string ids name: Python functions, with the folder of their file left out."""
+        """Python functions by string id, without the folder of their file."""
         ids, place = np.unique(column, return_inverse=True)
         found = []
         for each in ids.tolist():
@@ -260,7 +260,7 @@ class Names:
         return np.array([*found, 0])[place.reshape(-1)]
 
     def of_frames(self, stacks: Sequence[int]) -> list[int]:
-        """Frames of Python by function, outermost first, whatever line was running; an import is one frame."""
+        """Frames of Python by function, outermost first, without lines; an import is one frame."""
         table, caller = self._trace.stacks, ""
         found: list[int] = []
         for stack in stacks:
@@ -285,7 +285,7 @@ class Names:
         return self._looked_up(thing, len(IdleCause), causes, "idle")
 
     def _looked_up(self, thing: Callable[[int], int], count: int, column: Array, unknown: str) -> Array:
-        """The thing of each row, of those that occur; damaged files name rows that are not there."""
+        """The thing of each row; damaged files may refer to rows that do not exist."""
         rows = np.minimum(column, count).astype(np.int64)
         found = np.zeros(count + 1, np.int64)
         for row in np.flatnonzero(np.bincount(rows, minlength=1)).tolist():
@@ -294,7 +294,7 @@ class Names:
 
 
 def _runtime_like(call: str) -> str:
-    """The runtime's function that most programs call a driver's by: "cudaMemcpyAsync"."""
+    """The runtime's function for a driver call: "cudaMemcpyAsync"."""
     text = re.sub(r"(_v\d+|_ptsz|_ptds)$", "", call)
     text = re.sub(r"(HtoD|DtoH|DtoD|HtoA|AtoH)", "", text)
     text = re.sub(r"(?<=Memset)D\d+", "", text)

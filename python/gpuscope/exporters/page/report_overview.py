@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a report that need no script: figures, what fills a step, findings, idle time, the audit."""
+"""The parts of a report that need no script: figures, the breakdown of a step, findings, idle time, the audit."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from gpuscope.page.markup import facts_list, share_bar, share_text, shown, table
 from gpuscope.page.planes import Array
 from gpuscope.plots import robust_limits
 from gpuscope.text import shorten
-from gpuscope.trace import Trace, command_line, number_of
+from gpuscope.trace import Trace, command_line, metadata_of, number_of
 from gpuscope.units import format_bytes, format_date, format_digits, format_rate
 
 if TYPE_CHECKING:
     from gpuscope.analysis import Audit
     from gpuscope.exporters.page.report_events import Lanes
 
-_BARS = 120  # steps that are drawn one by one; of more, each bar is the slowest of some
+_BARS = 120  # most bars; with more steps each bar is the slowest of a group
 _GAPS = 20
 _MOST_PIECES = 20_000  # of idle time are looked up by line, the longest
 _MOST_DRAINS = 5
@@ -38,7 +38,7 @@ _MOST_OWN_LINES = 10
 _LEAST_LINE = 0.01  # of the time
 _VISIBLE = 0.005  # of the time of the steps: smaller parts have no row of their own
 _BAR_HEIGHT, _BAR_WIDTH = 120, 10
-_FAR = 2.0  # times what most steps take at most: a longer one would flatten them, and is cut
+_FAR = 2.0  # times the limit of most steps: longer bars are cut, as they would flatten the others
 _CUT_AT, _CUT_HEIGHT = 12, 4  # the gap in its bar
 _HOST_SLOTS = (1, 4, 6, 8, 2, 9, 0)
 _MARKS = {"critical": "critical", "warn": "warning", "info": "note"}
@@ -56,7 +56,7 @@ def color_slot(part: Part) -> int:
 
 
 def header_facts(trace: Trace, breakdown: StepBreakdown | None) -> str:
-    """What ran, when, for how long and where."""
+    """The program, the date, the duration and the machine."""
     info = trace.info
     start_ns, stop_ns = (number_of(info, f"session.{end}_ns") for end in ("start", "stop"))
     names = [trace.string(int(name)) for name in trace.devices.name] if len(trace.devices) else []
@@ -74,6 +74,7 @@ def header_facts(trace: Trace, breakdown: StepBreakdown | None) -> str:
             "rank": f"{rank} of {world}" if rank and world else "",
             "driver": info.get("cuda.driver_version", ""),
             "mode": info.get("session.mode", "full"),
+            "metadata": metadata_of(info),
         }
     )
 
@@ -84,7 +85,7 @@ def _count_of_steps(breakdown: StepBreakdown) -> str:
 
 
 def title_of(trace: Trace) -> str:
-    """The program's command line, where it is known."""
+    """The program's command line, if known."""
     return command_line(trace.info) or "Recording"
 
 
@@ -100,10 +101,7 @@ def figures(trace: Trace, breakdown: StepBreakdown | None) -> str:
 
 
 def figure_facts(trace: Trace, breakdown: StepBreakdown | None) -> list[tuple[str, str, str]]:
-    """Four figures at most: the time of a step, of the GPU how much it works and how long it waits, memory.
-
-    Of each its name, the figure, and what more there is to say.
-    """
+    """Up to four figures with name, value and note: the time of a step, the GPU's busy and idle time, memory."""
     made: list[tuple[str, str, str]] = []
     if breakdown is not None and len(breakdown.steps):
         lasted = breakdown.steps.durations_ns
@@ -142,13 +140,13 @@ def figure_facts(trace: Trace, breakdown: StepBreakdown | None) -> list[tuple[st
 
 
 def _mean_of(what: str, breakdown: StepBreakdown) -> str:
-    """All times of a step on the page are means, as parts of a step add up to that; without steps, of a window."""
+    """Names the mean of a step, or of a window without steps: parts add up only to the mean."""
     what = what if breakdown.steps.repeat else what.replace("step", "window")
     return f"{what}, mean of {len(breakdown.steps):,}"
 
 
 def step_breakdown(breakdown: StepBreakdown, lanes: Lanes) -> str:
-    """Of each GPU one bar of what fills a step, which adds up to it, its legend, and the steps one by one."""
+    """For each GPU a bar of the parts of a step, its legend, and the single steps."""
     return "".join(_device(device, breakdown, lanes) for device in breakdown.devices)
 
 
@@ -200,7 +198,7 @@ def _device(device: DeviceBreakdown, breakdown: StepBreakdown, lanes: Lanes) -> 
 
 
 def _bars(device: DeviceBreakdown, breakdown: StepBreakdown, lanes: Lanes) -> str:
-    """The steps as columns, each a link to its place on the timeline; one that is far longer than most is cut."""
+    """The steps as columns, each a link to its place on the timeline; columns far longer than most are cut."""
     lasted = breakdown.steps.durations_ns
     if len(lasted) < 2:
         return ""
@@ -249,7 +247,7 @@ def _box(look: str, top: float, width: float, height: float) -> str:
 
 
 def findings(found: Diagnosis) -> str:
-    """The verdict and what stands behind it, the finding that costs most first."""
+    """The verdict and the findings, the one that costs most first."""
     is_run = found.breakdown is not None and found.breakdown.steps.source == WHOLE_RUN
     heads = {"findings": f"What {'the run' if is_run else 'a step'} spends its time on", "fine": "Nothing stands out"}
     parts = [
@@ -276,7 +274,7 @@ def findings(found: Diagnosis) -> str:
 
 
 def _host_times(found: Diagnosis) -> str:
-    """What the time of a program without GPU work is divided among, as a bar and its legend."""
+    """The parts of the time of a program without GPU work, as a bar and its legend."""
     imports = CATEGORIES["Python"][IMPORTS]
     parts = [
         (shown(name), share, imports if name.startswith(IMPORTS) else _HOST_SLOTS[at % len(_HOST_SLOTS)])
@@ -296,12 +294,12 @@ def sentence(text: str) -> str:
 
 
 def _said(text: str) -> str:
-    """What the diagnosis says, with the units of the page."""
+    """A sentence of the diagnosis, with the units of the page."""
     return shown(_MICROSECONDS.sub(" µs", text))
 
 
 def _place(where: Where | str | None) -> str:
-    """A place in the program, a file by its name alone; the whole path comes up over it."""
+    """A place in the program, with the file's name; the whole path is its tooltip."""
     if isinstance(where, Where):
         text, whole = str(where), f"{where.file}:{where.line}" if where.file is not None else ""
     else:
@@ -373,7 +371,7 @@ def idle(trace: Trace, breakdown: StepBreakdown, lanes: Lanes) -> str:
 
 
 def _line_of(places: Context, device: DeviceBreakdown, part: Part) -> Where | None:
-    """The place that launched what ended most of the idle time of a cause; None of a small one."""
+    """The place whose launches ended most of the idle time of a cause; None for a small cause."""
     if part.exclusive_ns < _VISIBLE * places.breakdown.wall_ns:
         return None
     cause = next((each for each in IdleCause if each.label == part.name), IdleCause.UNSEEN)
@@ -410,7 +408,7 @@ def _gaps(trace: Trace, device: DeviceBreakdown, lanes: Lanes, places: Context) 
 
 
 def longest_of(lengths: Array, count: int) -> list[int]:
-    """The places of so many, the longest first."""
+    """The indices of the `count` longest, the longest first."""
     rows = np.arange(len(lengths))
     if len(lengths) > count:
         rows = np.sort(np.argpartition(lengths, -count)[-count:])
@@ -422,7 +420,7 @@ def longest_of(lengths: Array, count: int) -> list[int]:
 
 
 def own_lines(trace: Trace, breakdown: StepBreakdown) -> str:
-    """The program's own lines with most of the time, by samples, and their source; "" where there are none."""
+    """The program's own lines with most of the time, by samples, and their source; "" without any."""
     context = Context(trace, breakdown.steps, breakdown)
     found = context.once(host_time)
     wall, repeat = max(found.wall_ns, 1), breakdown.steps.repeat
@@ -455,7 +453,7 @@ def own_lines(trace: Trace, breakdown: StepBreakdown) -> str:
 
 
 def communication(trace: Trace, breakdown: StepBreakdown | None, classes: Array) -> str:
-    """Collectives by kernel, with what of them nothing else hid; "" without any."""
+    """Collectives by kernel, with the time that other work does not hide; "" without any."""
     kernels = trace.kernels
     if len(classes) == 0 or len(kernels) == 0:
         return ""
@@ -471,7 +469,7 @@ def communication(trace: Trace, breakdown: StepBreakdown | None, classes: Array)
             hidden = share_text(part.overlapped_ns / part.covered_ns)
             exposed = share_text(part.exclusive_ns / max(breakdown.wall_ns, 1))
             parts.append(f"<p>GPU {device.device}: {hidden} of its communication is hidden behind other work; "
-                         f"what is not takes {exposed} of the time.</p>")  # fmt: skip
+                         f"the rest takes {exposed} of the time.</p>")  # fmt: skip
     names = [brief_name(name) for name in trace.kernel_names()]
     distinct = list(dict.fromkeys(names))
     group = np.array([distinct.index(name) for name in names])[variants[rows]]
@@ -495,7 +493,7 @@ def communication(trace: Trace, breakdown: StepBreakdown | None, classes: Array)
 
 
 def _message_bytes(trace: Trace) -> Array:
-    """The size of the message by region, where NCCL says it; 0 elsewhere, and behind the last."""
+    """The size of the message by region, if NCCL reports it, else 0; a 0 follows the last."""
     payloads = trace.payloads
     found = np.zeros(len(trace.regions) + 1)
     names = [name for name in np.unique(payloads.name).tolist() if trace.string(name).startswith("Message size")]

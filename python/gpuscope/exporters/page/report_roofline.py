@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The roofline of a report: kernels and regions against what the GPU reaches, as a drawing and a table."""
+"""The roofline of a report: kernels and regions against the GPU's peaks, as a drawing and a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SMALLEST, _LARGEST = 4.0, 11.0  # radii
 
 
 def roofline_section(found: Roofline) -> str:
-    """The drawing, as far as bytes and operations are both known of something, and the table."""
+    """The table, and the drawing if a row has both bytes and operations."""
     points = [each for each in (*found.kernels, *found.regions) if each.bandwidth or each.compute]
     if not points:
         return ""

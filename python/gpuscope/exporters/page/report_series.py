@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report draws as curves: memory in use, what NVML tells of GPUs, hardware counters, the use of CPUs."""
+"""Curves of a report: memory in use, samples of NVML, hardware counters, the use of CPUs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpuscope.text import one_line
 from gpuscope.trace import Trace
 from gpuscope.units import format_bytes
 
-_POINTS = 1_500  # of a curve; more cannot be told apart on a screen
+_POINTS = 1_500  # of a curve; more cannot be distinguished on a screen
 _MOST_COUNTERS = 24
 _MOST_LINES = 25
 _MOST_BANDS = 10  # lines of code; the palette has 12 colors
@@ -37,11 +37,11 @@ _FIGURES = (
     ("memory_busy_percent", "time in which memory was read or written", "%", 1, ""),
     ("memory_used_bytes", "memory used by all processes", "B", 1, ""),
 )
-"""Columns of ``trace.device_samples``: in words, their unit here and how many of it one is, and what they may be."""
+"""Columns of ``trace.device_samples``: title, unit here, factor to it, and the column with the limit."""
 
 
 def series_of(trace: Trace, lanes: Lanes) -> list[dict[str, Any]]:
-    """Curves over the timeline: ticks, and values from then on, as `_curve` has them."""
+    """Curves over the timeline: ticks, and values from then on, as made by `_curve`."""
     found = []
     memory = trace.memory
     for ordinal in np.unique(memory.ordinal).tolist():
@@ -75,7 +75,7 @@ def series_of(trace: Trace, lanes: Lanes) -> list[dict[str, Any]]:
 
 
 def _device_curves(trace: Trace, device: int, lanes: Lanes) -> Iterator[dict[str, Any]]:
-    """What NVML told of a GPU, and what its counters of energy and of throttling grew by."""
+    """NVML's samples of a GPU, and the growth of its counters of energy and of throttling."""
     readings = DeviceReadings(trace, device)
     for column, words, unit, scale, limit in _FIGURES:
         series, most = readings.series(column), readings.series(limit) if limit else None
@@ -98,7 +98,7 @@ def _device_curves(trace: Trace, device: int, lanes: Lanes) -> Iterator[dict[str
 
 
 def _with_gaps(start_ns: Array, end_ns: Array, values: Array) -> tuple[Array, Array]:
-    """Moments and values, with none from where a sample ends until the next where these lie apart."""
+    """Moments and values, with no value between samples that do not touch."""
     lengths = end_ns - start_ns
     apart = np.append(start_ns[1:] - end_ns[:-1] > lengths[:-1], True)
     rows = np.flatnonzero(apart)
@@ -106,9 +106,9 @@ def _with_gaps(start_ns: Array, end_ns: Array, values: Array) -> tuple[Array, Ar
 
 
 def _curve(title: str, unit: str, ticks: Array, values: Array) -> dict[str, Any]:
-    """At most so many points: of each stretch of time the highest and the lowest, so that no peak is lost.
+    """A curve of at most `_POINTS` points. With more, each stretch of time has its highest and lowest ("ranges").
 
-    Where it is in such "ranges", both stand one behind the other. A value that is not known is None.
+    Unknown values are None.
     """
     ranges = len(ticks) > _POINTS
     if ranges:
@@ -127,7 +127,7 @@ def _curve(title: str, unit: str, ticks: Array, values: Array) -> dict[str, Any]
 
 
 def memory_of(trace: Trace, lanes: Lanes) -> tuple[dict[str, Any] | None, str]:
-    """Memory in use over time for a chart, by line of code where stacks are known, and what lived at the peak."""
+    """Memory in use over time for a chart, by line of code if stacks are known, and the memory at the peak."""
     if len(trace.memory) == 0:
         return None, ""
     try:
@@ -172,7 +172,7 @@ def _at_peak(what: str, caption: str, groups: dict[str, Array], peak: int) -> st
 
 
 def _by_line(timeline: MemoryTimeline, used: Array, peak: int) -> dict[str, Array]:
-    """Bytes in use behind each event by the program's line, of those with most at the peak; {} without stacks."""
+    """Bytes in use after each event by the program's line, for lines with most at the peak; {} without stacks."""
     events, lifetimes = timeline.events, timeline.events.lifetimes()
     if not lifetimes.stack.any():
         return {}
@@ -195,7 +195,7 @@ def _by_line(timeline: MemoryTimeline, used: Array, peak: int) -> dict[str, Arra
 
 
 def _regions_at(timeline: MemoryTimeline, peak: int) -> str:
-    """What lived at the peak by the region that asked for it."""
+    """Memory at the peak by the region that allocated it."""
     events, lifetimes = timeline.events, timeline.events.lifetimes()
     alive = (lifetimes.born <= peak) & (lifetimes.alive | (lifetimes.died > peak))
     region = events.region[lifetimes.born[alive]].astype(np.int64)

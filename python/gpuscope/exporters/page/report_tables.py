@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of a report: the rows of ``key_averages`` with the shape of their durations, who launches what, the tree."""
+"""Tables of a report: the rows of ``key_averages`` with histograms of durations and their launchers, and the tree."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _TIMES = {
 
 
 def rows_of(trace: Trace, averages: Averages, names: Names) -> dict[str, Any]:
-    """Columns with an entry a row of ``key_averages``; times in ns."""
+    """Columns with an entry for each row of ``key_averages``; times in ns."""
     found: dict[str, Any] = {
         "kind": [names.id(row.kind) for row in averages],
         "name": [names.id(brief_name(row.key) if row.kind == Kind.KERNEL.label else row.key) for row in averages],
@@ -91,7 +91,7 @@ def rows_of(trace: Trace, averages: Averages, names: Names) -> dict[str, Any]:
 
 
 def _histograms(trace: Trace, averages: Averages, names: Names) -> tuple[list[str], list[int]]:
-    """Of each row how often durations came, as digits of base 36 up to the most; the power where the first bar is."""
+    """Histograms of each row's durations, as digits of base 36 relative to the maximum, and the first bar's power."""
     count = len(averages)
     bins = 2 * 48
     sums = np.zeros((count + 1, bins), np.int64)
@@ -130,7 +130,7 @@ def _half_powers(durations: Array) -> Array:
 
 
 def _pairs(trace: Trace, names: Names) -> dict[str, list[list[int]]]:
-    """Of kernels and copies the call paths that launched most of their time: path, count, ns."""
+    """For kernels and copies, the call paths that launched most of their time: path, count, ns."""
     summary = trace.summary
     texts = path_texts(trace)
     found: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
@@ -155,7 +155,7 @@ def _pairs(trace: Trace, names: Names) -> dict[str, list[list[int]]]:
 
 
 def nodes_of(tree: Tree, names: Names) -> dict[str, Any]:
-    """The nodes of a call tree, as `columns_of_nodes` has them."""
+    """The nodes of a call tree, as `columns_of_nodes` returns them."""
     return columns_of_nodes(tree.to_dict()["nodes"], names)
 
 
@@ -165,11 +165,11 @@ def name_of(function: str, file: str, line: int) -> str:
 
 
 def sampled_code(found: Samples) -> tuple[list[SampledFunction], list[dict[str, Any]]]:
-    """Functions by samples and the nodes of their tree, in which all that an import runs is one entry.
+    """Functions by samples and the nodes of their tree, in which all code of an import is one entry.
 
     Returns:
-        The functions, the one with the longest time of its own first; IMPORTS, without a file, is one of them. The
-        nodes, callers first, as those of ``Tree.to_dict``. Both are empty without samples.
+        The functions, by self time; IMPORTS, without a file, is one of them. The nodes, callers first, as those of
+        ``Tree.to_dict``. Both are empty without samples.
     """
     if not found:
         return [], []
@@ -253,7 +253,7 @@ def add_functions(
 
 
 def _source_around(trace: Trace, file: str, line: int) -> dict[str, Any] | None:
-    """A hot line with the lines around it; None where the source is not there, or not that of the recording."""
+    """A hot line with the lines around it; None if the source is missing, or not that of the recording."""
     lines = source_lines(trace, file) if file else []
     before = max(line - 1 - _BESIDE, 0)
     around = [one_line(text.rstrip().expandtabs(4))[:_LONGEST_LINE] for text in lines[before : line + _BESIDE]]
@@ -261,9 +261,9 @@ def _source_around(trace: Trace, file: str, line: int) -> dict[str, Any] | None:
 
 
 def columns_of_nodes(nodes: list[dict[str, Any]], names: Names) -> dict[str, Any]:
-    """Nodes, parents first; of many, those with the most time, the others added up as "smaller ones".
+    """Nodes as columns, parents first. Of many nodes, those with most time are kept, the others are "smaller ones".
 
-    Parents are written as differences from the one before.
+    Parents are differences from the one before.
     """
     shown = _largest(nodes)
     place: dict[int, int] = {}
@@ -287,7 +287,7 @@ def columns_of_nodes(nodes: list[dict[str, Any]], names: Names) -> dict[str, Any
             category = names.category("Python", of) if of else names.category_of(node["kind"], node["name"])
             place[number] = add(-1 if parent is None else place[parent], name, node["kind"], category, numbers)
         elif parent in shown:
-            # With all that lies in it, which is left out as well, it is their own.
+            # Its descendants are left out too, so that their time is its own.
             own = [1, node["count"], node["cpu_ns"], node["cpu_ns"], node["device_ns"], node["device_ns"]]
             sums = left_out.setdefault(parent, [0] * 6)
             for at, value in enumerate(own):
