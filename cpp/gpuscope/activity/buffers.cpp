@@ -10,7 +10,7 @@
 namespace gpuscope::activity {
 namespace {
 
-// Ready buffers beyond this are freed: 32 MiB.
+// Further ready buffers are freed: 32 MiB.
 constexpr unsigned kKept = 512;
 
 unsigned place_of(const uint8_t* data) noexcept {
@@ -70,7 +70,7 @@ BufferPool::Buffer* BufferPool::place(uint8_t* data) noexcept {
   const unsigned first = place_of(data);
   for (unsigned behind = 0; behind < kMaxBuffers; ++behind) {
     Buffer& buffer = buffers_[(first + behind) % kMaxBuffers];
-    if (buffer.data.load(std::memory_order_relaxed) == data) {  // lent once, and freed by another tool since
+    if (buffer.data.load(std::memory_order_relaxed) == data) {  // lent earlier, and freed by another tool
       lent_.fetch_sub(1, std::memory_order_relaxed);
       count_.fetch_sub(1, std::memory_order_relaxed);
       return &buffer;
@@ -87,7 +87,7 @@ BufferPool::Buffer* BufferPool::place(uint8_t* data) noexcept {
   return nullptr;
 }
 
-/// The buffer of that memory, if CUPTI holds it; from now on it does not.
+/// Takes the buffer with this memory back from CUPTI. Null if CUPTI does not hold it.
 BufferPool::Buffer* BufferPool::take_back(const uint8_t* data) noexcept {
   const unsigned first = place_of(data);
   const unsigned furthest = furthest_.load(std::memory_order_relaxed);
@@ -102,7 +102,7 @@ BufferPool::Buffer* BufferPool::take_back(const uint8_t* data) noexcept {
 
 void BufferPool::complete(void* context, uint32_t stream, const uint8_t* data, std::size_t valid) noexcept {
   Buffer* buffer = take_back(data);
-  if (buffer == nullptr) {  // or not with CUPTI: linking it twice would make the list circular
+  if (buffer == nullptr) {  // or completed already: linking it twice would make the list circular
     foreign_.fetch_add(1, std::memory_order_relaxed);
     return;
   }
@@ -151,7 +151,7 @@ void BufferPool::release(Buffer* buffer) noexcept {
 }
 
 std::size_t Walker::measure(uint8_t* data, std::size_t valid, std::size_t at, uint32_t kind) {
-  // Asked for the record after this one, CUPTI reveals this one's length; for the last record it is all that is left.
+  // CUPTI reveals a record's length when asked for the next record. The last record takes all remaining bytes.
   void* record = data + at;
   std::size_t end = valid;
   const driver::CuptiResult code = get_next_record_(data, valid, &record);
@@ -164,7 +164,7 @@ std::size_t Walker::measure(uint8_t* data, std::size_t valid, std::size_t at, ui
     return 0;
   }
   const std::size_t stride = end - at;
-  // A last record's stride is not learnt: trailing bytes may belong to it or not.
+  // The stride of a last record is not learned: trailing bytes may not belong to it.
   if (end < valid && kind < strides_.size() && stride <= UINT16_MAX) {
     strides_[kind] = static_cast<uint16_t>(stride);
   }

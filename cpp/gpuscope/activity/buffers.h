@@ -13,21 +13,21 @@
 
 namespace gpuscope::activity {
 
-/// The memory that CUPTI writes its records into: made when it is asked for, up to a cap.
+/// The memory for CUPTI's records: allocated on demand, up to a cap.
 ///
-/// take and complete: any thread, no lock, since CUPTI calls them on the program's launching threads with
-/// locks of its own held. Everything else: the one decode thread. What CUPTI holds is never freed here: it may write
-/// into it even after its last kind was disabled. The memory is malloc's, as CUPTI gives a buffer to the callback that
-/// was registered last, and that may be another tool's, which frees it.
+/// take and complete: any thread, no lock, since CUPTI calls them on the program's launching threads with its own locks
+/// held. Everything else: the one decode thread. Buffers held by CUPTI are never freed here: it may write into them
+/// even after its last kind was disabled. The memory is malloc's: CUPTI gives a buffer to the callback that was
+/// registered last, and another tool's callback frees it.
 class BufferPool {
  public:
-  // 300 kernel records. CUPTI hands a buffer back when all of its kernels have ended, and where something always runs
-  // only once it is full: a window's last records may wait for as many launches. Handing one back takes CUPTI's own
-  // thread some 37 us: 0.6 to 0.8 us a launch with 16 KiB, 0.2 with 1 MiB (H200, CUPTI 13.0).
+  // 300 kernel records. CUPTI returns a buffer when all of its kernels have ended. On a busy GPU that is only when it
+  // is full: a window's last records may wait for as many launches. Returning a buffer takes CUPTI's thread 37 us: 0.6
+  // to 0.8 us per launch with 16 KiB, 0.2 with 1 MiB (H200, CUPTI 13.0).
   static constexpr std::size_t kBufferBytes = std::size_t{64} << 10;
-  // 256 MiB: 1.2 million records that nobody has decoded.
+  // 256 MiB: 1.2 million records waiting to be decoded.
   static constexpr unsigned kMaxBuffers = 1U << 12;
-  // So many that wait to be decoded are worth to be decoded at once.
+  // With this many unread buffers, decoding starts at once.
   static constexpr unsigned kManyUnread = 256;
 
   struct Buffer {
@@ -45,17 +45,17 @@ class BufferPool {
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  /// An empty, zeroed buffer; nullptr when the pool is exhausted, which is counted.
+  /// An empty, zeroed buffer. Null if the pool is exhausted, which is counted.
   uint8_t* take() noexcept;
-  /// CUPTI hands a buffer back. Buffers that are not of this pool are counted and left alone.
+  /// CUPTI returns a buffer. Buffers of other pools are counted and ignored.
   void complete(void* context, uint32_t stream, const uint8_t* data, std::size_t valid) noexcept;
 
   /// Completed buffers, oldest first, linked by `next`.
   Buffer* take_completed() noexcept;
-  /// Zeroes what was written and makes the buffer ready again, or frees it where enough are.
+  /// Zeroes the written bytes and makes the buffer ready again. Frees it if enough are ready.
   void release(Buffer* buffer) noexcept;
 
-  /// All buffers that there are.
+  /// The number of existing buffers.
   unsigned count() const noexcept { return count_.load(std::memory_order_relaxed); }
   unsigned ready() const noexcept { return ready_.load(std::memory_order_relaxed); }
   /// Buffers that CUPTI holds.
@@ -71,11 +71,11 @@ class BufferPool {
   Buffer* place(uint8_t* data) noexcept;
   Buffer* take_back(const uint8_t* data) noexcept;
 
-  // Each buffer stands at the hash of its address, or a little behind, so that complete finds it.
+  // Each buffer is at the hash of its address, or a little after it, so that complete finds it.
   std::unique_ptr<Buffer[]> buffers_;
-  std::atomic<unsigned> furthest_{0};  // that one stands behind its hash
-  // The place of the first ready buffer plus one, below a count of changes, so that a buffer that was taken and came
-  // back meanwhile is not mistaken for one that stayed.
+  std::atomic<unsigned> furthest_{0};  // largest distance from a hash
+  // The place of the first ready buffer plus one, below a change counter: a buffer that was taken and returned
+  // meanwhile must not look unchanged (ABA).
   std::atomic<uint64_t> first_ready_{0};
   std::atomic<Buffer*> completed_{nullptr};
   std::atomic<unsigned> count_{0};
@@ -86,7 +86,7 @@ class BufferPool {
   std::atomic<uint64_t> foreign_{0};
 };
 
-/// The buffers that CUPTI has completed; each returns to its pool, also by an exception. The decode thread.
+/// The buffers completed by CUPTI. Each returns to its pool, also after an exception. The decode thread.
 class CompletedBuffers {
  public:
   explicit CompletedBuffers(BufferPool& pool) noexcept : pool_(pool), first_(pool.take_completed()) {}
@@ -106,22 +106,22 @@ class CompletedBuffers {
   BufferPool::Buffer* first_;
 };
 
-/// Steps through the records of a buffer. One thread at a time.
+/// Iterates over the records of a buffer. One thread at a time.
 ///
-/// Records have no length field: it follows from their kind and the libcupti that wrote them. The walker asks CUPTI for
-/// the first record of each kind and steps by itself from then on (1.4 ns against 7.6 ns a record).
+/// Records have no length field: the length depends on kind and libcupti version. The walker asks CUPTI for the first
+/// record of each kind, and steps by itself from then on, which is faster.
 class Walker {
  public:
   explicit Walker(const driver::Cupti& cupti) : get_next_record_(cupti.get_next_record) {}
 
-  /// Calls `take(kind, record)` for each record; returns the bytes that could not be read.
+  /// Calls `take(kind, record)` for each record. Returns the number of unreadable bytes.
   template <class F>
   std::size_t walk(uint8_t* data, std::size_t valid, F&& take) {
     std::size_t at = 0;
     while (at + sizeof(uint64_t) <= valid) {
       const uint32_t kind = *reinterpret_cast<const uint32_t*>(data + at);
       if (kind == 0) {
-        break;  // the zeroed rest of a buffer that was handed back early
+        break;  // the zeroed rest of a buffer that was returned early
       }
       std::size_t stride = kind < strides_.size() ? strides_[kind] : 0;
       if (stride == 0) [[unlikely]] {
@@ -133,8 +133,8 @@ class Walker {
       if (at + stride > valid || stride < smallest_record(kind)) {
         break;  // cut off
       }
-      // The lines were last written by another core, and will be zeroed here: prefetched for writing, they are
-      // a sixth cheaper (two threads, H100 machine).
+      // Another core wrote these lines, and they will be zeroed here. Prefetching for writing saves a sixth (two
+      // threads, H100 machine).
       for (std::size_t line = 0; line < stride; line += kLine) {
         __builtin_prefetch(data + at + kAhead * stride + line, 1);
       }

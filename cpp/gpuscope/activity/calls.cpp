@@ -10,9 +10,8 @@
 namespace gpuscope::activity {
 namespace {
 
-// A function has one id for each of its versions and stream semantics (_ptds, _ptsz): the suffixes. Its own name is
-// pasted first, as cuda.h makes macros of some. Ids are only ever appended to CUPTI's lists; those newer than the
-// loaded library are refused by it one by one.
+// A function has one id per version and stream semantics (_ptds, _ptsz): the suffixes. Its own name is pasted first, as
+// cuda.h defines some as macros. CUPTI's lists of ids only grow. A library refuses ids newer than itself one by one.
 #define GPUSCOPE_CALLS_1(id, name, kind, suffix, ...) \
   {id##suffix, name, kind} __VA_OPT__(, GPUSCOPE_CALLS_2(id, name, kind, __VA_ARGS__))
 #define GPUSCOPE_CALLS_2(id, name, kind, suffix, ...) \
@@ -163,7 +162,7 @@ constexpr DriverCall kRuntimeCallTable[] = {
 
 constexpr uint32_t kIds = 2 * kRuntimeCalls;
 
-/// By callback id: one more than the row in `tables` one after the other, 0 for calls that are in none.
+/// By callback id: 1 + the row in the concatenated `tables`, 0 for other calls.
 template <class... Tables>
 constexpr std::array<uint16_t, kIds> index_by_callback(const Tables&... tables) {
   std::array<uint16_t, kIds> index{};
@@ -189,7 +188,7 @@ using Decoded = std::optional<DriverAllocation>;
 uint64_t number(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 uint64_t number(uint64_t value) { return value; }
 
-/// The value behind an output pointer of a call; 0 when it failed, as it then wrote nothing.
+/// The value behind an output pointer of a call. 0 if it failed, as it then wrote nothing.
 template <class T>
 uint64_t written(const T* pointer, int result) {
   return result == 0 && pointer != nullptr ? number(*pointer) : 0;
@@ -205,7 +204,7 @@ Decoded taken(AllocationKind kind, uint64_t address, uint64_t bytes, int result)
   return allocation;
 }
 
-/// Of what `address` or `handle` names; releasing nothing is allowed and does nothing.
+/// The release of `address` or `handle`. Releasing null is allowed and has no effect.
 Decoded released(AllocationKind kind, uint64_t address, uint64_t handle, int result) {
   if (result != 0 || (address == 0 && handle == 0)) {
     return std::nullopt;
@@ -283,7 +282,7 @@ Decoded mapping_step(AllocationStep step, uint64_t handle, uint64_t address, uin
   return allocation;
 }
 
-/// 0 for planar and block-compressed formats, whose sizes CUDA does not document.
+/// 0 for planar and block-compressed formats, as CUDA does not document their sizes.
 uint64_t channel_bytes(CUarray_format format) {
   switch (format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
@@ -302,7 +301,7 @@ uint64_t channel_bytes(CUarray_format format) {
   }
 }
 
-/// The elements' bytes; what the driver adds for their order in memory is not known.
+/// The size of the elements. The driver's padding is unknown.
 template <class Handle, class Descriptor>
 Decoded array(Handle* handle, const Descriptor* descriptor, unsigned levels, int result) {
   if (descriptor == nullptr) {
@@ -342,7 +341,7 @@ struct AllocationCall {
   Decode decode;
 };
 
-// The parameters' layout belongs to the versioned name of the function, so that it is the same in every libcupti.
+// The parameter layout belongs to the versioned function name, so it is the same in every libcupti.
 #define GPUSCOPE_ALLOCATION_CALL(name, ...)                              \
   {                                                                      \
     CUPTI_DRIVER_TRACE_CBID_##name, [](const void* params, int result) { \

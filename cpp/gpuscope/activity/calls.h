@@ -9,10 +9,10 @@
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/store/schema.h"
 
-// The calls of CUDA that are recorded, by CUPTI's callback ids. Any thread; constant tables, no lock, no allocation.
+// The recorded CUDA calls, by CUPTI's callback ids. Any thread: constant tables, no lock, no allocation.
 namespace gpuscope::activity {
 
-/// Added to the ids of runtime calls, which count from 1 as the driver's do.
+/// Added to the ids of runtime calls, which count from 1 like the driver's.
 inline constexpr uint32_t kRuntimeCalls = 1024;
 
 /// A call that launches, copies, fills, synchronizes, allocates or frees.
@@ -22,18 +22,18 @@ struct DriverCall {
   store::CallKind kind;
 };
 
-/// The driver's calls; callbacks on them also see what the runtime launches.
+/// The driver's calls. Their callbacks also see the runtime's launches.
 std::span<const DriverCall> driver_calls() noexcept;
-/// A driver call by its id, a runtime call by its id + kRuntimeCalls; nullptr for one that is not recorded.
+/// A driver call by its id, a runtime call by its id + kRuntimeCalls. Null for calls that are not recorded.
 const DriverCall* find_call(uint32_t callback) noexcept;
 
 /// The ids of the driver calls that allocate, map and release memory.
 std::span<const uint32_t> allocation_calls() noexcept;
 bool is_allocation_call(uint32_t callback) noexcept;
 
-/// What a driver call did to memory, from its parameters at its exit: without context and times, and with a device only
-/// where the call names one. Nothing for other calls, for those without effect, and for failed ones that did not ask
-/// for memory.
+/// The effect of a driver call on memory, from its parameters at its exit. Without context and times, and with a device
+/// only if the call names one. None for other calls, calls without effect, and failed calls that did not request
+/// memory.
 std::optional<base::DriverAllocation> decode_allocation(uint32_t callback, const void* params, int result) noexcept;
 
 }  // namespace gpuscope::activity

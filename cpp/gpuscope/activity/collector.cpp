@@ -25,14 +25,14 @@ using base::Op;
 // CUPTI's buffer callbacks carry no user data.
 std::atomic<Collector*> active{nullptr};
 
-// Returning no buffer crashes CUPTI before 12.9 (version 27), so that those get one whose content is dropped.
+// CUPTI before 12.9 (version 27) crashes without a buffer. Such versions get this one, and its content is dropped.
 constexpr uint32_t kMayRefuseBuffer = 27;
 alignas(64) std::array<uint8_t, std::size_t{64} * 1024> scrap;
 
-// Where cuptiActivityEnableRawTimestamps, which no header has, is known to do what it is used for.
+// From this version on, cuptiActivityEnableRawTimestamps (in no header) is known to work.
 constexpr uint32_t kKnownRawTimestamps = 130000;
 
-// At the end of a recording, for buffers of kernels that run.
+// The wait for buffers with running kernels at the end of a recording.
 constexpr int kLooks = 8;
 constexpr std::chrono::milliseconds kLookInterval{1};
 
@@ -89,7 +89,7 @@ void report_context_destroyed(void* context) {
 
 }  // namespace
 
-// -- what runs inside CUPTI, on the program's threads: append and return ---------------------------------------------
+// -- callbacks inside CUPTI, on the program's threads: append and return ----------------------------------------------
 
 struct Collector::BufferCallbacks {
   static void on_buffer_requested(uint8_t** buffer, size_t* size, size_t* max_records) {
@@ -148,7 +148,7 @@ void Collector::on_allocation_call(uint32_t callback, const ApiCallback& call) c
   }
   if (call.site == kEnterSite) {
     if (call.correlation_data != nullptr) {
-      *call.correlation_data = base::ticks();  // CUPTI keeps it for us up to the call's end
+      *call.correlation_data = base::ticks();  // CUPTI keeps it until the call's end
     }
     return;
   }
@@ -237,10 +237,9 @@ Tier Collector::start(const Options& options) {
   return tier_;
 }
 
-// CUPTI 13 keeps what it knows of the GPU's clock as a list that grows by an entry every four seconds for as long as
-// the process lives, whether it records or not, and goes through all of it for each timestamp of a kernel that has just
-// ended: some 4 to 6 ns a launch more for each second (H100; 13.0 and 13.5). Raw timestamps spare it that, and are
-// 0.1 us cheaper from the beginning.
+// CUPTI 13 keeps its knowledge of the GPU's clock as a list, which grows every four seconds during the whole process.
+// It scans the list for each kernel's timestamp: 4 to 6 ns more per launch for each second (H100; 13.0 and 13.5). Raw
+// timestamps avoid the scan, and save 0.1 us from the beginning.
 bool Collector::knows_raw_timestamps() const noexcept {
   return cupti_.enable_raw_timestamps != nullptr && cupti_.version >= kKnownRawTimestamps;
 }
@@ -249,13 +248,13 @@ void Collector::switch_raw_timestamps() {
   if (tier_ != Tier::Sole || !knows_raw_timestamps()) {
     return;
   }
-  cupti_.flush_all(0);  // what was recorded before lies in no buffer of this recording
+  cupti_.flush_all(0);  // earlier records are in no buffer of this recording
   is_raw_ = cupti_.enable_raw_timestamps(1) == driver::kCuptiSuccess;
 }
 
 void Collector::set_attributes() {
   if (cupti_.get_attribute != nullptr && cupti_.set_attribute != nullptr) {
-    // Both may be refused: CUPTI then zeroes buffers itself, and before 12.3 threads always share buffers.
+    // Both may be refused. Then CUPTI zeroes buffers itself, and before 12.3 threads always share buffers.
     size_t size = sizeof(uint8_t);
     uint8_t before = 0;
     uint8_t on = 1;
@@ -263,17 +262,18 @@ void Collector::set_attributes() {
         cupti_.set_attribute(kZeroedBuffers, &size, &on) == driver::kCuptiSuccess) {
       zeroed_before_ = before;
     }
-    // With a buffer for each thread, CUPTI 13.0.1's flushes wait for its worker for minutes once kernels were switched
-    // off and on while threads launch, and kernels of some streams do not come once copies were; with shared buffers
-    // flushes take 27 ms after 30 such ends, and nothing is lost (H100, 16 threads). It stays so: it is nobody else's.
+    // Per-thread buffers break flushes in CUPTI 13.0.1. After kernels were switched off and on while threads launch,
+    // flushes wait minutes for CUPTI's worker. After copies were switched, kernels of some streams are lost. With
+    // shared buffers, a flush takes 27 ms after 30 such ends, and nothing is lost (H100, 16 threads). The setting
+    // stays, as only this package uses it.
     uint8_t off = 0;
     cupti_.set_attribute(kPerThreadBuffers, &size, &off);
   }
   if (cupti_.set_thread_id_type != nullptr) {
     cupti_.set_thread_id_type(1);  // SYSTEM: gettid
   }
-  // Once in a process, and never over another client's: a second registration garbles the first records of every
-  // session that follows.
+  // Once per process, and never over another client's: a second registration garbles the first records of every later
+  // session.
   static bool registered = false;
   if (!registered && tier_ == Tier::Sole && cupti_.register_timestamp != nullptr) {
     registered = cupti_.register_timestamp(&BufferCallbacks::on_timestamp) == driver::kCuptiSuccess;
@@ -318,7 +318,7 @@ bool Collector::enable_kinds(const Options& options) {
   }
   if (tier_ == Tier::Shared) {
     enable(kDriver);
-    enable(kRuntime);  // unlike callbacks, records have a runtime call without the driver's call beneath it
+    enable(kRuntime);  // records, unlike callbacks, include runtime calls without a driver call
   }
   return true;
 }
@@ -361,9 +361,8 @@ void Collector::disable_kinds() noexcept {
   enabled_kinds_ = 0;
 }
 
-// A forced flush while kernels run that were recorded costs the process for good: CUPTI's own thread takes 0.2 us more
-// for each launch from then on, and 10 MB (H200, CUPTI 13.0). So it waits for them a little, and is forced for the
-// rest.
+// A forced flush during recorded kernels has a permanent cost: CUPTI's thread takes 0.2 us more for each later launch,
+// and 10 MB (H200, CUPTI 13.0). So this waits briefly for the kernels, and then forces the rest.
 void Collector::bring_buffers_home() noexcept {
   for (int look = 0; look < kLooks && (look == 0 || buffers_.lent() != 0); ++look) {
     if (look != 0) {
@@ -379,7 +378,7 @@ void Collector::bring_buffers_home() noexcept {
 void Collector::stop_recording() noexcept {
   disable_kinds();
   if (tier_ != Tier::None) {
-    bring_buffers_home();  // after the kinds: threads that go on launching take no more buffers
+    bring_buffers_home();  // after the kinds: launching threads take no more buffers
   }
   if (std::exchange(is_raw_, false)) {
     cupti_.enable_raw_timestamps(0);
@@ -391,16 +390,16 @@ void Collector::stop_recording() noexcept {
     switch_callbacks(kRecording, false);
   }
   if (const std::optional<uint8_t> before = std::exchange(zeroed_before_, std::nullopt); before.has_value()) {
-    // It is of the process: the next client of CUPTI may hand out buffers that are not zeroed.
+    // A process-wide setting: the next client of CUPTI may provide buffers that are not zeroed.
     size_t size = sizeof(uint8_t);
     uint8_t value = *before;
     cupti_.set_attribute(kZeroedBuffers, &size, &value);
   }
-  dropped();  // what CUPTI counts is of this recording, and not of the next
+  dropped();  // resets CUPTI's count for the next recording
   tier_ = Tier::None;
 }
 
-// -- the subscription, which a recording and the watch of allocations share ------------------------------------------
+// -- the subscription, shared by a recording and the watch of allocations ---------------------------------------------
 
 void Collector::claim() noexcept {
   int nobody = 0;

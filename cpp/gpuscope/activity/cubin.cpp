@@ -15,7 +15,7 @@ namespace {
 constexpr std::array<std::pair<std::string_view, DeviceService>, 4> kServices = {
     {{"__assertfail", kAssert}, {"vprintf", kPrintf}, {"malloc", kMalloc}, {"free", kMalloc}}};
 
-/// An image whose every read is checked.
+/// An image with a check of every read.
 class Image {
  public:
   Image(const void* image, std::size_t bytes) noexcept : data_(static_cast<const char*>(image)), bytes_(bytes) {}
@@ -29,7 +29,7 @@ class Image {
     std::memcpy(&value, data_ + offset, sizeof(T));
     return value;
   }
-  /// Of a string table; empty where it has none.
+  /// A text of a string table. Empty if there is none.
   std::string_view text(const Elf64_Shdr& table, uint32_t offset) const noexcept {
     if (table.sh_type != SHT_STRTAB || table.sh_offset > bytes_ || table.sh_size > bytes_ - table.sh_offset ||
         offset >= table.sh_size) {
@@ -106,7 +106,8 @@ Cubin read_cubin(const void* bytes, std::size_t size) noexcept {
     if (!section) {
       break;
     }
-    // Of what has no bytes in the file, only variables are in the device's memory: the rest is of a block or a thread.
+    // Of sections without bytes in the file, only global variables use device memory. The others are per block or
+    // thread.
     const bool on_device = section->sh_type != SHT_NOBITS || sections.name(*section).starts_with(".nv.global");
     if ((section->sh_flags & SHF_ALLOC) != 0 && on_device && section->sh_size < UINT32_MAX) {
       cubin.device_bytes += section->sh_size;

@@ -66,7 +66,7 @@ GPUSCOPE_SAME(SynchronizationRecord, start, Synchronization, start);
 GPUSCOPE_SAME(SynchronizationRecord, correlation, Synchronization, correlationId);
 GPUSCOPE_SAME(SynchronizationRecord, stream, Synchronization, streamId);
 
-// CUpti_ActivityOverhead2 and before have no more than the beginning of it.
+// CUpti_ActivityOverhead2 and earlier have only its beginning.
 using Overhead = CUpti_ActivityOverhead3;
 GPUSCOPE_SAME(OverheadRecord, overhead_kind, Overhead, overheadKind);
 GPUSCOPE_SAME(OverheadRecord, object_kind, Overhead, objectKind);
@@ -88,7 +88,7 @@ GPUSCOPE_SAME(GraphTraceRecord, device, GraphTrace, deviceId);
 GPUSCOPE_SAME(GraphTraceRecord, graph, GraphTrace, graphId);
 GPUSCOPE_SAME(GraphTraceRecord, stream, GraphTrace, streamId);
 
-// CUpti_ActivityMemory3, which CUDA 12.0 writes, and CUpti_ActivityMemory4, which 12.6 writes.
+// CUpti_ActivityMemory3 (written by CUDA 12.0) and CUpti_ActivityMemory4 (by 12.6).
 template <class Theirs>
 constexpr bool is_memory() {
   GPUSCOPE_SAME(MemoryRecord, operation, Theirs, memoryOperationType);
@@ -110,7 +110,7 @@ constexpr bool is_memory() {
 static_assert(is_memory<CUpti_ActivityMemory3>() && is_memory<CUpti_ActivityMemory4>());
 GPUSCOPE_SAME(SourcedMemoryRecord, source, CUpti_ActivityMemory4, source);
 
-// CUpti_ActivityMemoryPool2, which CUDA 12.0 writes, and CUpti_ActivityMemoryPool3, which 13.0 writes.
+// CUpti_ActivityMemoryPool2 (written by CUDA 12.0) and CUpti_ActivityMemoryPool3 (by 13.0).
 template <class Theirs>
 constexpr bool is_memory_pool() {
   GPUSCOPE_SAME(MemoryPoolRecord, operation, Theirs, memoryPoolOperationType);
@@ -138,7 +138,7 @@ GPUSCOPE_SAME(ResourceCallbackData, descriptor, CUpti_ResourceData, resourceDesc
 GPUSCOPE_SAME(GraphCallbackData, node, CUpti_GraphData, node);
 GPUSCOPE_SAME(GraphCallbackData, original_node, CUpti_GraphData, originalNode);
 
-// No version since 12.0 writes less than what is read.
+// All versions since 12.0 write at least the fields read here.
 static_assert(sizeof(KernelRecord) <= sizeof(Kernel) && sizeof(MemcpyRecord) <= sizeof(Memcpy));
 static_assert(sizeof(MemcpyPeerRecord) <= sizeof(MemcpyPeer) && sizeof(MemsetRecord) <= sizeof(Memset));
 static_assert(sizeof(SynchronizationRecord) <= sizeof(Synchronization) &&

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-// The parts of CUPTI's records and callback data that are read here: prefixes that have kept their place since CUDA
-// 12.0, so that one build reads every libcupti since. layout.cpp holds them against CUPTI's headers.
+// The used parts of CUPTI's records and callback data: prefixes with an unchanged layout since CUDA 12.0, so that one
+// build reads every later libcupti. layout.cpp checks them against CUPTI's headers.
 namespace gpuscope::activity {
 
 enum Kind : uint32_t {
@@ -17,7 +17,7 @@ enum Kind : uint32_t {
   kOverhead = 17,
   kMemcpyPeer = 22,
   kSynchronization = 38,
-  kMemory = 49,  // MEMORY2: a record each for taking and giving back
+  kMemory = 49,  // MEMORY2: one record each for allocation and release
   kMemoryPool = 50,
   kGraphTrace = 51,
 };
@@ -184,14 +184,14 @@ struct MemoryRecord {
   uint32_t padding1;
   uint64_t pool;
   uint64_t release_threshold;
-  uint64_t pool_size;  // of a local pool; an imported one has its process's id here
+  uint64_t pool_size;  // of a local pool; for an imported one its process's id
   uint64_t pool_used;
 };
 
-/// As CUDA 12.6 and later write it.
+/// As written by CUDA 12.6 and later.
 struct SourcedMemoryRecord {
   MemoryRecord memory;
-  const char* source;  // path of the library that allocated; nullptr unless enabled
+  const char* source;  // path of the allocating library; nullptr unless enabled
 };
 
 struct MemoryPoolRecord {
@@ -213,7 +213,7 @@ enum ObjectKind : uint32_t { kThreadObject = 2 };
 enum MemoryOperation : uint32_t { kAllocate = 1, kRelease = 2 };
 enum PoolType : uint32_t { kLocalPool = 1, kImportedPool = 2 };
 
-/// The bytes of a record that are read here: one that is shorter has been cut off.
+/// The number of bytes read from a record. A shorter record is truncated.
 constexpr std::size_t smallest_record(uint32_t kind) noexcept {
   switch (kind) {
     case kConcurrentKernel:

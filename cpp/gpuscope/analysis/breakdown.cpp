@@ -22,13 +22,13 @@ struct Span {
 
 using Order = std::vector<std::size_t, base::ScratchAllocator<std::size_t>>;
 
-// So many parts that are in order by themselves are merged; more are sorted.
+// Up to this many sorted parts are merged. More parts are sorted as a whole.
 constexpr std::size_t kMostParts = 64;
-// A table by number has at most so many entries for each number that is known.
+// The maximum number of table entries per known number.
 constexpr std::size_t kMostHoles = 8;
 
-// Rows by their starts. Tables of a recording are in order, or nearly: what consists of several needs to be merged
-// alone. Empty: they are in order as they are.
+// The order of rows by start. A recording's tables are nearly sorted, so it is enough to merge their sorted parts.
+// Empty: the rows are sorted already.
 Order by_start(std::span<const int64_t> starts) {
   std::vector<std::size_t> parts = {0};
   for (std::size_t at = 1; at < starts.size() && parts.size() <= kMostParts; ++at) {
@@ -65,7 +65,7 @@ Order by_start(std::span<const int64_t> starts) {
   return order;
 }
 
-/// The spans of one list that fill something, by their starts.
+/// The spans of one list, by start.
 class Source {
  public:
   explicit Source(const ClassifiedIntervals& from) : from_(from), order_(by_start(from.work.start_ns)) { find(); }
@@ -95,19 +95,19 @@ class Source {
   Span next_{};
 };
 
-/// Walks time from edge to edge, with the classes that fill it as bits.
+/// Walks time from edge to edge. The active classes are bits.
 class Sweep {
  public:
   Sweep(const Intervals& windows, std::size_t count, const Division& into)
       : windows_(windows), count_(count), into_(into) {}
 
-  /// In the order of their starts.
+  /// In order of start.
   void add(const Span& span) {
-    // Where one begins as another ends, the beginning comes first: no class is left and entered again.
+    // If one span begins where another ends, the beginning is first: the class stays active.
     end_before(span.start_ns);
     advance(span.start_ns);
     if (window_ == windows_.size() || span.end_ns <= windows_.start_ns[window_]) {
-      return;  // it lies between windows
+      return;  // between windows
     }
     if (open_[span.of]++ == 0) {
       filled_ |= uint64_t{1} << span.of;
@@ -138,7 +138,7 @@ class Sweep {
       }
     }
   }
-  // Gives the time up to `to_ns` to what has filled it since the last edge.
+  // Assigns the time up to `to_ns` to the classes active since the last edge.
   void advance(int64_t to_ns) {
     for (; window_ < windows_.size(); ++window_) {
       const int64_t end_ns = windows_.end_ns[window_];
@@ -171,7 +171,7 @@ class Sweep {
   int64_t at_ns_ = INT64_MIN;
   uint64_t filled_ = 0;
   std::array<uint32_t, kMaxClasses> open_{};
-  std::vector<End> ends_;  // of what is open, as a heap
+  std::vector<End> ends_;  // of the open spans, a heap
 };
 
 void check(const Intervals& windows, std::span<const ClassifiedIntervals> work, std::size_t count,
@@ -267,15 +267,15 @@ void find_rows(std::span<const uint32_t> known, std::span<const uint32_t> wanted
     return;
   }
   std::vector<int64_t, base::ScratchAllocator<int64_t>> places(numbers, -1);
-  for (std::size_t at = known.size(); at-- != 0;) {  // of several the first comes last
+  for (std::size_t at = known.size(); at-- != 0;) {  // backwards, so that the first of equal numbers wins
     places[known[at] - least] = static_cast<int64_t>(at);
   }
   std::ranges::transform(wanted, rows.begin(),
                          [&](uint32_t number) { return number - least < numbers ? places[number - least] : -1; });
 }
 
-// The prefix function of Knuth, Morris and Pratt over the reversed sequence: its first n entries repeat after
-// n - border(n) of them.
+// The prefix function of Knuth, Morris and Pratt over the reversed sequence: its first n entries repeat after n -
+// border(n) entries.
 Repetition find_repetition(std::span<const uint32_t> sequence, std::size_t times) {
   const std::size_t size = sequence.size();
   const auto reversed = [&](std::size_t at) { return sequence[size - 1 - at]; };

@@ -8,7 +8,7 @@
 
 namespace gpuscope::analysis {
 
-/// Spans of time, each from its start to before its end, in ns.
+/// Half-open spans of time, in ns.
 struct Intervals {
   std::span<const int64_t> start_ns;
   std::span<const int64_t> end_ns;
@@ -16,40 +16,39 @@ struct Intervals {
   std::size_t size() const noexcept { return start_ns.size(); }
 };
 
-/// Work in any order, with the class of each; what ends before it starts fills nothing. Quickest where it is in order.
+/// Work with a class for each span, in any order. Fastest if sorted by start. Spans that end before they start are
+/// ignored.
 struct ClassifiedIntervals {
   Intervals work;
   std::span<const uint8_t> classes;
 };
 
-/// What fills each of several windows, in ns: a row a class, one after the other, of an entry a window. All zero
-/// before.
+/// The division of several windows by class, in ns: one row per class, with one entry per window. Must be zero before.
 struct Division {
-  /// With a last row for what no class fills: each moment counts for the lowest class that fills it, so that what a
-  /// window has in all rows adds up to it.
+  /// With a last row for time without a class. Each moment counts for the lowest class that covers it, so a window's
+  /// entries add up to its length.
   std::span<int64_t> exclusive_ns;
-  /// All moments that a class fills, whatever else fills them too. Empty: not asked for.
+  /// The time covered by each class, regardless of other classes. Empty: not computed.
   std::span<int64_t> covered_ns;
 };
 
 inline constexpr std::size_t kMaxClasses = 64;
 
-/// `windows` in order, none into the next; the classes of all `work` below `count`. Throws InvalidArgument for what is
-/// not so.
+/// `windows`: sorted, without overlap. All classes must be below `count`. Throws InvalidArgument otherwise.
 void divide_time(const Intervals& windows, std::span<const ClassifiedIntervals> work, std::size_t count,
                  const Division& into);
 
-/// How many of the edges, which are in order, are before each moment; with `equal` also those at it. Quickest for
-/// moments in order. As many counts as moments.
+/// For each moment, the number of edges before it. `equal`: also edges at it. `edges` must be sorted. Fastest for
+/// sorted moments. `counts` has the size of `moments`.
 void count_before(std::span<const int64_t> edges, std::span<const int64_t> moments, bool equal,
                   std::span<int64_t> counts) noexcept;
 
-/// Where each of the wanted numbers is among the known ones, the first place of several; -1 where it is not. As many
-/// rows as wanted ones. Quickest for known ones that were counted up.
+/// For each wanted number, its first position among the known ones, or -1. `rows` has the size of `wanted`. Fastest if
+/// the known numbers increase.
 void find_rows(std::span<const uint32_t> known, std::span<const uint32_t> wanted, std::span<int64_t> rows);
 
-/// Where a sequence begins to repeat, and after how many entries: its longest end that consists of at least so many
-/// equal parts. A period of 0: there is none.
+/// The repeating end of a sequence: the longest end made of at least `times` equal parts. `begin`: its start. `period`:
+/// the length of a part, 0 if nothing repeats.
 struct Repetition {
   std::size_t begin = 0;
   std::size_t period = 0;

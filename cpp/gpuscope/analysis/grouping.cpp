@@ -49,7 +49,7 @@ Durations measure(std::span<int64_t> durations_ns) {
     result.min_ns = std::min(result.min_ns, duration);
     result.max_ns = std::max(result.max_ns, duration);
   }
-  // Each selection leaves everything before it smaller, so that the next one looks only at the rest.
+  // Each selection leaves smaller values before it, so the next one searches only the rest.
   auto from = durations_ns.begin();
   const auto select = [&](uint64_t percent) {
     const auto at = durations_ns.begin() + static_cast<std::ptrdiff_t>(rank_of(durations_ns.size(), percent));

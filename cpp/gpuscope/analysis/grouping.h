@@ -9,7 +9,7 @@
 
 namespace gpuscope::analysis {
 
-/// What a set of durations comes to. A quantile is the smallest duration that at least that share does not exceed.
+/// Statistics of a set of durations. A quantile is the smallest duration that at least that share does not exceed.
 struct Durations {
   uint64_t count = 0;
   int64_t total_ns = 0;
@@ -20,10 +20,10 @@ struct Durations {
   int64_t p99_ns = 0;
 };
 
-/// Exact; leaves the values in another order.
+/// Exact. Reorders the values.
 Durations measure(std::span<int64_t> durations_ns);
 
-/// The durations of each group: `group[row]` says which of `count` a row belongs to.
+/// The durations of each group. `group[row]` is the group of a row, below `count`.
 std::vector<Durations> measure_groups(std::span<const int64_t> durations_ns, std::span<const uint32_t> group,
                                       std::size_t count);
 
@@ -32,16 +32,16 @@ struct BinCount {
   uint64_t count;
 };
 
-/// Fills in the quantiles of `known` from its histogram, within its min and max; leaves the bins sorted.
+/// Computes the quantiles of `known` from its histogram, within its min and max. Sorts the bins.
 void fill_quantiles(Durations& known, std::span<BinCount> bins);
 
-/// Count, total, min and max of two disjoint sets; quantiles are left to fill_quantiles.
+/// Merges count, total, min and max of two disjoint sets. Quantiles need fill_quantiles.
 void merge(Durations& into, const Durations& other) noexcept;
 
-/// What rows are grouped by, in sorting order: the groups of one name lie side by side.
+/// The key of a group, in sorting order: groups of one name are adjacent.
 struct GroupKey {
   uint32_t name;
-  uint32_t first;   // of work the path, of regions the shapes of their inputs
+  uint32_t first;   // of work the path, of regions the input shapes
   uint32_t second;  // of work the capture, of regions the call stack
   auto operator<=>(const GroupKey&) const = default;
 };
@@ -52,12 +52,12 @@ struct Group {
   std::span<int64_t> durations_ns;
 };
 
-/// Groups rows by their keys: `add` once a row, then `arrange` where their durations are wanted. One thread.
+/// Groups rows by their keys: `add` once per row, then `arrange` to get durations. One thread.
 class Grouping {
  public:
   explicit Grouping(std::size_t rows);
 
-  /// The number of the row's group; groups are numbered in the order in which they first come up.
+  /// The number of the row's group. Groups are numbered in order of first appearance.
   uint32_t add(const GroupKey& key, uint64_t bytes = 0) {
     if (key != last_key_ || groups_.empty()) [[unlikely]] {
       last_ = find(key);
@@ -68,10 +68,10 @@ class Grouping {
     group_of_row_.push_back(last_);
     return last_;
   }
-  /// The group of each row added.
+  /// The group of each added row.
   std::span<const uint32_t> group_of_row() const noexcept { return group_of_row_; }
-  /// The groups by key, each with the durations of its rows, one directly behind the other. Call once, with one
-  /// duration for every row that was added.
+  /// The groups by key, each with the durations of its rows, stored one after another. Call once, with one duration per
+  /// added row.
   std::span<Group> arrange(const int64_t* durations_ns);
 
  private:

@@ -14,7 +14,7 @@ namespace {
 
 using store::kNone;
 
-/// The rows of the region table, each before the one it lies in: by depth, deepest first.
+/// The rows of the region table, inner before outer regions: by depth, deepest first.
 std::vector<uint32_t> inner_first(const store::Regions& regions, const CallPaths& paths) {
   std::vector<uint32_t> depths(paths.size());
   uint32_t deepest = 0;
@@ -55,7 +55,7 @@ void add_device_time(const Table& table, std::vector<int64_t>& self) {
   }
 }
 
-/// One column of the details by region; `kNone` for regions without.
+/// One column of the details, by region. `kNone` for regions without details.
 std::vector<uint32_t> detail_of(const store::Store& store, const store::Column<uint32_t>& column) {
   std::vector<uint32_t> values(store.region.size(), kNone);
   for (std::size_t row = 0; row < store.detail.size(); ++row) {
@@ -66,7 +66,7 @@ std::vector<uint32_t> detail_of(const store::Store& store, const store::Column<u
   return values;
 }
 
-/// Fills in `forward` and `stack`, from the outermost regions inwards.
+/// Sets `forward` and `stack`, outermost regions first.
 void find_forward(const store::Store& store, const std::vector<uint32_t>& order, Instances& result) {
   const std::size_t count = order.size();
   result.forward = detail_of(store, store.detail.forward);
@@ -86,7 +86,7 @@ void find_forward(const store::Store& store, const std::vector<uint32_t>& order,
   }
 }
 
-/// For each region the first part of its call; itself of what is no part of a call.
+/// For each region, the first part of its call. Regions that are no part give themselves.
 std::vector<uint32_t> first_parts(const store::Store& store) {
   const store::Resumptions& parts = store.resumption;
   std::vector<uint32_t> first(store.region.size());
@@ -100,20 +100,20 @@ std::vector<uint32_t> first_parts(const store::Store& store) {
   return first;
 }
 
-/// Fills in `counted_as`, from the outermost regions inwards.
+/// Sets `counted_as`, outermost regions first.
 void find_counted(const store::Store& store, const CallPaths& paths, const std::vector<uint32_t>& order,
                   Instances& result) {
   const store::Regions& regions = store.region;
   const std::size_t count = order.size();
   const std::vector<uint32_t> first = first_parts(store);
   const auto call_of = [&](uint32_t region) { return region < count ? first[region] : kNone; };
-  std::vector<uint32_t> inside(count);  // of the first part of a call what all its parts have
+  std::vector<uint32_t> inside(count);  // for the first part of a call: regions inside all parts
   const auto add = [&](uint32_t region) {
     if (region < count) {
       ++inside[first[region]];
     }
   };
-  for (uint32_t row = 0; row < count; ++row) {  // a call within another is one there, in however many parts
+  for (uint32_t row = 0; row < count; ++row) {  // nested calls count once, regardless of their number of parts
     if (first[row] == row || call_of(regions.parent[row]) != call_of(regions.parent[first[row]])) {
       add(regions.parent[row]);
     }
@@ -136,7 +136,7 @@ void find_counted(const store::Store& store, const CallPaths& paths, const std::
   }
 }
 
-/// What lies below each region, or what its own CUDA events measured.
+/// The device time below each region, or the time measured by its own CUDA events.
 std::vector<int64_t> inclusive_device_time(const store::Store& store, const std::vector<uint32_t>& order,
                                            std::vector<int64_t>& self) {
   const store::Regions& regions = store.region;
@@ -161,7 +161,7 @@ std::vector<int64_t> inclusive_device_time(const store::Store& store, const std:
   return below;
 }
 
-/// The rows of the region table, those of each thread by start, each behind the one it lies in; empty: as they are.
+/// The rows of the region table by thread and start, outer before inner. Empty: already in this order.
 std::vector<uint32_t> by_start(const store::Regions& regions, const std::vector<uint32_t>& inner_first) {
   std::vector<int64_t> newest_ns(std::size_t{UINT16_MAX} + 1, INT64_MIN);
   std::vector<uint32_t> order;
@@ -179,9 +179,9 @@ std::vector<uint32_t> by_start(const store::Regions& regions, const std::vector<
 
 /// For each region, how long its own thread was in regions and driver calls inside it.
 ///
-/// A region may outlast the one that it was opened in: it is inside all that are open around it, for as long as they
-/// are. `until_ns` is when the last of what has begun inside ends, so that no moment counts twice. In files, spans of a
-/// thread that overlap lie beside each other, but the later one was opened inside the earlier one.
+/// A region may outlast the region in which it was opened. It is then inside all surrounding regions while they are
+/// open. `until_ns` is the end of the last span inside, so that no moment counts twice. In files, overlapping spans of
+/// a thread are siblings, although the later one was opened inside the earlier one.
 std::vector<int64_t> time_inside(const store::Store& store, const std::vector<uint32_t>& inner_first, bool& crosses) {
   const store::Regions& regions = store.region;
   const auto count = static_cast<uint32_t>(regions.size());
@@ -193,7 +193,7 @@ std::vector<int64_t> time_inside(const store::Store& store, const std::vector<ui
   std::vector<int64_t> until_ns(regions.start_ns.begin(), regions.start_ns.end());
   std::vector<int64_t> inside(count);
   const auto end_of = [&](uint32_t row) { return regions.start_ns[row] + regions.duration_ns[row]; };
-  // False where that has something inside it all the time already, and so has what is around.
+  // Returns false if the time was covered already: surrounding regions are covered too.
   const auto cover = [&](uint32_t row, int64_t start_ns, int64_t end_ns) {
     if (end_ns <= until_ns[row]) {
       return false;
@@ -212,7 +212,7 @@ std::vector<int64_t> time_inside(const store::Store& store, const std::vector<ui
     const int64_t end_ns = end_of(row);
     const uint16_t thread = regions.thread[row];
     if (const uint32_t last = has_parts ? std::exchange(newest_part[first[row]], row) : row; last != row) {
-      cover(row, start_ns, until_ns[last]);  // a part of a call has inside what its last part left open
+      cover(row, start_ns, until_ns[last]);  // regions still open in the last part
     }
     if (is_by_time) {
       uint32_t beside = std::exchange(newest_inside[std::min(regions.parent[row], count + thread)], row);
@@ -220,11 +220,11 @@ std::vector<int64_t> time_inside(const store::Store& store, const std::vector<ui
         cover(beside, start_ns, end_ns);
       }
     }
-    int64_t opened_ns = start_ns;  // when what lies in `around`, and is or holds the row, was
+    int64_t opened_ns = start_ns;  // when the region inside `around` was opened
     uint32_t around = regions.parent[row];
     while (around < count && regions.thread[around] == thread) {
       const uint32_t parent = regions.parent[around];
-      const bool is_later = opened_ns >= end_of(around);  // a task, which began after what created it had ended
+      const bool is_later = opened_ns >= end_of(around);  // a task that began after its creator's region had ended
       opened_ns = regions.start_ns[around];
       crosses |= !is_later && end_of(around) < end_ns;
       if (!is_later && !cover(has_parts ? newest_part[first[around]] : around, start_ns, end_ns)) {
@@ -242,7 +242,7 @@ std::vector<int64_t> time_inside(const store::Store& store, const std::vector<ui
   return inside;
 }
 
-/// Takes out of each region's sums what was launched, taken and given back in regions inside it after it was left.
+/// Subtracts late work from each region: launches and allocations in inner regions after the region was left.
 void leave_out_late(const store::Store& store, Instances& result) {
   const LateWork late(store, result.crosses);
   const auto each = [&](const auto& table, auto&& at_ns, auto&& take) {
@@ -273,7 +273,7 @@ void leave_out_late(const store::Store& store, Instances& result) {
       });
 }
 
-/// Counts the parts of a call as its first.
+/// Counts the parts of a call as its first part.
 void join_calls(const store::Store& store, Instances& result) {
   const store::Resumptions& parts = store.resumption;
   const std::size_t count = store.region.size();
@@ -309,7 +309,7 @@ std::vector<bool> find_outermost(std::span<const uint32_t> parents, std::span<co
     first = node;
   }
 
-  // Depth first, counting the open nodes of each group: linear, however deep a recursion goes.
+  // Depth first, counting the open nodes of each group: linear for any recursion depth.
   std::vector<bool> result(count, true);
   std::vector<uint32_t> open(count == 0 ? 0 : std::size_t{std::ranges::max(groups)} + 1);
   for (uint32_t node = first_root; node < count;) {
@@ -421,7 +421,7 @@ uint32_t LateWork::path_at(uint32_t region, int64_t at_ns) {
   if (left.empty()) {
     return own;
   }
-  std::vector<uint32_t> inside;  // of the outermost that was left, innermost first
+  std::vector<uint32_t> inside;  // regions inside the outermost one that was left, innermost first
   for (uint32_t row = region; row != left.back(); row = parent_of(row)) {
     inside.push_back(row);
   }
@@ -439,7 +439,7 @@ uint32_t LateWork::path_at(uint32_t region, int64_t at_ns) {
   return path;
 }
 
-/// The path in `parent` that ends as `path` does.
+/// The child of `parent` with the same name as `path`.
 uint32_t LateWork::named_as(uint32_t path, uint32_t parent) {
   const auto [known, is_new] = renamed_.try_emplace({path, parent}, kNone);
   for (uint32_t other = 0; is_new && path != kNone && other < paths_.size(); ++other) {

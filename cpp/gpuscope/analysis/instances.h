@@ -13,11 +13,11 @@
 
 namespace gpuscope::analysis {
 
-/// For each node of a forest whether no node that it lies in is of its group. `parents` has the row of the node around
-/// each, of roots no row; nodes of loops, as damaged files have them, are taken for outermost.
+/// For each node of a forest, whether no surrounding node is of its group. `parents`: the row of each node's parent, no
+/// valid row for roots. Nodes of loops, as in damaged files, count as outermost.
 std::vector<bool> find_outermost(std::span<const uint32_t> parents, std::span<const uint32_t> groups);
 
-/// The path table, checked: a parent always has a lower row than its child, so loops in damaged files cannot be.
+/// The path table, checked: parents must have lower rows than children, so damaged files cause no loops.
 class CallPaths {
  public:
   explicit CallPaths(const store::Store& store) : paths_(store.path), regions_(store.region) {}
@@ -35,7 +35,7 @@ class CallPaths {
   uint32_t of_region(uint32_t region) const noexcept {
     return region < regions_.size() ? valid(regions_.path[region]) : store::kNone;
   }
-  /// For each path, whether none of those it lies in has its name and kind.
+  /// For each path, whether no surrounding path has its name and kind.
   std::vector<bool> outermost() const;
 
  private:
@@ -43,32 +43,31 @@ class CallPaths {
   const store::Regions& regions_;
 };
 
-/// Totals of each region: one entry for each row of the region table, times in ns, memory in bytes.
+/// Totals of each region: one entry per row of the region table, times in ns, memory in bytes.
 ///
-/// Self time: the region is open, and nothing opened inside it on its thread is (a region, a region of a task created
-/// in it, a driver call). A region inside may outlast it. GPU work and memory include those of regions inside, until
-/// the region ends: later launches of a region that outlasts it do not count. Start/end ranges (kAsync) overlap other
-/// work: they have no self time, no GPU work and no memory.
+/// Self time: the region is open, and nothing opened inside it is open on its thread (a region, a region of a task
+/// created in it, a driver call). GPU work and memory include inner regions, until the region ends: later launches of
+/// an inner region that outlasts it do not count. Start/end ranges (kAsync) overlap other work. They have no self time,
+/// GPU work or memory.
 ///
-/// An operator that only calls another overload of its name is counted once, as in torch.profiler: `counted_as`. A call
-/// of a coroutine or generator that ran in several parts is counted as its first part, with the time of all in
-/// `ran_ns`.
+/// An operator that only calls another overload of its name counts once, as in torch.profiler: `counted_as`. A
+/// coroutine or generator call with several parts counts as its first part, with the time of all parts in `ran_ns`.
 struct Instances {
   std::vector<int64_t> self_cpu_ns;
   std::vector<int64_t> device_ns;
   std::vector<int64_t> self_device_ns;
-  bool crosses = false;                 // some region outlasts the one that it was opened in
-  std::vector<int64_t> late_device_ns;  // launched inside after it was left, not in `device_ns`; empty: nothing was
-  std::vector<int64_t> cpu_bytes;       // taken from the host's allocator less what was given back
+  bool crosses = false;                 // some region outlasts the region in which it was opened
+  std::vector<int64_t> late_device_ns;  // launched inside after the region was left, not in `device_ns`; empty: none
+  std::vector<int64_t> cpu_bytes;       // allocated minus freed, host allocator
   std::vector<int64_t> self_cpu_bytes;
-  std::vector<int64_t> device_bytes;  // likewise from the GPUs'
+  std::vector<int64_t> device_bytes;  // the same for GPU allocators
   std::vector<int64_t> self_device_bytes;
-  std::vector<uint8_t> outermost;    // no region that it lies in has its name
-  std::vector<uint32_t> forward;     // of the innermost backward operator that it is or lies in; kNone for none
-  std::vector<uint32_t> stack;       // the call stack; of what has a `forward`, the call stack of that
-  std::vector<uint32_t> counted_as;  // itself; of a region that is all that one of its name has inside, that one
-  std::vector<int64_t> ran_ns;       // how long it ran, of the first part of a call with the others; empty: as recorded
-  std::vector<int64_t> suspended_ns;  // of the first part of a call, how long that was suspended; empty: none was
+  std::vector<uint8_t> outermost;     // no surrounding region has its name
+  std::vector<uint32_t> forward;      // of the innermost backward operator at or around it; kNone for none
+  std::vector<uint32_t> stack;        // the call stack, with `forward` the forward operator's
+  std::vector<uint32_t> counted_as;   // itself; or the inner region, if it is the only one, of the same name
+  std::vector<int64_t> ran_ns;        // run time, for the first part of a call with the other parts; empty: as recorded
+  std::vector<int64_t> suspended_ns;  // for the first part of a call, its suspended time; empty: none
 
   std::span<const int64_t> durations(const store::Regions& regions) const noexcept {
     return ran_ns.empty() ? std::span(regions.duration_ns.data(), regions.size()) : std::span(ran_ns);
@@ -78,25 +77,26 @@ struct Instances {
 
 Instances measure_instances(const store::Store& store);
 
-/// Work that was launched in a region after one around it had been left: it is the region's own, and counts for what is
-/// still open around that, but not for the one that was left.
+/// Work launched in a region after a surrounding region was left. It belongs to the inner region and to surrounding
+/// regions that are still open, but not to the region that was left.
 ///
-/// Only what opened while the other was open outlasts it. A task that begins later lies in the region that created it,
-/// with all of its work, and a part of a call of a coroutine is never left before the call ends. One thread.
+/// Only regions opened while the other was open can outlast it. A later task is inside the region that created it, with
+/// all its work. A part of a coroutine call is never left before the call ends. One thread.
 class LateWork {
  public:
-  /// `crosses`: of Instances, so that a recording without such regions costs nothing.
+  /// `crosses`: from Instances. False skips all work.
   LateWork(const store::Store& store, bool crosses);
 
   /// Whether work of the region may be late.
   bool may_be_in(uint32_t region) const noexcept { return region < outlasts_.size() && outlasts_[region]; }
-  /// When a row of work, of a region that may have late work, was launched; where no call is known, when it began.
+  /// The launch time of a row of work, for regions that may have late work. Without a known call, the start of the
+  /// work.
   template <class Table>
   int64_t launched_ns(const Table& table, std::size_t row) const {
     const auto found = launched_ns_.find(table.correlation[row]);
     return found != launched_ns_.end() ? found->second : table.start_ns[row];
   }
-  /// Calls `visit(row)` for each region around `region` that had been left by then.
+  /// Calls `visit(row)` for each surrounding region of `region` that was left before `at_ns`.
   template <class F>
   void each_left(uint32_t region, int64_t at_ns, F&& visit) const {
     for (uint32_t inner = region, around = parent_of(inner); around != store::kNone; around = parent_of(inner)) {
@@ -106,13 +106,13 @@ class LateWork {
       inner = around;
     }
   }
-  /// The path of work that was launched in `region` then, without the regions that had been left; that of the region
-  /// where no work was recorded on such a path.
+  /// The path of work launched in `region` at `at_ns`, without regions that had been left. The region's own path if no
+  /// work was recorded on such a path.
   uint32_t path_at(uint32_t region, int64_t at_ns);
 
  private:
   int64_t end_of(uint32_t region) const { return regions_.start_ns[region] + regions_.duration_ns[region]; }
-  /// kNone for none on the thread. Damaged files may have loops, whose parents do not stand before.
+  /// kNone if there is none on the thread. Damaged files may have loops: parents must precede.
   uint32_t parent_of(uint32_t region) const {
     const uint32_t parent = regions_.parent[region];
     return parent < region && regions_.thread[parent] == regions_.thread[region] ? parent : store::kNone;
@@ -126,21 +126,21 @@ class LateWork {
   const store::Paths& path_table_;
   CallPaths paths_;
   std::vector<bool> is_part_;
-  std::vector<bool> outlasts_;                         // empty where no region does
-  std::unordered_map<uint32_t, int64_t> launched_ns_;  // by correlation, of calls in those
+  std::vector<bool> outlasts_;                         // empty if no region outlasts another
+  std::unordered_map<uint32_t, int64_t> launched_ns_;  // by correlation, of calls in such regions
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> renamed_;
 };
 
-/// How functions of Python, regions and driver calls lie in each other by their times; kNone for "in none of these".
+/// The nesting of Python functions, regions and driver calls by their times. kNone: not nested.
 struct FunctionNesting {
-  // One entry a row of the table of functions; times in ns.
-  std::vector<int64_t> self_cpu_ns;   // without functions, regions and calls inside
-  std::vector<int64_t> total_cpu_ns;  // 0 of those that lie in another of their name
+  // One entry per row of the function table. Times in ns.
+  std::vector<int64_t> self_cpu_ns;   // without inner functions, regions and calls
+  std::vector<int64_t> total_cpu_ns;  // 0 inside another function of the same name
   std::vector<uint32_t> caller;       // the function directly around
-  std::vector<uint32_t> region;       // or the region, which then lies in the caller
-  // Of each region likewise, without functions inside too; 0 of those that overlap what runs beside them.
+  std::vector<uint32_t> region;       // or the region inside the caller
+  // The same for regions, without inner functions. 0 for regions that overlap concurrent ones.
   std::vector<int64_t> region_self_cpu_ns;
-  // The function directly around each region and each driver call; none where a region is.
+  // The function directly around each region and driver call. None if a region is in between.
   std::vector<uint32_t> region_caller;
   std::vector<uint32_t> call_caller;
 };

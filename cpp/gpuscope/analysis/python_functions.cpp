@@ -32,7 +32,7 @@ void add(std::vector<Item>& items, const Table& table, What what, Take&& take) {
   }
 }
 
-/// The items of all threads, each thread's by start, those outside before those inside.
+/// The items of all threads, by thread and start, outer before inner.
 std::vector<Item> sorted_items(const Store& store) {
   std::vector<Item> items;
   items.reserve(store.python_function.size() + store.region.size() + store.api.size());
@@ -59,7 +59,7 @@ class Nester {
   }
 
   void take(const Item& item) {
-    // What ends within the item does not hold it: a region that `__enter__` begins lasts longer.
+    // Items that end within this item do not contain it: a region begun by `__enter__` lasts longer.
     while (!open_.empty() && (open_.back().thread != item.thread || open_.back().end_ns <= item.start_ns ||
                               open_.back().end_ns < item.end_ns)) {
       leave(item);
@@ -81,7 +81,7 @@ class Nester {
         break;
       case What::Call:
         found_.call_caller[item.row] = in_function ? around : kNone;
-        return;  // nothing lies in it
+        return;  // contains nothing
     }
     self_cpu_ns(item) += item.end_ns - item.start_ns;
     open_.push_back(item);
@@ -96,7 +96,7 @@ class Nester {
     if (left.what == What::Function) {
       --open_names_[store_.python_function.name[left.row]];
     }
-    // What began in it and outlasts it has the time from there on.
+    // An item that began inside and outlasts it takes the time from here on.
     if (left.thread == next.thread && left.end_ns > next.start_ns) {
       self_cpu_ns(left) -= left.end_ns - next.start_ns;
       if (!open_.empty()) {
@@ -113,7 +113,7 @@ class Nester {
   const Store& store_;
   FunctionNesting found_;
   std::vector<Item> open_;                             // outermost first
-  std::unordered_map<uint32_t, uint32_t> open_names_;  // how many functions of each name are open
+  std::unordered_map<uint32_t, uint32_t> open_names_;  // number of open functions per name
 };
 
 }  // namespace

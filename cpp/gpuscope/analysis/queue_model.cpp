@@ -9,24 +9,24 @@
 namespace gpuscope::analysis {
 namespace {
 
-// No sum leads further, so that the next does not overflow.
+// Sums are clamped to this, so that the next sum does not overflow.
 constexpr int64_t kLast = int64_t{1} << 61;
 
-// How far to look for the next call of a thread.
+// The maximum distance to a thread's next call.
 constexpr std::size_t kAhead = 4'096;
 
-// Rows are almost in order: the call after a region is mostly as near as that.
+// Rows are nearly sorted: the call after a region is usually within this distance.
 constexpr int kNear = 64;
-// Costs are means: no call is told to have been that alone.
+// Costs are means, so a call keeps at least this share of its time.
 constexpr double kLeastLeft = 0.25;
-// Nor that any event took longer, whatever a damaged recording says.
+// The maximum cost per event, also in a damaged recording.
 constexpr int64_t kMostCost = 1'000'000'000;
 
 int64_t plus(int64_t a, int64_t b) { return std::clamp(a + b, -kLast, kLast); }
 
 }  // namespace
 
-/// The time of one thread that is no longer spent, as spans in order that do not touch.
+/// The saved time of one thread, as sorted disjoint spans.
 class QueueModel::Saved {
  public:
   void add(int64_t start, int64_t end) {
@@ -65,7 +65,7 @@ class QueueModel::Saved {
   std::vector<int64_t> before_;
 };
 
-/// Edits by call and work of a window; empty vectors where nothing of the kind changes.
+/// Edits by call and work of a window. Empty vectors mean no change.
 struct QueueModel::Changes {
   static constexpr uint8_t kUnwaited = 1;
   static constexpr uint8_t kRemoved = 2;
@@ -88,7 +88,7 @@ struct QueueModel::Changes {
     };
     const auto scale = [&](std::span<const int64_t> rows, std::span<const double> by, const Rows<uint32_t>& works) {
       for (std::size_t at = 0; at < std::min(rows.size(), by.size()); ++at) {
-        const auto row = static_cast<std::size_t>(rows[at]);  // below 0 is far above them all
+        const auto row = static_cast<std::size_t>(rows[at]);  // negative rows become too large
         const std::size_t work = row < works.size() ? works[row] : kNone;
         if (work >= window.first_work && work < window.last_work && std::isfinite(by[at])) {
           factors.resize(window.last_work - window.first_work, 1.0);
@@ -117,7 +117,7 @@ struct QueueModel::Changes {
     const auto found = saved.find(thread);
     return found == saved.end() ? 0 : found->second.between(start, end);
   }
-  /// Of the piece before a call.
+  /// For the piece before a call.
   int64_t saved_before(const Rows<Call>& calls, const Call& call) const {
     const int64_t from = call.start - call.piece;
     int64_t time = saved_between(call.thread, from, call.start);
@@ -126,7 +126,7 @@ struct QueueModel::Changes {
     }
     return std::clamp<int64_t>(time, 0, std::max<int64_t>(0, call.piece));
   }
-  /// What remains of the time that a call itself takes.
+  /// The remaining own time of a call.
   int64_t own(const Call& call) const {
     const int64_t length = call.end - call.start;
     const int64_t time = saved_between(call.thread, call.start, call.end);
@@ -211,7 +211,7 @@ std::vector<std::size_t> QueueModel::calls_before(std::span<const int64_t> momen
   return before;
 }
 
-/// When calls and work of a window began and ended, and outside it as it was recorded.
+/// The replayed begin and end of calls and work of a window. Outside the window as recorded.
 struct QueueModel::Times {
   Times(const QueueModel& model, const Window& window)
       : model_(model),
@@ -228,7 +228,7 @@ struct QueueModel::Times {
   int64_t end_of(std::size_t call) const {
     return has_call(call) ? ends[call - window_.first_call] : model_.calls_[call].end;
   }
-  // Of work before the window or in it.
+  // Of work before or in the window.
   int64_t begin_of_work(std::size_t work) const {
     return work >= window_.first_work ? begun[work - window_.first_work] : model_.works_[work].start;
   }
@@ -246,7 +246,7 @@ struct QueueModel::Times {
   std::vector<int64_t> ends;
   std::vector<int64_t> begun;
   std::vector<int64_t> ended;
-  std::vector<int64_t> done;  // when the work was done that was launched before each moment
+  std::vector<int64_t> done;  // end of the work launched before each moment
 };
 
 QueueModel::Window QueueModel::window(const std::vector<std::size_t>& before, std::optional<uint16_t> thread) const {
@@ -255,7 +255,7 @@ QueueModel::Window QueueModel::window(const std::vector<std::size_t>& before, st
   }
   const auto [least, most] = std::minmax_element(before.begin(), before.end());
   std::size_t last = *most;
-  // And the thread's next call: the time before it may be told from that one.
+  // The thread's next call too: the time before it may depend on it.
   while (last < calls_.size() && last < *most + kAhead && thread && calls_[last].thread != *thread) {
     ++last;
   }
@@ -329,13 +329,13 @@ void QueueModel::run(Times& times, const std::vector<std::size_t>& before, const
   times.done.resize(before.size(), done);
 }
 
-/// Null: of no thread alone.
+/// Null for all threads.
 const std::vector<uint32_t>* QueueModel::calls_of(std::optional<uint16_t> thread) const {
   const auto found = thread ? calls_of_thread_.find(*thread) : calls_of_thread_.end();
   return found == calls_of_thread_.end() ? nullptr : &found->second;
 }
 
-/// How many of these calls, or of all, have begun.
+/// The number of calls that have begun, of a thread or of all.
 std::size_t QueueModel::calls_until(int64_t moment, const std::vector<uint32_t>* of_thread) const {
   const auto begun = [moment](const Call& call) { return call.start <= moment; };
   if (of_thread == nullptr) {
@@ -356,7 +356,7 @@ std::vector<int64_t> QueueModel::passed(std::span<const int64_t> moments, std::o
   for (std::size_t each = 0; each < moments.size(); ++each) {
     const int64_t moment = after_base(moments[each]);
     const std::size_t next = calls_until(moment, of_thread);
-    // What remains of time before the next call.
+    // The remaining time before the next call.
     const auto remains = [&](const Call& call, int64_t start, int64_t end) {
       if (changes == nullptr) {
         return end - start;
@@ -364,7 +364,7 @@ std::vector<int64_t> QueueModel::passed(std::span<const int64_t> moments, std::o
       const int64_t time = end - start - changes->saved_between(call.thread, start, end);
       return next != count ? scaled(call_at(next), time) : time;
     };
-    // As long before the next call as it was recorded to be.
+    // Keeps the recorded time before the next call.
     const auto before_next = [&] {
       const Call& call = calls_[call_at(next)];
       return plus(times.start_of(call_at(next)), -remains(call, moment, call.start));
@@ -396,7 +396,7 @@ std::vector<int64_t> QueueModel::recorded(std::span<const int64_t> moments, std:
   return passed(moments, thread, times, nullptr);
 }
 
-/// From when to when a replay asks what was saved.
+/// The time range in which a replay needs the saved time.
 std::pair<int64_t, int64_t> QueueModel::asked_for(const Window& window, std::span<const int64_t> moments,
                                                   std::optional<uint16_t> thread) const {
   if (moments.empty()) {

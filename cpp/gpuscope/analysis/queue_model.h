@@ -14,19 +14,18 @@
 
 namespace gpuscope::analysis {
 
-/// What is changed before a recording is replayed. Rows that it does not have change nothing; of a row that stands more
-/// than once the factors are multiplied.
+/// Changes before a replay. Unknown rows have no effect. The factors of a repeated row multiply.
 struct QueueEdits {
   std::span<const int64_t> unwaited;       // rows of `api` that no longer wait for the GPU
-  std::span<const int64_t> removed_calls;  // rows of `api` that are gone, with what they launched
-  std::span<const int64_t> host_spans;     // thread, start, end in ns, and so on: time that is no longer spent
+  std::span<const int64_t> removed_calls;  // rows of `api` to remove, with their launches
+  std::span<const int64_t> host_spans;     // triples of thread, start, end in ns: time to remove
   std::span<const int64_t> kernels;        // rows of `kernel`
-  std::span<const double> kernel_factors;  // what remains of the duration of each; 0: gone
+  std::span<const double> kernel_factors;  // remaining share of each duration; 0 removes it
   std::span<const int64_t> copies;         // rows of `memcpy`
   std::span<const double> copy_factors;
 };
 
-/// What recording a program costs it, in ns of the host for each event.
+/// The cost of recording, in ns of host time per event.
 struct RecordingCosts {
   int64_t launch = 0;
   int64_t copy = 0;
@@ -34,34 +33,37 @@ struct RecordingCosts {
   int64_t region = 0;
 };
 
-/// A recording as host threads, streams and what they wait for; replayed, it says how long the program had taken.
+/// A model of a recording: host threads, streams and their waits. A replay computes how long the program would take.
 ///
-/// A thread is a sequence of pieces of fixed length and calls; a stream begins its work in the order of the launches.
-/// Work begins after its call, the work before it on its stream, and what was seen to hold it back on another. A call
-/// that waits ends when that work has ended, and a launch into a full queue when there is room again. Where a thread
-/// did nothing while another called, it waited for that one.
+/// A thread is a sequence of calls and pieces of fixed length between them. A stream runs its work in launch order.
+/// Work begins after its call, the previous work on its stream, and work on other streams that was seen to hold it
+/// back. A waiting call ends when the work has ended. A launch into a full queue ends when there is room. A thread that
+/// was idle while another one made calls waited for it.
 ///
-/// How long it takes from a launch to its start on an idle stream, from one work to the next, and from the end of work
-/// to that of the call that waits for it is learned from the recording: one number for each kind of call and work.
+/// Three latencies are learned for each kind of call and work:
+/// - from a launch to its start on an idle stream,
+/// - from one work to the next,
+/// - from the end of work to the end of the waiting call.
 class QueueModel {
  public:
-  /// What is not in a recording, as a damaged file refers to, is left out. Throws std::bad_alloc.
+  /// Ignores references to missing rows, as in damaged files. Throws std::bad_alloc.
   explicit QueueModel(const store::Store& store);
 
-  /// From now on it runs again as if nothing had recorded it: what that cost is taken from the call of each event, or,
-  /// of a region, from the next call of its thread and the time before that.
+  /// Removes the cost of recording from later replays. The cost of an event is removed from its call, and the cost of a
+  /// region from its thread's next call and the time before it.
   void take_out(const store::Store& store, const RecordingCosts& costs);
 
-  /// When the program was through with what it did before each of these moments, in order: when a thread (every one
-  /// without) came by and the work was done that had been launched by then. In ns after the first call.
+  /// For each moment (sorted), when the program had finished everything before it. The thread, or every thread without
+  /// `thread`, had reached it, and earlier launches were done. In ns after the first call.
   std::vector<int64_t> recorded(std::span<const int64_t> moments, std::optional<uint16_t> thread) const;
-  /// The same when it runs again from the first of these moments on, until when all is as it was recorded, to the last.
+  /// The same for a replay with edits from the first to the last moment. It stops early when all times are as
+  /// recorded.
   std::vector<int64_t> replayed(std::span<const int64_t> moments, std::optional<uint16_t> thread,
                                 const QueueEdits& edits) const;
 
   std::size_t calls() const noexcept { return calls_.size(); }
   std::size_t works() const noexcept { return works_.size(); }
-  /// Work whose call was not recorded; the replay is without it.
+  /// Work without a recorded call. The replay excludes it.
   std::size_t unlaunched() const noexcept { return unlaunched_; }
 
  private:
@@ -69,35 +71,35 @@ class QueueModel {
   template <class T>
   using Rows = std::vector<T, base::ScratchAllocator<T>>;
 
-  // Times are ns after base_. Calls are in the order of their start, work in that of its calls.
+  // Times are ns after base_. Calls are sorted by start, work by its call.
   struct Call {
     int64_t start;
     int64_t end;
     int64_t piece;  // from the end of `after` to its start
-    int64_t own;    // how long it takes without waiting
+    int64_t own;    // its duration without waiting
     uint32_t row;
-    uint32_t after = kNone;       // the call that it follows, on its thread or on that which its thread waited for
-    uint32_t first_work = 0;      // up to that of the next call
-    uint32_t wait = kNone;        // the work that it waits for
-    uint32_t queue_wait = kNone;  // the launch, as work, that must have begun before it finds room
+    uint32_t after = kNone;       // the previous call on its thread, or on the thread for which it waited
+    uint32_t first_work = 0;      // its work ends at the next call's first work
+    uint32_t wait = kNone;        // the work for which it waits
+    uint32_t queue_wait = kNone;  // the launch, as work, that must begin before there is room
     int32_t wake = 0;
     int32_t queue_wake = 0;
     uint16_t thread;
-    uint16_t wait_device = 0;  // 1 + the number of the device of which it waits for all work
+    uint16_t wait_device = 0;  // 1 + the device whose work it waits for
   };
   struct Work {
     int64_t start;
     int64_t end;
     uint32_t call;
-    uint32_t after = kNone;   // begins `gap` after the end of this
-    uint32_t beside = kNone;  // begins as long after the beginning of this as it was recorded
-    uint32_t held = kNone;    // begins after the end of this one on another stream
+    uint32_t after = kNone;   // begins `gap` after the end of this work
+    uint32_t beside = kNone;  // begins as long after this work's beginning as recorded
+    uint32_t held = kNone;    // begins after the end of this work on another stream
     int32_t latency = 0;      // from the end of its call, or from its start
     int32_t gap = 0;
     uint16_t device;
     bool from_start = false;
   };
-  /// What runs again: these calls and all that they launch. The rest is as it was recorded.
+  /// The replayed part: these calls and all their launches. The rest is as recorded.
   struct Window {
     std::size_t first_call;
     std::size_t last_call;
@@ -109,7 +111,7 @@ class QueueModel {
   struct Changes;
   friend class QueueReader;
 
-  static constexpr int64_t kFar = int64_t{1} << 60;  // no time of a damaged recording is further from the first call
+  static constexpr int64_t kFar = int64_t{1} << 60;  // limits times of damaged recordings
 
   int64_t after_base(int64_t time_ns) const noexcept;
   std::size_t works_before(std::size_t call) const noexcept {
@@ -134,8 +136,8 @@ class QueueModel {
   int32_t held_gap_ = 0;
   Rows<Call> calls_;
   Rows<Work> works_;
-  Rows<float> scales_;  // what remains of each call and the piece before it without a recording; empty: all
-  Rows<int64_t> done_;  // before each call, and after the last: when all was done that was launched
+  Rows<float> scales_;  // remaining share of each call and the piece before it without recording; empty: all
+  Rows<int64_t> done_;  // before each call, and after the last: end of all work launched so far
   std::unordered_map<uint16_t, std::vector<uint32_t>> calls_of_thread_;
   Rows<uint32_t> call_of_row_;
   Rows<uint32_t> work_of_kernel_;

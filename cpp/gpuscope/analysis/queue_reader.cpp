@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a QueueModel is made from a recording: what was launched by which call, what waited for what, and how long it
-// takes from one to the next where nothing else is in the way.
+// Builds a QueueModel from a recording: which call launched which work, which waits occurred, and the latencies
+// between them without other delays.
 #include <algorithm>
 #include <map>
 #include <string_view>
@@ -16,34 +16,34 @@ namespace {
 
 using store::CallKind;
 
-// Clocks of the GPU and of the host agree to within this.
+// The maximum difference of the GPU's and the host's clocks.
 constexpr int64_t kClocks = 2'000;
-// Work that begins later than all known reasons by this much was held back by another stream.
+// Work that begins this much later than all known reasons was held back by another stream.
 constexpr int64_t kLate = 3'000;
-// ... whose work ended at most so long before.
+// The work there ended at most this long before.
 constexpr int64_t kHeldGap = 20'000;
-// How far to look back for the work that was waited for.
+// The maximum distance back to the awaited work.
 constexpr std::size_t kLookBack = 64;
-// Where nothing is learned: from a launch to its start, from work to work, from the end of work to that of the call.
+// Defaults without samples: launch to start, work to work, end of work to end of the call.
 constexpr int32_t kLatency = 2'000;
 constexpr int32_t kGap = 1'000;
 constexpr int32_t kWake = 4'000;
-// A call that only waited takes as long without.
+// Default duration of a waiting call without its wait.
 constexpr int64_t kOwn = 4'000;
-// Copies from pageable memory of up to 64 KiB return before they have run.
+// Copies from pageable memory of up to 64 KiB return before they run.
 constexpr uint64_t kStaged = 65'536;
-// A copy is one that its call waits for when as many of its kind ended in their call.
+// A call waits for its copy if this share of copies of the kind ended within their call.
 constexpr double kBlockingShare = 0.9;
-// A thread waited for another when that one, long silent before, called at least so often meanwhile.
+// A thread waited for another one that, after a long silence, made at least this many calls meanwhile.
 constexpr std::size_t kBurst = 4;
 constexpr int64_t kSilence = 3;  // times the usual distance of those calls
-// Of calls of which many may have waited, those that did not: so many of them are shorter.
+// The quantile of call durations that is taken as free of waiting, if many calls may have waited.
 constexpr double kShort = 0.1;
 // A queue of fewer launches does not fill.
 constexpr std::size_t kLeastQueue = 256;
 
-/// Numbers of one kind, and the one that stands for all: the mean of their middle half, which outliers do not move and
-/// which adds up as the mean does.
+/// Samples and their representative value: the mean of the middle half. It is robust against outliers and adds up like
+/// a mean.
 class Samples {
  public:
   void add(int64_t value) {
@@ -51,7 +51,7 @@ class Samples {
       return;
     }
     values_.push_back(static_cast<int32_t>(std::clamp<int64_t>(value, INT32_MIN, INT32_MAX)));
-    if (values_.size() == kMost) {  // every second one from now on
+    if (values_.size() == kMost) {  // from now on every second sample
       for (std::size_t at = 0; at < kMost / 2; ++at) {
         values_[at] = values_[2 * at + 1];
       }
@@ -103,7 +103,7 @@ void sort_rows(Rows& rows, Before before) {
   }
 }
 
-// What a call waits for; Free: all work, when it is seen that it did.
+// The wait of a call. Free: all work, if the recording shows the wait.
 enum class Waits : uint8_t { No, Stream, Device, Event, Free };
 
 }  // namespace
@@ -136,10 +136,10 @@ class QueueReader {
   using Call = QueueModel::Call;
   using Work = QueueModel::Work;
 
-  /// What is known of work while the model is made.
+  /// Facts about work, used while the model is built.
   struct About {
     uint16_t track;
-    uint16_t kind;  // of its latency and gap
+    uint16_t kind;  // selects its latency and gap
     bool copies = false;
     bool pageable = false;
     bool big = false;
@@ -177,7 +177,7 @@ class QueueReader {
       const uint32_t before = last_of_thread_[thread];
       const int64_t start = model_.after_base(api.start_ns[row]);
       const int64_t free = before == kNone ? 0 : calls()[before].end;
-      // A call inside another is over with that one, and has no time of its own.
+      // A call inside another call ends with it, and has no own time.
       const int64_t end = std::max(free, start + std::clamp<int64_t>(api.duration_ns[row], 0, kFar));
       model_.call_of_row_[row] = at;
       calls().push_back({.start = start,
@@ -320,15 +320,15 @@ class QueueReader {
     return about;
   }
 
-  // Which work of its stream each follows. Nodes of a graph may run beside each other, and so may kernels whose launch
-  // does not wait for the end of the one before.
+  // Finds the previous work on the stream. Graph nodes may run concurrently, as may kernels whose launch does not wait
+  // for the previous kernel's end.
   void chain_work() {
     struct Track {
       uint32_t last = kNone;
-      uint32_t latest = kNone;  // the one that ends last
+      uint32_t latest = kNone;  // the work that ends last
     };
     std::vector<Track> tracks(std::size_t{UINT16_MAX} + 1);
-    const auto before = [&](const Work& work, uint32_t other) {  // all but some of its end
+    const auto before = [&](const Work& work, uint32_t other) {  // allows some overlap
       const Work& it = works()[other];
       return it.end - work.start <= (it.end - it.start) / 2;
     };
@@ -392,7 +392,7 @@ class QueueReader {
     for (uint32_t at = 0; at < works().size(); ++at) {
       Work& work = works()[at];
       const Call& call = calls()[work.call];
-      // Of one call, what follows its first work is not held by the call.
+      // Of one call, only the first work depends on the call.
       const bool inside = in_one_call(work);
       work.latency = inside ? INT32_MIN : latency[about_[at].kind];
       if (work.after == kNone) {
@@ -418,7 +418,7 @@ class QueueReader {
     }
   }
 
-  /// The work before a call that ended last by some time, and on another stream than `track` where one is given.
+  /// The work before a call that ended last by `time`, on another stream than `track` if given.
   uint32_t ended_before(int64_t time, uint32_t call, uint32_t track) {
     if (by_end_.empty()) {
       by_end_.resize(works().size());
@@ -438,7 +438,7 @@ class QueueReader {
     return kNone;
   }
 
-  // Work that may have waited for another stream: it began some time after `from`, just when work there had ended.
+  // Whether work may have waited for another stream: it began long after `from`, right after work there had ended.
   bool seems_held(uint32_t at, int64_t from) {
     const Work& work = works()[at];
     if (store_.track.size() < 2 || work.start <= from + kLate) {
@@ -449,7 +449,7 @@ class QueueReader {
            work.start - works()[other].end <= kHeldGap;
   }
 
-  // Such work, when neither its call nor its own stream say why it began no earlier.
+  // Finds such work, if neither its call nor its own stream explains its late start.
   void find_held() {
     if (store_.track.size() < 2) {
       return;
@@ -471,8 +471,8 @@ class QueueReader {
     find_events();
   }
 
-  // And that which a thread made wait for an event, though it came too late for that to be seen: the event is taken for
-  // the end of what was launched last on another stream.
+  // Finds work behind a cuStreamWaitEvent that came too late to show a wait. The event is assumed to be the end of the
+  // latest launch on another stream.
   void find_events() {
     std::vector<bool> waits;
     waits.reserve(functions().size());
@@ -525,7 +525,7 @@ class QueueReader {
     for (std::size_t function = 0; function < functions().size(); ++function) {
       waits.push_back(waits_of(static_cast<uint16_t>(function)));
     }
-    std::unordered_map<uint32_t, uint16_t> asked;  // streams that waits were for, where these are recorded
+    std::unordered_map<uint32_t, uint16_t> asked;  // the awaited streams, if recorded
     for (std::size_t row = 0; row < store_.sync.size(); ++row) {
       if (static_cast<store::SyncKind>(store_.sync.kind[row]) == store::SyncKind::Stream) {
         asked.try_emplace(store_.sync.correlation[row], store_.sync.track[row]);
@@ -599,7 +599,7 @@ class QueueReader {
     }
     const int32_t usual = all.empty() ? kWake : all.median();
     const std::vector<int32_t> wake = middles(wakes, usual);
-    // Launches into a full queue, which may be most of them, take longer.
+    // Launches into a full queue may be the majority, and take longer.
     const int64_t other = launches.empty() ? kOwn : launches.quantile(kShort);
     own_.clear();
     for (Samples& each : unwaited) {
@@ -615,10 +615,10 @@ class QueueReader {
     }
   }
 
-  // A stream takes only so many launches that have not begun: a launch into a full one waits. That is seen where many
-  // launches are queued and most calls then take much longer than others.
+  // Finds the limit of a stream's queue: a launch into a full queue waits. The signs are many queued launches, and most
+  // calls then much slower than others.
   void find_limits() {
-    std::vector<std::vector<uint32_t>> launches(store_.track.size() + 1);  // the first work of each
+    std::vector<std::vector<uint32_t>> launches(store_.track.size() + 1);  // the first work of each launch
     for (uint32_t at = 0; at < calls().size(); ++at) {
       const std::size_t first = calls()[at].first_work;
       if (first < end_of_works(at) && kind_of(calls()[at]) != CallKind::Memcpy) {
@@ -648,7 +648,7 @@ class QueueReader {
     if (most < kLeastQueue) {
       return;
     }
-    // As long as calls of a function take where there is room; where there never is, the short ones of them.
+    // The usual duration of a function's calls with room in the queue. If there never is room, that of its short calls.
     std::unordered_map<uint16_t, std::pair<Samples, Samples>> durations;
     for (std::size_t at = 0; at < launches.size(); ++at) {
       const Call& call = calls()[works()[launches[at]].call];
@@ -664,7 +664,7 @@ class QueueReader {
       usual_of[function] = with_room.empty() ? all.quantile(kShort) : with_room.median();
     }
     const auto usual = [&](const Call& call) { return usual_of[function_of(call)]; };
-    // Room comes for several launches at once.
+    // Several launches get room at once.
     const auto is_full = [&](std::size_t at) { return 20 * queued[at] >= 19 * most; };
     const auto slow = [&](const Call& call) { return call.end - call.start > 2 * usual(call); };
     std::size_t full = 0;
@@ -679,7 +679,7 @@ class QueueReader {
         slow_otherwise += is_slow ? 1 : 0;
       }
     }
-    // Often full, and slow then more often than else.
+    // Often full, and then slow more often than otherwise.
     if (full < 16 || 4 * slow_when_full < full ||
         slow_when_full * (launches.size() - full) <= 2 * slow_otherwise * full) {
       return;
@@ -702,8 +702,8 @@ class QueueReader {
     }
   }
 
-  // A thread that called nothing while another, silent before, made many calls has waited for that one: the other began
-  // after the thread's last call, and the thread went on after the other's.
+  // Finds hand-overs: a thread without calls, while another thread, silent before, made many calls. The other thread
+  // began after the thread's last call, and the thread continued after the other's calls.
   void find_hand_overs() {
     std::vector<uint32_t> place(calls().size());
     for (uint32_t at = 0; at < calls().size(); ++at) {
@@ -766,12 +766,12 @@ class QueueReader {
   QueueModel& model_;
   const store::Store& store_;
   std::vector<uint32_t> last_of_thread_;
-  QueueModel::Rows<uint32_t> previous_;  // of each call, the one before on its thread
+  QueueModel::Rows<uint32_t> previous_;  // the previous call on each call's thread
   QueueModel::Rows<std::pair<uint32_t, uint32_t>> by_correlation_;
   QueueModel::Rows<Found> found_;
   QueueModel::Rows<About> about_;
   QueueModel::Rows<uint32_t> by_end_;
-  std::vector<int64_t> own_;  // of each function, how long it usually takes without waiting
+  std::vector<int64_t> own_;  // of each function, its usual duration without waiting
   std::unordered_map<uint64_t, uint16_t> kinds_;
 };
 

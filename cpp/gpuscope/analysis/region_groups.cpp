@@ -13,8 +13,8 @@ namespace {
 
 using store::kNone;
 
-/// The sizes of each input, "[2,3][]" of "[[2, 3], [[4]]]": none of lists of tensors and of what is no tensor. Empty
-/// where the text is no list.
+/// The sizes of each input: "[2,3][]" for "[[2, 3], [[4]]]". Empty brackets for lists of tensors and other values.
+/// Empty if the text is no list.
 std::string flat_shapes(std::string_view text) {
   std::string flat;
   std::string sizes;
@@ -54,7 +54,7 @@ std::string flat_shapes(std::string_view text) {
   return {};
 }
 
-/// Of each region a text of its details; kNone where it has none.
+/// A text of each region's details. kNone for none.
 std::vector<uint32_t> texts_of_regions(const store::Store& store, std::span<const uint32_t> column) {
   std::vector<uint32_t> texts(store.region.size(), kNone);
   for (std::size_t row = 0; row < store.detail.size(); ++row) {
@@ -65,7 +65,7 @@ std::vector<uint32_t> texts_of_regions(const store::Store& store, std::span<cons
   return texts;
 }
 
-/// Numbers for the inputs of operators, by their shapes, by the overload that takes them, or by both; 0 for none.
+/// Numbers for operator inputs by shapes, by overload, or by both. 0 for none.
 class InputNumbers {
  public:
   InputNumbers(const store::Store& store, const RegionKeys& keys) : store_(store) {
@@ -83,7 +83,7 @@ class InputNumbers {
   }
 
  private:
-  /// One for all texts of the same sizes.
+  /// One number for all texts with the same sizes.
   uint32_t of_shapes(uint32_t string) {
     if (string == kNone) {
       return 0;
@@ -96,13 +96,13 @@ class InputNumbers {
   }
 
   const store::Store& store_;
-  std::vector<uint32_t> shapes_, overloads_;  // by region; empty where they are no key
+  std::vector<uint32_t> shapes_, overloads_;  // by region; empty if not part of the key
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> by_both_{{{0, kNone}, 0}};
   std::unordered_map<uint32_t, uint32_t> by_string_;
   std::unordered_map<std::string, uint32_t> by_sizes_{{"", 0}};
 };
 
-/// Numbers for the innermost frames of call stacks: one for all stacks that begin with the same ones, 0 for none.
+/// Numbers for the innermost frames of call stacks. 0 for none.
 class StackNumbers {
  public:
   StackNumbers(const store::Stacks& stacks, uint32_t frames)
@@ -116,7 +116,7 @@ class StackNumbers {
       std::vector<uint32_t> frames;
       for (uint32_t row = stack, left = frames_; left > 0; --left) {
         frames.insert(frames.end(), {stacks_.function[row], stacks_.file[row], stacks_.line[row]});
-        if (stacks_.parent[row] >= row) {  // a caller's row stands before its callees'
+        if (stacks_.parent[row] >= row) {  // a caller's row precedes its callees'
           break;
         }
         row = stacks_.parent[row];
@@ -158,14 +158,14 @@ RegionGroups group_regions(const store::Store& store, const Instances& instances
   }
 
   const std::span<const uint32_t> own_group = grouping.group_of_row();
-  const auto uncounted = static_cast<uint32_t>(totals.size());  // the durations of rows that are counted as another
+  const auto uncounted = static_cast<uint32_t>(totals.size());  // collects rows that are counted as another
   RegionGroups result;
   result.group_of_row.resize(count);
   std::vector<uint32_t> group_of_duration(count);
   for (std::size_t row = 0; row < count; ++row) {
     result.group_of_row[row] = own_group[instances.counted_as[row]];
   }
-  // Groups may tell regions of one name apart.
+  // Groups may split regions of one name.
   const bool by_name = !keys.shapes && keys.stack_frames == 0 && !keys.overloads;
   const std::vector<bool> outermost = by_name
                                           ? std::vector<bool>(instances.outermost.begin(), instances.outermost.end())

@@ -85,7 +85,7 @@ namespace {
 
 using store::kNone;
 
-/// Calls `take(first, last)` for each run of groups that have one name.
+/// Calls `take(first, last)` for each run of groups with one name.
 template <class F>
 void each_name(std::span<Group> groups, F&& take) {
   for (std::size_t first = 0; first < groups.size();) {
@@ -98,7 +98,7 @@ void each_name(std::span<Group> groups, F&& take) {
   }
 }
 
-/// Everything of one name, whose groups lie one behind the other. `single` is what its only group came to.
+/// The total of a name whose groups are adjacent. `single`: the durations of its only group.
 NameStat total_of(Kind kind, std::span<const Group> groups, const Durations& single) {
   NameStat total{.kind = kind, .name = groups.front().key.name};
   for (const Group& group : groups) {
@@ -110,7 +110,7 @@ NameStat total_of(Kind kind, std::span<const Group> groups, const Durations& sin
   return total;
 }
 
-/// The capture of each row of one event table; empty where no row is a node of a graph.
+/// The capture of each row of an event table. Empty if no row is a graph node.
 std::vector<uint32_t> captures_of(const store::GraphNodes& nodes, store::Work kind, std::size_t rows) {
   std::vector<uint32_t> captures;
   for (std::size_t node = 0; node < nodes.size(); ++node) {
@@ -125,7 +125,7 @@ std::vector<uint32_t> captures_of(const store::GraphNodes& nodes, store::Work ki
   return captures;
 }
 
-/// What the regions of each path and of each name come to.
+/// Adds the totals of regions by path and by name.
 void add_regions(const store::Store& store, const CallPaths& paths, Summary& summary) {
   const store::Regions& regions = store.region;
   summary.instances = measure_instances(store);
@@ -151,7 +151,7 @@ void add_regions(const store::Store& store, const CallPaths& paths, Summary& sum
   summary.regions = group_regions(store, summary.instances, summary.path_names);
 }
 
-/// Groups the rows of one table of work; `name_of(row)` is the name of a row.
+/// Groups the rows of one work table. `name_of(row)` is the name of a row.
 template <class Table, class NameOf>
 void add_table(Kind kind, const store::Store& store, const CallPaths& paths, LateWork& late, const Table& table,
                NameOf&& name_of, Summary& summary) {
@@ -180,7 +180,7 @@ void add_table(Kind kind, const store::Store& store, const CallPaths& paths, Lat
   });
 }
 
-/// Names by the code of a row, each made once.
+/// Names by a row's code, each made once.
 class CodedNames {
  public:
   explicit CodedNames(DisplayNames& names) : names_(names) {}
@@ -199,7 +199,7 @@ class CodedNames {
   std::unordered_map<uint32_t, uint32_t> ids_;
 };
 
-/// The rows of full and ring mode.
+/// For full and ring mode.
 void add_work(const store::Store& store, const CallPaths& paths, DisplayNames& names, Summary& summary) {
   LateWork late(store, summary.instances.crosses);
   const auto add = [&](Kind kind, const auto& table, auto&& name_of) {
@@ -209,7 +209,7 @@ void add_work(const store::Store& store, const CallPaths& paths, DisplayNames& n
   for (std::size_t row = 0; row < variants.size(); ++row) {
     variants[row] = names.of_kernel(store.variant.name[row]);
   }
-  // One name more than there are variants or calls: that of a row whose dictionary entry is missing.
+  // One extra name: for rows whose dictionary entry is missing.
   variants.push_back(names.intern(""));
   std::vector<uint32_t> calls(store.call.size());
   for (std::size_t row = 0; row < calls.size(); ++row) {
@@ -239,7 +239,7 @@ void add_work(const store::Store& store, const CallPaths& paths, DisplayNames& n
   });
 }
 
-/// The rows of aggregate mode.
+/// For aggregate mode.
 void add_totals(const store::Store& store, const CallPaths& paths, DisplayNames& names, Summary& summary) {
   std::unordered_map<uint32_t, std::vector<BinCount>> histograms;
   for (std::size_t row = 0; row < store.histogram.size(); ++row) {
@@ -250,7 +250,7 @@ void add_totals(const store::Store& store, const CallPaths& paths, DisplayNames&
     std::vector<BinCount> bins;
   };
   std::map<std::pair<Kind, uint32_t>, Total> totals;
-  // Fills in the quantiles of one row, and adds it to the total of its kind and name.
+  // Computes the quantiles of one row, and adds it to the total of its kind and name.
   const auto add = [&](Kind kind, uint32_t name, uint64_t bytes, uint32_t histogram, Durations& durations) {
     const auto found = histograms.find(histogram);
     std::vector<BinCount> bins = found != histograms.end() ? found->second : std::vector<BinCount>();
@@ -289,7 +289,7 @@ void add_totals(const store::Store& store, const CallPaths& paths, DisplayNames&
   }
 }
 
-/// Device time of each path: the work launched there and below, or what the region's own CUDA events measured.
+/// Device time of each path: the work launched there and below, or the time measured by the region's CUDA events.
 void add_device_times(const store::Store& store, const CallPaths& paths, Summary& summary) {
   for (const WorkStat& work : summary.work) {
     if (is_device(work.kind)) {
@@ -309,7 +309,7 @@ void add_device_times(const store::Store& store, const CallPaths& paths, Summary
       measured[path] = std::max<int64_t>(0, measured[path]) + store.region_gpu.duration_ns[row];
     }
   }
-  // Children come behind their parents, so that going backwards a path's device_ns already holds its children's.
+  // Children follow their parents: going backwards, a path's device_ns already includes its children's.
   for (auto path = static_cast<uint32_t>(paths.size()); path-- > 0;) {
     PathStat& stat = summary.paths[path];
     if (measured[path] >= 0) {
@@ -323,7 +323,7 @@ void add_device_times(const store::Store& store, const CallPaths& paths, Summary
   }
 }
 
-/// The times of regions of which there are totals alone: the sums over the paths of each name.
+/// For regions with totals only: sums over the paths of each name.
 void add_region_times(const CallPaths& paths, Summary& summary) {
   std::unordered_map<uint32_t, NameStat*> regions;
   for (NameStat& total : summary.totals) {
@@ -368,7 +368,7 @@ void add_work_times(Summary& summary) {
     } else if (total.kind == Kind::Call) {
       total.cpu_ns = total.self_cpu_ns = duration_ns;
     } else if (total.kind == Kind::Sync) {
-      total.cpu_ns = duration_ns;  // not its own: it is the driver call's that waited
+      total.cpu_ns = duration_ns;  // not its own time: the driver call waited
     }
     total.is_top_level |= top_level.contains({total.kind, total.name});
     summary.cpu_ns += total.self_cpu_ns;

@@ -11,13 +11,13 @@ using store::kNone;
 using store::Store;
 using store::Target;
 
-/// Rows that others lie in.
+/// Tables whose rows contain other rows.
 template <class Table>
 concept Nested = std::is_same_v<Table, store::Regions> || std::is_same_v<Table, store::PythonFunctions>;
 
 constexpr int64_t kStays = INT64_MAX;
 
-/// The moment that the ring must begin after for the row to go; kStays for what is open.
+/// The row is evicted if the ring begins after this time. kStays for open rows.
 template <class Table>
 int64_t last_moment(const Table& table, std::size_t row) {
   return table.start_ns[row];
@@ -30,7 +30,7 @@ int64_t last_moment(const Table& table, std::size_t row) {
   return std::max(table.start_ns[row], table.start_ns[row] + table.duration_ns[row] - 1);
 }
 
-// The row whose start is the ring's. Nested rows that are open, or were kept for what lies in them, may have begun
+// The row whose start is the ring's start. Nested rows that are open, or were kept for rows inside them, may have begun
 // earlier.
 template <class Table>
 std::size_t first_row(const Table&) {
@@ -45,7 +45,7 @@ std::size_t first_row(const Table& table) {
   return row;
 }
 
-/// The moment before which that share of the rows lies, judged by some thousands of them; kStays when all are open.
+/// The time before which that share of the rows is, estimated from some thousand rows. kStays if all are open.
 int64_t moment_of_share(const Store& store, double share) {
   constexpr std::size_t kSamples = 4096;
   std::size_t rows = 0;
@@ -65,11 +65,11 @@ int64_t moment_of_share(const Store& store, double share) {
   }
   const auto at = moments.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(moments.size()));
   std::nth_element(moments.begin(), at, moments.end());
-  return std::max(*at, *std::min_element(moments.begin(), moments.end()) + 1);  // some go, whatever the times are
+  return std::max(*at, *std::min_element(moments.begin(), moments.end()) + 1);  // evicts at least one row
 }
 
-// Rows lie in the order in which threads were read, which is roughly that of their times. What reaches into the ring
-// begins where the ring does.
+// Rows are in the order in which threads were read, roughly by time. Rows that extend into the ring are cut to begin
+// where it begins.
 template <class Table>
 void evict_before(Table& table, int64_t cutoff_ns, EvictedRows& evicted) {
   for (uint32_t row = 0; row < table.size(); ++row) {
@@ -98,7 +98,7 @@ void evict_before(Table& table, int64_t cutoff_ns, EvictedRows& evicted) {
   }
 }
 
-/// Changes a table's references to rows of events.
+/// Renumbers a table's references to event rows.
 template <class Table>
 void renumber(Table& table, const Eviction& evicted) {
   table.each_column([&](const store::ColumnInfo& info, auto& column) {
@@ -116,7 +116,7 @@ void renumber(Table& table, const Eviction& evicted) {
   });
 }
 
-/// Drops the rows whose owner was evicted; the others keep their order.
+/// Drops the rows whose owner was evicted. The others keep their order.
 template <class Table>
 void drop_orphans(Table& table) {
   static_assert(store::has_owner(Table::kInfo), "events without a time of their own need an owner");
@@ -141,13 +141,13 @@ void drop_orphans(Table& table) {
   table.truncate(kept.size());
 }
 
-// Rows move seldom: once the ring has moved on by a quarter, or a quarter more rows came, of whatever time.
+// Rows move rarely: after the ring advanced by a quarter, or a quarter more rows came.
 bool is_due(const LastEviction& last, int64_t newest_ns, std::size_t bytes, int64_t ring_ns) {
   constexpr std::size_t kLeastBytes = std::size_t{1} << 20;
   if (!last.newest_ns || bytes >= last.bytes_left + std::max(last.bytes_left / 4, kLeastBytes)) {
     return true;
   }
-  const auto [before_ns, after_ns] = std::minmax(newest_ns, *last.newest_ns);  // a wrong time may have been the newest
+  const auto [before_ns, after_ns] = std::minmax(newest_ns, *last.newest_ns);  // the newest time may have been wrong
   return after_ns - before_ns >= ring_ns / 4;
 }
 
@@ -211,7 +211,7 @@ std::optional<Eviction> keep_in_bounds(DecodeState& state) {
     state.dictionaries.refuse_more(state.full);
     return {};
   }
-  state.dictionaries.refuse_more(state.dictionaries.bytes() > max_bytes);  // rows that go take their names with them
+  state.dictionaries.refuse_more(state.dictionaries.bytes() > max_bytes);  // evicted rows also drop their names
   int64_t oldest_ns = INT64_MAX;
   int64_t newest_ns = INT64_MIN;
   state.store->each_table([&]<class Table>(const Table& table) {
@@ -222,7 +222,7 @@ std::optional<Eviction> keep_in_bounds(DecodeState& state) {
       }
     }
   });
-  // A quarter of slack, so that rows move seldom.
+  // A quarter of slack, so that rows move rarely.
   const int64_t ring_ns = state.settings.ring_ns;
   const bool too_long = newest_ns > oldest_ns && newest_ns - oldest_ns > ring_ns + ring_ns / 4 &&
                         is_due(state.last_eviction, newest_ns, bytes, ring_ns);

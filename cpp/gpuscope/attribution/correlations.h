@@ -14,11 +14,11 @@
 
 namespace gpuscope::attribution {
 
-/// Which region launched what: the newest 262,144 correlation ids, and up to two million while they await their
-/// records. One thread at a time.
+/// Maps launches to regions: the newest 262,144 correlation ids, and up to two million that still await records. One
+/// thread at a time.
 ///
-/// CUPTI numbers driver calls consecutively, so that pages of ids need no hashing; a page that is reused for later ids
-/// is emptied, and the earlier ids count as unknown.
+/// CUPTI numbers driver calls consecutively, so pages of ids need no hashing. A page reused for later ids is cleared.
+/// The earlier ids are then unknown.
 class Correlations {
  public:
   static constexpr uint32_t kUnknown = 0;           // no such launch was logged
@@ -26,7 +26,7 @@ class Correlations {
   static constexpr uint32_t kNowhere = 0x3FFFFFFE;  // launched outside every region
   static constexpr uint32_t kMaxReference = 0x3FFFFFFC;
 
-  /// The record that a call is expected to bring.
+  /// The kind of record that a call is expected to produce.
   enum class Awaits : uint32_t { Nothing = 0, Kernel = 0x80000000, Copy = 0x40000000, Graph = 0xC0000000 };
 
   void set(uint32_t correlation, uint32_t value, Awaits awaits) {
@@ -37,7 +37,7 @@ class Correlations {
     entry = value | static_cast<uint32_t>(awaits);
     ++count(entry);
   }
-  /// How many calls of this window await such a record.
+  /// The number of calls of this window that await such a record.
   uint32_t awaited(Awaits what) const noexcept { return counts_[static_cast<uint32_t>(what) >> kAwaitsShift]; }
   uint32_t find(uint32_t correlation) const noexcept {
     const Page* page = find_page(correlation);
@@ -47,7 +47,7 @@ class Correlations {
     uint32_t value;
     Awaits awaited;
   };
-  /// The value, and what the call still awaited; it awaits nothing from then on.
+  /// The value, and the record that the call still awaited. The call awaits nothing afterwards.
   Taken take(uint32_t correlation) noexcept {
     Page* page = find_page(correlation);
     if (page == nullptr) {
@@ -71,7 +71,7 @@ class Correlations {
       }
     });
   }
-  /// From now on, what was launched so far is outside the recorded window.
+  /// Marks all launches so far as outside the recorded window.
   void end_window() {
     each([](uint32_t& entry) { entry = entry == kUnknown ? kUnknown : kOutside; });
     for (const std::unique_ptr<Page>& page : pages_) {
@@ -81,7 +81,7 @@ class Correlations {
     }
     counts_ = {};
   }
-  /// A reference as it is kept here: kUnknown is 0, so that references start at 1.
+  /// The stored form of a reference: kUnknown is 0, so references start at 1.
   static uint32_t encode(uint32_t reference) noexcept { return reference <= kMaxReference ? reference + 1 : kNowhere; }
   static uint32_t decode(uint32_t value) noexcept { return value - 1; }
 
@@ -91,7 +91,7 @@ class Correlations {
   static constexpr uint32_t kPageBits = 12;
   static constexpr uint32_t kMask = (1U << kPageBits) - 1;
   static constexpr uint32_t kPages = 512;
-  // Pages kept though all that they awaited has come: a graph's nodes may follow its first by this much.
+  // Pages kept after their awaited records came: a graph's later nodes may follow its first by that many pages.
   static constexpr uint32_t kLinger = 64;
 
   struct Page {
@@ -122,7 +122,7 @@ class Correlations {
     }
     return *page;
   }
-  /// What the page's calls await will not be known when it comes.
+  /// The records that the page's calls await will not be recognised.
   void forget(const Page* page) noexcept {
     for (std::size_t at = 0; page != nullptr && page->waiting > 0 && at < page->entries.size(); ++at) {
       --count(page->entries[at]);
@@ -136,11 +136,11 @@ class Correlations {
   }
 
   std::array<std::unique_ptr<Page>, kPages> pages_;
-  std::array<uint32_t, 4> counts_{};  // by what is awaited; of those that await nothing without meaning
+  std::array<uint32_t, 4> counts_{};  // by awaited kind; the entry for Nothing has no meaning
 };
 
-/// Which region a forward operator ran in, by thread and autograd's sequence number, for the backward operators that
-/// carry the same number. Of several with one number, the newest, which is the innermost. One thread at a time.
+/// Maps a thread and autograd's sequence number to the region of the forward operator, for backward operators with the
+/// same number. If several match, the newest, which is the innermost. One thread at a time.
 class ForwardOps {
  public:
   void add(uint16_t thread, uint64_t sequence, uint32_t region) {
@@ -152,8 +152,8 @@ class ForwardOps {
     }
     newer_.set(key(thread, sequence), region);
   }
-  /// The forward operator's region, kNone when there is none or several could be it. Each thread numbers for itself,
-  /// and the backward operator does not say which thread's number it has: then `matches(region)` decides.
+  /// The forward operator's region, kNone if there is none or several match. Sequence numbers are per thread, and a
+  /// backward operator does not name the thread: `matches(region)` decides.
   template <class F>
   uint32_t find(uint64_t sequence, F&& matches) {
     uint32_t only = store::kNone;

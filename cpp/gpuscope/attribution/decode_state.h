@@ -23,17 +23,17 @@
 
 namespace gpuscope::attribution {
 
-/// When something was switched off and on again: rising times, alternating, off first. One thread switches while
-/// another asks; no lock, and a switch that was never used costs one load to ask.
+/// The times at which something was switched off and on: increasing, alternating, off first. One thread switches while
+/// another queries. No lock.
 class Switch {
  public:
-  /// Whether it was off at a moment.
+  /// Whether it was off at that time.
   bool off_at(int64_t at_ns) const noexcept {
     const std::size_t count = count_.load(std::memory_order_acquire);
     if (count == 0) [[likely]] {
       return false;
     }
-    std::size_t low = 0;  // the times before `low` are at or before the moment, those from `high` on after it
+    std::size_t low = 0;  // times before `low` are <= at_ns, times from `high` on are later
     for (std::size_t high = count; low < high;) {
       const std::size_t middle = (low + high) / 2;
       (at(middle) <= at_ns ? low : high) = at(middle) <= at_ns ? middle + 1 : middle;
@@ -41,7 +41,7 @@ class Switch {
     return low % 2 == 1;
   }
 
-  /// Switches; repeating the same state does nothing. Throws std::bad_alloc, and then nothing has changed.
+  /// Switches. A repeated state has no effect. Throws std::bad_alloc without a change.
   void turn(bool on, int64_t at_ns) {
     const std::size_t count = count_.load(std::memory_order_relaxed);
     if ((count % 2 == 0) == on || segment_of(count) == kSegments) {
@@ -55,14 +55,14 @@ class Switch {
     count_.store(count + 1, std::memory_order_release);
   }
 
-  /// On, as if it had always been. Not while another thread asks.
+  /// On since the beginning. Not while another thread queries.
   void reset() noexcept { count_.store(0, std::memory_order_relaxed); }
 
   struct Total {
     uint64_t times = 0;
     int64_t duration_ns = 0;
   };
-  /// How often it was off until a moment, and for how long in all.
+  /// The number of off periods until that time, and their total length.
   Total off_until(int64_t end_ns) const noexcept {
     const std::size_t count = count_.load(std::memory_order_acquire);
     Total total;
@@ -75,7 +75,7 @@ class Switch {
   }
 
  private:
-  // Segments of doubling size: those that hold times never move.
+  // Segments of doubling size: stored times never move.
   static constexpr std::size_t kFirst = 64;
   static constexpr std::size_t kSegments = 24;
   static std::size_t segment_of(std::size_t index) noexcept {
@@ -95,18 +95,18 @@ inline constexpr std::array<std::string_view, 3> kModeNames = {"full", "ring", "
 
 struct Settings {
   Mode mode = Mode::Full;
-  bool merge_graphs = false;  // one row a graph launch, also where CUPTI gives one a node
-  bool by_time = false;       // launches are joined to regions by thread and time: no callbacks
+  bool merge_graphs = false;  // one row per graph launch, even if CUPTI reports each node
+  bool by_time = false;       // launches are joined to regions by thread and time, without callbacks
   uint64_t max_bytes = uint64_t{1} << 30;
   int64_t ring_ns = 10'000'000'000;
-  // These get no rows, though they are counted.
+  // These are counted, but get no rows.
   bool no_kernels = false;
   bool no_copies = false;
   bool no_fills = false;
   bool no_calls = false;
 };
 
-/// The time span whose launches are recorded. Written by the session, read by the decode thread.
+/// The time span of recorded launches. The session writes it, the decode thread reads it.
 struct Window {
   std::atomic<int64_t> open_ns{INT64_MAX};
   std::atomic<int64_t> close_ns{INT64_MAX};
@@ -120,13 +120,13 @@ struct Window {
   bool keeps_regions(int64_t at_ns) const noexcept { return contains(at_ns) && !regions.off_at(at_ns); }
 };
 
-/// What the audit counts. Zeroed with each window.
+/// The audit's counters. Reset with each window.
 struct Counters {
   uint64_t launches = 0;
-  uint64_t later_calls = 0;     // begun after the window's end
+  uint64_t later_calls = 0;     // begun after the end of the window
   uint64_t matched = 0;         // launches whose kernel arrived
   uint64_t copies = 0;          // calls that copy or fill
-  uint64_t matched_copies = 0;  // whose record arrived: some, as between host buffers, have none
+  uint64_t matched_copies = 0;  // copies with a record; some, such as between host buffers, have none
   uint64_t kernels = 0;
   uint64_t graph_launches = 0;
   uint64_t matched_graphs = 0;  // graph launches whose first record arrived
@@ -140,49 +140,49 @@ struct Counters {
   uint64_t calls = 0;
   uint64_t region_events = 0;
   uint64_t function_events = 0;   // calls and returns of Python functions
-  uint64_t work_ns = 0;           // of our callbacks for their events, besides appending them
+  uint64_t work_ns = 0;           // callbacks' work for their events, except appending
   uint64_t function_work_ns = 0;  // likewise, of Python functions
   uint64_t samples = 0;           // of Python
-  uint64_t samples_dropped = 0;   // that found no room on their way
+  uint64_t samples_dropped = 0;   // no room in the queue
   uint64_t counter_samples = 0;
   uint64_t device_samples = 0;
-  uint64_t device_samples_thinned = 0;  // that were left out in aggregate mode
+  uint64_t device_samples_thinned = 0;  // left out in aggregate mode
   uint64_t gpu_records = 0;
-  uint64_t refused = 0;  // rows over the memory cap
-  uint64_t evicted = 0;  // rows that the ring dropped
-  uint64_t unnamed = 0;  // rows whose name, or a text of which, found no room
+  uint64_t refused = 0;  // rows above the memory cap
+  uint64_t evicted = 0;  // rows dropped by the ring
+  uint64_t unnamed = 0;  // rows with a name or text that found no room
 };
 
-/// A region timed by CUDA events: the pair, and the region that it belongs to.
+/// A region timed by CUDA events: the pair of events, and the region.
 struct GpuSpan {
   uint32_t pair;
   uint32_t region;
   uint32_t path;
 };
 
-/// A start/end range that has not ended; path kNone: it has.
+/// A start/end range. Its path is kNone after its end.
 struct StartedRange {
   uint32_t path = store::kNone;
-  uint32_t row = store::kNone;  // kNone too where it began before the window: it gets one when it, or the window, ends
+  uint32_t row = store::kNone;  // kNone if it began before the window: added at its end or the window's
   int64_t start_ns = 0;
   uint16_t thread = 0;
 };
 
 class Replay;
 
-/// Where a task was created: the region, and how to find it while it is open on the same thread.
+/// The region where a task was created, and its position while it is open on the same thread.
 struct TaskPlace {
   uint32_t row = store::kNone;
   uint32_t path = store::kNone;
   std::size_t strand = 0;      // of its thread's Replay
-  uint64_t strand_number = 0;  // of DecodeState::strands_begun: no other strand of any thread has it
+  uint64_t strand_number = 0;  // DecodeState::strands_begun: unique over all threads
   uint64_t region = 0;         // as Replay numbers them
 };
 
-/// The places that tasks are created at, by the number of their origin. Of those that are settled, the last so many.
+/// The places where tasks are created, by origin number. Of the settled ones, the latest kKept.
 class Origins {
  public:
-  /// Tasks are created wherever that strand is, until the origin is settled.
+  /// Until the origin is settled, tasks are created at that strand's current place.
   void set(uint32_t origin, const Replay* thread, std::size_t strand) { current_[origin] = {thread, strand}; }
   void settle(uint32_t origin, const TaskPlace& place) {
     if (current_.erase(origin) != 0) {
@@ -194,12 +194,12 @@ class Origins {
     const Replay* thread;
     std::size_t strand;
   };
-  /// nullptr for one that is settled or was never known.
+  /// Null if the origin is settled or unknown.
   const Current* find_current(uint32_t origin) const noexcept {
     const auto found = current_.find(origin);
     return found != current_.end() ? &found->second : nullptr;
   }
-  /// nullptr for one that is not settled, or too long ago.
+  /// Null if the origin is not settled, or was settled too long ago.
   const TaskPlace* find_settled(uint32_t origin) const noexcept {
     const Settled* settled = origin != 0 && !settled_.empty() ? &settled_[origin % kKept] : nullptr;
     return settled != nullptr && settled->origin == origin ? &settled->place : nullptr;
@@ -223,32 +223,32 @@ class Origins {
     TaskPlace place;
   };
   static constexpr std::size_t kKept = std::size_t{1} << 16;
-  std::unordered_map<uint32_t, Current> current_;  // one a strand at most
+  std::unordered_map<uint32_t, Current> current_;  // at most one per strand
   std::vector<Settled> settled_;
 };
 
-/// A call of a coroutine or generator that has not ended, of which parts were seen in this window.
+/// An unfinished call of a coroutine or generator with parts in this window.
 struct CallInParts {
   uint32_t name = store::kNone;  // a string
   uint32_t path = store::kNone;  // of its first part
   uint32_t first = store::kNone;
   uint32_t last = store::kNone;  // the newest part
-  int64_t ended_ns = 0;          // when the newest part did
+  int64_t ended_ns = 0;          // end of the newest part
   bool is_running = false;
-  // in aggregate mode, of all parts
+  // in aggregate mode: of all parts
   int64_t ran_ns = 0;
   int64_t child_ns = 0;
   int64_t suspended_ns = 0;
 };
 
-/// How far the ring was when it last evicted: what lags behind its newest row by more than the ring must not make it
-/// look through all rows at each buffer.
+/// The ring's position at its last eviction. Rows that lag behind the newest by more than the ring's length must not
+/// trigger a search of all rows at each buffer.
 struct LastEviction {
   std::optional<int64_t> newest_ns;
   std::size_t bytes_left = 0;
 };
 
-/// What the parts of the decoder share. The decode thread alone, but for `window`.
+/// State shared by the parts of the decoder. Only for the decode thread, except `window`.
 struct DecodeState {
   explicit DecodeState(const Settings& with) : settings(with) {}
 
@@ -260,27 +260,26 @@ struct DecodeState {
   Totals totals;
   std::unique_ptr<store::Store> store = std::make_unique<store::Store>();
   Counters counters;
-  bool full = false;  // full mode has reached its cap: nothing more is added
+  bool full = false;  // full mode has reached its cap: no rows are added
   LastEviction last_eviction;
-  std::size_t unread_names_bytes = 0;  // of base::Names, that are on their way into the dictionaries
+  std::size_t unread_names_bytes = 0;  // names of base::Names that are not in the dictionaries yet
   base::FlatMap<uint32_t> node_paths;  // graph node id -> path of its capture
   base::FlatMap<uint64_t> node_origins;
 
   ForwardOps forward_ops;
   base::FlatMap<StartedRange> started_ranges;  // by number
-  base::FlatMap<int64_t> ended_ranges;         // those whose start was not read yet: when they ended; INT64_MIN: it was
+  base::FlatMap<int64_t> ended_ranges;         // ranges with unread starts: their end; INT64_MIN: the start was read
 
   Origins origins;
   uint64_t strands_begun = 0;
-  std::function<void(int64_t at_ns)> read_others_until;  // the logs that are not being read
-  /// Ends a region of a task's, known by its key, that was entered on another thread than `here`; false where there is
-  /// none.
+  std::function<void(int64_t at_ns)> read_others_until;  // reads the other threads' logs
+  /// Ends a region of the task with this key that was entered on another thread than `here`. False if there is none.
   std::function<bool(const Replay& here, uint64_t task, int64_t at_ns, uint32_t name, uint32_t detail)> exit_elsewhere;
   std::unordered_map<uint32_t, CallInParts> calls;  // by number
 
   std::vector<GpuSpan> gpu_spans;       // not read yet
-  base::FlatMap<uint32_t> gpu_rows;     // aggregate mode: path -> its one row of region_gpu
-  base::FlatMap<uint32_t> sample_rows;  // aggregate mode: stack and thread -> their one row of python_sample
+  base::FlatMap<uint32_t> gpu_rows;     // aggregate mode: path -> its row of region_gpu
+  base::FlatMap<uint32_t> sample_rows;  // aggregate mode: stack and thread -> their row of python_sample
 
   void add_total(uint32_t path, int64_t duration_ns, int64_t child_ns, int64_t suspended_ns = 0) {
     if (totals.add_region(path, duration_ns, child_ns, suspended_ns)) {
@@ -299,7 +298,7 @@ struct DecodeState {
     }
   }
 
-  /// A row of python_sample, or more of what one says.
+  /// Adds a row of python_sample, or adds to the existing one.
   void add_sample(const store::PythonSamples::Row& row) {
     if (!aggregates()) {
       keeps_rows() ? static_cast<void>(store->python_sample.append(row)) : static_cast<void>(++counters.refused);
@@ -318,7 +317,7 @@ struct DecodeState {
     }
   }
 
-  /// A part of a call was suspended for so long after it had run.
+  /// Records that the call was suspended for this long after its newest part.
   void note_suspension(const CallInParts& call, int64_t duration_ns) const {
     const auto* begin = store->resumption.region.begin();
     const auto* found = std::lower_bound(begin, store->resumption.region.end(), call.last);
@@ -326,7 +325,7 @@ struct DecodeState {
       store->resumption.suspended_ns[static_cast<std::size_t>(found - begin)] = duration_ns;
     }
   }
-  /// Adds up the calls that are under way, or says how long they have been suspended: the window ends.
+  /// At the end of the window: adds up the unfinished calls, or records how long they have been suspended.
   void close_calls(int64_t close_ns) {
     for (auto& [number, call] : calls) {
       const int64_t suspended_ns = call.is_running ? 0 : std::max<int64_t>(0, close_ns - call.ended_ns);
@@ -339,8 +338,8 @@ struct DecodeState {
     calls.clear();
   }
 
-  /// Says how long a start/end range was within the window, of which one that began before has no row yet. It stays
-  /// open where only the window ends.
+  /// Records the time of a start/end range within the window. Ranges that began before the window get their row here.
+  /// `stays_open`: only the window ends.
   void close_range(const StartedRange& range, int64_t end_ns, bool stays_open) {
     const int64_t open_ns = window.open_ns.load(std::memory_order_relaxed);
     end_ns = std::min(end_ns, window.close_ns.load(std::memory_order_relaxed));
@@ -369,7 +368,7 @@ struct DecodeState {
       regions.flags[row] &= static_cast<uint16_t>(stays_open ? ~0 : ~store::kOpen);
     }
   }
-  /// Likewise those that have not ended: the window ends.
+  /// Closes the ranges that are open at the end of the window.
   void close_ranges(int64_t close_ns) {
     started_ranges.each([&](uint64_t, StartedRange& range) {
       if (range.path != store::kNone) {
@@ -379,7 +378,7 @@ struct DecodeState {
     });
   }
 
-  /// `visit(store::Target, id)` for each reference to a dictionary, from here and from the rows of events.
+  /// Calls `visit(store::Target, id)` for each reference to a dictionary, from this state and from event rows.
   template <class F>
   void each_reference(F&& visit);
 
@@ -420,16 +419,15 @@ void DecodeState::each_reference(F&& visit) {
   });
 }
 
-/// The region that work belongs to: a row of the region table, or in aggregate mode a path. kNone: outside every
-/// region.
+/// The region of some work: a row of the region table, or a path in aggregate mode. kNone: outside every region.
 using Reference = uint32_t;
 
-/// What the ring evicted of one table, and where the other rows are now.
+/// The evicted rows of one table, and the new numbers of the others.
 struct EvictedRows {
-  uint32_t end = 0;            // the rows before this one, but for
-  std::vector<uint32_t> kept;  // these, in order, which come first now
+  uint32_t end = 0;            // rows before this one are evicted, except
+  std::vector<uint32_t> kept;  // these, in order, which are now first
 
-  /// Where a row is now; store::kNone for one that was evicted.
+  /// The new number of a row. store::kNone for an evicted row.
   uint32_t renumber(uint32_t row) const noexcept {
     if (row == store::kNone || row >= end) {
       return row == store::kNone ? row : row - (end - static_cast<uint32_t>(kept.size()));
@@ -440,7 +438,7 @@ struct EvictedRows {
   uint32_t count() const noexcept { return end - static_cast<uint32_t>(kept.size()); }
 };
 
-/// What the ring evicted of every table.
+/// The evicted rows of every table.
 class Eviction {
  public:
   EvictedRows& operator[](store::Target table) noexcept { return tables_[static_cast<std::size_t>(table)]; }
@@ -453,12 +451,12 @@ class Eviction {
   std::array<EvictedRows, store::kTargets> tables_;
 };
 
-/// Memory of the event rows, in bytes.
+/// The memory of the event rows, in bytes.
 std::size_t event_bytes(const store::Store& store);
 
-/// Keeps the rows within their memory cap: full and aggregate mode refuse further rows, ring mode evicts the oldest,
-/// after which every row number kept outside the store must be renumbered by the returned Eviction. Cheap enough for
-/// every few thousand rows.
+/// Keeps the rows within their memory cap. Full and aggregate mode refuse further rows. Ring mode evicts the oldest:
+/// then all row numbers outside the store must be renumbered with the returned Eviction. To be called every few
+/// thousand rows.
 std::optional<Eviction> keep_in_bounds(DecodeState& state);
 
 }  // namespace gpuscope::attribution

@@ -18,13 +18,13 @@ namespace {
 using base::EventLog;
 using base::EventLogs;
 
-// The cap is exceeded by no more than the rows of this many events, or of one of CUPTI's buffers.
+// The rows of this many events, or of one CUPTI buffer, may exceed the cap.
 constexpr uint64_t kEventsBetweenLooks = 4096;
-// Of the memory, what the names of one of base::Names' periods may take: two are known at a time.
+// Names of one base::Names period may take 1 / n of the memory. Two periods are known at a time.
 constexpr uint64_t kShareOfNames = 8;
-// Names that are this many bytes outlive their window.
+// Names of up to this many bytes outlive their window.
 constexpr std::size_t kFewNames = std::size_t{64} * 1024;
-// Logs that are read at a time, each up to what the one before waits for. Real chains of tasks have two or three.
+// The maximum depth of nested reading, where each log waits for the next. Real chains of tasks have two or three.
 constexpr std::size_t kMostBeingRead = 64;
 
 }  // namespace
@@ -49,7 +49,7 @@ Decoder::~Decoder() {
   EventLogs::process().each([](EventLog& log) { log.trim(); });
   try {
     base::Names::process().forget();
-  } catch (const std::bad_alloc&) {  // they go with the next recording's
+  } catch (const std::bad_alloc&) {  // dropped with the names of the next recording
   }
 }
 
@@ -105,13 +105,15 @@ void Decoder::retire(std::unique_ptr<Replay> replay) {
 }
 
 void Decoder::drain_logs() {
-  // The ends of all logs are taken first and the main thread's is read first: whatever the other threads did up to
-  // there, the main thread's regions of that moment are known. So it is between a thread and an older one, as threads
-  // of a pool take work of those that are there before them: ends of older logs are taken later, and read earlier.
-  // What an older one takes of a younger one is looked for when it comes (read_others_until).
+  // All logs' ends are taken first, and the main thread's log is read first. So for anything another thread did up to
+  // its end, the main thread's regions are known.
+  //
+  // The same order applies between other threads: pool threads take work from older threads. Ends of older logs are
+  // taken later, and their logs read earlier. Work that an older thread takes from a younger one is looked up on demand
+  // (read_others_until).
   struct Reading {
     EventLog* log;
-    uint32_t order;  // a copy: a thread that takes the log over changes it at any moment
+    uint32_t order;  // a copy: a thread that takes over the log changes it at any time
     EventLog::Position end;
   };
   std::vector<Reading> logs;
@@ -129,7 +131,7 @@ void Decoder::drain_logs() {
   being_read_.clear();
   has_read_ahead_ = false;
   for (auto& [log, order, end] : logs) {
-    const bool is_ahead = has_read_ahead_;  // this one perhaps past its end: to the time when ends were taken, then
+    const bool is_ahead = has_read_ahead_;  // nested reading may have passed its end; then up to began_ns
     if (is_ahead) {
       end = log->end();
     }
@@ -137,12 +139,12 @@ void Decoder::drain_logs() {
     const bool is_read = log->has_more(end) || (may_call && log->has_owner());
     if (!is_read && !threads_.contains(log)) {
       EventLogs::release_if_done(*log);
-      continue;  // a thread that logged nothing in this recording
+      continue;  // a thread without events in this recording
     }
     Replay& replay = replay_of(*log);
     const bool is_main = &replay == main_;
     if (is_main) {
-      // Not past the end of the thread: another thread may have taken its log over by now.
+      // Not past the end of the thread: another thread may have taken over the log.
       const EventLog::Position newest = log->end();
       if (log->generation.load(std::memory_order_acquire) == threads_[log].generation) {
         end = newest;
@@ -172,7 +174,7 @@ void Decoder::drain_logs() {
   }
 }
 
-/// What other threads ended before the event, of regions of the thread that is being read.
+/// Applies the ends of this thread's regions that other threads logged before the event.
 void Decoder::take_ends_before(const base::Event& event) {
   base::EndsElsewhere& ends = base::EndsElsewhere::process();
   for (uint64_t ticks = ends.first(); ticks != 0; ticks = ends.first()) {
@@ -202,14 +204,14 @@ void Decoder::read_others_until(int64_t at_ns) {
         return false;
       }
       replay.take(event);
-      ++events_;  // whoever reads the other log looks at the bounds: rows may be referred to here
+      ++events_;  // without a look at the bounds, as callers hold row numbers
       return true;
     });
     being_read_.pop_back();
   });
 }
 
-/// The row of a thread that logs: the one that it has, where it was sampled before.
+/// The row of a thread with a log. Reuses the row of a sampled thread.
 uint16_t Decoder::row_of(const EventLog& log) {
   for (auto& [number, thread] : sampled_) {
     if (thread.system_id == log.system_id && !thread.is_logged) {
@@ -226,8 +228,7 @@ uint16_t Decoder::row_of(uint64_t number, uint32_t system_id) {
   if (known != sampled_.end() && known->second.system_id == system_id) {
     return known->second.row;
   }
-  // Up to CPython 3.11 one that begins may be seen with the system's number of its creator: it has no row before it
-  // has its own.
+  // Up to CPython 3.11, a new thread may show its creator's system number. It has no row until it has its own number.
   const auto creator = std::ranges::find_if(
       sampled_, [&](const auto& other) { return other.first != number && other.second.system_id == system_id; });
   if (creator != sampled_.end()) {
@@ -302,7 +303,7 @@ void Decoder::take_usage(const base::HostUsage& usage) {
 }
 
 void Decoder::read_samples() {
-  // First, as the last sample of a thread takes its number away.
+  // First, as a thread's last sample removes its number.
   base::HostLog::process().read([this](const base::HostUsage& usage) { take_usage(usage); });
   base::SampleLog& log = base::SampleLog::process();
   log.read([this](const base::Sample& sample) {
@@ -315,13 +316,13 @@ void Decoder::read_samples() {
 void Decoder::take_api(const activity::ApiRecord& record) {
   const activity::DriverCall* call =
       activity::find_call(record.callback + (record.kind == activity::kRuntime ? activity::kRuntimeCalls : 0));
-  // A runtime call and the driver's call beneath it share a correlation id: the first of the two counts.
+  // A runtime call and the driver call inside it share a correlation id. The first one counts.
   if (call == nullptr || state_.correlations.find(record.correlation) != Correlations::kUnknown) {
     return;
   }
   const auto found = by_system_id_.find(record.thread);
   Replay* replay = found != by_system_id_.end() ? found->second : nullptr;
-  if (replay == nullptr) {  // a thread that never opened a region: it has no log
+  if (replay == nullptr) {  // a thread that never opened a region has no log
     const uint16_t id = state_.dictionaries.thread(record.thread, "");
     auto made = std::make_unique<Replay>(state_, id, main_, true);
     replay = made.get();
@@ -335,7 +336,7 @@ void Decoder::take_api(const activity::ApiRecord& record) {
 template <class F>
 void Decoder::each_replay(F&& visit) {
   for (auto& [log, thread] : threads_) {
-    if (thread.replay != nullptr) {  // unless memory ran out for it
+    if (thread.replay != nullptr) {  // null if memory ran out
       visit(*thread.replay);
     }
   }
@@ -399,7 +400,7 @@ void Decoder::decode(activity::BufferPool& pool) {
   }
 }
 
-/// Once after the logs were read: what is in them then is of this period, and read before the next but one begins.
+/// Once after the logs were read: their names are then of this period, and are read before the period after next.
 void Decoder::begin_period_of_names() {
   if (std::exchange(logs_are_read_, false)) {
     base::Names::process().begin_period();
@@ -408,7 +409,7 @@ void Decoder::begin_period_of_names() {
 
 void Decoder::take_counters(uint32_t device, std::span<const counters::Sampled> sampled,
                             const counters::Samples& samples) {
-  std::vector<uint16_t> rows;  // they hold until the dictionaries are made anew
+  std::vector<uint16_t> rows;  // valid until the dictionaries are renewed
   for (std::size_t index = 0; index < samples.size(); ++index) {
     const int64_t start_ns = gpu_records_.ns(samples.starts[index]);
     const int64_t end_ns = gpu_records_.ns(samples.ends[index]);
@@ -438,13 +439,13 @@ void Decoder::take_counters(uint32_t device, std::span<const counters::Sampled> 
 
 namespace {
 
-/// What tells rows of a kind: those that have the same columns follow each other at an interval.
+/// Distinguish kinds of rows: rows with the same columns set come at a fixed interval.
 bool is_energy(const store::DeviceCounters& table, std::size_t row) { return table.energy_mj[row] >= 0; }
 bool is_energy(const store::DeviceSamples&, std::size_t) { return false; }
 bool is_fast(const store::DeviceCounters& table, std::size_t row) { return table.sw_power_cap_ns[row] >= 0; }
 bool is_fast(const store::DeviceSamples& table, std::size_t row) { return table.power_limit_default_mw[row] < 0; }
 
-/// Every other row of each kind that a device has goes, but for the first: counters keep their beginning.
+/// Removes every second row of each kind per device. Keeps the first, so that counters keep their beginning.
 template <class Table>
 uint64_t thin_out(Table& table) {
   std::map<std::tuple<uint32_t, bool, bool>, uint64_t> seen;
@@ -468,7 +469,7 @@ uint64_t thin_out(Table& table) {
 
 template <class Table>
 void Decoder::take_device_rows(Table& table, std::span<const typename Table::Row> rows) {
-  constexpr std::size_t kMostOfTotals = 1 << 13;  // some 600 kB: 14 minutes of one device before the first half goes
+  constexpr std::size_t kMostOfTotals = 1 << 13;  // about 600 kB: 14 minutes of one device until rows are thinned
   for (const auto& row : rows) {
     if (row.start_ns < state_.window.open_ns.load(std::memory_order_relaxed)) {
       continue;
@@ -485,14 +486,14 @@ void Decoder::take_device_rows(Table& table, std::span<const typename Table::Row
   }
 }
 
-// What was read last, after the window's end, says what its last moments took.
+// The last reading, after the end of the window, covers the window's last moments.
 void Decoder::take_device_samples(const nvml::DeviceSampling::Rows& rows) {
   take_device_rows(state_.store->device_sample, std::span(rows.samples));
   take_device_rows(state_.store->device_counter, std::span(rows.counters));
   look_at_bounds();
 }
 
-/// Whether the bounds were looked at, so that rows and what they refer to may have other numbers.
+/// Whether the bounds were checked: rows and dictionary entries may then be renumbered.
 bool Decoder::count_event() {
   if (++events_ - looked_at_ < kEventsBetweenLooks) {
     return false;
@@ -506,7 +507,7 @@ void Decoder::look_at_bounds() {
   if (const std::optional<Eviction> eviction = keep_in_bounds(state_)) {
     each_replay([&](Replay& replay) { replay.apply(*eviction); });
     gpu_records_.apply(*eviction);
-    // What is referred to by none of the rows any more; seldom, as all of them are looked through.
+    // Drops entries without references. Rarely, as it scans all rows.
     if (state_.dictionaries.bytes() > renewed_bytes_ + state_.settings.max_bytes / 16 ||
         state_.dictionaries.is_short_of_ids()) {
       renew_dictionaries();
@@ -539,7 +540,7 @@ std::unique_ptr<store::Store> Decoder::finish(int64_t close_ns) {
     gpu_records_.retry(true);
   }
   each_replay([&](Replay& replay) { replay.close_window(close_ns); });
-  // Records that are still to come were launched in this window and belong to no other.
+  // Later records belong to launches of this window, and to no other window.
   state_.correlations.end_window();
   for (GpuSpan& span : state_.gpu_spans) {
     span.region = span.path = store::kNone;

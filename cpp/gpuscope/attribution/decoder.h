@@ -20,13 +20,13 @@
 
 namespace gpuscope::attribution {
 
-/// Turns the threads' event logs and CUPTI's buffers into the rows of a store. One thread at a time, but for
+/// Converts the threads' event logs and CUPTI's buffers into rows of a store. One thread at a time, except for
 /// `window()`.
 class Decoder {
  public:
   /// `main_thread`: the system id of the thread whose regions others inherit.
   Decoder(const Settings& settings, const driver::Cupti& cupti, uint64_t main_thread);
-  /// What base::Names had for this recording goes.
+  /// Drops base::Names' names of this recording.
   ~Decoder();
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
@@ -35,34 +35,33 @@ class Decoder {
   DecodeState& state() noexcept { return state_; }
   GpuRecords& gpu_records() noexcept { return gpu_records_; }
 
-  /// Forgets what the logs hold from before this state.
+  /// Discards the logs' events from before this state.
   static void discard_logs();
-  /// Reads every thread's events, then the given buffers: a kernel's launch was logged before the kernel ran, so that
-  /// it is known by then. Buffers go back to the pool.
+  /// Reads every thread's events, then the given buffers. A kernel's launch is logged before the kernel runs, so it is
+  /// known when its record is read. Buffers return to the pool.
   void decode(activity::BufferPool& pool);
-  /// Samples of a GPU's hardware counters, of which the window's are kept.
+  /// Adds the window's samples of a GPU's hardware counters.
   void take_counters(uint32_t device, std::span<const counters::Sampled> sampled, const counters::Samples& samples);
-  /// What NVML told of GPUs, of which the window's is kept; in aggregate mode some of it, from the beginning to the
-  /// end.
+  /// Adds the window's NVML rows. Aggregate mode keeps a thinned selection from beginning to end.
   void take_device_samples(const nvml::DeviceSampling::Rows& rows);
-  /// Ends the window at `close_ns` and hands its rows over; the next window starts from nothing.
+  /// Ends the window at `close_ns` and returns its rows. The next window starts empty.
   std::unique_ptr<store::Store> finish(int64_t close_ns);
 
-  /// Some launch of the window, of a kernel or graph, has no record yet.
+  /// Whether some kernel or graph launch of the window has no record yet.
   bool awaits_kernels() const noexcept {
     return state_.correlations.awaited(Correlations::Awaits::Kernel) != 0 ||
            state_.correlations.awaited(Correlations::Awaits::Graph) != 0;
   }
-  /// Some copy has no record yet; not every copy gets one.
+  /// Whether some copy has no record yet. Not every copy gets one.
   bool awaits_copies() const noexcept { return state_.correlations.awaited(Correlations::Awaits::Copy) != 0; }
-  /// Some launch or copy of the window is under way: its record may not have been begun.
+  /// Whether some launch or copy of the window is in progress: its record may not have begun.
   bool has_open_launches();
-  /// Drops what the logs and the pool hold, and counts it as dropped and unread.
+  /// Drops the content of the logs and the pool. Counts it as dropped and unread.
   void discard(activity::BufferPool& pool) noexcept;
-  /// The innermost region that is open on the main thread, or else the one that another thread opened last; "" for
-  /// none. Until events are read again.
+  /// The innermost region open on the main thread, otherwise the one that another thread opened last. "" for none.
+  /// Valid until events are read again.
   std::string_view innermost_region() const;
-  /// Events that found no room in their thread's log.
+  /// The number of events that found no room in their thread's log.
   uint64_t log_dropped() const noexcept { return log_dropped_; }
 
  private:
@@ -72,14 +71,14 @@ class Decoder {
     uint32_t generation = 0;
     std::unique_ptr<Replay> replay;
   };
-  // A program may start threads for ever: so many ended ones are kept, for records that arrive late.
+  // Programs may start threads without end. So many ended threads are kept, for late records.
   static constexpr std::size_t kMaxEnded = 1024;
 
-  /// A thread that was sampled, by its number.
+  /// A sampled thread, by its number.
   struct SampledThread {
     uint16_t row;
     uint32_t system_id;
-    bool is_logged;  // it has a Replay too
+    bool is_logged;  // it also has a Replay
   };
 
   void drain_logs();
@@ -88,7 +87,7 @@ class Decoder {
   void take_usage(const base::HostUsage& usage);
   uint16_t row_of(uint64_t number, uint32_t system_id);
   uint16_t row_of(const base::EventLog& log);
-  /// While logs are read: a thread created a task that another one runs, whose log is read first.
+  /// For tasks created on one thread and run on another whose log is read first.
   void take_ends_before(const base::Event& event);
   void read_others_until(int64_t at_ns);
   bool is_after(const base::Event& event, int64_t at_ns) const noexcept {
@@ -97,7 +96,7 @@ class Decoder {
   void begin_period_of_names();
   bool count_event();
   void look_at_bounds();
-  /// Makes the dictionaries anew, of what is still referred to; returns the old ones.
+  /// Rebuilds the dictionaries with the entries still in use. Returns the old ones.
   Dictionaries renew_dictionaries();
   template <class F>
   void each_reference(F&& visit);
@@ -115,16 +114,16 @@ class Decoder {
   std::unordered_map<base::EventLog*, Thread> threads_;
   std::unordered_map<uint64_t, SampledThread> sampled_;  // those that have not ended
   std::vector<const base::EventLog*> being_read_;        // the outermost first
-  bool has_read_ahead_ = false;                          // of logs whose turn is to come
+  bool has_read_ahead_ = false;                          // of logs that are read later
   std::vector<std::unique_ptr<Replay>> former_mains_;    // other threads may still inherit from them
-  // Where launches are joined by thread and time: ended threads, and those that have no log.
+  // If launches are joined by thread and time: ended threads, and threads without a log.
   std::deque<std::unique_ptr<Replay>> ended_;
   std::unordered_map<uint64_t, Replay*> by_system_id_;
   bool logs_are_read_ = false;     // since base::Names' period began
-  std::size_t renewed_bytes_ = 0;  // of the dictionaries, when they were made
+  std::size_t renewed_bytes_ = 0;  // size of the dictionaries after the last renewal
   uint64_t log_dropped_ = 0;
   uint64_t events_ = 0;     // read from logs
-  uint64_t looked_at_ = 0;  // how many these were at the last look at the bounds
+  uint64_t looked_at_ = 0;  // events_ at the last check of the bounds
 };
 
 }  // namespace gpuscope::attribution

@@ -40,7 +40,7 @@ uint64_t hash(const store::Tracks::Row& row) {
   return (static_cast<uint64_t>(row.device) << 52) ^ (static_cast<uint64_t>(row.context) << 32) ^ row.stream;
 }
 
-/// The key after one that others have.
+/// The next key to try after a collision.
 uint64_t next_key(uint64_t key) { return base::mix(key + 1); }
 
 uint64_t free_key(base::FlatMap<uint32_t>& map, uint64_t key) {
@@ -244,7 +244,7 @@ void Dictionaries::move_into(store::Store& store) {
   store.counter = std::move(tables_.counter);
 }
 
-// So that one pass over each, from its last row, finds all that is referred to.
+// Then one pass over each table, from its last row, finds all references.
 static_assert(std::ranges::none_of(store::kTables, [](const store::TableInfo& table) {
   return table.role == store::Role::Dictionary &&
          std::ranges::any_of(table.columns, [&](const store::ColumnInfo& column) {
@@ -266,7 +266,7 @@ void Renewal::keep_what_is_referred_to() {
   keep(store::Target::Strings, 0);
   old_.tables_.each_table([&]<class Table>(const Table& table) {
     const std::vector<uint32_t>& rows = rows_of(Table::kInfo.target);
-    for (std::size_t row = rows.size(); row-- > 0;) {  // a row's parent stands before it
+    for (std::size_t row = rows.size(); row-- > 0;) {  // a row's parent precedes it
       table.each_column([&](const store::ColumnInfo& info, const auto& column) {
         if constexpr (std::is_integral_v<std::remove_cvref_t<decltype(column[0])>>) {
           if (rows[row] == kKept && info.meaning.target != store::Target::Nothing) {

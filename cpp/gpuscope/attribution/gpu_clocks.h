@@ -8,10 +8,10 @@
 
 namespace gpuscope::attribution {
 
-/// Turns times of GPUs' own clocks into ns of the process's clock, by readings of both at one moment.
+/// Converts times of GPUs' own clocks to ns of the process's clock, from simultaneous readings of both.
 ///
-/// Both run at nearly the same rate: some millionths apart, which changes with temperature. A time is counted from the
-/// latest reading, at the rate between it and the oldest of those that are kept. One thread.
+/// The rates differ by some ppm, and change with temperature. A time is computed from the latest reading, with the rate
+/// between it and the oldest kept reading. One thread.
 class GpuClocks {
  public:
   struct Reading {
@@ -19,20 +19,20 @@ class GpuClocks {
     int64_t host_ns;
   };
 
-  /// `device`: the number that records have.
+  /// `device`: the device number in records.
   void add(uint32_t device, const Reading& reading);
   bool knows(uint32_t device) const noexcept { return device < clocks_.size() && clocks_[device].count != 0; }
-  /// Of a device that is not known, as it is.
+  /// The time is unchanged for unknown devices.
   int64_t to_ns(uint32_t device, uint64_t device_ns) const noexcept;
-  /// Whether one of the latest readings is of that time.
+  /// Whether one of the latest readings is in that time range.
   bool was_read_between(uint32_t device, uint64_t first, uint64_t last) const noexcept;
-  /// How much more the process's clock runs than the device's, as a fraction.
+  /// The rate of the process's clock relative to the device's, minus 1.
   double rate(uint32_t device) const noexcept { return knows(device) ? clocks_[device].rate : 0.0; }
 
  private:
-  /// Readings of 0.3 us over some minutes give the rate to 1e-9, and follow what changes it.
+  /// Readings with 0.3 us error over some minutes give the rate to 1e-9, and follow its changes.
   static constexpr std::size_t kKept = 32;
-  /// From nearer ones no rate is worked out: 0.3 us in 50 ms are 6 millionths.
+  /// Closer readings give no rate: 0.3 us in 50 ms are 6 ppm.
   static constexpr int64_t kNearestNs = 50'000'000;
 
   struct Clock {

@@ -13,7 +13,7 @@ namespace {
 
 using store::kNone;
 
-// Records whose launch is not known yet: the room of some 200,000 launches in flight.
+// Records with an unknown launch: room for 200,000 launches in flight.
 constexpr std::size_t kMaxDeferred = 200'000;
 constexpr std::size_t kMaxMerged = 1 << 16;
 constexpr std::size_t kMaxGraphs = 1 << 16;
@@ -53,7 +53,7 @@ void GpuRecords::take(uint32_t kind, const uint8_t* record) {
       }
       return;
     default:
-      return;  // another client of CUPTI switched it on
+      return;  // another CUPTI client enabled this record kind
   }
 }
 
@@ -115,7 +115,7 @@ GpuRecords::Work GpuRecords::work_of(const Record& record) {
           record.stream, record.correlation, record.graph,  record.graph_node};
 }
 
-// Its launch was not logged.
+// Launched by this package, without a logged launch.
 bool GpuRecords::is_clock_kernel(const Work& work, const char* kernel) {
   if (gpu_clocks_ == nullptr || kernel == nullptr || std::string_view(kernel) != timing::DeviceClock::kKernel) {
     return false;
@@ -231,15 +231,15 @@ bool GpuRecords::merge(const Work& work, const Row& row) {
     duration_ns = row.duration_ns;
   }
   launches.flags[at] |= flags;
-  if (had_time || has_time) {  // the launch has the time of those nodes that have one
+  if (had_time || has_time) {  // the launch takes its time from the nodes that have one
     launches.flags[at] &= static_cast<uint16_t>(~store::kZeroTime);
   }
   return true;
 }
 
 uint32_t GpuRecords::capture_path(uint64_t node) {
-  // A clone is created like any node, where the graph is instantiated, before CUPTI reports what it was cloned from:
-  // only the first of the chain was captured.
+  // Instantiating a graph clones its nodes, and CUPTI reports the original later. Only the first node of the chain was
+  // captured.
   for (int depth = 0; depth < kMaxCloneDepth; ++depth) {
     const uint64_t* origin = state_->node_origins.find(node);
     if (origin == nullptr) {
@@ -361,7 +361,7 @@ void GpuRecords::synchronization(const activity::SynchronizationRecord& record) 
   const uint32_t reference = placed ? Correlations::decode(value) : kNone;
   const int64_t duration_ns = std::max<int64_t>(0, ns(record.end) - start_ns);
   if (state_->keeps_rows()) {
-    // The record names no device: that of the context is known once it had work.
+    // The record names no device. The context's device is known after its first work.
     const uint32_t* device = device_of_context_.find(record.context);
     has_unplaced_waits_ |= device == nullptr;
     const uint16_t at = state_->dictionaries.track(device != nullptr ? *device : 0, record.context, record.stream);
@@ -428,7 +428,7 @@ uint32_t GpuRecords::library(const activity::MemoryRecord& record) {
   if (!names_libraries_) {
     return kNone;
   }
-  // By its text: CUPTI does not document how long the pointer is valid.
+  // Copied as text: CUPTI does not document how long the pointer is valid.
   const char* source = reinterpret_cast<const activity::SourcedMemoryRecord&>(record).source;
   return source != nullptr && *source != '\0' ? state_->dictionaries.string(source) : kNone;
 }

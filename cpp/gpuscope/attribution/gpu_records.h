@@ -12,53 +12,53 @@
 
 namespace gpuscope::attribution {
 
-/// Turns CUPTI's records into rows, each with the region that launched it. The decode thread alone.
+/// Converts CUPTI's records to rows with their launching region. Only for the decode thread.
 ///
-/// Records of memory are no GPU work: the audit does not count them, and the end of a window does not wait for them, as
-/// each is complete when its call returns.
+/// Memory records are no GPU work. The audit does not count them, and a window's end does not wait for them: each is
+/// complete when its call returns.
 class GpuRecords {
  public:
-  /// `to_ns`: CUPTI's timestamps on the process's clock.
+  /// `to_ns`: converts CUPTI's timestamps to the process's clock.
   using ToNs = std::function<int64_t(uint64_t)>;
-  /// `on_api`: gets whole-driver API records, where launches are joined by thread and time.
+  /// `on_api`: gets API records of whole driver calls, if launches are joined by thread and time.
   using OnApi = std::function<void(const activity::ApiRecord&)>;
 
   explicit GpuRecords(DecodeState& state) : state_(&state) {}
 
-  /// Empty: the timestamps are on the clock already.
+  /// Empty: timestamps already use the process's clock.
   void set_clock(ToNs to_ns) { to_ns_ = std::move(to_ns); }
-  /// Of where records of GPU work have the time of the GPU's own clock; null where they do not.
+  /// For records with times of the GPU's own clock. Null for other records.
   void set_gpu_clocks(const GpuClocks* clocks) { gpu_clocks_ = clocks; }
   void set_api(OnApi on_api) { on_api_ = std::move(on_api); }
-  /// Memory records are as long as CUDA 12.6 and later write them, and name the library that allocated.
+  /// Memory records have the length of CUDA 12.6 and later, and name the allocating library.
   void set_names_libraries(bool names_libraries) { names_libraries_ = names_libraries; }
 
   void take(uint32_t kind, const uint8_t* record);
-  /// Retries the records that arrived before their launch was known. `last`: those still unknown are stored without a
-  /// region.
+  /// Retries the records that arrived before their launch was known. `last`: records without a launch are stored
+  /// without a region.
   void retry(bool last);
-  /// Puts waits that came before any work of their context onto its device, once that is known. At a window's end.
+  /// Assigns waits before a context's first work to its device, when that is known. At the end of a window.
   void place_waits();
   void start_window();
-  /// After a forced flush records without timestamps are those of work that still ran, not lost ones.
+  /// After a forced flush, records without timestamps are of work that still ran, not lost ones.
   void set_forced(bool forced) { forced_ = forced; }
   /// Renumbers the rows of graph launches.
   void apply(const Eviction& eviction);
 
-  /// A graph's last launch brought fewer nodes so far than an earlier one.
+  /// Whether a graph's last launch has fewer node records so far than an earlier launch.
   bool has_short_graphs() const noexcept { return short_graphs_ != 0; }
-  /// A graph was launched only once, so that its number of nodes is not known.
+  /// Whether a graph was launched only once: its number of nodes is unknown.
   bool has_new_graphs() const noexcept { return new_graphs_ != 0; }
-  /// A timestamp of CUPTI's on the process's clock.
+  /// A CUPTI timestamp on the process's clock.
   int64_t ns(uint64_t timestamp) const { return to_ns_ ? to_ns_(timestamp) : static_cast<int64_t>(timestamp); }
-  /// Kernels that read a GPU's clock, and those of them within whose records that reading lies, as it must.
+  /// Kernels that read a GPU's clock. `agree`: the reading is within the kernel's record, as it must be.
   struct ClockKernels {
     uint64_t seen = 0, agree = 0;
   };
   const ClockKernels& clock_kernels() const noexcept { return clock_kernels_; }
 
  private:
-  struct Work {  // what kernels, copies and fills have in common
+  struct Work {  // common to kernels, copies and fills
     uint64_t start, end;
     uint32_t device, context, stream, correlation, graph;
     uint64_t graph_node;
@@ -89,12 +89,12 @@ class GpuRecords {
   uint16_t track(uint32_t device, uint32_t context, uint32_t stream);
   void count_node(const Work& work);
   void copy(const Work& work, const store::Memcpys::Row& like);
-  /// True when the row was folded into its graph launch's.
+  /// True if the row was added to its graph launch's row.
   bool merge(const Work& work, const Row& row);
   void graph_node(const Work& work, const Row& row, store::Work kind, uint32_t event);
   uint32_t capture_path(uint64_t node);
   uint32_t library(const activity::MemoryRecord& record);
-  /// True when the record is kept for retry, as its launch is not known yet.
+  /// True if the record is kept for retry because its launch is unknown.
   template <class Record>
   bool defer(const Record& record, std::size_t bytes = sizeof(Record));
 
@@ -116,7 +116,7 @@ class GpuRecords {
   bool forced_ = false;
   std::vector<Deferred> deferred_;
   base::FlatMap<uint32_t> merged_;             // correlation id -> row of graph_launch
-  base::FlatMap<uint32_t> device_of_context_;  // of those that had work
+  base::FlatMap<uint32_t> device_of_context_;  // of contexts with GPU work
   bool has_unplaced_waits_ = false;
   base::FlatMap<GraphCount> graphs_;
   uint32_t short_graphs_ = 0;

@@ -20,7 +20,7 @@ void Replay::take(const base::Event& event) {
     has_arguments_ = true;
     return argument(event);
   }
-  if (op == Op::FunctionEnter || op == Op::FunctionExit) {  // between an event and its arguments, as far as it matters
+  if (op == Op::FunctionEnter || op == Op::FunctionExit) {  // may come between an event and its arguments
     last_ns_ = state_->clock.to_ns(event.word);
     return op == Op::FunctionEnter ? function_enter(last_ns_, event.id, event.detail)
                                    : function_exit(last_ns_, event.detail);
@@ -32,7 +32,7 @@ void Replay::take(const base::Event& event) {
       open_window();
     }
   }
-  // These have no time of their own: they come with the event that follows.
+  // These have no time. They belong to the event that follows.
   if (op == Op::Strand) {
     next_strand_ = event;
     return;
@@ -113,7 +113,7 @@ void Replay::open_window() {
   }
   window_seen_ = true;
   if (parent_thread_ != nullptr) {
-    parent_thread_->open_window();  // its regions are inherited from here on, whether or not it logs anything
+    parent_thread_->open_window();  // its regions are inherited from here on, even if it logs nothing
   }
   const int64_t open_ns = state_->window.open_ns.load(std::memory_order_relaxed);
   bool shows_hidden = false;
@@ -250,7 +250,7 @@ Replay::Place Replay::own_place() const {
   uint32_t path = place.path;
   if (has_outlasting_) {
     const std::optional<OpenPlace> inside = self->outlasting_below(strands_[current_].stack.size());
-    path = inside.has_value() ? self->work_path(*inside) : path;  // looked for where rows are added up, too
+    path = inside.has_value() ? self->work_path(*inside) : path;  // also looked up where rows are added up
   }
   return {state_->aggregates() ? path : place.row, place.path};
 }
@@ -275,8 +275,8 @@ Replay::Parent Replay::parent_at(int64_t at_ns, uint32_t detail, std::size_t dep
   if (const Parent parent = parent_in(current_, depth); parent.path != kNone) {
     return parent;
   }
-  // Operators on a thread that has nothing else open, as autograd's, belong to the region that waits for them. That is
-  // no operator: threads call theirs beside each other.
+  // Operators on a thread without open regions (autograd's threads) belong to the region that waits for them. This
+  // region is never an operator, as other operators run concurrently.
   if (parent_thread_ != nullptr && (detail & EnterDetail::kPopped) != 0) {
     const Place place = parent_thread_->place_at(at_ns);
     Parent parent{state_->aggregates() ? kNone : place.reference, place.path};
@@ -319,8 +319,8 @@ void Replay::enter(int64_t at_ns, uint32_t name, uint32_t detail) {
   note_moment(at_ns);
 }
 
-/// Where a region opens in the stack: a call goes on around the regions that were open within it when it was suspended,
-/// which are moved to the top.
+/// The stack position for a new region. A resumed call surrounds the regions that were open in it when it was
+/// suspended: these move to the top.
 std::size_t Replay::depth_of(uint32_t call) {
   std::vector<OpenRegion>& stack = strands_[current_].stack;
   if (call == 0) {
@@ -332,7 +332,7 @@ std::size_t Replay::depth_of(uint32_t call) {
   return static_cast<std::size_t>(first - stack.begin());
 }
 
-/// A call begins, or goes on after a suspension.
+/// A call begins, or continues after a suspension.
 void Replay::begin_part(OpenRegion& region) {
   if (region.call == 0) {
     return;
@@ -424,8 +424,8 @@ bool Replay::close_in(std::size_t strand, int64_t at_ns, bool ends_call, F&& mat
 template <class F>
 void Replay::close_innermost(int64_t at_ns, bool ends_call, F&& matches) {
   ++state_->counters.region_events;
-  // A task may be finished from another one, as asynchronous generators are; and libraries that pop know nothing of
-  // Python's tasks, which may have switched since the push.
+  // One task may finish another, as with asynchronous generators. Libraries that pop know no Python tasks, which may
+  // have switched since the push.
   bool closed = close_in(current_, at_ns, ends_call, matches);
   for (std::size_t other = 0; !closed && other < strands_.size(); ++other) {
     closed = close_in(other, at_ns, ends_call, matches);
@@ -437,8 +437,7 @@ void Replay::close_innermost(int64_t at_ns, bool ends_call, F&& matches) {
 }
 
 void Replay::exit(int64_t at_ns, uint32_t name, uint32_t detail) {
-  // A generator may be resumed by one thread and ended by another. What that one has open of the same name is not
-  // meant.
+  // One thread may resume a generator, and another one end it. The other thread's own region of that name must not end.
   const Strand& strand = strands_[current_];
   const bool is_elsewhere = (detail & base::ExitDetail::kElsewhere) != 0;
   if (is_elsewhere || (strand.is_elsewhere && strand.stack.empty())) {
@@ -462,7 +461,7 @@ bool Replay::exit_of(uint64_t task, int64_t at_ns, uint32_t name, uint32_t detai
   bool found = false;
   if (const auto known = strand_of_key_.find(task); known != strand_of_key_.end()) {
     if (!window_seen_ && state_->window.contains(at_ns)) {
-      open_window();  // this thread did nothing in it yet
+      open_window();  // this thread had no events in it yet
     }
     found = close(known->second);
   }
@@ -492,7 +491,7 @@ void Replay::gpu_time(uint32_t pair, uint32_t name) {
 }
 
 void Replay::mark(int64_t at_ns, uint32_t name) {
-  note_moment(at_ns);  // it may be the first event of another task
+  note_moment(at_ns);  // may be the first event of another task
   if (state_->aggregates() || !state_->window.keeps_regions(at_ns)) {
     return;
   }
@@ -514,7 +513,7 @@ void Replay::function_enter(int64_t at_ns, uint32_t name, uint32_t detail) {
   }
   ++state_->counters.function_events;
   const bool running = (detail & FunctionDetail::kRunning) != 0;
-  if (has_lost_events_) {  // a frame is where another was: the end of that one found no room in the log
+  if (has_lost_events_) {  // a frame at the address of an earlier one, whose end was lost
     const auto stale = std::ranges::find(functions_, detail & ~FunctionDetail::kRunning, &OpenFunction::detail);
     end_functions(static_cast<std::size_t>(stale - functions_.begin()), at_ns);
   }
@@ -533,13 +532,13 @@ void Replay::function_enter(int64_t at_ns, uint32_t name, uint32_t detail) {
 }
 
 void Replay::function_exit(int64_t at_ns, uint32_t detail) {
-  // What a frame called ends with it: the exit of a built-in function is not seen where it ends the recording.
+  // Ending a frame also ends its calls: the exit of the built-in function that stops the recording is not seen.
   for (std::size_t depth = functions_.size(); depth-- > 0;) {
     if (functions_[depth].detail == detail) {
       ++state_->counters.function_events;
       return end_functions(depth, at_ns);
     }
-    // A built-in function is called last: where another is, its call was not seen.
+    // A built-in function is always innermost. If another function is there, its call was not seen.
     if (FunctionDetail::kind(detail) == base::FunctionKind::BuiltIn) {
       return;
     }

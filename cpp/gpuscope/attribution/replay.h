@@ -17,51 +17,51 @@
 
 namespace gpuscope::attribution {
 
-/// Whether autograd's `backward`, as "AddmmBackward0", is what the operator `forward`, as "aten::addmm", recorded.
+/// Whether autograd's `backward` (such as "AddmmBackward0") belongs to the operator `forward` (such as "aten::addmm").
 bool is_backward_of(std::string_view backward, std::string_view forward) noexcept;
 
-/// Replays one thread's events: regions open and close, driver calls happen inside them. The decode thread alone.
+/// Replays one thread's events: opening and closing regions, with driver calls inside them. Only for the decode thread.
 class Replay {
  public:
-  /// `parent_thread`: the thread whose regions this one inherits while it has none of its own, or nullptr.
+  /// `parent_thread`: the thread whose regions this one inherits while it has no open regions, or null.
   Replay(DecodeState& state, uint16_t thread, Replay* parent_thread, bool keeps_timeline)
       : state_(&state), parent_thread_(parent_thread), keeps_timeline_(keeps_timeline), thread_(thread) {
     strands_[0].number = ++state.strands_begun;
   }
 
   void take(const base::Event& event);
-  /// A whole driver call, where calls come as records instead of callbacks.
+  /// A whole driver call, if calls come as records instead of callbacks.
   void take_call(const activity::DriverCall& what, int64_t start_ns, int64_t end_ns, uint32_t correlation,
                  uint32_t result);
-  /// A launch or copy of the window is under way.
+  /// Whether a launch or copy of the window is in progress.
   bool has_open_launches() const;
-  /// Some of the thread's events found no room in its log: ends may be missing from now on.
+  /// Some of the thread's events found no room in its log. Ends may be missing from now on.
   void lose_events() noexcept { has_lost_events_ = true; }
 
-  /// Adds rows for the regions that were open before the window was.
+  /// Adds rows for regions that were open before the window.
   void open_window();
-  /// Ends the rows of open regions and calls at `close_ns`; the regions themselves remain open.
+  /// Ends the rows of open regions and calls at `close_ns`. The regions themselves stay open.
   void close_window(int64_t close_ns);
-  /// The rows of open regions and calls have eviction.
+  /// Renumbers the rows of open regions and calls.
   void apply(const Eviction& eviction);
-  /// `visit(store::Target, id)` for each reference to a dictionary.
+  /// Calls `visit(store::Target, id)` for each reference to a dictionary.
   template <class F>
   void each_reference(F&& visit);
-  /// Ends a region of the task with this key that was entered on this thread; false where none is open.
+  /// Ends a region of the task with this key that was entered on this thread. False if none is open.
   bool exit_of(uint64_t task, int64_t at_ns, uint32_t name, uint32_t detail);
-  /// The thread has ended: what it left open ends with its last event.
+  /// The thread has ended: its open regions end at its last event.
   void end_thread();
 
   struct Place {
     Reference reference;
     uint32_t path;
   };
-  /// Where the thread was at `at_ns`; exact for the newest moment, from the timeline for earlier ones.
+  /// The thread's place at `at_ns`. Exact for the newest moment, from the timeline for earlier ones.
   Place place_at(int64_t at_ns) const;
   uint16_t thread() const noexcept { return thread_; }
-  /// The innermost open region that is no framework's operator: its name, a string, and when it opened.
+  /// The innermost open region that is no operator of a framework: its name (a string) and start time.
   struct Innermost {
-    bool is_open = false;  // there is one
+    bool is_open = false;  // a region is open
     uint32_t name = 0;
     int64_t start_ns = 0;
   };
@@ -70,19 +70,19 @@ class Replay {
  private:
   struct OpenRegion {
     uint32_t name;      // a string
-    uint32_t names_id;  // of base::Names, as it was entered with
+    uint32_t names_id;  // base::Names id at its enter
     uint32_t path;
     uint32_t row;
     int64_t start_ns;
-    int64_t child_ns;         // in which something inside it was open; less the moment since when, while something is
+    int64_t child_ns;         // time covered by inner regions; while one is open, minus its start
     uint32_t detail;          // base::EnterDetail, without the call
-    uint32_t call = 0;        // that it is part of; 0 for none
-    uint32_t inside = 0;      // the call that was suspended within it, and goes on around it; 0 for none
-    uint32_t tasks = 0;       // that have something open, of which this is the innermost around
-    uint64_t number = 0;      // regions are numbered as they open
-    bool is_hidden = false;   // entered while regions were switched off: it has the path and row of its parent
-    bool outlasts = false;    // it, or one around it, was open as one around that was left
-    bool is_covered = false;  // something inside it is open
+    uint32_t call = 0;        // the call that it is a part of; 0 for none
+    uint32_t inside = 0;      // suspended call inside which it was open, to be moved around it; 0 for none
+    uint32_t tasks = 0;       // tasks with open regions whose innermost surrounding region this is
+    uint64_t number = 0;      // increases with each opened region
+    bool is_hidden = false;   // entered while regions were switched off: uses its parent's path and row
+    bool outlasts = false;    // it, or a region around it, outlived a surrounding region
+    bool is_covered = false;  // a region inside it is open
 
     void cover(bool with, int64_t at_ns) noexcept {
       if (with != is_covered) {
@@ -91,7 +91,7 @@ class Replay {
       }
     }
   };
-  /// The attributes logged before the event that they belong to.
+  /// The attributes logged before their event.
   struct Arguments {
     struct Value {
       uint64_t word = 0;
@@ -118,9 +118,9 @@ class Replay {
     uint32_t stack() const noexcept { return static_cast<uint32_t>((*this)[base::Argument::Stack].word); }
     uint32_t text(base::Argument what) const noexcept { return static_cast<uint32_t>((*this)[what].word); }
   };
-  /// A task, or what the thread itself runs: the first of the strands.
+  /// A task, or the thread's own code: the first strand.
   static constexpr uint64_t kNoTask = 0;  // its key was given to another
-  /// Where an open region is: it may have closed, or lie deeper, by now.
+  /// The position of an open region. It may have closed or moved by now.
   struct OpenPlace {
     std::size_t strand;
     uint64_t region;  // its number
@@ -130,13 +130,13 @@ class Replay {
     std::vector<OpenRegion> stack;
     uint64_t number = 0;                             // of DecodeState::strands_begun
     uint32_t origin = 0;                             // of the tasks that it creates: base::Op::Origin; 0 for none
-    std::optional<TaskPlace> place = std::nullopt;   // where it was created, if known: what it has open lies there
-    bool is_elsewhere = false;                       // it is another thread's, and only ends something here
-    bool is_offered = false;                         // among offered_strands_
-    bool shows = false;                              // something is open that is not hidden
-    std::optional<OpenPlace> around = std::nullopt;  // which then has it among its tasks, if anything is
+    std::optional<TaskPlace> place = std::nullopt;   // where it was created, if known: its regions nest there
+    bool is_elsewhere = false;                       // belongs to another thread, and only ends regions here
+    bool is_offered = false;                         // in offered_strands_
+    bool shows = false;                              // has an open region that is not hidden
+    std::optional<OpenPlace> around = std::nullopt;  // surrounding region that counts it in `tasks`, if any
   };
-  /// What an exit names: by the string where the id is of another period than at the enter.
+  /// The name in an exit. Compared as a string if the ids are of different periods.
   struct ExitName {
     uint32_t names_id;
     uint32_t name;
@@ -192,7 +192,7 @@ class Replay {
   void allocation(int64_t at_ns, bool has_failed);
   void function_enter(int64_t at_ns, uint32_t name, uint32_t detail);
   void function_exit(int64_t at_ns, uint32_t detail);
-  /// Those from this depth on have ended; close_functions: or are cut, as the window ends.
+  /// Ends the functions from this depth on. close_functions: cuts them at the end of the window.
   void end_functions(std::size_t depth, int64_t end_ns);
   void close_functions(std::size_t depth, int64_t end_ns);
   void add_results(uint32_t row);
@@ -211,11 +211,10 @@ class Replay {
   std::optional<OpenPlace> outlasting_below(std::size_t depth);
   uint32_t work_path(const OpenPlace& place);
   std::optional<OpenPlace> shown_below(std::size_t strand, std::size_t depth) const;
-  /// Of a strand in which something was opened or closed, which regions have something inside them from now on. `all`:
-  /// those below one that has may have none yet.
+  /// After a change in a strand: updates which regions have something inside them. `all`: also regions further out.
   void settle(std::size_t strand, int64_t at_ns, bool all = false) {
     if (strand == 0 && !state_->aggregates()) {
-      return;  // where rows are kept, tasks alone are followed
+      return;  // where rows are kept, only tasks are tracked
     }
     at_ns = std::min(at_ns, state_->window.close_ns.load(std::memory_order_relaxed));
     std::vector<OpenRegion>& stack = strands_[strand].stack;
@@ -224,7 +223,7 @@ class Replay {
       return settle_strand(strand, at_ns, all);
     }
     stack[depth - 1].cover(stack[depth - 1].tasks != 0, at_ns);
-    stack[depth - 2].cover(true, at_ns);  // those below have something inside them before and after
+    stack[depth - 2].cover(true, at_ns);  // the regions further out are covered before and after
   }
   void settle_strand(std::size_t index, int64_t at_ns, bool all);
   Parent place_outside(std::size_t strand);
@@ -240,7 +239,7 @@ class Replay {
   void leave(std::size_t strand, std::size_t depth, int64_t at_ns, bool ends_call);
   template <class F>
   bool close_in(std::size_t strand, int64_t at_ns, bool ends_call, F&& matches);
-  /// Closes the innermost region that matches, of the current strand first.
+  /// Closes the innermost matching region, first in the current strand.
   template <class F>
   void close_innermost(int64_t at_ns, bool ends_call, F&& matches);
   void close_at(std::size_t strand, std::size_t depth, int64_t at_ns, bool ends_call);
@@ -261,12 +260,12 @@ class Replay {
   std::optional<base::Event> next_strand_;
   std::optional<uint32_t> next_origin_;
   uint64_t regions_opened_ = 0;
-  bool has_outlasting_ = false;  // some region ever outlasted one around it
+  bool has_outlasting_ = false;  // some region outlived one around it
   std::vector<Strand> strands_ = std::vector<Strand>(1);
   std::unordered_map<uint64_t, std::size_t> strand_of_key_;
-  std::deque<std::size_t> offered_strands_;  // those with nothing open, and some in which something opened since
+  std::deque<std::size_t> offered_strands_;  // strands without open regions, and some that were reused since
   std::vector<OpenCall> calls_;
-  std::vector<OpenFunction> functions_;  // of Python; no regions, and not in anything's path
+  std::vector<OpenFunction> functions_;  // Python functions: no regions, not part of paths
   bool has_lost_events_ = false;
   std::deque<Moment> timeline_;
   Arguments arguments_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of a thread's events those of driver calls and of graph nodes.
+// Replays driver calls and graph nodes of a thread's events.
 #include <algorithm>
 #include <cstdint>
 
@@ -10,7 +10,7 @@ namespace {
 
 using store::kNone;
 
-// A program that captures graphs for ever must not fill the memory.
+// Bounds the memory of programs that capture graphs without end.
 constexpr std::size_t kMaxNodes = std::size_t{1} << 20;
 
 Correlations::Awaits awaits(store::CallKind kind) {
@@ -48,7 +48,7 @@ void Replay::call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback) 
     const Place place = place_at(at_ns);
     call.path = place.path;
     const Correlations::Awaits awaited = awaits(what->kind);
-    count(awaited, 1);  // now: the call may still be under way when the window ends
+    count(awaited, 1);  // counted now: the call may still run when the window ends
     state_->correlations.set(correlation, Correlations::encode(place.reference), awaited);
     if (state_->keeps_rows() && !state_->settings.no_calls) {
       const uint16_t id = state_->dictionaries.call(what->name, what->kind, false, 0, callback);
@@ -62,7 +62,7 @@ void Replay::call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback) 
 }
 
 void Replay::call_exit(int64_t at_ns, uint32_t result, uint32_t callback) {
-  // A call that was running when collection began has no enter.
+  // A call that began before the recording has no enter.
   if (calls_.empty() || calls_.back().callback != callback) {
     return;
   }

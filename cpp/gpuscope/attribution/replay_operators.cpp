@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of a thread's events those of operators, of ranges of libraries, and of allocations.
+// Replays operators, library ranges and allocations of a thread's events.
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
@@ -15,11 +15,11 @@ using base::EnterDetail;
 using store::kNone;
 using store::PayloadType;
 
-// A program that starts ranges and never ends them must not fill the memory.
+// Bounds the memory of programs that start ranges without ending them.
 constexpr std::size_t kMaxStarted = std::size_t{1} << 16;
 constexpr int64_t kStartWasRead = INT64_MIN;  // of DecodeState::ended_ranges
 
-/// Once a map is full, drops the entries that are done with; all of them where the others alone nearly fill it.
+/// Removes unneeded entries from a full map. Removes all entries if the needed ones nearly fill it.
 template <class Value, class F>
 void make_room(base::FlatMap<Value>& map, F&& is_needed) {
   if (map.size() < kMaxStarted) {

@@ -9,7 +9,7 @@ namespace gpuscope::attribution {
 
 using store::kNone;
 
-/// The strand that the place is in is one of this thread, and still the same.
+/// Whether the place's strand is of this thread, and still the same strand.
 bool Replay::has_strand(const TaskPlace& place) const noexcept {
   return place.strand < strands_.size() && strands_[place.strand].number == place.strand_number;
 }
@@ -34,8 +34,7 @@ std::optional<Replay::OpenPlace> Replay::shown_below(std::size_t strand, std::si
   return open_outside(strand);
 }
 
-/// The innermost region that is open around a task: of those that surrounded the place where it was created, the first
-/// that has not closed by now.
+/// The innermost open region around a task: the first region around the place of its creation that is still open.
 std::optional<Replay::OpenPlace> Replay::open_outside(std::size_t strand) const {
   const auto find = [&](std::size_t index, uint64_t newest) -> std::optional<OpenPlace> {
     const std::vector<OpenRegion>& stack = strands_[index].stack;
@@ -63,7 +62,7 @@ Replay::Parent Replay::place_outside(std::size_t strand) {
     const OpenRegion* region = find_open(*place);
     return {region != nullptr ? region->row : place->row, place->path};
   }
-  // A task of which that is not known is inside what its thread itself has open.
+  // Tasks with an unknown origin are inside the open regions of their thread.
   const OpenRegion* region = strand != 0 && !strands_[0].stack.empty() ? &strands_[0].stack.back() : nullptr;
   return region != nullptr ? Parent{region->row, region->path} : Parent{kNone, kNone};
 }
@@ -104,7 +103,7 @@ std::optional<TaskPlace> Replay::place_of_origin(uint32_t origin) const {
     const TaskPlace* settled = state_->origins.find_settled(origin);
     return settled != nullptr ? std::optional(*settled) : std::nullopt;
   };
-  // The main thread is read first. Another thread may not have been read up to here, and be in another place by now.
+  // The main thread is read first. Other threads may not have been read up to here, so their place may be outdated.
   const Origins::Current* owner = state_->origins.find_current(origin);
   const bool may_be_behind = owner != nullptr && owner->thread != this && owner->thread != parent_thread_;
   std::optional<TaskPlace> place = find();
@@ -115,7 +114,7 @@ std::optional<TaskPlace> Replay::place_of_origin(uint32_t origin) const {
   return place;
 }
 
-/// A strand with nothing open may be any task's, so that a server's millions of tasks cost nothing.
+/// Lets any new task reuse a strand without open regions: a server may start millions of tasks.
 void Replay::offer_strand(std::size_t strand) {
   if (strand != 0 && !std::exchange(strands_[strand].is_offered, true)) {
     offered_strands_.push_back(strand);
@@ -126,7 +125,7 @@ std::size_t Replay::take_offered_strand() {
   while (!offered_strands_.empty()) {
     const std::size_t strand = offered_strands_.front();
     if (strands_[strand].stack.empty()) {
-      return strand;  // and is offered on, until something opens in it
+      return strand;  // stays offered until a region opens in it
     }
     strands_[strand].is_offered = false;
     offered_strands_.pop_front();
@@ -143,7 +142,7 @@ std::size_t Replay::find_strand(const base::Event& event) {
     if (!begins || strand == 0 || strands_[strand].stack.empty()) {
       return strand;
     }
-    strands_[strand].key = kNoTask;  // another task that has ended, with regions that were never left
+    strands_[strand].key = kNoTask;  // of an ended task with regions that were never left
     strand_of_key_.erase(known);
   }
   const bool is_task = (event.detail & base::kStrandIsTask) != 0;
@@ -164,15 +163,14 @@ void Replay::select_strand(const base::Event& event) {
   strand.is_elsewhere = event.detail == base::kStrandIsTask && event.id == 0;
   strand.place = place_of_origin(event.id);
   if (strand.place.has_value() && strand.place->strand_number == strand.number) {
-    strand.place.reset();  // in itself: what its thread had open lay nowhere, and was taken over
+    strand.place.reset();  // in the strand itself: its regions nested nowhere, and were taken over
   }
   if ((event.detail & base::kStrandBegins) == 0 && strand.place.has_value()) {
-    renew_origin(event.id);  // it goes on, but had nothing open and made room for another
+    renew_origin(event.id);  // the task continues, but another task reused its strand
   }
 }
 
-// -- regions that outlast those around them
-// ----------------------------------------------------------------------------
+// -- regions that outlast those around them ---------------------------------------------------------------------------
 
 template <class F>
 void Replay::each_task_in(const OpenRegion& region, F&& visit) {
@@ -183,7 +181,7 @@ void Replay::each_task_in(const OpenRegion& region, F&& visit) {
   }
 }
 
-/// What is open in the strand from this depth on, and in tasks inside, outlasts one around it.
+/// Marks the strand's regions from this depth on, and the tasks inside, as outlasting a surrounding region.
 void Replay::outlast(std::size_t strand, std::size_t depth) {
   std::vector<OpenRegion>& stack = strands_[strand].stack;
   for (; depth < stack.size() && !stack[depth].outlasts; ++depth) {
@@ -196,7 +194,7 @@ void Replay::outlast(std::size_t strand, std::size_t depth) {
 void Replay::leave(std::size_t strand, std::size_t depth, int64_t at_ns, bool ends_call) {
   std::vector<OpenRegion>& stack = strands_[strand].stack;
   const OpenRegion& left = stack[depth];
-  const bool is_outlasted = left.call == 0 && !left.is_hidden;  // a call may go on
+  const bool is_outlasted = left.call == 0 && !left.is_hidden;  // a call may continue
   for (std::size_t above = depth + 1; above < stack.size(); ++above) {
     stack[above].inside = stack[above].inside != 0 || ends_call ? stack[above].inside : left.call;
   }
@@ -206,7 +204,7 @@ void Replay::leave(std::size_t strand, std::size_t depth, int64_t at_ns, bool en
   if (left.tasks == 0) {
     return;
   }
-  const std::optional<OpenPlace> around = shown_below(strand, depth);  // of the tasks from now on
+  const std::optional<OpenPlace> around = shown_below(strand, depth);  // the tasks' surrounding region from now on
   each_task_in(left, [&](std::size_t task) {
     strands_[task].around = around;
     if (is_outlasted) {
@@ -219,7 +217,7 @@ void Replay::leave(std::size_t strand, std::size_t depth, int64_t at_ns, bool en
   }
 }
 
-/// The region directly around what is at a depth of the current strand, if it outlasts one around it.
+/// The region directly around a depth of the current strand, if it outlasts one around it.
 std::optional<Replay::OpenPlace> Replay::outlasting_below(std::size_t depth) {
   if (depth > 0) {
     const OpenRegion& region = strands_[current_].stack[depth - 1];
@@ -230,7 +228,7 @@ std::optional<Replay::OpenPlace> Replay::outlasting_below(std::size_t depth) {
   return region != nullptr && region->outlasts && region->path == place_outside(current_).path ? outside : std::nullopt;
 }
 
-/// The path of GPU work that is launched in a region: without those around it that were left.
+/// The path of GPU work launched in a region, without surrounding regions that were left.
 uint32_t Replay::work_path(const OpenPlace& place) {
   const std::vector<OpenRegion>& stack = strands_[place.strand].stack;
   const auto begin = std::find_if(stack.rbegin(), stack.rend(), [&](const OpenRegion& region) {
@@ -257,7 +255,7 @@ void Replay::settle_strand(std::size_t index, int64_t at_ns, bool all) {
     }
     region->cover(shows || region->tasks != 0, at_ns);
     if (shows && !all) {
-      return;  // those below have something inside them before and after
+      return;  // the regions further out are covered before and after
     }
     shows = true;
   }

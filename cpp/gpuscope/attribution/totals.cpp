@@ -66,7 +66,7 @@ bool Totals::add_region(uint32_t path, int64_t duration_ns, int64_t child_ns, in
 }
 
 Total* Totals::work(const Key& key) {
-  // 28 bits hold any path (Dictionaries caps them at 20), 4 the kind, 32 the name: the packing is exact.
+  // The packing is exact: 28 bits for the path (Dictionaries caps them at 20), 4 for the kind, 32 for the name.
   const uint64_t packed =
       (static_cast<uint64_t>(key.path & 0xFFFFFFF) << 36) | (static_cast<uint64_t>(key.kind) << 32) | key.name;
   return find_or_make(work_index_, works_, packed, [&] { work_keys_.push_back(key); });

@@ -11,7 +11,7 @@
 
 namespace gpuscope::attribution {
 
-/// Running totals of one quantity, with its durations counted by size.
+/// Running totals of one quantity, with a histogram of its durations.
 struct Total {
   uint64_t count = 0;
   uint64_t bytes = 0;
@@ -23,23 +23,23 @@ struct Total {
   uint32_t first_bin = 0;  // of store::histogram_bin
   std::vector<uint64_t> bins;
 
-  /// Returns the bytes that it grew by.
+  /// Returns the growth in bytes.
   std::size_t add(int64_t duration_ns);
 };
 
-/// What aggregate mode keeps: one row a call path and one a kind of work on it. One thread at a time.
+/// The data of aggregate mode: one row per call path, and one per kind of work on it. One thread at a time.
 class Totals {
  public:
-  /// False when it is refused.
+  /// False if refused.
   bool add_region(uint32_t path, int64_t duration_ns, int64_t child_ns, int64_t suspended_ns = 0);
   void add_work(uint32_t path, store::Work kind, uint32_t name, int64_t duration_ns, uint64_t bytes = 0);
-  /// Writes the totals as rows and starts again from nothing.
+  /// Writes the totals as rows and resets them.
   void move_into(store::Store& store);
   std::size_t bytes() const noexcept { return bytes_; }
-  /// Whether only what is there already is added up: the memory is used up.
+  /// Whether no new entries are accepted, as the memory is used up.
   void refuse_more(bool refuse) noexcept { refuses_ = refuse; }
   bool refuses() const noexcept { return refuses_; }
-  /// What was refused since the last call.
+  /// The number of refusals since the last call.
   uint64_t take_refused() noexcept { return std::exchange(refused_, 0); }
 
  private:
@@ -48,7 +48,7 @@ class Totals {
     uint32_t name;
     store::Work kind;
   };
-  /// nullptr when it would be a new one and no more are taken.
+  /// Null if a new entry would be needed and is refused.
   template <class F>
   Total* find_or_make(base::FlatMap<uint32_t>& index, std::vector<Total>& totals, uint64_t key, F&& remember);
   Total* work(const Key& key);

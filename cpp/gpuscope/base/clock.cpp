@@ -10,7 +10,7 @@
 namespace gpuscope::base {
 namespace {
 
-// Over 10 ms the reading error of an anchor (some 50 ns) is 5 ppm of a duration.
+// Over 10 ms, an anchor's reading error (about 50 ns) is 5 ppm.
 constexpr int64_t kCalibrationNs = 10'000'000;
 constexpr int kAnchorTries = 5;
 

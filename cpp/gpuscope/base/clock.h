@@ -9,14 +9,14 @@
 
 namespace gpuscope::base {
 
-/// True when the CPU's time-stamp counter runs at one rate on all cores and in all power states.
+/// True if the CPU's time-stamp counter runs at one rate on all cores and in all power states.
 bool counter_is_invariant() noexcept;
 extern const bool kUseCounter;
 
-/// CLOCK_MONOTONIC_RAW in ns, the stand-in where the counter cannot be trusted.
+/// CLOCK_MONOTONIC_RAW in ns. Replaces the counter if it is not invariant.
 uint64_t monotonic_raw_ns() noexcept;
 
-/// One reading of the machine's counter: the only clock of the hot paths. Any thread.
+/// Reads the machine's counter: the only clock of the hot paths. Any thread.
 inline uint64_t ticks() noexcept {
 #ifdef __x86_64__
   if (kUseCounter) [[likely]] {
@@ -30,7 +30,7 @@ inline uint64_t ticks() noexcept {
   return monotonic_raw_ns();
 }
 
-/// What the calling thread has run so far, in ns.
+/// The CPU time of the calling thread, in ns.
 int64_t thread_cpu_ns() noexcept;
 
 /// One moment on three clocks, read as close together as the machine allows.
@@ -42,15 +42,15 @@ struct Anchor {
 
 Anchor take_anchor() noexcept;
 
-/// Turns ticks into ns since the Unix epoch by one fixed line. Immutable, any thread.
+/// Converts ticks to ns since the Unix epoch with one fixed line. Immutable, any thread.
 ///
-/// The line never changes within a process, so that CUPTI's timestamps and the region log, which both use it, cannot
-/// drift apart; anchors kept beside a trace show its drift from the wall clock.
+/// The line never changes within a process. CUPTI's timestamps and the region log both use it, so they cannot drift
+/// apart. Anchors stored with a trace show its drift from the wall clock.
 class Clock {
  public:
   Clock(const Anchor& first, const Anchor& second) noexcept;
 
-  /// The process's clock. The first call takes about 10 ms to measure the counter's rate.
+  /// The process's clock. The first call measures the counter's rate for about 10 ms.
   static const Clock& process();
 
   int64_t to_ns(uint64_t at_ticks) const noexcept {

@@ -10,13 +10,13 @@
 
 namespace gpuscope::base {
 
-/// Root of everything gpuscope raises on purpose; Python sees the same tree in gpuscope.errors.
+/// Base of all errors that gpuscope raises. gpuscope.errors has the same tree.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// A function of libcuda returned an error code. What CUPTI and NVML refuse is no error: it is said in results.
+/// A function of libcuda returned an error code. Refusals of CUPTI and NVML are no errors: results report them.
 class CudaError : public Error {
  public:
   CudaError(std::string call, int code, const std::string& name)
@@ -29,7 +29,7 @@ class CudaError : public Error {
   int code_;
 };
 
-/// Something this machine or process cannot give: what, why, and the one step that would change it.
+/// A feature that this machine or process lacks: the feature, the reason, and the fix.
 class NotAvailable : public Error {
  public:
   NotAvailable(const std::string& what, const std::string& why, const std::string& fix)
@@ -56,8 +56,8 @@ class CorruptTrace : public Error {
   uint64_t offset_;
 };
 
-/// Has the C++ library take the memory now that it needs once a thread: where it finds none at a throw, glibc ends the
-/// process. Volatile, as the function is declared to be pure.
+/// Makes the C++ library allocate its per-thread exception state now. If a throw finds no memory for it, glibc ends the
+/// process. Volatile, as the function is declared pure.
 inline void prepare_to_throw() noexcept { [[maybe_unused]] const volatile int count = std::uncaught_exceptions(); }
 
 }  // namespace gpuscope::base

@@ -17,7 +17,7 @@ namespace gpuscope::base {
 
 namespace {
 
-/// It is a region that Pop closes.
+/// Whether the event opens a region that Pop closes.
 bool is_pushed(const Event& event) noexcept {
   return static_cast<Op>(event.op) == Op::Enter && (event.detail & EnterDetail::kPopped) != 0;
 }
@@ -46,7 +46,7 @@ EventLog::Position EventLog::end() const noexcept {
 }
 
 EventChunk* EventLog::grow() noexcept {
-  // Only this thread takes from the spares, so that popping them has no ABA problem.
+  // Only this thread takes from the spares, so popping has no ABA problem.
   EventChunk* chunk = spare_.load(std::memory_order_acquire);
   while (chunk != nullptr &&
          !spare_.compare_exchange_weak(chunk, chunk->next.load(std::memory_order_relaxed), std::memory_order_acquire)) {
@@ -65,7 +65,7 @@ EventChunk* EventLog::grow() noexcept {
   }
   chunk->next.store(nullptr, std::memory_order_relaxed);
   chunk->size.store(0, std::memory_order_relaxed);
-  // Published before it is linked: a reader that has gone on to it must not find its predecessor to be the tail.
+  // Published before it is linked: a reader that has advanced to it must not take its predecessor for the tail.
   published_tail_.store(chunk, std::memory_order_release);
   tail_->next.store(chunk, std::memory_order_release);
   tail_ = chunk;
@@ -77,7 +77,7 @@ EventChunk* EventLog::grow() noexcept {
   return chunk;
 }
 
-/// There is room again: tells the reader what goes on from here, and what ended meanwhile.
+/// Called when there is room again: logs the current task and regions, and the ends that were lost.
 void EventLog::log_lost() noexcept {
   if (lost_.listening == listening.load(std::memory_order_relaxed)) {
     const uint64_t now = ticks();
@@ -99,7 +99,7 @@ void EventLog::log_lost() noexcept {
 
 void EventLog::drop_strand(const Event& event) noexcept {
   if (!lost_.strand.has_value()) {
-    // From here on the regions of tasks are not told apart; those that are popped know nothing of tasks.
+    // From here on, regions of different tasks are not distinguished. Popped regions belong to no task.
     Event* const end = lost_.steps.begin() + lost_.count;
     const Event* const kept = std::remove_if(lost_.steps.begin(), end, [](const Event& step) {
       return static_cast<Op>(step.op) == Op::Enter && !is_pushed(step);
@@ -163,14 +163,14 @@ void EventLog::drop(const Event& event) noexcept {
     case Op::Pop:
     case Op::RangeEnd:
     case Op::FunctionExit:
-      counts = unopened_ == 0;  // else its beginning was counted
+      counts = unopened_ == 0;  // otherwise its beginning was counted
       unopened_ -= counts ? 0 : 1;
       break;
     case Op::Mark:
     case Op::Allocation:
       counts = true;
       break;
-    default:  // says more of another event
+    default:  // an attribute of another event
       break;
   }
   dropped_.fetch_add(counts ? 1 : 0, std::memory_order_relaxed);
@@ -182,11 +182,11 @@ void EventLog::drop(const Event& event) noexcept {
 
 namespace {
 
-constexpr uint32_t kAllTimed = 64;       // works of a thread that are all timed: they find nothing in its caches
-constexpr uint32_t kTimedOneOf = 32;     // of the others, on average
+constexpr uint32_t kAllTimed = 64;       // the first works of a thread are all timed: their caches are cold
+constexpr uint32_t kTimedOneOf = 32;     // of the later ones, on average
 constexpr int64_t kLongestNs = 100'000;  // longer is the scheduler's
 
-/// What timing takes of what it times.
+/// The cost of the timing itself.
 int64_t timing_ns() noexcept {
   static const int64_t cost_ns = [] {
     const Clock& clock = Clock::process();
@@ -241,7 +241,7 @@ bool EventLog::make_ids() noexcept {
 }
 
 void EventLog::trim() noexcept {
-  // Taken and given back as they were: a writer that is about to take the first finds none, or finds it unchanged.
+  // Taken out, trimmed and put back in the same order. A writer meanwhile finds no spare, or an unchanged one.
   EventChunk* first = spare_.exchange(nullptr, std::memory_order_acquire);
   uint32_t warm = 0;
   for (EventChunk* chunk = first; chunk != nullptr; chunk = chunk->next.load(std::memory_order_relaxed)) {
@@ -270,7 +270,7 @@ void EventLog::recycle(EventChunk* chunk) noexcept {
 }
 
 EventLogs& EventLogs::process() noexcept {
-  // Leaked on purpose: threads may log while the process is torn down.
+  // Leaked: threads may log at process exit.
   static auto* logs = new EventLogs;  // NOLINT(bugprone-unhandled-exception-at-new): without it nothing can be logged
   return *logs;
 }
@@ -324,7 +324,7 @@ EventLog* EventLogs::adopt() noexcept {
     while (!first_.compare_exchange_weak(log->next_, log, std::memory_order_release, std::memory_order_relaxed)) {
     }
   }
-  end_.armed = true;  // touching it makes its destructor run at the thread's end
+  end_.armed = true;  // the access makes its destructor run at the thread's end
   prepare_to_throw();
   current_ = log;
   return log;

@@ -15,29 +15,28 @@
 
 namespace gpuscope::base {
 
-/// The kind of a logged event. Each line gives the meaning of `word`, `id` and `detail` of an Event.
+/// The kind of a logged event. Each line gives the meaning of an Event's `word`, `id` and `detail`.
 enum class Op : uint8_t {
   Enter = 1,           // a region opens: ticks, name id, EnterDetail
-  Exit = 2,            // the innermost open region of that name closes: ticks, name id, whether an exception left it
+  Exit = 2,            // the innermost open region of that name closes: ticks, name id, ExitDetail
   Mark = 3,            // an instant: ticks, name id
-  Strand = 4,          // the events that follow belong to this task: any key, number of an origin, StrandDetail
+  Strand = 4,          // the next events belong to this task: its key, number of its origin, StrandDetail
   CallEnter = 5,       // a driver call begins: ticks, correlation id, callback id
   CallExit = 6,        // it ends: ticks, CUresult, callback id
-  Node = 7,            // a graph node came to be: its id
-  NodeOrigin = 8,      // the node logged just before was cloned from this one: its id
+  Node = 7,            // a graph node was created: its id
+  NodeOrigin = 8,      // the node logged just before is a clone of this one: its id
   GpuTime = 9,         // GPU time of the region that closes next: index into the event ring
-  Argument = 10,       // says more of the event that follows: value, second value, Argument
+  Argument = 10,       // attribute of the next event: value, second value, Argument
   Pop = 11,            // the range that its source pushed last closes: ticks, -, the source's EnterDetail
-  RangeStart = 12,     // a range opens that any thread may end: ticks, name id, EnterDetail; a RangeId comes before it
-  RangeEnd = 13,       // it closes: ticks; a RangeId comes before it
-  Allocation = 14,     // memory was taken or given back: ticks, -, whether there was none; Address, Bytes and totals
-                       // come before it
+  RangeStart = 12,     // a range opens that any thread may end: ticks, name id, EnterDetail. After a RangeId
+  RangeEnd = 13,       // it closes: ticks. After a RangeId
+  Allocation = 14,     // memory was allocated or freed: ticks, -, whether it failed. After Address, Bytes and totals
   FunctionEnter = 15,  // a Python function is called: ticks, name id, FunctionDetail
   FunctionExit = 16,   // it returns: ticks, -, FunctionDetail
-  Origin = 17,         // tasks that this one creates from here on name it as their origin, until the next one: -, it
+  Origin = 17,         // the origin of tasks that this task creates, until the next Origin: -, its number
 };
 
-/// Whether an event's word is the time.
+/// Whether an event's word is a time.
 constexpr bool has_time(Op op) noexcept {
   switch (op) {
     case Op::Enter:
@@ -60,7 +59,7 @@ constexpr bool has_time(Op op) noexcept {
 /// The kind of an Argument. Each line gives the meaning of `word` and `id`.
 enum class Argument : uint8_t {
   Operator = 1,    // autograd's sequence number, -1 for none; Names id of the input shapes, 0 for none
-  Operands = 2,    // torch's number of the operator; of the one that made its first tensor, 0 for none
+  Operands = 2,    // torch's number of the operator; number of the operator that made its first tensor, 0 for none
   Stack = 3,       // Stacks id of the Python frames
   RangeId = 4,     // number of a start/end range
   Unsigned = 5,    // payload; Names id of its name
@@ -68,38 +67,38 @@ enum class Argument : uint8_t {
   Float = 7,       // likewise, the bits of a double
   Text = 8,        // likewise, a Names id
   Address = 9,     // of the memory
-  Bytes = 10,      // taken, negative when given back; the device, UINT32_MAX for the host
-  Allocated = 11,  // bytes that the allocator has given out on that device, itself counted
-  Inputs = 13,     // of an operator: Names id of their strides, 0 for none; of their types, likewise
-  Results = 14,    // of the range that ends next: Names id of the shapes of its results
+  Bytes = 10,      // allocated, negative if freed; the device, UINT32_MAX for the host
+  Allocated = 11,  // total bytes in use on that device, including this one
+  Inputs = 13,     // of an operator: Names id of its input strides, 0 for none; Names id of its input types, 0 for none
+  Results = 14,    // of the range that ends next: Names id of the result shapes
   Reserved = 12,   // bytes that the allocator holds on that device
   Concrete = 15,   // Names id of the numbers among an operator's inputs
   Overload = 16,   // Names id of the operator's overload
   Bool = 17,       // as Unsigned
   List = 18,       // as Text, of numbers
-  Module = 19,     // of a call of a module: which of its class, counted from 1
+  Module = 19,     // of a call of a module: its number within its class, from 1
   None = 20,       // as Unsigned: it is None
   Complex = 21,    // as Text, of the two parts of a complex number
 };
 inline constexpr std::size_t kArguments = 22;
 
-// X(enumerator, value): values are stored in files, append only.
+// X(enumerator, value). Values are stored in files: append only.
 #define GPUSCOPE_REGION_KIND(X)                 \
   X(Region, 0) /* record_function's */          \
   X(Op, 1)     /* an operator of a framework */ \
   X(Range, 2)  /* an annotation of a library */ \
   X(Module, 3) /* a torch.nn.Module */
 
-/// What opens.
+/// The kind of an opened region.
 #define GPUSCOPE_ENUMERATOR(name, value) name = value,
 enum class RegionKind : uint8_t { GPUSCOPE_REGION_KIND(GPUSCOPE_ENUMERATOR) };
 #undef GPUSCOPE_ENUMERATOR
 
-/// The `detail` of an Enter: kind, how it closes, and the Names id of its domain, 0 for none.
+/// The `detail` of an Enter: kind, how the region closes, and the Names id of its domain, 0 for none.
 ///
-/// Regions close by name, with Exit, and have the number of a call in place of the domain when they are what a
-/// coroutine or generator runs between two suspensions. Popped ones close by Pop, the last of their source first; the
-/// source is all but the kind.
+/// Regions close by name, with Exit. A part of a coroutine or generator between two suspensions has the number of its
+/// call instead of the domain. Popped ranges close by Pop, the last of their source first. The source is the detail
+/// without the kind.
 struct EnterDetail {
   static constexpr uint32_t kKindMask = 7;
   static constexpr uint32_t kPopped = 8;
@@ -115,15 +114,15 @@ struct EnterDetail {
     return RegionKind{static_cast<uint8_t>(detail & kKindMask)};
   }
   static constexpr uint32_t domain(uint32_t detail) noexcept { return detail >> kDomainShift; }
-  /// Which of the calls that are under way it is part of; 0 for what is whole.
+  /// The call that contains the region as a part. 0 for whole regions.
   static constexpr uint32_t call(uint32_t detail) noexcept {
     return (detail & kPopped) != 0 ? 0 : detail >> kDomainShift;
   }
   static constexpr uint32_t source(uint32_t detail) noexcept { return detail & ~kKindMask; }
 };
 
-/// What an Exit says: whether an exception left the region, whether another thread entered it, and the call that it is
-/// part of, where EnterDetail has it.
+/// The `detail` of an Exit: whether an exception ended the region, whether another thread entered it, and the call, as
+/// in EnterDetail.
 struct ExitDetail {
   static constexpr uint32_t kByException = 1;
   static constexpr uint32_t kElsewhere = 2;
@@ -139,16 +138,16 @@ struct ExitDetail {
   X(BuiltIn, 1) /* one written in C */     \
   X(Garbage, 2) /* a garbage collection */
 
-/// What a FunctionEnter is a call of.
+/// The kind of the called function.
 #define GPUSCOPE_ENUMERATOR(name, value) name = value,
 enum class FunctionKind : uint8_t { GPUSCOPE_FUNCTION_KIND(GPUSCOPE_ENUMERATOR) };
 #undef GPUSCOPE_ENUMERATOR
 
-/// The `detail` of a FunctionEnter and of its FunctionExit: kind, and bits of the address of the Python frame (of the
-/// caller's, for what is written in C), by which they find each other also where events were lost.
+/// The `detail` of a FunctionEnter and of its FunctionExit: kind, and a hash of the Python frame's address (of the
+/// caller's frame for C functions). The hash matches the two events if events between them were lost.
 struct FunctionDetail {
   static constexpr uint32_t kKindMask = 3;
-  static constexpr uint32_t kRunning = 4;  // of an enter: it was called before recording began
+  static constexpr uint32_t kRunning = 4;  // of an enter: the call began before the recording
   static constexpr uint32_t kFrameShift = 3;
 
   static constexpr uint32_t make(FunctionKind kind, uintptr_t frame, uint32_t flags = 0) noexcept {
@@ -162,8 +161,8 @@ struct FunctionDetail {
 
 /// The `detail` of a Strand.
 enum StrandDetail : uint32_t {
-  kStrandBegins = 1,  // nothing of it was logged before: the origin is its creator's, otherwise its own
-  kStrandIsTask = 2,  // it is not what the thread itself runs
+  kStrandBegins = 1,  // the task's first event: the origin is its creator's, otherwise its own
+  kStrandIsTask = 2,  // a task, not the thread's own code
 };
 
 /// One logged event.
@@ -175,7 +174,7 @@ struct Event {
 };
 static_assert(sizeof(Event) == 16);
 
-/// 64 KiB of one thread's events. The owner appends, the reader follows `size`.
+/// 64 KiB of one thread's events. The owner appends, and the reader follows `size`.
 struct EventChunk {
   static constexpr uint32_t kCapacity = 4095;
   std::atomic<EventChunk*> next{nullptr};
@@ -183,17 +182,17 @@ struct EventChunk {
   std::array<Event, kCapacity> events;
 };
 
-/// The events of one thread, in order. append: the owning thread alone; everything else: one reader.
+/// The events of one thread, in order. append: only the owning thread. All other functions: one reader.
 ///
-/// Read chunks come back to the writer, so that a warm log neither allocates nor locks.
+/// The reader returns read chunks to the writer, so that a warm log neither allocates nor locks.
 class EventLog {
  public:
   /// 256 chunks are a million events, 16 MiB: more than any thread writes while the reader sleeps.
   static constexpr uint32_t kMaxChunks = 256;
-  /// So many are kept once they are read: what a writer fills until it wakes the reader.
+  /// The number of read chunks to keep: as many as a writer fills before it wakes the reader.
   static constexpr uint32_t kKeptChunks = kMaxChunks / 4;
-  /// So many, 1 MiB, keep their memory between recordings: a page that the system has taken costs the writer a fault,
-  /// as much as some hundred events.
+  /// The number of chunks (1 MiB) that keep their memory between recordings. Otherwise each page costs the writer a
+  /// fault.
   static constexpr uint32_t kWarmChunks = 16;
 
   EventLog();
@@ -217,19 +216,19 @@ class EventLog {
     chunk->size.store(at + 1, std::memory_order_release);
   }
 
-  /// An attribute of the event that is appended next.
+  /// Adds an attribute to the event that is appended next.
   void add_argument(Argument what, uint64_t value, uint32_t second = 0) noexcept {
     append(value, second, Op::Argument, static_cast<uint32_t>(what));
   }
 
-  /// Where reading may go up to at the moment of the call.
+  /// The end of the readable events at the moment of the call.
   struct Position {
     const EventChunk* chunk;
     uint32_t size;
   };
   Position end() const noexcept;
 
-  /// Hands every event before `limit` to `take(const Event&)`.
+  /// Passes every event before `limit` to `take(const Event&)`.
   template <class F>
   void read(const Position& limit, F&& take) {
     read_while(limit, [&](const Event& event) {
@@ -237,7 +236,7 @@ class EventLog {
       return true;
     });
   }
-  /// Likewise up to the first that is not taken: of which `take` returns false.
+  /// Like read, but stops at the first event for which `take` returns false.
   template <class F>
   void read_while(const Position& limit, F&& take) {
     while (true) {
@@ -263,37 +262,39 @@ class EventLog {
       }
     }
   }
-  /// Whether there is anything to read before `limit`.
+  /// Whether there are events before `limit`.
   bool has_more(const Position& limit) const noexcept { return head_ != limit.chunk || read_ != limit.size; }
   void skip_all() {
     read(end(), [](const Event&) {});
   }
-  /// Has the system take the memory of chunks that were read, until they are written to again, but for a few.
+  /// Returns the memory of read chunks to the system until they are written again. A few stay warm.
   void trim() noexcept;
 
-  /// Regions, calls and the like of which the beginning or the end found no room since the last call.
+  /// The number of regions, calls and other pairs since the last call whose beginning or end found no room.
   uint64_t take_dropped() noexcept { return dropped_.exchange(0, std::memory_order_relaxed); }
-  /// How long the writer has worked for its events since the last call, besides appending them, in ns: see WorkTimer.
+  /// The writer's work for its events since the last call, without appending, in ns: see WorkTimer.
   uint64_t take_work() noexcept { return work_ns_.exchange(0, std::memory_order_relaxed); }
   /// The same for calls and returns of Python functions.
   uint64_t take_function_work() noexcept { return function_work_ns_.exchange(0, std::memory_order_relaxed); }
 
-  /// For the reader: a thread has it or had it, and what follows is that thread's until release_if_done.
+  /// For the reader: the log belongs to a thread or an ended thread. The next events are that thread's until
+  /// release_if_done.
   bool has_owner() const noexcept {
     const Owner owner = owner_.load(std::memory_order_acquire);
     return owner == Owner::Thread || owner == Owner::Gone;
   }
-  // Who writes here. Set before the log has an owner.
-  std::atomic<uint32_t> generation{0};  // counts the threads that have used this log
-  std::atomic<uint32_t> order{0};       // counts the threads that began to log before
+  // Identifies the writer. Set before the log has an owner.
+  std::atomic<uint32_t> generation{0};  // number of earlier threads that used this log
+  std::atomic<uint32_t> order{0};       // number of threads that began to log before
   std::atomic<uint64_t> system_id{0};
   std::atomic<uint64_t> pthread_id{0};
   std::array<char, 16> thread_name{};
-  uint64_t strand = 0;   // the writer's: the task whose events come now
-  void* task = nullptr;  // the writer's: what it knows of that task
-  /// The writer's: the ids of names that come as text. 0 when memory ran out.
+  uint64_t strand = 0;   // the writer's: the task of the next events
+  void* task = nullptr;  // the writer's: its Origin of that task
+  /// The writer's: the id of a name given as text. 0 if memory ran out.
   uint32_t id_of(std::string_view text) noexcept { return names_ != nullptr || make_names() ? names_->id_of(text) : 0; }
-  /// The writer's: the ids of the texts that `make()` makes from what the key says, by `id_of`.
+  /// The writer's: cached results of `make()`, which makes texts from the words of `key` and gets their ids with
+  /// `id_of`.
   template <class F>
   IdCache::Ids ids_of(const Digest& key, F&& make) noexcept {
     return ids_ != nullptr || make_ids() ? ids_->ids_of(key, make) : make();
@@ -303,15 +304,15 @@ class EventLog {
   friend class EventLogs;
   friend class WorkTimer;
   enum class Owner : uint32_t { Thread, Gone, Nobody, Arriving };
-  /// Events that found no room, by which the reader knows where those that find room again lie.
+  /// Events that found no room. They let the reader place the events after the gap.
   struct Lost {
-    uint32_t listening = 0;         // to whom
+    uint32_t listening = 0;         // the listeners of that time
     std::optional<Event> strand;    // the last one
-    std::optional<Event> origin;    // of it
-    std::array<Event, 32> steps{};  // Enter, and Exit or Pop of what was entered before, but for what cancels out
-    std::size_t count = 0;          // of these
-    std::size_t before_strand = 0;  // those that come before the first strand that was lost
-    std::size_t deeper = 0;         // entered when there were too many
+    std::optional<Event> origin;    // of that strand
+    std::array<Event, 32> steps{};  // Enter, and Exit or Pop of regions entered before. Matching pairs are removed
+    std::size_t count = 0;          // of `steps`
+    std::size_t before_strand = 0;  // steps before the first lost strand
+    std::size_t deeper = 0;         // entered while `steps` was full
   };
 
   EventChunk* grow() noexcept;
@@ -331,10 +332,10 @@ class EventLog {
   EventChunk* tail_;          // the writer's
   uint32_t filled_ = 0;       // the writer's: events in tail_
   uint32_t grown_ = 0;        // the writer's: chunks begun
-  uint32_t unopened_ = 0;     // the writer's: dropped beginnings whose ends have not come, since there was room last
-  bool has_lost_ = false;     // the writer's: there is something in lost_
-  uint32_t until_timed_ = 1;  // the writer's: works until the next one that is timed
-  uint32_t timed_ = 0;        // the writer's: works that were timed
+  uint32_t unopened_ = 0;     // the writer's: lost beginnings without an end, since the last gap
+  bool has_lost_ = false;     // the writer's: lost_ is not empty
+  uint32_t until_timed_ = 1;  // the writer's: works until the next timed one
+  uint32_t timed_ = 0;        // the writer's: number of timed works
   uint32_t random_ = 1;       // the writer's
   std::atomic<const EventChunk*> published_tail_;
   std::atomic<uint64_t> dropped_{0};
@@ -342,21 +343,21 @@ class EventLog {
   std::atomic<uint64_t> function_work_ns_{0};
   std::atomic<uint32_t> chunks_{1};
   EventChunk* head_;   // the reader's
-  uint32_t read_ = 0;  // the reader's: events of head_ taken
+  uint32_t read_ = 0;  // the reader's: events taken from head_
   std::atomic<EventChunk*> spare_{nullptr};
   std::atomic<Owner> owner_{Owner::Thread};
   EventLog* next_ = nullptr;
   Lost lost_;  // the writer's
 };
 
-/// Times what a callback of ours does for the event that it is about to append: the first works of a thread, then one
-/// of 32, at random, so that no loop of the program keeps step with them, which stands for as many.
+/// Times the work of a callback for the event that it appends next. The first works of a thread are all timed. Of later
+/// ones, a random one of 32 is timed and counts 32 times. Random, so that no loop of the program is in phase with it.
 ///
-/// One thread, of which the log is; one at a time.
+/// One timer at a time, on the log's thread.
 class WorkTimer {
  public:
   enum class Of : uint8_t { Event, Function };
-  /// `more_ns`: what it takes besides, as to call the callback.
+  /// `more_ns`: additional cost, such as the call of the callback.
   explicit WorkTimer(EventLog& log, Of of = Of::Event, uint32_t more_ns = 0) noexcept
       : log_(log), more_ns_(more_ns), of_(of) {
     if (--log.until_timed_ == 0) [[unlikely]] {
@@ -380,16 +381,16 @@ class WorkTimer {
   EventLog& log_;
   uint64_t began_ = 0;
   uint32_t more_ns_;
-  uint32_t times_ = 0;  // how many works this one stands for; 0: it is not timed
+  uint32_t times_ = 0;  // number of works that this one represents, 0 if it is not timed
   Of of_;
 };
 
-/// Every thread's log in the process. The list only grows; logs of ended threads are handed to new ones.
+/// All thread logs of the process. The list only grows. Logs of ended threads are reused by new threads.
 class EventLogs {
  public:
   static EventLogs& process() noexcept;
 
-  /// The calling thread's log; nullptr once the thread is being torn down or when memory ran out.
+  /// The calling thread's log. Null if the thread is ending or memory ran out.
   static EventLog* current() noexcept {
     EventLog* log = current_;
     return log != nullptr ? log : instance().adopt();
@@ -401,16 +402,16 @@ class EventLogs {
       visit(*log);
     }
   }
-  /// For the reader: a log whose thread has ended and whose events are all read may serve another thread.
+  /// For the reader: lets another thread use the log if its thread has ended and all events are read.
   static void release_if_done(EventLog& log) noexcept;
 
-  /// For the child of a fork: its one thread begins a new log, the others' stayed behind as they were.
+  /// For a forked child: its one thread begins a new log. The parent's logs stay unchanged.
   void forget_all() noexcept;
 
   /// Released by a writer that is far ahead of the reader.
   std::counting_semaphore<>& wake() noexcept { return wake_; }
 
-  /// Nothing that the calling thread does within this scope is logged: what a recording needs for itself.
+  /// Within this scope, nothing of the calling thread is logged. For the work of the recording itself.
   class Silence {
    public:
     Silence() noexcept : log_(std::exchange(current_, nullptr)), ended_before_(std::exchange(ended_, true)) {}
@@ -437,10 +438,10 @@ class EventLogs {
   EventLog* adopt() noexcept;
 
 #if defined(__x86_64__) || defined(__aarch64__)
-  // A pointer fits the static TLS block of a library loaded late, and spares the hot path a call.
+  // A pointer fits the static TLS block of a library loaded late, and saves the hot path a call.
   [[gnu::tls_model("initial-exec")]]
 #endif
-  static constinit thread_local EventLog* current_;  // constinit: no check of an initializer at each use
+  static constinit thread_local EventLog* current_;  // constinit: no check for initialization at each use
   static thread_local ThreadEnd end_;
   static constinit thread_local bool ended_;
 
@@ -449,16 +450,16 @@ class EventLogs {
   std::counting_semaphore<> wake_{0};
 };
 
-/// When regions ended on a thread that need not be the one they began on, in ticks: the reader reads these ends before
-/// what the other thread did next.
+/// The ends of regions that ended on another thread than they began on, in ticks. The reader processes these ends
+/// before later events of the other thread.
 ///
-/// One writer, who holds the GIL, and one reader. Where too many wait, further ones are left out: such a region ends
-/// when the reader comes to its end.
+/// One writer, with the GIL, and one reader. Without room, an end is dropped: the region then ends when the reader
+/// reaches it.
 class EndsElsewhere {
  public:
   static EndsElsewhere& process() noexcept;
 
-  /// After the end was logged.
+  /// Called after the end was logged.
   void add(uint64_t ticks) noexcept {
     const uint32_t written = written_.load(std::memory_order_relaxed);
     const uint32_t waiting = written - read_.load(std::memory_order_acquire);
@@ -470,7 +471,7 @@ class EndsElsewhere {
       EventLogs::process().wake().release();
     }
   }
-  /// The oldest, 0 for none.
+  /// The oldest end, 0 if there is none.
   uint64_t first() const noexcept {
     const uint32_t read = read_.load(std::memory_order_relaxed);
     return read != written_.load(std::memory_order_acquire) ? times_[read % times_.size()] : 0;
@@ -479,18 +480,18 @@ class EndsElsewhere {
   void take_all() noexcept { read_.store(written_.load(std::memory_order_acquire), std::memory_order_release); }
 
  private:
-  std::array<uint64_t, 4096> times_{};  // 2^n, as the counts below wrap
+  std::array<uint64_t, 4096> times_{};  // a power of two, as the counters wrap
   std::atomic<uint32_t> written_{0};
   std::atomic<uint32_t> read_{0};
 };
 
-/// What the hot paths ask first. Zero: nobody listens. Above the flags stands the number of the session, so that a
-/// region that was entered before one began is not closed in it.
+/// The first check of the hot paths. Zero: nothing is recorded. The bits above the flags are the session's number, so
+/// that a session does not close a region that was entered before it began.
 enum Listen : uint32_t {
   kListenRegions = 1,
   kListenGpuTime = 2,
   kListenStacks = 4,
-  kListenProfiled = 8,  // regions and operators of threads alone on which torch's profiler is on
+  kListenProfiled = 8,  // only regions and operators of threads on which torch's profiler is active
 };
 inline constexpr uint32_t kListenBits = 4;
 inline std::atomic<uint32_t> listening{0};

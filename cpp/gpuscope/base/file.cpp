@@ -28,7 +28,7 @@ namespace {
 }  // namespace
 
 InputFile::InputFile(std::string path)
-    // Non-blocking, or a named pipe would wait here for its writer.
+    // Non-blocking: otherwise a named pipe would wait for its writer.
     : path_(std::move(path)), descriptor_(open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (descriptor_ < 0) {
     fail("open", path_);
@@ -63,7 +63,7 @@ namespace {
 
 constexpr uint32_t kPolynomial = 0x82F63B78;  // reflected
 
-// table[k][b]: the CRC of byte b followed by k zero bytes, so that eight bytes need eight independent look-ups.
+// table[k][b]: the CRC of byte b followed by k zero bytes. Eight bytes then need eight independent look-ups.
 constexpr auto kTables = [] {
   std::array<std::array<uint32_t, 256>, 8> tables{};
   for (uint32_t byte = 0; byte < 256; ++byte) {

@@ -9,7 +9,7 @@
 
 namespace gpuscope::base {
 
-/// A regular file open for reading. Failures are base::Error with the system's words for them.
+/// A regular file open for reading. Failures are base::Error with the system's message.
 class InputFile {
  public:
   explicit InputFile(std::string path);
@@ -19,7 +19,7 @@ class InputFile {
 
   const std::string& path() const noexcept { return path_; }
   uint64_t size() const noexcept { return size_; }
-  /// Reads up to `bytes` from `offset`; fewer only at the file's end.
+  /// Reads up to `bytes` from `offset`. Fewer only at the end of the file.
   std::size_t read(uint64_t offset, void* into, std::size_t bytes) const;
 
  private:
@@ -28,19 +28,19 @@ class InputFile {
   uint64_t size_ = 0;
 };
 
-/// Takes the next bytes of a file in the making.
+/// Takes the next bytes of an output file.
 using Write = std::function<void(std::string_view)>;
 
-/// A small file's content; empty when it cannot be read. Any thread.
+/// A small file's content. Empty if it cannot be read. Any thread.
 ///
-/// Not by iostreams, here or elsewhere in this library: `import torch` (2.11) crashes inside libstdc++'s streams when
-/// they were used in the process before.
+/// This library uses no iostreams: `import torch` (2.11) crashes inside libstdc++'s streams if the process used them
+/// before.
 std::string read_file(const char* path);
 
-/// CRC-32C (Castagnoli, as in iSCSI, RFC 3720) of `data` going on from `crc`; begin with 0. Any thread.
+/// The CRC-32C (Castagnoli, as in iSCSI, RFC 3720) of `data`, continued from `crc`, at first 0. Any thread.
 uint32_t crc32c(const void* data, std::size_t bytes, uint32_t crc = 0) noexcept;
 
-/// The same without the processor's help.
+/// crc32c without processor instructions.
 uint32_t crc32c_portable(const void* data, std::size_t bytes, uint32_t crc = 0) noexcept;
 
 }  // namespace gpuscope::base

@@ -10,14 +10,14 @@
 
 namespace gpuscope::base {
 
-/// Spreads the bits of a key (the finalizer of SplitMix64, Steele et al. 2014).
+/// Mixes the bits of a key (the finalizer of SplitMix64, Steele et al. 2014).
 constexpr uint64_t mix(uint64_t key) noexcept {
   key = (key ^ (key >> 30)) * 0xBF58476D1CE4E5B9ULL;
   key = (key ^ (key >> 27)) * 0x94D049BB133111EBULL;
   return key ^ (key >> 31);
 }
 
-/// Open-addressing map from 64-bit keys, without removal. One thread at a time.
+/// Open-addressing map with 64-bit keys, without removal. One thread at a time.
 template <class Value>
 class FlatMap {
  public:
@@ -27,7 +27,7 @@ class FlatMap {
     Slot& slot = slot_of(key);
     return slot.used ? &slot.value : nullptr;
   }
-  /// The value of `key`, made by `make()` when it is new.
+  /// The value of `key`. New keys get `make()`.
   template <class F>
   Value& find_or_make(uint64_t key, F&& make) {
     Slot* slot = &slot_of(key);
@@ -59,7 +59,7 @@ class FlatMap {
     shift_ = kFirstShift;
     size_ = 0;
   }
-  /// Of the entries, in bytes.
+  /// The size of the entries, in bytes.
   std::size_t bytes() const noexcept { return size_ * sizeof(Slot); }
 
  private:
@@ -91,7 +91,7 @@ class FlatMap {
   }
 
   Slots slots_;
-  int shift_ = kFirstShift;  // of a hash to a slot
+  int shift_ = kFirstShift;  // from hash to slot
   std::size_t size_ = 0;
 };
 

@@ -21,7 +21,7 @@ struct OpenRegions::Thread {
   };
   std::array<Open, kMax> open{};  // outermost first
   std::size_t count = 0;
-  std::size_t deeper = 0;  // open within the last of these, and not among them
+  std::size_t deeper = 0;  // regions open inside the last entry, without an entry of their own
   uint32_t period = 0;
 
   uint32_t innermost() const noexcept { return count != 0 ? open[count - 1].region : 0; }
@@ -43,7 +43,7 @@ void OpenRegions::begin(User user) noexcept {
     ++period_;
   }
   users_.fetch_or(user);
-  Names::empty_caches();  // names of regions are to be kept from now on
+  Names::empty_caches();  // names of regions are permanent from now on
 }
 
 void OpenRegions::enter(uint32_t name, const void* task) noexcept {
@@ -60,7 +60,7 @@ void OpenRegions::enter(uint32_t name, const void* task) noexcept {
 void OpenRegions::exit(uint32_t name, const void* task) noexcept {
   Thread& thread = of_thread();
   std::size_t found = kMax;
-  bool is_of_task = false;  // found: else it may be one of those that are deeper, as tasks end in any order
+  bool is_of_task = false;  // whether the task matches. Otherwise it may be a deeper region, as tasks end in any order
   for (std::size_t at = thread.count; at-- != 0 && !is_of_task;) {
     is_of_task = thread.open[at].region == name + 1 && thread.open[at].task == task;
     if (is_of_task || (found == kMax && thread.open[at].region == name + 1)) {
@@ -72,7 +72,7 @@ void OpenRegions::exit(uint32_t name, const void* task) noexcept {
     return;
   }
   if (found == kMax) {
-    return;  // entered before anybody wanted to know
+    return;  // entered before regions were tracked
   }
   std::copy(thread.open.begin() + found + 1, thread.open.begin() + thread.count, thread.open.begin() + found);
   --thread.count;
@@ -133,7 +133,7 @@ void survive_forks() {
   std::call_once(once, [] {
     pthread_atfork(lock_dictionaries, unlock_dictionaries, [] {
       unlock_dictionaries();
-      known_thread_id = 0;  // the child's one thread has a number of its own
+      known_thread_id = 0;  // the child's only thread has a new number
     });
   });
 }

@@ -22,18 +22,17 @@
 
 namespace gpuscope::base {
 
-/// The system's number of the calling thread, asked for once a thread. Any thread, any moment.
+/// The system's number of the calling thread, cached per thread. Any thread, any time.
 uint32_t thread_id() noexcept;
 
-/// Keeps the process's dictionaries (Names, Stacks) and thread_id usable in children that it forks: none inherits a
-/// lock that nobody will release. From the first call on; to be called by whatever has other threads use them. Any
-/// thread.
+/// Keeps the process's dictionaries (Names, Stacks) and thread_id usable in forked children, from the first call on: no
+/// child inherits a locked mutex. To be called by code that starts threads which use them. Any thread.
 void survive_forks();
 
-/// An object of this process, made when first asked for and never destroyed. A forked child makes one of its own: the
-/// threads of the parent's, and those that may hold its locks, exist in the parent only.
+/// An object of this process, created on first use and never destroyed. A forked child creates its own: the parent's
+/// threads, and holders of its locks, do not exist there.
 ///
-/// One for each T. Under one lock, Python's GIL.
+/// One per T. Under one lock, Python's GIL.
 template <class T, class... Arguments>
 T& of_process(Arguments&&... arguments) {
   static T* made = nullptr;
@@ -45,7 +44,7 @@ T& of_process(Arguments&&... arguments) {
   return *made;
 }
 
-/// Deletes what this process made. A forked child leaves what its parent made as it is, for the same reason.
+/// Deletes an object that this process made. A forked child leaves the parent's objects, for the same reason.
 class DeleteOwn {
  public:
   template <class T>
@@ -59,7 +58,7 @@ class DeleteOwn {
   pid_t process_ = getpid();
 };
 
-/// While it lives, the calling thread takes no signal; nor do threads that it starts, ever.
+/// Blocks all signals on the calling thread in this scope. Threads started in the scope block them for ever.
 class SignalsBlocked {
  public:
   SignalsBlocked() noexcept;
@@ -71,8 +70,8 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-/// Starts a thread of ours. The program's signals must reach its own threads: a handler there may be meant to interrupt
-/// a call. Throws NotAvailable, that of `what`, where the system gives no further thread.
+/// Starts a thread of this package. It gets no signals: a signal must reach the program's threads, where its handler
+/// may have to interrupt a call. Throws NotAvailable for `what` if the system refuses a thread.
 template <class F>
 std::thread start_thread(const char* what, F&& run) {
   const SignalsBlocked blocked;
@@ -84,28 +83,28 @@ std::thread start_thread(const char* what, F&& run) {
   }
 }
 
-/// The regions of the program that are open now, for use outside of a recording. A region is identified by its name's
-/// Names id, plus one; 0 is none.
+/// The currently open regions of the program, for use outside of a recording. A region's identity is the Names id of
+/// its name plus one. 0 is none.
 ///
-/// enter, exit: under one lock, Python's GIL. The rest: any thread, any moment.
+/// enter, exit: under one lock, Python's GIL. All other functions: any thread, any time.
 class OpenRegions {
  public:
-  static constexpr std::size_t kMax = 32;  // of a thread; any further in count as the last of these
+  static constexpr std::size_t kMax = 32;  // per thread; deeper regions count as the last one
 
   enum User : uint32_t { kLedger = 1, kHistory = 2 };
-  /// Tracks regions for `user` from now on. Regions that are open already at the first begin are not known.
+  /// Tracks regions for `user` from now on. Regions that are already open when the first user begins are unknown.
   static void begin(User user) noexcept;
   static void end(User user) noexcept { users_.fetch_and(~uint32_t{user}); }
   static bool wanted() noexcept { return users_.load(std::memory_order_relaxed) != 0; }
 
-  /// On the calling thread. `task` identifies one of the tasks that share a thread; null for none.
+  /// On the calling thread. `task`: one of the tasks that share a thread, or null.
   static void enter(uint32_t name, const void* task) noexcept;
-  /// Of the same task, where it has one of that name open; else of any.
+  /// Closes the region of the same task if one of that name is open, else of any task.
   static void exit(uint32_t name, const void* task) noexcept;
 
-  /// The innermost of the calling thread that `task`, or no task, has open.
+  /// The innermost region that `task`, or no task, has open on the calling thread.
   static uint32_t of_task(const void* task) noexcept;
-  /// The innermost of the one thread that has any; 0 where several have. For threads that work for the program's own.
+  /// The innermost region of the only thread with regions. 0 if several have some. For the program's worker threads.
   static uint32_t of_program() noexcept;
 
  private:
@@ -113,31 +112,30 @@ class OpenRegions {
   static Thread& of_thread() noexcept;
 
   inline static std::atomic<uint32_t> users_{0};
-  inline static std::atomic<uint32_t> period_{0};   // of users without a gap: what was open in an earlier one is void
-  inline static std::atomic<uint32_t> threads_{0};  // that have regions open
-  inline static std::atomic<uint32_t> latest_{0};   // innermost of the thread that entered or left one last
+  inline static std::atomic<uint32_t> period_{0};   // of continuous use; regions of earlier periods are void
+  inline static std::atomic<uint32_t> threads_{0};  // threads with open regions
+  inline static std::atomic<uint32_t> latest_{0};   // innermost region of the thread that last entered or left one
 };
 
-/// One frame of a call stack and, by its parent, all frames around it.
+/// One frame of a call stack. Its parent gives all frames around it.
 struct Frame {
-  uint32_t parent = 0;    // the stack of its caller; 0 for an outermost frame
+  uint32_t parent = 0;    // the caller's stack, 0 for an outermost frame
   uint32_t function = 0;  // a Names id
   uint32_t file = 0;      // a Names id
   uint32_t line = 0;
-  uint32_t instruction = kNoInstruction;  // where in the function's bytecode; of the innermost frame of a sample
+  uint32_t instruction = kNoInstruction;  // bytecode offset; only for innermost frames of samples
   static constexpr uint32_t kNoInstruction = UINT32_MAX;
   bool operator==(const Frame&) const = default;
 };
 
-/// The call stacks of the process, as ids that the event logs carry; 0 is no stack. Any thread; never on a hot path,
-/// which caches ids.
+/// The call stacks of the process, with ids for the event logs. 0 is no stack. Any thread. Hot paths cache ids.
 class Stacks {
  public:
   static Stacks& process() {
-    static auto* stacks = new Stacks;  // leaked: logs are read until the last moment
+    static auto* stacks = new Stacks;  // leaked: logs are read until process exit
     return *stacks;
   }
-  /// 0 once there are too many.
+  /// 0 if there are too many.
   uint32_t intern(const Frame& frame) {
     const std::lock_guard lock(mutex_);
     if (const auto found = ids_.find(frame); found != ids_.end()) {
@@ -155,7 +153,7 @@ class Stacks {
     const std::lock_guard lock(mutex_);
     return id < frames_.size() ? frames_[id] : Frame{};
   }
-  // Around a fork, so that the child does not inherit a lock that nobody will release.
+  // For a fork, so that the child inherits no locked mutex.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
 
@@ -174,11 +172,11 @@ class Stacks {
   std::unordered_map<Frame, uint32_t, Hash> ids_;
 };
 
-// What one room asks of another that it does not know: one function each, set by whoever can answer, and callable on
-// any thread at any moment, with or without the GIL.
+// Functions that one folder offers to others which do not include it. Callable on any thread at any time, with or
+// without the GIL.
 
-/// Where the calling thread is in the program, as a Stacks id; 0 for nowhere. Set while stacks are wanted. `call`: as
-/// for append_stack.
+/// The calling thread's place in the program, as a Stacks id. 0 for none. Set while stacks are recorded. `call`: as for
+/// add_stack.
 using StackSource = uint32_t (*)(const void* call) noexcept;
 inline std::atomic<StackSource> stack_source{nullptr};
 
@@ -187,23 +185,23 @@ inline uint32_t current_stack(const void* call = nullptr) noexcept {
   return source != nullptr ? source(call) : 0;
 }
 
-/// Says of the event that comes next where in the program it happened. For the hot paths, when kListenStacks is set.
+/// Adds the program's place to the next event. For the hot paths, if kListenStacks is set.
 ///
-/// `call`: an object that lives as long as the call of C++ that the event begins, on whose end leave_call is told of
-/// it: what happens inside needs no look of its own, if the functions of the program stand still so long.
+/// `call`: an object that lives as long as the C++ call that the event begins. leave_call reports its end. Events
+/// inside the call reuse the place if the program's functions cannot return meanwhile.
 inline void add_stack(EventLog& log, const void* call = nullptr) noexcept {
   if (const uint32_t stack = current_stack(call); stack != 0) {
     log.add_argument(Argument::Stack, stack);
   }
 }
 
-/// Likewise, timed: where nothing else is gathered for the event.
+/// add_stack with a timer, for events without other work.
 inline void append_stack(EventLog& log) noexcept {
   const WorkTimer timer(log);
   add_stack(log);
 }
 
-/// The call, if any, inside of which the stack source knows where the calling thread is.
+/// The call inside which the stack source knows the calling thread's place, if any.
 #if defined(__x86_64__) || defined(__aarch64__)
 [[gnu::tls_model("initial-exec")]]
 #endif
@@ -215,7 +213,7 @@ inline void leave_call(const void* call) noexcept {
   }
 }
 
-/// The region that the calling thread works in, as OpenRegions has it: the Names id of its name plus one; 0 for none.
+/// The calling thread's region, as in OpenRegions: the Names id of its name plus one. 0 for none.
 using RegionSource = uint32_t (*)() noexcept;
 inline std::atomic<RegionSource> region_source{nullptr};
 
@@ -224,18 +222,18 @@ inline uint32_t current_region() noexcept {
   return source != nullptr ? source() : 0;
 }
 
-/// What memory an allocation is of. Values are the indices of Python's ALLOCATION_KINDS: append only.
+/// The kind of allocated memory. Values are indices of Python's ALLOCATION_KINDS: append only.
 enum class AllocationKind : uint8_t {
   Device = 0,   // cuMemAlloc
-  Pool = 1,     // stream-ordered, out of a memory pool
-  Managed = 2,  // moves between host and device
-  Pinned = 3,   // of the host, allocated or registered
-  Virtual = 4,  // cuMemCreate's: mapped to an address later
+  Pool = 1,     // stream-ordered, from a memory pool
+  Managed = 2,  // migrates between host and device
+  Pinned = 3,   // host memory, allocated or registered
+  Virtual = 4,  // from cuMemCreate: mapped to an address later
   Array = 5,    // of textures and surfaces
 };
 inline constexpr int kAllocationKinds = 6;
 
-/// What happened to the memory.
+/// The change of the memory.
 enum class AllocationStep : uint8_t {
   Allocated,         // or refused: see `result`
   Released,          // an address or a handle
@@ -245,27 +243,27 @@ enum class AllocationStep : uint8_t {
   ContextDestroyed,  // all memory of a context was released with it
 };
 
-/// Memory as the driver knows it, beside the devices.
+/// Device numbers for memory that is on no device, or on an unknown one.
 inline constexpr int32_t kHostMemory = -1;
 inline constexpr int32_t kUnknownDevice = -2;
 
-/// One driver-level allocation or release, as far as the parameters of the call say.
+/// One allocation or release by the driver, as described by the call's parameters.
 struct DriverAllocation {
   AllocationStep step = AllocationStep::Allocated;
-  AllocationKind kind = AllocationKind::Device;  // of a release: only whether it is by address, virtual or of an array
-  int32_t result = 0;  // CUresult; steps other than Allocated are reported only when they succeeded
+  AllocationKind kind = AllocationKind::Device;  // of a release: only by address, virtual or array
+  int32_t result = 0;                            // CUresult. Steps other than Allocated are reported only on success
   int32_t device = kUnknownDevice;
-  uint64_t address = 0;  // 0 for arrays and for virtual memory that is not mapped
+  uint64_t address = 0;  // 0 for arrays and for unmapped virtual memory
   uint64_t handle = 0;   // of virtual memory and of arrays
   uint64_t bytes = 0;
-  uint64_t pool = 0;  // the memory pool, where the call names it
+  uint64_t pool = 0;  // the memory pool, if the call names it
   uint64_t stream = 0;
   uint64_t context = 0;
   uint64_t began_ticks = 0;  // of the call
   uint64_t ended_ticks = 0;
 };
 
-/// Takes each of them, on the thread of the allocation and inside the driver: must not call CUDA or CUPTI.
+/// Takes each allocation, on its thread and inside the driver. Must not call CUDA or CUPTI.
 using AllocationSink = void (*)(const DriverAllocation&) noexcept;
 inline std::atomic<AllocationSink> allocation_sink{nullptr};
 

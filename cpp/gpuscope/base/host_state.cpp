@@ -16,10 +16,10 @@
 namespace gpuscope::base {
 namespace {
 
-constexpr std::size_t kTextBytes = 8192;          // what is looked for stands at the beginning
-constexpr uint64_t kNoLimit = uint64_t{1} << 60;  // the first version of control groups says none by 2^63 less a page
+constexpr std::size_t kTextBytes = 8192;          // the needed words are at the beginning
+constexpr uint64_t kNoLimit = uint64_t{1} << 60;  // version 1 of control groups writes 2^63 less a page for no limit
 
-/// The beginning of a file; empty where it cannot be read.
+/// The beginning of a file. Empty if it cannot be read.
 class FileText {
  public:
   explicit FileText(const std::string& path) : text_(KeptFile(path).read(room_.data(), room_.size())) {}
@@ -149,7 +149,7 @@ std::optional<double> HostStateReader::thread_waits_s() {
       const auto thread = static_cast<uint32_t>(number[0]);
       const auto before = waits_ns_.find(thread);
       const int64_t before_ns = before == waits_ns_.end() ? 0 : before->second;
-      waited_ns_ += *wait_ns - (before_ns <= *wait_ns ? before_ns : 0);  // else the number went to another thread
+      waited_ns_ += *wait_ns - (before_ns <= *wait_ns ? before_ns : 0);  // otherwise another thread has the number
       waits_ns[thread] = *wait_ns;
     }
   }
@@ -194,7 +194,7 @@ void HostStateReader::read_memory_limit(HostState& state) const {
     }
     const FileText used(group.folder + (group.is_new ? "/memory.current" : "/memory.usage_in_bytes"));
     const std::vector<int64_t> bytes = numbers_of(*used);
-    if (is_least || !charged) {  // what counts against the limit, or the innermost group's where there is none
+    if (is_least || !charged) {  // memory counted against the limit, or of the innermost group if there is no limit
       charged = bytes.empty() ? std::nullopt : positive(bytes[0]);
     }
   }

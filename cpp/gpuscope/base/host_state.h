@@ -13,8 +13,8 @@
 
 namespace gpuscope::base {
 
-// X(type, name). Units are the last word: seconds, bytes, or a number. What grows counts from the machine's, the
-// process' or the control group's beginning, so that two readings give what lies between them.
+// X(type, name). The name ends with the unit: seconds, bytes, or a count. Counters grow from the start of the machine,
+// the process or the control group. The difference of two readings is the usage in between.
 #define GPUSCOPE_HOST_FIGURES(X)          \
   X(uint64_t, machine_cpus)               \
   X(double, machine_cpu_s)                \
@@ -36,7 +36,7 @@ namespace gpuscope::base {
   X(double, io_pressure_s)                \
   X(double, io_stalled_s)
 
-/// The machine, this process and its control group at a moment. What is absent is named in `why`, with the reason.
+/// The machine, this process and its control group at one moment. `why` gives the reason for each missing figure.
 struct HostState {
 #define GPUSCOPE_HOST_MEMBER(type, figure) std::optional<type> figure;
   GPUSCOPE_HOST_FIGURES(GPUSCOPE_HOST_MEMBER)
@@ -44,7 +44,7 @@ struct HostState {
   std::map<std::string, std::string> why;
 };
 
-/// Reads them, again and again: some 0.1 ms, and 5 us for each thread of the process. One thread.
+/// Reads the state repeatedly. One thread.
 class HostStateReader {
  public:
   explicit HostStateReader(std::string proc = "/proc", const std::string& groups = "/sys/fs/cgroup");
@@ -62,8 +62,8 @@ class HostStateReader {
   std::string proc_;
   std::vector<ControlGroup> cpu_groups_;
   std::vector<ControlGroup> memory_groups_;
-  std::unordered_map<uint32_t, int64_t> waits_ns_;  // of the threads that there are
-  int64_t waited_ns_ = 0;                           // of all that were seen
+  std::unordered_map<uint32_t, int64_t> waits_ns_;  // of the live threads
+  int64_t waited_ns_ = 0;                           // of all threads so far
 };
 
 }  // namespace gpuscope::base

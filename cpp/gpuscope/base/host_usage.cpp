@@ -19,14 +19,14 @@
 namespace gpuscope::base {
 namespace {
 
-constexpr uint32_t kRoundsOfSearch = 5;        // processes are looked for each so many rounds
-constexpr uint32_t kRoundsOfMemory = 5 * 120;  // a number may have gone to another process by then
+constexpr uint32_t kRoundsOfSearch = 5;        // rounds between searches for processes
+constexpr uint32_t kRoundsOfMemory = 5 * 120;  // afterwards a number may belong to another process
 constexpr std::size_t kMostProcesses = 256;    // that are read
-constexpr std::size_t kMostNew = 256;          // numbers that are looked up in one round
+constexpr std::size_t kMostNew = 256;          // numbers looked up per round
 constexpr std::size_t kRoom = 4096;
-constexpr int kStartOfProcess = 19;  // words behind the state in its `stat`
+constexpr int kStartOfProcess = 19;  // words after the state in its `stat`
 
-/// The number behind a word, or the `index`-th word of a text; none where it is not there.
+/// The number after a word, or the `index`-th word of a text. None if missing.
 std::optional<int64_t> parse(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
   int64_t value = 0;
@@ -45,14 +45,14 @@ std::optional<int64_t> word(std::string_view text, int index) {
   return parse(text);
 }
 
-/// The CPU time of a process, its threads together: the clock that clock_getcpuclockid gives. Negative: it has ended.
+/// The CPU time of all threads of a process: the clock of clock_getcpuclockid. Negative if it has ended.
 int64_t cpu_ns_of_process(uint32_t id) noexcept {
   timespec value{};
   const auto clock = static_cast<clockid_t>(~id << 3 | 2);
   return clock_gettime(clock, &value) == 0 ? value.tv_sec * 1'000'000'000LL + value.tv_nsec : -1;
 }
 
-/// When a process began, of what its `stat` says: units of the system's since it started. 0: that is not known.
+/// The start of a process, from the start time in its `stat` (clock ticks since boot). 0 if unknown.
 uint64_t began(std::optional<int64_t> units, uint64_t now_ticks) {
   timespec now{};
   const int64_t a_second = sysconf(_SC_CLK_TCK);
@@ -97,8 +97,8 @@ std::optional<int64_t> number_after(std::string_view text, std::string_view word
 
 std::vector<ControlGroup> control_groups(std::string_view controller, const std::string& proc,
                                          const std::string& groups) {
-  // A line "4:cpu,cpuacct:/path" for each hierarchy of version 1, "0::/path" for that of version 2. In a container the
-  // path may be the host's, of which only the last folders are there, or the root.
+  // Version 1 has a line "4:cpu,cpuacct:/path" for each hierarchy, version 2 has "0::/path". In a container the path
+  // may be the root, or the host's: then only its last folders exist.
   const std::string wanted = std::string(",").append(controller).append(",");
   const std::string list = read_file((proc + "/self/cgroup").c_str());
   std::vector<ControlGroup> found;
@@ -131,7 +131,7 @@ std::vector<ControlGroup> control_groups(std::string_view controller, const std:
 std::optional<int64_t> run_queue_wait_ns(const KeptFile& schedstat) noexcept {
   std::array<char, 96> room;
   const std::string_view text = schedstat.read(room.data(), room.size());
-  // Three zeros stand for a system that does not count; a thread that reads or was read has had a turn.
+  // Three zeros mean that the system does not count. A thread that reads or was read has run.
   return word(text, 2).value_or(0) > 0 ? word(text, 1) : std::nullopt;
 }
 
@@ -209,7 +209,7 @@ bool HostReader::find_processes(uint64_t now_ticks) {
     }
   }
   closedir(folder);
-  // Numbers are counted up: below ours are those of the system, of which a large machine has thousands.
+  // Numbers increase. Lower numbers than ours are mostly system processes: a large machine has thousands.
   std::ranges::stable_partition(unknown, [own = static_cast<uint32_t>(getpid())](uint32_t id) { return id > own; });
   std::size_t looked_up = 0;
   for (const uint32_t id : unknown) {
@@ -219,7 +219,7 @@ bool HostReader::find_processes(uint64_t now_ticks) {
     if (++looked_up > kMostNew) {
       return false;
     }
-    // "12 (any name) S 11 ...": the parent is behind the state.
+    // "12 (any name) S 11 ...": the parent is the word after the state.
     const std::string stat = read_file((proc_ + "/" + std::to_string(id) + "/stat").c_str());
     const std::size_t name_end = stat.rfind(") ");
     const std::string_view rest = name_end == std::string::npos ? "" : std::string_view(stat).substr(name_end + 2);
@@ -230,7 +230,7 @@ bool HostReader::find_processes(uint64_t now_ticks) {
     }
     Process& process = add_process(id);
     const uint64_t began_ticks = began(word(rest, kStartOfProcess), now_ticks);
-    if (first_ticks_ != 0 && began_ticks > first_ticks_) {  // all that it used counts
+    if (first_ticks_ != 0 && began_ticks > first_ticks_) {  // it began after the first round: all its use counts
       process.ticks = began_ticks;
       process.wait_ns = process.read_bytes = 0;
     }

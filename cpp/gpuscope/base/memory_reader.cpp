@@ -12,7 +12,7 @@
 namespace gpuscope::base {
 namespace {
 
-// User space ends at 2^47 (x86-64) or 2^48 (aarch64); of a copy with an address beyond that, nothing is copied at all.
+// User space ends at 2^47 (x86-64) or 2^48 (aarch64). An address beyond it makes the whole copy fail.
 constexpr uintptr_t kFirstAddress = 4096;
 #ifdef __aarch64__
 constexpr int kAddressBits = 48;
@@ -34,14 +34,14 @@ MemoryReader::~MemoryReader() {
   if (data_ != nullptr) {
     munmap(data_, kMaxBytes);
   }
-  // The file goes with its thread: on any other its number is a file of the program's.
+  // The thread's end closes the file. On any other thread its number is a file of the program.
 }
 
 bool MemoryReader::open_file() noexcept {
   if (syscall(kCloseRange, 0U, ~0U, kUnshareFiles) != 0) {
     return false;
   }
-  // Sealed: other processes of the user could cut it, and what is mapped beyond its end would end the program.
+  // Sealed: another process of the user could truncate it, and an access beyond its end would end the program.
   file_ = memfd_create("gpuscope", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file_ < 0 || ftruncate(file_, kMaxBytes) != 0 || fcntl(file_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
     return false;
@@ -54,7 +54,7 @@ bool MemoryReader::open_file() noexcept {
   return true;
 }
 
-/// Whether what is copied arrives, and what is not there is found missing.
+/// Whether present memory is copied, and missing memory is reported.
 bool MemoryReader::is_copied() noexcept {
   constexpr std::string_view kText = "gpuscope";
   const std::array pieces{Piece{reinterpret_cast<uintptr_t>(kText.data()), static_cast<uint32_t>(kText.size())},
@@ -101,7 +101,7 @@ std::size_t MemoryReader::copy(std::span<const Piece> pieces) noexcept {
   if (count == 0 || way_ == Way::None) {
     return 0;
   }
-  // Not by the functions of the C library, of which ThreadSanitizer takes it that what they read must not change.
+  // Direct system calls: ThreadSanitizer would report a race for the C library's functions.
   long copied = -1;
   if (way_ == Way::File) {
     copied = syscall(SYS_pwritev, file_, parts.data(), count, 0L, 0L);

@@ -10,19 +10,19 @@
 
 namespace gpuscope::base {
 
-/// Copies memory of this process that other threads may free or unmap at that moment: what is not there is not copied,
-/// and nothing faults. What is there may change while it is copied.
+/// Copies memory of this process that other threads may free or unmap meanwhile. Missing memory is not copied, and
+/// nothing faults. Present memory may change during the copy.
 ///
-/// The thread that opens it, alone. It gives up the program's files, so that it must be a thread of ours: the kernel
-/// copies into a file in memory, whose number no other thread can close or use again. That costs a microsecond and 50
-/// ns a piece; process_vm_readv, the way where a sandbox forbids that, three times and 20 times as much.
+/// Only for the thread that opens it, which must be a thread of this package: open detaches it from the program's file
+/// descriptors. The kernel copies into a memory file, whose descriptor no other thread can close or reuse. If a sandbox
+/// forbids that, the slower process_vm_readv is used.
 class MemoryReader {
  public:
   struct Piece {
     uintptr_t address;
     uint32_t bytes;
   };
-  static constexpr std::size_t kMaxPieces = 512;  // of one copy; the system takes 1024
+  static constexpr std::size_t kMaxPieces = 512;  // per copy; the system allows 1024
   static constexpr std::size_t kMaxBytes = std::size_t{1} << 18;
 
   MemoryReader() = default;
@@ -30,15 +30,15 @@ class MemoryReader {
   MemoryReader& operator=(const MemoryReader&) = delete;
   ~MemoryReader();
 
-  /// False where the system offers no way.
+  /// False if the system offers no way.
   bool open() noexcept;
 
-  /// Copies the pieces one behind the other to `data()`; returns how many of them, from the first on, are whole.
+  /// Copies the pieces one after another to `data()`. Returns how many leading pieces are complete.
   std::size_t copy(std::span<const Piece> pieces) noexcept;
   /// Of the latest copy.
   const std::byte* data() const noexcept { return data_; }
 
-  /// One value; false when it is not there.
+  /// Reads one value. False if the memory is missing.
   template <class T>
   bool read(uintptr_t address, T& value) noexcept {
     const std::array pieces{Piece{address, sizeof(T)}};

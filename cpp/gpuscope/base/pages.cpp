@@ -11,7 +11,7 @@
 namespace gpuscope::base {
 namespace {
 
-constexpr std::size_t kLarge = std::size_t{128} * 1024;  // where malloc begins to map blocks as well
+constexpr std::size_t kLarge = std::size_t{128} * 1024;  // malloc's initial threshold for mapping blocks
 
 constexpr bool is_large(std::size_t bytes) noexcept { return bytes >= kLarge; }
 constexpr std::size_t whole_pages(std::size_t bytes) noexcept { return (bytes + kPageBytes - 1) & ~(kPageBytes - 1); }
@@ -44,14 +44,14 @@ void give_back_pages(void* block, std::size_t bytes) noexcept {
   const std::uintptr_t begin = whole_pages(address);
   const std::uintptr_t end = (address + bytes) & ~(kPageBytes - 1);
   if (end > begin) {
-    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);  // refused for huge pages: they stay
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);  // fails for huge pages, which stay
   }
 }
 
 void* take_scratch(std::size_t bytes) noexcept {
   void* block = resize_block(nullptr, 0, bytes);
   if (block != nullptr && is_large(bytes)) {
-    madvise(block, whole_pages(bytes), MADV_HUGEPAGE);  // advice: where it is not taken, pages are small
+    madvise(block, whole_pages(bytes), MADV_HUGEPAGE);  // advice: without it, pages stay small
   }
   return block;
 }

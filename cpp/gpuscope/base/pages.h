@@ -8,23 +8,23 @@ namespace gpuscope::base {
 
 inline constexpr std::size_t kPageBytes = 4096;
 
-/// Memory for what grows large, as realloc gives it; nullptr when there is none, and then `old` stays.
+/// Memory for large data, with the semantics of realloc. Null if memory ran out: then `old` stays.
 ///
-/// Large blocks are pages of their own, which the system has back at once when they are freed. malloc keeps what it is
-/// given back: it puts larger and larger blocks into its heap, up to 32 MiB, the more of them were freed. Blocks grow
-/// by remapping, which copies nothing. Any thread.
+/// Large blocks are separate mappings, which the system gets back when they are freed. malloc instead moves its mapping
+/// threshold up to 32 MiB as mapped blocks are freed, and keeps them in its heap. Blocks grow by remapping, without a
+/// copy. Any thread.
 void* resize_block(void* old, std::size_t old_bytes, std::size_t bytes) noexcept;
 void free_block(void* block, std::size_t bytes) noexcept;
 
-/// The system has the whole pages of this memory back, which stays its owner's and reads as anything. For blocks of
-/// malloc's that are about to be freed: it keeps them, however many they were once. Any thread.
+/// Returns the whole pages of this memory to the system. The owner keeps the block, with undefined content. For malloc
+/// blocks that are about to be freed, as malloc would keep their pages. Any thread.
 void give_back_pages(void* block, std::size_t bytes) noexcept;
 
-/// Memory for what is large at once and soon gone: in pages of 2 MiB where the system has them, so that the first touch
-/// of each is one fault and not 512. nullptr when there is none. Any thread.
+/// Memory for large, short-lived data, in pages of 2 MiB if available: the first touch is one fault instead of 512.
+/// Null if memory ran out. Any thread.
 void* take_scratch(std::size_t bytes) noexcept;
 
-/// Blocks for containers.
+/// Allocates blocks for containers.
 template <class T>
 struct BlockAllocator {
   using value_type = T;

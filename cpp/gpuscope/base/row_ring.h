@@ -9,20 +9,20 @@
 
 namespace gpuscope::base {
 
-/// Rows on their way from the one thread that writes them to the one that reads: no lock, no allocation once begun. A
-/// full one takes no more.
+/// A queue of rows from one writing thread to one reading thread. Lock-free, and without allocation after begin. A full
+/// ring takes no rows.
 template <class Row, std::size_t kRows>
 class RowRing {
  public:
   static constexpr std::size_t kCapacity = kRows;
 
-  /// Makes room for them. While nobody writes. Throws std::bad_alloc.
+  /// Allocates the rows. Not while a thread writes. Throws std::bad_alloc.
   void begin() {
     if (rows_ == nullptr) {
       rows_ = std::make_unique<std::array<Row, kRows>>();
     }
   }
-  /// The writing thread. Returns how many are in it then; 0 where it was full.
+  /// On the writing thread. Returns the number of rows in the ring, or 0 if it was full.
   std::size_t append(const Row& row) noexcept {
     const uint64_t at = written_.load(std::memory_order_relaxed);
     const uint64_t filled = at - read_.load(std::memory_order_acquire);
@@ -33,7 +33,7 @@ class RowRing {
     written_.store(at + 1, std::memory_order_release);
     return filled + 1;
   }
-  /// The reading thread: hands all that is there to `take(const Row&)`.
+  /// On the reading thread: passes all rows to `take(const Row&)`.
   template <class F>
   void read(F&& take) {
     const uint64_t end = written_.load(std::memory_order_acquire);

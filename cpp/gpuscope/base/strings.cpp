@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-/// The length of the valid sequence that `bytes` begin with, 0 if there is none (Unicode standard, table 3-7).
+/// The length of the valid sequence at the start of `bytes`, 0 if there is none (Unicode standard, table 3-7).
 std::size_t sequence_length(std::string_view bytes) noexcept {
   const auto byte = [&](std::size_t at) { return static_cast<uint8_t>(at < bytes.size() ? bytes[at] : 0); };
   const uint8_t first = byte(0);
@@ -25,7 +25,7 @@ std::size_t sequence_length(std::string_view bytes) noexcept {
   if (first < 0xC2 || first > 0xF4) {
     return 0;
   }
-  // The second byte's range keeps out overlong forms, surrogates and what lies above U+10FFFF.
+  // The second byte's range excludes overlong forms, surrogates and code points above U+10FFFF.
   const uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
   if (byte(1) < low || byte(1) > high) {
@@ -48,7 +48,7 @@ bool is_word(char character) noexcept {
          (character >= '0' && character <= '9') || character == '_' || character == '$';
 }
 
-/// The position behind the bracket that closes the one at `open`, or the end of the text.
+/// The position after the bracket that closes the one at `open`, or the end of the text.
 std::size_t skip_brackets(std::string_view text, std::size_t open, char opening, char closing) noexcept {
   int depth = 0;
   for (std::size_t at = open; at < text.size(); ++at) {
@@ -61,7 +61,7 @@ std::size_t skip_brackets(std::string_view text, std::size_t open, char opening,
   return text.size();
 }
 
-/// The position behind the template arguments that begin at `open`. Parentheses inside may hold `>` and `->`.
+/// The position after the template arguments that begin at `open`. Parentheses inside may contain `>` and `->`.
 std::size_t skip_template(std::string_view text, std::size_t open) noexcept {
   int depth = 0;
   for (std::size_t at = open; at < text.size();) {
@@ -84,7 +84,7 @@ bool starts_operator(std::string_view text, std::size_t at) noexcept {
          (at + kOperator.size() == text.size() || !is_word(text[at + kOperator.size()]));
 }
 
-/// The position behind an operator's name: `operator()`, `operator<<`, `operator bool`.
+/// The position after an operator's name: `operator()`, `operator<<`, `operator bool`.
 std::size_t skip_operator(std::string_view text, std::size_t at) noexcept {
   at += kOperator.size();
   if (text.substr(at).starts_with("()")) {
@@ -94,7 +94,7 @@ std::size_t skip_operator(std::string_view text, std::size_t at) noexcept {
   return end == std::string_view::npos ? text.size() : end;
 }
 
-/// Whether the template arguments are one word of CUTLASS's: its wrapper kernel has no other name.
+/// Whether the template arguments are one CUTLASS name: its wrapper kernel has no other name.
 bool is_cutlass_name(std::string_view arguments) noexcept {
   if (!arguments.starts_with(kCutlass) || !arguments.ends_with('>')) {
     return false;
@@ -146,7 +146,7 @@ uint32_t StringTable::intern(std::string_view text) {
   char* copy = room_for(text.size());
   std::copy(text.begin(), text.end(), copy);
   texts_.emplace_back(copy, text.size());
-  slots_[slot] = id;  // of the empty string 0: it is found by being empty
+  slots_[slot] = id;  // the empty string has id 0, like a free slot, and needs no slot
   text_bytes_ += text.size();
   return id;
 }
@@ -187,7 +187,7 @@ void StringTable::grow() {
 }
 
 Names& Names::process() {
-  static auto* names = new Names;  // leaked: logs are read until the last moment
+  static auto* names = new Names;  // leaked: logs are read until process exit
   return *names;
 }
 
@@ -271,7 +271,7 @@ uint32_t NameCache::id_of(std::string_view text) noexcept {
   try {
     id = Names::process().intern_for_period(text);
     keep(digest, id, period);
-  } catch (...) {  // out of memory: it is asked for again
+  } catch (...) {  // out of memory: the next use asks again
   }
   return id;
 }
@@ -281,7 +281,7 @@ void NameCache::keep(const Digest& text, uint32_t id, uint32_t period) {
     std::vector<Entry> larger(entries_.size() * 2);
     for (const Entry& entry : entries_) {
       if (entry.period == period) {
-        larger[entry.text.place() & (larger.size() - 1)] = entry;  // no two of one size share one of twice it
+        larger[entry.text.place() & (larger.size() - 1)] = entry;  // distinct slots stay distinct
       }
     }
     entries_ = std::move(larger);
@@ -293,7 +293,7 @@ void IdCache::keep(const Digest& key, const Ids& ids, uint32_t period) noexcept 
   if (place_of(key).entries[1].period == period && size_.grows(2 * places_.size())) {
     try {
       grow(period);
-    } catch (const std::bad_alloc&) {  // as large as it was
+    } catch (const std::bad_alloc&) {  // keeps its size
     }
   }
   Place& place = place_of(key);
@@ -307,7 +307,7 @@ void IdCache::grow(uint32_t period) {
     for (const Entry& entry : place.entries) {
       if (entry.period == period) {
         auto& entries = place_of(entry.key).entries;
-        entries[entries[0].period == 0 ? 0 : 1] = entry;  // no three of one size share one of twice it
+        entries[entries[0].period == 0 ? 0 : 1] = entry;  // at most two entries per new place
       }
     }
   }
@@ -362,7 +362,7 @@ std::string short_name(std::string_view demangled) {
     return std::string(demangled);
   }
   std::string kept;
-  std::size_t name_start = 0;  // in `kept`: what stands before it is the return type
+  std::size_t name_start = 0;  // in `kept`; the return type precedes it
   for (std::size_t at = 0; at < demangled.size();) {
     std::size_t next = at + 1;
     if (starts_operator(demangled, at)) {

@@ -17,11 +17,11 @@
 
 namespace gpuscope::base {
 
-/// Of the bytes of a text, for hash tables in memory.
+/// A hash of a text's bytes, for in-memory tables.
 uint64_t hash(std::string_view text) noexcept;
 
-/// Stands for a text, or for words that were put in: what differs has the same digest once in 2^128, as good as never.
-/// What finds things by it keeps neither the text nor the words.
+/// A 128-bit digest of a text, or of added words. Collisions are negligible (2^-128), so users keep neither the text
+/// nor the words.
 class Digest {
  public:
   Digest() noexcept = default;
@@ -39,7 +39,7 @@ class Digest {
       put(word);
     }
   }
-  /// Where to look first, in a table of any size.
+  /// The start of the search, for a table of any size.
   std::size_t place() const noexcept { return static_cast<std::size_t>(first_ ^ second_ >> 29); }
   auto operator<=>(const Digest&) const noexcept = default;
 
@@ -50,23 +50,23 @@ class Digest {
   uint64_t second_ = 0;
 };
 
-/// Strings as dense ids, in order of first sight; id 0 is the empty string. One thread at a time.
+/// Strings with dense ids, in order of first use. Id 0 is the empty string. One thread at a time.
 class StringTable {
  public:
   StringTable() { intern(""); }
   StringTable(StringTable&&) noexcept = default;
   StringTable& operator=(StringTable&&) noexcept = default;
 
-  /// Texts never move. Throws std::bad_alloc, and then nothing has changed.
+  /// Texts never move. Throws std::bad_alloc without a change.
   uint32_t intern(std::string_view text);
   /// The text's id, or UINT32_MAX.
   uint32_t find(std::string_view text) const noexcept;
-  /// Unknown ids, as a damaged file may hold, read as the empty string.
+  /// Unknown ids, as in a damaged file, give the empty string.
   std::string_view operator[](uint32_t id) const noexcept {
     return id < texts_.size() ? texts_[id] : std::string_view{};
   }
   uint32_t size() const noexcept { return static_cast<uint32_t>(texts_.size()); }
-  /// Of the strings and of what finds them, in bytes.
+  /// The size of the strings and their index, in bytes.
   std::size_t bytes() const noexcept { return text_bytes_ + (texts_.size() - 1) * kEntryBytes; }
 
  private:
@@ -80,47 +80,46 @@ class StringTable {
 
   std::vector<Vector<char>> blocks_;  // each filled up to its size
   Vector<std::string_view> texts_;
-  Vector<uint32_t> slots_;  // open addressing, a power of two, at most half full; ids, 0 for an empty slot
+  Vector<uint32_t> slots_;  // open addressing, a power of two, at most half full. Ids, 0 for an empty slot
   std::size_t text_bytes_ = 0;
 };
 
-/// The names of regions, and of what else the event logs carry, as ids. Any thread; never on a hot path, which caches
-/// ids.
+/// Ids for region names and other texts in the event logs. Any thread. Hot paths cache ids.
 ///
-/// Those that a program makes up as it runs would fill the memory in time. Their ids are of a period, which ends when
-/// enough have come up, and are known in that and in the next one, by when the logs that hold them have been read.
-/// Caches note the period that they had an id in, and ask for a new one in another. The others are kept for ever.
+/// Programs that generate names would fill the memory. Ids of such names belong to a period, which ends when enough
+/// names have come. They are valid in that period and the next: by then the logs that contain them are read. A cache
+/// stores the period of an id and asks again in another period. All other ids are permanent.
 class Names {
  public:
   static Names& process();
 
-  /// An id that is kept for ever. Names beyond the first 2^20 share one id.
+  /// A permanent id. Names beyond the first 2^20 share one id.
   uint32_t intern(std::string_view name);
   /// An id of this period. Names beyond the first 2^20 of the period, or beyond its room, share one id.
   uint32_t intern_for_period(std::string_view name);
-  /// The name of an id; of one that is known no longer kMore.
+  /// The name of an id. kMore if the id has expired.
   std::string text(uint32_t id);
   static constexpr std::string_view kMore = "(more names)";
 
-  /// The number of the period. To be asked before an id of it is.
+  /// The number of the period. Must be read before an id of it is requested.
   static uint32_t period() noexcept { return period_.load(std::memory_order_relaxed); }
   void begin_period();
-  /// Has caches ask anew; the ids that they have remain known.
+  /// Makes caches ask again. Their existing ids stay valid.
   static void empty_caches() noexcept { period_.fetch_add(1, std::memory_order_relaxed); }
-  /// What part of an id tells the period, 0 for those that are kept; and the rest, which counts from 0.
+  /// The period of an id, 0 for permanent ids, and its index, from 0.
   static constexpr uint32_t period_of(uint32_t id) noexcept { return id >> kIndexBits; }
   static constexpr uint32_t index_of(uint32_t id) noexcept { return id & (kMax - 1); }
 
-  /// How many bytes the names of one period may take. When they have half of it `reader`, of the logs, is released.
+  /// The room for the names of one period, in bytes. At half of it `reader`, the log reader, is released.
   void set_room(std::size_t bytes, std::counting_semaphore<>* reader = nullptr);
-  /// Whether this period's names have more than that share of their room.
+  /// Whether this period's names use more than that share of their room.
   bool fill(double share);
-  /// Of the names of periods, in bytes.
+  /// The size of the names of periods, in bytes.
   std::size_t bytes();
-  /// No log is read any more: names of periods go.
+  /// Drops the names of periods. No log may be read afterwards.
   void forget();
 
-  // Around a fork, so that the child does not inherit a lock that nobody will release.
+  // For a fork, so that the child inherits no locked mutex.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
 
@@ -141,16 +140,15 @@ class Names {
   Period older_;
   std::size_t room_ = SIZE_MAX;
   std::counting_semaphore<>* reader_ = nullptr;
-  bool woken_ = false;  // the reader, in this period
+  bool woken_ = false;  // whether the reader was released in this period
 };
 
-/// How large what a thread keeps for itself may become: it doubles while what is asked for again and again does not
-/// fit. Compiled models have thousands of texts and shapes a step, and in a cache of half of that, asked in turns,
-/// little is found.
+/// The size limit of a thread's cache. It doubles while reused entries do not fit. Compiled models use thousands of
+/// texts and shapes per step, in turns: a cache of half that size would find few of them.
 class CacheSize {
  public:
   static constexpr std::size_t kMost = 16384;
-  /// Whether it is time to double, now that something that was in use had to go.
+  /// Whether to double, after an entry that was in use was evicted.
   bool grows(std::size_t size) noexcept {
     if (size >= kMost || ++lost_ < size / 4) {
       return false;
@@ -163,14 +161,14 @@ class CacheSize {
   std::size_t lost_ = 0;
 };
 
-/// The Names ids of the texts that a thread uses, found without a lock. One thread at a time.
+/// The Names ids of a thread's texts, found without a lock. One thread at a time.
 class NameCache {
  public:
-  /// The Names id of a text; 0 when memory ran out.
+  /// The Names id of a text. 0 if memory ran out.
   uint32_t id_of(std::string_view text) noexcept;
 
  private:
-  // By its digest, as texts lie elsewhere: a look takes one line of the CPU's cache.
+  // Found by digest, without the text: a lookup reads one cache line.
   struct alignas(32) Entry {
     Digest text;
     uint32_t id = 0;
@@ -182,8 +180,8 @@ class NameCache {
   CacheSize size_;
 };
 
-/// The Names ids of texts that a thread makes from the same words again and again, found by the digest of these words,
-/// the key. One thread at a time.
+/// The Names ids of texts that a thread makes repeatedly from the same words. The key is the digest of the words. One
+/// thread at a time.
 class IdCache {
  public:
   using Ids = std::array<uint32_t, 3>;
@@ -208,7 +206,7 @@ class IdCache {
     Ids ids{};
     uint32_t period = 0;  // 0 for none
   };
-  // A line of the CPU's cache.
+  // One cache line.
   struct alignas(64) Place {
     std::array<Entry, 2> entries;  // the newer in front
   };
@@ -220,19 +218,19 @@ class IdCache {
   CacheSize size_;
 };
 
-/// Appends a code point; U+FFFD for surrogates and for what lies above U+10FFFF.
+/// Appends a code point. U+FFFD for surrogates and values above U+10FFFF.
 void append_utf8(std::string& text, uint32_t code_point);
 
-/// The text with U+FFFD for every byte that is not part of valid UTF-8: the system cuts thread names within a letter.
+/// The text with U+FFFD for each byte that is not part of valid UTF-8: the system truncates thread names by bytes.
 std::string to_utf8(std::string_view bytes);
 
-/// A symbol as its source spells it; anything that is not a mangled C++ name comes back as it is. Any thread.
+/// A symbol as in its source. Names that are not mangled C++ are unchanged. Any thread.
 std::string demangle(std::string_view symbol);
 
 /// A demangled name without return type, template arguments and parameters: `at::native::reduce_kernel`.
 ///
-/// Namespaces are kept, as they distinguish libraries. Names that are not C++ (Triton's, XLA's) come back as they are,
-/// and CUTLASS's `cutlass::Kernel2<cutlass_80_...>` keeps its argument, which says all there is to say.
+/// Namespaces stay, as they distinguish libraries. Names that are not C++ (Triton's, XLA's) are unchanged. CUTLASS's
+/// `cutlass::Kernel2<cutlass_80_...>` keeps its argument, which is its only distinction.
 std::string short_name(std::string_view demangled);
 
 }  // namespace gpuscope::base

@@ -53,7 +53,7 @@ std::span<const T> entries(const py::array_t<T, py::array::c_style | py::array::
   return {array.data(), static_cast<std::size_t>(array.size())};
 }
 
-py::array_t<int64_t> zeros(std::size_t rows, std::size_t columns) {  // pages that nobody writes to are none
+py::array_t<int64_t> zeros(std::size_t rows, std::size_t columns) {  // pages without a write take no memory
   return py::module_::import("numpy").attr("zeros")(py::make_tuple(rows, columns), "int64");
 }
 
@@ -245,7 +245,7 @@ void bind_analysis(py::module_& module) {
                              "The function directly around each region; NONE where a region is.")
       .def_property_readonly("call_caller", &column<FunctionNesting, &FunctionNesting::call_caller>,
                              "Likewise around each driver call.");
-  // Lists are made anew on each read: read each once.
+  // Each read makes new lists: read each attribute once.
   py::class_<RegionGroups>(module, "RegionGroups", "Regions by name, and by shapes and call stack if asked for.")
       .def_readonly("totals", &RegionGroups::totals)
       .def_property_readonly("group_of_row", &column<RegionGroups, &RegionGroups::group_of_row>);

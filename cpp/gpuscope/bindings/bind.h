@@ -11,7 +11,7 @@
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/session/session.h"
 
-/// Texts of drivers, files and the system need not be UTF-8: in all that goes to Python what is none becomes U+FFFD.
+/// Texts of drivers, files and the system may be invalid UTF-8. Python gets U+FFFD for invalid bytes.
 template <>
 struct pybind11::detail::type_caster<std::string> : string_caster<std::string> {
   static handle cast(const std::string& text, return_value_policy /*policy*/, handle /*parent*/) {
@@ -25,7 +25,7 @@ struct pybind11::detail::type_caster<std::string> : string_caster<std::string> {
 
 namespace gpuscope::bindings {
 
-// One function a file of this folder; module.cpp calls them in this order.
+// One function per file of this folder. module.cpp calls them in this order.
 void bind_store(pybind11::module_& module);
 void bind_analysis(pybind11::module_& module);
 void bind_readers(pybind11::module_& module);
@@ -42,7 +42,7 @@ void bind_memory(pybind11::module_& module);
 void bind_nvml(pybind11::module_& module);
 void bind_environment(pybind11::module_& module);
 
-/// The process's libcuda and libcupti, opened at the first call, never closed. With the GIL.
+/// The process's libcuda and libcupti, opened by the first call and never closed. With the GIL.
 session::Vendor& vendor();
 
 /// Likewise libnvidia-ml. Any thread.
@@ -54,40 +54,38 @@ pybind11::array_t<T> to_array(const std::vector<T>& values) {
   return pybind11::array_t<T>(static_cast<pybind11::ssize_t>(values.size()), values.data());
 }
 
-/// Opens a region of that kind on the calling thread. With the GIL; throws error_already_set.
+/// Opens a region of the given kind on the calling thread. With the GIL. Throws error_already_set.
 pybind11::object enter_region(PyObject* name, base::RegionKind kind);
-/// Closes it; what fails is told by sys.unraisablehook.
+/// Closes the region. sys.unraisablehook gets errors.
 void exit_region(PyObject* region) noexcept;
 
-/// Whether Python frames can be read in this version of Python.
+/// Whether this version of Python has readable frames.
 bool knows_stacks() noexcept;
 
-/// Makes the Python frames of the calling thread the base::stack_source. Needs the GIL; false where they cannot be
-/// read.
+/// Makes the Python frames of the calling thread the base::stack_source. With the GIL. False if frames cannot be read.
 bool watch_stacks();
 
-/// The folder of this package, with a slash at its end. With the GIL at the first call.
+/// The folder of this package, with a trailing slash. The first call needs the GIL.
 const std::string& own_folder();
 
-/// Appends a text of Python; without the GIL too, as CPython's own conversion, which keeps its result, is not.
+/// Appends a Python text as UTF-8. Works without the GIL: CPython's own conversion does not, as it caches its result.
 void append_utf8(std::string& utf8, PyObject* text);
 
-/// What Python calls a thread.
+/// Python's name of a thread.
 struct ThreadName {
   uint64_t system_id;
   std::string name;
 };
-/// The threads that run now, and those that opened a region since the last call; without the main thread if it has the
-/// name that Python gave it. With the GIL.
+/// The threads that run now and those that opened a region since the last call. Omits the main thread if it has
+/// Python's default name. With the GIL.
 std::vector<ThreadName> python_thread_names();
-/// Keeps the calling thread's threading.Thread for python_thread_names, which then knows its name when it is gone. With
-/// the GIL.
+/// Keeps the calling thread's threading.Thread, so that python_thread_names knows its name after it ends. With the GIL.
 void note_thread() noexcept;
 
-/// What Python keeps of the calling thread; null where it never ran Python, and while Python ends. Without the GIL.
+/// Python's state of the calling thread. Null if it never ran Python, or Python is ending. Without the GIL.
 const PyThreadState* this_thread() noexcept;
 
-/// Whether a thread is somewhere in a Python program; always true where frames cannot be read.
+/// Whether a thread is inside a Python program. Always true if frames cannot be read.
 bool runs_python(const PyThreadState* thread) noexcept;
 
 }  // namespace gpuscope::bindings

@@ -23,7 +23,7 @@ namespace {
 
 using counters::Collection;
 
-/// Opens the libraries, for which the GIL is needed, and does the work without it.
+/// Opens the libraries with the GIL, then calls `work` without it.
 template <class F>
 auto without_gil(F&& work) {
   session::Vendor& libraries = vendor();
@@ -55,7 +55,7 @@ std::vector<Listed> list_counters(const std::string& chip, bool sampling) {
       counters::Properties about;
       try {
         about = host.properties(metric.name);
-      } catch (const counters::Refused&) {  // CUPTI lists some that it does not describe
+      } catch (const counters::Refused&) {  // CUPTI lists some metrics that it does not describe
       }
       listed.emplace_back(metric.name, metric.type, about.hardware, about.unit, about.description);
     }
@@ -79,7 +79,7 @@ Chosen choose_counters(const std::string& chip, bool sampling, const std::vector
   });
 }
 
-/// The range profiler of a device's primary context, which CUDA's runtime and all frameworks use.
+/// The range profiler of a device's primary context. CUDA's runtime and all frameworks use this context.
 class RangeCounters {
  public:
   RangeCounters(session::Vendor& libraries, int device, const std::vector<std::string>& metrics)
@@ -111,15 +111,15 @@ class RangeCounters {
     const timing::PrimaryContext::Current current(context_);
     return profiler().read();
   }
-  /// Gives the counters back, also in the middle of a pass. Any number of times.
+  /// Releases the counters, also in the middle of a pass. Idempotent.
   void close() noexcept {
     context_.release_in([this](const driver::Cuda& cuda) {
       if (profiler_ != nullptr && cuda.context_synchronize != nullptr) {
-        cuda.context_synchronize();  // a range ends when its work has
+        cuda.context_synchronize();  // a range ends when its GPU work has ended
       }
       profiler_.reset();
     });
-    (void)profiler_.release();  // CUPTI is not asked about a context that was reset
+    (void)profiler_.release();  // no CUPTI calls for a context that was reset
   }
   std::size_t passes() const noexcept { return passes_; }
   std::string chip() const { return chip_; }

@@ -21,8 +21,8 @@
 
 namespace py = pybind11;
 
-// What NVTX looks for in the library that NVTX_INJECTION64_PATH names (nvtxInit.h, nvtxExtInit.h): 0 refuses. In a
-// process without Python the module cannot be loaded, and its NVTX stays off.
+// NVTX looks for these functions in the library that NVTX_INJECTION64_PATH names (nvtxInit.h, nvtxExtInit.h). 0
+// refuses. A process without Python cannot load the module, and its NVTX stays off.
 extern "C" {
 [[gnu::visibility("default")]] int InitializeInjectionNvtx2(gpuscope::nvtx::GetExportTable get_export_table) {
   return gpuscope::nvtx::attach(get_export_table) ? 1 : 0;
@@ -75,8 +75,8 @@ std::string driver_version(const driver::Nvml& nvml, std::string& error) {
   return version.data();
 }
 
-// cuInit makes no context, but a process that has called it cannot fork children that use CUDA; so it is called only
-// where a driver is there to be asked.
+// cuInit makes no context, but a process that called it cannot fork children that use CUDA. So it is called only if
+// there is a driver.
 py::list devices(const driver::Cuda& cuda, std::string& error) {
   py::list found;
   if (!cuda.library) {
@@ -117,7 +117,7 @@ std::string own_file() {
 
 std::vector<std::string> injections() {
   std::vector<std::string> found;
-  const std::string own = own_file();  // NVTX's tool may be us
+  const std::string own = own_file();  // NVTX_INJECTION64_PATH may name this module
   for (const char* variable : {"CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NV_COMPUTE_PROFILER_PERFWORKS_DIR",
                                "NSYS_PROFILING_SESSION_ID", "COMPUTE_PROFILE"}) {
     if (const char* value = std::getenv(variable); value != nullptr && *value != '\0' && value != own) {

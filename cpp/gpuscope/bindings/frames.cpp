@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Python frames of the calling thread, read without the GIL.
 //
-// Operators of torch run without the GIL, and driver calls under locks of the allocator that another thread may wait
-// for while it holds the GIL: to wait for it here could hang the program. It is not needed either. While a thread is
-// inside C code nobody changes its frames; these keep their code alive, and what is read of a code never changes.
+// Torch operators run without the GIL. Driver calls run under locks of the allocator, and another thread may wait for
+// such a lock while it holds the GIL. So waiting for the GIL here could deadlock. While a thread is inside C code, no
+// other thread changes its frames. Frames keep their code alive, and the fields read from a code never change.
 
 #include "gpuscope/bindings/frames.h"
 
@@ -31,14 +31,14 @@ namespace gpuscope::bindings {
 namespace {
 
 constexpr std::size_t kMaxFrames = 64;            // innermost ones
-constexpr std::size_t kMaxKnown = 1U << 16;       // stacks that a thread knows: 2 MiB
+constexpr std::size_t kMaxKnown = 1U << 16;       // per thread: 2 MiB
 constexpr uint64_t kOdd = 0x9E3779B97F4A7C15ULL;  // 2^64 / golden ratio
 
 uint64_t ends_of(PyObject* bytes) noexcept {
   uint64_t first = 0;
   uint64_t last = 0;
   const auto size = static_cast<std::size_t>(PyBytes_GET_SIZE(bytes));
-  if (size >= sizeof(first)) [[likely]] {  // of a size that is known: one load each
+  if (size >= sizeof(first)) [[likely]] {  // constant size: one load each
     std::memcpy(&first, PyBytes_AS_STRING(bytes), sizeof(first));
     std::memcpy(&last, PyBytes_AS_STRING(bytes) + size - sizeof(last), sizeof(last));
   } else {
@@ -61,8 +61,8 @@ uint64_t hash_of(PyObject* text) noexcept {
   return known != -1 ? static_cast<uint64_t>(known) : reinterpret_cast<uintptr_t>(text);
 }
 
-// Tells a code from every other, also from a later one at the same address: from 3.12 on each has a number. Before, two
-// codes of one address, name, file and first line differ in the ends of their line tables.
+// Identifies a code, also against a later one at the same address. Python 3.12 and later number codes. Before, two
+// codes with equal address, name, file and first line still differ in the ends of their line tables.
 uint64_t identity(PyCodeObject* code) noexcept {
 #if PY_VERSION_HEX >= 0x030C0000
   if (code->co_version != 0) [[likely]] {
@@ -76,7 +76,7 @@ uint64_t identity(PyCodeObject* code) noexcept {
   return std::rotl(value, 23) ^ ends_of(code->co_linetable);
 }
 
-/// Tells the place where a frame is from every other, also from one of a later code at the same address.
+/// Identifies the place of a frame, also against a place in a later code at the same address.
 uint64_t place_of(const InterpreterFrame* frame) noexcept {
   return identity(code_of(frame)) ^ static_cast<uint64_t>(instruction_of(frame)) << 40;
 }
@@ -92,7 +92,7 @@ void append_utf8(std::string& utf8, PyObject* text) {
     return;
   }
   for (Py_ssize_t index = 0; index < length; ++index) {
-    base::append_utf8(utf8, PyUnicode_READ(kind, data, index));  // surrogates stand for a file name that was not UTF-8
+    base::append_utf8(utf8, PyUnicode_READ(kind, data, index));  // surrogates: the file name was not UTF-8
   }
 }
 
@@ -106,9 +106,9 @@ const std::string& own_folder() {
 
 namespace {
 
-uint32_t more_stacks = 0;  // set before the source is, never changed after
+uint32_t more_stacks = 0;  // set before the source, constant afterwards
 
-// Python's numbers of a line; where an instruction has none, the function's own.
+// Python's line number. Instructions without a line get the function's first line.
 uint32_t line_of(const InterpreterFrame* frame) noexcept {
   const int instruction = std::max(instruction_of(frame), 0);
   const int line = PyCode_Addr2Line(code_of(frame), instruction * static_cast<int>(sizeof(_Py_CODEUNIT)));
@@ -143,11 +143,11 @@ uint32_t intern(const InterpreterFrame* innermost) {
   return stack;
 }
 
-// Stacks ids by the hash of their places. Each place of a program is asked for again and again, and to make the stack
-// of one takes as long as hundreds of lookups: lines are found by reading a table from its beginning.
+// Stacks ids by the hash of their places. Programs visit the same places repeatedly, and building a stack takes as long
+// as hundreds of lookups: finding a line reads the table from its beginning.
 using Known = base::FlatMap<uint32_t>;
 
-// What a thread keeps is given back when it ends.
+// Freed when the thread ends.
 GPUSCOPE_INITIAL_EXEC constinit thread_local Known* cache = nullptr;
 GPUSCOPE_INITIAL_EXEC constinit thread_local bool ended = false;
 struct ThreadEnd {
@@ -165,7 +165,7 @@ Known& known_stacks() {
     cache = new Known;
     thread_end.armed = true;
   }
-  if (cache->size() == kMaxKnown) {  // a program that makes code for ever must not fill the memory
+  if (cache->size() == kMaxKnown) {  // bounds the memory of programs that make code without end
     cache->clear();
   }
   return *cache;
@@ -175,7 +175,7 @@ uint64_t add_place(uint64_t callers, const InterpreterFrame* frame) noexcept {
   return (std::rotl(callers, 23) ^ place_of(frame)) * kOdd;
 }
 
-/// Of the innermost frames; 0 where none runs.
+/// Of the innermost frames. 0 if no frame runs.
 uint64_t hash_of(const InterpreterFrame* frame) noexcept {
   uint64_t hash = 0;
   for (std::size_t seen = 0; frame != nullptr && seen < kMaxFrames; frame = caller_of(frame), ++seen) {
@@ -191,23 +191,23 @@ uint32_t stack_of(const InterpreterFrame* frame, uint64_t hash) noexcept {
   }
   try {
     return ended ? 0 : known_stacks().find_or_make(key, [frame] { return intern(frame); });
-  } catch (const std::exception&) {  // no memory: this one event has no stack
+  } catch (const std::exception&) {  // out of memory: this event gets no stack
     return 0;
   }
 }
 
-/// Where the thread was when the call began that base::known_call is.
+/// The place of the thread when the call began to which base::known_call points.
 struct KnownPlace {
   const InterpreterFrame* frame = nullptr;
   uint32_t stack = 0;
 };
 GPUSCOPE_INITIAL_EXEC constinit thread_local KnownPlace known_place;
 
-/// Whether the functions that a thread is in stand still until such a call ends.
+/// Whether the thread's functions cannot return until `call` ends.
 ///
-/// They do while C code that gave the GIL up is under way: what it calls back into are other frames, which come and go
-/// meanwhile. That the call is such code, and no object of Python's that is closed whenever it likes, is seen by the
-/// GIL and by where it lies: further up in the stack of C.
+/// This holds for C code that released the GIL: its callbacks run in other frames, which come and go meanwhile. A
+/// Python object could end the call at any time. Two checks identify C code: the thread does not hold the GIL, and
+/// `call` is further up in the C stack.
 bool stands_still_in(const void* call, const PyThreadState* thread) noexcept {
   constexpr uintptr_t kMostStack = uintptr_t{1} << 20;
   const auto here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
@@ -270,7 +270,7 @@ void CalledFrames::end() noexcept { delete std::exchange(current_, nullptr); }
 void CalledFrames::grow() { called_.resize(std::max<std::size_t>(2 * depth_, 64)); }
 
 void CalledFrames::find_callers() noexcept {
-  std::size_t known = depth_ - 1;  // those of this one are known, or can only be found from its frame
+  std::size_t known = depth_ - 1;  // the callers of the innermost frame are known, or only its frame leads to them
   while (known != 0 && !knows_callers(called_[known]) && caller_of(called_[known].frame) == called_[known - 1].frame) {
     --known;
   }

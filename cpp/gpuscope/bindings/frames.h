@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-// The layout of frames is internal to CPython: it was checked for these versions.
+// The frame layout is internal to CPython. It was checked for these versions.
 #if PY_VERSION_HEX < 0x03100000 && !defined(PYPY_VERSION) && !defined(Py_GIL_DISABLED)
 #define GPUSCOPE_KNOWS_FRAMES 1
 #if PY_VERSION_HEX >= 0x030C0000
@@ -29,12 +29,12 @@
 namespace gpuscope::bindings {
 
 #if PY_VERSION_HEX >= 0x030B0000
-using InterpreterFrame = _PyInterpreterFrame;  // without the object that Python makes of it when somebody asks
+using InterpreterFrame = _PyInterpreterFrame;  // not the frame object, which Python makes on demand
 #else
 using InterpreterFrame = PyFrameObject;
 #endif
 
-// A pointer fits the static TLS block of a library loaded late, and spares the hot path a call.
+// A pointer fits the static TLS block of a library loaded late, and saves the hot path a call.
 #if defined(__x86_64__) || defined(__aarch64__)
 #define GPUSCOPE_INITIAL_EXEC [[gnu::tls_model("initial-exec")]]
 #else
@@ -49,7 +49,7 @@ inline const InterpreterFrame* frame_of(const PyFrameObject* object) noexcept {
 #endif
 }
 
-inline PyThreadState* running_thread() noexcept {  // that has the GIL, null for none
+inline PyThreadState* running_thread() noexcept {  // the one with the GIL, else null
 #if PY_VERSION_HEX < 0x030D0000
   return _PyThreadState_UncheckedGet();
 #else
@@ -67,7 +67,7 @@ inline const InterpreterFrame* innermost_frame(const PyThreadState* thread) noex
 #endif
 }
 
-/// Whether a frame with that owner runs Python: some stand for a C function that called it.
+/// Whether a frame with that owner runs Python. Some frames stand for the C function that called Python.
 constexpr bool is_of_python([[maybe_unused]] char owner) noexcept {
 #if PY_VERSION_HEX >= 0x030E0000
   return owner < FRAME_OWNED_BY_INTERPRETER;
@@ -78,7 +78,7 @@ constexpr bool is_of_python([[maybe_unused]] char owner) noexcept {
 #endif
 }
 
-/// The frame, or the next one out, that runs Python.
+/// The frame, or the nearest one around it that runs Python.
 inline const InterpreterFrame* python_frame(const InterpreterFrame* frame) noexcept {
 #if PY_VERSION_HEX >= 0x030C0000
   while (frame != nullptr && !is_of_python(frame->owner)) {
@@ -97,7 +97,7 @@ inline const InterpreterFrame* caller_of(const InterpreterFrame* frame) noexcept
 }
 
 #if PY_VERSION_HEX >= 0x030E0000
-/// What a frame refers to, of which the lowest bits say how it is counted: pycore_stackref.h.
+/// The pointer in a stack reference. The lowest bits hold the reference counting mode (pycore_stackref.h).
 constexpr uintptr_t untagged(uintptr_t reference) noexcept { return reference & ~uintptr_t{3}; }
 #endif
 
@@ -111,7 +111,7 @@ inline PyCodeObject* code_of(const InterpreterFrame* frame) noexcept {  // borro
 #endif
 }
 
-/// The first argument; null where it is not there any more.
+/// The first argument. Null if the function deleted it.
 inline PyObject* first_argument(const InterpreterFrame* frame) noexcept {
 #if PY_VERSION_HEX < 0x030B0000
   return frame->f_localsplus[0];
@@ -122,7 +122,7 @@ inline PyObject* first_argument(const InterpreterFrame* frame) noexcept {
 #endif
 }
 
-/// The number of the instruction that it is at.
+/// The number of the frame's current instruction.
 inline int instruction_of(const InterpreterFrame* frame) noexcept {
 #if PY_VERSION_HEX < 0x030B0000
   return frame->f_lasti;
@@ -135,38 +135,39 @@ inline int instruction_of(const InterpreterFrame* frame) noexcept {
 
 class ModuleCalls;
 
-/// The functions that a thread is in whose calls it was told of. A stack is known by its innermost place and a hash of
-/// the places of all callers, which stay where they are until it returns: that is made when first asked for, and is
-/// then at hand however deep the stack is. The thread's own.
+/// The open functions of a thread whose calls were reported. Owned by that thread.
+///
+/// A stack is identified by its innermost place and a hash of the callers' places. Callers stay in place until the
+/// function returns, so the hash is computed once, on demand. Lookups then do not depend on the depth of the stack.
 class CalledFrames {
  public:
   struct Called {
     const InterpreterFrame* frame;
-    bool is_own;         // of this package
-    bool in_built_in;    // it is in a function in C whose call was logged
-    bool is_module;      // the last of `modules` is of it
-    int at = -1;         // where in the function a stack was asked for last, and which it was
+    bool is_own;         // a function of this package
+    bool in_built_in;    // inside a C function with a logged call
+    bool is_module;      // the last of `modules` belongs to it
+    int at = -1;         // instruction of the latest stack lookup, and its result
     uint32_t stack = 0;  // Stacks id
-    // The hash of the places of its callers, 0 until it is asked for; how to see that it still holds.
+    // The hash of the callers' places, 0 until computed. The fields below show whether it is still valid.
     uint64_t callers = 0;
     const InterpreterFrame* caller = nullptr;  // null for none
-    int instruction = 0;                       // where the caller was
+    int instruction = 0;                       // of the caller
   };
 
-  /// Those of them that torch.nn.Module.__call__ is, where they are asked for and once there was one. The thread's, of
-  /// this recording.
+  /// The open calls of torch.nn.Module.__call__. Null until the first one, and if modules are not recorded. Owned by
+  /// the thread, for this recording.
   ModuleCalls* modules = nullptr;
 
-  /// Null when memory ran out or the thread is being torn down.
+  /// Null if memory ran out or the thread is ending.
   static CalledFrames* current() noexcept { return current_ != nullptr ? current_ : make(); }
-  /// Null where the thread was told of none.
+  /// Null if no call was reported on this thread.
   static CalledFrames* existing() noexcept { return current_; }
-  /// Of all threads: calls and returns are told anew, or no longer. With the GIL.
+  /// Invalidates the state of all threads: calls and returns will be reported afresh, or no longer. With the GIL.
   static void forget_all() noexcept { latest_.fetch_add(1, std::memory_order_relaxed); }
-  /// For a thread that ends.
+  /// Called when a thread ends.
   static void end() noexcept;
 
-  /// Whether what it holds is of before forget_all.
+  /// Whether this state is from before forget_all.
   bool is_outdated() const noexcept { return told_ != latest_.load(std::memory_order_relaxed); }
   void renew() noexcept {
     told_ = latest_.load(std::memory_order_relaxed);
@@ -181,12 +182,12 @@ class CalledFrames {
     }
     called_[depth_++] = {frame, is_own, false, false};
   }
-  /// The innermost one is left.
+  /// Removes the innermost function.
   void leave() noexcept { --depth_; }
-  /// Another stack of the thread runs (greenlets have their own), or a function that began before.
+  /// For another stack of the same thread (greenlets), or a function that began before recording.
   void clear() noexcept { depth_ = 0; }
 
-  /// The innermost function; null where that is another than the frame's.
+  /// The innermost function. Null if it has a different frame.
   Called* find(const InterpreterFrame* frame) noexcept {
     return depth_ != 0 && called_[depth_ - 1].frame == frame ? &called_[depth_ - 1] : nullptr;
   }
@@ -194,7 +195,7 @@ class CalledFrames {
     return called.callers != 0 && called.caller == caller_of(called.frame) &&
            called.instruction == instruction_of(called.caller);
   }
-  /// Has the hash of the innermost function's callers made.
+  /// Computes the hash of the innermost function's callers.
   void find_callers() noexcept;
 
  private:
@@ -206,7 +207,7 @@ class CalledFrames {
 
   std::vector<Called> called_;  // the first `depth_` of them
   std::size_t depth_ = 0;
-  uint32_t told_ = 0;  // the value of latest_ under which these were
+  uint32_t told_ = 0;  // value of latest_ at the last renew
 };
 
 }  // namespace gpuscope::bindings

@@ -19,7 +19,7 @@ namespace py = pybind11;
 namespace gpuscope::bindings {
 namespace {
 
-// A program that makes code or modules for ever must not fill the memory.
+// Bounds the memory of programs that make code or modules without end.
 constexpr std::size_t kMaxKept = std::size_t{1} << 16;
 
 bool is_own(const PyCFunctionObject& function) {
@@ -78,7 +78,7 @@ uint32_t FunctionNames::add_built_in(const PyMethodDef* method, PyObject* functi
   if (!bound || !PyCFunction_Check(bound.ptr()) || !is_own(*reinterpret_cast<PyCFunctionObject*>(bound.ptr()))) {
     const auto text = py::reinterpret_steal<py::object>(bound ? PyObject_Repr(bound.ptr()) : nullptr);
     std::string repr = method->ml_name;
-    if (text) {  // which ran no code of the program
+    if (text) {  // repr of a built-in runs no code of the program
       repr.clear();
       append_utf8(repr, text.ptr());
     } else {
@@ -90,7 +90,7 @@ uint32_t FunctionNames::add_built_in(const PyMethodDef* method, PyObject* functi
   return name;
 }
 
-/// New, or at the address of one that is gone.
+/// A new module, or one at the address of a deleted module.
 FunctionNames::Module FunctionNames::add_module(PyObject* module) {
   make_room();
   keep(reinterpret_cast<PyObject*>(Py_TYPE(module)));
@@ -109,9 +109,9 @@ void FunctionNames::make_room() {
   }
 }
 
-/// Releases all code, so that addresses may come to mean something else.
+/// Releases all code. Addresses may be reused afterwards.
 void FunctionNames::clear() {
-  std::vector<py::object> kept = std::exchange(kept_, {});  // what ends with them may call functions
+  std::vector<py::object> kept = std::exchange(kept_, {});  // finalizers may call functions
   codes_.clear();
   built_in_.clear();
   modules_.clear();

@@ -15,20 +15,21 @@
 
 namespace gpuscope::bindings {
 
-/// What functions are called, as Names ids, found by address. With the GIL.
+/// Names ids of functions, found by address. With the GIL.
 class FunctionNames {
  public:
-  // Instead of a name: a function of this package, which is left out; torch.nn.Module.__call__; one nobody asked for.
+  // Values instead of a name. kOwn: a function of this package, excluded. kModuleCall: torch.nn.Module.__call__.
+  // kUnwanted: a function that was not requested.
   static constexpr uint32_t kOwn = UINT32_MAX;
   static constexpr uint32_t kModuleCall = UINT32_MAX - 1;
   static constexpr uint32_t kUnwanted = UINT32_MAX - 2;
 
-  /// `prefixes`: what the names of files are given without; `module_call`: the code of torch.nn.Module.__call__, or
-  /// None; `is_wanted`: called with the name of each function, true for those that are asked for; None for all.
+  /// `prefixes`: removed from file names. `module_call`: the code of torch.nn.Module.__call__, or None. `is_wanted`:
+  /// called with each function name, true for requested functions. None requests all.
   void start(std::vector<std::string> prefixes, pybind11::object module_call, pybind11::object is_wanted);
   void stop();
 
-  /// Whether some functions alone are asked for.
+  /// Whether only some functions are requested.
   bool chooses() const noexcept { return is_wanted_ && !is_wanted_.is_none(); }
 
   /// kOwn, kModuleCall, kUnwanted or the name.
@@ -36,20 +37,19 @@ class FunctionNames {
     const uint32_t* known = codes_.find(reinterpret_cast<uintptr_t>(code));
     return known != nullptr ? *known : add_code(code);
   }
-  /// The name of a function that is running, by torch's rule with the line where it is; kOwn or kUnwanted.
+  /// The name of a running function, by torch's rule with its current line. Or kOwn or kUnwanted.
   uint32_t of_running(PyFrameObject* frame);
-  /// kOwn, kUnwanted or the name of a function that is written in C; `self`: what it is called on where it is not bound
-  /// to that.
+  /// The name of a C function, or kOwn or kUnwanted. `self`: the receiver, for an unbound method.
   uint32_t of_built_in(const PyMethodDef* method, PyObject* function, PyObject* self) {
     const uint32_t* known = built_in_.find(reinterpret_cast<uintptr_t>(method));
     return known != nullptr ? *known : add_built_in(method, function, self);
   }
   uint32_t garbage() const noexcept { return garbage_; }
 
-  /// What a call of torch.nn.Module.__call__ is of.
+  /// The module of a call of torch.nn.Module.__call__.
   struct Module {
     uint32_t name = 0;
-    uint32_t number = 0;  // of those of its class
+    uint32_t number = 0;  // within its class
     const PyTypeObject* type = nullptr;
   };
   bool is_module_call(const PyCodeObject* code) const noexcept {
@@ -59,7 +59,7 @@ class FunctionNames {
     const Module* known = modules_.find(reinterpret_cast<uintptr_t>(module));
     return known != nullptr && known->type == Py_TYPE(module) ? *known : add_module(module);
   }
-  /// Of that code, where it is not known what is called.
+  /// The name for a call of torch.nn.Module.__call__ with an unknown module.
   uint32_t module_call() const noexcept { return module_call_name_; }
 
  private:
@@ -75,10 +75,10 @@ class FunctionNames {
 
   base::FlatMap<uint32_t> codes_, built_in_, instances_;
   base::FlatMap<Module> modules_;
-  std::vector<pybind11::object> kept_;  // as long as their addresses stand for them
+  std::vector<pybind11::object> kept_;  // keeps their addresses valid
   std::vector<std::string> prefixes_;
   pybind11::object module_call_;  // the code of torch.nn.Module.__call__
-  pybind11::object is_wanted_;    // null as well for all
+  pybind11::object is_wanted_;    // None or null for all
   uint32_t garbage_ = 0;
   uint32_t module_call_name_ = 0;
 };

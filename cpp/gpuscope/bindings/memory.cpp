@@ -27,8 +27,7 @@ namespace py = pybind11;
 namespace gpuscope::bindings {
 namespace {
 
-/// Regions by base::current_region, as a column of numbers and a list of the names that these count; the
-/// first is "", no region.
+/// Regions by base::current_region, as a column of indices into a list of names. The first name is "", no region.
 class RegionColumn {
  public:
   uint32_t number_of(uint32_t region) {
@@ -143,18 +142,18 @@ using memory::NumpyDefault, memory::NumpyHandler, memory::NumpyWrapper;
 
 constexpr const char* kHandlerCapsule = "mem_handler";
 
-/// What is needed of NumPy's table of C functions, by the places of numpy/__multiarray_api.h.
+/// The needed functions of NumPy's C API, by their indices in numpy/__multiarray_api.h.
 class NumpyApi {
  public:
   explicit NumpyApi(const py::capsule& capsule) : table_(capsule.get_pointer<void*>()) {}
 
-  /// Whether these are the functions of NumPy 1.22 or later, of a binary interface that is known.
+  /// Whether this is NumPy 1.22 or later, with a known binary interface.
   bool is_known() const {
     const unsigned int interface = function<unsigned int (*)()>(0)();
     return (interface == 0x01000009 || interface == 0x02000000) && function<unsigned int (*)()>(211)() >= 0x0F;
   }
   py::object current() const { return checked(function<PyObject* (*)()>(305)()); }
-  /// What a context has in which no other was set, as that of a new thread.
+  /// The default handler of a new context, such as that of a new thread.
   py::object standard() const {
     const py::object context = checked(PyContext_New());
     PyContext_Enter(context.ptr());
@@ -189,7 +188,7 @@ NumpyHandler& handler_in(const py::object& capsule) {
   return *static_cast<NumpyHandler*>(handler);
 }
 
-/// A handler of the program's own with ours around it, which is what NumPy gets. Arrays keep the capsule.
+/// The program's own handler inside our handler. NumPy gets ours, and arrays keep the capsule.
 struct Wrapped {
   explicit Wrapped(const py::object& capsule) : program(capsule), wrapper(handler_in(capsule)) {}
 
@@ -197,7 +196,7 @@ struct Wrapped {
   NumpyWrapper wrapper;
 };
 
-/// The program's handler where the context has one that is not NumPy's.
+/// The program's handler, if the context has one that is not NumPy's.
 bool has_own(const NumpyApi& numpy, const py::object& current) {
   return !current.is(numpy.standard()) && handler_in(current).version == NumpyHandler::kVersion;
 }
@@ -243,7 +242,7 @@ void bind_numpy_memory(py::module_& module) {
 
 using memory::Allocation;
 
-// By the numbers of base::AllocationKind.
+// Indexed by base::AllocationKind.
 constexpr const char* kKinds[] = {"device", "pool", "managed", "pinned", "virtual", "array"};
 static_assert(std::size(kKinds) == base::kAllocationKinds);
 
@@ -259,7 +258,7 @@ std::string watch_allocations(bool stacks) {
   return watch.watch(with_stacks);
 }
 
-/// A function of the watch's that takes and gives what Python does; its lock is not waited for with the GIL.
+/// A method of the watch with Python arguments and result. Waits for the watch's lock without the GIL.
 template <auto kFunction, class... Arguments>
 auto call_watch(Arguments... arguments) {
   session::AllocationWatch& watch = allocation_watch();
@@ -267,7 +266,7 @@ auto call_watch(Arguments... arguments) {
   return (watch.*kFunction)(arguments...);
 }
 
-/// A column of `value`, a member or a function, of each allocation.
+/// A column with `value`, a member or a function, of each allocation.
 template <class T, class F>
 py::array_t<T> column(const std::vector<Allocation>& allocations, F&& value) {
   py::array_t<T> values(static_cast<py::ssize_t>(allocations.size()));

@@ -16,7 +16,7 @@ namespace py = pybind11;
 namespace gpuscope::bindings {
 namespace {
 
-// The classes live in gpuscope/errors.py, where they carry docstrings and fields; here C++ finds them by name.
+// The classes are in gpuscope/errors.py, with docstrings and fields. C++ finds them by name.
 void raise(const char* name, const py::tuple& arguments) {
   const py::object type = py::module_::import("gpuscope.errors").attr(name);
   PyErr_SetObject(type.ptr(), type(*arguments).ptr());
@@ -47,7 +47,7 @@ void translate_errors() {
   });
 }
 
-// libcupti files that Python wheels brought, those of CUDA 13 first.
+// libcupti files from Python wheels, CUDA 13 first.
 std::vector<std::string> cupti_wheels() {
   std::vector<std::string> found;
   for (const char* relative : {"/nvidia/cu13/lib/libcupti.so.13", "/nvidia/cuda_cupti/lib/libcupti.so.13",
@@ -107,9 +107,9 @@ int refuse_subinterpreters(PyObject*) {
 
 }  // namespace
 
-// pybind11 takes the GIL by PyGILState_Ensure, which waits for ever in a subinterpreter: it must not get there. Up to
-// Python 3.12 this function is called in the interpreter that imports, from 3.13 on in the main one, and the slots in
-// that which imports.
+// pybind11 takes the GIL with PyGILState_Ensure, which never returns in a subinterpreter. So subinterpreters are
+// refused first. Up to Python 3.12 this function runs in the importing interpreter. From 3.13 on it runs in the main
+// one, and the slots run in the importing one.
 extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
   if (refuse_subinterpreters(nullptr) != 0) {
     return nullptr;

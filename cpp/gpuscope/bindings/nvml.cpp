@@ -28,7 +28,7 @@ namespace {
 
 using py::literals::operator""_a;
 
-// Never destroyed: exit may come while others read.
+// Never destroyed: other threads may still read at exit.
 nvml::Devices& nvml_devices() { return base::of_process<nvml::Devices>(libnvidia_ml(), vendor().cuda); }
 
 py::dict clock_state(int ordinal) {
@@ -44,7 +44,7 @@ py::dict process_memory(int ordinal) {
                   "name"_a = info.name, "context"_a = info.context, "why"_a = info.why);
 }
 
-/// Of the reasons that hold the clocks back, those that `is_wanted`.
+/// The active throttle reasons for which `is_wanted` is true.
 template <class F>
 py::list throttle_words(uint64_t bits, F&& is_wanted) {
   py::list words;

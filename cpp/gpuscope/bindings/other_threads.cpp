@@ -25,12 +25,12 @@ using Piece = MemoryReader::Piece;
 
 constexpr std::size_t kMaxThreads = std::size_t{1} << 14;
 constexpr std::size_t kMaxText = 1024;                   // bytes of a name
-constexpr std::size_t kMaxLines = std::size_t{1} << 16;  // of a table of lines, which are those of a large function
+constexpr std::size_t kMaxLines = std::size_t{1} << 16;  // of a line table: enough for a large function
 constexpr std::size_t kKnownCodes = 4096;
 constexpr std::size_t kKnownStacks = 8192;
 constexpr uint64_t kOdd = 0x9E3779B97F4A7C15ULL;  // 2^64 / golden ratio
 constexpr uintptr_t kPage = 4096;                 // the smallest
-// Before 3.12 a code has no number that tells it from a later one at its address: what is known of it is read anew.
+// Before 3.12, a code has no number that distinguishes it from a later code at its address. Cached codes then expire.
 constexpr int64_t kKeptNs = PY_VERSION_HEX >= 0x030C0000 ? INT64_MAX / 4 : 1'000'000'000;
 
 template <class T>
@@ -42,7 +42,7 @@ T load(const std::byte* data, std::size_t offset) noexcept {
 
 #define GPUSCOPE_END_OF(Type, field) (offsetof(Type, field) + sizeof(Type::field))
 
-// -- what is copied of Python's structures ----------------------------------------------------------------------------
+// -- the copied parts of Python's structures --------------------------------------------------------------------------
 
 #if PY_VERSION_HEX >= 0x030B0000
 constexpr std::size_t kThreadBytes =
@@ -54,7 +54,7 @@ constexpr std::size_t kThreadBytes =
               GPUSCOPE_END_OF(PyThreadState, id)});
 #endif
 
-// Where the innermost frame is: in the thread, or in what the thread points to.
+// Pointer to the innermost frame: in the thread state, or in a structure to which the thread state points.
 #if PY_VERSION_HEX >= 0x030D0000
 constexpr std::size_t kCurrent = offsetof(PyThreadState, current_frame);
 #elif PY_VERSION_HEX >= 0x030B0000
@@ -109,7 +109,7 @@ constexpr std::size_t kName = offsetof(PyCodeObject, co_name);
 constexpr std::size_t kCodeBytes = std::max(
     {GPUSCOPE_END_OF(PyCodeObject, co_filename), GPUSCOPE_END_OF(PyCodeObject, co_linetable), kName + sizeof(void*)});
 
-/// The number of the instruction within its code, -1 before the first one; nothing where it is of another code.
+/// The number of the instruction within its code, -1 before the first one. None if it belongs to another code.
 std::optional<int> instruction_number(uintptr_t instruction, uintptr_t code) noexcept {
 #if PY_VERSION_HEX >= 0x030B0000
   constexpr intptr_t kMost = intptr_t{1} << 28;
@@ -127,10 +127,10 @@ std::optional<int> instruction_number(uintptr_t instruction, uintptr_t code) noe
 
 #if PY_VERSION_HEX >= 0x030B0000
 
-/// Of CPython's table of locations: its code/location table format (Objects/locations.md).
+/// Reads CPython's location table (Objects/locations.md).
 int line_in(const std::vector<uint8_t>& table, int first_line, int number) noexcept {
   std::size_t at = 0;
-  const auto next_number = [&] {  // six bits a byte, the lowest first; signed, the sign in the lowest bit
+  const auto next_number = [&] {  // six bits per byte, lowest first. Signed: the lowest bit is the sign
     uint32_t value = 0;
     for (int shift = 0; at < table.size(); shift += 6) {
       const uint8_t byte = table[at++];
@@ -163,7 +163,7 @@ int line_in(const std::vector<uint8_t>& table, int first_line, int number) noexc
 
 #else
 
-/// Of CPython's table of lines before 3.11 (Objects/lnotab_notes.txt): pairs of bytes of code and difference of lines.
+/// Reads CPython's line table before 3.11 (Objects/lnotab_notes.txt): pairs of code bytes and line difference.
 int line_in(const std::vector<uint8_t>& table, int first_line, int number) noexcept {
   const int byte = number * static_cast<int>(sizeof(_Py_CODEUNIT));
   int line = first_line;
@@ -198,7 +198,7 @@ void ThreadList::find() {
   known_.clear();
   copies_.clear();
 #if PY_VERSION_HEX < 0x030B0000
-  // The system's number lies behind the address of the thread, where that depends on the C library.
+  // The system's thread number has a fixed offset in pthread_t, which depends on the C library.
   const auto own_id = static_cast<int>(syscall(SYS_gettid));
   const auto* own = reinterpret_cast<const std::byte*>(pthread_self());
   for (std::size_t at = 256; system_id_at_ == 0 && at < 1024; at += sizeof(int)) {
@@ -242,7 +242,7 @@ void ThreadList::copy_known(MemoryReader& reader) {
       copies_.push_back(read_copy(reader.data() + index * kThreadBytes));
     }
     if (copied < count) {
-      return;  // the next one is gone
+      return;  // the next one has ended
     }
   }
 }
@@ -251,13 +251,13 @@ bool ThreadList::walk(MemoryReader& reader, std::vector<KnownThread>& threads) {
   threads.clear();
   copy_known(reader);
   const std::vector<uintptr_t> known = std::exchange(known_, {});
-  std::size_t place = 0;  // of the next one that is known
+  std::size_t place = 0;  // of the next known thread
   uintptr_t from = 0;
   for (uintptr_t address = first_; address != 0;) {
     if (threads.size() == kMaxThreads || !is_address(address)) {
       return false;
     }
-    // Those that have ended since are left out of the list, those that have begun stand at its end.
+    // Ended threads have left the list. New threads are at its end.
     const auto last = known.begin() + static_cast<std::ptrdiff_t>(copies_.size());
     const auto found = std::find(known.begin() + static_cast<std::ptrdiff_t>(place), last, address);
     Copy copy;
@@ -316,7 +316,7 @@ const std::byte* StackReader::find(uintptr_t address, std::size_t bytes) {
         return frame_data_.data() + piece.at + (address - piece.address);
       }
     }
-    // What else lies on the same page is there too: callers' frames mostly lie before.
+    // Copies the rest of the page too: callers' frames are mostly before this frame.
     const uintptr_t begin = address & ~(kPage - 1);
     if (round == 0) {
       copy_pieces({{begin, static_cast<uint32_t>(address + bytes - begin)}});
@@ -327,7 +327,7 @@ const std::byte* StackReader::find(uintptr_t address, std::size_t bytes) {
 
 namespace {
 
-/// Has `address` in the pieces. Two that are less than a page apart become one: all between them is on their pages.
+/// Adds `address` to the pieces. Merges pieces less than a page apart: the gap is on their pages.
 void add_piece(FramePieces& pieces, uintptr_t address, std::size_t bytes) {
   constexpr std::size_t kMaxPieces = 64;
   constexpr std::size_t kMost = 4 * kPage;
@@ -408,7 +408,7 @@ uint64_t StackReader::Code::identity(uintptr_t address) const noexcept {
   return base::mix(value) | 1;  // 0 is none
 }
 
-/// Copies the codes of the places; false where one is none.
+/// Copies the codes of the places. False if a place has no code.
 bool StackReader::read_codes() {
   codes_.clear();
   std::array<Piece, kMaxFrames> pieces;
@@ -464,7 +464,7 @@ bool StackReader::read_text(uintptr_t address, std::string& text) {
   text.clear();
   for (std::size_t index = 0; index < length; ++index) {
     uint32_t letter = 0;
-    std::memcpy(&letter, reader_.data() + index * kind, kind);  // the lowest byte is the first
+    std::memcpy(&letter, reader_.data() + index * kind, kind);  // little-endian: the lowest byte is first
     base::append_utf8(text, letter);
   }
   return true;
@@ -490,7 +490,7 @@ bool StackReader::read_lines(uintptr_t address, std::vector<uint8_t>& lines) {
   return true;
 }
 
-/// What is known of a code, or is found now; null where it could not be read.
+/// The cached or newly read entry of a code. Null if the code could not be read.
 const StackReader::KnownCode* StackReader::know(uintptr_t address, const Code& code, uint64_t now_ticks) {
   const uint64_t identity = code.identity(address);
   KnownCode& known = known_codes_[(identity >> 1) % known_codes_.size()];
@@ -526,7 +526,7 @@ std::optional<uint32_t> StackReader::intern(uint64_t now_ticks) {
       return std::nullopt;
     }
     if (code->is_own) {
-      stack = code->is_launcher ? 0 : stack;  // the program begins inside it
+      stack = code->is_launcher ? 0 : stack;  // the program begins inside the launcher
       continue;
     }
     const int line = line_in(code->lines, code->first_line, std::max(*number, 0));
@@ -534,7 +534,7 @@ std::optional<uint32_t> StackReader::intern(uint64_t now_ticks) {
     const uint32_t instruction = is_innermost ? static_cast<uint32_t>(*number) : base::Frame::kNoInstruction;
     const uint32_t inner = stacks.intern({stack, code->function, code->file, static_cast<uint32_t>(line), instruction});
     if (inner == 0) {
-      return more_frames_;  // no room for more stacks
+      return more_frames_;  // too many stacks
     }
     stack = inner;
   }
@@ -548,7 +548,7 @@ std::optional<uint32_t> StackReader::stack_of(const KnownThread& thread, FramePi
     if (found == Found::Nothing) {
       return 0;
     }
-    // A generator without a caller has just given back to it, unless it is called from C.
+    // A generator without a caller has just yielded, unless C calls it.
     const bool is_cut = found == Found::Uncalled && tries + 1 < kTries;
     if (found == Found::Torn || is_cut || !read_codes()) {
       continue;

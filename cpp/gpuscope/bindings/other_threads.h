@@ -17,29 +17,29 @@
 
 #ifdef GPUSCOPE_KNOWS_FRAMES
 
-// The Python frames of other threads, read while they run and without the GIL: to ask for it would make a thread that
-// runs Python give it up, and wait as long as a call in C lasts.
+// The Python frames of other threads, read while they run and without the GIL. Requesting the GIL would make a Python
+// thread release it, and could wait as long as a call in C lasts.
 //
-// Nothing that is read here is held by anybody. So memory is copied by the kernel (base::MemoryReader), what was copied
-// is judged before it is used, and what does not hold together is thrown away. A thread that calls and returns while it
-// is read may be seen in a mixture of two moments some hundred ns apart.
+// No lock protects the memory. So the kernel copies it (base::MemoryReader). Copies are validated before use, and
+// inconsistent ones are discarded. For a thread that calls or returns meanwhile, the stack may mix two moments some
+// hundred ns apart.
 
 namespace gpuscope::bindings {
 
-/// A thread that Python knows.
+/// A thread known to Python.
 struct KnownThread {
   uintptr_t address;  // of its PyThreadState
-  uint64_t number;    // no other one has or had it
+  uint64_t number;    // unique, never reused
   uint32_t system_id;
 };
 
-/// The threads of the main interpreter. `find` needs the GIL; the rest is the reading thread's.
+/// The threads of the main interpreter. `find` needs the GIL. The reading thread calls the rest.
 class ThreadList {
  public:
-  /// Looks for what the walk begins at: the thread that lives as long as Python does.
+  /// Finds the start of the walk: the thread that lives as long as Python.
   void find();
 
-  /// All threads; those before the list was seen to change, and false, where it is being changed.
+  /// Lists all threads. False if the list changed meanwhile: then only the threads read before the change are there.
   bool walk(base::MemoryReader& reader, std::vector<KnownThread>& threads);
 
  private:
@@ -52,14 +52,14 @@ class ThreadList {
   uint32_t system_id_of(base::MemoryReader& reader, const Copy& copy) const noexcept;
   void copy_known(base::MemoryReader& reader);
 
-  uintptr_t first_ = 0;  // the oldest: younger ones are before it
+  uintptr_t first_ = 0;  // the oldest, at the end of the list: new threads are inserted at the front
   uintptr_t interpreter_ = 0;
   std::vector<uintptr_t> known_;  // of the last walk, in order
   std::vector<Copy> copies_;      // of those
-  std::size_t system_id_at_ = 0;  // in the C library's structure of a thread, where Python does not keep it
+  std::size_t system_id_at_ = 0;  // offset in pthread_t, for versions of Python that do not store the number
 };
 
-/// What a thread's frames were read from last: what its next ones are likely to lie in.
+/// The memory of a thread's latest frames. Its next frames are likely there too.
 using FramePieces = std::vector<base::MemoryReader::Piece>;
 
 /// Reads call stacks. One thread.
@@ -69,29 +69,29 @@ class StackReader {
 
   explicit StackReader(base::MemoryReader& reader);
 
-  /// Where a thread is, as a base::Stacks id; 0: in no Python, or in this package alone. Nothing where it could not be
-  /// read, as it went on meanwhile. Throws std::bad_alloc.
+  /// The stack of a thread, as a base::Stacks id. 0 if the thread runs no Python, or only this package. None if the
+  /// thread ran on and could not be read. Throws std::bad_alloc.
   std::optional<uint32_t> stack_of(const KnownThread& thread, FramePieces& pieces, uint64_t now_ticks);
 
  private:
   struct Place {
     uintptr_t code;
-    uintptr_t instruction;  // its address; before 3.11 its number
+    uintptr_t instruction;  // address; before 3.11: number
   };
-  /// What is copied of a code.
+  /// The copied fields of a code.
   struct Code {
     uintptr_t type, file, name, lines;
     int first_line;
     uint32_t version;
     uint64_t identity(uintptr_t address) const noexcept;
   };
-  /// What is known of a code.
+  /// The cached facts of a code.
   struct KnownCode {
     uint64_t identity = 0;
     uint64_t read_ticks = 0;
     uint32_t function = 0, file = 0;  // base::Names ids
     bool is_own = false;              // of this package
-    bool is_launcher = false;         // of this package, and runs the program: nothing around it is the program's
+    bool is_launcher = false;         // of this package, runs the program: frames around it are not the program's
     int first_line = 0;
     std::vector<uint8_t> lines;
   };
@@ -117,10 +117,10 @@ class StackReader {
   bool is_recent(uint64_t ticks, uint64_t now_ticks) const noexcept;
 
   base::MemoryReader& reader_;
-  std::vector<Copied> copied_;  // what frame_data_ has
+  std::vector<Copied> copied_;  // the contents of frame_data_
   std::vector<std::byte> frame_data_;
   std::vector<Place> places_;  // innermost first
-  bool is_deeper_ = false;     // there are more frames than these
+  bool is_deeper_ = false;     // there are more frames
   std::vector<Code> codes_;    // of the places
   std::vector<KnownCode> known_codes_;
   std::vector<KnownStack> known_stacks_;

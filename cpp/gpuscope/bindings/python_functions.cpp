@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls of Python functions: an event in the thread's log at each call and return.
+// Logs calls and returns of Python functions in the thread's event log.
 //
-// They come from sys.monitoring where Python has it (3.12), as it costs half of CPython's profile hook and leaves that
-// to others; from the profile hook before. All of it runs with the GIL, which guards what is kept here.
+// Python 3.12 and later report them through sys.monitoring, which leaves the profile hook to other tools. Earlier
+// versions use the profile hook. Everything here runs with the GIL, which guards the state.
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -39,8 +39,8 @@ using base::Op;
 constexpr uint32_t kOwn = FunctionNames::kOwn;
 constexpr uint32_t kUnwanted = FunctionNames::kUnwanted;
 
-/// What a function that is written in C was made from, null for any other: it outlives the objects that it is bound to,
-/// none of which must be kept alive.
+/// The definition of a C function, null for other callables. It outlives the objects to which it is bound, which must
+/// not be kept alive.
 const PyMethodDef* method_of(PyObject* function) noexcept {
   if (Py_IS_TYPE(function, &PyMethodDescr_Type)) {
     return reinterpret_cast<PyMethodDescrObject*>(function)->d_method;
@@ -49,13 +49,13 @@ const PyMethodDef* method_of(PyObject* function) noexcept {
   return is_function ? reinterpret_cast<PyCFunctionObject*>(function)->m_ml : nullptr;
 }
 
-constinit FunctionNames* names = nullptr;  // leaked: threads may call functions while the process is torn down
+constinit FunctionNames* names = nullptr;  // leaked: threads may call functions at process exit
 bool is_on = false;
-bool hears_calls = false;           // and not garbage collections only
-PyObject* module_failed = nullptr;  // called with a module and an error; null where modules are not asked for
+bool hears_calls = false;           // calls, not only garbage collections
+PyObject* module_failed = nullptr;  // called with a module and an error. Null if modules are not recorded
 
-/// What CPython takes to tell of an event, in ns, as measured. Where it has a hook it makes an object of each frame
-/// that is called, and not of one that is resumed, nor of a function that is written in C.
+/// CPython's own cost to report an event, in ns, measured. The profile hook makes a frame object for each called frame,
+/// but not for a resumed frame or a C function.
 struct EventCosts {
   uint32_t call = 0, resume = 0, built_in = 0;
 };
@@ -72,7 +72,7 @@ uint32_t detail_of(const InterpreterFrame* frame, FunctionKind kind = FunctionKi
   return FunctionDetail::make(kind, reinterpret_cast<uintptr_t>(frame), flags);
 }
 
-/// Says of torch.nn.Module.__call__, which comes next, of which module it is; its name, or what it is otherwise.
+/// Logs the module of a torch.nn.Module.__call__ that is logged next. Returns its name, or `otherwise`.
 uint32_t log_module(EventLog& log, const InterpreterFrame* frame, uint32_t otherwise) {
   PyObject* module = first_argument(frame);
   if (module == nullptr) {
@@ -83,7 +83,7 @@ uint32_t log_module(EventLog& log, const InterpreterFrame* frame, uint32_t other
   return known.name;
 }
 
-/// The thread is in none of them any more.
+/// The thread has left all functions.
 void clear(CalledFrames& functions) {
   functions.clear();
   if (functions.modules != nullptr) {
@@ -91,7 +91,7 @@ void clear(CalledFrames& functions) {
   }
 }
 
-/// Opens the region of the module whose call the innermost function is. False for none.
+/// Opens the region of the module that the innermost function calls. False if there is no module.
 bool enter_module(CalledFrames& functions, const InterpreterFrame* frame) {
   const auto module = py::reinterpret_borrow<py::object>(first_argument(frame));
   if (!module) {
@@ -100,7 +100,7 @@ bool enter_module(CalledFrames& functions, const InterpreterFrame* frame) {
   try {
     if (functions.modules == nullptr) {
       functions.modules = &ModuleCalls::of_thread();
-      functions.modules->close();  // what an earlier recording left, whose end it did not see
+      functions.modules->close();  // left by an earlier recording that did not see the end
     }
     functions.modules->enter_next(module);
     return true;
@@ -110,7 +110,7 @@ bool enter_module(CalledFrames& functions, const InterpreterFrame* frame) {
   }
 }
 
-/// What the thread was in when the recording began, but for a function that is called just now.
+/// Logs the functions that were running when the recording began, except `called`.
 [[gnu::noinline]] void log_running(EventLog& log, const InterpreterFrame* called) {
   std::vector<py::object> frames;
   auto next = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
@@ -134,14 +134,14 @@ bool enter_module(CalledFrames& functions, const InterpreterFrame* frame) {
   }
 }
 
-/// What the calling thread logs to and what it is in.
+/// The calling thread's log and open functions.
 struct Thread {
   EventLog* log = nullptr;
   CalledFrames* functions = nullptr;
 };
 
-/// Without a log where nothing is recorded: in a forked child, or when the session was given up. `called`: the function
-/// that is called just now.
+/// Has no log if nothing is recorded: in a forked child, or after the session was abandoned. `called`: the function
+/// that is being called.
 Thread recorded_thread(const InterpreterFrame* called) {
   CalledFrames* functions = CalledFrames::current();
   EventLog* log = base::EventLogs::current();
@@ -168,7 +168,7 @@ Thread recorded_thread(const InterpreterFrame* called) {
   return name == kOwn || name == kUnwanted;
 }
 
-// Each says whether it wants to be told of this place in the program again.
+// Each returns whether it needs further events of this place in the program.
 
 bool enter_function(const InterpreterFrame* frame) noexcept {
   try {
@@ -178,7 +178,7 @@ bool enter_function(const InterpreterFrame* frame) noexcept {
     }
     base::WorkTimer timer(*log, base::WorkTimer::Of::Function, cost_of(frame));
     uint32_t name = names->of_code(code_of(frame));
-    if (names->chooses()) {  // what the others call is not told, so that there is no stack of them
+    if (names->chooses()) {  // calls of other functions are not reported, so there is no stack
       if (name == kOwn || name == kUnwanted) {
         return false;
       }
@@ -197,7 +197,7 @@ bool enter_function(const InterpreterFrame* frame) noexcept {
     if (is_module && module_failed != nullptr && enter_module(*functions, frame)) {
       functions->find(frame)->is_module = true;
     }
-  } catch (const std::exception&) {  // no memory: this call is missing
+  } catch (const std::exception&) {  // out of memory: this call is missing
   }
   return true;
 }
@@ -236,8 +236,7 @@ bool is_logged(const InterpreterFrame* frame, const PyMethodDef* method, PyObjec
   return name != kOwn && name != kUnwanted;
 }
 
-/// `frame`: the function that calls; `method`: of `function`; `self`: what that is called on where it is not bound to
-/// it.
+/// `frame`: the caller. `method`: the definition of `function`. `self`: the receiver, for an unbound method.
 bool enter_built_in(const InterpreterFrame* frame, const PyMethodDef* method, PyObject* function,
                     PyObject* self) noexcept {
   try {
@@ -283,7 +282,7 @@ void leave_built_in(const InterpreterFrame* frame, const PyMethodDef* method, Py
 
 #ifdef GPUSCOPE_MONITORS
 
-/// What sys.monitoring calls: an object with a function and nothing in between, which a PyCFunction has.
+/// A callback for sys.monitoring: a plain vectorcall object, without the checks of a PyCFunction.
 struct Callback {
   PyObject_HEAD vectorcallfunc call;
 };
@@ -308,26 +307,26 @@ py::object make_callback(const py::object& type, vectorcallfunc call) {
   return py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(made));
 }
 
-PyObject* disable = nullptr;  // sys.monitoring.DISABLE, for ever: a place in the program is told of no more
-/// That where some functions alone are asked for, so that the other places are told of once; None otherwise: what a
-/// line calls may be another function each time.
+PyObject* disable = nullptr;  // sys.monitoring.DISABLE: no further events of that place
+/// DISABLE if only some functions are requested: the other places are then reported once. Otherwise None, as a line may
+/// call a different function each time.
 PyObject* answer = nullptr;
 
-/// The arguments of an event of a function: its code, where in it. `kMayEnd`: DISABLE is accepted.
+/// The arguments of a function event: the code and its offset. `kMayEnd`: DISABLE is accepted.
 template <bool (*kStep)(const InterpreterFrame*) noexcept, bool kMayEnd = true>
 PyObject* on_function(PyObject*, PyObject* const*, std::size_t, PyObject*) noexcept {
   const bool goes_on = kStep(innermost_frame(running_thread()));
   return Py_NewRef(goes_on || !kMayEnd ? Py_None : answer);
 }
 
-/// Whether a call is that of torch.nn.Module._call_impl, the one line of torch.nn.Module.__call__ that calls: always a
-/// function of Python, which says itself that it was called.
+/// Whether a call is that of torch.nn.Module._call_impl, made by the only calling line of torch.nn.Module.__call__. It
+/// is always a Python function, which reports its own call.
 bool is_call_of_module(PyObject* code, PyObject* function) noexcept {
   return names->is_module_call(reinterpret_cast<const PyCodeObject*>(code)) && PyMethod_Check(function) &&
          PyFunction_Check(PyMethod_GET_FUNCTION(function));
 }
 
-// Of a call: the code, where in it, what is called, its first argument or sys.monitoring.MISSING.
+// Arguments: the code, the offset, the callable, its first argument or sys.monitoring.MISSING.
 
 PyObject* on_call(PyObject*, PyObject* const* arguments, std::size_t count, PyObject*) noexcept {
   if (PyVectorcall_NARGS(count) < 4) {
@@ -353,7 +352,7 @@ PyObject* on_call_ends(PyObject*, PyObject* const* arguments, std::size_t count,
 struct MonitoredEvent {
   const char* name;
   vectorcallfunc callback;
-  bool chosen = true;  // false: it comes with CALL
+  bool chosen = true;  // false: CALL reports it
 };
 constexpr std::array<MonitoredEvent, 9> kEvents = {{{"PY_START", &on_function<enter_function>},
                                                     {"PY_RESUME", &on_function<enter_function>},
@@ -364,13 +363,13 @@ constexpr std::array<MonitoredEvent, 9> kEvents = {{{"PY_START", &on_function<en
                                                     {"CALL", &on_call},
                                                     {"C_RETURN", &on_call_ends, false},
                                                     {"C_RAISE", &on_call_ends, false}}};
-// Neither of these is set aside for debuggers, coverage, profilers (cProfile) or optimizers, which may come later.
+// Neither tool id is reserved for debuggers, coverage, cProfile or optimizers, which may start later.
 constexpr std::array<int, 2> kTools = {4, 3};
 int tool = -1;
 
 py::object monitoring() { return py::module_::import("sys").attr("monitoring"); }
 
-/// Has the callbacks called on every thread; False where other tools hold both places.
+/// Registers the callbacks on all threads. False if other tools hold both ids.
 bool switch_on() {
   const py::object monitor = monitoring();
   const auto free = std::ranges::find_if(kTools, [&](int id) { return monitor.attr("get_tool")(id).is_none(); });
@@ -399,7 +398,7 @@ void switch_off() {
     monitor.attr("register_callback")(tool, monitor.attr("events").attr(event.name), py::none());
   }
   monitor.attr("free_tool_id")(std::exchange(tool, -1));
-  monitor.attr("restart_events")();  // or places that were disabled would tell nobody of the next calls
+  monitor.attr("restart_events")();  // otherwise disabled places report no further calls
 }
 
 bool is_heard() noexcept { return true; }
@@ -434,7 +433,7 @@ int on_event(PyObject*, PyFrameObject* frame, int what, PyObject* argument) noex
   return 0;
 }
 
-/// Gives a hook to every thread that has the other.
+/// Replaces one hook by the other on every thread.
 void swap_hooks(Py_tracefunc before, Py_tracefunc hook) {
   PyInterpreterState* interpreter = PyInterpreterState_Get();
   for (PyThreadState* thread = PyInterpreterState_ThreadHead(interpreter); thread != nullptr;
@@ -445,7 +444,7 @@ void swap_hooks(Py_tracefunc before, Py_tracefunc hook) {
   }
 }
 
-/// False where another profiler has the hook of this thread.
+/// False if another profiler has the hook of this thread.
 bool switch_on() {
   if (PyThreadState_Get()->c_profilefunc != nullptr) {
     return false;
@@ -479,7 +478,7 @@ void make_names() {
   }
 }
 
-/// The least CPU time of a few runs, of one of the events that `work` has, in ns.
+/// The least CPU time per event of several runs of `work`, in ns.
 double time_of_event(const py::handle& work, int events) {
   constexpr int kRounds = 5;
   int64_t least = INT64_MAX;
@@ -538,7 +537,7 @@ bool start(std::vector<std::string> prefixes, py::object module_call, py::object
   return is_on;
 }
 
-/// Whether this thread was listened to up to now: another profiler may have taken the hook.
+/// Whether this thread reported events until now. Another profiler may have taken the hook.
 bool stop() {
   const bool kept = is_on && (!hears_calls || is_heard());
   if (std::exchange(is_on, false)) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samples of Python: every so often, where each thread is.
+// Samples of Python: the stack of each thread, at intervals.
 //
-// A thread of ours reads them (other_threads.h): the program's threads do nothing for it, hold no lock of it and keep
-// the GIL. It asks the system how long each was on a CPU since the last time, and reads those alone that ran: the
-// others are where they were.
+// A thread of this package reads them (other_threads.h). The program's threads do no work for it, and it takes neither
+// their locks nor the GIL. It reads the CPU time of each thread, and reads the stack only of threads that ran since the
+// last sample. The others have not moved.
 
 #include <pthread.h>
 #include <signal.h>
@@ -46,26 +46,25 @@ namespace {
 using namespace std::chrono_literals;
 using base::Sample;
 
-// While a thread stays where it is, its samples are one row, of at most this length: rows are clipped at the ends of a
-// window, and the ring drops them, by their beginning.
+// Samples of a thread that does not move form one row, of at most this length. Windows and the ring cut rows by their
+// beginning, so rows must be short.
 constexpr auto kLongestRow = 250ms;
-// Of the time, what sampling may take of one core, as 1 / n: with many threads, or where it is dear to wake up as in
-// some virtual machines, it is done less often.
+// Sampling may take 1 / n of a core. With many threads, or where wakeups are slow (some virtual machines), the interval
+// grows.
 constexpr int kShareOfTime = 50;
-// Samples are taken at uneven times, so that a program which does the same at even ones is seen as it is: off by up to
-// this part of the interval.
+// Random offset of a sample, as 1 / n of the interval. Otherwise samples would alias with periodic programs.
 constexpr uint64_t kUneven = 4;
-// Processes and control groups are looked at so often.
+// The interval of the readings of processes and control groups.
 constexpr auto kHostInterval = 100ms;
-// How long a thread waited for a CPU is asked, which is a system call, once it runs again after so long off it; less is
-// no wait to speak of.
+// The wait for a CPU is read, with a system call, when a thread runs again after this long off the CPU. Shorter waits
+// are negligible.
 constexpr auto kLeastOff = 2ms;
 constexpr auto kLeastWait = 100us;
-// A thread that ran for all but this part of the time since the last look, as 1 / n, did not wait.
+// A thread that ran for all but 1 / n of the time since the last sample did not wait.
 constexpr int64_t kRanThrough = 50;
-constexpr std::size_t kMostWaiting = 256;  // threads whose waits are asked: each keeps a file open
+constexpr std::size_t kMostWaiting = 256;  // threads with a known wait: each keeps a file open
 
-/// What is read of the host, and why not: "" where it is.
+/// The readings of the host, and why one is missing: "" if it is available.
 using HostSources = std::vector<std::pair<std::string, std::string>>;
 
 int64_t cpu_ns_of(clockid_t clock) noexcept {
@@ -73,17 +72,17 @@ int64_t cpu_ns_of(clockid_t clock) noexcept {
   return clock_gettime(clock, &value) == 0 ? value.tv_sec * 1'000'000'000LL + value.tv_nsec : -1;
 }
 
-/// The clock of the time that a thread was on a CPU, by the system's number of it (CPUCLOCK_PERTHREAD | CPUCLOCK_SCHED
-/// of the kernel): pthread_getcpuclockid needs a thread that is sure to live.
+/// The CPU clock of a thread, by its system number (the kernel's CPUCLOCK_PERTHREAD | CPUCLOCK_SCHED).
+/// pthread_getcpuclockid needs a thread that is still alive.
 clockid_t cpu_clock_of(uint32_t thread_id) noexcept { return static_cast<clockid_t>(~thread_id << 3 | 6); }
 
-/// Takes the samples. All but the constructor: one thread.
+/// Takes the samples. All except the constructor: one thread.
 class Sampling {
  public:
   Sampling(std::chrono::nanoseconds interval, ThreadList threads)
       : interval_(interval), thread_list_(std::move(threads)) {}
 
-  /// On the thread that is to sample; false where memory cannot be read.
+  /// On the sampling thread. False if memory cannot be read.
   bool open() {
     if (!reader_.open()) {
       return false;
@@ -107,14 +106,14 @@ class Sampling {
   }
   const HostSources& sources() const noexcept { return sources_; }
 
-  /// Looks at every thread once.
+  /// Samples every thread once.
   void look() {
     const uint64_t began = base::ticks();
     const bool is_whole = thread_list_.walk(reader_, found_);
     ++round_;
     for (const KnownThread& thread : found_) {
       Thread& known = threads_[thread.number];
-      // Up to Python 3.11 a thread has the system's number of its creator until it runs.
+      // Up to Python 3.11, a new thread has its creator's system number until it runs.
       const bool is_new = known.row.thread_id != thread.system_id;
       if (is_new) {
         append(known, false);
@@ -134,8 +133,8 @@ class Sampling {
     if (began - host_ticks_ >= ticks_of_host_interval_) {
       look_at_host(began);
     }
-    // Of this thread's own time, as its waking up may take more than a look. The first ones, which read names, say
-    // little.
+    // CPU time of this thread, as its wakeup may take longer than a sample. The first samples read names, so a cost
+    // above `most_ns` is cut.
     const int64_t cpu_ns = cpu_ns_of(CLOCK_THREAD_CPUTIME_ID);
     const auto took_ns = static_cast<double>(cpu_ns - std::exchange(cpu_ns_, cpu_ns));
     const double most_ns = 4 * took_ns_ + static_cast<double>(interval_.count()) / 100;
@@ -155,7 +154,7 @@ class Sampling {
   void end() noexcept {
     try {
       look_at_host(base::ticks());
-    } catch (const std::exception&) {  // no memory: the last tenth of a second is missing
+    } catch (const std::exception&) {  // out of memory: the latest rows are missing
     }
     for (auto& [number, thread] : threads_) {
       look_at_wait(thread, base::ticks());
@@ -163,7 +162,8 @@ class Sampling {
     }
   }
 
-  /// On the thread that sampled, whose files are its own (base::MemoryReader): elsewhere their numbers are others'.
+  /// On the sampling thread, which owns the files (base::MemoryReader). On other threads their numbers mean other
+  /// files.
   void close() noexcept {
     threads_.clear();
     host_.reset();
@@ -174,10 +174,10 @@ class Sampling {
     clockid_t clock = 0;
     int64_t cpu_ns = 0;
     uint64_t looked_ticks = 0;
-    uint64_t round = 0;  // in which it was there last
+    uint64_t round = 0;  // the last round in which it existed
     FramePieces pieces;
-    Sample row{};  // not appended yet; no count: none
-    // Since when it was not on a CPU all the time, how long it was off, and how long it had waited then.
+    Sample row{};  // not appended yet. Count 0: none
+    // Start of the time with waits, time off the CPU since, and the total wait at that start.
     base::KeptFile schedstat;
     uint64_t off_since_ticks = 0;
     int64_t off_ns = 0;
@@ -201,7 +201,7 @@ class Sampling {
     if (ran_ns != 0 || is_new || row.count == 0 || !knows_cpu_time_) {
       const std::optional<uint32_t> read = stacks_->stack_of(thread, known.pieces, base::ticks());
       if (!read.has_value()) {
-        return;  // the time counts to where it is found next
+        return;  // its time counts up to the next place
       }
       stack = *read;
     }
@@ -232,7 +232,7 @@ class Sampling {
     thread.off_ns = thread.on_ns = 0;
   }
 
-  /// A thread's wait for a CPU is counted by the system when it ends: it is asked once the thread runs again.
+  /// The system counts a wait when it ends. So it is read when the thread runs again.
   void follow_wait(Thread& thread, uint64_t before, uint64_t now, int64_t ran_ns) {
     if (!thread.schedstat) {
       return;
@@ -254,14 +254,14 @@ class Sampling {
   void look_at_wait(Thread& thread, uint64_t now) {
     const std::optional<int64_t> waited_ns = base::run_queue_wait_ns(thread.schedstat);
     if (!waited_ns.has_value()) {
-      return;  // it has ended, or is not asked
+      return;  // it has ended, or its waits are not read
     }
     base::HostUsage usage;
     usage.begin_ticks = std::exchange(thread.off_since_ticks, now);
     usage.end_ticks = now;
-    // Less than a look tells may have been before.
+    // Part of the wait may have been before the last sample.
     usage.wait_ns = std::min(*waited_ns - std::exchange(thread.waited_ns, *waited_ns), std::exchange(thread.off_ns, 0));
-    // The system's clocks of threads and ours are not read at one moment.
+    // The system's thread clocks and our clock are not read at the same moment.
     const int64_t duration_ns = clock_.to_ns(usage.end_ticks) - clock_.to_ns(usage.begin_ticks);
     usage.cpu_ns = std::min(std::exchange(thread.on_ns, 0), std::max<int64_t>(0, duration_ns - usage.wait_ns));
     usage.thread = thread.row.thread;
@@ -283,7 +283,7 @@ class Sampling {
   void append(Thread& thread, bool ends) {
     Sample row = thread.row;
     thread.row.count = 0;
-    row.count = row.stack != 0 ? row.count : 0;  // it was in no Python
+    row.count = row.stack != 0 ? row.count : 0;  // it ran no Python
     row.ends_thread = ends;
     if ((row.count != 0 || ends) && base::SampleLog::process().append(row)) {
       base::EventLogs::process().wake().release();
@@ -319,9 +319,9 @@ class Sampling {
   uint64_t ticks_of_host_interval_ = 0;
   uint64_t host_ticks_ = 0;
   bool knows_waits_ = false;
-  bool knows_cpu_time_ = true;  // of other threads: not every sandbox says it
-  int64_t cpu_ns_ = 0;          // that this thread has had
-  double took_ns_ = 0;          // of that, a round, lately
+  bool knows_cpu_time_ = true;  // of other threads: some sandboxes hide it
+  int64_t cpu_ns_ = 0;          // of this thread so far
+  double took_ns_ = 0;          // CPU time per round, moving average
   uint64_t random_ = 0;
 };
 
@@ -333,11 +333,10 @@ bool is_finalizing() noexcept {
 #endif
 }
 
-/// The sampling thread of the process. start, stop: with the GIL, which the thread never asks for, so that it may be
-/// waited for.
+/// The process's sampling thread. start and stop need the GIL. The thread never takes it, so they can wait for it.
 class Sampler {
  public:
-  static Sampler& process() { return base::of_process<Sampler>(); }  // leaked: the thread may run to the last moment
+  static Sampler& process() { return base::of_process<Sampler>(); }  // leaked: the thread may run until process exit
 
   bool start(std::chrono::nanoseconds interval) {
     stop();
@@ -361,7 +360,7 @@ class Sampler {
   }
   const HostSources& sources() const noexcept { return sources_; }
 
-  /// What was seen is in the log then.
+  /// All samples are in the log afterwards.
   void stop() {
     if (!thread_.joinable()) {
       return;
@@ -409,9 +408,9 @@ class Sampler {
     base::SampleLog::process().add_cpu_time(cpu_ns_of(CLOCK_THREAD_CPUTIME_ID));
   }
 
-  /// Until the next look; true when there is none.
+  /// Waits for the next sample. True if there is none.
   bool wait() {
-    // Not a semaphore, whose timed wait takes more of a CPU than a look does.
+    // Not a semaphore: its timed wait takes more CPU time than a sample.
     next_ = std::max(next_ + sampling_->pause(), std::chrono::steady_clock::now());
     std::unique_lock lock(mutex_);
     return wake_.wait_until(lock, next_, [this] { return ends_; });
@@ -420,7 +419,7 @@ class Sampler {
   void look() noexcept {
     try {
       sampling_->look();
-    } catch (const std::exception&) {  // no memory: this round is missing
+    } catch (const std::exception&) {  // out of memory: this round is missing
     }
   }
 
@@ -431,7 +430,7 @@ class Sampler {
   std::mutex mutex_;
   std::condition_variable wake_;
   bool ends_ = false;
-  std::chrono::steady_clock::time_point next_;  // when the next look is due
+  std::chrono::steady_clock::time_point next_;  // of the next sample
   bool started_ = false;
 };
 

@@ -61,7 +61,7 @@ py::typing::Dict<py::str, py::array> take_events(TraceEvents& events, const std:
   return columns;
 }
 
-/// TraceEvents and the names of its columns of arguments.
+/// TraceEvents and the names of its argument columns.
 struct EventReader {
   EventReader(std::string_view phases, const std::vector<std::string>& integers, const std::vector<std::string>& texts,
               const std::vector<std::pair<std::string, std::string>>& aliases)
@@ -150,7 +150,7 @@ py::tuple split_ranges(const std::vector<std::string>& texts) {
   std::vector<uint32_t> ops, producers;
   for (const std::string& text : texts) {
     torch::RangeText range = torch::parse_range(text);
-    // Versions of torch before 1.10 write no number of the operator.
+    // Versions of torch before 1.10 write no operator number.
     const bool is_of_torch =
         range.op != 0 || text.starts_with("aten::") || (range.sequence >= 0 && torch::names_op(range.name, -1));
     if (!is_of_torch) {

@@ -11,7 +11,7 @@
 
 namespace gpuscope::bindings {
 
-/// Sets the facts that waited, unless the store is read just now. With the GIL.
+/// Sets the pending facts, unless the store is being read. With the GIL.
 inline void settle(store::Store& store) {
   if (store.readers == 0) {
     for (const auto& [key, value] : std::exchange(store.waiting, {})) {
@@ -20,8 +20,8 @@ inline void settle(store::Store& store) {
   }
 }
 
-/// While a store is read without the GIL, facts that are set wait: strings and rows would move beneath who reads them.
-/// Nobody waits for a lock, so the program may set facts anywhere, in a signal's handler too. Begins and ends with the
+/// While a store is read without the GIL, set_info is deferred: it would move strings and rows under the reader. No
+/// thread waits for a lock, so the program may set facts anywhere, also in a signal handler. Begins and ends with the
 /// GIL.
 class Reading {
  public:
@@ -37,7 +37,7 @@ class Reading {
   store::Store& store_;
 };
 
-/// What `read` makes of a store, without the GIL.
+/// The result of `read(store)`, called without the GIL.
 template <class F>
 auto read_unlocked(store::Store& store, F&& read) {
   const Reading reading(store);

@@ -26,7 +26,7 @@ using base::Op;
 using base::OpenRegions;
 using timing::RegionTimer;
 
-/// The base::Names ids of the strings seen last, by the string's address. With the GIL.
+/// The base::Names ids of recent strings, by the string's address. With the GIL.
 class NameIds {
  public:
   /// False with a Python error set.
@@ -41,7 +41,7 @@ class NameIds {
   }
 
  private:
-  // Owns its string, so that no other has its address.
+  // Owns its string, so that no other string gets its address.
   struct Known {
     PyObject* text;
     uint32_t id;
@@ -67,7 +67,7 @@ bool NameIds::learn(PyObject* text, uint32_t period, Known& known) {
     utf8 = PyBytes_AS_STRING(encoded);
     size = PyBytes_GET_SIZE(encoded);
   }
-  // A region that memory is known by has its name for as long as that.
+  // Memory that is tracked by region outlives periods, so the id is then permanent.
   base::Names& names = base::Names::process();
   const std::string_view name(utf8, static_cast<std::size_t>(size));
   bool is_known = true;
@@ -88,30 +88,30 @@ bool NameIds::learn(PyObject* text, uint32_t period, Known& known) {
   return true;
 }
 
-// A raw CPython type: a `with` is three calls, and each would cost pybind11 more than the whole region costs here. All
-// functions run under the GIL.
+// A raw CPython type: a `with` is three calls, and pybind11's overhead would exceed the work. All functions run with
+// the GIL.
 struct RecordFunction {
   PyObject_HEAD;
   PyObject* name;
-  PyObject* args;    // text beside the name, for execution traces; null for none
-  uint64_t strand;   // the task that entered; kAnyTask when several have the region open
-  uint32_t thread;   // that entered: the order of its log; kAnyThread when several have
-  uint32_t id;       // of the name, once it is known
-  uint32_t period;   // of base::Names, that has the id
-  uint32_t session;  // that saw the last enter
+  PyObject* args;    // text for execution traces, null for none
+  uint64_t strand;   // the task that entered. kAnyTask if several have the region open
+  uint32_t thread;   // order of the log that entered. kAnyThread if several have
+  uint32_t id;       // of the name, 0 until known
+  uint32_t period;   // of base::Names, in which `id` is valid
+  uint32_t session;  // of the last enter
   uint32_t open;     // enters of that session without an exit
-  uint32_t pair;     // of CUDA events, while one times this region
+  uint32_t pair;     // of CUDA events, while a pair times this region
   uint32_t detail;   // base::EnterDetail
 };
 
 constexpr uint32_t kNoId = UINT32_MAX;
 constexpr uint32_t kAnyThread = UINT32_MAX;
 
-// Regions come and go in great numbers and few are alive at once.
+// Programs make many regions, but few are alive at the same time.
 std::array<RecordFunction*, 64> free_list{};
 std::size_t free_count = 0;
 
-// Threads that work for the program's own, as those of autograd do, have no regions and run no Python.
+// Threads that work for the program's threads (autograd's) have no regions and run no Python.
 uint32_t current_region() noexcept {
   const PyThreadState* thread = this_thread();
   return thread != nullptr && runs_python(thread) ? OpenRegions::of_task(thread->context) : OpenRegions::of_program();
@@ -119,7 +119,7 @@ uint32_t current_region() noexcept {
 
 extern PyTypeObject record_function_type;
 
-/// Whether what this thread does is left out.
+/// Whether this thread is excluded from the recording.
 bool left_out(uint32_t listening) noexcept {
   return (listening & base::kListenProfiled) != 0 && !torch::OperatorRanges::profiled_here();
 }
@@ -188,7 +188,7 @@ PyObject* type_vectorcall(PyObject* type, PyObject* const* arguments, size_t fla
   return made;
 }
 
-/// The name and args of the arguments, borrowed; without a name there is a Python error set.
+/// The name and args from the arguments, borrowed. Without a name a Python error is set.
 std::pair<PyObject*, PyObject*> parse(PyObject* arguments, PyObject* keywords) {
   static const char* accepted[] = {"name", "args", nullptr};
   PyObject* name = nullptr;
@@ -207,7 +207,7 @@ PyObject* type_new(PyTypeObject* type, PyObject* arguments, PyObject* keywords) 
     }
     return made;
   }
-  // A derived class may take other arguments; its __init__ calls ours with a name.
+  // A derived class may take other arguments. Its __init__ calls ours with a name.
   PyObject* unnamed = PyUnicode_FromString("");
   PyObject* made = unnamed != nullptr ? make(unnamed, type) : nullptr;
   Py_XDECREF(unnamed);
@@ -241,17 +241,17 @@ void dealloc(PyObject* object) {
   }
 }
 
-// Functions of a region that are called before it is opened and after it was closed, on the same thread. With the GIL.
+// Functions called before a region opens and after it closes, on the same thread. With the GIL.
 struct Observers {
   bool in_sessions = false;
-  bool elsewhere = false;            // while no session collects
+  bool elsewhere = false;            // while no session records
   std::size_t open = 0;              // regions whose opening was observed
   PyObject* before_enter = nullptr;  // owned
   PyObject* after_exit = nullptr;    // likewise
 };
 Observers observers;
 
-/// What the function returns; false when it fails.
+/// The function's result. False if it fails.
 bool call_about(PyObject* function, PyObject* region) {
   const torch::OperatorCallbacks::StandIn stand_in;
   PyObject* done = PyObject_CallOneArg(function, region);
@@ -317,12 +317,12 @@ PyObject* exit(PyObject* object, PyObject* const* exception, Py_ssize_t count) {
   if (OpenRegions::wanted() && self->id != kNoId) {
     OpenRegions::exit(self->id, PyThreadState_Get()->context);
   }
-  // One that was entered before, or where nothing is recorded, ends nothing of this recording.
+  // Regions entered before this recording, or while nothing is recorded, end nothing here.
   if (listening != 0 && self->session == listening >> base::kListenBits && self->open != 0) {
     --self->open;
     if (EventLog* log = left_out(listening) ? nullptr : EventLogs::current(); log != nullptr) [[likely]] {
-      // Of the task that entered: a generator may be closed from another one. Where tasks share the region, of this
-      // one.
+      // Selects the task that entered: another task may close a generator. For shared regions, selects the current
+      // task.
       const bool is_elsewhere = self->thread != log->order.load(std::memory_order_relaxed) &&
                                 self->thread != kAnyThread && self->strand != kAnyTask;
       select_strand(*log, self->strand, self->session);
@@ -391,7 +391,7 @@ PyObject* represent(PyObject* object) {
   return PyUnicode_FromFormat("record_function(%R)", reinterpret_cast<RecordFunction*>(object)->name);
 }
 
-/// Another one of the same name: a copy has nothing open.
+/// A new region of the same name: a copy has nothing open.
 PyObject* reduce(PyObject* object, PyObject*) {
   const auto* self = reinterpret_cast<RecordFunction*>(object);
   return self->args != nullptr ? Py_BuildValue("(O(OO))", Py_TYPE(object), self->name, self->args)
@@ -415,7 +415,7 @@ PyObject* region_of_kind(PyObject*, PyObject* arguments) {
   return region;
 }
 
-// Calls get numbers in turn, so that one that ended long ago and one that runs never share theirs.
+// Calls are numbered in turn, so that a running call never shares its number with one that ended long ago.
 uint32_t last_call = 0;
 
 PyObject* region_of_call(PyObject*, PyObject* object) {
@@ -455,7 +455,7 @@ PyObject* mark(PyObject*, PyObject* name) {
   Py_RETURN_NONE;
 }
 
-/// Calls the function, and once more if an exception ended it, which is then raised.
+/// Calls the function, and a second time if an exception ended it. Then raises that exception.
 PyObject* call_resumed(PyObject* function, PyObject* const* arguments, Py_ssize_t count) {
   PyObject* result = PyObject_Vectorcall(function, arguments, static_cast<std::size_t>(count), nullptr);
   if (result == nullptr) {
@@ -493,7 +493,7 @@ PyMethodDef methods[] = {
 PyGetSetDef getters[] = {{"name", get_name, nullptr, "The region's name.", nullptr},
                          {"args", get_args, nullptr, "Text beside the name, for execution traces; or None.", nullptr},
                          {nullptr, nullptr, nullptr, nullptr, nullptr}};
-// Docstrings begin with what inspect.signature tells, and then with the same and its types, which the stub has.
+// Docstrings begin with the signature for inspect.signature, then the typed signature for the stub.
 PyMethodDef mark_method = {
     "mark", mark, METH_O,
     "mark(name, /)\n--\n\nmark(name: str, /) -> None\n\nNotes an instant on the calling thread's timeline."};

@@ -28,7 +28,7 @@ namespace gpuscope::bindings {
 
 namespace {
 
-// The slot's holder is torch.profiler when torch is there; it is idle when its profiler is off.
+// torch.profiler holds the slot if torch is loaded. It is idle when its profiler is off.
 bool torch_profiler_is_idle() {
   const py::dict modules = py::module_::import("sys").attr("modules");
   if (!modules.contains("torch.autograd")) {
@@ -53,7 +53,7 @@ bool merges_graphs(const std::string& name) {
   return name == "launch";
 }
 
-/// Ends a session that nobody has ended: that waits for threads which may wait for the GIL.
+/// Ends a session that was not ended. Ending waits for threads that may wait for the GIL.
 struct EndWithoutGil {
   void operator()(session::Session* session) const {
     const py::gil_scoped_release nogil;
@@ -98,7 +98,7 @@ std::unique_ptr<session::Session, EndWithoutGil> start_session(bool cuda, const 
   return std::unique_ptr<session::Session, EndWithoutGil>(new session::Session(libraries, options));
 }
 
-/// Threads of the store get the names that Python has for them; those given through NVTX take precedence.
+/// Gives threads of the store their Python names. Names given through NVTX take precedence.
 std::shared_ptr<store::Store> with_thread_names(std::shared_ptr<store::Store> store) {
   const std::vector<ThreadName> names = python_thread_names();
   for (std::size_t row = 0; store != nullptr && row < store->thread.size(); ++row) {
@@ -118,8 +118,8 @@ std::chrono::nanoseconds wait_limit(std::optional<double> timeout) {
   return timeout.has_value() ? std::chrono::duration_cast<std::chrono::nanoseconds>(seconds) : session::kGpuWaitLimit;
 }
 
-/// What `end` hands over, or null. `into` has it before Python can raise KeyboardInterrupt, which it does after the
-/// call, in place of taking the result.
+/// The store that `end` returns, or null. Also appends it to `into` before Python can raise KeyboardInterrupt: Python
+/// raises after the call, and the result would be lost.
 std::shared_ptr<store::Store> hand_over(
     session::Session& session, std::unique_ptr<store::Store> (session::Session::*end)(std::chrono::nanoseconds),
     std::optional<double> timeout, std::optional<py::list> into) {
@@ -148,7 +148,7 @@ void bind_session(py::module_& module) {
   module.def("knows_stacks", &knows_stacks, "Whether Python frames can be read in this version of Python.");
   module.def(
       "now_ns", [] { return base::Clock::process().now_ns(); }, "This moment, as recordings have it.");
-  // Fixtures of tests replace those of Python's module `time`, and durations must not follow them.
+  // Test fixtures replace functions of Python's module `time`. Durations must not follow them.
   module.def(
       "monotonic_ns", [] { return std::chrono::steady_clock::now().time_since_epoch().count(); },
       "The clock that time.perf_counter_ns() reads.");
@@ -204,7 +204,7 @@ void bind_session(py::module_& module) {
 
 namespace {
 
-// Opened when first asked for, which is after torch was imported.
+// Opened on first use, after torch was imported.
 const driver::Torch& libtorch() {
   static const driver::Torch torch = driver::Torch::open();
   return torch;
@@ -221,9 +221,9 @@ py::typing::Tuple<int, int, int> take_counts() {
   return py::make_tuple(counts.pushes, counts.pops, counts.reports);
 }
 
-/// What Python lists of the operators that it called: tensors as (address, sizes, type, strides), calls as (name,
-/// tensors, numbered by autograd, result), calls with other arguments as (name, pairs of a kind and its words), and
-/// what keeps the tensors.
+/// Reads Python's list of the operators that it called. Tensors: (address, sizes, type, strides). Calls: (name,
+/// tensors, numbered by autograd, result). Calls with other arguments: (name, pairs of a kind and its words). The last
+/// part keeps the tensors alive.
 torch::OperatorCallbacks::Work read_work(const py::handle& listed) {
   torch::OperatorCallbacks::Work work;
   const auto parts = listed.cast<py::tuple>();
@@ -255,7 +255,7 @@ void bind_callbacks(py::module_& module) {
       .def_static(
           "study",
           [](const std::string& user_name, const py::function& work) {
-            py::object listed;  // holds the tensors until all is learned
+            py::object listed;  // keeps the tensors alive until learning is done
             return OperatorCallbacks::process().study(libtorch(), user_name, [&] {
               listed = work();
               return read_work(listed);

@@ -22,22 +22,22 @@ namespace py = pybind11;
 namespace gpuscope::bindings {
 namespace {
 
-// Signals of which no process ends by default, those of faults, and SIGQUIT, which remains the way to end one at once.
-// SIGINT, SIGPIPE and SIGXFSZ have the default action only where the program has set it: Python sets another.
+// Signals that do not end a process by default, fault signals, and SIGQUIT, which must still end a process at once.
+// SIGINT, SIGPIPE and SIGXFSZ have the default action only if the program set it: Python sets another.
 constexpr std::array kLeftAlone{SIGCHLD, SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH, SIGILL,
                                 SIGTRAP, SIGABRT, SIGBUS,  SIGFPE,  SIGSEGV, SIGSYS, SIGQUIT};
 
-// timeout(1) sends its signal twice, systemd two signals at once: only one that comes later is meant as a second one.
+// timeout(1) sends its signal twice, and systemd sends two signals at once. Only a later one counts as a second signal.
 constexpr int64_t kSecondNs = 2'000'000'000;
-// Where a thread holds the GIL for longer, Python does not run at all.
+// If a thread holds the GIL for longer, Python does not run at all.
 constexpr std::chrono::seconds kGilLimit(10);
 
-/// Has a function of Python called before one of these signals ends the process, on a thread of its own: the main
-/// thread may be inside a call that does not return. To the program the signals have their default action: what it
-/// sets with signal.signal or sigaction takes the place of this, and its children have the default.
+/// Calls a Python function before one of these signals ends the process. The function runs on a separate thread, as the
+/// main thread may be inside a call that does not return. For the program, the signals keep their default action: its
+/// signal.signal or sigaction replaces this handler, and its children get the default.
 ///
-/// All functions but `handle`: one thread at a time, with the GIL, which `unwatch` gives back while a signal that has
-/// come is dealt with. Leaked: a signal may come at any moment.
+/// All functions except `handle`: one thread at a time, with the GIL. `unwatch` releases it while a signal is handled.
+/// Leaked: a signal may come at any moment.
 class EndingSignals {
  public:
   static EndingSignals& process() {
@@ -51,7 +51,7 @@ class EndingSignals {
     given_up_ = given_up;
     owner_.store(getpid());
     first_.store(0);
-    while (sem_trywait(&wake_) == 0) {  // what a signal has left that came while the one before ended
+    while (sem_trywait(&wake_) == 0) {  // posts of a signal that came while the previous watch ended
     }
     std::shared_ptr<Waiting> waiting = waiting_ = std::make_shared<Waiting>();
     base::start_thread("what is written where a signal ends the program", [this, waiting] { wait(*waiting); }).detach();
@@ -72,16 +72,16 @@ class EndingSignals {
     if (is_own && first_.load() == 0) {
       waiting->stopped.release();
       sem_post(&wake_);
-    } else if (is_own && !is_called_) {  // the function must not come to run while the interpreter ends
+    } else if (is_own && !is_called_) {  // the function must not run while the interpreter ends
       const py::gil_scoped_release released;
       waiting->over.acquire();
     }
     if (const pid_t owner = owner_.exchange(0); owner != 0 && owner != getpid()) {
-      sem_init(&wake_, 0, 0);  // the parent's thread waits for it
+      sem_init(&wake_, 0, 0);  // the parent's thread waits on it
     }
   }
 
-  /// Where it has the default action and a process ends of that.
+  /// Takes a signal that has the default action, if that action ends the process.
   void take(int number) {
     struct sigaction now {};
     if (owner_.load() != getpid() || sigaction(number, nullptr, &now) != 0 || now.sa_handler != SIG_DFL ||
@@ -95,15 +95,15 @@ class EndingSignals {
   }
 
  private:
-  /// Of the thread that waits for a signal.
+  /// State of the thread that waits for a signal.
   struct Waiting {
     std::binary_semaphore stopped{0};
-    std::binary_semaphore over{0};  // what a signal began, where the process goes on
+    std::binary_semaphore over{0};  // the handling of a signal is over, if the process survives
   };
 
   EndingSignals() { sem_init(&wake_, 0, 0); }
 
-  // Calls async-signal-safe functions alone.
+  // Calls only async-signal-safe functions.
   static void handle(int number) {
     const int error = errno;
     int none = 0;
@@ -112,7 +112,7 @@ class EndingSignals {
     } else if (first_.compare_exchange_strong(none, number)) {
       first_ns_.store(now_ns());
       sem_post(&wake_);
-    } else if (number != SIGPIPE && now_ns() - first_ns_.load() > kSecondNs) {  // each write to a closed pipe sends one
+    } else if (number != SIGPIPE && now_ns() - first_ns_.load() > kSecondNs) {  // each write to a closed pipe sends it
       say(given_up_);
       end_by(number);
     }
@@ -153,11 +153,11 @@ class EndingSignals {
     } else {
       say(given_up_);
     }
-    end_by(number);  // does nothing to the first process of a container, which goes on
+    end_by(number);  // has no effect on the first process of a container, which continues
     waiting.over.release();
   }
 
-  /// Has the signal do what it does by default.
+  /// Performs the signal's default action.
   static void end_by(int number) {
     signal(number, SIG_DFL);
     kill(getpid(), number);
@@ -175,7 +175,7 @@ class EndingSignals {
 
   static void say(const std::string& sentence) {
     if (write(STDERR_FILENO, sentence.data(), sentence.size()) < 0) {
-      return;  // nobody reads it
+      return;  // stderr is closed
     }
   }
 

@@ -33,7 +33,7 @@ using StorePointer = std::shared_ptr<store::Store>;
 
 py::str text(std::string_view bytes) { return {base::to_utf8(bytes)}; }
 
-/// A Python object that keeps memory of ours.
+/// A Python object that keeps C++ memory alive.
 py::capsule keep(std::shared_ptr<const void> memory) {
   return {new std::shared_ptr<const void>(std::move(memory)),
           [](void* kept) { delete static_cast<std::shared_ptr<const void>*>(kept); }};
@@ -74,7 +74,7 @@ std::size_t rows(const store::Store& store, std::string_view table) {
   return count;
 }
 
-/// Read-only, on memory that `owner` keeps; without one it is copied.
+/// Read-only, on memory that `owner` keeps alive. Copied without an owner.
 template <class Kind>  // ColumnInfo, Numbers
 py::array make_array(const Kind& kind, std::size_t size, const void* data, const py::object& owner) {
   const char* const letter = kind.is_float ? "f" : kind.is_signed ? "i" : "u";
@@ -83,7 +83,7 @@ py::array make_array(const Kind& kind, std::size_t size, const void* data, const
   return array;
 }
 
-/// The info table is the one that set_info may still move in memory: it is copied.
+/// The info table is copied, as set_info may move its memory.
 py::object owner_of(const StorePointer& store, std::string_view table) {
   return table == store::Infos::kInfo.name ? py::object() : py::cast(store);
 }
@@ -102,7 +102,7 @@ py::typing::Dict<py::str, py::array> columns(const StorePointer& store, std::str
 using FrameColumn = py::typing::Tuple<py::str, py::typing::Union<py::array, py::typing::List<py::str>>,
                                       py::typing::Optional<py::array>>;
 
-/// Name, numbers or a list of texts, and where these are distinct ones for each row which, -1 for none.
+/// Name, numbers or a list of texts. For lists of distinct texts also the index of each row's text, -1 for none.
 py::typing::List<FrameColumn> frame(const StorePointer& store, std::string_view table) {
   std::vector<exporters::FrameColumn> columns =
       read_unlocked(*store, [&](const store::Store& read) { return exporters::make_frame(read, table); });
@@ -137,7 +137,7 @@ py::capsule arrow_stream(const StorePointer& store, std::string_view table) {
       read_unlocked(*store, [&](const store::Store&) { return exporters::make_arrow_stream(store, table); }));
   py::capsule capsule(stream.get(), kArrowStream, [](PyObject* object) {
     auto* unread = static_cast<ArrowArrayStream*>(PyCapsule_GetPointer(object, kArrowStream));
-    if (unread->release != nullptr) {  // nobody imported it
+    if (unread->release != nullptr) {  // the consumer did not import it
       unread->release(unread);
     }
     delete unread;
@@ -177,7 +177,7 @@ StorePointer merge(const std::vector<StorePointer>& stores) {
 
 constexpr std::size_t kWorthTrimming = 1 << 19;  // bytes of a column
 
-/// A recording that others made. What it lacks reads as in a file that lacks it.
+/// A recording from another source. Missing columns read as in a file that lacks them.
 StorePointer make_store(const py::typing::Dict<py::str, py::typing::Dict<py::str, py::array>>& tables,
                         const std::vector<std::string>& strings,
                         const std::vector<std::pair<std::string, std::string>>& facts, bool consume) {
@@ -247,7 +247,7 @@ py::typing::List<py::str> path_texts(const store::Store& store) {
   return texts;
 }
 
-/// HostToDevice as Python spells it: HOST_TO_DEVICE.
+/// HostToDevice in Python's spelling: HOST_TO_DEVICE.
 std::string upper_case(std::string_view name) {
   std::string upper;
   for (const char letter : name) {
@@ -259,8 +259,8 @@ std::string upper_case(std::string_view name) {
   return upper;
 }
 
-/// An enumeration of the core as a class of Python's enum. py::native_enum does it with an iostream, and torch's import
-/// crashes where one was used before.
+/// A C++ enumeration as a class of Python's enum. py::native_enum uses an iostream, and torch's import crashes after
+/// that.
 void bind_enum(py::module_& module, const char* name, const char* base, const char* doc, const py::list& members) {
   py::object type = py::module_::import("enum").attr(base)(name, members, py::arg("module") = module.attr("__name__"));
   type.attr("__doc__") = doc;
@@ -285,7 +285,7 @@ void bind_enums(py::module_& module) {
 #undef GPUSCOPE_VALUE
 }
 
-/// What a column's numbers are row numbers of, or "string"; none where they are neither.
+/// The table whose row numbers a column contains, or "string". None for other columns.
 std::optional<std::string> target_name(const store::ColumnInfo& column) {
   if (column.meaning.target == store::Target::Strings) {
     return "string";
@@ -331,7 +331,7 @@ void bind_schema(py::module_& module) {
       "Every table of a recording.");
 }
 
-/// Formats without the GIL and takes it for each chunk that goes to `write`.
+/// Formats without the GIL, and takes it for each `write`.
 template <auto exporter>
 void write_chunks(store::Store& store, const py::function& write) {
   read_unlocked(store, [&](const store::Store& read) {

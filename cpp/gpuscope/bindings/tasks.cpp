@@ -17,13 +17,13 @@ using base::Op;
 // x86-64 and AArch64 programs have addresses of 47 or 48 bits.
 constexpr int kAddressBits = 48;
 
-/// PyContext, whose beginning is the same in Python 3.10 to 3.15.
+/// PyContext. Its first fields are the same in Python 3.10 to 3.15.
 struct Context {
   PyObject_HEAD;
   PyObject* around;
   PyObject* variables;
   PyObject* weak_references;
-  int entered;  // by Context.run; not so where it is what a thread began with
+  int entered;  // by Context.run. 0 for the context with which a thread began
 };
 
 PyTypeObject make_origin_type() {
@@ -49,14 +49,15 @@ uint64_t strand_of(const PyObject* context, uint32_t session) noexcept {
   return reinterpret_cast<uint64_t>(context) ^ (static_cast<uint64_t>(session) << kAddressBits);
 }
 
-/// Of no context: their addresses are even.
+/// The key for no context. Keys of contexts are even.
 uint64_t no_strand(uint32_t session) noexcept { return strand_of(nullptr, session) | 1; }
 
 PyObject* variables_of(const PyObject* context) noexcept {
   return reinterpret_cast<const Context*>(context)->variables;
 }
 
-/// Looks for an origin in a node of the map: as the garbage collector would, since nodes are CPython's own.
+/// Searches an origin in a node of the map. Uses tp_traverse like the garbage collector, as nodes are internal to
+/// CPython.
 struct Search {
   const Origin* wanted;
   PyObject* entry = nullptr;  // of the node
@@ -79,7 +80,7 @@ struct Search {
   }
 };
 
-/// Finds the origin in the map of the context, which has it.
+/// Finds the origin in the map of its context.
 void locate(const PyObject* context, Origin* origin) noexcept {
   PyObject* root = nullptr;
   PyObject* variables = variables_of(context);
@@ -96,14 +97,14 @@ void locate(const PyObject* context, Origin* origin) noexcept {
     origin->entry = search.entry;
     origin->references = search.entry == reinterpret_cast<PyObject*>(origin) ? 2 : 1;
     Py_SETREF(origin->variables, seen);
-  } else {  // out of memory, or a map of hundreds
+  } else {  // out of memory, or a map with hundreds of variables
     PyErr_Clear();
     Py_XDECREF(seen);
     origin->references = Origin::kShared;
   }
 }
 
-/// A new origin for the tasks that the current context creates from here on; null when memory ran out. Owned.
+/// A new origin for tasks that the current context creates from now on. Null if memory ran out. Owned.
 Origin* renew_origin(uint32_t session) noexcept {
   PyObject* context = PyThreadState_Get()->context;
   auto* origin = PyObject_New(Origin, &origin_type);
@@ -129,8 +130,8 @@ Origin* renew_origin(uint32_t session) noexcept {
   return origin;
 }
 
-/// Keeps the garbage collector from running, which before Python 3.12 any allocation may start: what it finalizes may
-/// open and close regions. With the GIL.
+/// Disables the garbage collector. Before Python 3.12 any allocation may start it, and finalizers may open and close
+/// regions. With the GIL.
 class NoCollection {
  public:
   NoCollection() noexcept : was_enabled_(PyGC_Disable() != 0) {}
@@ -155,7 +156,7 @@ bool prepare_tasks() {
 
 void begin_task(EventLog& log, uint32_t session) noexcept {
   const NoCollection no_collection;
-  if (PyThreadState_Get()->context == nullptr) {  // a thread has none before the first use
+  if (PyThreadState_Get()->context == nullptr) {  // a thread has no context before the first use
     Py_XDECREF(PyContext_CopyCurrent());
     PyErr_Clear();
   }
@@ -199,7 +200,7 @@ void begin_task(EventLog& log, uint32_t session) noexcept {
 void select_another(EventLog& log, uint64_t strand, uint32_t session) noexcept {
   if (strand == kAnyTask || strand == strand_of(PyThreadState_Get()->context, session)) {
     select_task(log, session);
-  } else {  // its origin stays: of the tasks that it created, those that have not begun lie where it is from here on
+  } else {  // the origin stays: tasks it created that have not begun use its place from now on
     log.append(strand, 0, Op::Strand, base::kStrandIsTask);
     log.strand = no_strand(session);
     Py_XDECREF(static_cast<PyObject*>(std::exchange(log.task, nullptr)));

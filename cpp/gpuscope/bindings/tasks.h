@@ -9,55 +9,55 @@
 
 namespace gpuscope::bindings {
 
-// Each asyncio task runs in a context of its own, as does what asyncio.to_thread runs; regions of one task nest among
-// themselves, and its outermost ones lie in what was open where the context was copied.
+// Each asyncio task, and each function of asyncio.to_thread, runs in its own context. Regions of a task nest within
+// each other. The outermost ones nest in the regions that were open when the context was copied.
 //
-// A context variable carries that place: its value is an Origin, which is replaced before a region opens or closes, but
-// only if the context may have been copied since. Setting a variable each time would cost more than the region. Copies
-// share the immutable map of the variables, and maps made of it share its nodes: as long as the map and what lies in it
-// on the way to the Origin have one owner each, nobody else has that.
+// A context variable contains this place as an Origin. It is replaced before a region opens or closes, but only if the
+// context may have been copied since. Setting a variable each time would cost more than the region. Copies share the
+// immutable map of variables, and derived maps share its nodes. So while the map, and each node on the path to the
+// Origin, has one owner, no other context has the Origin.
 //
-// All of it runs with the GIL.
+// Everything runs with the GIL.
 
-constexpr uint64_t kAnyTask = 0;  // a session's number is part of every task's key, and none is 0
+constexpr uint64_t kAnyTask = 0;  // not a key: keys contain a session number, never 0
 
-/// Py_None once the object is gone. PyWeakref_GetObject went in Python 3.15, its successor costs a reference.
+/// Py_None if the object is gone. Python 3.15 removed PyWeakref_GetObject, and its successor costs a reference.
 inline const PyObject* target_of(const PyObject* weak_reference) noexcept {
   return reinterpret_cast<const PyWeakReference*>(weak_reference)->wr_object;
 }
 
-/// The value of the context variable: where the tasks that a task creates begin.
+/// The value of the context variable: the place where tasks created by a task begin.
 struct Origin {
   PyObject_HEAD;
-  PyObject* context;      // a weak reference to that which it is of: another may get the address
-  PyObject* variables;    // likewise to the map that `entry` is of
-  PyObject* entry;        // what the map's root has on the way here: this, or a node where hashes agree; not owned
-  Py_ssize_t references;  // that `entry` has while nothing is shared; kShared
+  PyObject* context;      // weak reference to its context, as another context may get the address
+  PyObject* variables;    // weak reference to the map of `entry`
+  PyObject* entry;        // the map root's entry on the path: this object, or a node if hashes agree. Not owned
+  Py_ssize_t references;  // references to `entry` while nothing is shared, or kShared
   uint32_t session;
   uint32_t number;  // base::Op::Origin
 
-  // Another task has logged that it is of this origin, or that could not be told.
+  // Another task has logged this origin, or sharing is unknown.
   static constexpr Py_ssize_t kShared = -1;
 
   bool is_of(const PyObject* of) const noexcept { return target_of(context) == of; }
-  /// Whether no task can have the origin but the one that it is of, which the log refers to as well. What that task had
-  /// when it was looked into is what it has: of another map, it would share the entry. (None has references enough.)
+  /// Whether no other task can have the origin. The log holds the second reference. Another map would share the entry,
+  /// so its reference count is unchanged only if the task's map is. (None has many references.)
   bool is_alone() const noexcept {
     return Py_REFCNT(target_of(variables)) == 1 && Py_REFCNT(entry) == references && Py_REFCNT(this) == 2;
   }
 };
 
-/// Makes what the others need, once in a process: false with a Python error set.
+/// Prepares the process for tasks, once. False with a Python error set.
 bool prepare_tasks();
 
-/// Logs that the events which follow are the current task's, and which origin its own tasks have.
+/// Logs that the next events belong to the current task, and the origin for its new tasks.
 void begin_task(base::EventLog& log, uint32_t session) noexcept;
 
-/// Has the events that follow be those of the current task. Returns its key; kAnyTask when memory ran out.
+/// Assigns the next events to the current task. Returns its key, or kAnyTask if memory ran out.
 inline uint64_t select_task(base::EventLog& log, uint32_t session) noexcept {
   const PyObject* context = PyThreadState_Get()->context;
   const auto* origin = static_cast<const Origin*>(log.task);
-  // A log that another thread had has the origin of that one's task, and no strand yet.
+  // A log taken over from another thread has that thread's origin, and no strand yet.
   if (origin == nullptr || log.strand == 0 || !origin->is_of(context) || origin->session != session ||
       !origin->is_alone()) [[unlikely]] {
     begin_task(log, session);
@@ -66,10 +66,10 @@ inline uint64_t select_task(base::EventLog& log, uint32_t session) noexcept {
   return log.strand;
 }
 
-/// As select_strand, which it is the rare part of.
+/// The slow path of select_strand.
 void select_another(base::EventLog& log, uint64_t strand, uint32_t session) noexcept;
 
-/// Likewise those of the task with that key, which need not be the current one.
+/// Assigns the next events to the task with this key, which need not be the current one.
 inline void select_strand(base::EventLog& log, uint64_t strand, uint32_t session) noexcept {
   const auto* origin = static_cast<const Origin*>(log.task);
   if (log.strand != strand || origin == nullptr || !origin->is_alone()) [[unlikely]] {

@@ -10,17 +10,17 @@
 namespace gpuscope::bindings {
 namespace {
 
-// The threading.Thread of each thread that has opened a region since names were last asked for: a thread may get its
-// name late, and be gone by then.
+// The threading.Thread of each thread that opened a region since the last query. A thread may get its name late, and
+// may have ended by then.
 PyObject* named_threads = nullptr;
-constexpr Py_ssize_t kMaxNamedThreads = 4096;  // a program may start threads for ever
+constexpr Py_ssize_t kMaxNamedThreads = 4096;  // bounds the memory of programs that start threads without end
 
 }  // namespace
 
 void note_thread() noexcept {
   static PyObject* const module_name = PyUnicode_InternFromString("threading");
   PyObject* threading = module_name != nullptr ? PyImport_GetModule(module_name) : nullptr;
-  // Not current_thread(), which would make an object for a thread that Python did not start.
+  // Not current_thread(), which would make an object for a foreign thread.
   PyObject* active = threading != nullptr ? PyObject_GetAttrString(threading, "_active") : nullptr;
   PyObject* key = PyLong_FromUnsignedLong(PyThread_get_thread_ident());
   PyObject* thread =
@@ -71,9 +71,9 @@ std::vector<ThreadName> python_thread_names() {
       }
     }
     named_threads = alive.release().ptr();
-  } catch (const py::error_already_set& error) {  // a thread object of the program's own: the system's names stay
+  } catch (const py::error_already_set& error) {  // a thread object of the program's own class: the system's names stay
     if (!error.matches(PyExc_Exception)) {
-      throw;  // a Ctrl-C is the program's
+      throw;  // KeyboardInterrupt belongs to the program
     }
     return names;
   }

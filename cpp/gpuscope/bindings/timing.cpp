@@ -25,11 +25,11 @@ namespace {
 using release = py::call_guard<py::gil_scoped_release>;
 using py::literals::operator""_a;
 
-// Never destroyed: Python's last objects may outlive static ones.
+// Never destroyed: Python objects may outlive static ones.
 timing::EventPools& pools() { return base::of_process<timing::EventPools>(vendor().cuda); }
 
-// What may wait lets other threads run: a wait for the GPU, or a record into a stream whose queue is full. What only
-// asks does not, since getting the GIL back can take milliseconds.
+// Functions that may block release the GIL: waits for the GPU, and records into a stream with a full queue. Queries
+// keep it, since taking the GIL back can take milliseconds.
 void bind_event(py::module_& module) {
   using timing::Event;
   py::class_<Event>(module, "Event", "A CUDA event; a plain timing one comes from and goes back to its device's pool.")
@@ -119,7 +119,7 @@ void bind_kernels(py::module_& module) {
 
 using Order = py::array_t<uint32_t, py::array::c_style | py::array::forcecast>;
 
-/// Python functions that take nothing. Holds the GIL, except while it waits.
+/// Python functions without arguments. Holds the GIL, except in waits.
 class Functions : public timing::Program {
  public:
   explicit Functions(const py::sequence& functions) {
@@ -142,7 +142,7 @@ class Functions : public timing::Program {
       if (value == nullptr) {
         throw py::error_already_set();
       }
-      Py_DECREF(value);  // dropped within the call's time, as a statement in Python would
+      Py_DECREF(value);  // dropped within the call's time, as by a statement in Python
     }
   }
   bool loops(uint32_t function) const override { return static_cast<bool>(functions_[function].repeat); }
@@ -164,7 +164,7 @@ class Functions : public timing::Program {
     }
     functions_.push_back({py::reinterpret_borrow<py::object>(function), py::getattr(function, kRepeat, py::object())});
   }
-  /// Of a function made from lines of Python: one that runs them so often, without a call each time.
+  /// Attribute of a function made from source lines: its loop, which runs the lines without a call each time.
   static constexpr const char* kRepeat = "gpuscope_repeat";
   struct Function {
     py::object once, repeat;
@@ -172,7 +172,7 @@ class Functions : public timing::Program {
   std::vector<Function> functions_;
 };
 
-/// A copy: the functions may change the array.
+/// A copy, as the functions may change the array.
 std::vector<uint32_t> checked(const Order& order, std::size_t functions) {
   std::vector<uint32_t> numbers(order.data(), order.data() + order.size());
   if (numbers.empty()) {

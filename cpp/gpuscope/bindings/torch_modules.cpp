@@ -26,11 +26,11 @@ struct PairHash {
   }
 };
 
-/// Where modules are below others, and paths that were made before.
+/// The paths of modules within other modules, cached.
 class KnownPaths {
  public:
-  /// "path.name" of a module below the one with this path; the path itself where torch.compile's wrapper holds it; null
-  /// where `holder` does not hold it. The same object for the same two.
+  /// "path.name" of a module below the module with this path. The path itself if torch.compile's wrapper holds the
+  /// module. Null if `holder` does not hold it. The same object for the same arguments.
   py::object below(const py::object& path, const py::object& holder, const py::object& module) {
     const Pair both{holder.ptr(), module.ptr()};
     auto known = names_.find(both);
@@ -55,11 +55,11 @@ class KnownPaths {
   }
 
  private:
-  /// Where a module was found, or that it was not. Modules change: it is checked each time.
+  /// Where a module was found, or that it was not. Checked at each use, as modules change.
   struct Name {
     std::vector<py::object> parts;  // keys of _modules on the way
-    py::object name;                // null where the module is not held
-    // Of one that is not held, which may have another's address, or may be held by now.
+    py::object name;                // null if the module is not held
+    // Of a module that is not held: a later module may get its address, or it may be added later.
     py::object holder, module;  // weak references
     Py_ssize_t children = 0;
 
@@ -91,7 +91,7 @@ class KnownPaths {
     py::object path, name, joined;  // the first two keep their addresses
   };
 
-  /// A module's dictionary of modules; null where it has none, as a scripted one.
+  /// A module's dictionary of modules. Null if it has none, such as a scripted module.
   py::object children_of(const py::object& module) const {
     auto found = py::reinterpret_steal<py::object>(PyObject_GetAttr(module.ptr(), modules_));
     PyErr_Clear();
@@ -103,7 +103,7 @@ class KnownPaths {
     return children ? PyDict_Size(children.ptr()) : 0;
   }
 
-  /// The shortest way, breadth first: a module may be held twice, and may hold one that holds it.
+  /// The shortest path, breadth first: a module may be held twice, or hold a module that holds it.
   Name search(const py::object& holder, const py::object& module) const {
     struct Below {
       py::object module;
@@ -129,7 +129,7 @@ class KnownPaths {
     return {{}, {}, py::weakref(holder), py::weakref(module), count_children(holder)};
   }
 
-  /// Dotted, without the name under which torch.compile's wrapper holds a module.
+  /// Dotted, without the attribute of torch.compile's wrapper.
   static py::object displayed(const std::vector<py::object>& parts) {
     py::list named;
     for (const py::object& part : parts) {
@@ -140,7 +140,7 @@ class KnownPaths {
     return py::reinterpret_steal<py::object>(PyUnicode_Join(py::str(".").ptr(), named.ptr()));
   }
 
-  /// Programs that make modules for ever must not fill the memory.
+  /// Bounds the memory of programs that make modules without end.
   template <class Map>
   static void make_room(Map& map) {
     constexpr std::size_t kMost = std::size_t{1} << 16;
@@ -159,7 +159,7 @@ KnownPaths& known() {
   return *paths;
 }
 
-/// Of what it wraps, for torch.compile's wrapper and what torch.jit has scripted.
+/// The class name. For torch.compile's wrapper and scripted modules, the name of the wrapped class.
 py::object name_of_class(const py::object& module) {
   const std::string_view type = Py_TYPE(module.ptr())->tp_name;
   if (type == "OptimizedModule") {
@@ -204,7 +204,7 @@ ModuleCalls::Place ModuleCalls::place_of_call() noexcept {
   return frame != nullptr ? Place{frame, code_of(frame)} : Place{};
 }
 
-/// Outside of the call that the hook is of.
+/// Outside of the hook's own call.
 bool ModuleCalls::is_running(const Place& place) noexcept {
   const InterpreterFrame* frame = around_hook();
   do {
@@ -220,7 +220,7 @@ bool ModuleCalls::is_running(const Place&) noexcept { return true; }
 
 #endif
 
-/// `path`: null where no caller holds the module, or it calls itself.
+/// `path`: null if no caller holds the module, or it calls itself.
 void ModuleCalls::add(const py::object& module, py::object path, const Place& place) {
   if (!path && calls_.empty()) {
     path = name_of_class(module);
@@ -230,7 +230,7 @@ void ModuleCalls::add(const py::object& module, py::object path, const Place& pl
                ? around.path + py::str(".") + py::object(around.path.attr("rpartition")(".")[py::int_(2)])
                : known().joined(around.path, name_of_class(module));
   }
-  // torch.compile's wrapper has the region of what it wraps.
+  // torch.compile's wrapper and the wrapped module share a region.
   const bool is_inside = !calls_.empty() && calls_.back().path.is(path);
   py::object region = is_inside ? py::object() : enter_region(path.ptr(), base::RegionKind::Module);
   calls_.push_back({module, std::move(path), std::move(region), place});

@@ -8,14 +8,14 @@
 
 namespace gpuscope::bindings {
 
-/// The calls of torch.nn.Module that a thread is in, outermost first, as regions: "ResNet.layer1.0.conv1". They come
-/// from hooks of torch's, or from the calls of Python functions where these are recorded. With the GIL. No function of
-/// Python is called: torch.compile would compile it where it compiles what the program calls.
+/// The open calls of torch.nn.Module of a thread, outermost first, as regions: "ResNet.layer1.0.conv1". They come from
+/// torch's hooks, or from recorded calls of Python functions. With the GIL. Calls no Python function: torch.compile
+/// would compile it with the program's.
 class ModuleCalls {
  public:
-  /// Of the calling thread; it lives as long as Python's state of the thread. Throws error_already_set, as all do.
+  /// Of the calling thread. Lives as long as Python's state of the thread. Throws error_already_set, like all methods.
   static ModuleCalls& of_thread();
-  /// How many calls of all threads are open.
+  /// The number of open calls of all threads.
   static std::size_t open() noexcept { return open_; }
 
   ModuleCalls() = default;
@@ -25,9 +25,9 @@ class ModuleCalls {
 
   /// From a hook.
   void enter(const pybind11::object& module);
-  /// From a hook, with those inside of it, which were left without torch saying so.
+  /// From a hook. Also leaves the calls inside, whose end torch did not report.
   void leave(const pybind11::object& module);
-  /// From a hook: ends the calls that are not around it. torch calls none after KeyboardInterrupt and its like.
+  /// From a hook: ends the calls that are not around it. After KeyboardInterrupt and similar, torch calls no hook.
   void drop_ended();
 
   /// A call that ends by `leave_last`.
@@ -37,7 +37,7 @@ class ModuleCalls {
   void close();
 
  private:
-  /// What lies around a hook: the frame that calls it, and its code, as another frame may get its address.
+  /// The frame that calls a hook, and its code, as another frame may get its address.
   struct Place {
     const void* frame = nullptr;
     const void* code = nullptr;
@@ -47,7 +47,7 @@ class ModuleCalls {
   struct Call {
     pybind11::object module;
     pybind11::object path;
-    pybind11::object region;  // null where the call around it has it
+    pybind11::object region;  // null if the surrounding call has it
     Place place;
   };
 

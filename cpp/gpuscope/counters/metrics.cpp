@@ -18,8 +18,8 @@ using driver::Cupti;
 
 constexpr const char* kWhat = "reading hardware counters";
 
-// CUPTI refuses a structure that is larger than its own version has it, so those that grew are given as CUDA 12.6 had
-// them, which later versions accept.
+// CUPTI refuses structures that are larger than in its own version. Structures that grew have the size of CUDA 12.6,
+// which later versions accept.
 constexpr std::size_t kHostInitializeSize =
     offsetof(CUpti_Profiler_Host_Initialize_Params, pHostObject) + sizeof(CUpti_Profiler_Host_Object*);
 constexpr std::size_t kPropertiesSize =
@@ -208,7 +208,7 @@ Choice choose_single_pass(const Cupti& cupti, Collection collection, const std::
     return Host(cupti, collection, chip, availability).configure(metrics, image);
   };
   Choice choice;
-  // All together are asked for first: one by one takes a host object each, 4 ms.
+  // First all together: each configuration needs a host object (4 ms).
   const auto takes_all = [&](std::vector<std::string> metrics) {
     if (metrics.empty() || !can_configure(metrics, &choice.image) || passes_of(cupti, choice.image) != 1) {
       return false;
@@ -232,7 +232,7 @@ Choice choose_single_pass(const Cupti& cupti, Collection collection, const std::
     Bytes image;
     if (can_configure(choice.metrics, &image) && passes_of(cupti, image) == 1) {
       choice.image = std::move(image);
-    } else {  // some cannot be configured together at all
+    } else {  // some cannot be configured together
       choice.metrics.pop_back();
       choice.too_many.push_back(metric);
     }

@@ -12,7 +12,7 @@
 
 namespace gpuscope::counters {
 
-/// A function of CUPTI's profilers refused: which, why, and the step that would change it.
+/// A function of CUPTI's profilers refused: which one, why, and the fix.
 class Refused : public base::NotAvailable {
  public:
   Refused(const driver::Cupti& cupti, const char* call, driver::CuptiResult code);
@@ -25,7 +25,7 @@ class Refused : public base::NotAvailable {
 /// Throws NotAvailable: this libcupti has no such function.
 [[noreturn]] void throw_missing(const driver::Cupti& cupti, const char* call);
 
-// Calls a function of the profilers with one of CUPTI's structures. Throws what stands above.
+// Calls a function of the profilers with one of CUPTI's structures. Throws the errors above.
 #define GPUSCOPE_PROFILER(cupti, member, params)                                   \
   do {                                                                             \
     if ((cupti).member == nullptr) {                                               \
@@ -38,30 +38,30 @@ class Refused : public base::NotAvailable {
 
 using Bytes = std::vector<uint8_t>;
 
-/// Who collects: the metrics of the two differ.
+/// The collecting profiler. The two have different metrics.
 enum class Collection : int { Ranges = 0, Sampling = 1 };  // CUpti_ProfilerType
 
-/// What a chip can count, under the name that its roll-ups and submetrics hang on: `dram__bytes_read` has `.sum`.
+/// A counter, ratio or throughput of a chip, by base name: `dram__bytes_read` has the roll-up `.sum`.
 struct Metric {
   std::string name;
   int type = 0;  // CUpti_MetricType: counter, ratio, throughput
 };
 
-/// What a metric is about, by its name with or without roll-up. Texts are "" where CUPTI has none.
+/// The properties of a metric, by its name with or without roll-up. Texts are "" if CUPTI has none.
 struct Properties {
   std::string description;
   std::string hardware;  // the unit of the chip
   std::string unit;      // of the values
 };
 
-/// CUPTI's host-side object for one chip: names, configurations and values; no GPU needed with CUPTI 13.0. A metric
-/// that was added stays in the configuration, and after one that was refused the object makes no more (seen with
-/// CUPTI 13.0), so each configuration has an object of its own: 4 ms.
+/// CUPTI's host-side object for one chip: names, configurations and values. Needs no GPU with CUPTI 13.0. An added
+/// metric stays in the configuration. After a refused metric, the object accepts no more (CUPTI 13.0). So each
+/// configuration has its own object: 4 ms.
 ///
 /// One thread at a time.
 class Host {
  public:
-  /// `chip` as "GH100"; `availability`: the image of what this GPU permits, none where it is not known. Throws
+  /// `chip`: such as "GH100". `availability`: the image of the counters that this GPU permits, empty if unknown. Throws
   /// NotAvailable.
   Host(const driver::Cupti& cupti, Collection collection, const std::string& chip,
        std::span<const uint8_t> availability);
@@ -70,13 +70,13 @@ class Host {
   Host& operator=(const Host&) = delete;
 
   std::vector<Metric> metrics() const;
-  /// What may follow the name of a metric: ".sum", ".avg.pct_of_peak_sustained_elapsed", ...
+  /// The possible suffixes of a metric: ".sum", ".avg.pct_of_peak_sustained_elapsed", ...
   std::vector<std::string> endings(const Metric& metric) const;
   Properties properties(const std::string& metric) const;
 
-  /// Whether all of these can be configured together; in `image`, when it is given, the result.
+  /// Whether all metrics can be configured together. Stores the result in `image`, if given.
   bool configure(std::span<const std::string> metrics, Bytes* image = nullptr);
-  /// The values of one range or sample of an image of counter data, in the order of the metrics.
+  /// The values of one range or sample of a counter data image, in the order of the metrics.
   void evaluate(std::span<const uint8_t> data, std::size_t index, std::span<const char* const> metrics,
                 std::span<double> values) const;
 
@@ -88,9 +88,9 @@ class Host {
 /// How often the work must be repeated for a configuration.
 std::size_t passes_of(const driver::Cupti& cupti, Bytes& image);
 
-/// The chips that this libcupti knows. Throws NotAvailable.
+/// The chips that this libcupti supports. Throws NotAvailable.
 std::vector<std::string> supported_chips(const driver::Cupti& cupti);
-/// The chip of a device of CUDA, as "GH100". Initialises CUPTI's profilers. Throws NotAvailable.
+/// The chip of a CUDA device, such as "GH100". Initialises CUPTI's profilers. Throws NotAvailable.
 std::string chip_of(const driver::Cupti& cupti, int device);
 
 /// Metrics that are collected in one pass, and why the others are not.
@@ -101,11 +101,11 @@ struct Choice {
   Bytes image;                        // the configuration
 };
 
-/// The first of these that fit into one pass, each taken or left in turn. Throws NotAvailable.
+/// Tries each metric in order, and keeps it if the kept ones fit into one pass. Throws NotAvailable.
 Choice choose_single_pass(const driver::Cupti& cupti, Collection collection, const std::string& chip,
                           std::span<const uint8_t> availability, std::span<const std::string> wanted);
 
-/// For CUPTI's lists of names, which it takes as pointers.
+/// CUPTI takes lists of names as pointers.
 std::vector<const char*> pointers(std::span<const std::string> names);
 
 }  // namespace gpuscope::counters

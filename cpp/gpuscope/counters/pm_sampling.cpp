@@ -19,22 +19,22 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long samples may lie before they are read. Reading costs a call of CUPTI even where there are few, so that the
-// thread rests for nine times what it took: a tenth of a core, unless so many samples come meanwhile.
+// The interval between reads. A read is a call of CUPTI even for few samples. So the thread rests nine times as long as
+// the read took, unless too many samples would arrive. It then uses a tenth of a core.
 constexpr std::chrono::nanoseconds kLeastRest = 5ms;
 constexpr std::chrono::nanoseconds kMostRest = 100ms;
 constexpr int kSamplesOfARead = 50;
 constexpr int kRestPerRead = 9;
 constexpr std::size_t kHardwareBufferBytes = std::size_t{64} << 20;
-// 51 KB each (H100, 24 metrics), and 7 to 14 us to clear, so that an image is used until it may not have room for what
-// has come meanwhile and comes while that is decoded. Busy hosts hold a thread up for 50 ms now and then.
+// An image takes 51 KB (H100, 24 metrics), and 7 to 14 us to clear. It is reused until it may lack room for new
+// samples, including those that arrive during decoding. Busy hosts may delay a thread by 50 ms.
 constexpr uint32_t kSamplesOfImage = 2048;
 constexpr std::size_t kMostImages = 2;
 constexpr std::size_t kRoomPerSample = 2;
 constexpr std::size_t kLeastRoom = 768;
-// Samples that come faster than they are read are made longer, but not more than that: then an image is two seconds.
+// The interval grows if samples come faster than they are read, up to this limit: then an image covers two seconds.
 constexpr int64_t kSlowestNs = 1'000'000;
-// What is decoded and not taken: some seconds at 10 us.
+// Decoded samples that were not taken: some seconds at 10 us.
 constexpr std::size_t kMostWaiting = std::size_t{1} << 19;
 
 template <class Params>
@@ -48,7 +48,7 @@ Params sized(std::size_t size, void* object) {
 #define GPUSCOPE_PM_PARAMS(Name) \
   sized<CUpti_PmSampling_##Name##_Params>(CUpti_PmSampling_##Name##_Params_STRUCT_SIZE, object_)
 
-/// Turing and GA100 have no clock for samples but the system's, and Turing keeps the oldest only.
+/// Turing and GA100 can only use the system's clock for samples, and Turing only keeps the oldest.
 bool has_time_trigger(const std::string& chip) { return !chip.starts_with("TU") && chip != "GA100"; }
 
 Bytes read_availability(const driver::Cupti& cupti, int device) {
@@ -129,7 +129,7 @@ PmSampler::~PmSampler() { close(); }
 void PmSampler::close() noexcept {
   try {
     stop();
-  } catch (const base::Error&) {  // it ends with what follows
+  } catch (const base::Error&) {  // the object ends anyway
   }
   disable();
 }
@@ -167,11 +167,11 @@ void PmSampler::set_config() {
   params.configSize = choice_.image.size();
   params.pConfig = choice_.image.data();
   params.hardwareBufferSize = kHardwareBufferBytes;
-  // The system's clock varies around 1 GHz; samples have times of their own.
+  // The system's clock varies around 1 GHz. Samples have their own times.
   params.samplingInterval = static_cast<uint64_t>(interval_ns_);
   params.triggerMode =
       by_time ? CUPTI_PM_SAMPLING_TRIGGER_MODE_GPU_TIME_INTERVAL : CUPTI_PM_SAMPLING_TRIGGER_MODE_GPU_SYSCLK_INTERVAL;
-  // A full buffer is said only where the oldest samples are kept.
+  // CUPTI reports a full buffer only in this mode.
   params.hwBufferAppendMode = CUPTI_PM_SAMPLING_HARDWARE_BUFFER_APPEND_MODE_KEEP_OLDEST;
   GPUSCOPE_PROFILER(cupti_, pm_set_config, params);
 }
@@ -180,7 +180,7 @@ void PmSampler::start() {
   if (running_) {
     return;
   }
-  if (std::exchange(has_lost_, false)) {  // or what is in the buffer would be read again
+  if (std::exchange(has_lost_, false)) {  // otherwise the buffer would be read again
     disable();
     interval_ns_ = std::max(interval_ns_, std::min(2 * interval_ns_, kSlowestNs));
     enable();
@@ -282,7 +282,7 @@ void PmSampler::evaluate(const Decoded& decoded, Samples& into) {
 
 PmReader::PmReader(std::unique_ptr<PmSampler> sampler)
     : sampler_(std::move(sampler)), interval_ns_(sampler_->interval_ns()) {
-  free_.reserve(kMostImages);  // so that giving one back never fails
+  free_.reserve(kMostImages);  // so that returning an image never fails
   thread_ = base::start_thread("a sample of hardware counters", [this] { run(); });
 }
 
@@ -352,7 +352,7 @@ void PmReader::hand_over() {
 }
 
 bool PmReader::has_room() const noexcept {
-  // Since the last decoding began: what came during it may not have been decoded, where it was held up.
+  // Since the last decoding began: samples that came during it may not be decoded yet.
   const auto come = static_cast<std::size_t>(ns_since(decode_began_) / interval_ns());
   return image_.used() + kRoomPerSample * come + kLeastRoom <= PmSampler::samples_of_image();
 }
@@ -369,7 +369,7 @@ void PmReader::decode(bool is_last) {
   try {
     complete = sampler_->decode(image_);
   } catch (...) {
-    hand_over();  // what was decoded earlier
+    hand_over();  // samples that were decoded earlier
     throw;
   }
   if (is_last || !complete) {
@@ -433,7 +433,7 @@ void PmReader::evaluate() noexcept {
 
 std::string PmReader::read(Change change) {
   std::string why;
-  // What one step cannot do keeps the others from nothing: the samples so far are evaluated whatever is refused.
+  // A failed step must not prevent the others: the samples so far are always evaluated.
   const auto timed = [&why](auto&& step) {
     const auto began = std::chrono::steady_clock::now();
     try {
@@ -481,7 +481,7 @@ void PmReader::run() noexcept {
   std::string why_not;
   try {
     evaluator = base::start_thread("a sample of hardware counters", [this] { evaluate(); });
-    sampler_->clear(first);  // which takes its memory while nothing waits for it
+    sampler_->clear(first);  // allocates its memory while no thread waits for it
   } catch (const std::exception& error) {
     why_not = error.what();
   }
@@ -507,7 +507,7 @@ void PmReader::run() noexcept {
     const auto began = std::chrono::steady_clock::now();
     const int64_t cpu_ns = base::thread_cpu_ns();
     std::string why = read(change);
-    if (change == Change::None) {  // `times` has what the others take
+    if (change == Change::None) {  // `times` counts the other changes
       cpu_ns_.fetch_add(base::thread_cpu_ns() - cpu_ns, std::memory_order_relaxed);
       const std::chrono::nanoseconds interval(interval_ns());
       const auto most = std::clamp<std::chrono::nanoseconds>(interval * kSamplesOfARead, kLeastRest, kMostRest);

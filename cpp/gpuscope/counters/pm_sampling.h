@@ -18,22 +18,22 @@
 
 namespace gpuscope::counters {
 
-/// What is sampled, on each of the devices.
+/// The requested sampling, for each device.
 struct Request {
-  std::vector<std::string> metrics;  // with their endings; none: nothing is sampled
-  bool in_full = false;              // all of them or none; else as many as fit into one pass, the first first
+  std::vector<std::string> metrics;  // with their suffixes; empty: no sampling
+  bool in_full = false;              // all or none; otherwise those that fit into one pass, in order
   int64_t interval_ns = 100'000;
   std::vector<int> devices = {0};  // CUDA's numbers
 };
 
-/// A metric that is sampled, as CUPTI describes it; texts are "" where it does not.
+/// A sampled metric, as described by CUPTI. Missing texts are "".
 struct Sampled {
   std::string metric;
   std::string unit;
   std::string description;
 };
 
-/// Samples of one device, oldest first; times as CUPTI's records have them.
+/// Samples of one device, oldest first. Times as in CUPTI's records.
 struct Samples {
   std::vector<uint64_t> starts, ends;
   std::vector<float> values;  // of each sample, in the order of the metrics
@@ -44,48 +44,47 @@ struct Samples {
     ends.clear();
     values.clear();
   }
-  /// Has room for so many more, and that many values in all, so that adding them does not fail half way.
+  /// Reserves room, so that adding samples cannot fail half-way.
   void make_room(std::size_t more, std::size_t more_values);
 };
 
-/// What CUPTI has decoded and nobody has evaluated yet: the times of samples, and their counts in an image.
+/// Decoded samples that are not evaluated yet: their times, and their counts in an image.
 struct Decoded {
   Bytes image;
-  std::size_t first = 0;  // of the image, that has the first of these times
+  std::size_t first = 0;  // index in the image of the first time
   std::vector<uint64_t> starts, ends;
 
   std::size_t used() const noexcept { return first + starts.size(); }
 };
 
-/// CUPTI's PM sampling of one device: the GPU writes its counters every so often into a buffer, no kernel waits for it.
-/// One a device and process; CUPTI changes the configuration of none, so that another one is made for that.
+/// CUPTI's PM sampling of one device: the GPU writes its counters into a buffer at intervals. Kernels do not wait for
+/// it. One per device and process. CUPTI cannot change a configuration, so a change needs a new object.
 ///
-/// One thread at a time, and beside it one that evaluates.
+/// One thread at a time. A second thread may evaluate meanwhile.
 class PmSampler {
  public:
-  /// Throws NotAvailable; InvalidArgument for metrics that do not exist or fit, when all are asked for.
+  /// Throws NotAvailable. InvalidArgument if all metrics are required, and some do not exist or fit.
   PmSampler(const driver::Cupti& cupti, const Request& request, int device);
   ~PmSampler();
   PmSampler(const PmSampler&) = delete;
   PmSampler& operator=(const PmSampler&) = delete;
 
-  /// Starts or continues. After a loss the object is made anew with twice the interval, up to 1 ms. It is also made
-  /// anew once if CUPTI refuses to start, as it did after a stop (error 999, H100, CUPTI 13.0).
+  /// Starts or continues. After a loss, the object is recreated with twice the interval, up to 1 ms. If CUPTI refuses
+  /// to start, the object is recreated once: this happened after a stop (error 999, H100, CUPTI 13.0).
   void start();
   void stop();  // or stays so
-  /// Stops, and gives the counters back; it cannot be started again.
+  /// Stops and releases the counters. It cannot be restarted.
   void close() noexcept;
   /// An image without samples.
   void clear(Decoded& image);
-  /// Appends what the GPU has written since the last call, without the first sample after a start, which is shorter
-  /// than the others; that one takes an image that was cleared. False where some was lost: nothing is decoded any more
-  /// until the next start.
+  /// Appends the samples since the last call, without the first sample after a start, which is shorter. After a start,
+  /// `into` must be a cleared image. False if samples were lost: then nothing is decoded until the next start.
   ///
-  /// CUPTI also decodes samples written during the call. If an image is full before the end, CUPTI loses its place and
-  /// hands out samples of the beginning from then on (H100, CUPTI 13.0). So a full image counts as a loss. Samples that
-  /// do not follow upon one another are a loss, too, and are not taken.
+  /// CUPTI also decodes samples written during the call. If an image becomes full, CUPTI loses its position and returns
+  /// samples from the beginning from then on (H100, CUPTI 13.0). So a full image counts as a loss. Samples with a gap
+  /// between them count as a loss too, and are dropped.
   bool decode(Decoded& into);
-  /// That an image has room for.
+  /// The capacity of an image.
   static std::size_t samples_of_image() noexcept;
   /// Appends the samples.
   void evaluate(const Decoded& decoded, Samples& into);
@@ -112,7 +111,7 @@ class PmSampler {
   Choice choice_;
   std::vector<Sampled> sampled_;
   std::vector<const char*> names_;
-  std::vector<double> row_;     // of whoever evaluates
+  std::vector<double> row_;     // for evaluate
   std::unique_ptr<Host> host_;  // likewise
   void* object_ = nullptr;
   std::size_t image_bytes_ = 0;
@@ -122,35 +121,35 @@ class PmSampler {
   uint64_t last_end_ = 0;  // 0: none yet
 };
 
-/// Reads the samples of one device on two threads of its own. One has CUPTI decode; the other evaluates: each takes 30
-/// to 60 us a sample (H100, 24 metrics), and one thread for both was too slow for 100 us.
+/// Reads the samples of one device on two threads: one has CUPTI decode, the other evaluates. Each takes 30 to 60 us
+/// per sample (H100, 24 metrics), so a single thread was too slow for 100 us.
 ///
-/// Any thread for ask, wait and why_ended; one at a time for the others.
+/// ask, wait and why_ended: any thread. The others: one thread at a time.
 class PmReader {
  public:
   enum class Change { None, Start, Stop, End };
-  /// How long the last of each took.
+  /// The duration of the latest of each.
   struct Times {
     int64_t start_ns = 0, stop_ns = 0, decode_ns = 0, disable_ns = 0;
   };
 
-  /// Throws NotAvailable where there can be no thread.
+  /// Throws NotAvailable if no thread can be started.
   explicit PmReader(std::unique_ptr<PmSampler> sampler);
   /// Ends sampling.
   ~PmReader();
   PmReader(const PmReader&) = delete;
   PmReader& operator=(const PmReader&) = delete;
 
-  /// What was evaluated since the last call; it takes what `into` had.
+  /// Moves out the samples evaluated since the last call. Reuses the memory of `into`.
   void take(Samples& into);
-  /// Has sampling start, stop, with all that was sampled until then read, or end. Does not wait for it.
+  /// Requests a start, a stop (all samples until then are read), or the end. Does not wait.
   void ask(Change change);
-  /// Waits for what was asked.
+  /// Waits for the requested change.
   void wait();
   Times times();
   uint64_t take_overflows() noexcept { return overflows_.exchange(0, std::memory_order_relaxed); }
   int64_t take_cpu_time() noexcept { return cpu_ns_.exchange(0, std::memory_order_relaxed); }
-  /// How long samples are by now.
+  /// The current sampling interval.
   int64_t interval_ns() const noexcept { return interval_ns_.load(std::memory_order_relaxed); }
   std::string why_ended();
 
@@ -158,70 +157,70 @@ class PmReader {
 
  private:
   void run() noexcept;
-  /// Reads what was sampled, and does what is asked; why sampling ends, "" where nothing ends it.
+  /// Reads samples and performs the change. Returns why sampling ends, "" if it continues.
   std::string read(Change change);
   void decode(bool is_last);
   void evaluate() noexcept;
   void add(const Samples& samples);
-  /// Has an image without samples; waits for one where the other thread has them all.
+  /// Provides an image without samples. Waits if the other thread has all images.
   void take_image();
-  /// Has what was decoded evaluated.
+  /// Passes the decoded samples to the evaluating thread.
   void hand_over();
   bool has_room() const noexcept;
 
   const std::unique_ptr<PmSampler> sampler_;
   std::atomic<int64_t> interval_ns_;
-  // Of the thread that decodes alone: what it decodes into, empty at first, and when the last decoding began.
+  // Only for the decoding thread: the image being filled, empty at first, and the start of the last decoding.
   Decoded image_;
   std::chrono::steady_clock::time_point decode_began_;
-  std::mutex mutex_;  // guards what follows; never held over a call into CUPTI
+  std::mutex mutex_;  // guards the members below; never held during a call of CUPTI
   std::condition_variable changed_;
   std::vector<Decoded> free_;
   std::deque<Decoded> decoded_;  // to be evaluated
-  std::size_t images_ = 0;       // in all, free or not
-  bool evaluates_ = false;       // one of them right now
+  std::size_t images_ = 0;       // in total, free or not
+  bool evaluates_ = false;       // an image is being evaluated
   bool has_decoded_all_ = false;
   Samples samples_;
   std::string why_not_evaluated_;
   bool ends_ = false;
   bool is_active_ = false;
-  bool is_over_ = false;  // nothing is sampled any more
+  bool is_over_ = false;  // sampling has ended
   Change asked_ = Change::None;
   std::string why_ended_;
   Times times_;
   std::atomic<uint64_t> overflows_{0};
   std::atomic<int64_t> cpu_ns_{0};
-  std::thread thread_;  // last: it uses what is above
+  std::thread thread_;  // last: it uses the members above
 };
 
 /// Samples devices, each with a `PmReader`.
 ///
-/// Any thread for begin and why_ended; one at a time for the others.
+/// begin and why_ended: any thread. The others: one thread at a time.
 class PmSampling {
  public:
-  /// Throws as PmSampler does, or NotAvailable. Nothing is sampled yet.
+  /// Throws like PmSampler, or NotAvailable. Does not sample yet.
   PmSampling(const driver::Cupti& cupti, const Request& request);
 
-  /// Begins sampling, or goes on.
+  /// Begins or continues sampling.
   void begin();
-  /// Has sampling stop, and all that was sampled until then read; `last`: ends it. Does not wait for it.
+  /// Requests a stop, with all samples until then read. `last`: ends sampling. Does not wait.
   void begin_finish(bool last);
   void wait_finished();
-  /// What was decoded since the last call, per device in the order of the request; it takes what `into` had.
+  /// Moves out the samples since the last call, per device in the order of the request. Reuses the memory of `into`.
   void take(std::vector<Samples>& into);
-  /// How long the steps took: the longest of a device, and making them all.
+  /// The durations of the steps: the longest of all devices, and the creation of all.
   struct Times {
     int64_t make_ns = 0;
     PmReader::Times steps;
   };
   Times times();
-  /// How often samples were lost since the last call: `decode` says so, or the memory that they wait in was full.
+  /// The number of losses since the last call: reported by `decode`, or because the waiting memory was full.
   uint64_t take_overflows() noexcept;
-  /// CPU time that reading took while all was sampled, since the last call.
+  /// CPU time of reading during sampling, since the last call.
   int64_t take_cpu_time() noexcept;
-  /// How long samples are by now, the longest of a device.
+  /// The current sampling interval, the longest of all devices.
   int64_t interval_ns() const noexcept;
-  /// Why sampling of a device has ended before its time; "" while all go on.
+  /// Why sampling of a device ended early. "" while all continue.
   std::string why_ended();
 
   const std::vector<std::unique_ptr<PmReader>>& readers() const noexcept { return readers_; }

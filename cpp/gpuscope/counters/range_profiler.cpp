@@ -10,7 +10,7 @@
 namespace gpuscope::counters {
 namespace {
 
-// As CUDA 12.6 has them: earlier versions refuse what was added since.
+// The sizes of CUDA 12.6: earlier versions refuse later members.
 constexpr std::size_t kAvailabilitySize =
     offsetof(CUpti_Profiler_GetCounterAvailability_Params, pCounterAvailabilityImage) + sizeof(uint8_t*);
 constexpr std::size_t kRangeEnableSize =

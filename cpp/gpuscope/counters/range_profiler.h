@@ -11,20 +11,21 @@
 
 namespace gpuscope::counters {
 
-/// CUPTI's range profiler of one context: exact values of metrics over a range of work that its user repeats until all
-/// of them are collected. One at a time a context, and none beside PM sampling of its device.
+/// CUPTI's range profiler of one context: exact metric values over a range of work, which the caller repeats until all
+/// are collected. One per context at a time, and not together with PM sampling of the device.
 ///
-/// One thread at a time, with the context current, its work synchronized before begin_pass and before end_pass.
+/// One thread at a time, with the context current. The context's work must be synchronized before begin_pass and
+/// end_pass.
 class RangeProfiler {
  public:
-  /// Throws NotAvailable; InvalidArgument for metrics that this GPU does not have or cannot collect together.
+  /// Throws NotAvailable. InvalidArgument for metrics that this GPU does not have or cannot collect together.
   RangeProfiler(const driver::Cupti& cupti, driver::CuContext context, int device, std::vector<std::string> metrics);
   ~RangeProfiler();
   RangeProfiler(const RangeProfiler&) = delete;
   RangeProfiler& operator=(const RangeProfiler&) = delete;
 
   void begin_pass();
-  /// Whether the work must be repeated once more.
+  /// Whether the work must be repeated.
   bool end_pass();
   /// After the last pass: the values, in the order of the metrics.
   std::vector<double> read();

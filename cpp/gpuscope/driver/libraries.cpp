@@ -109,7 +109,7 @@ bool has_primary_context(const Cuda& cuda, CuDevice device) noexcept {
 
 namespace {
 
-// Kernel records gained the fields read here with CUDA 12.0 (CUpti_ActivityKernel9).
+// CUDA 12.0 introduced the kernel record fields read here (CUpti_ActivityKernel9).
 constexpr uint32_t kOldest = 19;
 
 std::vector<std::string> search_paths(const std::vector<std::string>& wheel_paths) {
@@ -132,7 +132,7 @@ std::vector<std::string> search_paths(const std::vector<std::string>& wheel_path
 
 Cupti Cupti::open(const std::vector<std::string>& wheel_paths) {
   Cupti table;
-  // A second copy of libcupti in one process would fight the first for the driver.
+  // Two copies of libcupti in one process would conflict over the driver.
   table.library = Library::open({"libcupti.so.13", "libcupti.so.12"}, search_paths(wheel_paths));
   GPUSCOPE_CUPTI_FUNCTIONS(GPUSCOPE_LOAD_FUNCTION)
   GPUSCOPE_CUPTI_PROFILER_FUNCTIONS(GPUSCOPE_LOAD_FUNCTION)

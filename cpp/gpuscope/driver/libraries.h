@@ -25,30 +25,30 @@ struct CUmemPoolHandle_st;
 
 struct nvmlDevice_st;
 
-// For the lists of a library's functions, X(symbol, member, return type and arguments): a table's pointers, nullptr
-// where the library lacks a function, and their loading.
+// For lists of a library's functions, X(symbol, member, return type and arguments): the table's pointers, null if the
+// library lacks a function, and their loading.
 #define GPUSCOPE_FUNCTION_POINTER(symbol, member, ...) std::add_pointer_t<__VA_ARGS__> member = nullptr;
 #define GPUSCOPE_LOAD_FUNCTION(symbol, member, ...) table.library.load(symbol, table.member);
 
 namespace gpuscope::driver {
 
-/// A vendor library opened at run time, never closed: its threads and callbacks outlive any use of ours.
+/// A vendor library opened at run time, never closed: its threads and callbacks outlive our use.
 class Library {
  public:
   Library() = default;
 
-  /// Takes the first of: a copy already mapped into the process, the given paths in their order. Not loaded when none
-  /// opens; why() is then dlopen's message for the last one.
+  /// Opens the first of: a copy already mapped into the process, the given paths in order. Not loaded if none opens:
+  /// why() is then dlopen's message for the last one.
   static Library open(const std::vector<std::string>& sonames, const std::vector<std::string>& paths);
 
   explicit operator bool() const noexcept { return handle_ != nullptr; }
-  /// nullptr when the library lacks it.
+  /// Null if the library lacks it.
   void* symbol(const char* name) const noexcept;
   template <class Function>
   void load(const char* name, Function*& function) const noexcept {
     function = reinterpret_cast<Function*>(symbol(name));
   }
-  /// The file the library was mapped from.
+  /// The file from which the library was mapped.
   const std::string& path() const noexcept { return path_; }
   const std::string& why() const noexcept { return why_; }
 
@@ -58,12 +58,12 @@ class Library {
   std::string why_;
 };
 
-/// Files mapped into this process whose name begins with `prefix`, as "libcupti.so".
+/// Files mapped into this process whose name begins with `prefix`, such as "libcupti.so".
 std::vector<std::string> mapped_files(const std::string& prefix);
 
 // -- libcuda ----------------------------------------------------------------------------------------------------------
 
-// libcuda's handles and codes, in the driver's own layout, so that no CUDA header is needed here.
+// libcuda's handles and codes, in the driver's layout, so that no CUDA header is needed here.
 using CuResult = int;
 inline constexpr CuResult kNotReady = 600;  // CUDA_ERROR_NOT_READY
 using CuDevice = int;
@@ -77,7 +77,7 @@ using CuGraph = CUgraph_st*;
 using CuGraphExec = CUgraphExec_st*;
 using CuMemoryPool = CUmemPoolHandle_st*;
 
-/// The stream that a handle from Python stands for; 0 is the default one.
+/// The stream of a handle from Python. 0 is the default stream.
 inline CuStream as_stream(uint64_t handle) noexcept { return reinterpret_cast<CuStream>(handle); }
 
 // CUdevice_attribute (cuda.h).
@@ -99,11 +99,11 @@ struct CuIpcEventHandle {
   char bytes[64];
 };
 
-/// As NVML and nvidia-smi spell it: "GPU-" and hexadecimal digits in groups.
+/// In the format of NVML and nvidia-smi: "GPU-" and groups of hexadecimal digits.
 std::string uuid_text(const CuUuid& uuid);
 
-// X(symbol in libcuda, member, return type and arguments). Versioned names are spelled out: what a header's macros
-// would pick depends on the header.
+// X(symbol in libcuda, member, return type and arguments). Symbols include the version: a header's macros would select
+// a version that depends on the header.
 #define GPUSCOPE_CUDA_FUNCTIONS(X)                                                                               \
   X("cuInit", init, CuResult(unsigned))                                                                          \
   X("cuDriverGetVersion", driver_get_version, CuResult(int*))                                                    \
@@ -170,12 +170,12 @@ std::string uuid_text(const CuUuid& uuid);
   X("cuDeviceGetMemPool", current_memory_pool, CuResult(CuMemoryPool*, CuDevice))                                \
   X("cuMemPoolGetAttribute", memory_pool_attribute, CuResult(CuMemoryPool, int attribute, void*))
 
-/// libcuda as a value: one pointer a function, nullptr where the driver lacks it.
+/// libcuda as a value: one pointer per function, null if the driver lacks it.
 struct Cuda {
   GPUSCOPE_CUDA_FUNCTIONS(GPUSCOPE_FUNCTION_POINTER)
   Library library;
 
-  /// The machine's libcuda; every member nullptr where there is none.
+  /// The machine's libcuda. Every member is null if there is none.
   static Cuda open();
   std::string error_name(CuResult code) const;
 };
@@ -188,11 +188,11 @@ struct Cuda {
     }                                                                                               \
   } while (false)
 
-/// The device of this number, with the driver initialised and no context made. Throws NotAvailable without a driver or
+/// The device with this number. Initialises the driver, and makes no context. Throws NotAvailable without a driver or
 /// such a device. Any thread.
 CuDevice find_device(const Cuda& cuda, int ordinal);
 
-/// Whether this process has a primary context on the device, whoever made it. Any thread.
+/// Whether this process has a primary context on the device, including contexts of other libraries. Any thread.
 bool has_primary_context(const Cuda& cuda, CuDevice device) noexcept;
 
 // -- libcupti ---------------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ using CuptiTimestamp = uint64_t (*)();
 struct CuptiSubscriberParams {
   size_t struct_size;
   const char* name;
-  char* holder;  // out: who has the slot
+  char* holder;  // out: the slot's holder
   size_t holder_size;
 };
 
@@ -242,8 +242,8 @@ inline constexpr CuptiResult kCuptiMultipleSubscribers = 39;
   X("cuptiGetGraphNodeId", get_graph_node_id, CuptiResult(void*, uint64_t*))                                        \
   X("cuptiGetDeviceId", get_device_id, CuptiResult(void*, uint32_t*))
 
-// Those of the profilers of hardware counters: each takes one structure of CUPTI's (counters/ has the headers).
-// CUDA 12.6 brought most of them.
+// Functions of the hardware counter profilers. Each takes one CUPTI structure (counters/ has the headers). Most are new
+// in CUDA 12.6.
 #define GPUSCOPE_CUPTI_PROFILER_FUNCTIONS(X)                                                          \
   X("cuptiProfilerInitialize", profiler_initialize, CuptiResult(void* params))                        \
   X("cuptiProfilerGetCounterAvailability", range_availability, CuptiResult(void* params))             \
@@ -282,19 +282,19 @@ inline constexpr CuptiResult kCuptiMultipleSubscribers = 39;
   X("cuptiRangeProfilerCounterDataImageInitialize", range_data_initialize, CuptiResult(void* params)) \
   X("cuptiRangeProfilerGetCounterDataInfo", range_data_info, CuptiResult(void* params))
 
-/// libcupti as a value: one pointer a function, nullptr where this version lacks it.
+/// libcupti as a value: one pointer per function, null if this version lacks it.
 struct Cupti {
   GPUSCOPE_CUPTI_FUNCTIONS(GPUSCOPE_FUNCTION_POINTER)
   GPUSCOPE_CUPTI_PROFILER_FUNCTIONS(GPUSCOPE_FUNCTION_POINTER)
   Library library;
-  uint32_t version = 0;  // as cuptiGetVersion counts: 18 is CUDA 11.8's, 28 is 12.9.1's, then 130000 for 13.0
+  uint32_t version = 0;  // of cuptiGetVersion: 18 for CUDA 11.8, 28 for 12.9.1, then 130000 for 13.0
 
   /// `wheel_paths`: libcupti files of Python wheels, tried after a copy that is already loaded.
   static Cupti open(const std::vector<std::string>& wheel_paths);
   std::string error_name(CuptiResult code) const;
 };
 
-/// Why this table cannot trace: "" when it can.
+/// Why this table cannot trace. "" if it can.
 std::string cupti_shortcoming(const Cupti& table);
 
 // -- libnvidia-ml -----------------------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ using NvmlDevice = nvmlDevice_st*;
 
 // NVML's own layouts.
 struct NvmlMemory {
-  static constexpr unsigned kVersion = 40U | 2U << 24;  // size and version, as NVML asks for
+  static constexpr unsigned kVersion = 40U | 2U << 24;  // size and version, as NVML requires
   unsigned version = kVersion;
   unsigned long long total = 0;
   unsigned long long reserved = 0;  // by the driver and the firmware; not in `used`
@@ -352,10 +352,10 @@ struct NvmlFieldValue {
   long long timestamp_us = 0;
   long long latency_us = 0;
   int type = 0;
-  int code = 0;  // of this field alone
+  int code = 0;  // only of this field
   alignas(8) std::array<std::byte, 8> value{};
 
-  /// By nvmlValueType_t; NaN where NVML does not know it.
+  /// By nvmlValueType_t. NaN if NVML does not know it.
   double number() const {
     const auto as = [this]<class T>(T number) {
       std::memcpy(&number, value.data(), sizeof number);
@@ -391,13 +391,13 @@ static_assert(sizeof(NvmlGpmSupport) == 8);
 
 struct NvmlGpmMetric {
   unsigned id = 0;
-  int code = 0;  // of this metric alone
+  int code = 0;  // only of this metric
   double value = 0;
   std::array<const char*, 3> names{};  // short, long, unit: null or NVML's own
 };
 static_assert(sizeof(NvmlGpmMetric) == 40);
 
-/// The array has become longer with each version of NVML; a driver reads and writes as many as `count` says.
+/// The array grew with each version of NVML. A driver reads and writes `count` entries.
 struct NvmlGpmMetrics {
   static constexpr std::size_t kMost = 333;
   unsigned version = 1;
@@ -415,7 +415,7 @@ struct NvmlEvent {
   static constexpr unsigned kNoInstance = UINT32_MAX;
   NvmlDevice device = nullptr;
   unsigned long long type = 0;
-  unsigned long long data = 0;  // of an Xid its number
+  unsigned long long data = 0;  // for an Xid its number
   unsigned gpu_instance = kNoInstance;
   unsigned compute_instance = kNoInstance;
 };
@@ -478,7 +478,7 @@ static_assert(sizeof(NvmlEvent) == 32);
   X("nvmlEventSetWait_v2", event_set_wait, int(NvmlEventSet, NvmlEvent*, unsigned milliseconds))                  \
   X("nvmlDeviceRegisterEvents", register_events, int(NvmlDevice, unsigned long long types, NvmlEventSet))
 
-/// libnvidia-ml as a value: one pointer a function, nullptr where the driver lacks it.
+/// libnvidia-ml as a value: one pointer per function, null if the driver lacks it.
 struct Nvml {
   GPUSCOPE_NVML_FUNCTIONS(GPUSCOPE_FUNCTION_POINTER)
   Library library;
@@ -511,26 +511,26 @@ struct TorchCallback {
   bool needs_ids = false;
 };
 
-/// What libtorch offers to tools: callbacks around every operator, where its profiler sends operator ranges, and the
-/// state of a profiler on the calling thread. nullptr where a version lacks it. `kind` is a c10::DebugInfoKind,
+/// libtorch's interfaces for tools: callbacks around every operator, the destination of its profiler's operator ranges,
+/// and the state of a profiler on the calling thread. Null if a version lacks it. `kind` is a c10::DebugInfoKind,
 /// `function` an at::RecordFunction.
 struct Torch {
   std::add_pointer_t<uint64_t(TorchCallback)> add_callback = nullptr;
   std::add_pointer_t<void(uint64_t handle)> remove_callback = nullptr;
   std::add_pointer_t<const char*(const void* function)> function_name = nullptr;
   std::add_pointer_t<const char*(const void* function)> overload_name = nullptr;
-  // The modules and methods of TorchScript that the calling thread is in, outermost first.
+  // The calling thread's open modules and methods of TorchScript, outermost first.
   std::add_pointer_t<std::vector<std::string>()> module_hierarchy = nullptr;
   std::add_pointer_t<bool()> records_concrete_inputs = nullptr;  // torch's own switches
   std::add_pointer_t<bool()> links_backward = nullptr;
   std::add_pointer_t<bool()> records_syncs = nullptr;
   std::add_pointer_t<uint64_t()> next_sequence = nullptr;
-  const void* undefined_tensor = nullptr;  // what a tensor that is not there points to
+  const void* undefined_tensor = nullptr;  // the target of an undefined tensor
 
   std::add_pointer_t<void(void* stubs)> register_cuda_methods = nullptr;
   std::add_pointer_t<void*()> cuda_stubs = nullptr;
   std::add_pointer_t<void*(void* kind)> debug_info = nullptr;
-  std::add_pointer_t<void(void* state)> remove_ranges = nullptr;  // a profiler's, but not its state
+  std::add_pointer_t<void(void* state)> remove_ranges = nullptr;  // a profiler's ranges, without its state
   void* profiler_state = nullptr;                                 // the kind
 
   Library cpu;
@@ -553,7 +553,7 @@ inline Torch Torch::open() {
   torch.cpu.load("_ZN2at14removeCallbackEm", torch.remove_callback);
   torch.cpu.load("_ZNK2at14RecordFunction4nameEv", torch.function_name);
   torch.cpu.load("_ZNK2at14RecordFunction13overload_nameEv", torch.overload_name);
-  // By this name it returns the strings that this module is built with: others have another one.
+  // This name returns the string type with which this module is built. Other builds use another name.
   torch.cpu.load("_ZN5torch3jit22currentModuleHierarchyB5cxx11Ev", torch.module_hierarchy);
   torch.cpu.load("_ZN5torch8profiler4impl34get_record_concrete_inputs_enabledEv", torch.records_concrete_inputs);
   torch.cpu.load("_ZN5torch8profiler4impl19get_fwd_bwd_enabledEv", torch.links_backward);
@@ -564,7 +564,7 @@ inline Torch Torch::open() {
   torch.cpu.load("_ZN5torch8profiler4impl9cudaStubsEv", torch.cuda_stubs);
   torch.c10.load("_ZN3c1020ThreadLocalDebugInfo3getENS_13DebugInfoKindE", torch.debug_info);
   torch.cpu.load("_ZN5torch8profiler4impl17ProfilerStateBase14removeCallbackEv", torch.remove_ranges);
-  // Up to torch 2.11 the kinds are an enumeration, in which this is the profiler's state; later ones are addresses.
+  // Up to torch 2.11 the kinds are an enumeration, with this value for the profiler's state. Later kinds are addresses.
   constexpr std::uintptr_t kProfilerState = 2;
   auto* const* kind = static_cast<void* const*>(torch.c10.symbol("_ZN3c1013DebugInfoKind14PROFILER_STATEE"));
   torch.profiler_state = kind != nullptr ? *kind : reinterpret_cast<void*>(kProfilerState);

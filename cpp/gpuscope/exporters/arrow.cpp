@@ -13,7 +13,7 @@
 namespace gpuscope::exporters {
 namespace {
 
-/// What stream, schema and arrays share; whichever is released last frees it.
+/// Shared by stream, schema and arrays. The last release frees it.
 struct Batch {
   std::shared_ptr<const store::Store> store;
   int64_t rows = 0;
@@ -31,7 +31,7 @@ const char* format_of(const Numbers& numbers) {
   return numbers.is_signed ? kSigned[index] : kUnsigned[index];
 }
 
-/// Arrow's readers get "" where there is no text.
+/// Missing texts become "".
 void fill_in_absent(Texts& texts, std::vector<int32_t>& codes) {
   int32_t empty = -1;
   for (int32_t& code : codes) {
@@ -49,8 +49,8 @@ void fill_in_absent(Texts& texts, std::vector<int32_t>& codes) {
   }
 }
 
-// A consumer may take children out of their parent and release them later, so each schema and each array owns what it
-// needs; `release` frees children that are still there, as the specification asks.
+// Each schema and array owns its data, as a consumer may move children out of their parent and release them later.
+// `release` frees the children that are still there, as specified.
 template <class Node>
 struct Owned {
   BatchPointer batch;
@@ -118,7 +118,7 @@ void export_schema(const BatchPointer& batch, ArrowSchema* out) {
 Owned<ArrowArray>* fill_array(ArrowArray* array, const BatchPointer& batch, int64_t length, std::size_t children,
                               std::initializer_list<const void*> data) {
   auto* owned = own(array, batch, children);
-  std::ranges::copy(data, owned->buffers.begin() + 1);  // the first is the validity bitmap: nothing is null
+  std::ranges::copy(data, owned->buffers.begin() + 1);  // buffer 0 is the validity bitmap: there are no nulls
   array->length = length;
   array->buffers = owned->buffers.data();
   array->n_buffers = static_cast<int64_t>(data.size() + 1);
@@ -151,7 +151,7 @@ struct StreamedBatch {
 
 StreamedBatch& source_of(ArrowArrayStream* stream) { return *static_cast<StreamedBatch*>(stream->private_data); }
 
-/// A C caller wants an errno, never an exception.
+/// C callers need an errno instead of an exception.
 template <class F>
 int guarded(F&& produce) noexcept {
   try {

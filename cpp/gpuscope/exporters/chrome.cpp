@@ -28,10 +28,10 @@ using store::kNone;
 using store::Store;
 using store::Work;
 
-constexpr uint64_t kFirstLaneTid = 1'000'000'000;  // past every thread id and stream number
-constexpr uint64_t kDeviceSortIndex = 5'000'000;   // torch's: devices stand below processes
+constexpr uint64_t kFirstLaneTid = 1'000'000'000;  // above every thread id and stream number
+constexpr uint64_t kDeviceSortIndex = 5'000'000;   // torch's: sorts devices after processes
 
-// Readers add a start and a duration as floating-point numbers, whose sum may come out 1 ns later.
+// Readers add start and duration as floating-point numbers. The sum may be 1 ns too large.
 constexpr int64_t kRoundingNs = 2;
 
 constexpr std::string_view kLaunchArrow = ",\"cat\":\"ac2g\",\"name\":\"ac2g\"";
@@ -60,7 +60,7 @@ bool is_number(std::string_view text) {
   return !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-/// Which of a job's processes this was, as a JSON object; empty where that is not known.
+/// The process's rank in its job, as a JSON object. Empty if unknown.
 std::string rank_text(const Store& store) {
   std::string text;
   for (const auto& [key, info] : {std::pair("rank", "process.rank"),
@@ -68,18 +68,18 @@ std::string rank_text(const Store& store) {
                                   {"local_rank", "process.local_rank"}}) {
     const std::string_view number = store.find_info(info);
     if (is_number(number)) {
-      // Holistic Trace Analysis looks for `"rank": ` with its space.
+      // Holistic Trace Analysis searches for `"rank": ` with the space.
       text +=
           (text.empty() ? "{\"" : ",\"") + std::string(key) + "\": " + std::to_string(std::stoul(std::string(number)));
     } else if (text.empty()) {
-      return {};  // without a rank the other numbers say nothing
+      return {};  // without a rank the other numbers are useless
     }
   }
   return text + "}";
 }
 
-/// What stands beside the events: of which recording they are, what it holds, and what was asked for or added by the
-/// program, whose keys win.
+/// The metadata: facts about the recording, its contents, and keys that the program requested or added. The program's
+/// keys take precedence.
 std::map<std::string, std::string> find_metadata(const Store& store) {
   std::map<std::string, std::string> values;
   const auto& shapes = store.detail.shapes;
@@ -112,7 +112,7 @@ std::map<std::string, std::string> find_metadata(const Store& store) {
   }
   for (const char* key : {"schemaVersion", "deviceProperties", "displayTimeUnit", "baseTimeNanoseconds", "gpuscope",
                           "traceEvents", "traceName"}) {
-    values.erase(key);  // what readers know the format by
+    values.erase(key);  // reserved keys of the format
   }
   return values;
 }
@@ -141,8 +141,8 @@ void put_head(Output& out, const Store& store, int64_t base_ns) {
 
 // -- times ------------------------------------------------------------------------------------------------------------
 
-/// The time that all others are written relative to: by Kineto's rule the latest multiple of a quarter of a year, which
-/// traces of other processes have too; us with three decimals since then are exact in a double.
+/// The base of all written times. Kineto's rule, so that traces of other processes share it: the latest multiple of a
+/// quarter of a year. Times in us since then, with three decimals, are exact in a double.
 int64_t kineto_base(int64_t start_ns) {
   constexpr int64_t kQuarterNs = int64_t{7'889'238} * 1'000'000'000;
   return start_ns > 0 ? start_ns - start_ns % kQuarterNs : start_ns;
@@ -199,13 +199,13 @@ class ChromeWriter {
   }
 
  private:
-  // -- processes and devices -----------------------------------------------------------------------------------------
+  // -- processes and devices ------------------------------------------------------------------------------------------
   uint32_t device_of(const Track& track) const { return store_.track.device[track.row]; }
 
   void write_process() {
     const std::vector<uint32_t> devices = find_devices(store_, timeline_, counters_);
     process_ = process_id(store_, kFirstLaneTid);
-    // A container's first processes have the numbers that devices have, and would be drawn as one with them.
+    // A container's first processes have small ids, and viewers would merge them with devices of the same number.
     if (std::find(devices.begin(), devices.end(), process_) != devices.end()) {
       process_ = kFirstLaneTid;
     }
@@ -225,7 +225,7 @@ class ChromeWriter {
     put_metadata("process_sort_index", process, 0, "\"sort_index\":" + std::to_string(sort_index));
   }
 
-  /// Names the lanes of a track, and says where the slices that follow stand. Viewers order lanes by `sort_index`.
+  /// Names the lanes of a track, and sets the position of the slices that follow. Viewers sort lanes by `sort_index`.
   void open_lanes(const Track& track, uint64_t process, uint64_t first_tid, const std::string& name,
                   uint64_t sort_index) {
     places_.clear();
@@ -237,14 +237,14 @@ class ChromeWriter {
     }
   }
 
-  // -- what all events have ------------------------------------------------------------------------------------------
+  // -- common to all events -------------------------------------------------------------------------------------------
   void next_event() {
     out_.cut();
     out_.put(is_first_ ? "" : ",\n");
     is_first_ = false;
   }
 
-  /// An event that names or orders a process or thread; `arguments` is JSON without its braces.
+  /// An event that names or sorts a process or thread. `arguments`: JSON without its braces.
   void put_metadata(std::string_view what, uint64_t process, uint64_t thread, std::string_view arguments) {
     next_event();
     out_.put("{\"ph\":\"M\",\"name\":\"");
@@ -272,7 +272,7 @@ class ChromeWriter {
     out_.put_micros(at_ns - base_ns_);
   }
 
-  /// One end of an arrow of that category, at the slice's start; arrows of a category are joined by their ids.
+  /// One end of an arrow of that category, at the slice's start. Ids join the ends.
   void put_arrow(bool is_end, std::string_view category, uint64_t id, const Slice& slice) {
     next_event();
     out_.put_pair(is_end ? "{\"ph\":\"f\",\"bp\":\"e\",\"id\":" : "{\"ph\":\"s\",\"id\":", id);
@@ -288,7 +288,7 @@ class ChromeWriter {
     }
   }
 
-  /// The window as Kineto has it: a slice of its own, and marks at its beginning and end that readers look for.
+  /// The window as Kineto writes it: a slice, and marks at its beginning and end for readers.
   void write_window() {
     const auto put_at = [&](int64_t at_ns, std::string_view event) {
       next_event();
@@ -341,7 +341,7 @@ class ChromeWriter {
     }
   }
 
-  /// Ranges that nest in nothing, each as an asynchronous pair of events, which viewers lay out themselves.
+  /// Ranges without nesting, each as an asynchronous pair of events. Viewers arrange these themselves.
   void write_ranges(const Track& track) {
     open_lanes({track.row, 1, {}}, process_, next_tid_++, thread_label(store_, track.row) + " (ranges)",
                store_.thread.system_id[track.row]);
@@ -362,7 +362,7 @@ class ChromeWriter {
     }
   }
 
-  /// Calls of coroutines and generators that were suspended, each as such a pair from its start to its end.
+  /// Suspended calls of coroutines and generators, each as an asynchronous pair from start to end.
   void write_calls() {
     for (const SuspendedCall& call : find_suspended_calls(store_)) {
       for (const bool ends : {false, true}) {
@@ -383,7 +383,7 @@ class ChromeWriter {
                store_.thread.system_id[track.row]);
     for (Slice slice : track.slices) {
       const SampledCall& call = timeline_.sampled_calls[slice.row];
-      // Slices touch: an inner one ends earlier than an outer one, so that they nest when sums are rounded.
+      // Slices touch. Inner slices end earlier than outer ones, so that they nest after rounding.
       slice.end_ns = std::max(slice.start_ns, slice.end_ns - kRoundingNs * call.depth);
       begin_slice(text_.sampled_function(store_.stack.function[call.stack]), slice);
       out_.put(",\"args\":{\"file\":");
@@ -511,7 +511,7 @@ class ChromeWriter {
     out_.put_pair(",\"Device Type\":", on_host ? kCpu : kCuda);
   }
 
-  // -- streams and counters ------------------------------------------------------------------------------------------
+  // -- streams and counters -------------------------------------------------------------------------------------------
   void write_stream(const Track& track) {
     const uint32_t stream = store_.track.stream[track.row];
     open_lanes(track, device_of(track), stream != kNone ? stream : next_tid_++, stream_label(store_, track.row),
@@ -595,7 +595,7 @@ class ChromeWriter {
     put_external_id(row.region);
   }
 
-  /// Whose work it is, unless the program wanted that left out.
+  /// The owner of the work, unless the program disabled it.
   void put_external_id(uint32_t region) {
     if (region != kNone && has_external_ids_) {
       out_.put_pair(",\"External id\":", uint64_t{links_.owner(region)} + 1);
@@ -617,7 +617,7 @@ class ChromeWriter {
     constexpr double kMax = 1e15;  // a damaged size must not overflow
     out_.put_pair(",\"bytes\":", bytes);
     if (duration_ns > 0) {
-      // Bytes a ns are GB a s; written with three decimals, as torch does.
+      // Bytes per ns are GB per s. Three decimals, as in torch.
       const double thousandths = 1000.0 * static_cast<double>(bytes) / static_cast<double>(duration_ns);
       out_.put(",\"memory bandwidth (GB/s)\":");
       out_.put_micros(static_cast<int64_t>(std::min(thousandths, kMax)));
@@ -664,7 +664,7 @@ class ChromeWriter {
   const std::string fill_head_ = ChromeText::head("gpu_memset", store::kMemsetName);
   const std::string graph_head_ = ChromeText::head("graph", store::kGraphName);
   const std::unordered_map<uint32_t, int64_t> step_starts_ = adjust_steps(store_);
-  std::vector<std::string> places_;  // of each lane of the track that is being written
+  std::vector<std::string> places_;  // of each lane of the current track
   uint64_t process_ = kFirstLaneTid;
   uint64_t next_tid_ = kFirstLaneTid;
   bool is_first_ = true;

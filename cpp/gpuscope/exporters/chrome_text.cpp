@@ -28,7 +28,7 @@ using store::kNone;
 using store::PayloadType;
 using store::Store;
 
-// Arguments that events have of their own: a payload of that name must not take their place.
+// Reserved argument names: a payload with such a name is renamed.
 constexpr std::array kOwnOfRegions = std::to_array<std::string_view>(
     {"External id", "Ev Idx", "Sequence number", "Fwd thread id", "Record function id", "Input Dims", "Input Strides",
      "Input type", "Concrete Inputs", "Call stack", "notes"});
@@ -36,7 +36,7 @@ constexpr std::array kOwnOfWork = std::to_array<std::string_view>(
     {"device", "context", "stream", "correlation", "grid", "block", "registers per thread", "shared memory", "region",
      "graph id", "graph node id", "captured in", "Collective name"});
 
-/// Whether a list among the values of a region is one of texts, or of nothing.
+/// Whether the text is a list of texts, or empty.
 bool is_list_of_texts(std::string_view text) { return text == "[]" || (text.starts_with("[\"") && is_json(text)); }
 
 template <std::size_t kSize>
@@ -57,7 +57,7 @@ std::string decimal(double value) {
   return std::to_string(hundredths / 100) + (rest.size() == 1 ? ".0" : ".") + rest;
 }
 
-/// The device that every kernel ran on as far as its launch is concerned; none where a recording has several kinds.
+/// The kind of device of all kernels, for their launch limits. None if the recording has several kinds.
 std::optional<store::Devices::Row> only_device_kind(const Store& store) {
   for (std::size_t row = 1; row < store.device.size(); ++row) {
     if (store.device.multiprocessors[row] != store.device.multiprocessors[0] ||
@@ -79,7 +79,7 @@ std::string occupancy_arguments(const Store& store, const store::Variants::Row& 
                : "";
 }
 
-/// The text of `key`, made when first asked for.
+/// The text of `key`, made on first use.
 template <class Make>
 std::string_view find_or_make(std::unordered_map<uint32_t, std::string>& texts, uint32_t key, Make&& make) {
   std::string& text = texts[key];
@@ -91,7 +91,7 @@ std::string_view find_or_make(std::unordered_map<uint32_t, std::string>& texts, 
 
 void put_float(Output& out, double value) {
   if (!std::isfinite(value)) {
-    out.put(quoted(std::to_string(value)));  // JSON has no such numbers
+    out.put(quoted(std::to_string(value)));  // JSON has no infinity or NaN
     return;
   }
   char digits[32];
@@ -156,14 +156,13 @@ void ChromeText::put_payloads(Output& out, uint32_t region) const {
     const bool is_text = type == PayloadType::Text || type == PayloadType::List;
     const std::string_view text =
         is_text && value < store_.strings.size() ? store_.strings[static_cast<uint32_t>(value)] : std::string_view{};
-    // As in torch's files, which have no None, complex numbers and lists of numbers, and no stream that is not one's
-    // number.
+    // As in torch's files: they have no None, complex numbers or lists of numbers, and `stream` only as a number.
     if (type == PayloadType::None || type == PayloadType::Complex ||
         (type == PayloadType::List && !is_list_of_texts(text)) ||
         (is_op && name == "stream" && type != PayloadType::Signed)) {
       return;
     }
-    // An operator's stand at its own event alone.
+    // Names of operators' arguments are reserved only at operators.
     if (contains(kOwnOfRegions, name) || (!is_op && contains(kOwnOfWork, name))) {
       name += " (payload)";
     }
@@ -204,7 +203,7 @@ void ChromeText::put_details(Output& out, uint32_t region) {
   const bool is_numbered = row != kNone && store_.detail.sequence[row] >= 0;
   if (const uint32_t numbered = is_numbered ? row : find_evaluated(region); numbered != kNone) {
     out.put_pair(",\"Sequence number\":", store_.detail.sequence[numbered]);
-    // The system's number of the thread, as "tid" has it; 0 for a forward operator, as in torch's files.
+    // The thread's system number, as in "tid". 0 for a forward operator, as in torch's files.
     const uint32_t forward = store_.detail.forward[numbered];
     out.put_pair(",\"Fwd thread id\":", forward == kNone ? 0 : store_.thread.system_id[store_.region.thread[forward]]);
   }
@@ -240,7 +239,7 @@ void ChromeText::put_graph_node(Output& out, store::Work work, uint32_t row) con
   }
 }
 
-// What autograd evaluates has the number, its region around that none: torch's files have it at both.
+// Only the evaluated operator has the number, not the autograd region around it. torch's files have it at both.
 void ChromeText::add_evaluated() {
   for (uint32_t row = 0; row < store_.detail.size(); ++row) {
     const uint32_t region = store_.detail.region[row];

@@ -13,17 +13,16 @@
 
 namespace gpuscope::exporters {
 
-/// The parts of JSON events that many events share, each made once: what is left for an event are its numbers. One
-/// thread.
+/// The shared parts of JSON events, each formatted once. Only the numbers are left to each event. One thread.
 class ChromeText {
  public:
   ChromeText(const store::Store& store, const Links& links);
 
-  /// How an event begins, up to its name.
+  /// The beginning of an event, up to its name.
   static std::string head(std::string_view category, std::string_view name);
 
   std::string_view region(uint32_t path) const { return regions_[path]; }
-  /// The same without the phase, which asynchronous events have of their own.
+  /// Without the phase, which asynchronous events write themselves.
   std::string_view region_name(uint32_t path) const { return std::string_view(regions_[path]).substr(kPhase.size()); }
   std::string_view gpu_annotation(uint32_t path);
   std::string_view function(uint32_t name);
@@ -35,10 +34,10 @@ class ChromeText {
   /// The first arguments of GPU work, up to the value of `correlation`.
   std::string_view track(uint32_t track) const { return tracks_[track]; }
 
-  // Further arguments under torch.profiler's names, each with a comma before it.
+  // Further arguments with torch.profiler's names, each after a comma.
   std::string_view call_arguments(uint32_t call) const { return call_arguments_[call]; }
   std::string_view kernel_arguments(uint32_t variant) const { return kernel_arguments_[variant]; }
-  /// Nothing for kNone, as with the next two.
+  /// Empty for kNone, like the next two.
   std::string_view region_argument(uint32_t region) const {
     return region == store::kNone ? std::string_view{} : region_arguments_[store_.region.path[region]];
   }
@@ -64,9 +63,9 @@ class ChromeText {
   const Links& links_;
   std::vector<std::string> regions_, calls_, kernels_, tracks_;
   std::vector<std::string> call_arguments_, kernel_arguments_, region_arguments_;
-  std::vector<std::string> capture_arguments_;        // by path; made for those that captured something
-  std::unordered_map<uint32_t, uint32_t> evaluated_;  // rows of `detail`, by the region of autograd around them
-  // Made when first asked for.
+  std::vector<std::string> capture_arguments_;        // by path, for paths with captures
+  std::unordered_map<uint32_t, uint32_t> evaluated_;  // rows of `detail`, by the surrounding autograd region
+  // Made on first use.
   std::unordered_map<uint32_t, std::string> copies_, gpu_annotations_, functions_, sampled_functions_, shapes_,
       strides_, types_, concrete_inputs_, stacks_;
 };

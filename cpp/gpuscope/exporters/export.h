@@ -8,20 +8,20 @@
 
 namespace gpuscope::exporters {
 
-/// Writes a recording as torch.profiler would: JSON for Perfetto, chrome://tracing and Holistic Trace Analysis.
+/// Writes a recording like torch.profiler: JSON for Perfetto, chrome://tracing and Holistic Trace Analysis.
 ///
-/// Regions are annotations, operators or modules by their kind; kernels, launches and operators are joined by their
-/// "External id". A driver call stands under the name of the runtime's function that makes it ("cudaLaunchKernel" for
-/// "cuLaunchKernel"), since that is what readers of such files look for, and says so in "driver call". Its times are
-/// the driver call's own, which begins later and ends earlier than the runtime's around it. What this cannot know is
-/// whether the program called the driver itself, as Triton does; torch.profiler then writes the driver's name.
+/// Regions are annotations, operators or modules, by kind. "External id" joins kernels, launches and operators. Driver
+/// calls have the name of the calling runtime function ("cudaLaunchKernel" for "cuLaunchKernel"), which readers expect,
+/// and their own name in "driver call". Their times are the driver call's, slightly shorter than the runtime call's. If
+/// the program itself calls the driver, like Triton, torch.profiler writes the driver's name. This function cannot
+/// detect that.
 ///
-/// Throws InvalidArgument for a recording that has totals and no events; what `write` throws passes through.
+/// Throws InvalidArgument for a recording with totals but without events. Exceptions of `write` pass through.
 void write_chrome(const store::Store& store, Write write);
 
-/// Writes a recording as Perfetto's own trace packets; a chunk handed to `write` never splits a packet.
+/// Writes a recording as Perfetto's trace packets. A chunk passed to `write` never splits a packet.
 ///
-/// Throws InvalidArgument for a recording that has totals and no events; what `write` throws passes through.
+/// Throws InvalidArgument for a recording with totals but without events. Exceptions of `write` pass through.
 void write_perfetto(const store::Store& store, Write write);
 
 }  // namespace gpuscope::exporters

@@ -17,7 +17,7 @@ using store::ColumnInfo;
 using store::kNone;
 using store::Target;
 
-/// `id_of(row)` is one of `ids` numbers or none of them, `text_of(id)` what it stands for.
+/// `id_of(row)`: below `ids`, or any other number for none. `text_of(id)`: the text of an id.
 template <class IdOf, class TextOf>
 FrameColumn categorize(std::string_view name, std::size_t rows, std::size_t ids, IdOf&& id_of, TextOf&& text_of) {
   constexpr int32_t kUnknown = -2;
@@ -63,7 +63,7 @@ class Frame {
       add_texts(info.name, store_.strings.size(), row_of, [&](std::size_t id) { return string(id); });
       return;
     }
-    // `parent` or `forward` identify a row: its name would not.
+    // `parent` and `forward` identify a row, and a name would not.
     if (other == nullptr || other->name != info.name) {
       add_numbers(info, column);
       return;
@@ -109,7 +109,7 @@ class Frame {
 
   void add_copy_names(const store::Memcpys& table) {
     constexpr std::size_t kBits = 5;
-    constexpr std::size_t kValues = std::size_t{1} << kBits;  // more than there are; others are unknown, as 0 is
+    constexpr std::size_t kValues = std::size_t{1} << kBits;  // more than the known values; others are unknown, like 0
     const auto known = [](uint8_t value) { return value < kValues ? std::size_t{value} : 0; };
     const auto id_of = [&](std::size_t row) {
       return (known(table.kind[row]) * kValues + known(table.source[row])) * kValues + known(table.destination[row]);
@@ -152,7 +152,7 @@ class Frame {
     columns_.push_back({std::string(name), numbers_of(values)});
   }
 
-  /// Likewise, each value once. Rows of a table that is never without the other's.
+  /// Like add_taken, with each value stored once. For rows that always refer to the other table.
   template <class Column, class RowOf>
   void add_distinct(std::string_view name, const Column& column, RowOf&& row_of) {
     using T = Column::value_type;
@@ -231,7 +231,7 @@ std::vector<FrameColumn> make_frame(const store::Store& store, std::string_view 
 
 namespace {
 
-/// A path without what lies between its outer and its inner names, where it is long.
+/// Removes the middle of long paths.
 std::string shortened(std::string path) {
   constexpr std::string_view kLeftOut = "/.../";
   constexpr std::size_t kHalf = kMostPathBytes / 2;

@@ -11,9 +11,8 @@
 
 #include "gpuscope/store/store.h"
 
-// The Arrow C data interface and C stream interface: a fixed binary layout that the Arrow specification publishes so
-// that producers need no Arrow library (https://arrow.apache.org/docs/format/CDataInterface.html). Member names and
-// order are the specification's.
+// The Arrow C data interface and C stream interface: a fixed binary layout that needs no Arrow library
+// (https://arrow.apache.org/docs/format/CDataInterface.html). Member names and order are the specification's.
 extern "C" {
 
 struct ArrowSchema {
@@ -52,7 +51,7 @@ struct ArrowArrayStream {
 
 namespace gpuscope::exporters {
 
-/// Texts, one behind the other.
+/// Texts, stored one after another.
 struct Texts {
   std::vector<int32_t> offsets = {0};
   std::string text;
@@ -71,37 +70,38 @@ struct Numbers {
   bool is_float = false;
   std::size_t size = 0;
   const void* data = nullptr;
-  std::shared_ptr<const void> owner = nullptr;  // of those that are not the store's own
+  std::shared_ptr<const void> owner = nullptr;  // keeps data alive that is not the store's
 };
 
-/// One column of a table as data frames show it: a number a row, or with `codes` distinct numbers or texts.
+/// A column of a data frame: one number per row, or with `codes` distinct numbers or texts.
 struct FrameColumn {
   std::string name;
   Numbers numbers = {};
   std::optional<Texts> texts = std::nullopt;
-  std::optional<std::vector<int32_t>> codes = std::nullopt;  // which of them each row has, -1 for none
+  std::optional<std::vector<int32_t>> codes = std::nullopt;  // the index for each row, -1 for none
 };
 
-/// A table as data frames show it, with names in place of row numbers: what pandas and Arrow get.
+/// A table for data frames (pandas, Arrow), with names instead of row numbers.
 ///
-/// Columns come as the schema has them. Texts are spelled out, and so are `region`, `path` and `thread` (the system's
-/// id of it). Behind `variant`, `track` and `call` stands what these rows say: `name` (demangled), `grid` and `block`
-/// ("x, y, z"), `registers` and `shared_bytes` (static and dynamic); `device`, `context` and `stream`; `name`. `region`
-/// brings `path`, that region with those around it, "train/forward"; copies and regions have a `name`. A number that
-/// is not there reads as the largest of its type. Throws InvalidArgument where there is no such table, and where a
-/// column has more than 2 GiB of text.
+/// Columns are in schema order. Texts, `region`, `path` and `thread` (its system id) are resolved. Additional columns
+/// follow `variant`: `name` (demangled), `grid` and `block` ("x, y, z"), `registers`, `shared_bytes` (static and
+/// dynamic). `track` adds `device`, `context` and `stream`. `call` adds `name`. `region` adds `path`, such as
+/// "train/forward". Copies and regions have a `name`.
+///
+/// Missing numbers are the largest of their type. Throws InvalidArgument if the table does not exist, or a column has
+/// more than 2 GiB of text.
 std::vector<FrameColumn> make_frame(const store::Store& store, std::string_view wanted);
 
-/// So long is the text of a path at most, but for what stands where names are left out: in regions that are never left
-/// the whole texts would take the square of their depth.
+/// The maximum length of a path's text, without the ellipsis. In regions that are never left, full texts would grow
+/// with the square of the depth.
 inline constexpr std::size_t kMostPathBytes = 4096;
 
 /// Each row of the path table as "outer/inner", long ones as "outer/.../inner".
 std::vector<std::string> path_texts(const store::Store& store);
 
-/// A table as one record batch of a stream, which keeps the store alive and which the caller releases. The columns are
-/// make_frame's: numbers are the store's own memory, texts dictionary-encoded, "" where there is none. Throws
-/// InvalidArgument as make_frame.
+/// A table as a stream of one record batch, which keeps the store alive. The caller releases it. Columns are as in
+/// make_frame: numbers use the store's memory, texts are dictionary-encoded, missing texts are "". Throws
+/// InvalidArgument like make_frame.
 ArrowArrayStream make_arrow_stream(std::shared_ptr<const store::Store> store, std::string_view table);
 
 }  // namespace gpuscope::exporters

@@ -107,11 +107,11 @@ std::string flag_label(uint16_t flags) {
 
 namespace {
 
-// Of every GPU in the table below.
+// The same for every GPU in the table below.
 constexpr uint64_t kWarp = 32;
 constexpr uint64_t kRegisters = 65536;
-constexpr uint64_t kRegistersAtOnce = 256;  // a warp's registers come in these steps
-constexpr uint64_t kPartitions = 4;         // of a multiprocessor, each with its own registers
+constexpr uint64_t kRegistersAtOnce = 256;  // allocation unit of a warp's registers
+constexpr uint64_t kPartitions = 4;         // per multiprocessor, each with its own registers
 
 constexpr uint64_t divide_up(uint64_t value, uint64_t by) { return (value + by - 1) / by; }
 constexpr uint64_t round_up(uint64_t value, uint64_t to) { return divide_up(value, to) * to; }
@@ -146,8 +146,8 @@ std::optional<MultiprocessorLimits> multiprocessor_limits(uint32_t major, uint32
   }
 }
 
-// The limits of cuda_occupancy.h's cudaOccMaxActiveBlocksPerMultiprocessor, and what Kineto makes of them: a grid that
-// does not fill the multiprocessors counts with the blocks it has.
+// The limits of cuda_occupancy.h's cudaOccMaxActiveBlocksPerMultiprocessor, and Kineto's rule: a grid that does not
+// fill the multiprocessors counts with its actual blocks.
 std::optional<Occupancy> occupancy(const store::Variants::Row& variant, uint32_t multiprocessors,
                                    const MultiprocessorLimits& limits) {
   const uint64_t threads = uint64_t{variant.block_x} * variant.block_y * variant.block_z;

@@ -78,15 +78,14 @@ void place_work(Track& track) {
 
 namespace {
 
-// Instants overlap nothing, and functions come after the others.
+// Instants overlap nothing, and functions are placed later.
 bool has_lane(const Slice& slice) { return slice.source == Source::Region || slice.source == Source::Api; }
 
-/// Functions, which nest in each other, lie around and within regions; but those in which a region begins that lasts
-/// longer, as `__enter__`, or ends that began earlier, go to lanes of their own, as do functions that outlast others in
-/// which they began.
+/// Functions nest with each other and with regions. Exceptions go to separate lanes: functions inside which a longer
+/// region begins (`__enter__`) or an earlier region ends, and functions that outlast others inside which they began.
 void place_functions(Track& track) {
-  std::vector<Slice*> functions;        // that are open, outermost first
-  std::vector<int64_t> region_ends_ns;  // likewise of the first lane's regions and calls
+  std::vector<Slice*> functions;        // open ones, outermost first
+  std::vector<int64_t> region_ends_ns;  // the same for regions and calls of the first lane
   std::vector<Slice*> moved;
   const auto end_before = [](auto& open, int64_t at_ns, auto&& end_of) {
     while (!open.empty() && end_of(open.back()) <= at_ns) {
@@ -112,7 +111,7 @@ void place_functions(Track& track) {
       functions.push_back(&slice);
     }
   }
-  std::ranges::sort(moved);  // in the order of their starts again
+  std::ranges::sort(moved);  // by start again
   Lanes lanes;
   for (Slice* slice : moved) {
     lanes.advance(slice->start_ns);
@@ -156,7 +155,7 @@ uint32_t RegionLanes::find_lane(const Slice& slice) const {
     return beside_parent;
   }
   const uint32_t free = lanes_.first_free();
-  // A call whose region is not known is drawn within what surrounds it.
+  // A call without a known region is drawn inside the surrounding slice.
   return free == lanes_.size() && slice.source == Source::Api ? lanes_.first_around(slice.end_ns) : free;
 }
 

@@ -9,9 +9,9 @@
 
 namespace gpuscope::exporters {
 
-/// The table a slice is a row of.
+/// The table of the slice's row.
 enum class Source : uint8_t {
-  PythonFunction,  // first: of what takes the same time it is outside
+  PythonFunction,  // first: outermost among slices with equal times
   Region,
   Api,
   Mark,
@@ -36,43 +36,42 @@ struct Slice {
   Source source : 8;
 };
 
-/// What one thread or one stream did: slices by start, each before those inside it. In one lane no two overlap unless
-/// one lies within the other (threads) or at all (streams); trace viewers drop what breaks this. Where functions of
-/// Python lie has no influence on where the rest does.
+/// The slices of a thread or stream by start, outer before inner. Slices of a lane do not overlap, except that they
+/// nest on threads: trace viewers drop violations. Python functions have no influence on the places of other slices.
 struct Track {
   uint32_t row;  // of the store's thread or track table, the first with this id
   uint32_t lanes;
   std::vector<Slice> slices;
 };
 
-/// What is open in each lane of a track. Slices come in the order of their starts; each costs the logarithm of the
-/// number of lanes, of which tens of thousands of tasks need as many. One thread.
+/// The open slices of each lane of a track. Slices come sorted by start. Each costs the logarithm of the number of
+/// lanes: tens of thousands of tasks need as many. One thread.
 class Lanes {
  public:
   struct Open {
     int64_t end_ns;
-    bool holds;       // what comes may lie within it
-    uint32_t region;  // that it is, or is a call of
+    bool holds;       // later slices may be inside it
+    uint32_t region;  // it is, or is a call of
   };
 
   void clear();
-  /// How many have been used.
+  /// The number of lanes used so far.
   uint32_t size() const noexcept { return static_cast<uint32_t>(open_.size()); }
-  /// Ends what has ended by then.
+  /// Ends the slices that have ended by `now_ns`.
   void advance(int64_t now_ns);
-  /// The first lane without anything, one more than there are if need be.
+  /// The first empty lane, possibly a new one.
   uint32_t first_free() const { return find_first(kNever); }
-  /// The first lane without anything, or with something that holds and does not end before.
+  /// The first lane that is empty, or whose innermost slice may contain others and ends no earlier.
   uint32_t first_around(int64_t end_ns) const { return find_first(end_ns); }
-  /// The innermost that is open in a lane; none where it is free.
+  /// The innermost open slice of a lane. Null if it is empty.
   const Open* innermost(uint32_t lane) const { return open_[lane].empty() ? nullptr : &open_[lane].back(); }
   void open(uint32_t lane, Open what);
 
  private:
   static constexpr int64_t kNever = INT64_MAX;
   struct Node {
-    int64_t ends_ns = kNever;        // of what is innermost in a lane; above, the first of both halves
-    int64_t room_until_ns = kNever;  // may last what begins now; above, the most of both halves
+    int64_t ends_ns = kNever;        // leaf: end of the innermost slice; inner node: the minimum of both halves
+    int64_t room_until_ns = kNever;  // leaf: latest possible end of a new slice; inner node: the maximum
   };
 
   uint32_t find_first(int64_t end_ns) const;
@@ -80,17 +79,16 @@ class Lanes {
   void make_room();
 
   std::vector<std::vector<Open>> open_;  // outermost first
-  // A tree over the lanes, of which `leaves_`, a power of two, come at the end. One at least has not been used.
+  // A tree over the lanes. Its `leaves_` leaves, a power of two, are last. At least one leaf is unused.
   std::vector<Node> nodes_{2};
   std::size_t leaves_ = 1;
 };
 
-/// Gives each slice the first lane that is free when it begins, so that slices of a lane never overlap, but that GPU
-/// annotations may hold slices that lie within them.
+/// Gives each slice the first lane that is free at its start. Only GPU annotations may contain slices of their lane.
 void place_work(Track& track);
 
-/// Puts regions and calls into lanes where each lies within its parent: tasks that take turns on one thread overlap
-/// without nesting, and go to lanes of their own.
+/// Places regions and calls in lanes so that each is inside its parent. Tasks that alternate on a thread overlap
+/// without nesting, and get separate lanes.
 class RegionLanes {
  public:
   explicit RegionLanes(const store::Store& store) : store_(store), lane_of_region_(store.region.size(), store::kNone) {}

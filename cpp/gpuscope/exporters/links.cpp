@@ -10,7 +10,7 @@ namespace {
 using base::RegionKind;
 using store::kNone;
 
-/// For each region the innermost one around it, itself counted, that `matches`; each is looked at once.
+/// For each region, itself or the innermost region around it that `matches`. Visits each region once.
 template <class F>
 std::vector<uint32_t> find_innermost(const store::Regions& region, F&& matches) {
   constexpr uint32_t kUnknown = kNone - 1;

@@ -12,48 +12,46 @@
 
 namespace gpuscope::exporters {
 
-// Facts of a recording that torch has switches for: "off" or "on" where the program did not leave them as they are.
+// Facts for switches of torch: "off" or "on" if the program changed them.
 inline constexpr std::string_view kBackwardLinks = "torch.backward_links";  // arrows to backward operators
-inline constexpr std::string_view kExternalIds = "torch.external_ids";      // those of driver calls and GPU work
+inline constexpr std::string_view kExternalIds = "torch.external_ids";      // External ids of driver calls and GPU work
 inline constexpr std::string_view kAdjustedSteps = "torch.adjusted_steps";  // where steps begin in Chrome traces
 
-/// The number of the arrow from each region to its backward operator, 0 for none: counted from 1 in the order in which
-/// backward operators began, as in torch.profiler. Empty where there are none.
+/// The arrow number from each region to its backward operator, 0 for none. Counted from 1 in the order in which
+/// backward operators began, as in torch.profiler. Empty if there are no arrows.
 std::vector<uint32_t> number_backward_flows(const store::Store& store);
 
-/// Where steps begin in Chrome traces, by region, where the program had that adjusted: one that ends in a function of
-/// Python which began in it, as where step() is called last in what the step runs, begins in that function, so that one
-/// lies in the other.
+/// Adjusted starts of steps in Chrome traces, by region, if the program enabled that. If a Python function begins
+/// inside a step and ends after it, the step is moved to begin inside the function, so that they nest.
 std::unordered_map<uint32_t, int64_t> adjust_steps(const store::Store& store);
 
-/// What the rows of a recording have to do with each other, beyond the columns that say so: regions and those around
-/// them, calls and the GPU work that they started, GPU work and the nodes of graphs that it ran. Reads the store for as
-/// long as it lives; after construction any number of threads may ask.
+/// The relations between rows of a recording that no column contains: regions and their surrounding regions, calls and
+/// their GPU work, GPU work and graph nodes. Reads the store during its lifetime. After construction: any thread.
 class Links {
  public:
   explicit Links(const store::Store& store);
 
-  // -- regions -------------------------------------------------------------------------------------------------------
+  // -- regions --------------------------------------------------------------------------------------------------------
   base::RegionKind kind(uint32_t region) const { return path_kind(store_.region.path[region]); }
-  /// Kinds that this version does not know read as regions.
+  /// Unknown kinds read as regions.
   base::RegionKind path_kind(uint32_t path) const;
 
-  /// Whose work it is: the innermost operator around the region, itself counted; without one, the region.
+  /// The owner of work: the innermost operator at or around the region. Without one, the region.
   uint32_t owner(uint32_t region) const { return find(operators_, region, region); }
-  /// The innermost annotation of the program or of a library around it, itself counted; kNone for none.
+  /// The innermost annotation of the program or of a library at or around the region. kNone for none.
   uint32_t annotation(uint32_t region) const { return annotations_[region]; }
-  /// The innermost region around it, itself counted, that has payloads; kNone for none.
+  /// The innermost region with payloads at or around the region. kNone for none.
   uint32_t payload_owner(uint32_t region) const {
     return region == store::kNone ? store::kNone : find(payload_owners_, region, store::kNone);
   }
-  /// The innermost module around it, itself not counted; kNone for none.
+  /// The innermost module around the region, without itself. kNone for none.
   uint32_t outer_module(uint32_t region) const;
 
-  /// The region's row of `detail`; kNone for none.
+  /// The region's row of `detail`. kNone for none.
   uint32_t detail(uint32_t region) const { return find(details_, region, store::kNone); }
-  /// Of the forward operator of some backward one, the number of the arrow between them; 0 of others.
+  /// For the forward operator of a backward operator, the number of the arrow between them. Otherwise 0.
   uint32_t backward_flow(uint32_t region) const { return backward_flows_.empty() ? 0 : backward_flows_[region]; }
-  /// Visits the region's rows of `payload`, in their order.
+  /// Visits the region's rows of `payload`, in order.
   template <class F>
   void each_payload(uint32_t region, F&& visit) const {
     for (uint32_t row = find(first_payload_, region, store::kNone); row != store::kNone; row = next_payload_[row]) {
@@ -61,22 +59,21 @@ class Links {
     }
   }
 
-  // -- calls and GPU work: the two ends of the arrows that viewers draw
-  // ------------------------------------------------
-  /// The call's row of `stack`; kNone for none.
+  // -- calls and GPU work: the two ends of the arrows that viewers draw -----------------------------------------------
+  /// The call's row of `stack`. kNone for none.
   uint32_t call_stack(uint32_t api) const { return find(call_stacks_, api, store::kNone); }
-  /// Whether the call started GPU work that is in the recording.
+  /// Whether the recording has GPU work of the call.
   bool has_work(uint32_t api) const { return has_work_[api]; }
-  /// Whether the call that started GPU work of this correlation is in the recording.
+  /// Whether the recording has the call with this correlation.
   bool has_call(uint32_t correlation) const { return find_call(correlation) != store::kNone; }
 
-  /// The work's row of `graph_node`; kNone for work that was no node of a graph.
+  /// The work's row of `graph_node`. kNone for work outside graphs.
   uint32_t graph_node(store::Work work, uint32_t row) const {
     return find(nodes_[static_cast<std::size_t>(work)], row, store::kNone);
   }
 
  private:
-  using Rows = std::vector<uint32_t>;  // empty where the recording has nothing of the sort
+  using Rows = std::vector<uint32_t>;  // empty if the recording has no such rows
 
   static uint32_t find(const Rows& rows, uint32_t row, uint32_t otherwise) {
     return rows.empty() || rows[row] == store::kNone ? otherwise : rows[row];
@@ -94,7 +91,7 @@ class Links {
   void add_graph_nodes();
 
   struct Call {
-    uint32_t correlation;  // 0 is a free slot, as it is no correlation
+    uint32_t correlation;  // 0 is a free slot: no correlation is 0
     uint32_t api;
   };
   const store::Store& store_;
@@ -102,7 +99,7 @@ class Links {
   Rows nodes_[static_cast<std::size_t>(store::Work::GraphLaunch) + 1];
   Rows backward_flows_;
   std::vector<bool> has_work_;
-  // A hash table with open addressing. Correlations count up, so that taking their low bits fills the slots in order.
+  // A hash table with open addressing. Correlations increase, so their low bits fill the slots in order.
   std::vector<Call> calls_;
   std::size_t mask_;
 };

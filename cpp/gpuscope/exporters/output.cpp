@@ -8,13 +8,13 @@
 namespace gpuscope::exporters {
 namespace {
 
-/// Takes JSON (RFC 8259) off the front of a text; the functions return whether it was there.
+/// Removes JSON values (RFC 8259) from the front of a text. The functions return whether there was one.
 class JsonReader {
  public:
   explicit JsonReader(std::string_view text) : rest_(text) {}
 
   bool take_value(std::size_t depth) {
-    constexpr std::size_t kDeepest = 64;  // parsers of JSON have limits of their own
+    constexpr std::size_t kDeepest = 64;  // JSON parsers have similar limits
     skip_space();
     if (rest_.empty() || depth > kDeepest) {
       return false;

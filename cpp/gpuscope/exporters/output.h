@@ -17,7 +17,7 @@ namespace gpuscope::exporters {
 
 using base::Write;
 
-/// Collects bytes and hands them over in chunks of about 1 MiB, each ending where cut() was called. One thread.
+/// Collects bytes and passes them on in chunks of about 1 MiB. Each chunk ends at a call of cut(). One thread.
 class Output {
  public:
   explicit Output(Write write) : write_(std::move(write)), bytes_(kFirstBytes) {}
@@ -26,7 +26,7 @@ class Output {
     *room(1) = value;
     ++size_;
   }
-  // Inlined by force: a text that the compiler knows is then written in a few moves, and exporters write little else.
+  // Always inlined: a constant text then compiles to a few moves, and exporters write little else.
   [[gnu::always_inline]] void put(std::string_view text) {
     if (!text.empty()) {
       std::memcpy(room(text.size()), text.data(), text.size());
@@ -38,7 +38,7 @@ class Output {
     char* at = room(kLongest);
     size_ += static_cast<std::size_t>(std::to_chars(at, at + kLongest, value).ptr - at);
   }
-  /// As the shortest text that reads as the same float.
+  /// The shortest text that reads as the same float.
   void put_real(double value) {
     constexpr std::size_t kLongest = 32;
     char* at = room(kLongest);
@@ -57,7 +57,7 @@ class Output {
     put(std::string_view(decimals, sizeof decimals));
   }
 
-  /// Says that a chunk may end here.
+  /// A chunk may end here.
   void cut() {
     if (size_ >= kChunkBytes) {
       flush();
@@ -70,7 +70,7 @@ class Output {
     }
   }
 
-  // For formats that come back to fill in lengths.
+  // For formats that fill in lengths later.
   std::size_t size() const noexcept { return size_; }
   char* data() noexcept { return bytes_.data(); }
   [[gnu::always_inline]] char* room(std::size_t more) {
@@ -91,13 +91,13 @@ class Output {
   std::size_t size_ = 0;
 };
 
-/// `text` as a JSON string with its quotes; bytes that are no UTF-8 become U+FFFD.
+/// `text` as a quoted JSON string. Bytes that are not UTF-8 become U+FFFD.
 std::string quoted(std::string_view text);
 
-/// Whether a text is one value in JSON, of at most 64 levels.
+/// Whether a text is a single JSON value of at most 64 levels.
 bool is_json(std::string_view text);
 
-/// A list of texts as Python writes it, `['float', '']`, as JSON; other text as one JSON string.
+/// Python's list of texts, `['float', '']`, as JSON. Other text becomes one JSON string.
 std::string quoted_list(std::string_view text);
 
 }  // namespace gpuscope::exporters

@@ -29,7 +29,7 @@ using store::Work;
 using namespace perfetto;
 
 constexpr uint64_t kRootSequence = 1;  // of the tracks' descriptions
-// Arrows from forward to backward operators are numbered past those from calls to their work.
+// Arrows from forward to backward operators have higher numbers than those from calls to work.
 constexpr uint64_t kFirstBackwardFlow = uint64_t{1} << 32;
 
 // -- names ------------------------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ std::string configuration_text(const store::Variants::Row& variant) {
   return text;
 }
 
-/// Every text that an event may show, by a number; the texts are made when first asked for.
+/// The texts of events, by number, made on first use.
 class Names {
  public:
   explicit Names(const Store& store)
@@ -93,10 +93,10 @@ class Names {
   std::unordered_map<std::string, uint32_t> added_;
 };
 
-/// Small numbers for names on one packet sequence, in order of first use.
+/// Small numbers for names of one packet sequence, in order of first use.
 class Interner {
  public:
-  /// True when the text has to be sent along, under the number it has now got.
+  /// True if the text is new and must be written with the number `id`.
   bool add(uint32_t name, uint32_t& id) {
     if (name >= slots_.size()) {
       slots_.resize(std::size_t{name} * 2 + 64);
@@ -126,7 +126,7 @@ class Interner {
 
 // -- packets ----------------------------------------------------------------------------------------------------------
 
-/// What an event shows beside its name. Reused from event to event.
+/// An event's contents besides its name. Reused for each event.
 struct EventDetails {
   struct Number {
     uint32_t label;
@@ -137,7 +137,7 @@ struct EventDetails {
     uint32_t name;
   };
   uint64_t flow = 0;           // an arrow that begins or ends here; 0 for none
-  uint64_t backward_flow = 0;  // another, from a forward operator
+  uint64_t backward_flow = 0;  // an arrow from a forward operator; 0 for none
   uint32_t category = kNone;
   std::vector<Number> numbers;
   std::vector<Text> texts;
@@ -150,8 +150,8 @@ struct EventDetails {
   }
 };
 
-/// The events of one track after another, each track a packet sequence of its own: its defaults name the track and a
-/// clock that counts from packet to packet, which leaves about ten bytes an event. Times of a track must not go back.
+/// The events of one track after another. Each track is a packet sequence with defaults: its name, and a clock that
+/// counts from packet to packet. About ten bytes per event. Times within a track must not decrease.
 class Sequence {
  public:
   Sequence(Output& out, Names& names) : out_(out), proto_(out), names_(names) {}
@@ -273,7 +273,7 @@ class Sequence {
     return id;
   }
 
-  /// The texts that the packet's event is the first of its sequence to show.
+  /// The texts that first appear in this packet.
   void put_new() {
     if (new_.empty()) {
       return;
@@ -351,8 +351,8 @@ class PerfettoWriter {
   }
 
  private:
-  // -- tracks --------------------------------------------------------------------------------------------------------
-  // The viewer's time line is the time since the epoch, as it is the one clock that recordings keep.
+  // -- tracks ---------------------------------------------------------------------------------------------------------
+  // The viewer's time line is the time since the epoch, the only clock of recordings.
   void write_clocks() {
     const std::size_t in_packet = proto_.begin(kTracePacket);
     proto_.number(packet::kSequence, kRootSequence);
@@ -405,7 +405,7 @@ class PerfettoWriter {
     });
   }
 
-  /// How much of each memory was given out, and how much its allocator held.
+  /// The used and the reserved memory of each allocator.
   void write_allocations() {
     std::map<uint32_t, std::vector<uint32_t>> rows;  // by ordinal
     for (uint32_t row = 0; row < store_.allocation.size(); ++row) {
@@ -425,7 +425,7 @@ class PerfettoWriter {
     }
   }
 
-  /// A counter on a device, or of the host for kNone; without a unit it is of bytes.
+  /// A counter of a device, or of the host for kNone. The default unit is bytes.
   void begin_counter(uint32_t ordinal, const std::string& name, const std::string& unit = {}) {
     const uint64_t parent = ordinal == kNone ? process_track_ : device_track(ordinal);
     const uint64_t track = describe_track(parent, name, [&] {

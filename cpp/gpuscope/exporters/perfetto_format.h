@@ -31,7 +31,7 @@ class ProtoWriter {
     varint(value.size());
     out_.put(value);
   }
-  /// Opens a message within a message; give what it returns to end().
+  /// Opens a nested message. Pass the result to end().
   std::size_t begin(uint32_t field) {
     varint(field << 3 | kLengthDelimited);
     out_.put('\0');  // its length: most messages are shorter than 128 bytes
@@ -70,7 +70,7 @@ class ProtoWriter {
   Output& out_;
 };
 
-// Field numbers and constants of Perfetto's trace format: protos/perfetto/trace/trace_packet.proto and what it imports.
+// Field numbers and constants of Perfetto's trace format: protos/perfetto/trace/trace_packet.proto and its imports.
 namespace perfetto {
 
 inline constexpr uint32_t kTracePacket = 1;
@@ -100,7 +100,7 @@ inline constexpr uint32_t kIsIncremental = 3;
 }  // namespace snapshot
 inline constexpr uint64_t kRealtime = 1;
 inline constexpr uint64_t kBoottime = 6;     // the clock of the viewer's time line
-inline constexpr uint64_t kDeltaClock = 64;  // the first of the numbers that belong to one sequence each
+inline constexpr uint64_t kDeltaClock = 64;  // the first number for clocks of a single sequence
 
 namespace descriptor {
 inline constexpr uint32_t kUuid = 1;
@@ -139,7 +139,7 @@ inline constexpr uint32_t kName = 10;
 inline constexpr uint32_t kTrack = 11;
 inline constexpr uint32_t kCounterValue = 30;
 inline constexpr uint32_t kRealValue = 44;  // double_counter_value
-// flow_ids_old: a varint, where flow_ids takes eight bytes. Every reader knows both.
+// flow_ids_old: a varint, while flow_ids takes eight bytes. Readers know both.
 inline constexpr uint32_t kFlow = 36;
 }  // namespace event
 enum class EventType : uint8_t { Begin = 1, End = 2, Instant = 3, Counter = 4 };

@@ -25,7 +25,7 @@ using store::Store;
 
 // -- annotations on the GPU -------------------------------------------------------------------------------------------
 
-/// From the first to the last of the work of one annotation on one stream.
+/// From the first to the last work of one annotation on one stream.
 struct Span {
   int64_t start_ns;
   int64_t end_ns;
@@ -37,7 +37,7 @@ class Spans {
  public:
   void extend(uint32_t region, uint16_t track, int64_t start_ns, int64_t end_ns) {
     const uint64_t key = (uint64_t{region} << 16) | track;
-    if (key != last_key_) {  // work comes in runs of one annotation
+    if (key != last_key_) {  // consecutive work usually has the same annotation
       last_key_ = key;
       last_ = spans_.size();
       last_ = at_.find_or_make(key, [&] {
@@ -75,7 +75,7 @@ uint32_t outer_annotation(const Store& store, const Links& links, uint32_t annot
   return parent == kNone ? kNone : links.annotation(parent);
 }
 
-/// How many annotations lie around each annotation.
+/// The number of annotations around each annotation.
 std::vector<uint32_t> annotation_depths(const Store& store, const Links& links) {
   std::vector<uint32_t> depths(store.region.size(), kNone);
   std::vector<uint32_t> inner;
@@ -92,7 +92,7 @@ std::vector<uint32_t> annotation_depths(const Store& store, const Links& links) 
   return depths;
 }
 
-/// Extends each annotation by those inside it, the innermost first, so that each is looked at once.
+/// Extends each annotation by the annotations inside it. Innermost first, so each is visited once.
 void extend_outer(const Store& store, const Links& links, Spans& spans) {
   const std::vector<uint32_t> depths = annotation_depths(store, links);
   std::vector<std::vector<std::size_t>> by_depth;
@@ -139,10 +139,10 @@ int64_t find_base(const Store& store) {
   return first_ns == INT64_MAX ? 0 : first_ns;
 }
 
-/// Tracks in the making: which one a thread or track row belongs to, and the sorted runs each consists of.
+/// Tracks under construction: the track of each thread or stream row, and the sorted runs of each track.
 class TrackBuilder {
  public:
-  /// `key_of` says of each of the `rows` which track it belongs to.
+  /// `key_of`: the track key of each of the `rows`.
   template <class Key>
   TrackBuilder(const Store& store, int64_t base_ns, std::size_t rows, Key&& key_of) : store_(store), base_ns_(base_ns) {
     std::map<std::pair<uint64_t, uint64_t>, std::size_t> known;
@@ -210,7 +210,7 @@ class TrackBuilder {
     return false;
   }
 
-  // Tables are in order or nearly so: merging their rows costs far less than sorting them.
+  // Tables are nearly sorted: merging is much faster than sorting.
   void sort(std::vector<Slice>& slices, const std::vector<std::size_t>& ends) const {
     const auto before = [this](const Slice& a, const Slice& b) { return comes_before(a, b); };
     std::size_t begin = 0;
@@ -228,7 +228,7 @@ class TrackBuilder {
   const Store& store_;
   int64_t base_ns_;
   std::vector<Track> tracks_;
-  std::vector<std::vector<std::size_t>> runs_;  // where the rows of each table end
+  std::vector<std::vector<std::size_t>> runs_;  // end of each table's rows
   std::vector<std::size_t> track_of_;
 };
 
@@ -241,13 +241,13 @@ void add_samples(const Store& store, Timeline& timeline) {
   std::iota(rows.begin(), rows.end(), 0U);
   std::ranges::stable_sort(rows, {},
                            [&](uint32_t row) { return std::pair(samples.thread[row], samples.start_ns[row]); });
-  // Samples at two instructions of a line have stacks of their own.
+  // Samples at two instructions of a line have different stacks.
   const auto is_same = [&](uint32_t a, uint32_t b) {
     return a == b || (stacks.function[a] == stacks.function[b] && stacks.file[a] == stacks.file[b] &&
                       stacks.line[a] == stacks.line[b]);
   };
   std::vector<SampledCall>& calls = timeline.sampled_calls;
-  std::vector<std::size_t> open;  // slices of the latest sample, the outermost first
+  std::vector<std::size_t> open;  // slices of the latest sample, outermost first
   std::vector<uint32_t> frames;
   int64_t end_ns = 0;
   for (const uint32_t row : rows) {
@@ -328,7 +328,7 @@ Timeline lay_out(const Store& store, const GpuAnnotations& annotations) {
   ranges.add_if(store.region, store.region.thread, Source::Region, std::not_fn(nests));
   timeline.ranges = ranges.finish(&place_work);
 
-  // Contexts of one device have streams of the same number: one track here, as viewers know no contexts.
+  // Contexts of a device have streams of the same number. They share a track here, as viewers have no contexts.
   const auto stream_key = [&](std::size_t row) {
     return std::pair<uint64_t, uint64_t>(store.track.device[row], store.track.stream[row]);
   };
@@ -352,7 +352,7 @@ namespace {
 using store::MemoryKind;
 using Point = MemoryCounter::Point;
 
-/// Which counter an allocation belongs to. In the order in which they are drawn.
+/// The counter of an allocation. In drawing order.
 enum class Group { Device, Managed, Pinned, Host };
 
 Group group_of(uint8_t kind) {
@@ -394,7 +394,7 @@ std::vector<Point> count_live(const store::DeviceMemories& memory, std::vector<u
   std::stable_sort(rows.begin(), rows.end(),
                    [&](uint32_t a, uint32_t b) { return memory.start_ns[a] < memory.start_ns[b]; });
   std::unordered_set<uint64_t> taken;  // by address
-  uint64_t live = 0;                   // unsigned, as a file may hold any numbers
+  uint64_t live = 0;                   // unsigned, as a file may contain any numbers
   for (const uint32_t row : rows) {
     if (memory.bytes[row] >= 0) {
       taken.insert(memory.address[row]);
@@ -452,7 +452,7 @@ void add_pools(const Store& store, std::vector<MemoryCounter>& counters) {
   const auto is_empty = [](const Point& point) { return point.bytes == 0; };
   for (auto& [key, pool] : pools) {
     if (std::all_of(pool.reserved.begin(), pool.reserved.end(), is_empty)) {
-      continue;  // of another process, or nothing was ever in it
+      continue;  // of another process, or always empty
     }
     for (const auto& [what, points] : {std::pair("reserved", &pool.reserved), {"used", &pool.used}}) {
       std::stable_sort(points->begin(), points->end(), by_time);
@@ -533,7 +533,7 @@ std::set<uint32_t> find_sampled_devices(const Store& store) {
   return found;
 }
 
-/// What NVML told of each device, in units that are read easily.
+/// The NVML figures of each device, in readable units.
 void each_device_figure(const Store& store, const std::function<void(const HardwareCounter&)>& visit) {
   const store::DeviceSamples& samples = store.device_sample;
   if (samples.size() == 0) {
@@ -575,7 +575,7 @@ void each_hardware_counter(const Store& store, const std::function<void(const Ha
   each_device_figure(store, visit);
   const store::CounterSamples& samples = store.counter_sample;
   const store::CounterValues& values = store.counter_value;
-  std::vector<std::vector<uint32_t>> rows(store.counter.size());  // of the values of each counter
+  std::vector<std::vector<uint32_t>> rows(store.counter.size());  // the value rows of each counter
   for (uint32_t row = 0; row < values.size(); ++row) {
     if (std::isfinite(values.value[row])) {
       rows[values.counter[row]].push_back(row);

@@ -16,17 +16,17 @@
 namespace gpuscope::memory {
 namespace {
 
-// A slot's state: twice the number of the event that is being written, plus one; plus two once it is whole.
+// A slot's state: 2 * event + 1 while the event is being written, 2 * event + 2 when it is complete.
 constexpr uint64_t writing(uint64_t event) noexcept { return 2 * event + 1; }
 constexpr uint64_t whole(uint64_t event) noexcept { return 2 * event + 2; }
 
-// A region is at most 2^20 + 1, as many as base::Names has.
+// A region is at most 2^20 + 1, the limit of base::Names.
 constexpr uint32_t kSourceBits = 8;
 constexpr uint32_t pack(Source source, uint32_t region) noexcept {
   return region << kSourceBits | static_cast<uint32_t>(source);
 }
 
-// A peak: the device above, below it the bytes plus one, 0 for no report yet.
+// A peak: the device in the upper bits, the bytes plus one below, 0 before any report.
 constexpr uint32_t kDeviceShift = 48;
 constexpr uint64_t kBytes = (uint64_t{1} << kDeviceShift) - 1;
 
@@ -35,9 +35,9 @@ constexpr uint64_t bit(uint32_t scope) noexcept { return uint64_t{1} << scope; }
 
 }  // namespace
 
-// One cache line, made of memory that the system hands out as zeros.
+// One cache line, of memory that is initially zero.
 struct alignas(64) History::Slot {
-  /// A field that others may read while it is written: they then find the slot's state changed.
+  /// A field that may be read while it is written: the reader then sees a changed slot state.
   template <class T>
   class Field {
    public:
@@ -60,12 +60,12 @@ struct alignas(64) History::Slot {
   Field<uint32_t> origin;  // packed: source and region
 };
 
-// Lies before its slots.
+// Precedes its slots.
 struct alignas(64) History::Ring {
   explicit Ring(uint64_t slots) noexcept : size(slots) {}
 
   const uint64_t size;
-  std::atomic<uint64_t> mask{0};  // of the slots in use, a power of two, so that finding a slot is no division
+  std::atomic<uint64_t> mask{0};  // of the slots in use, a power of two, which avoids a division
 
   Slot* slots() noexcept { return reinterpret_cast<Slot*>(this + 1); }
   Slot& at(uint64_t event) noexcept { return slots()[event & mask.load(std::memory_order_relaxed)]; }
@@ -78,7 +78,7 @@ struct alignas(64) History::Ring {
     }
     return new (memory) Ring(size);
   }
-  /// Gives its memory back, all but the first page: a writer that was held up still finds zeros.
+  /// Returns its memory to the system, except the first page: a delayed writer then still finds zeros.
   void retire() noexcept {
     const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
     if (bytes(size) > page) {
@@ -100,7 +100,7 @@ void History::start(uint64_t capacity, bool stacks) {
   base::Clock::process();
   const uint64_t size = std::bit_ceil(std::max<uint64_t>(capacity, 1));
   static_assert(sizeof(Slot) == 64 && sizeof(Ring) == 64);
-  // A smaller history uses a part of the ring that is there: rings are never freed, and so there are few.
+  // A smaller history uses a part of the existing ring. Rings are never freed, so there are few.
   if (ring_ == nullptr || ring_->size < size) {
     Ring* ring = Ring::make(size);
     if (ring_ != nullptr) {
@@ -132,7 +132,7 @@ void History::record(const Report& report) noexcept {
   const uint64_t event = next_.fetch_add(1, std::memory_order_relaxed);
   Slot& slot = ring->at(event);
   uint64_t state = slot.state.load(std::memory_order_relaxed);
-  // Somebody whom the whole ring has overtaken still writes here, or we are overtaken ourselves: this event is lost.
+  // A delayed writer that was overtaken by a whole ring still uses the slot, or this writer was. This event is lost.
   const bool taken = state % 2 != 0 || state > whole(event);
   if (taken || !slot.state.compare_exchange_strong(state, writing(event), std::memory_order_acquire,
                                                    std::memory_order_relaxed)) [[unlikely]] {

@@ -10,18 +10,18 @@
 
 namespace gpuscope::memory {
 
-/// Who reported an allocation. The numbers are those of SOURCES in gpuscope/memory/events.py.
+/// The source of a report. Numbers as in SOURCES of gpuscope/memory/events.py.
 enum class Source : uint8_t { Torch = 0, Cupy = 1, Driver = 2, Other = 3, Numpy = 4 };
 
-inline constexpr int32_t kHost = -1;            // in place of a GPU's ordinal
-inline constexpr int64_t kUnknownRelease = -1;  // bytes of a release whose size is not known
+inline constexpr int32_t kHost = -1;            // instead of a GPU's ordinal
+inline constexpr int64_t kUnknownRelease = -1;  // bytes of a release with an unknown size
 
 /// One allocation or release, as an allocator reports it.
 struct Report {
   uint64_t address = 0;
-  int64_t bytes = 0;      // negative when given back
-  int64_t allocated = 0;  // handed out by that allocator on that device, this counted; 0 where it does not say
-  int64_t reserved = 0;   // held by that allocator on that device; 0 where it does not say
+  int64_t bytes = 0;      // negative when freed
+  int64_t allocated = 0;  // in use by that allocator on that device, including this; 0 if not reported
+  int64_t reserved = 0;   // reserved by that allocator on that device; 0 if not reported
   int32_t device = kHost;
   Source source = Source::Other;
 };
@@ -38,18 +38,18 @@ struct HistoryColumns {
   std::vector<uint32_t> region;  // as base::current_region returns it
   std::vector<uint64_t> thread;  // the system's numbers
   std::vector<uint8_t> source;
-  uint64_t lost = 0;  // recorded since the start, and not among these
+  uint64_t lost = 0;  // recorded since the start, and overwritten
 };
 
-/// The call stack that has allocated most of what lives; 0 for none.
+/// The call stack with the most live memory. 0 for none.
 struct Largest {
   uint32_t stack = 0;
   int64_t bytes = 0;
 };
 
-/// The last so many reports of allocators, with where in the program each came from: a ring that new ones overwrite.
+/// The latest reports of allocators with their place in the program, in a ring buffer.
 ///
-/// record: any thread, any moment, without a lock or an allocation. start, stop, read: one thread at a time.
+/// record: any thread, any time, without a lock or an allocation. start, stop, read: one thread at a time.
 class History {
  public:
   static constexpr uint64_t kMax = 100'000'000;  // 64 bytes each
@@ -60,10 +60,10 @@ class History {
   History(const History&) = delete;
   History& operator=(const History&) = delete;
 
-  /// Begins anew; the memory is taken page by page as it is filled, and kept for later histories of that size or less.
-  /// Throws std::bad_alloc when there is no room for it.
+  /// Starts an empty history. Memory is used page by page as it fills, and kept for later histories of that size or
+  /// less. Throws std::bad_alloc if there is no room.
   void start(uint64_t capacity, bool stacks);
-  /// What was recorded remains readable.
+  /// The history stays readable.
   void stop() noexcept;
   bool recording() const noexcept { return recording_.load(std::memory_order_relaxed) != nullptr; }
 
@@ -72,13 +72,13 @@ class History {
 
   /// Without the first `since` reports.
   HistoryColumns read(uint64_t since = 0) const;
-  /// Likewise, of what allocators have handed out on a device; the driver is none.
+  /// The same for allocations in use on a device, excluding the driver's.
   Largest largest(uint64_t since, int32_t device) const;
   uint64_t capacity() const noexcept { return capacity_; }
-  /// Since the start, the overwritten ones counted.
+  /// Reports since the start, including overwritten ones.
   uint64_t recorded() const noexcept { return next_.load(std::memory_order_relaxed) - first_; }
   uint64_t overwritten() const noexcept { return recorded() > capacity_ ? recorded() - capacity_ : 0; }
-  /// Memory that the history itself takes by now: slots that were written once.
+  /// The memory of the history so far: slots that were written once.
   uint64_t resident_bytes() const noexcept;
 
  private:
@@ -86,41 +86,41 @@ class History {
   struct Ring;
 
   std::atomic<Ring*> recording_{nullptr};
-  std::atomic<uint64_t> next_{0};  // an event's number; goes on over starts, so that no slot's number comes twice
+  std::atomic<uint64_t> next_{0};  // an event's number; continues over starts, so that slot numbers never repeat
   std::atomic<bool> stacks_{false};
-  Ring* ring_ = nullptr;  // the last one, recording or not; never freed: a late writer may be in it
+  Ring* ring_ = nullptr;  // the latest, recording or not; never freed, as a delayed writer may use it
   uint64_t capacity_ = 0;
   uint64_t first_ = 0;
   uint64_t ring_first_ = 0;  // likewise, of the ring
 };
 
-/// The most that was handed out on a device, since each of a few moments.
+/// The maximum memory in use on a device, since each of several moments.
 ///
-/// Any thread, any moment; report takes no lock and allocates nothing.
+/// Any thread, any time. report takes no lock and does not allocate.
 class Peaks {
  public:
   static constexpr uint32_t kMax = 64;     // open at once
-  static constexpr uint32_t kNone = kMax;  // in place of a scope's number
+  static constexpr uint32_t kNone = kMax;  // instead of a scope's number
 
   static Peaks& process() noexcept {
     static constinit Peaks peaks;
     return peaks;
   }
 
-  /// A scope that begins now; kNone when too many are open.
+  /// A scope that begins now. kNone if too many are open.
   uint32_t open(int32_t device) noexcept;
   void close(uint32_t scope) noexcept;
-  /// Nothing when no report has come.
+  /// None before any report.
   std::optional<int64_t> highest(uint32_t scope) const noexcept;
 
   bool wanted() const noexcept { return open_.load(std::memory_order_relaxed) != 0; }
-  /// So many bytes are handed out on that device.
+  /// Reports the bytes in use on that device.
   void report(int32_t device, int64_t allocated) noexcept;
 
  private:
   std::atomic<uint64_t> taken_{0};  // a bit a scope
   std::atomic<uint64_t> open_{0};
-  // The device and the bytes in one word: a report that comes late for a scope cannot raise its successor's.
+  // Device and bytes in one word: a late report for a scope cannot raise its successor's.
   std::array<std::atomic<uint64_t>, kMax> words_{};
 };
 
@@ -134,7 +134,7 @@ class PeakMemory {
 
   bool is_open() const noexcept { return scope_ != Peaks::kNone; }
   std::optional<int64_t> bytes() const noexcept { return is_open() ? Peaks::process().highest(scope_) : last_; }
-  /// The highest report remains readable.
+  /// The highest report stays readable.
   void close() noexcept;
 
  private:

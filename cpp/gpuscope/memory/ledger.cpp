@@ -21,7 +21,7 @@ namespace {
 
 constexpr unsigned kMaxFrames = 32;
 
-// Beginnings of the names of files that pass calls on.
+// Prefixes of the names of files that pass calls on.
 constexpr std::string_view kPassOn[] = {"libcuda.", "libcudart",  "libcupti",   "libnvidia-", "libc.",      "libc-",
                                         "libm.",    "libdl.",     "libpthread", "librt.",     "libstdc++.", "libgcc_s",
                                         "ld-",      "linux-vdso", "libffi",     "_ctypes."};
@@ -33,7 +33,7 @@ std::string_view folder_of(std::string_view path) {
   return slash == std::string_view::npos ? std::string_view() : path.substr(0, slash);
 }
 
-/// The package of a Python extension: the folder under site-packages, else the one that it lies in.
+/// The package of a Python extension: its folder under site-packages, otherwise its own folder.
 std::string_view package_of(std::string_view path) {
   for (const std::string_view root : {"/site-packages/", "/dist-packages/"}) {
     if (const std::size_t at = path.rfind(root); at != std::string_view::npos) {
@@ -45,8 +45,8 @@ std::string_view package_of(std::string_view path) {
   return last_part(folder_of(path));
 }
 
-/// The loaded file that an address lies in. The loader's texts live as long as its lock is held, so they are copied,
-/// and where memory must not be asked for: their ends, as names are there.
+/// The loaded file that contains an address. The loader's texts are valid only under its lock, where no memory may be
+/// allocated. So the end of the path, which has the names, is copied.
 struct Search {
   uint64_t address;
   bool found = false;
@@ -98,7 +98,7 @@ std::string library_name(std::string_view path) {
 }
 
 NativeLibraries& NativeLibraries::process() {
-  static auto* libraries = new NativeLibraries;  // leaked: the driver is called until the last moment
+  static auto* libraries = new NativeLibraries;  // leaked: the driver is called until process exit
   return *libraries;
 }
 
@@ -109,7 +109,7 @@ struct NativeLibraries::Walk {
 
   static _Unwind_Reason_Code step(_Unwind_Context* context, void* data) {
     auto* walk = static_cast<Walk*>(data);
-    int at_instruction = 0;  // set where a signal interrupted; else the address is that after the call
+    int at_instruction = 0;  // set for interrupted frames; otherwise the address is after the call
     const uint64_t address = _Unwind_GetIPInfo(context, &at_instruction);
     if (address != 0) {
       walk->found = walk->libraries.of_address(address - (at_instruction != 0 ? 0 : 1));
@@ -154,7 +154,7 @@ uint32_t NativeLibraries::of_address(uint64_t address) noexcept {
       number = intern(name);
     }
   } catch (const std::exception&) {
-    return 0;  // not known for ever: there may be memory the next time
+    return 0;  // not cached: there may be memory next time
   }
   if (address >> (64 - kNumberBits) == 0) {
     slot.store(address << kNumberBits | number, std::memory_order_relaxed);
@@ -186,7 +186,7 @@ using base::DriverAllocation;
 
 namespace {
 
-// What has an address is part of the memory history, too, while one is recorded.
+// Allocations with an address are also part of the memory history, while it is recorded.
 void record_in_history(const Allocation& allocation, bool taken) noexcept {
   if (allocation.address != 0 && History::process().recording()) {
     const auto bytes = static_cast<int64_t>(allocation.bytes);
@@ -199,7 +199,7 @@ void record_in_history(const Allocation& allocation, bool taken) noexcept {
 Ledger& Ledger::process() {
   static Ledger* ledger = [] {
     base::survive_forks();
-    static auto* made = new Ledger;  // leaked: the driver is called until the last moment
+    static auto* made = new Ledger;  // leaked: the driver is called until process exit
     static std::mutex& libraries = NativeLibraries::process().mutex_;
     static constexpr auto kUnlock = [] {
       libraries.unlock();
@@ -214,7 +214,7 @@ Ledger& Ledger::process() {
         [] {
           base::allocation_sink.store(nullptr);
           base::OpenRegions::end(base::OpenRegions::kLedger);
-          made->clear();  // the memory is the parent's
+          made->clear();  // the parent's memory
           kUnlock();
         });
     return made;
@@ -286,7 +286,7 @@ void Ledger::take(const DriverAllocation& event, const Caller& caller) {
       event.address, event.bytes, event.pool, event.context, base::Clock::process().to_ns(event.ended_ticks),
       event.device,  event.kind,  caller};
   entry.taken_ticks = event.ended_ticks;
-  // What was there before has been released: its release is yet to come, or was missed.
+  // A previous entry was released: its release is yet to come, or was missed.
   switch (event.kind) {
     case AllocationKind::Virtual:
       virtual_[event.handle] = entry;
@@ -324,7 +324,7 @@ void Ledger::release(const DriverAllocation& event) {
     ++unknown_releases_;
     return;
   }
-  // The driver may give a place out again, on another thread, before the call that released it has come to its end.
+  // The driver may reuse an address on another thread before the releasing call has returned.
   if (found->second.taken_ticks > event.began_ticks) {
     return;
   }
@@ -350,7 +350,7 @@ void Ledger::map(const DriverAllocation& event) {
 }
 
 void Ledger::unmap(const DriverAllocation& event) {
-  // One call may unmap neighbours that were mapped one by one.
+  // One call may unmap adjacent mappings that were made separately.
   auto next = mappings_.lower_bound(event.address);
   while (next != mappings_.end() && next->first - event.address < event.bytes) {
     if (next->second.mapped_ticks > event.began_ticks) {
@@ -373,7 +373,7 @@ void Ledger::unmap(const DriverAllocation& event) {
 }
 
 void Ledger::forget_context(uint64_t context) {
-  // Virtual memory is of no context.
+  // Virtual memory belongs to no context.
   for (Entries* entries : {&by_address_, &arrays_}) {
     std::erase_if(*entries, [context](const auto& entry) {
       const bool gone = entry.second.allocation.context == context;

@@ -16,36 +16,35 @@
 
 namespace gpuscope::memory {
 
-/// What a loaded file is called in results: "libcublasLt.so.13",
-/// "cupy_backends/runtime.cpython-312-x86_64-linux-gnu.so" for an extension module, with the package that it came in,
-/// "python" for the interpreter. "" for what is not the caller but passes a call on: CUDA's driver and runtime,
-/// the C and C++ runtimes, foreign-function interfaces and gpuscope itself.
+/// The name of a loaded file in results: "libcublasLt.so.13". Extension modules include their package:
+/// "cupy_backends/runtime.cpython-312-x86_64-linux-gnu.so". The interpreter is "python". "" for files that pass calls
+/// on: CUDA's driver and runtime, the C and C++ runtimes, foreign-function interfaces and gpuscope itself.
 std::string library_name(std::string_view path);
 
 /// The libraries that call the driver, as small numbers. Any thread.
 ///
-/// Called inside the driver, whose locks the thread may hold. So a file is looked up with dl_iterate_phdr, not with
-/// dladdr: dladdr takes the lock under which dlopen runs constructors, and a constructor may be waiting for the driver;
-/// dl_iterate_phdr takes the one of the list of files, under which nobody waits for anything.
+/// Called inside the driver, possibly with its locks held. So files are found with dl_iterate_phdr, not with dladdr.
+/// dladdr takes the lock under which dlopen runs constructors, and a constructor may wait for the driver.
+/// dl_iterate_phdr only takes the lock of the file list, under which no thread waits.
 class NativeLibraries {
  public:
   static NativeLibraries& process();
 
-  /// The nearest file on the calling thread's native stack that has a name; 0 when there is none within 32 frames.
+  /// The nearest file with a name on the calling thread's native stack. 0 if there is none within 32 frames.
   uint32_t caller() noexcept;
   /// By number. The first is "".
   std::vector<std::string> names();
 
  private:
-  friend class Ledger;  // holds the mutex at a fork, as its own
+  friend class Ledger;  // locks the mutex for a fork
   struct Walk;
 
   uint32_t of_address(uint64_t address) noexcept;
   uint32_t intern(const std::string& name);
   void forget_unloaded() noexcept;
 
-  static constexpr std::size_t kSlots = 4096;  // a program has some hundred ways to call the driver
-  static constexpr unsigned kNumberBits = 16;  // below the address, of which the upper 16 bits are zero
+  static constexpr std::size_t kSlots = 4096;  // a program calls the driver from some hundred places
+  static constexpr unsigned kNumberBits = 16;  // below the address, whose upper 16 bits are zero
 
   std::array<std::atomic<uint64_t>, kSlots> known_{};  // address and number in one word, 0 for none
   std::atomic<uint64_t> unloads_{0};                   // of the process, when known_ was valid
@@ -61,9 +60,9 @@ struct Caller {
   uint64_t thread = 0;   // as the system counts
 };
 
-/// Memory that the driver has given out.
+/// An allocation of the driver.
 struct Allocation {
-  uint64_t address = 0;  // 0 for arrays, and for virtual memory that is not mapped
+  uint64_t address = 0;  // 0 for arrays and unmapped virtual memory
   uint64_t bytes = 0;
   uint64_t pool = 0;
   uint64_t context = 0;
@@ -73,7 +72,7 @@ struct Allocation {
   Caller caller;
 };
 
-/// Memory that the driver refused.
+/// An allocation that the driver refused.
 struct Failure {
   uint64_t bytes = 0;
   uint64_t live_bytes = 0;  // of the same device at that moment
@@ -84,30 +83,30 @@ struct Failure {
   Caller caller;
 };
 
-/// What the driver has given out in this process and not taken back, since begin. Any thread: one mutex, held for no
-/// call into CUDA or CUPTI, as allocations run with the driver's locks held.
+/// The driver's live allocations in this process since begin. Any thread: one mutex, never held during a call into CUDA
+/// or CUPTI, as allocations run with the driver's locks held.
 class Ledger {
  public:
   static constexpr std::size_t kFailures = 16;
 
-  /// Forks are safe: the child's is empty, and base::allocation_sink is unset there.
+  /// Fork-safe: in the child it is empty, and base::allocation_sink is unset.
   static Ledger& process();
   /// Records in the process's ledger: a base::AllocationSink.
   static void on_allocation(const base::DriverAllocation& event) noexcept { process().record(event); }
 
-  /// Starts with nothing. `stacks`: base::current_stack is asked at every allocation.
+  /// Starts empty. `stacks`: call base::current_stack for each allocation.
   void begin(bool stacks);
   void want_stacks() noexcept { stacks_.store(true, std::memory_order_relaxed); }
-  /// Forgets all that is live; failures remain readable.
+  /// Clears the live allocations. Failures stay readable.
   void forget() noexcept;
 
-  /// Never throws; what there was no memory to note counts as missed.
+  /// Never throws. Events without memory to store them count as missed.
   void record(const base::DriverAllocation& event) noexcept;
 
   std::vector<Allocation> live();
   std::vector<Failure> failures();  // oldest first, the last kFailures
   struct Counts {
-    uint64_t unknown_releases = 0;  // of memory that was taken before begin, or unseen
+    uint64_t unknown_releases = 0;  // of memory allocated before begin, or unseen
     uint64_t missed = 0;
   };
   Counts counts();
@@ -116,8 +115,8 @@ class Ledger {
   struct Entry {
     Allocation allocation;
     uint64_t taken_ticks = 0;
-    uint32_t holders = 1;   // of virtual memory: it lives until nobody holds it
-    uint32_t mappings = 0;  // nor maps it
+    uint32_t holders = 1;   // of virtual memory: it lives while it has holders
+    uint32_t mappings = 0;  // or mappings
   };
   struct Mapping {
     uint64_t handle;

@@ -19,11 +19,11 @@ using Functions = NumpyHandler::Functions;
 
 constexpr std::string_view kDefaultName = "default_allocator";
 
-// Numbers become arrays of 8 bytes for a moment wherever they meet an array: half of all events and more. What leaks of
-// so little is the array itself, an object of 100 bytes.
+// Numbers briefly become arrays of 8 bytes in operations with arrays: half of all events or more. For such small
+// arrays, the array object itself (100 bytes) is the larger leak.
 constexpr int64_t kSmallest = 64;
 
-// NumPy's own, of the handler that was watched last. Set before they are called.
+// NumPy's own functions, of the handler watched last. Set before they are called.
 constinit Functions own;
 
 #if defined(__x86_64__) || defined(__aarch64__)
@@ -34,7 +34,7 @@ constinit thread_local struct {
   bool left_out = false;  // by leave_out_numpy
 } here;
 
-/// A call of a recording function. A wrapped handler may itself call NumPy's own: that is the same memory.
+/// A call of a recording function. A wrapped handler may call NumPy's own: that is the same memory.
 struct Call {
   explicit Call(void* context) noexcept
       : is_outer(!std::exchange(here.within, true)),
@@ -59,7 +59,7 @@ struct Call {
   const Functions& to;
 };
 
-// What is given back is recorded first: another thread may have the address at once.
+// Releases are recorded first: another thread may get the address at once.
 
 void* record_malloc(void* context, std::size_t bytes) noexcept {
   const Call call(context);
@@ -91,7 +91,8 @@ void record_free(void* context, void* address, std::size_t bytes) noexcept {
 
 constexpr Functions kRecording{nullptr, &record_malloc, &record_calloc, &record_realloc, &record_free};
 
-/// Whether the process may write there. The kernel writes what is there already, and refuses where we would crash.
+/// Whether the process may write to the memory. The kernel writes the existing content, and returns an error instead of
+/// crashing.
 bool is_writable(Functions& functions) {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) {
@@ -104,7 +105,7 @@ bool is_writable(Functions& functions) {
   return writable;
 }
 
-/// Exchanges each function that is the one to be replaced: other threads may be calling them.
+/// Exchanges each function atomically, if it has the expected value: other threads may be calling them.
 void exchange(Functions& functions, const Functions& from, const Functions& to) noexcept {
   const auto each = [&](auto member) {
     auto expected = from.*member;

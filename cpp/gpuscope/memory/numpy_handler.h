@@ -8,7 +8,7 @@
 
 namespace gpuscope::memory {
 
-/// NumPy's PyDataMem_Handler of version 1 (NEP 49): the functions that hand out the memory of arrays.
+/// NumPy's PyDataMem_Handler of version 1 (NEP 49): the functions that allocate array memory.
 struct NumpyHandler {
   struct Functions {
     void* context = nullptr;
@@ -25,31 +25,31 @@ struct NumpyHandler {
 };
 static_assert(offsetof(NumpyHandler, functions) == 128 && sizeof(NumpyHandler) == 128 + 5 * sizeof(void*));
 
-/// Records in History::process() what NumPy's default handler hands out and takes back.
+/// Records allocations and releases of NumPy's default handler in History::process().
 ///
-/// The functions are exchanged in NumPy's own handler. A handler of ours would be a context variable: threads that
-/// start later do not have it, and copies of a context keep it for ever. The exchanged functions serve all threads and
-/// contexts, and arrays that are older or outlive the recording: each is freed by the function that NumPy has for it
-/// at that moment, and all of them end in NumPy's own.
+/// The functions are exchanged inside NumPy's own handler. A separate handler would be a context variable: later
+/// threads lack it, and copies of a context keep it permanently. The exchanged functions serve all threads and
+/// contexts, and arrays that are older or outlive the recording. NumPy frees each array with its current function, and
+/// all functions end in NumPy's own.
 ///
-/// watch, unwatch: under one lock, Python's GIL. The recording functions: any thread, any moment.
+/// watch, unwatch: under one lock, Python's GIL. The recording functions: any thread, any time.
 class NumpyDefault {
  public:
   static NumpyDefault& process() noexcept;
 
-  /// Begins to record, or adds a user. Returns "", or why that cannot be: the handler is not the one known here.
+  /// Begins to record, or adds a user. Returns "" on success, otherwise why the handler is not supported.
   std::string watch(NumpyHandler& handler);
-  /// Once for each `watch` that returned "": the last puts NumPy's own functions back. Those that somebody else has
-  /// exchanged since are left as they are, as they may call ours.
+  /// Once for each `watch` that returned "". The last call restores NumPy's own functions. Functions that other tools
+  /// have exchanged since stay, as they may call ours.
   void unwatch() noexcept;
 
  private:
-  NumpyHandler* handler_ = nullptr;  // the last one that was watched
+  NumpyHandler* handler_ = nullptr;  // the handler watched last
   int users_ = 0;
 };
 
-/// A handler that records what another one hands out and takes back. The other one must outlive it; it must itself
-/// outlive the arrays that it has handed out. Its functions: any thread, any moment.
+/// A handler that records the allocations of another one. The other one must outlive it, and it must outlive the arrays
+/// that it allocated. Its functions: any thread, any time.
 class NumpyWrapper {
  public:
   explicit NumpyWrapper(const NumpyHandler& wrapped) noexcept;
@@ -63,11 +63,11 @@ class NumpyWrapper {
   NumpyHandler::Functions wrapped_;
 };
 
-/// Whether what the calling thread takes from now on is left out: it is taken to look at what was recorded. What it
-/// gives back is recorded all the same. Returns what was so before.
+/// Excludes allocations of the calling thread from now on, for code that examines the history. Releases are still
+/// recorded. Returns the previous setting.
 bool leave_out_numpy(bool leave_out) noexcept;
 
-/// Whether a handler's functions record already.
+/// Whether a handler's functions already record.
 bool records(const NumpyHandler& handler) noexcept;
 
 }  // namespace gpuscope::memory

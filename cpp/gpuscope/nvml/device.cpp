@@ -25,7 +25,7 @@ std::optional<driver::CuDevice> find_without_throwing(const driver::Cuda& cuda, 
   return found ? std::optional(device) : std::nullopt;
 }
 
-// What a struct's `why` says of a figure that is absent.
+// Adds the reason for a missing figure to a struct's `why`.
 void add_reason(std::string& why, const char* what, const std::string& reason) {
   why.append(why.empty() ? "" : "; ").append(what).append(": ").append(reason);
 }
@@ -54,7 +54,7 @@ void Device::find() {
       return;
     }
   }
-  // Never shut down: other users of NVML in the process count on one another's initialisation.
+  // Never shut down: other users of NVML in the process rely on the initialisation.
   if (const int code = nvml_.init(); code != 0) {
     why_ = std::string("nvmlInit_v2 failed: ") + nvml_.error_text(code);
     return;
@@ -89,7 +89,7 @@ ClockState Device::clock_state() const {
     state.why = why_;
     return state;
   }
-  // One number of NVML's, in units of `scale`.
+  // Reads one number from NVML, in units of `scale`.
   const auto number = [&](const char* what, auto function, double scale, auto... selector) -> std::optional<double> {
     unsigned value = 0;
     if (const std::string why = ask(function, selector..., &value); !why.empty()) {
@@ -159,7 +159,7 @@ std::optional<std::vector<driver::NvmlProcess>> compute_processes(const driver::
   std::vector<driver::NvmlProcess> processes(32);
   unsigned count = 0;
   int code = kInsufficientSize;
-  // Others may start between two calls.
+  // Processes may start between two calls.
   for (int attempt = 0; attempt < 3 && code == kInsufficientSize; ++attempt) {
     processes.resize(count + processes.size());
     count = static_cast<unsigned>(processes.size());
@@ -250,7 +250,7 @@ std::vector<int> devices_in_use(const driver::Cuda& cuda) {
 
 namespace {
 
-// FP32 FMAs a cycle and multiprocessor: CUDA C++ Programming Guide, "Arithmetic Instructions", table of throughputs.
+// FP32 FMAs per cycle and multiprocessor: CUDA C++ Programming Guide, "Arithmetic Instructions", table of throughputs.
 unsigned fp32_lanes(unsigned major, unsigned minor) {
   const bool half = major == 7 || (major == 6 && minor == 0) || (major == 8 && minor == 0);
   return major < 5 || major > 12 ? 0 : half ? 64 : 128;

@@ -6,10 +6,10 @@
 namespace gpuscope::nvml {
 namespace {
 
-constexpr int64_t kShortestSpanNs = 100'000'000;       // between two samples, as nvml.h asks for
+constexpr int64_t kShortestSpanNs = 100'000'000;       // between two samples, as required by nvml.h
 constexpr int64_t kShortestStepNs = 45'000'000;        // so that four samples span more than that
-constexpr int64_t kLongestSpanNs = 7'200'000'000'000;  // GPUs are sampled each hour at least
-constexpr int64_t kPatienceNs = 2'000'000'000;         // utilization lags behind by up to 1 s
+constexpr int64_t kLongestSpanNs = 7'200'000'000'000;  // GPUs are sampled at least every hour
+constexpr int64_t kPatienceNs = 2'000'000'000;         // utilization lags by up to 1 s
 
 struct GpmFigure {
   const char* name;
@@ -124,7 +124,7 @@ void GpmReader::evaluate(const GpmSample& from, const GpmSample& to) {
   }
 }
 
-// The counters stop where another profiler takes them, and after some errors: a zero that nobody sees is the worst.
+// The counters stop when another profiler takes them, and after some errors. An unexplained zero must not be shown.
 void GpmReader::distrust_zeros(int64_t now_ns, bool is_busy) {
   if (!is_busy || state_.sm_active_ratio.value_or(1) > 0) {
     zero_since_ns_.reset();

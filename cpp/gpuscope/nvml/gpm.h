@@ -14,8 +14,8 @@
 
 namespace gpuscope::nvml {
 
-// X(name, metric of NVML, its unit in ours). Means over the time between two samples, of the whole GPU and whatever
-// uses it. NVML's percents are ratios here, and its MiB bytes; it calls "received" what comes to the GPU.
+// X(name, metric of NVML, its unit in ours). Means between two samples, over the whole GPU and all its users. NVML's
+// percents are ratios here, and its MiB bytes. "Received" bytes go to the GPU.
 #define GPUSCOPE_GPM_FIGURES(X)                 \
   X(sm_active_ratio, 2, 0.01)                   \
   X(sm_occupancy_ratio, 3, 0.01)                \
@@ -30,10 +30,10 @@ namespace gpuscope::nvml {
   X(nvlink_received_bytes_per_s, 60, 1048576.0) \
   X(nvlink_sent_bytes_per_s, 61, 1048576.0)
 
-/// Why figures are absent, by their names, which are looked for without making a string of them.
+/// The reasons for missing figures by name. Lookups make no string.
 using Reasons = std::map<std::string, std::string, std::less<>>;
 
-/// What the counters of a GPU said last. What is absent is named in `why`, with the reason.
+/// The latest readings of a GPU's counters. `why` gives the reason for each missing figure.
 struct GpmState {
 #define GPUSCOPE_GPM_MEMBER(figure, id, unit) std::optional<double> figure;
   GPUSCOPE_GPM_FIGURES(GPUSCOPE_GPM_MEMBER)
@@ -47,25 +47,25 @@ struct FreeGpmSample {
 };
 struct GpmSample {
   std::unique_ptr<driver::nvmlGpmSample_st, FreeGpmSample> data;
-  int64_t ns = 0;  // when it was taken, 0 for never
+  int64_t ns = 0;  // time of the sample, 0 for none
 };
 
-/// NVML's performance counters (GPM, Hopper and later) of one GPU: means since a sample that is 0.1 s old or more.
-/// One thread.
+/// NVML's performance counters (GPM, Hopper and later) of one GPU: means since a sample that is at least 0.1 s old. One
+/// thread.
 class GpmReader {
  public:
-  /// Asks whether the GPU has them. `instance`: the number of a GPU instance, of a GPU that is split.
+  /// Checks whether the GPU has them. `instance`: the number of a GPU instance, if the GPU is split.
   GpmReader(const driver::Nvml& nvml, driver::NvmlDevice device, std::optional<unsigned> instance = std::nullopt);
 
-  /// Reads them, some 40 us; asked again at once, they stay as they are. `is_busy`: NVML's utilization is above 0.
+  /// Reads them. A call soon after another returns the same values. `is_busy`: NVML's utilization is above 0.
   const GpmState& read(int64_t now_ns, bool is_busy);
-  /// NVML will not tell, however often it is asked.
+  /// Whether NVML permanently refuses.
   bool is_refused() const noexcept { return is_refused_; }
 
  private:
   void refuse(const std::string& reason);
   int take(driver::NvmlGpmSample sample) const;
-  /// The youngest sample that is old enough to stand before the newest; null where there is none.
+  /// The newest sample that is old enough to be compared with the latest. Null if there is none.
   const GpmSample* before(int64_t now_ns) const;
   void evaluate(const GpmSample& from, const GpmSample& to);
   void distrust_zeros(int64_t now_ns, bool is_busy);
@@ -77,7 +77,7 @@ class GpmReader {
   std::array<GpmSample, 4> samples_;
   std::size_t newest_ = 0;
   std::unique_ptr<driver::NvmlGpmMetrics> metrics_;  // 13 KB
-  std::optional<int64_t> zero_since_ns_;             // the counters say idle, while utilization says busy
+  std::optional<int64_t> zero_since_ns_;             // the counters show no work, while utilization does
   GpmState state_;
 };
 

@@ -28,7 +28,7 @@ std::optional<std::vector<MigInstance>> MigReader::read(int64_t now_ns, std::str
   std::map<unsigned, std::string> uuids;
   for (unsigned index = 0; index < most; ++index) {
     driver::NvmlDevice handle = nullptr;
-    if (nvml_.mig_device(device_, index, &handle) != 0) {  // there is none of this number
+    if (nvml_.mig_device(device_, index, &handle) != 0) {  // no instance with this number
       continue;
     }
     MigInstance instance = read_instance(handle);
@@ -37,7 +37,7 @@ std::optional<std::vector<MigInstance>> MigReader::read(int64_t now_ns, std::str
       found.push_back(std::move(instance));
     }
   }
-  // Samples of an instance that was destroyed say nothing of another that has its number.
+  // Drops samples of destroyed instances: a new instance may have the same number.
   std::erase_if(counters_, [&](const auto& reader) {
     const auto now = uuids.find(reader.first);
     return now == uuids.end() || now->second != uuids_[reader.first];
@@ -47,12 +47,12 @@ std::optional<std::vector<MigInstance>> MigReader::read(int64_t now_ns, std::str
   for (MigInstance& instance : found) {
     const unsigned number = instance.gpu_instance;
     auto [reader, is_new] = counters_.try_emplace(number, nvml_, device_, number);
-    instance.gpm = reader->second.read(now_ns, false);  // what is busy nobody knows
+    instance.gpm = reader->second.read(now_ns, false);  // NVML reports no utilization of an instance
     if (reader->second.is_refused() && !is_new) {
       refused.insert(number);
     }
   }
-  // It may have been destroyed and made again within a second: asked anew, it has counters again.
+  // The instance may have been destroyed and recreated within a second: a new reader has its counters.
   std::erase_if(counters_, [&](const auto& reader) { return refused.contains(reader.first); });
   return found;
 }

@@ -12,7 +12,7 @@
 
 namespace gpuscope::nvml {
 
-/// A part of a GPU that is split (MIG): what NVML tells of it. What is absent is named in `why`, with the reason.
+/// An instance of a split GPU (MIG), from NVML. `why` gives the reason for each missing figure.
 struct MigInstance {
   unsigned gpu_instance = 0;
   unsigned compute_instance = 0;
@@ -21,17 +21,17 @@ struct MigInstance {
   std::optional<uint64_t> memory_used_bytes;
   std::optional<uint64_t> memory_total_bytes;
   std::optional<std::vector<driver::NvmlProcess>> processes;
-  GpmState gpm;  // of its GPU instance, which several compute instances may share
+  GpmState gpm;  // of its GPU instance, possibly shared by several compute instances
   Reasons why;
 };
 
-/// Reads the instances of one GPU, again and again: their handles are looked up each time, so that ten times a second
-/// would be too often. One thread.
+/// Reads the instances of one GPU repeatedly. Looks up their handles each time, so ten reads per second would be too
+/// many. One thread.
 class MigReader {
  public:
   MigReader(const driver::Nvml& nvml, driver::NvmlDevice device) : nvml_(nvml), device_(device) {}
 
-  /// The instances that there are now; none, and `why`, where NVML does not tell.
+  /// The current instances. None if NVML does not report them, with the reason in `why`.
   std::optional<std::vector<MigInstance>> read(int64_t now_ns, std::string& why);
 
  private:
@@ -39,7 +39,7 @@ class MigReader {
 
   driver::Nvml nvml_;
   driver::NvmlDevice device_;
-  std::map<unsigned, std::string> uuids_;   // of the instances that the counters are of
+  std::map<unsigned, std::string> uuids_;   // of the instances in counters_
   std::map<unsigned, GpmReader> counters_;  // by GPU instance
 };
 

@@ -12,12 +12,12 @@ namespace gpuscope::nvml {
 namespace {
 
 constexpr int64_t kSecondNs = 1'000'000'000;
-constexpr int64_t kTooLong = 50;  // a round takes more than this part of the interval: 2 %
-constexpr int64_t kShort = 200;   // and less than this: 0.5 %
+constexpr int64_t kTooLong = 50;  // rounds longer than 1 / n of the interval are too long: 2 %
+constexpr int64_t kShort = 200;   // rounds shorter than 1 / n are short: 0.5 %
 constexpr unsigned kInARow = 3;
 constexpr unsigned kWindows = 2;  // in a row, likewise
 constexpr int64_t kCalmNs = 60 * kSecondNs;
-constexpr int64_t kCommonNs = kSecondNs / 10;  // the interval of which the shares are
+constexpr int64_t kCommonNs = kSecondNs / 10;  // the interval on which the shares are based
 constexpr std::size_t kInTurns = 3;            // parts before use
 
 }  // namespace
@@ -48,8 +48,8 @@ void Pace::end_round(int64_t took_ns, int64_t cpu_ns) {
   }
 }
 
-// A window is as many rounds as the most that a divisor can be: each part is read equally often in all. What is read
-// once a second may be in it twice, and a call may once take long: two windows in a row tell.
+// A window has as many rounds as the largest divisor, so each part is read equally often in every window. A window may
+// contain two reads of a part that is read once per second, or one slow call. So two windows in a row must be too long.
 bool Pace::runs_too_long(int64_t cpu_ns) {
   cpu_ns_ += cpu_ns;
   if (round_ % most_ != 0) {
@@ -57,7 +57,7 @@ bool Pace::runs_too_long(int64_t cpu_ns) {
   }
   const int64_t mean_ns = std::exchange(cpu_ns_, 0) / most_;
   if (round_ == most_) {
-    return false;  // what beginning takes comes once
+    return false;  // the first reads are slower once
   }
   is_calm_ = 2 * mean_ns < cpu_limit_ns_;
   busy_ = mean_ns > cpu_limit_ns_ ? busy_ + 1 : 0;
@@ -86,7 +86,7 @@ void Seldom::has_taken(int64_t cpu_ns, Moment began) noexcept {
   const auto most_ns = static_cast<double>(kLongest.count());
   const std::chrono::nanoseconds affordable(static_cast<int64_t>(std::min(affordable_ns, most_ns)));
   wait_ = std::max({interval_, kShortest, affordable});
-  due_ = std::max((is_first ? began : due_) + wait_, began);  // deadlines stay where they were
+  due_ = std::max((is_first ? began : due_) + wait_, began);  // deadlines do not shift
 }
 
 void Allowance::spend(int64_t now_ns, int64_t cpu_ns) {

@@ -29,9 +29,9 @@ constexpr double kJoulesPerMillijoule = 1e-3;
 constexpr double kSecondsPerNs = 1e-9;
 constexpr double kPerPercent = 0.01;
 
-constexpr double kBytesUntilWrap = 4294967296.0;  // of a counter of 32 bits
+constexpr double kBytesUntilWrap = 4294967296.0;  // of a 32-bit counter
 
-// A second's bytes of one lane, by generation from the first on: GT/s and coding of the PCIe base specifications.
+// Bytes per second and lane by generation, from the first: GT/s and coding of the PCIe base specifications.
 constexpr std::array kLaneBytesPerS{0.25e9, 0.5e9, 0.985e9, 1.969e9, 3.938e9, 7.563e9};
 
 constexpr const char* kOverTime = "it is a mean over time, which a sampler has and a moment has not";
@@ -61,11 +61,11 @@ bool GpuReader::find() {
   search_at_ = now + std::min<std::chrono::seconds>(std::chrono::seconds(1U << std::min(searches_, 6)), kLongestWait);
   ++searches_;
   if (lost_by_ != 0) {
-    nvml_.init();  // a driver that was loaded anew wants it
+    nvml_.init();  // needed after the driver was reloaded
   }
   if (const int code = nvml_.device_by_index(state_.index, &device_); code != 0) {
     device_ = nullptr;
-    state_.why["all"] = nvml_.error_text(code);  // fallen off the bus, or not allowed here
+    state_.why["all"] = nvml_.error_text(code);  // lost, or not permitted
     return false;
   }
   state_.why.clear();
@@ -240,7 +240,7 @@ void GpuReader::read_energy() {
   }
 }
 
-// They do not change while the GPU is there, and the clocks take 1.2 ms each on some hosts.
+// Constant while the GPU is present, and the clocks take 1.2 ms each on some hosts.
 void GpuReader::read_limits() {
   if (!state_.power_limit_default_w) {
     read_number("power_limit_default_w", state_.power_limit_default_w, kWattsPerMilliwatt, nvml_.power_limit_default);
@@ -281,7 +281,7 @@ void GpuReader::forget_link_bytes() {
   state_.why["pcie_received_bytes"] = state_.why["pcie_sent_bytes"] = kReadLessOften;
 }
 
-// A link that is not known is taken for the fastest.
+// An unknown link is assumed to be the fastest.
 std::optional<double> GpuReader::link_wrap_s() {
   read_widest_link();
   const double bytes_per_s =
@@ -337,7 +337,7 @@ void GpuReader::read_throttled_where(bool takes_long) {
   }
 }
 
-// It does not change while the GPU is there.
+// Constant while the GPU is present.
 void GpuReader::read_widest_link() {
   if (!state_.pcie_generation_max) {
     read_number("pcie_generation_max", state_.pcie_generation_max, 1, nvml_.pcie_generation_max);
@@ -430,7 +430,7 @@ void GpuReader::read_instances() {
   if (state_.processes.has_value()) {
     return;
   }
-  // What NVML does not tell of a GPU that is split, it tells of the parts.
+  // NVML reports processes of a split GPU only per instance.
   std::vector<driver::NvmlProcess> processes;
   for (const MigInstance& instance : *state_.instances) {
     if (!instance.processes.has_value()) {
@@ -452,7 +452,7 @@ unsigned count_gpus(const driver::Nvml& nvml, std::string& why) {
     why = "libnvidia-ml was not found (" + nvml.library.why() + ")";
     return 0;
   }
-  // Never shut down: other users of NVML in the process count on one another's initialisation.
+  // Never shut down: other users of NVML in the process rely on the initialisation.
   if (const int code = nvml.init(); code != 0) {
     why = "nvmlInit_v2 failed: " + nvml.error_text(code);
     return 0;
@@ -481,7 +481,7 @@ GpuStates read_gpu_states(const driver::Nvml& nvml) {
     reader.read_fast();
     reader.read_slow();
     reader.read_rare();
-    reader.read_link_bytes(std::chrono::nanoseconds(0));  // one reading, as it is
+    reader.read_link_bytes(std::chrono::nanoseconds(0));  // a single reading
     states.gpus.push_back(reader.state());
     if (states.gpus.back().why.contains("all")) {
       continue;

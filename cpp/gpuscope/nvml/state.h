@@ -19,7 +19,7 @@
 
 namespace gpuscope::nvml {
 
-// X(type, name). Ratios are 0 to 1; of others the unit is the last word: base units of the SI, and bytes.
+// X(type, name). Ratios are 0 to 1. Other names end with the unit: SI base units, and bytes.
 #define GPUSCOPE_GPU_FIGURES(X)          \
   X(double, busy_ratio)                  \
   X(double, memory_busy_ratio)           \
@@ -71,8 +71,8 @@ namespace gpuscope::nvml {
   X(double, nvlink_received_bytes_per_s) \
   X(double, nvlink_sent_bytes_per_s)
 
-// X(name, bit of nvmlClocksEventReasons or 0, field of NVML that counts ns or 0, whether it is a fault of the machine,
-// whether that field takes long: 0.4 ms on an H100, where 74 and 269 take 1.5 us; 76 is taken for one of the former).
+// X(name, bit of nvmlClocksEventReasons or 0, NVML field that counts ns or 0, whether it is a fault of the machine,
+// whether the field is slow to read). Slow is 0.4 ms on an H100, fast (74, 269) is 1.5 us. 76 is assumed to be slow.
 #define GPUSCOPE_THROTTLE_REASONS(X)                \
   X(gpu_idle, 0x1, 0, false, false)                 \
   X(applications_clocks, 0x2, 0, false, false)      \
@@ -95,7 +95,7 @@ struct ThrottleReason {
 inline constexpr std::array kThrottleReasons{GPUSCOPE_THROTTLE_REASONS(GPUSCOPE_THROTTLE_REASON)};
 #undef GPUSCOPE_THROTTLE_REASON
 
-/// The bits of those that take long to read.
+/// The bits of the reasons that are slow to read.
 inline constexpr uint64_t kRareReasons = [] {
   uint64_t bits = 0;
   for (const ThrottleReason& reason : kThrottleReasons) {
@@ -104,70 +104,68 @@ inline constexpr uint64_t kRareReasons = [] {
   return bits;
 }();
 
-/// What NVML says of a GPU at a moment. What is absent is named in `why`, with the reason.
+/// A GPU's state at one moment, from NVML. `why` gives the reason for each missing figure.
 struct GpuState {
-  unsigned index = 0;  // NVML's, in the order of addresses on the bus
+  unsigned index = 0;  // NVML's, in PCI address order
   std::string name;
   std::string uuid;
   std::string pci_address;
 #define GPUSCOPE_FIGURE_MEMBER(type, figure) std::optional<type> figure;
   GPUSCOPE_GPU_FIGURES(GPUSCOPE_FIGURE_MEMBER)
 #undef GPUSCOPE_FIGURE_MEMBER
-  std::optional<uint64_t> throttle_bits;                                   // what holds the clocks back now
+  std::optional<uint64_t> throttle_bits;                                   // current throttle reasons
   std::array<std::optional<double>, kThrottleReasons.size()> throttled_s;  // since the driver was loaded
   std::optional<bool> mig;                                                 // the GPU is split into instances
-  std::optional<std::vector<MigInstance>> instances;                       // those, of a GPU that is split
-  std::optional<std::vector<XidCount>> xid_errors;                         // since they are watched for
-  std::optional<std::vector<driver::NvmlProcess>> processes;  // that compute; numbers as the host counts them
+  std::optional<std::vector<MigInstance>> instances;                       // of a split GPU
+  std::optional<std::vector<XidCount>> xid_errors;                         // since the watch began
+  std::optional<std::vector<driver::NvmlProcess>> processes;               // compute processes; numbers of the host
   Reasons why;
 };
 
-/// Reads one GPU, again and again. What a driver says it cannot tell is not asked for again, until `forget_refusals`.
-/// A GPU that is lost is looked for again, ever more seldom, up to once a minute; its figures are absent until then,
-/// and `why` has the reason under "all". `read_load`, `read_use` and `read_slow` look for it, the others read what is
-/// there. One thread.
+/// Reads one GPU repeatedly. Figures that a driver refuses are not requested again, until `forget_refusals`. A lost GPU
+/// is searched at growing intervals, up to once per minute. Its figures are absent until then, and `why` has the reason
+/// under "all". Only `read_load`, `read_use` and `read_slow` search. One thread.
 class GpuReader {
  public:
   GpuReader(const driver::Nvml& nvml, unsigned index);
 
   const GpuState& state() const noexcept { return state_; }
-  /// NVML's; null while the GPU is lost.
+  /// NVML's. Null while the GPU is lost.
   driver::NvmlDevice device() const noexcept { return device_; }
-  /// What differs from moment to moment and takes microseconds: use, power, clocks and temperature, and memory.
+  /// Figures that change quickly and take microseconds: use, power, clocks and temperature, and memory.
   void read_fast();
   void read_use();
   void read_memory();
-  /// Of `read_use` alone what differs most: use, power, temperature, the clock of the processors and what holds it
-  /// back.
+  /// The fastest-changing part of `read_use`: use, power, temperature, the SM clock and its throttle reasons.
   void read_load();
-  /// What differs seldom.
+  /// Figures that change rarely.
   void read_slow();
-  /// What takes long, milliseconds together: the energy counter, of which it is 2 to 4, what held clocks back, as far
-  /// as that `takes_long`, errors of the memory, and the link.
+  /// Slow figures, milliseconds in total: the energy counter (2 to 4 ms), throttle times that are `takes_long`, memory
+  /// errors, and the link.
   void read_rare();
-  /// Of the above alone: the energy counter; for how long one of `kThrottleReasons` held clocks back, or each that
-  /// takes long to read or does not; what clocks and power may be at most.
+  /// Parts of the above. read_throttled: the throttle time of one of `kThrottleReasons`. read_throttled_where: of all
+  /// slow or all fast ones. read_limits: the limits of clocks and power.
   void read_energy();
   void read_throttled(std::size_t reason);
   void read_throttled_where(bool takes_long);
   void read_limits();
-  /// Bytes that crossed the link to the host, 32 bits wide: some 80 us each. Read each `interval`; absent where they
-  /// would wrap within it, as nobody could tell how often they did.
+  /// Bytes transferred over the link to the host: 32-bit counters, about 80 us each. Read every `interval`. Absent if
+  /// they could wrap within it, as the number of wraps would be unknown.
   void read_link_bytes(std::chrono::nanoseconds interval);
-  /// They were not read this time: an older number of bytes would be of another moment.
+  /// Clears the bytes if they were not read this time: the old value belongs to another moment.
   void forget_link_bytes();
-  /// What NVML's performance counters (GPM) say, since the reading before.
+  /// NVML's performance counters (GPM) since the previous reading.
   void read_counters();
   void forget_refusals() {
     refused_.clear();
-    gpm_.reset();  // which knows of its own
+    gpm_.reset();  // has refusals of its own
   }
 
  private:
   bool find();
   void lose(int code);
   std::optional<double> link_wrap_s();
-  /// Calls a function of NVML for these figures; false, and `why`, where it does not tell.
+  /// Calls a function of NVML for these figures. False if it does not answer, with the reason in `why`.
   template <class Function, class... Arguments>
   bool ask(std::initializer_list<const char*> figures, Function* function, Arguments... arguments);
   bool is_known(std::initializer_list<const char*> figures, int code, const std::string& reason);
@@ -195,21 +193,21 @@ class GpuReader {
   std::chrono::steady_clock::time_point search_at_;
 };
 
-/// Bytes a second of a PCIe link in one direction, headers included; 0 for generations that this does not know.
+/// Bytes per second of a PCIe link in one direction, including headers. 0 for unknown generations.
 double link_bytes_per_s(uint64_t generation, uint64_t lanes);
 
-/// All GPUs of NVML's, and the driver.
+/// All GPUs of NVML, and the driver.
 struct GpuStates {
   std::string driver_version;
   std::vector<GpuState> gpus;
   std::string why;  // there are none
 };
 
-/// How many GPUs NVML shows; none, and `why`, where it shows none. Initialises it.
+/// The number of GPUs in NVML. 0 if there are none, with the reason in `why`. Initialises NVML.
 unsigned count_gpus(const driver::Nvml& nvml, std::string& why);
 
-/// Asks NVML for everything; CUDA is not touched. Takes some ms a GPU, so that it is for moments and no sampler. Never
-/// throws for what a machine lacks. Any thread.
+/// Reads everything from NVML, without CUDA. Takes some ms per GPU: for single readings, not for a sampler. Never
+/// throws for missing features. Any thread.
 GpuStates read_gpu_states(const driver::Nvml& nvml);
 
 }  // namespace gpuscope::nvml

@@ -12,8 +12,8 @@ namespace {
 constexpr unsigned long long kXidCriticalError = 0x8;
 constexpr int kTimeout = 10;
 
-constexpr unsigned kWaitMs = 0;   // what has come is given at once, on an H200 too
-constexpr int kMostEvents = 256;  // a call: a GPU that fails over and over does not hold up the rest
+constexpr unsigned kWaitMs = 0;   // events are returned at once, on an H200 too
+constexpr int kMostEvents = 256;  // per call: a GPU that fails repeatedly must not delay the others
 
 }  // namespace
 
@@ -69,7 +69,7 @@ void XidReader::read(int64_t now_ns) {
     if (code == kTimeout) {
       return;
     }
-    if (code != 0) {  // the driver went away, or a GPU fell off the bus: begin anew with those that are there
+    if (code != 0) {  // the driver was unloaded or a GPU is lost: start again with the remaining GPUs
       drop_set();
       return;
     }

@@ -11,14 +11,14 @@
 
 namespace gpuscope::nvml {
 
-/// An error that the driver told of a GPU (Xid), since it was watched.
+/// A GPU error reported by the driver (Xid), since the watch began.
 struct XidCount {
   uint64_t xid = 0;
   uint64_t count = 0;
-  int64_t last_ns = 0;  // when it was read that it happened, since the Unix epoch
+  int64_t last_ns = 0;  // when it was read, since the Unix epoch
 };
 
-/// Errors of GPUs as NVML tells them when they happen: nothing of what was before. Nothing waits. One thread.
+/// GPU errors, reported by NVML as they happen, without earlier ones. Never waits. One thread.
 class XidReader {
  public:
   explicit XidReader(const driver::Nvml& nvml);
@@ -26,20 +26,20 @@ class XidReader {
   XidReader(const XidReader&) = delete;
   XidReader& operator=(const XidReader&) = delete;
 
-  /// Has errors of the GPU told, where its handle is another than before; null: it is lost for now.
+  /// Watches the GPU's errors, if its handle has changed. Null: the GPU is currently lost.
   void watch(unsigned gpu, driver::NvmlDevice device);
-  /// Takes what was told since the last call.
+  /// Counts the errors since the last call.
   void read(int64_t now_ns);
-  /// Errors of a GPU, by number; none where they are not told.
+  /// Errors of a GPU, by number. None if they are not reported.
   std::optional<std::vector<XidCount>> counts(unsigned gpu) const;
-  /// Why they are not; empty where they are.
+  /// Why they are not reported. Empty if they are.
   std::string why(unsigned gpu) const;
 
  private:
   struct Watched {
     driver::NvmlDevice device = nullptr;
     std::string why;
-    bool was_told = false;  // it was registered once: what was counted stays true
+    bool was_told = false;  // it was registered once: its counts stay valid
     std::map<uint64_t, XidCount> counts;
   };
   bool has_set();

@@ -21,7 +21,7 @@
 namespace gpuscope::nvtx {
 namespace {
 
-// What the callbacks below are made from. A text is a char or a wchar_t string, or null.
+// Helpers of the callbacks below. A text is a char or wchar_t string, or null.
 
 template <class Text>
 auto named(const Text* text) noexcept {
@@ -38,7 +38,7 @@ uint32_t interned(const Text* text) noexcept {
   return text != nullptr ? intern(bytes_of(text), Encoding{sizeof(Text)}) : no_name();
 }
 
-// Handles are numbers, so that an invalid one is harmless.
+// Handles are numbers, so an invalid one is harmless.
 Domain number_of(nvtxDomainHandle_t domain) noexcept {
   return static_cast<Domain>(reinterpret_cast<uintptr_t>(domain));
 }
@@ -104,7 +104,7 @@ nvtxDomainHandle_t create_domain(const Text* name) {
   return handle_of<nvtxDomainHandle_t>(domain_of(interned(name)));
 }
 
-// One module's table: pointers to the pointers that the copy of NVTX calls.
+// One module's table: pointers to the function pointers of the copy of NVTX.
 class Slots {
  public:
   Slots(const NvtxExportTableCallbacks& callbacks, NvtxCallbackModule module) noexcept {
@@ -170,7 +170,7 @@ Libraries& libraries() {
   return *all;
 }
 
-// The functions of the payload extension: events whose payload is a struct that the library has described.
+// The functions of the payload extension: events with a struct as payload, described by the library.
 
 constexpr std::size_t kMaxFields = 1024;
 constexpr std::size_t kMaxValues = 65536;
@@ -193,7 +193,7 @@ uint64_t register_struct(nvtxDomainHandle_t domain, const nvtxPayloadSchemaAttr_
     schema.id = has(NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_SCHEMA_ID) ? attributes->schemaId : 0;
     schema.name = has(NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_NAME) ? name_or(attributes->name, 0) : 0;
     schema.size = has(NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_STATIC_SIZE) ? attributes->payloadStaticSize : 0;
-    for (std::size_t index = 0; plain && index < attributes->numEntries; ++index) {  // nothing is read of a union
+    for (std::size_t index = 0; plain && index < attributes->numEntries; ++index) {  // unions are not read
       const nvtxPayloadSchemaEntry_t& entry = attributes->entries[index];
       schema.fields.push_back(
           {entry.flags, entry.type, entry.arrayOrUnionDetail, entry.offset, name_or(entry.name, no_name())});
@@ -241,7 +241,7 @@ void mark_payload(nvtxDomainHandle_t domain, const nvtxPayloadData_t* blobs, std
 int push_payload(nvtxDomainHandle_t domain, const nvtxPayloadData_t* blobs, std::size_t count) {
   return push(number_of(domain), described(domain, blobs, count));
 }
-// A payload at the end of a range is not kept.
+// A payload at the end of a range is dropped.
 int pop_payload(nvtxDomainHandle_t domain, const nvtxPayloadData_t*, std::size_t) { return pop(number_of(domain)); }
 nvtxRangeId_t start_payload(nvtxDomainHandle_t domain, const nvtxPayloadData_t* blobs, std::size_t count) {
   return start(number_of(domain), described(domain, blobs, count));
@@ -300,13 +300,13 @@ bool attach_extension(const void* module) noexcept {
   put(NVTX3EXT_CBID_nvtxRangePopPayload, &pop_payload);
   put(NVTX3EXT_CBID_nvtxRangeStartPayload, &start_payload);
   put(NVTX3EXT_CBID_nvtxRangeEndPayload, &end_payload);
-  // nvtxDomainIsEnabled is left to NVTX, which answers yes: libraries ask once, and a profiler may start later.
+  // nvtxDomainIsEnabled stays NVTX's own, which returns yes: libraries ask once, and a profiler may start later.
   return true;
 }
 
 namespace {
 
-std::string* offered = nullptr;  // the environment's own text, once there is one
+std::string* offered = nullptr;  // the text in the environment, if set
 
 bool is_offered(const char* entry) noexcept { return offered != nullptr && entry == offered->c_str(); }
 

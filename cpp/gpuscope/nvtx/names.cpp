@@ -45,11 +45,11 @@ std::string decoded(std::string_view bytes, Encoding encoding) {
 }
 
 constexpr Domain kMaxDomains = 1024;
-constinit std::array<std::atomic<uint32_t>, kMaxDomains> names{};  // by domain; 0 is not taken yet
+constinit std::array<std::atomic<uint32_t>, kMaxDomains> names{};  // by domain; 0 is free
 constinit PublishedMap<4096> categories;
 constinit PublishedMap<4096> threads;
 
-// Neither is 0, for no key may be.
+// Both parts are shifted by one, as no key may be 0.
 constexpr uint64_t category_key(Domain domain, uint32_t category) noexcept {
   return (static_cast<uint64_t>(domain) + 1) << 32 | category;
 }

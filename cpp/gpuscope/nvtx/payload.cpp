@@ -18,7 +18,7 @@ namespace {
 
 using base::Argument;
 
-constexpr uint64_t kRangeId = 67;  // NVTX_PAYLOAD_ENTRY_TYPE_RANGE_ID, which the headers of CUDA 13.0 do not have
+constexpr uint64_t kRangeId = 67;  // NVTX_PAYLOAD_ENTRY_TYPE_RANGE_ID, missing in the headers of CUDA 13.0
 
 constinit PublishedMap<2048> schemas;  // of pointers
 std::atomic<uint64_t> next_id{NVTX_PAYLOAD_SCHEMA_ID_DYNAMIC_START};
@@ -39,8 +39,8 @@ std::optional<Encoding> encoding_of(uint64_t type) noexcept {
   }
 }
 
-/// A predefined type: its bytes, 0 for those without a size of their own, and how its numbers read, none for what is no
-/// number that fits 64 bits.
+/// A predefined type: its size, 0 if variable, and the kind of its numbers. No kind for types that are not numbers of
+/// up to 64 bits.
 struct Type {
   uint64_t id = 0;
   uint64_t bytes = 0;
@@ -109,7 +109,7 @@ constexpr auto kTypes = [] {  // by id
 
 uint64_t size_of_type(uint64_t id) noexcept { return id < kTypes.size() ? kTypes[id].bytes : 0; }
 
-/// nullptr for ids that nobody registered.
+/// Null for unregistered ids.
 const Schema* find_schema(Domain domain, uint64_t id) noexcept {
   const auto* schema = reinterpret_cast<const Schema*>(schemas.find(key_of(domain, id)));
   return schema != nullptr && schema->domain == domain && schema->id == id ? schema : nullptr;
@@ -120,7 +120,7 @@ struct Extent {
   uint64_t align;
 };
 
-// {0, 0} when it depends on the data.
+// {0, 0} if it depends on the data.
 Extent extent_of(const Schema& schema, const Field& field) noexcept {
   constexpr Extent kPointer = {sizeof(void*), alignof(void*)};
   const uint64_t array = NVTX_PAYLOAD_ENTRY_FLAG_ARRAY_TYPE(field.flags);
@@ -169,8 +169,8 @@ double read_float(std::string_view bytes) noexcept {
                                           : static_cast<double>(read<long double>(bytes));
 }
 
-// `bytes` are as many as the type has: those of an enumeration, which is no predefined type, are unsigned. Nothing for
-// types that are no numbers.
+// `bytes` has the size of the type. Enumerations are not predefined types, and are unsigned. None for types that are no
+// numbers.
 std::optional<Number> number_of(uint64_t id, std::string_view bytes) noexcept {
   const std::optional<Argument> number = id < kTypes.size() ? kTypes[id].number : Argument::Unsigned;
   if (!number.has_value()) {
@@ -190,7 +190,7 @@ bool is_zero(const char* unit, std::size_t width) noexcept {
   return std::all_of(unit, unit + width, [](char byte) { return byte == 0; });
 }
 
-// The characters before the first that is zero, in at most `most` bytes.
+// The characters before the first zero, in at most `most` bytes.
 std::string_view until_zero(const char* text, std::size_t most, Encoding encoding) noexcept {
   const auto width = static_cast<std::size_t>(encoding);
   std::size_t size = 0;
@@ -200,7 +200,7 @@ std::string_view until_zero(const char* text, std::size_t most, Encoding encodin
   return {text, size};
 }
 
-// The text that a field of this type holds or points to.
+// The text contained in, or pointed to by, a field of this type.
 std::optional<std::string_view> text_of(const Field& field, std::string_view bytes, Encoding encoding) noexcept {
   const uint64_t array = NVTX_PAYLOAD_ENTRY_FLAG_ARRAY_TYPE(field.flags);
   const bool fixed = array == 0 || array == NVTX_PAYLOAD_ENTRY_FLAG_ARRAY_FIXED_SIZE;
@@ -336,7 +336,7 @@ void PayloadWriter::write_schema(const Schema& schema, std::string_view bytes, i
   }
 }
 
-// `bytes` begin with the field and go on to the end of the blob.
+// `bytes` begins with the field and extends to the end of the blob.
 void PayloadWriter::write_field(const Field& field, std::string_view bytes, int nesting) noexcept {
   if (++fields_ > kMaxFields) {
     return;

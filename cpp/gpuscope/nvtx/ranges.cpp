@@ -7,7 +7,7 @@
 namespace gpuscope::nvtx {
 namespace {
 
-// A range's number: the low bits of the session above a count.
+// A range's number: the low bits of the session above a counter.
 constexpr int kCountBits = 40;
 constexpr uint64_t kCountMask = (uint64_t{1} << kCountBits) - 1;
 constexpr uint32_t kSessionMask = (1U << (64 - kCountBits)) - 1;
@@ -29,7 +29,7 @@ Thread* Thread::make() noexcept {
   if (!ended_) {
     current_ = new (std::nothrow) Thread;
     if (current_ != nullptr) {
-      end_.armed = true;  // touching it makes its destructor run at the thread's end
+      end_.armed = true;  // the access makes its destructor run at the thread's end
     }
   }
   return current_;

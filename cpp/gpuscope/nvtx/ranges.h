@@ -15,13 +15,13 @@
 
 namespace gpuscope::nvtx {
 
-/// What NVTX answers where no depth is counted (nvToolsExt.h, NVTX_NO_PUSH_POP_TRACKING).
+/// NVTX's result if no depth is counted (nvToolsExt.h, NVTX_NO_PUSH_POP_TRACKING).
 inline constexpr int kNotCounted = -2;
 
-/// What one thread has pushed, and the ids of the texts that it used. The calling thread alone.
+/// A thread's pushed ranges, and the ids of its texts. Only for the calling thread.
 class Thread {
  public:
-  /// The calling thread's; nullptr once it is being torn down or when memory ran out.
+  /// The calling thread's. Null if the thread is ending or memory ran out.
   static Thread* current() noexcept {
     Thread* thread = current_;
     return thread != nullptr ? thread : make();
@@ -71,17 +71,17 @@ class Thread {
   static Thread* make() noexcept;
 
 #if defined(__x86_64__) || defined(__aarch64__)
-  [[gnu::tls_model("initial-exec")]]  // as the event log's: the hot path is spared a call
+  [[gnu::tls_model("initial-exec")]]  // like the event log's: saves the hot path a call
 #endif
   static constinit thread_local Thread* current_;
   static thread_local End end_;
   static constinit thread_local bool ended_;
 
-  std::array<Level, 64> levels_;  // by domain; those beyond share the last
+  std::array<Level, 64> levels_;  // by domain; later domains share the last
   std::unique_ptr<TextCache> texts_;
 };
 
-/// The number of a range that any thread may end; it contains the session that it was started in.
+/// A number for a range that any thread may end. It contains the session in which the range was started.
 uint64_t new_range(uint32_t session) noexcept;
 uint32_t session_of_range(uint64_t range) noexcept;
 
@@ -89,8 +89,8 @@ inline uint32_t range_detail(Domain domain, uint32_t flags) noexcept {
   return base::EnterDetail::make(base::RegionKind::Range, flags, domain_name(domain));
 }
 
-// Every function below may be called on any thread at any moment. `describe(Thread&, EventLog&)` is called while a
-// profiler listens: it appends the event's payload and returns its name, a base::Names id.
+// Every function below: any thread, any time. `describe(Thread&, EventLog&)` is called while a profiler listens. It
+// appends the event's payload and returns its name, a base::Names id.
 
 /// Returns the depth of the new range in its domain, from 0.
 template <class F>
@@ -112,7 +112,7 @@ int push(Domain domain, F&& describe) noexcept {
   return depth;
 }
 
-/// Returns the depth of the range that closes, or -1 when none is open.
+/// Returns the depth of the closing range, or -1 if none is open.
 int pop(Domain domain) noexcept;
 
 /// Returns the number of the new range.
@@ -146,25 +146,26 @@ void mark(F&& describe) noexcept {
   }
 }
 
-// Each library that uses NVTX carries a copy of it of its own. At the copy's first call it loads the tool that
-// NVTX_INJECTION64_PATH names, and the tool's two entry points end here: they put our functions into its tables.
+// Each library that uses NVTX contains a copy of it. At its first call, the copy loads the tool named by
+// NVTX_INJECTION64_PATH. The tool's two entry points call the functions below, which put our functions into the copy's
+// tables.
 
-/// How a copy of NVTX hands out its tables (NvtxGetExportTableFunc_t).
+/// NVTX's function that returns its tables (NvtxGetExportTableFunc_t).
 using GetExportTable = const void* (*)(uint32_t table);
 
-/// Becomes the tool of one copy of NVTX; false when it is none that is known.
+/// Becomes the tool of one copy of NVTX. False if the copy is unknown.
 bool attach(GetExportTable get_export_table) noexcept;
 
-/// Becomes the tool of one of its extensions (nvtxExtModuleInfo_t). Extensions that are not known are left alone.
+/// Becomes the tool of one of its extensions (nvtxExtModuleInfo_t). Ignores unknown extensions.
 bool attach_extension(const void* module) noexcept;
 
-/// The files of the libraries that we are the tool of, in order.
+/// The files of the libraries whose tool we are, in order.
 std::vector<std::string> attached_libraries();
 
-/// Sets NVTX_INJECTION64_PATH to our file in this process, not in the children that it forks. What is started by vfork
-/// or posix_spawn has what is given to exec: see `environment_of_children`. One thread at a time.
+/// Sets NVTX_INJECTION64_PATH to our file in this process, not in forked children. Programs started by vfork or
+/// posix_spawn get the environment given to exec: see `environment_of_children`. One thread at a time.
 void offer(const std::string& path);
-/// Takes the variable back, if it is ours; whether it was.
+/// Removes the variable if it is ours. Returns whether it was.
 bool withdraw() noexcept;
 /// The environment as ``name=value``, without the variable if it is ours.
 std::vector<std::string> environment_of_children();

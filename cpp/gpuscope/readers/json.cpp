@@ -20,15 +20,15 @@ constexpr bool is_space(char letter) noexcept {
 constexpr bool is_digit(char letter) noexcept { return letter >= '0' && letter <= '9'; }
 constexpr bool is_letter(char letter) noexcept { return (letter | 0x20) >= 'a' && (letter | 0x20) <= 'z'; }
 
-/// The bytes of a word that equal `letter`, as their highest bits (Mycroft's test). Those behind the first such byte
-/// may be marked too.
+/// Marks the bytes of a word that equal `letter`, in their highest bits (Mycroft's test). Bytes after the first match
+/// may be marked falsely.
 constexpr uint64_t bytes_equal(uint64_t word, char letter) noexcept {
   constexpr uint64_t kOnes = 0x0101010101010101;
   const uint64_t zeros = word ^ (kOnes * static_cast<unsigned char>(letter));
   return (zeros - kOnes) & ~zeros & (kOnes << 7);
 }
 
-/// The first quotation mark or backslash; `end` where there is none.
+/// The first quotation mark or backslash. `end` if there is none.
 const char* end_of_plain(const char* at, const char* end) noexcept {
   if constexpr (std::endian::native == std::endian::little) {
     while (end - at >= static_cast<std::ptrdiff_t>(sizeof(uint64_t))) {
@@ -60,7 +60,7 @@ std::optional<double> to_double(std::string_view number) noexcept {
   return value;
 }
 
-constexpr double kMost = 4611686018427387904.0;  // 2^62: any two can be added
+constexpr double kMost = 4611686018427387904.0;  // 2^62: the sum of two fits
 
 std::optional<int64_t> rounded(double value) noexcept {
   const bool fits = value > -kMost && value < kMost;
@@ -95,7 +95,7 @@ std::string_view JsonScanner::text() {
   return {begin, static_cast<std::size_t>(at_++ - begin)};
 }
 
-/// A text in which only a quotation mark and a backslash are escaped.
+/// A text that escapes only quotation marks and backslashes.
 std::string_view JsonScanner::take_bare(const char* begin) {
   dialect_.bare_backslashes = true;
   scratch_.clear();
@@ -114,7 +114,7 @@ std::string_view JsonScanner::take_bare(const char* begin) {
   return scratch_;
 }
 
-/// Goes on from the first backslash.
+/// Continues from the first backslash.
 std::string_view JsonScanner::unescape(const char* begin) {
   if (dialect_.bare_backslashes) {
     return take_bare(begin);
@@ -137,7 +137,7 @@ std::string_view JsonScanner::unescape(const char* begin) {
         return take_bare(begin);
       }
       uint32_t code = *unit;
-      // Two halves of a character beyond U+FFFF; one by itself is none, and becomes U+FFFD.
+      // A surrogate pair for a character above U+FFFF. A lone surrogate becomes U+FFFD.
       if (code >= kHighSurrogates && code < kLowSurrogates) {
         if (at_ == end_ || (*at_ == '\\' && end_ - at_ < 2)) {
           throw TextEnded();
@@ -168,7 +168,7 @@ std::string_view JsonScanner::unescape(const char* begin) {
   return scratch_;
 }
 
-/// Of four hexadecimal digits; none where there are others.
+/// Parses four hexadecimal digits. None if there are other characters.
 std::optional<uint32_t> JsonScanner::code_unit() {
   constexpr int kDigits = 4;
   uint32_t code = 0;
@@ -260,7 +260,7 @@ void JsonScanner::skip_literal() {
   constexpr std::array<std::string_view, 13> kLiterals = {"true",      "false",    "null", "NaN", "Infinity",
                                                           "-Infinity", "nan(ind)", "nan",  "inf", "-nan(ind)",
                                                           "-nan",      "-inf",     "N/A"};
-  constexpr std::size_t kOdd = 6;  // from here on they are no JSON for Python either
+  constexpr std::size_t kOdd = 6;  // later ones are not accepted by Python's JSON either
   const std::string_view rest(at_, static_cast<std::size_t>(end_ - at_));
   for (std::size_t index = 0; index < kLiterals.size(); ++index) {
     if (rest.starts_with(kLiterals[index])) {
@@ -290,7 +290,7 @@ std::optional<int64_t> to_integer(std::string_view number) noexcept {
 }
 
 std::optional<int64_t> us_to_ns(std::string_view number) noexcept {
-  constexpr int kMostDigits = 16;  // of the whole, as times since 1970 have
+  constexpr int kMostDigits = 16;  // of the integer part, as in times since 1970
   constexpr int64_t kMostUs = (int64_t{1} << 62) / 1000 - 1;
   const char* at = number.data();
   const char* const end = at + number.size();
@@ -316,7 +316,7 @@ std::optional<int64_t> us_to_ns(std::string_view number) noexcept {
       }
     }
   }
-  if (at != end || digits == 0 || !fits) {  // an exponent, or a whole of many digits
+  if (at != end || digits == 0 || !fits) {  // an exponent, or a long integer part
     const std::optional<double> real = to_double(number);
     return real.has_value() ? rounded(*real * 1000) : std::nullopt;
   }

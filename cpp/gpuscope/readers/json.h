@@ -9,10 +9,10 @@
 
 namespace gpuscope::readers {
 
-/// The text ended within a value: the rest of it may be still to come.
+/// The text ended within a value: the rest may follow.
 class TextEnded : public std::exception {};
 
-/// What stands there is no JSON.
+/// The text is not JSON.
 class NoJson : public std::exception {
  public:
   NoJson(const char* why, const char* at) : why_(why), at_(at) {}
@@ -24,31 +24,31 @@ class NoJson : public std::exception {
   const char* at_;
 };
 
-/// How a text differs from JSON, as traces that Kineto wrote on Windows do before PyTorch 2.1.
+/// Deviations from JSON, as in Kineto's traces from Windows before PyTorch 2.1.
 struct JsonDialect {
-  bool bare_backslashes = false;  // within texts: from the first on a backslash stands for itself there
+  bool bare_backslashes = false;  // within texts: from the first one on, backslashes are literal
   bool odd_numbers = false;       // nan, inf, nan(ind) or N/A: no values
 };
 
-/// One value of JSON (RFC 8259), and the literals NaN and Infinity, which Python writes.
+/// One JSON value (RFC 8259), or one of the literals NaN and Infinity, which Python writes.
 struct JsonValue {
   enum class Kind : uint8_t { Text, Number, Literal, Nested };
   Kind kind;
-  /// A text without its quotation marks and escapes, in UTF-8; of the others what stands in the file.
+  /// A text without quotation marks and escapes, in UTF-8. Other values as in the file.
   std::string_view text;
 };
 
-/// Reads JSON from memory, value by value, and keeps none of it. One thread at a time.
+/// Reads JSON from memory, value by value, without storing it. One thread at a time.
 ///
-/// Every call throws TextEnded where the text ends too early, and NoJson where it is something else than was asked for.
-/// Control characters within texts are accepted, as some tools write them.
+/// Every call throws TextEnded if the text ends too early, and NoJson for anything except the requested kind. Accepts
+/// control characters within texts, as some tools write them.
 class JsonScanner {
  public:
   JsonScanner(const char* at, const char* end, JsonDialect dialect = {}) : at_(at), end_(end), dialect_(dialect) {}
 
-  /// Where reading goes on.
+  /// The current position.
   const char* at() const noexcept { return at_; }
-  /// The next character that is no white space.
+  /// The next character that is not white space.
   char peek() {
     while (at_ < end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\t' || *at_ == '\r')) {
       ++at_;
@@ -58,7 +58,7 @@ class JsonScanner {
     }
     return *at_;
   }
-  /// Skips that character if it is this one.
+  /// Skips the next character if it is `wanted`.
   bool accept(char wanted) {
     const bool found = peek() == wanted;
     at_ += found ? 1 : 0;
@@ -68,9 +68,9 @@ class JsonScanner {
   /// The text is valid until the next one is read.
   std::string_view text();
   JsonValue value() { return value(0); }
-  /// What was found so far, with what was known.
+  /// The given dialect, extended by deviations found so far.
   JsonDialect dialect() const noexcept { return dialect_; }
-  /// Skips white space; whether nothing is left.
+  /// Skips white space. Returns whether nothing is left.
   bool is_at_end() noexcept;
 
  private:
@@ -90,10 +90,11 @@ class JsonScanner {
   std::string scratch_;
 };
 
-/// A number as it stands in JSON: its whole, where it has one of 64 bits. `1e3` and `4.0` have one.
+/// A JSON number as an integer, if it is one of 64 bits: `1e3` and `4.0` are.
 std::optional<int64_t> to_integer(std::string_view number) noexcept;
 
-/// A number of us in ns, to the nearest, without the loss of a double; none where it is no number, or not in 2^62.
+/// Converts us to ns, rounded to the nearest, without the precision loss of a double. None for other texts and values
+/// beyond 2^62.
 std::optional<int64_t> us_to_ns(std::string_view number) noexcept;
 
 }  // namespace gpuscope::readers

@@ -38,16 +38,16 @@ Nesting nest(const Spans& spans, std::span<const uint32_t> name, std::span<const
     while (!inside.empty() && has_ended(inside.back())) {
       inside.pop_back();
     }
-    // Each lies in the one before, so that ends come in order: the last that does not end before this one.
+    // Nested, so the ends are sorted: finds the last one that does not end before this span.
     const auto around_row = std::partition_point(inside.begin(), inside.end(),
                                                  [&](uint32_t region) { return end_of(region) >= end_of(row); });
     const auto depth = static_cast<std::size_t>(around_row - inside.begin());
     const uint32_t around = depth == 0 ? store::kNone : inside[depth - 1];
     found.around[row] = around;
     if (row >= name.size()) {
-      continue;  // a call may outlast a region that others still lie in
+      continue;  // a call may outlast a region that still contains others
     }
-    inside.resize(depth);  // what comes later in a region that this one outlasts lies in this one
+    inside.resize(depth);  // the innermost region is now this one, even for spans inside regions that it outlasts
     const int64_t parent = around == store::kNone ? int64_t{store::kNone} : found.path[around];
     found.path[row] = paths.number_of(std::array<int64_t, 3>{parent, name[row], kind[row]});
     inside.push_back(row);

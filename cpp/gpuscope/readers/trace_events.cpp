@@ -18,7 +18,7 @@ constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 bool is_number(const JsonValue& value) noexcept { return value.kind == JsonValue::Kind::Number; }
 bool is_text(const JsonValue& value) noexcept { return value.kind == JsonValue::Kind::Text; }
 
-/// Of a number, and of one that stands there as a text.
+/// From a number, or from a text that contains one.
 int64_t integer_of(const JsonValue& value) noexcept {
   return is_number(value) || is_text(value) ? to_integer(value.text).value_or(kNotGiven) : kNotGiven;
 }
@@ -68,7 +68,7 @@ void TraceEvents::feed(std::string_view text) {
 
 void TraceEvents::finish() {
   if (state_ == State::Start) {
-    unread_ += '\n';  // behind which a number has ended
+    unread_ += '\n';  // ends a final number
   }
   parse();
 }
@@ -93,7 +93,7 @@ void TraceEvents::parse() {
     }
     done = json.at();
   } catch (const TextEnded&) {
-    // Goes on with the value that was begun, once more is there.
+    // The unfinished value continues with the next part.
   } catch (const NoJson& error) {
     damage.emplace("", offset_ + static_cast<uint64_t>(error.at() - begin), error.what());
     is_damaged_ = true;
@@ -108,7 +108,7 @@ void TraceEvents::parse() {
   }
 }
 
-/// Reads one value, or what stands around values. Nothing is changed before all of it is there.
+/// Reads one value, or the syntax around values. Changes nothing before all of it is available.
 void TraceEvents::step(JsonScanner& json) {
   switch (state_) {
     case State::Start: {
@@ -140,7 +140,7 @@ void TraceEvents::step(JsonScanner& json) {
       if (!is_first_ && json.peek() != ']') {
         json.expect(',', "neither a comma nor the end of a list");
       }
-      const char first = json.peek();  // a comma behind the last event is accepted, as some tools write it
+      const char first = json.peek();  // accepts a comma after the last event, as some tools write it
       if (first == ']') {
         json.accept(']');
         state_ = is_bare_ ? State::End : State::Members;
@@ -285,7 +285,7 @@ void TraceEvents::append(const Row& row) {
   }
 }
 
-/// Names are looked up as they are, and made valid UTF-8 where they are not: in a recording they all are.
+/// Looks names up unchanged if they are ASCII, otherwise as valid UTF-8: all texts of a recording are.
 uint32_t TraceEvents::text_id(std::string_view text) {
   const bool is_ascii = std::all_of(text.begin(), text.end(), [](char letter) { return (letter & 0x80) == 0; });
   return is_ascii ? strings_.intern(text) : strings_.intern(base::to_utf8(text));
@@ -300,7 +300,7 @@ TraceEvents::Tag TraceEvents::tag_of(const JsonValue& value) {
 }
 
 uint32_t TraceEvents::place_of(const Place& place) {
-  if (!rows_.place.empty() && places_[rows_.place.back()] == place) {  // as events of one thread follow each other
+  if (!rows_.place.empty() && places_[rows_.place.back()] == place) {  // consecutive events often have the same thread
     return rows_.place.back();
   }
   const auto [found, is_new] = numbers_.try_emplace(place, static_cast<uint32_t>(places_.size()));

@@ -17,32 +17,31 @@
 
 namespace gpuscope::readers {
 
-/// What a column of integers has where the event says nothing, or nothing that is one.
+/// The value of an integer column if the event has none, or no valid one.
 inline constexpr int64_t kNotGiven = INT64_MIN;
 
-/// Events of a trace in Chrome's format, a row each. Texts are ids of TraceEvents::strings().
+/// Events of a trace in Chrome's format, one row each. Texts are ids of TraceEvents::strings().
 struct EventColumns {
   std::vector<uint8_t> phase;      // its letter
-  std::vector<uint32_t> category;  // of texts, here and below: store::kNone where there is none
+  std::vector<uint32_t> category;  // ids of texts, here and below: store::kNone for none
   std::vector<uint32_t> name;
-  std::vector<uint32_t> place;                 // process and thread: a number of TraceEvents::places()
-  std::vector<int64_t> start_ns;               // since the trace's own beginning
-  std::vector<int64_t> duration_ns;            // 0 where there is none; kNotGiven of a span without, or with no number
+  std::vector<uint32_t> place;                 // process and thread: index in TraceEvents::places()
+  std::vector<int64_t> start_ns;               // since the beginning of the trace
+  std::vector<int64_t> duration_ns;            // 0 for events without one; kNotGiven for spans without a valid one
   std::vector<int64_t> id;                     // of an arrow
-  std::vector<std::vector<int64_t>> integers;  // of the arguments that were asked for
+  std::vector<std::vector<int64_t>> integers;  // of the requested arguments
   std::vector<std::vector<uint32_t>> texts;
 
   std::size_t size() const noexcept { return phase.size(); }
 };
 
-/// Reads a trace in Chrome's format as it comes: `{"traceEvents": [...], ...}`, or the list alone. One thread at a
-/// time.
+/// Reads a trace in Chrome's format in parts: `{"traceEvents": [...], ...}`, or only the list. One thread at a time.
 ///
-/// Rows go to `take`, so that memory is in proportion to what lies between two calls of it. Events of other phases than
-/// those that were asked for are passed over, as is what makes no sense where it stands.
+/// take returns the rows, so memory is proportional to the events between two calls. Skips events of other phases, and
+/// values that make no sense.
 class TraceEvents {
  public:
-  /// A process or a thread as the trace calls it: a number, a text or nothing.
+  /// A process or thread in the trace: a number, a text or nothing.
   struct Tag {
     enum class Kind : uint8_t { None, Number, Text };
     Kind kind = Kind::None;
@@ -51,30 +50,29 @@ class TraceEvents {
   };
   using Place = std::pair<Tag, Tag>;
 
-  /// `phases`: letters of those to be read. `integers`, `texts`: the arguments to be read, as numbers (which may stand
-  /// there as texts) or as texts; lists and objects read as their JSON. `aliases`: further names of some of these.
+  /// `phases`: letters of the phases to read. `integers`, `texts`: arguments to read as numbers (possibly written as
+  /// texts) or as texts. Lists and objects read as their JSON. `aliases`: other names of arguments.
   TraceEvents(std::string_view phases, const std::vector<std::string>& integers, const std::vector<std::string>& texts,
               const std::vector<std::pair<std::string, std::string>>& aliases = {});
 
-  /// The next part of the file. Throws CorruptTrace, without a path, where it is no JSON; the events before that
-  /// place remain.
+  /// Reads the next part of the file. Throws CorruptTrace, without a path, if it is not JSON. Earlier events stay.
   void feed(std::string_view text);
   /// Nothing more comes.
   void finish();
 
-  /// What was read since the last call.
+  /// The events since the last call.
   EventColumns take();
 
   /// Whether there was a list of events.
   bool has_list() const noexcept { return has_list_; }
-  /// Whether the file was whole, known after `finish`.
+  /// Whether the file was complete, known after `finish`.
   bool is_whole() const noexcept;
-  /// Where the last whole value ended, in bytes.
+  /// The end of the last complete value, in bytes.
   uint64_t offset() const noexcept { return offset_; }
-  /// The first 1,000 values beside the list as JSON, those of more than a MiB left out.
+  /// The first 1,000 values outside the list as JSON, except values above 1 MiB.
   const std::vector<std::pair<std::string, std::string>>& facts() const noexcept { return facts_; }
   const std::vector<Place>& places() const noexcept { return places_; }
-  /// How the file so far differs from JSON.
+  /// The deviations from JSON so far.
   JsonDialect dialect() const noexcept { return dialect_; }
   const base::StringTable& strings() const noexcept { return strings_; }
   base::StringTable& strings() noexcept { return strings_; }
@@ -106,7 +104,7 @@ class TraceEvents {
 
   std::string phases_;
   std::unordered_map<std::string, Argument, Hash, std::equal_to<>> arguments_;
-  std::vector<int64_t> integers_;  // of the event that is being read
+  std::vector<int64_t> integers_;  // of the current event
   std::vector<uint32_t> texts_;
   EventColumns rows_;
   base::StringTable strings_;
@@ -115,11 +113,11 @@ class TraceEvents {
   std::vector<std::pair<std::string, std::string>> facts_;
   JsonDialect dialect_;
   std::string unread_;
-  std::size_t wait_for_ = 0;  // bytes: a value that is longer than what comes at once is not begun with each part
+  std::size_t wait_for_ = 0;  // bytes: a value longer than several parts is not parsed again at each part
   uint64_t offset_ = 0;
   State state_ = State::Start;
   bool is_first_ = true;  // of its list or object
-  bool is_bare_ = false;  // a list without an object around it, which may lack its end
+  bool is_bare_ = false;  // a list without an object around it; its end may be missing
   bool has_list_ = false;
   bool is_damaged_ = false;
 };

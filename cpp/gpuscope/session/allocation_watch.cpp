@@ -10,7 +10,7 @@ namespace {
 constexpr const char* kForked =
     "this process was forked from one that watched allocations, and CUPTI does not survive a fork";
 
-/// False where each function is loaded when it is first used, as by default from CUDA 12.2 on.
+/// False if each function is loaded on first use: the default since CUDA 12.2.
 bool loads_whole_modules(const driver::Cuda& cuda) {
   constexpr int kLazy = 2;  // CU_MODULE_LAZY_LOADING
   int mode = 0;

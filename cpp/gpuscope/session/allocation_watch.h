@@ -12,8 +12,8 @@
 
 namespace gpuscope::session {
 
-/// Feeds the process's ledger of the driver's live allocations from the collector's callbacks, as long as it has users.
-/// One in a process.
+/// Feeds the process's ledger of live driver allocations from the collector's callbacks, while it has users. One per
+/// process.
 ///
 /// Any thread, without Python's GIL: see activity::Collector.
 class AllocationWatch {
@@ -22,29 +22,29 @@ class AllocationWatch {
   AllocationWatch(const AllocationWatch&) = delete;
   AllocationWatch& operator=(const AllocationWatch&) = delete;
 
-  /// One more user. Returns why allocations cannot be watched, "" when they are: then unwatch once. `stacks`:
-  /// base::stack_source is called for each allocation, as long as there are users.
+  /// Adds a user. Returns why allocations cannot be watched. "" means success: then unwatch once. `stacks`: call
+  /// base::stack_source for each allocation, while there are users.
   std::string watch(bool stacks);
-  /// One user less; the last one clears the ledger.
+  /// Removes a user. The last one clears the ledger.
   void unwatch() noexcept;
 
-  /// Gives CUPTI up to another client, until resume; `why` is what watch and state answer in the meantime.
+  /// Releases CUPTI for another client, until resume. `why`: the answer of watch and state meanwhile.
   void pause(const std::string& why);
-  /// Goes on, if there are still users. Returns why not, "" when allocations are watched again or there are no users.
+  /// Continues, if there are still users. Returns why it cannot, "" on success or without users.
   std::string resume();
 
   struct State {
     bool watching = false;
-    bool from_start = false;  // no CUDA context was found when it began
-    std::string why;          // why it is not watching, though it has users
-    uint64_t gaps = 0;        // how often it was interrupted
+    bool from_start = false;  // no CUDA context existed when it began
+    std::string why;          // why it has users but does not watch
+    uint64_t gaps = 0;        // number of interruptions
     memory::Ledger::Counts counts;
     activity::Collector::Loaded loaded;  // since it began; services: of the process
     bool loads_whole_modules = true;
     std::vector<memory::Failure> failures;
   };
   State state();
-  /// Nothing without users, and in the child of a fork.
+  /// Empty without users, and in a forked child.
   std::vector<memory::Allocation> live();
 
  private:
@@ -52,7 +52,7 @@ class AllocationWatch {
   bool in_forked_child() const noexcept;
 
   Vendor& vendor_;
-  std::mutex mutex_;  // guards what follows; no callback takes it
+  std::mutex mutex_;  // guards the members below; no callback takes it
   int users_ = 0;
   bool paused_ = false;
   std::string why_;

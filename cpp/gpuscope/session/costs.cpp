@@ -23,7 +23,7 @@ constexpr int64_t kEventsOfARegion = 2;
 
 constexpr int kBatches = 7;
 constexpr int kEventsOfABatch = 500;  // all batches fit a chunk of a log
-constexpr int kCallsOfABatch = 32;    // a queue takes 1,024; of 1,000 each comes out at half of this (H100)
+constexpr int kCallsOfABatch = 32;    // a queue takes 1,024; long batches gave half the cost per call (H100)
 constexpr int kWarmUp = 16;
 constexpr auto kQueryInterval = std::chrono::microseconds(50);
 constexpr unsigned kNoTiming = 2;  // CU_EVENT_DISABLE_TIMING
@@ -39,9 +39,8 @@ double median(Times& times) {
   return *middle;
 }
 
-/// Memory that is written between two calls which are timed, so that these find the CPU's caches as a program leaves
-/// them: one after the other, launches and copies lost 0.4 us each to CUPTI where among torch's operators they lost 0.8
-/// and 1.2 (H100, Xeon).
+/// Memory written between two timed calls, so that the CPU's caches look as in a program. Back-to-back, launches and
+/// copies lost only 0.4 us each to CUPTI, but 0.8 and 1.2 us among torch's operators (H100, Xeon).
 class Between {
  public:
   void write() noexcept {
@@ -55,8 +54,8 @@ class Between {
   std::vector<uint64_t> memory_ = std::vector<uint64_t>((std::size_t{512} << 10) / sizeof(uint64_t));
 };
 
-/// The median time of a call among others, in ns, of batches. `after` each of these is not counted. Throws NotAvailable
-/// where the calls of a batch take longer than `limit`.
+/// The median time of a call in batches, in ns, with other memory accesses in between. Excludes `after`. Throws
+/// NotAvailable if the calls of a batch take longer than `limit`.
 template <class F, class G>
 double median_time(Between& between, F&& call, G&& after, std::chrono::nanoseconds limit) {
   std::vector<double> times;
@@ -78,7 +77,7 @@ double median_time(Between& between, F&& call, G&& after, std::chrono::nanosecon
   return median(times);
 }
 
-/// The first device with a context that CUDA's runtime and all frameworks use.
+/// The first device with a primary context: CUDA's runtime and all frameworks use it.
 int device_in_use(const driver::Cuda& cuda) {
   int count = 0;
   if (cuda.launch_kernel == nullptr || cuda.device_get_count == nullptr || cuda.device_get_count(&count) != 0) {
@@ -212,7 +211,7 @@ LaunchProbe::Times LaunchProbe::measure() {
   const timing::PrimaryContext::Current current(work_->context);
   const auto wait = [this] {
     if (!work_->wait(limit_)) {
-      static auto* const left_behind = new std::vector<std::unique_ptr<Work>>;  // for ever: to destroy it would wait
+      static auto* const left_behind = new std::vector<std::unique_ptr<Work>>;  // permanent: destruction would wait
       left_behind->push_back(std::move(work_));
       throw base::NotAvailable("the cost of a launch", "the GPU was busy with other work", "");
     }

@@ -11,17 +11,17 @@
 
 namespace gpuscope::session {
 
-/// What recording costs the program's threads, in ns.
+/// The cost of recording to the program's threads, in ns.
 struct Costs {
   double event_ns = 30;    // ours: an event in a thread's log, with its time
-  double launch_ns = 800;  // CUPTI's: of a launch its two callbacks and the record of its kernel
-  double copy_ns = 1200;   // CUPTI's: of a copy or fill likewise
+  double launch_ns = 800;  // CUPTI's: the two callbacks of a launch and its kernel's record
+  double copy_ns = 1200;   // CUPTI's: the same for a copy or fill
   double call_ns = 60;     // CUPTI's: the two callbacks of another call
   bool is_measured = false;
   std::string why_not = "nothing was measured in this process yet";  // "" where it is
   int64_t took_ns = 0;                                               // to measure it
-  int failures = 0;                                                  // so often it could not be
-  std::chrono::nanoseconds limit = std::chrono::milliseconds(20);    // of a LaunchProbe's waits and launches
+  int failures = 0;                                                  // number of failed measurements
+  std::chrono::nanoseconds limit = std::chrono::milliseconds(20);    // for a LaunchProbe's waits and launches
 };
 
 struct Overhead {
@@ -29,10 +29,10 @@ struct Overhead {
   int64_t cupti_ns;
 };
 
-/// What a window with these counts cost.
+/// The cost of a window with these counts.
 Overhead overhead_of(const attribution::Counters& counters, const Costs& costs) noexcept;
 
-/// The same for each event, in ns: a launch, a copy, another call, and a region with all that was gathered for it.
+/// The cost per event, in ns: a launch, a copy, another call, and a region with all its data.
 struct EventCosts {
   int64_t launch_ns;
   int64_t copy_ns;
@@ -41,30 +41,30 @@ struct EventCosts {
 };
 EventCosts event_costs_of(const attribution::Counters& counters, const Costs& costs) noexcept;
 
-/// What an event costs that is written to a log of this function's own, with its time: 100 us.
+/// The cost of an event with its time, measured in a separate log. Takes 100 us.
 double measure_event() noexcept;
 
-/// Launches empty kernels and copies of a few bytes on a stream of its own, with what CUPTI does for a recording and
-/// without: the difference is CUPTI's cost, and that of our callbacks. One thread.
+/// Launches empty kernels and small copies on a separate stream, with and without CUPTI's work for a recording. The
+/// difference is the cost of CUPTI and our callbacks. One thread.
 ///
-/// Only where the program has made a primary context already, and while nothing is captured in it. Waits for the GPU
-/// for at most `limit` at a time: another program, or a kernel that never ends, may hold it. What is not ended then is
-/// left behind, as to destroy it would wait too. Launches that take `limit` in all are given up as well.
+/// Only if the program already has a primary context, and nothing is captured in it. Another program, or an endless
+/// kernel, may occupy the GPU: each wait ends after `limit`, and unfinished objects are leaked, as destroying them
+/// would wait too. Launches that take `limit` in total also end the measurement.
 class LaunchProbe {
  public:
-  /// Throws NotAvailable where a launch cannot or should not be made, CudaError when the driver refuses.
+  /// Throws NotAvailable if a launch is impossible or unsafe, CudaError if the driver refuses.
   explicit LaunchProbe(const driver::Cuda& cuda, std::chrono::nanoseconds limit);
   ~LaunchProbe();
   LaunchProbe(const LaunchProbe&) = delete;
   LaunchProbe& operator=(const LaunchProbe&) = delete;
 
-  /// ns of a launch, of a copy, and of a call that waits for nothing: medians of some batches.
+  /// ns of a launch, of a copy, and of a call without a wait: medians of batches.
   struct Times {
     double launch_ns;
     double copy_ns;
     double call_ns;
   };
-  /// Throws NotAvailable where the GPU or the driver is held by others.
+  /// Throws NotAvailable if the GPU or the driver is busy.
   Times measure();
 
  private:

@@ -18,7 +18,7 @@ constexpr std::chrono::nanoseconds kLongestInterval = 4s;
 }  // namespace
 
 bool GpuClockReader::read(std::chrono::nanoseconds limit) noexcept {
-  const base::EventLogs::Silence silence;  // these launches are none of the program's
+  const base::EventLogs::Silence silence;  // these launches are not the program's
   const timing::RelaxedCapture relaxed(cuda_);
   int count = 0;
   if (cuda_.device_get_count == nullptr || cuda_.device_get_count(&count) != 0) {
@@ -32,7 +32,7 @@ bool GpuClockReader::read(std::chrono::nanoseconds limit) noexcept {
     }
     try {
       all = read_device(ordinal, limit) && all;
-    } catch (const std::exception&) {  // the driver refuses, or memory ran out
+    } catch (const std::exception&) {  // the driver refused, or memory ran out
       all = false;
     }
   }

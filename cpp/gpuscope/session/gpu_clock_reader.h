@@ -14,22 +14,22 @@
 
 namespace gpuscope::session {
 
-/// Reads the clocks of the GPUs that a process uses again and again while a recording has their raw timestamps: often
-/// at first, as the first seconds tell how much faster one clock runs than the other, then every four seconds.
+/// Reads the clocks of the used GPUs repeatedly, while a recording has their raw timestamps. Often in the first
+/// seconds, to get the ratio of the clocks' rates, then every four seconds.
 ///
 /// read: one thread at a time. take: any thread.
 class GpuClockReader {
  public:
-  using Device = uint32_t;  // CUDA's ordinal, which records have, too
+  using Device = uint32_t;  // CUDA's ordinal, as in records
   using Readings = std::vector<std::pair<Device, attribution::GpuClocks::Reading>>;
 
   explicit GpuClockReader(const driver::Cuda& cuda) : cuda_(cuda) {}
 
-  /// Reads the clock of each GPU that has a primary context, where it is time for the next reading; false when one
-  /// could not be read, as the GPU was busy for that long.
+  /// Reads the clock of each GPU with a primary context, if a reading is due. False if one could not be read because
+  /// the GPU was busy for `limit`.
   bool read(std::chrono::nanoseconds limit) noexcept;
   Readings take();
-  /// How many readings there were, and what asking took at most.
+  /// The number of readings, and the longest one.
   struct Total {
     uint64_t count = 0;
     int64_t widest_ns = 0;
@@ -49,7 +49,7 @@ class GpuClockReader {
 
   driver::Cuda cuda_;
   std::map<int, Clock> clocks_;  // the reading thread's
-  mutable std::mutex mutex_;     // guards what follows
+  mutable std::mutex mutex_;     // guards the members below
   Readings readings_;
   Total total_;
 };

@@ -28,29 +28,29 @@ using namespace std::chrono_literals;
 
 constexpr auto kFirstPollInterval = 200us;
 constexpr std::chrono::nanoseconds kLastPollInterval = 5ms;
-// CUPTI hands a buffer over when all of its kernels have ended. That may never be while threads go on launching: after
-// so long nothing more is recorded. Not at once, as a thread may have begun a launch that it has not logged yet.
+// CUPTI delivers a buffer when all of its kernels have ended, which may never happen while threads continue launching.
+// After this wait, recording stops. Not at once, as a thread may have begun a launch that it has not logged yet.
 constexpr auto kBusyWait = 5ms;
-// A copy between host buffers brings no record: copies are waited for until no record has arrived for this long, in
-// which a device copies some gigabytes.
+// A copy between host buffers has no record. So copies are awaited until no record has arrived for this long. A device
+// copies some gigabytes in that time.
 constexpr auto kCopyGrace = 250ms;
-// How many records a graph launch brings is not known: those launched once, and those of which fewer nodes came than
-// from an earlier launch, are waited for until no record has arrived for this long.
+// The number of records of a graph launch is unknown. Graphs launched once, and graphs with fewer nodes than in an
+// earlier launch, are awaited until no record has arrived for this long.
 constexpr auto kNewGraphGrace = 20ms;
 constexpr auto kShortGraphGrace = 250ms;
 constexpr auto kQuietInterval = 5ms;
 constexpr int kQuietRounds = 4;
-// While a flush is waited for, what it has delivered so far is decoded this often.
+// During the wait for a flush, delivered records are decoded at this interval.
 constexpr auto kDecodeInterval = 1ms;
 
-// Two clocks of one epoch differ by the wall clock's slewing since start; different epochs differ by far more.
+// Two clocks with the same epoch differ by the wall clock's slewing since start. Different epochs differ by far more.
 constexpr int64_t kSameEpochNs = 1'000'000;
 
-// A window with fewer launches is not worth the launches that measure their cost.
+// A window with fewer launches does not justify the launches that measure the cost.
 constexpr uint64_t kWorthMeasuring = 1'000;
-// Of other threads while a window ends, in some ms: these would hold the measurement up.
+// Calls of other threads in some ms at the end of a window. More would delay the measurement.
 constexpr uint64_t kManyCalls = 16;
-// A GPU that is always busy is asked so often: each time a kernel, and what it needs, waits behind its work for ever.
+// The number of attempts on a busy GPU: each attempt may leave a kernel and its objects behind its work.
 constexpr int kMostFailures = 3;
 
 std::string command_line() {
@@ -61,7 +61,7 @@ std::string command_line() {
   return text;
 }
 
-// Names that a program gave its threads through NVTX take precedence over the system's.
+// Names given through NVTX take precedence over the system's.
 void name_threads(store::Store& store) {
   for (std::size_t row = 0; row < store.thread.size(); ++row) {
     if (const uint32_t name = nvtx::thread_name(store.thread.system_id[row]); name != 0) {
@@ -70,7 +70,7 @@ void name_threads(store::Store& store) {
   }
 }
 
-/// Writes the facts as info rows, and the devices that the program uses.
+/// Writes the facts as info rows, and the devices of the program.
 void write_facts(store::Store& store, const Facts& facts, const Costs& costs, const driver::Cuda& cuda,
                  const driver::Cupti& cupti) {
   const auto number = [&store](const char* key, auto value) { store.set_info(key, std::to_string(value)); };
@@ -110,7 +110,7 @@ void write_facts(store::Store& store, const Facts& facts, const Costs& costs, co
   const auto without = [](uint64_t launched, uint64_t came) { return launched > came ? launched - came : 0; };
   number("audit.missing",
          without(counters.launches, counters.matched) + without(counters.graph_launches, counters.matched_graphs));
-  // Copies between host buffers bring none; a copy that outlasts its window by far brings one too late.
+  // Copies between host buffers have none. The record of a copy that far outlasts its window comes too late.
   number("audit.copies_without_record", without(counters.copies, counters.matched_copies));
   number("audit.dropped", facts.dropped);
   number("audit.pool_exhausted", facts.pool_exhausted);
@@ -131,7 +131,7 @@ void write_facts(store::Store& store, const Facts& facts, const Costs& costs, co
   number("audit.regions_off_ns", facts.regions_off.duration_ns);
   number("audit.decode_lag_max_ns", facts.decode_lag_max_ns);
   number("audit.decode_cpu_ns", facts.decode_cpu_ns);
-  number("audit.flush_cpu_ns", facts.flush_cpu_ns);  // CUPTI's own work, on a thread of ours
+  number("audit.flush_cpu_ns", facts.flush_cpu_ns);  // CUPTI's own work, on our thread
   number("audit.flush_max_ns", facts.flush_max_ns);
   number("audit.callbacks", counters.calls);
   number("audit.gpu_records", counters.gpu_records);
@@ -190,7 +190,7 @@ void write_facts(store::Store& store, const Facts& facts, const Costs& costs, co
 
 void write_devices(store::Store& store, const driver::Cuda& cuda) {
   int count = 0;
-  // Fails without cuInit, which only the program may call: after it a fork cannot use CUDA.
+  // Fails without cuInit. Only the program may call it, as a process cannot use CUDA in forked children afterwards.
   if (cuda.device_get_count == nullptr || cuda.device_get_count(&count) != 0) {
     return;
   }
@@ -245,7 +245,7 @@ ClockMap ClockMap::detect(const driver::Cupti& cupti) {
   if (std::llabs(static_cast<int64_t>(stamp) - now_ns) < kSameEpochNs) {
     return {};
   }
-  if (std::llabs(clock.to_ns(stamp) - now_ns) < kSameEpochNs) {  // what torch.profiler registers
+  if (std::llabs(clock.to_ns(stamp) - now_ns) < kSameEpochNs) {  // torch.profiler's clock
     return {[&clock](uint64_t at) { return clock.to_ns(at); },
             "another CUPTI client stamps records with raw counter ticks"};
   }
@@ -396,7 +396,7 @@ std::unique_ptr<store::Store> Recorder::end_window(const Facts& about, std::chro
   std::unique_ptr<store::Store> store;
   try {
     if (sampling_ != nullptr) {
-      sampling_->begin_finish(last);  // what comes later is of no window
+      sampling_->begin_finish(last);  // later samples belong to no window
     }
     wait_for_gpu_work(wait_limit, last);
     if (sampling_ != nullptr) {
@@ -425,9 +425,9 @@ std::unique_ptr<store::Store> Recorder::end_window(const Facts& about, std::chro
       } catch (const std::exception&) {
       }
       throw;
-    }  // else the rows are handed over without their audit
+    }  // otherwise the rows have no audit
   }
-  if (failed_) {  // events are missing, so that the threads' open regions are not known
+  if (failed_) {  // events are missing, so the threads' open regions are unknown
     make_decoder();
     failed_ = false;
   }
@@ -440,7 +440,7 @@ void Recorder::poll(bool flush) {
   if (flusher_ != nullptr && flush) {
     flusher_->begin();
   }
-  // An exception that leaves this thread would end the program.
+  // An exception out of this thread would end the program.
   try {
     if (failed_) {
       decoder_->discard(collector.buffers());
@@ -465,10 +465,10 @@ void Recorder::poll(bool flush) {
   decode_lag_max_ns_ = std::max(decode_lag_max_ns_, took_ns);
 }
 
-// Buffers are emptied meanwhile: CUPTI may need them to come to the end of it.
+// Decodes meanwhile: CUPTI may need empty buffers to finish the flush.
 void Recorder::flush_and_decode() {
   if (flusher_ != nullptr) {
-    while (!flusher_->wait(kDecodeInterval)) {  // one that began earlier may have missed the newest records
+    while (!flusher_->wait(kDecodeInterval)) {  // an earlier flush may have missed the newest records
       poll(false);
     }
     flusher_->begin();
@@ -496,16 +496,16 @@ void Recorder::release_cupti() {
   collecting_ = false;
 }
 
-// Once in a process, when the last window is complete: what is launched here is of no recording. CUPTI is stopped, as
-// it is at once anyway. Not while other threads call the driver: the driver's lock is theirs then, so that what takes
-// 10 ms took 0.6 to 8 s beside eight of them (H100).
+// Once per process, after the last window, so that these launches are in no recording. CUPTI is stopped, as it will be
+// anyway. Not while other threads call the driver, as they hold its lock: with eight of them, 10 ms became 0.6 to 8 s
+// (H100).
 void Recorder::measure_launches(bool others_call) noexcept {
   activity::Collector& collector = vendor_.collector;
   Costs& costs = vendor_.costs;
   if (costs.is_measured || costs.failures == kMostFailures || collector.tier() != activity::Tier::Sole) {
     return;
   }
-  if (collector.watches_allocations()) {  // and would see ours
+  if (collector.watches_allocations()) {  // they would include ours
     costs.why_not = "allocations of the driver were watched";
     return;
   }
@@ -538,7 +538,7 @@ bool Recorder::awaits_gpu_work() const {
   return (collecting_ && decoder_->awaits_kernels()) || !decoder_->state().gpu_spans.empty();
 }
 
-/// How long after the window's newest record more may come, though no launch is known to lack one.
+/// How long records may still come after the window's newest one, if no launch is known to lack one.
 std::chrono::nanoseconds Recorder::grace() const {
   const attribution::GpuRecords& gpu_records = decoder_->gpu_records();
   return !collecting_                     ? 0ms
@@ -548,7 +548,7 @@ std::chrono::nanoseconds Recorder::grace() const {
                                           : 0ms;
 }
 
-// Only the window's own launches and records count here: other threads of the program may go on for ever.
+// Counts only the window's own launches and records: other threads may continue for ever.
 void Recorder::wait_for_gpu_work(std::chrono::nanoseconds limit, bool last) {
   if (options_.settings.by_time) {
     return wait_for_gpu_records(limit);
@@ -578,7 +578,7 @@ void Recorder::wait_for_gpu_work(std::chrono::nanoseconds limit, bool last) {
 }
 
 void Recorder::wait_for_gpu_records(std::chrono::nanoseconds limit) {
-  // Launches are not counted here: the window is complete when CUPTI delivers nothing of it for a while.
+  // Launches are not counted here. The window is complete when CUPTI delivers none of its records for a while.
   int quiet = 0;
   const attribution::Counters& counters = decoder_->state().counters;
   const auto start = std::chrono::steady_clock::now();
@@ -591,10 +591,10 @@ void Recorder::wait_for_gpu_records(std::chrono::nanoseconds limit) {
   fetch_unfinished();
 }
 
-// Work that still runs is handed over unfinished, and counted as such.
+// Work that still runs is delivered unfinished, and counted as such.
 void Recorder::fetch_unfinished() {
   vendor_.collector.flush(true);
-  // CUPTI may deliver on a thread of its own, a moment later.
+  // CUPTI may deliver on its own thread, a moment later.
   for (int round = 0; round < kQuietRounds && vendor_.collector.buffers().lent() != 0; ++round) {
     std::this_thread::sleep_for(kQuietInterval);
   }
@@ -669,7 +669,7 @@ Facts Recorder::gather_facts(Facts facts) {
         }
       }
     }
-    if (!counters_why_.empty()) {  // it has ended in this window, and samples nothing of another
+    if (!counters_why_.empty()) {  // it ended in this window, and will not sample another
       sampling_.reset();
     }
   }

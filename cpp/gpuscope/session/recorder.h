@@ -27,7 +27,7 @@
 
 namespace gpuscope::session {
 
-/// The vendor libraries and the collector of this process: one each, opened when first wanted, never closed.
+/// The process's vendor libraries and collector: one each, opened on demand, never closed.
 struct Vendor {
   explicit Vendor(const std::vector<std::string>& cupti_wheels)
       : cuda(driver::Cuda::open()), collector(driver::Cupti::open(cupti_wheels)), region_timer(cuda) {}
@@ -37,7 +37,7 @@ struct Vendor {
   driver::Cuda cuda;
   activity::Collector collector;
   timing::RegionTimer region_timer;
-  // Of this machine, as far as they are known. The decode thread's.
+  // Known costs of this machine. Only for the decode thread.
   Costs costs;
   bool knows_event_cost = false;
 };
@@ -48,16 +48,17 @@ struct Options {
   std::string no_cuda_reason;  // why `cuda` is false
   bool synchronization = false;
   bool overheads = false;
-  bool memory = false;  // what libraries allocate from the driver
+  bool memory = false;  // driver allocations by libraries
   bool stacks = false;  // base::stack_source is called for regions and calls
   bool may_share_cupti = false;
-  bool repeats = false;  // windows may come for as long as the program runs
-  // How long a recording waits at its start for a GPU to tell its clock; later for a tenth of that, as it tries again.
+  bool repeats = false;  // windows may come as long as the program runs
+  // How long the start of a recording waits for a GPU's clock. Later readings wait a tenth of that, as they are
+  // repeated.
   std::chrono::nanoseconds clock_wait = std::chrono::milliseconds(20);
-  // From this age of CUPTI on its own timestamps are dear enough to be replaced: 0.1 us more a launch.
+  // From this age of CUPTI on, its timestamps are slow enough to be replaced: 0.1 us more per launch.
   std::chrono::nanoseconds old_cupti = std::chrono::seconds(20);
   counters::Request counters;
-  std::chrono::nanoseconds device_interval{};  // at which NVML is asked of the GPUs; 0: not at all
+  std::chrono::nanoseconds device_interval{};  // of NVML's readings; 0: none
   driver::Nvml nvml;                           // where it is asked
 };
 
@@ -77,49 +78,49 @@ struct Facts {
   int64_t counter_interval_ns = 0;
   std::string counters_left_out, counters_why;  // metrics; why there are no samples, or no more
   nvml::DeviceSampling::Spent device_spent;
-  nvml::DeviceSampling::Why device_why;  // what NVML does not tell
-  std::string devices_why;               // why nothing was asked of it
+  nvml::DeviceSampling::Why device_why;  // missing NVML figures
+  std::string devices_why;               // why NVML was not read
   GpuClockReader::Total clock_readings;
   bool cupti_broke = false;
 };
 
-/// Adds the devices of a process that has called cuInit.
+/// Adds the devices, if the process has called cuInit.
 void write_devices(store::Store& store, const driver::Cuda& cuda);
-/// Whether a context of this process is found; makes none, and does not initialize the driver.
+/// Whether this process has a context. Creates none, and does not initialize the driver.
 bool has_context(const driver::Cuda& cuda);
 
-/// Which clock CUPTI takes its timestamps from: ours, unless another client registered its own.
+/// The clock of CUPTI's timestamps: ours, unless another client registered its own.
 struct ClockMap {
-  std::function<int64_t(uint64_t)> to_ns;  // empty: CUPTI's timestamps are ns of our clock
+  std::function<int64_t(uint64_t)> to_ns;  // empty: the timestamps are ns of our clock
   std::string note;                        // "" for our clock
 
   static ClockMap detect(const driver::Cupti& cupti);
 };
 
-/// How long the end of a window waits for the GPU work that was launched in it.
+/// The default time that the end of a window waits for its GPU work.
 inline constexpr std::chrono::nanoseconds kGpuWaitLimit = std::chrono::seconds(2);
 
-/// Flushes CUPTI's buffers on a thread of its own, as a flush waits for CUPTI's worker, which loses records while the
+/// Flushes CUPTI's buffers on a separate thread. A flush waits for CUPTI's worker, and the worker loses records if the
 /// thread that empties its buffers waits for it.
 ///
-/// One thread at a time. Nobody calls the collector while a flush is under way.
+/// One thread at a time. The collector must not be called during a flush.
 class Flusher {
  public:
-  /// Throws NotAvailable where no thread can be started.
-  /// `clocks`: read before each flush, with `clock_wait` for each; null for none.
+  /// Throws NotAvailable if no thread can be started. `clocks`: read before each flush, with `clock_wait` for each.
+  /// Null for none.
   explicit Flusher(activity::Collector& collector, GpuClockReader* clocks = nullptr,
                    std::chrono::nanoseconds clock_wait = {});
-  /// Waits for the flush that is under way.
+  /// Waits for the current flush.
   ~Flusher();
   Flusher(const Flusher&) = delete;
   Flusher& operator=(const Flusher&) = delete;
 
-  /// Begins a flush, unless one is under way. The decode thread is woken when it has ended.
+  /// Begins a flush, unless one is active. Its end wakes the decode thread.
   void begin() noexcept;
-  /// Waits for the flush that is under way, at most so long. True when none is.
+  /// Waits for the current flush, at most `limit`. True if none is active.
   bool wait(std::chrono::nanoseconds limit) noexcept;
 
-  /// Since the last call: CPU time of flushes, and the longest.
+  /// Since the last call: CPU time of flushes, and the longest flush.
   struct Spent {
     int64_t cpu_ns = 0, longest_ns = 0;
   };
@@ -131,39 +132,39 @@ class Flusher {
   activity::Collector& collector_;
   GpuClockReader* clocks_;
   std::chrono::nanoseconds clock_wait_;
-  bool under_way_ = false;  // for all that the caller knows
+  bool under_way_ = false;  // in the view of the caller
   std::counting_semaphore<> begins_{0};
   std::binary_semaphore ended_{0};
   std::atomic<bool> ends_thread_{false};
   std::atomic<int64_t> cpu_ns_{0};
   std::atomic<int64_t> longest_ns_{0};
-  std::thread thread_;  // last: it uses what is above
+  std::thread thread_;  // last: it uses the members above
 };
 
-/// What the decode thread runs: fetches what was delivered, decodes it, and ends windows. That thread alone, but for
+/// The work of the decode thread: gets delivered buffers, decodes them, and ends windows. Only for that thread, except
 /// the constructor, begin and window.
 class Recorder {
  public:
   /// Called on the thread whose regions others inherit.
   Recorder(Vendor& vendor, const Options& options);
 
-  /// Reads the GPUs' clocks; true where records may have the time of these. Before CUPTI is started.
+  /// Reads the GPUs' clocks. True if records may use their times. Before CUPTI is started.
   bool read_gpu_clocks();
   /// `collecting`: CUPTI delivers.
   void begin(bool collecting);
-  /// Throws NotAvailable where no thread can be started.
+  /// Throws NotAvailable if no thread can be started.
   void start_flusher();
-  /// Has hardware counters ready to be sampled, where that was asked for and can be had. Throws InvalidArgument for
-  /// metrics that the GPU does not have.
+  /// Prepares hardware counters for sampling, if requested and available. Throws InvalidArgument for metrics that the
+  /// GPU does not have.
   void start_counters();
-  /// A window is about to begin. Any thread.
+  /// Before a window begins. Any thread.
   void begin_counters();
-  /// Makes the thread that asks NVML of GPUs, where that is wanted and can be had.
+  /// Creates the NVML thread, if requested and available.
   void start_device_samples();
-  /// A window begins. Any thread.
+  /// When a window begins. Any thread.
   void begin_device_samples();
   void enter_thread();
-  /// From then on CUPTI may be called by any thread.
+  /// Afterwards any thread may call CUPTI.
   void leave_thread() noexcept {
     ShownRegion::process().show({});
     flusher_.reset();
@@ -171,15 +172,15 @@ class Recorder {
     sampling_.reset();
     device_sampling_.reset();
   }
-  /// The last call: what decoding was kept for is given up, the threads' logs and names with it.
+  /// The last call: drops the decoder's state, the threads' logs and names.
   void close() noexcept { decoder_.reset(); }
   attribution::Window& window() noexcept { return decoder_->window(); }
 
-  /// Decodes what was delivered. `flush`: and has more delivered, which may come only later. Never throws: when memory
-  /// runs out the rest of the window is dropped.
+  /// Decodes the delivered records. `flush`: requests more, which may come later. Never throws: if memory runs out, the
+  /// rest of the window is dropped.
   void poll(bool flush);
-  /// Waits for the window's GPU work, at most so long, and hands its rows over. `about`: what the session knows of it.
-  /// `last`: no other window follows.
+  /// Waits for the window's GPU work, at most `wait_limit`, and returns its rows. `about`: the session's facts about
+  /// it. `last`: no other window follows.
   std::unique_ptr<store::Store> end_window(const Facts& about, std::chrono::nanoseconds wait_limit, bool last);
   /// Decodes the GPU work so far and stops the collector.
   void release_cupti();
@@ -202,14 +203,14 @@ class Recorder {
   Vendor& vendor_;
   const Options& options_;
   std::unique_ptr<attribution::Decoder> decoder_;
-  std::unique_ptr<GpuClockReader> clock_reader_;    // where records have the time of the GPUs' clocks
+  std::unique_ptr<GpuClockReader> clock_reader_;    // if records have times of the GPUs' clocks
   attribution::GpuClocks gpu_clocks_;               // as read
   std::unique_ptr<Flusher> flusher_;                // where CUPTI delivers
   std::unique_ptr<counters::PmSampling> sampling_;  // where counters are sampled
   std::vector<counters::Samples> samples_;
   std::unique_ptr<nvml::DeviceSampling> device_sampling_;  // where NVML is asked
-  std::string counters_why_, devices_why_;                 // why not, or not any more
-  Flusher::Spent spent_before_;                            // of a flusher that has ended in this window
+  std::string counters_why_, devices_why_;                 // why they are off, or ended
+  Flusher::Spent spent_before_;                            // of a flusher that ended in this window
   uint64_t main_thread_;
   ClockMap clock_;
   bool collecting_ = false;

@@ -18,16 +18,16 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long the decode thread sleeps: records are at most this old when they are decoded, and a thread's event log holds
-// a million events, far more than a thread writes in this time.
+// The decode thread's sleep: the maximum age of records when decoded. A thread's event log holds a million events, far
+// more than a thread writes in this time.
 constexpr auto kPollInterval = 100ms;
 constexpr int kWakesOfAPoll = 4096;
 std::atomic<Session*> active_session{nullptr};
 std::atomic<bool> cupti_was_started{false};
 std::atomic<bool> is_forked_child{false};
 
-/// CUPTI 13.0 crashes when graph tracing is enabled after a graph was instantiated without it: it is safe only as long
-/// as the process has no context, and only a process's first session can be sure of that.
+/// CUPTI 13.0 crashes if graph tracing is enabled after a graph was instantiated without it. It is safe only while the
+/// process has no context. Only a process's first session can be sure of that.
 bool graph_trace_is_safe(const driver::Cuda& cuda) {
   static bool asked = false;
   return !std::exchange(asked, true) && cuda.device_get_count != nullptr && !has_context(cuda);
@@ -41,7 +41,7 @@ void Session::watch_forks() {
   std::call_once(once, [] {
     pthread_atfork(nullptr, nullptr, [] {
       base::EventLogs::process().forget_all();
-      // Not even a stopped collector survives: CUPTI's own threads exist in the parent only.
+      // Not even a stopped collector survives: CUPTI's threads exist only in the parent.
       if (active_session.exchange(nullptr) != nullptr || cupti_was_started.load()) {
         is_forked_child.store(true);
       }
@@ -67,7 +67,7 @@ Session::Session(Vendor& vendor, Options options)
     base::Clock::process();
     base::EventLogs::current();  // the starting thread's log comes first: others inherit its regions
     choose_tier();
-    // In a forked child the tier is still the parent's, who collects.
+    // In a forked child, the tier is still that of the collecting parent.
     options_.settings.by_time = collecting_ && vendor_.collector.tier() == activity::Tier::Shared;
     recorder_.begin(collecting_);
     const bool gpu_time = timing::RegionTimer::current().load() != nullptr;
@@ -103,9 +103,10 @@ void Session::start_thread() {
   entered_.acquire();
 }
 
-// CUPTI's own timestamps cost more the longer ago CUPTI was started, which tells where a recording may go on for hours,
-// and in a window of a program that has run for long. Records of waits keep the host's time. Those of memory and of
-// overheads would have what reads the clock among them; counters have the time of CUPTI's own clock.
+// CUPTI's own timestamps get slower with the time since CUPTI was started. That matters in recordings that may last for
+// hours, and in programs that have run for long. Records of waits keep the host's time.
+//
+// Memory and overhead records would include the clock reader's own. Hardware counters use CUPTI's clock.
 bool Session::gets_raw_timestamps() {
   const bool may_last = options_.settings.mode != attribution::Mode::Full || options_.repeats;
   const bool is_old = vendor_.collector.age() >= options_.old_cupti;
@@ -238,9 +239,9 @@ std::unique_ptr<store::Store> Session::stop(std::chrono::nanoseconds wait_limit)
   timing::RegionTimer::current().store(nullptr, std::memory_order_relaxed);
   if (collecting_) {
     vendor_.collector.stop();
-    const activity::CompletedBuffers unread(vendor_.collector.buffers());  // their records are of no window
+    const activity::CompletedBuffers unread(vendor_.collector.buffers());  // their records belong to no window
   }
-  recorder_.close();  // while there is no other session, whose names and logs it would touch
+  recorder_.close();  // while there is no other session that shares names and logs
   active_session.store(nullptr);
   if (error != nullptr) {
     std::rethrow_exception(error);
@@ -280,11 +281,11 @@ void Session::run() {
   while (true) {
     auto& wake = base::EventLogs::process().wake();
     if (wake.try_acquire_for(kPollInterval)) {
-      // A writer without room wakes us at every event: one poll is enough for many, but not later than they come.
+      // A writer without room wakes us at every event. One poll serves many wakeups, but must not be late.
       for (int wakes = 1; wakes < kWakesOfAPoll && wake.try_acquire(); ++wakes) {
       }
     }
-    const timing::RelaxedCapture relaxed(vendor_.cuda);  // from here on, as the driver may not be initialised at first
+    const timing::RelaxedCapture relaxed(vendor_.cuda);  // only now, as the driver may not be initialised at first
     Request wanted = Request::None;
     std::chrono::nanoseconds wait_limit{};
     {

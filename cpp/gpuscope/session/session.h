@@ -19,10 +19,10 @@
 
 namespace gpuscope::session {
 
-/// One span of collecting, with any number of recorded windows in it.
+/// A time of collecting, with any number of recorded windows.
 ///
-/// open, cut, stop: any thread, one at a time (they lock); they wait for the decode thread, which does all the work. A
-/// forked child does not destroy its parent's: see base::DeleteOwn.
+/// open, cut, stop: any thread, one at a time (they lock). They wait for the decode thread, which does all the work. A
+/// forked child does not destroy its parent's session: see base::DeleteOwn.
 class Session {
  public:
   /// Starts collecting. Throws InvalidArgument while another session is active in the process.
@@ -31,32 +31,32 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// What is launched from now on is recorded.
+  /// Begins a window: later launches are recorded.
   void open();
-  /// Ends the window: what was launched before this call is waited for, at most so long, and handed over, what is
-  /// launched later is not recorded. Nothing without an open window, and in the child of a fork. Throws std::bad_alloc
-  /// when there is no memory to hand it over in.
+  /// Ends the window: waits for work launched before this call, at most `wait_limit`, and returns it. Later launches
+  /// are not recorded. Null without an open window, and in a forked child. Throws std::bad_alloc if there is no memory
+  /// for the result.
   std::unique_ptr<store::Store> cut(std::chrono::nanoseconds wait_limit = kGpuWaitLimit);
-  /// Ends collecting; the open window's store, if one is open. Further calls do nothing.
+  /// Ends collecting. Returns the open window's store, if any. Further calls do nothing.
   std::unique_ptr<store::Store> stop(std::chrono::nanoseconds wait_limit = kGpuWaitLimit);
 
-  /// Ends the recording of GPU work for the rest of the session, as another client needs CUPTI. Waits as cut does.
-  /// False when none was recorded.
+  /// Ends the recording of GPU work for the rest of the session, as another client needs CUPTI. Waits like cut. False
+  /// if no GPU work was recorded.
   bool release_cupti();
-  /// Within the open window: whether calls of the driver, and the GPU work that they launch, are recorded from now on.
-  /// Each window begins with all of it.
+  /// In the open window: whether driver calls and their GPU work are recorded from now on. Each window begins with both
+  /// on.
   void switch_gpu(bool on);
-  /// The same for regions, operators and marks; what is launched inside belongs to the recorded region around them.
+  /// The same for regions, operators and marks. Launches inside belong to the recorded region around them.
   void switch_regions(bool on);
 
   const std::string& tier() const noexcept { return tier_; }
   const std::string& tier_reason() const noexcept { return tier_reason_; }
 
   static bool active() noexcept;
-  /// True in a child of a process that collected: neither CUPTI nor our thread survives a fork.
+  /// True in a child of a collecting process: neither CUPTI nor our thread survives a fork.
   static bool forked() noexcept;
-  /// Registers the fork handlers: a child finds the process's dictionaries unlocked and nothing recorded. Any number of
-  /// times.
+  /// Registers the fork handlers: in a child the process's dictionaries are unlocked, and nothing is recorded.
+  /// Idempotent.
   static void watch_forks();
 
  private:
@@ -68,7 +68,7 @@ class Session {
   bool in_forked_child() const noexcept;
   void run();
   std::unique_ptr<store::Store> request(Request what, std::chrono::nanoseconds wait_limit);
-  /// Has the decode thread do it, and waits.
+  /// Passes the request to the decode thread, and waits.
   std::unique_ptr<store::Store> hand_over(Request what, std::chrono::nanoseconds wait_limit = kGpuWaitLimit);
   void turn(attribution::Switch attribution::Window::*which, bool on);
 
@@ -82,7 +82,7 @@ class Session {
   bool stopped_ = false;
 
   std::mutex calls_;  // one caller at a time
-  std::mutex mutex_;  // guards what follows; never held over a call into CUPTI
+  std::mutex mutex_;  // guards the members below; never held during a call of CUPTI
   std::condition_variable done_;
   Request request_ = Request::None;
   std::chrono::nanoseconds wait_limit_{};  // of the request
@@ -90,7 +90,7 @@ class Session {
   std::exception_ptr error_;  // instead of a result
 
   std::thread thread_;
-  std::binary_semaphore entered_{0};  // by the thread, which has what it needs to run where memory is short
+  std::binary_semaphore entered_{0};  // released when the thread has the memory that it needs to run
   const pid_t process_;
 };
 

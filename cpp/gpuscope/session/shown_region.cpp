@@ -22,7 +22,7 @@ uint32_t checksum(std::string_view bytes) noexcept {
   return sum;
 }
 
-/// As much of it as fits, without half of a character of UTF-8.
+/// The text up to `most` bytes, without a partial UTF-8 character.
 std::string_view cut(std::string_view text, std::size_t most) noexcept {
   if (text.size() <= most) {
     return text;
@@ -52,7 +52,7 @@ void ShownRegion::begin(int file, int64_t offset) {
   if (copy < 0) {
     throw std::system_error(errno, std::generic_category(), "fcntl");
   }
-  if (!holds_file()) {  // the first, or the program has closed the one before and may have its number
+  if (!holds_file()) {  // the first call, or the program closed the descriptor and may have reused its number
     file_ = copy;
   } else {
     dup3(copy, file_, O_CLOEXEC);

@@ -12,20 +12,19 @@
 
 namespace gpuscope::session {
 
-/// Says in a part of a file in which region the program is: a checksum (FNV-1a, 32 bits) and the name, cut to what fits
-/// and filled up with zeros. `monitor/programs.py` reads it.
+/// Writes the program's current region into a part of a file: a checksum (FNV-1a, 32 bits) and the name, truncated or
+/// padded with zeros. `monitor/programs.py` reads it.
 ///
-/// The file is written to and not mapped, as whoever cuts it short would end the program. Once there is one, its
-/// descriptor stays for good, so that the decode thread never writes to another file that has its number; where the
-/// program has closed it, nothing is written. `show` is the decode thread's, the rest one thread's at a time. Nothing
-/// in the child of a fork.
+/// The file is not mapped: a truncation would then end the program. The descriptor stays open permanently, so that the
+/// decode thread never writes to another file with its number. Nothing is written if the program closed it. `show`: the
+/// decode thread. The rest: one thread at a time. Does nothing in a forked child.
 class ShownRegion {
  public:
   static constexpr std::size_t kBytes = 200;
 
   static ShownRegion& process();
 
-  /// The descriptor is duplicated. Throws std::system_error where there is none left.
+  /// Duplicates the descriptor. Throws std::system_error if there is none left.
   void begin(int file, int64_t offset);
   void end() noexcept { process_.store(0); }
   void show(std::string_view name) noexcept;
@@ -35,10 +34,10 @@ class ShownRegion {
 
   bool holds_file() const noexcept;
 
-  std::atomic<pid_t> process_{0};  // that shows something; 0: nothing is shown
+  std::atomic<pid_t> process_{0};  // the process that shows regions; 0: none
   std::atomic<bool> is_new_{false};
   std::atomic<int> file_{-1};
-  std::atomic<dev_t> device_{0};  // and inode: which file the descriptor is of
+  std::atomic<dev_t> device_{0};  // and inode: identify the descriptor's file
   std::atomic<ino_t> inode_{0};
   std::atomic<int64_t> offset_{0};
   Bytes last_{};  // that was written

@@ -15,7 +15,7 @@
 namespace gpuscope::store {
 namespace {
 
-/// Whether 2-byte columns refer to a table: the last row that these can name stands for all that find no room.
+/// Whether 2-byte columns refer to a table. The last row in their range then stands for all rows without room.
 constexpr bool is_narrow(Target target) noexcept {
   return std::ranges::any_of(kTables, [&](const TableInfo& table) {
     return std::ranges::any_of(table.columns, [&](const ColumnInfo& column) {
@@ -25,7 +25,7 @@ constexpr bool is_narrow(Target target) noexcept {
 }
 constexpr std::size_t kMaxNarrow = std::size_t{UINT16_MAX} + 1;
 
-// Dictionaries are appended in the order of their list, so they refer to no later one.
+// Dictionaries are appended in list order, so they refer to no later one.
 static_assert(std::ranges::none_of(kTables, [](const TableInfo& table) {
   return table.role == Role::Dictionary && std::ranges::any_of(table.columns, [&](const ColumnInfo& column) {
            return std::ranges::any_of(kTables, [&](const TableInfo& other) {
@@ -35,7 +35,7 @@ static_assert(std::ranges::none_of(kTables, [](const TableInfo& table) {
          });
 }));
 
-/// From row numbers of one store to those of the other.
+/// Maps row numbers of one store to the other.
 class Rows {
  public:
   uint64_t operator()(Target target, uint64_t row) const {
@@ -45,7 +45,7 @@ class Rows {
     }
     return row < known_[index].size() ? known_[index][row] : row + moved_[index];
   }
-  /// The rows of an event table all move alike.
+  /// All rows of an event table move by the same amount.
   void move(Target target, std::size_t by) { moved_[static_cast<std::size_t>(target)] = by; }
   void add(Target target, uint32_t row) { known_[static_cast<std::size_t>(target)].push_back(row); }
 
@@ -54,7 +54,7 @@ class Rows {
   std::array<uint64_t, kTargets> moved_{};
 };
 
-/// Adds the rows of `from`, with their numbers changed to those of `to`.
+/// Adds the rows of `from`, renumbered for `to`.
 template <class Table>
 void append_rows(Table& to, const Table& from, const Rows& rows) {
   Table::each_pair(to, from, [&](const ColumnInfo& info, auto& target, const auto& source) {
@@ -69,7 +69,7 @@ void append_rows(Table& to, const Table& from, const Rows& rows) {
   });
 }
 
-/// The columns of a row that `takes` accepts as bytes, to be looked up by.
+/// A lookup key: the bytes of the columns of a row that `takes` accepts.
 template <class Table, class F>
 std::string key_of(const Table& table, std::size_t row, F&& takes) {
   std::string key;
@@ -81,7 +81,7 @@ std::string key_of(const Table& table, std::size_t row, F&& takes) {
   return key;
 }
 
-/// Rows refer to rows of the same table that stand before them, or to dictionaries that were appended before.
+/// Rows refer to earlier rows of the same table, or to dictionaries that were appended before.
 template <class Table>
 void append_dictionary(Table& to, const Table& from, Rows& rows) {
   const auto whole = [](const ColumnInfo&, const auto&) { return true; };
@@ -106,7 +106,7 @@ void append_dictionary(Table& to, const Table& from, Rows& rows) {
   }
 }
 
-/// The bins of totals that were joined are counted together.
+/// Merges the bins of merged totals.
 class Histogram {
  public:
   explicit Histogram(Histograms& table) : table_(table) {
@@ -115,7 +115,7 @@ class Histogram {
       next_ = std::max(next_, table.histogram[row] + 1);
     }
   }
-  /// The histogram of a total that had `mine`, or none when it is new, and is joined by one that has `theirs`.
+  /// The histogram of a merged total. `mine`: that of the existing total, none if it is new. `theirs`: the added one.
   uint32_t join(uint32_t mine, uint32_t theirs, bool is_new) {
     if (theirs == kNone || (mine == kNone && !is_new)) {
       return kNone;  // one of them has none
@@ -144,7 +144,7 @@ class Histogram {
   std::unordered_map<uint32_t, uint32_t> joined_;
 };
 
-/// Joins rows that are about the same: of equal 4-byte columns, which say what a total is about.
+/// Merges rows with the same subject, given by their 4-byte columns.
 template <class Table>
 void append_totals(Table& to, const Table& from, const Rows& rows, Histogram& histograms) {
   const auto subject = [](const ColumnInfo& info, const auto& value) {
@@ -193,7 +193,7 @@ bool has_line(std::string_view text, std::string_view wanted) {
   return false;
 }
 
-/// The lines of both, each once.
+/// The lines of both, without duplicates.
 std::string lines_of(std::string_view first, std::string_view second) {
   std::string all(first);
   for (std::size_t begin = 0; begin < second.size();) {
@@ -207,12 +207,12 @@ std::string lines_of(std::string_view first, std::string_view second) {
   return all;
 }
 
-/// What adds up: counts, and times that were spent in each window.
+/// Facts that add up: counts, and times spent in each window.
 bool is_sum(std::string_view key) {
   return key.starts_with("audit.") || key == "session.recorded_ns" || key == "session.steps";
 }
 
-/// Of the others of the audit the largest is told: what one of something took, and what was measured once a process.
+/// Other audit facts keep the largest value: costs per item, and values measured once per process.
 bool is_largest(std::string_view key) {
   constexpr std::array<std::string_view, 5> kEnds = {"_max_ns", "_longest_ns", "_cost_ns", "_interval_ns",
                                                      ".calibration_ns"};
@@ -240,7 +240,7 @@ std::string joined(std::string_view key, std::string_view before, std::string_vi
   return std::string(after);
 }
 
-/// How long was recorded: less than from start to end once there is a gap.
+/// The recorded time: less than from start to end if there is a gap.
 int64_t recorded_ns(const Store& store) {
   if (const std::optional<int64_t> known = number(store.find_info("session.recorded_ns"))) {
     return *known;
@@ -250,7 +250,7 @@ int64_t recorded_ns(const Store& store) {
   return start.has_value() && stop.has_value() ? *stop - *start : 0;
 }
 
-/// Counts add up, notes stand once each, and of other facts the later one holds.
+/// Counts add up, notes are kept once each, and for other facts the later value stays.
 void append_info(Store& to, const Store& from) {
   const bool is_first = to.info.size() == 0;
   const int64_t in_all_ns = recorded_ns(to) + recorded_ns(from);

@@ -6,7 +6,7 @@
 namespace gpuscope::store {
 namespace {
 
-// Pairs of functions that do the same, of cuda.h and cuda_runtime_api.h.
+// Pairs of equivalent functions of cuda.h and cuda_runtime_api.h.
 constexpr std::pair<std::string_view, std::string_view> kSame[] = {
     {"cuLaunchKernel", "cudaLaunchKernel"},
     {"cuLaunchKernelEx", "cudaLaunchKernelExC"},
@@ -58,7 +58,7 @@ std::string_view runtime_name(std::string_view driver_call) noexcept {
       return runtime;
     }
   }
-  // cuMemsetD8, cuMemsetD2D32Async, ...: one function of the runtime for the three widths.
+  // cuMemsetD8, cuMemsetD2D32Async, ...: the runtime has one function for the three widths.
   if (driver_call.starts_with("cuMemset")) {
     const bool async = driver_call.ends_with("Async");
     const bool flat = !driver_call.starts_with("cuMemsetD2D");

@@ -5,11 +5,12 @@
 
 namespace gpuscope::store {
 
-/// The function of the CUDA runtime that makes a driver call, as "cudaLaunchKernel" for "cuLaunchKernel"; empty where
-/// there is none that does nothing else.
+/// The CUDA runtime function that makes a driver call: "cudaLaunchKernel" for "cuLaunchKernel". Empty if no function
+/// does only that.
 std::string_view runtime_name(std::string_view driver_call) noexcept;
 
-/// What results call a driver call: that function, as in torch.profiler; where there is none, the call itself.
+/// The name of a driver call in results: the runtime function, as in torch.profiler, or the call itself if there is
+/// none.
 std::string_view call_name(std::string_view driver_call) noexcept;
 
 }  // namespace gpuscope::store

@@ -10,14 +10,14 @@
 namespace gpuscope::store {
 namespace {
 
-constexpr uint64_t kMost = uint64_t{1} << 62;  // any two can be added
+constexpr uint64_t kMost = uint64_t{1} << 62;  // the sum of two fits
 
 std::string describe(const TableInfo& table, std::string_view column, std::size_t row, int64_t value) {
   return "row " + std::to_string(row) + " of " + std::string(table.name) + " has " + std::string(column) + " " +
          std::to_string(value);
 }
 
-/// Times, durations and amounts, so that no reader's sum overflows.
+/// Times, durations and amounts: no reader's sum may overflow.
 class Quantities {
  public:
   template <class Column>
@@ -27,7 +27,7 @@ class Quantities {
       return {};
     }
     constexpr bool kIsSigned = std::is_signed_v<typename Column::value_type>;
-    // Sums of unsigned numbers are defined, and may be larger, as of the bytes that a long run copied.
+    // Sums of unsigned numbers are defined, and may be larger: the bytes that a long run copied.
     const bool adds = quantity == Quantity::Duration || (quantity == Quantity::Amount && kIsSigned);
     uint64_t amount = 0;
     uint64_t& sum = quantity == Quantity::Duration ? in_all_ns_ : amount;
@@ -79,7 +79,7 @@ std::string check_events(const Store& store, const Table& table, const ColumnInf
   return {};
 }
 
-/// Rows of a dictionary refer to rows before them.
+/// Dictionary rows refer to earlier rows.
 template <class Column>
 std::string check_backward(const TableInfo& table, const ColumnInfo& info, const Column& values) {
   for (std::size_t row = 0; row < values.size(); ++row) {
@@ -91,7 +91,7 @@ std::string check_backward(const TableInfo& table, const ColumnInfo& info, const
   return {};
 }
 
-/// Regions may stand before their parents (they can be logged at their end), so a cycle has to be looked for.
+/// Regions may precede their parents (some are logged at their end), so cycles must be searched.
 template <class Column>
 std::string check_cycles(const TableInfo& table, const ColumnInfo& info, const Column& values) {
   enum : uint8_t { kNew, kVisiting, kDone };
@@ -118,7 +118,7 @@ std::string check_column(const Store& store, const Table& table, const ColumnInf
     case Target::Nothing:
       return quantities.check(table.kInfo, info, values);
     case Target::Histograms:
-    case Target::ValueOfType:  // readers look for themselves what a text is
+    case Target::ValueOfType:  // readers validate the text themselves
       return {};
     case Target::EventOfKind:
       return check_events(store, table, info, values);

@@ -13,12 +13,12 @@
 
 namespace gpuscope::store {
 
-/// Asks the system for the pages between two addresses; where it cannot, they come one by one as they are written.
+/// Requests the pages between two addresses from the system. If it cannot, each page comes with its first write.
 void populate(void* first, void* last) noexcept;
 
-/// A growing array of plain values, laid out as NumPy and Arrow want it. One writer; readers after it is sealed.
+/// A growing array of plain values in the layout of NumPy and Arrow. One writer, and readers after it is sealed.
 ///
-/// Large blocks grow by remapping pages, so growth copies nothing and untouched capacity costs no memory.
+/// Large blocks grow by remapping pages: growth copies nothing, and untouched capacity takes no memory.
 template <class T>
 class Column {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -93,7 +93,7 @@ class Column {
 
  private:
   static constexpr std::size_t kFirst = 64;
-  // Large columns fault their pages in 128 KiB at a time: one system call costs far less than 32 page faults.
+  // Large columns fault in 128 KiB at a time: one system call costs far less than 32 page faults.
   static constexpr std::size_t kPopulate = std::size_t{128} * 1024;
 
   void make_ready() {
@@ -115,7 +115,7 @@ class Column {
 
   T* data_ = nullptr;
   std::size_t size_ = 0;
-  std::size_t ready_ = 0;  // up to here rows may be written without looking
+  std::size_t ready_ = 0;  // rows below may be written without a check
   std::size_t capacity_ = 0;
 };
 

@@ -22,7 +22,7 @@ using base::Write;
 
 // -- writing ----------------------------------------------------------------------------------------------------------
 
-/// One block in the making; its memory serves block after block.
+/// A block being written. Its memory is reused for each block.
 class Block {
  public:
   explicit Block(const Write& write) : write_(write) {}
@@ -37,7 +37,7 @@ class Block {
     append(name.data(), name.size());
   }
   void pad() { bytes_.resize(padded(bytes_.size())); }
-  /// Everything so far is the directory.
+  /// All bytes so far are the directory.
   void end_directory() {
     pad();
     directory_bytes_ = body_bytes();
@@ -68,7 +68,7 @@ class Block {
   const Write& write_;
   uint32_t number_ = 0;
   std::size_t directory_bytes_ = 0;
-  std::vector<char> bytes_ = std::vector<char>(sizeof(BlockHeader));  // the header, which comes last, then the body
+  std::vector<char> bytes_ = std::vector<char>(sizeof(BlockHeader));  // the header, written last, then the body
 };
 
 void write_contents(const Store& store, Block& block) {
@@ -135,7 +135,7 @@ struct FileColumn {
   const std::byte* values;
 };
 
-/// Reads names of one length byte each off the front of a directory.
+/// Removes names with a length byte from the front of a directory.
 class Directory {
  public:
   explicit Directory(std::span<const std::byte> bytes)
@@ -148,7 +148,7 @@ class Directory {
     left_.remove_prefix(1);
     return value;
   }
-  /// Empty where there is none.
+  /// Empty if there is none.
   std::string_view take_name() {
     const std::size_t length = left_.empty() ? 0 : take_byte();
     const std::string_view name = left_.substr(0, length);
@@ -223,7 +223,7 @@ class Reader {
       } catch (const base::CorruptTrace&) {
         const std::optional<uint64_t> next = find_block(resume_);
         if (!next) {
-          return;  // damage with nothing readable behind it is a lost tail, and what stands before it is worth having
+          return;  // damage without readable blocks after it: the file lost its tail, and the part before is usable
         }
         if (!salvages_) {
           throw;
@@ -270,7 +270,7 @@ class Reader {
     return file_.read(offset, &header, sizeof header) == sizeof header && is_whole(header);
   }
 
-  /// Where the next whole header of a block begins.
+  /// The position of the next whole block header.
   std::optional<uint64_t> find_block(uint64_t from) const {
     std::vector<char> window;
     std::size_t bytes = std::size_t{4} << 10;  // grows, as the next block may be near or far
@@ -329,7 +329,7 @@ class Reader {
     has_contents_ = true;
   }
 
-  /// Whether the rows of a block follow those read before; only in a file that is salvaged some may be missing between.
+  /// Whether the rows of a block follow the rows read before. Only a salvaged file may lack rows in between.
   void check_place(const BlockHeader& header, Target target, std::string_view name) const {
     const uint64_t end = read_.rows[static_cast<std::size_t>(target)].end();
     if (header.first_row < end || (header.first_row != end && !salvages_)) {
@@ -376,7 +376,7 @@ class Reader {
     });
   }
 
-  /// Fills columns_ and returns the table's name.
+  /// Sets columns_ and returns the table's name.
   std::string_view parse_directory(uint32_t rows, std::span<const std::byte> bytes,
                                    std::span<const std::byte> payload) {
     Directory directory(bytes);
@@ -396,7 +396,7 @@ class Reader {
       columns_.push_back({name, width, payload.data() + at});
       at += size;
     }
-    // So that the bytes which are there bound the rows.
+    // Then the number of bytes limits the number of rows.
     if (table.empty() || (rows != 0 && columns_.empty())) {
       fail("a block's list of columns is damaged");
     }
@@ -423,7 +423,7 @@ class Reader {
     });
   }
 
-  /// A line "TABLE KEPT OF" for strings and each table of which the file held other rows than there are now.
+  /// A line "TABLE KEPT OF" for strings and for each table that has other rows than the file had.
   std::string lost_rows() const {
     std::string lines;
     const auto add = [&](std::string_view name, Target target, uint64_t rows) {
@@ -459,14 +459,14 @@ class Reader {
   bool salvages_;
   std::unique_ptr<Store> store_;
   uint64_t offset_ = 0;
-  uint64_t resume_ = 0;  // where to look for the next block should this one be damaged
+  uint64_t resume_ = 0;  // the start of the search for the next block if this one is damaged
   uint64_t next_block_ = 0;
   uint64_t lost_blocks_ = 0;
   bool ended_ = false;
   bool has_contents_ = false;
   std::array<uint64_t, kTargets> expected_{};  // rows of each table, and strings, by the file's contents
   PartsRead read_;
-  std::vector<uint64_t> body_;  // of 8-byte elements, so that every column in it is aligned
+  std::vector<uint64_t> body_;  // of 8-byte elements, to align every column
   std::vector<FileColumn> columns_;
 };
 
@@ -503,7 +503,7 @@ std::unique_ptr<Store> read_gscope(const std::string& path, Damage damage) {
       throw;
     }
   }
-  // Whole blocks behind the damage hold wrong values: what stands before it may be worth having without them.
+  // Whole blocks after the damage contain wrong values. The part before may be usable without them.
   return Reader(path, Damage::Refuse).read();
 }
 

@@ -11,23 +11,26 @@
 #include "gpuscope/base/file.h"
 #include "gpuscope/store/store.h"
 
-// The .gscope file. Little-endian; every part is a multiple of 8 bytes long, padded with zeros.
+// The .gscope file. Little-endian. The length of every part is a multiple of 8 bytes, padded with zeros.
 //
 //   file   = FileHeader Contents (Strings | Table)* Contents
 //   block  = BlockHeader directory payload
 //
-// A Contents block says how many rows each table has in the file, and how many strings there are: by the names in its
-// directory, u8 length and name each, `rows` counts (u64). It stands first and last, so that either can be lost.
-// A Strings block goes on with the string ids where the last one ended: `rows` lengths (u32), then the texts.
-// A Table block goes on with the rows of one table. Its directory names the table and the columns that follow:
+// A Contents block gives the number of rows of each table in the file, and the number of strings. Its directory has the
+// names (u8 length and name each), its payload `rows` counts (u64). It is the first and the last block, so that either
+// may be lost.
+//
+// A Strings block has the next string ids: `rows` lengths (u32), then the texts.
+//
+// A Table block has the next rows of one table. Its directory names the table and its columns:
 //   u8 length, table name, then for each column: u8 element width, u8 length, column name.
 // Its payload holds each column's `rows` elements, each column padded.
 //
 // Each block can be read without the others: it has its number in the file, the number of its first row, and checksums.
-// A header is found by its magic wherever it lies, so that reading goes on behind what is damaged.
+// Headers are found by their magic number, so reading continues after damage.
 //
-// Readers skip tables and columns they do not know and fill in those the file lacks; a change they could not read that
-// way raises the major version. Blocks come in an order in which each refers only to itself and to those before it.
+// Readers skip unknown tables and columns, and fill in missing ones. Changes that break this raise the major version. A
+// block refers only to itself and to earlier blocks.
 
 namespace gpuscope::store {
 namespace gscope {
@@ -38,10 +41,10 @@ inline constexpr char kFileMagic[8] = {'\x89', 'G', 'S', 'C', 'O', 'P', 'E', '\n
 inline constexpr uint16_t kMajorVersion = 2;
 inline constexpr uint16_t kMinorVersion = 0;
 inline constexpr uint32_t kBlockMagic = 0x4B4C4247;  // "GBLK"
-// What one damaged byte costs: some 300 kB of a table of events, a hundred names.
+// The loss for one damaged byte: 300 kB of a table of events, or a hundred names.
 inline constexpr std::size_t kBlockRows = 8192;
 inline constexpr std::size_t kStringBlockBytes = 4096;
-// Rows take at most this many times the bytes that they have in a file, which may hold a single column of one byte.
+// The maximum ratio of a row's bytes in memory to its bytes in a file, which may hold a single column of one byte.
 inline constexpr std::size_t kMostExpansion = 80;
 #define GPUSCOPE_IS_BOUNDED(Type, ...) static_assert(Type::kRowBytes <= kMostExpansion);
 GPUSCOPE_TABLES(GPUSCOPE_IS_BOUNDED)
@@ -54,21 +57,21 @@ struct FileHeader {
   char magic[8];
   uint16_t major;
   uint16_t minor;
-  uint32_t header_crc;  // CRC-32C of what stands before it
+  uint32_t header_crc;  // CRC-32C of the fields before it
 };
 static_assert(sizeof(FileHeader) == 16);
 
 struct BlockHeader {
   uint32_t magic;
   uint16_t type;
-  uint16_t major;      // the file's version, should its header be lost
-  uint32_t number;     // from 0: a gap tells how many blocks are lost
+  uint16_t major;      // the file's version, in case its header is lost
+  uint32_t number;     // from 0: a gap shows lost blocks
   uint32_t first_row;  // the number, or string id, of the first of `rows`
   uint32_t rows;
   uint32_t directory_bytes;
   uint64_t payload_bytes;
   uint32_t body_crc;    // CRC-32C of directory and payload
-  uint32_t header_crc;  // CRC-32C of what stands before it: a length can be trusted before the body is read
+  uint32_t header_crc;  // CRC-32C of the fields before it: makes lengths reliable before the body is read
 };
 static_assert(sizeof(BlockHeader) == 40);
 
@@ -76,21 +79,22 @@ constexpr std::size_t padded(std::size_t bytes) { return (bytes + 7) & ~std::siz
 
 }  // namespace gscope
 
-/// Hands a store to `write` as a .gscope file, block by block; what `write` throws passes through. Throws Error for a
-/// store that refers to rows it does not have.
+/// Passes a store to `write` as a .gscope file, block by block. Exceptions of `write` pass through. Throws Error for a
+/// store that refers to missing rows.
 void write_gscope(const Store& store, const base::Write& write);
 
-/// What to do with a file that is damaged elsewhere than at its end.
+/// The handling of a file with damage before its end.
 enum class Damage : uint8_t { Refuse, Salvage };
 
-/// Reads a .gscope file; the result is safe for every reader of stores. Time and memory are in proportion to the file's
-/// size, whatever stands in it.
+/// Reads a .gscope file. The result is safe for every reader of stores. Time and memory are proportional to the file's
+/// size, for any content.
 ///
-/// A file that lost its tail opens up to its last whole block, one that is salvaged with all whole blocks. What is lost
-/// then stands in the info: `file.truncated_at`, a byte offset; `file.lost_blocks`, how many before that;
-/// `file.lost_rows`, a line "TABLE KEPT OF" each, where OF is 0 when it is not known; and `file.cut_references`, how
-/// many references to lost rows are none now. Throws CorruptTrace for anything else that is wrong with the content,
-/// Error when the system cannot read it.
+/// A file without its tail gives all rows up to its last whole block. A salvaged file gives all whole blocks. The info
+/// describes the loss: `file.truncated_at`, a byte offset; `file.lost_blocks`, the number of lost blocks before that;
+/// `file.lost_rows`, lines "TABLE KEPT OF", where OF is 0 if unknown; and `file.cut_references`, the number of
+/// references to lost rows, which are now none.
+///
+/// Throws CorruptTrace for other invalid content, Error if the system cannot read the file.
 std::unique_ptr<Store> read_gscope(const std::string& path, Damage damage = Damage::Refuse);
 
 }  // namespace gpuscope::store

@@ -36,7 +36,7 @@ class Rejoining {
   }
 
   std::size_t run() {
-    for (const Target next : table_order()) {  // each after those it refers to
+    for (const Target next : table_order()) {  // each after the tables to which it refers
       store_.each_table([&](auto& table) {
         if (table.kInfo.target == next) {
           rejoin_table(table);
@@ -50,7 +50,7 @@ class Rejoining {
   }
 
  private:
-  /// The number that a row of the file, or a string, has now; kNone for one that is lost.
+  /// The new number of a row or string of the file. kNone if it is lost.
   uint32_t find(Target target, uint64_t number) const {
     const auto index = static_cast<std::size_t>(target);
     const uint32_t place = read_.rows[index].find(number);
@@ -103,7 +103,7 @@ class Rejoining {
     }
   }
 
-  /// Events may refer to rows of their table behind them; these have their numbers when all have.
+  /// Runs after all rows have numbers, as events may refer to later rows of their table.
   template <class T>
   T own_reference(const ColumnInfo& info, T value) {
     if (value == static_cast<T>(kNone)) {
@@ -138,7 +138,7 @@ class Rejoining {
 
   Store& store_;
   const PartsRead& read_;
-  std::array<std::vector<uint32_t>, kTargets> numbers_;  // now, of each row that was read; kNone for those dropped
+  std::array<std::vector<uint32_t>, kTargets> numbers_;  // the new number of each row read; kNone for dropped rows
   std::size_t cut_ = 0;
 };
 

@@ -11,14 +11,14 @@
 
 namespace gpuscope::store {
 
-/// Which rows of one table of a file, or strings, were read; by their numbers in the file. One thread.
+/// The rows of one table of a file, or strings, that were read, by their numbers in the file. One thread.
 class RowsRead {
  public:
-  /// The rows from `first` on were read behind those before, whose numbers are smaller.
+  /// Adds the rows from `first` on. Their numbers must be larger than those of earlier rows.
   void add(uint32_t first, uint32_t rows);
-  /// Where a row stands among those that were read; kNone for one that was not.
+  /// The position of a row among the rows read. kNone for others.
   uint32_t find(uint64_t number) const noexcept;
-  /// One more than the largest number that was read.
+  /// One more than the largest row number read.
   uint64_t end() const noexcept { return runs_.empty() ? 0 : uint64_t{runs_.back().first} + runs_.back().rows; }
   /// How many were read.
   std::size_t size() const noexcept { return runs_.empty() ? 0 : runs_.back().place + std::size_t{runs_.back().rows}; }
@@ -32,7 +32,7 @@ class RowsRead {
   std::vector<Run> runs_;
 };
 
-/// What was read of a damaged file: rows by the table, and the strings, with the id that each has now.
+/// The readable parts of a damaged file: rows by table, and strings with their new ids.
 struct PartsRead {
   std::array<RowsRead, kTargets> rows;
   std::vector<uint32_t> strings;
@@ -40,10 +40,11 @@ struct PartsRead {
 
 inline constexpr std::string_view kLostText = "(lost)";
 
-/// Makes a recording of the rows of a damaged file, whose references are still numbers of the file.
+/// Makes a recording from the rows of a damaged file. Their references are still the file's row numbers.
 ///
-/// A row that is about a lost one, or has to refer to it, is dropped. Other references to lost rows become none, lost
-/// names kLostText, and histograms that lack bins are forgotten. Returns how many references became none.
+/// Rows that belong to a lost row, or must refer to one, are dropped. Other references to lost rows become none, lost
+/// names become kLostText, and histograms with lost bins are removed. Returns the number of references that became
+/// none.
 std::size_t rejoin(Store& store, const PartsRead& read);
 
 }  // namespace gpuscope::store

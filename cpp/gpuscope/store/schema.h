@@ -12,26 +12,26 @@
 #include "gpuscope/store/column.h"
 #include "gpuscope/store/values.h"
 
-// Every table and column of a trace, declared once: a new one is a line here and no line elsewhere. Rows and their
-// appending, what the ring drops, the .gscope file and its checks, the views of NumPy, Arrow and pandas, Python's Trace
-// and its documentation all come from these lists.
+// Every table and column of a trace, declared once: a new one needs only a line here. These lists define rows and their
+// appending, eviction in the ring, the .gscope file and its checks, NumPy, Arrow and pandas views, and Python's Trace
+// with its documentation.
 //
 // X(type, column, meaning, documentation). Times are ns since the Unix epoch, sizes bytes. The meaning is one of
 //   number             a number
-//   time               when an event was
-//   duration           how long something took; those of a recording can be added
-//   amount             how many, or how much: those of a column can be added
-//   minimum, maximum   of a total: what is kept where two totals are joined; their other 8-byte numbers are added
+//   time               the time of an event
+//   duration           a duration; those of a recording can be added
+//   amount             a count or quantity; those of a column can be added
+//   minimum, maximum   of a total: kept when totals are merged; their other 8-byte numbers are added
 //   text               a string id
 //   row(Table)         a row number of that table
-//   histogram          the id that rows of `histogram` share
-//   event_of_kind      a row number of the table that the column `kind`, a Work, names
-//   value_of_type      what the column `type`, a PayloadType, says
+//   histogram          the id shared by rows of `histogram`
+//   event_of_kind      a row number of the table named by the column `kind`, a Work
+//   value_of_type      interpreted by the column `type`, a PayloadType
 //   values<Enum>       a number of that enumeration
-// optional(...): kNone stands for none, which is also what a file without the column reads as (others read as 0).
-// owner(...): the row is about that one, and goes with it when the ring drops it; tables without times have one.
+// optional(...): kNone means none. A file without the column reads as kNone (other columns read as 0).
+// owner(...): the row belongs to that row, and the ring evicts both together. Tables without times have one.
 
-// -- events ----------------------------------------------------------------------------------------------------------
+// -- events -----------------------------------------------------------------------------------------------------------
 #define GPUSCOPE_KERNEL(X)                                                               \
   X(int64_t, start_ns, time, "when it began")                                            \
   X(int64_t, duration_ns, duration, "how long it ran")                                   \
@@ -248,7 +248,7 @@
   X(uint32_t, api, owner(row(Apis)), "the driver call") \
   X(uint32_t, stack, optional(row(Stacks)), "the Python call stack that it was made with")
 
-// -- totals: one row a call path, in aggregate mode ------------------------------------------------------------------
+// -- totals: one row per call path, in aggregate mode -----------------------------------------------------------------
 #define GPUSCOPE_REGION_TOTAL(X)                                                     \
   X(uint32_t, path, optional(row(Paths)), "the regions that this is about")          \
   X(uint32_t, histogram, optional(histogram), "how their durations are distributed") \
@@ -273,7 +273,7 @@
   X(uint32_t, bin, number, "which durations: store::histogram_bin of them")   \
   X(uint64_t, count, amount, "how many of them there were")
 
-// -- dictionaries: each row once; they refer to rows before them and to dictionaries before them in the list ---------
+// -- dictionaries: distinct rows; they refer to earlier rows and to earlier dictionaries in the list ------------------
 #define GPUSCOPE_PATH(X)                                                        \
   X(uint32_t, parent, optional(row(Paths)), "the path of the region around it") \
   X(uint32_t, name, text, "the region's name")                                  \
@@ -405,10 +405,10 @@
 
 namespace gpuscope::store {
 
-/// What columns of `device_sample` and `device_counter` have where nothing was read.
+/// The value of columns of `device_sample` and `device_counter` without a reading.
 inline constexpr int64_t kNotRead = -1;
 
-/// What the numbers of a column refer to. Histograms: the id that rows of `histogram` share.
+/// The target of a column's numbers. Histograms: the id shared by rows of `histogram`.
 enum class Target : uint8_t {
   Nothing,
   Strings,
@@ -454,7 +454,7 @@ struct TableInfo {
   std::span<const ColumnInfo> columns;
 };
 
-/// The words of the lists.
+/// The meanings used in the lists.
 struct Meanings {
   static constexpr Meaning number = {};
   static constexpr Meaning time = {.quantity = Quantity::Time};
@@ -563,7 +563,7 @@ inline constexpr std::array kTables = {
 #undef GPUSCOPE_TABLE_INFO
 };
 
-/// The table that a target is; nullptr for the others.
+/// The table of a target. Null for other targets.
 constexpr const TableInfo* find_table(Target target) noexcept {
   for (const TableInfo& table : kTables) {
     if (table.target == target) {
@@ -573,7 +573,7 @@ constexpr const TableInfo* find_table(Target target) noexcept {
   return nullptr;
 }
 
-/// The table of that name; nullptr where there is none.
+/// The table with that name. Null if there is none.
 constexpr const TableInfo* find_table(std::string_view name) noexcept {
   for (const TableInfo& table : kTables) {
     if (table.name == name) {
@@ -583,18 +583,18 @@ constexpr const TableInfo* find_table(std::string_view name) noexcept {
   return nullptr;
 }
 
-/// Whether a column says which other row a row is about.
+/// Whether a column names the row to which a row belongs.
 constexpr bool has_owner(const TableInfo& table) noexcept {
   return std::ranges::any_of(table.columns, [](const ColumnInfo& column) { return column.meaning.owner; });
 }
 
-/// Rows with a time of their own; the ring drops the oldest.
+/// Tables whose rows have times. The ring drops the oldest rows.
 template <class Table>
 concept Timed = requires(const Table& table) {
   table.start_ns;
 };
 
-/// What one row's number in a column refers to.
+/// The target of one row's number in a column.
 template <class Table>
 Target target_of(const Table& table, const ColumnInfo& column, std::size_t row) noexcept {
   if constexpr (requires { table.kind; }) {

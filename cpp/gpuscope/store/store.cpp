@@ -97,7 +97,7 @@ std::vector<Target> table_order() {
   add([](const TableInfo& table) { return table.role == Role::Dictionary; });
   add([](const TableInfo& table) { return is_of_thread(table); });
   add([](const TableInfo& table) { return !has_owner(table); });
-  add([](const TableInfo&) { return true; });  // rows that are about other rows, of whatever kind these are
+  add([](const TableInfo&) { return true; });  // rows that belong to rows of any table
   return order;
 }
 
@@ -134,7 +134,7 @@ namespace {
 #ifdef MADV_POPULATE_WRITE
 constexpr int kPopulateWrite = MADV_POPULATE_WRITE;
 #else
-constexpr int kPopulateWrite = 23;  // Linux 5.14; older systems refuse it, which does no harm
+constexpr int kPopulateWrite = 23;  // Linux 5.14; older systems refuse it without harm
 #endif
 constexpr uintptr_t kPage = 4096;
 

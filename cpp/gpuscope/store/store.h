@@ -12,9 +12,9 @@
 
 namespace gpuscope::store {
 
-/// One recording: every table, and the strings their ids name. Written by one thread, then only read.
+/// One recording: every table, and the strings of their ids. Written by one thread, then only read.
 struct Store {
-  // Not inline: they are of a hundred tables, and whoever has a store would compile them again.
+  // Not inline: every includer would compile them for a hundred tables.
   Store();
   Store(Store&& other) noexcept;
   Store& operator=(Store&& other) noexcept;
@@ -26,14 +26,14 @@ struct Store {
   base::StringTable strings;
 
   void set_info(std::string_view key, std::string_view value);
-  /// Empty when the key is not there.
+  /// Empty if the key is missing.
   std::string_view find_info(std::string_view key) const;
 
-  /// For the bindings' Reading, under the GIL: threads that read this without it, and facts that wait for their end.
+  /// For the bindings' Reading, with the GIL: number of readers without the GIL, and facts that wait for them.
   std::size_t readers = 0;
   std::vector<std::pair<std::string, std::string>> waiting;
 
-  /// How many rows, or strings, there are to refer to; SIZE_MAX where a target is neither.
+  /// The number of rows or strings of a target. SIZE_MAX for other targets.
   std::size_t rows_of(Target target) const noexcept;
 
 #define GPUSCOPE_VISIT(Type, table, ...) visit(table);
@@ -46,7 +46,7 @@ struct Store {
     GPUSCOPE_TABLES(GPUSCOPE_VISIT)
   }
 #undef GPUSCOPE_VISIT
-  /// Visits the table of that name. Throws InvalidArgument where there is none.
+  /// Visits the table with that name. Throws InvalidArgument if there is none.
   template <class F>
   void with_table(std::string_view name, F&& visit) const {
     bool found = false;
@@ -60,7 +60,7 @@ struct Store {
       throw_unknown_table(name);
     }
   }
-  /// visit(table of one, table of the other)
+  /// Calls visit(table of one, table of the other).
   template <class Self, class F>
   static void each_pair(Self& one, const Store& other, F&& visit) {
 #define GPUSCOPE_VISIT(Type, table, ...) visit(one.table, other.table);
@@ -72,23 +72,22 @@ struct Store {
   [[noreturn]] static void throw_unknown_table(std::string_view name);
 };
 
-/// Every table: facts first, what threads did before what the GPU did, and each after those it refers to, so that a
-/// file cut anywhere has no loose ends.
+/// All tables in file order: facts first, thread events before GPU events, and each after the tables to which it
+/// refers. So a truncated file has no dangling references.
 std::vector<Target> table_order();
 
-/// Adds all that `from` holds behind what `to` holds: events row by row, totals summed path by path, dictionaries
-/// without doubles. Both are of one process, whose correlation ids and operators' numbers are unique.
+/// Appends the contents of `from` to `to`: events row by row, totals summed by path, dictionaries without duplicates.
+/// Both must be of one process, in which correlation ids and operator numbers are unique.
 ///
-/// Facts: counters of the audit and the number of steps add up, but of what one of something takes ("audit.*_cost_ns",
-/// "_max_ns") the largest holds; notes stand once each, the window reaches from the first's start to the last's end,
-/// and of other facts the later one holds, as of the moments of steps. Throws std::bad_alloc, and then `to` is of no
-/// more use.
+/// Facts: audit counters and the number of steps add up. Of costs per item ("audit.*_cost_ns", "_max_ns") the largest
+/// stays. Notes are kept once each. The window reaches from the first start to the last end. For other facts, such as
+/// the times of steps, the later value stays. Throws std::bad_alloc, and `to` is unusable afterwards.
 void append(Store& to, const Store& from);
 
-/// The first value in a store that is not valid, as a clause; empty when there is none.
+/// The first invalid value in a store, as a clause. Empty if all are valid.
 ///
-/// Checked: every id and row number lies in its table, paths and regions have no cycles, and times, durations and sizes
-/// can be added.
+/// Checks that every id and row number is in its table, that paths and regions have no cycles, and that times,
+/// durations and sizes can be added.
 std::string find_bad_reference(const Store& store);
 
 }  // namespace gpuscope::store

@@ -8,8 +8,8 @@
 
 #include "gpuscope/base/event_log.h"
 
-// What the numbers in a trace's columns stand for. They are stored in files: append only. X(enumerator, value);
-// Python's enumerations (_core.CopyKind.HOST_TO_DEVICE) are made from these lists.
+// The enumerations of trace columns. X(enumerator, value). Values are stored in files: append only. Python's
+// enumerations (_core.CopyKind.HOST_TO_DEVICE) are made from these lists.
 
 #define GPUSCOPE_WORK(X) X(Kernel, 1) X(Memcpy, 2) X(Memset, 3) X(Call, 4) X(Sync, 5) X(GraphLaunch, 6)
 #define GPUSCOPE_COPY_KIND(X) \
@@ -114,10 +114,10 @@ GPUSCOPE_ENUMS(GPUSCOPE_NAME)
 GPUSCOPE_NAME(Flag)
 #undef GPUSCOPE_NAME
 
-// Durations binned by size, 16 bins an octave: a quantile read from the bins is within 1/32 (3.1 %) of the true one.
+// Durations binned by size, 16 bins per octave. A quantile from the bins is within 1/32 (3.1 %) of the true one.
 inline constexpr uint32_t kBinBits = 4;
 
-/// The bin of a duration in ns; negative durations count as 0. Bins below 16 hold one ns each.
+/// The bin of a duration in ns. Negative durations count as 0. Bins below 16 hold one ns each.
 constexpr uint32_t histogram_bin(int64_t duration_ns) noexcept {
   const auto value = static_cast<uint64_t>(duration_ns > 0 ? duration_ns : 0);
   if (value < (1U << kBinBits)) {
@@ -137,8 +137,8 @@ constexpr int64_t histogram_middle(uint32_t bin) noexcept {
   return low + (int64_t{1} << octave) / 2;
 }
 
-// What torch.profiler calls work that has no name of its own, for readers and tools that look for these names. Values
-// that this version does not know read as unknown.
+// torch.profiler's names for work without its own name, for readers and tools that expect these names. Unknown values
+// read as unknown.
 
 /// `Memcpy HtoD (Pageable -> Device)`.
 std::string copy_name(CopyKind kind, MemoryKind source, MemoryKind destination);
@@ -149,18 +149,18 @@ inline constexpr std::string_view kGraphName = "CUDA graph";
 /// `Stream Sync`, `Context Sync`, ...
 std::string_view sync_name(SyncKind kind) noexcept;
 
-/// The name of a graph that was traced as a whole: kGraphName and its number.
+/// The name of a graph traced as a whole: kGraphName and its number.
 std::string graph_name(uint32_t graph);
 
-// What torch calls ranges of its own.
+// Names of torch's own ranges.
 
-/// The name of a step, before its number; all steps together.
+/// The name of a step, before its number, and of all steps together.
 inline constexpr std::string_view kStepPrefix = "ProfilerStep#";
 inline constexpr std::string_view kAllSteps = "ProfilerStep*";
 
-/// Info of a file of another tool: which regions lie in each other was found by their times.
+/// Info of a file of another tool: the nesting of regions was derived from their times.
 inline constexpr std::string_view kNestedByTime = "session.nested_by_time";
-/// The name of the range around each backward operator, before the operator's.
+/// The name of the range around each backward operator, before the operator's name.
 inline constexpr std::string_view kAutogradPrefix = "autograd::engine::evaluate_function: ";
 
 }  // namespace gpuscope::store

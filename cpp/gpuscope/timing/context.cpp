@@ -111,7 +111,7 @@ bool is_capturing(const driver::Cuda& cuda, driver::CuStream stream) {
 }
 
 bool is_capturing(const driver::Cuda& cuda, uint64_t stream, int device) {
-  driver::CuDevice found = 0;  // not by find_device, which throws where the driver cannot be initialised
+  driver::CuDevice found = 0;  // find_device would throw if the driver cannot be initialised
   if (!cuda.library || cuda.device_get(&found, device) != 0 || !driver::has_primary_context(cuda, found)) {
     return false;
   }

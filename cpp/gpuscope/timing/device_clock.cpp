@@ -17,9 +17,9 @@
 namespace gpuscope::timing {
 namespace {
 
-constexpr uint64_t kKernelLimitNs = 2'000'000;  // where the host's thread is taken off its CPU
+constexpr uint64_t kKernelLimitNs = 2'000'000;  // longer if the host's thread loses its CPU
 
-// An answer waits for a step of the clock, so that the step's width does not count and no two answers are the same.
+// An answer waits for a step of the clock. So the step's width has no influence, and no two answers are equal.
 constexpr const char* kClockKernel = R"(
 .visible .entry gpuscope_clock(.param .u64 words, .param .u32 questions, .param .u64 limit)
 {
@@ -55,7 +55,7 @@ leave:
 
 static_assert(offsetof(DeviceClock::Words, ended) == 4 && offsetof(DeviceClock::Words, device_ns) == 8);
 
-/// The answer that differs from the last one; 0 when none comes in time.
+/// The first answer that differs from the last one. 0 if none comes in time.
 uint64_t wait_for_answer(DeviceClock::Words& words, uint64_t last, std::chrono::nanoseconds limit) noexcept {
   const int64_t until_ns = base::Clock::process().now_ns() + limit.count();
   do {
@@ -66,7 +66,7 @@ uint64_t wait_for_answer(DeviceClock::Words& words, uint64_t last, std::chrono::
   return 0;
 }
 
-/// For ever.
+/// Keeps the module for ever.
 void leave_behind(std::unique_ptr<Module> module) noexcept {
   try {
     static auto* const left = new std::vector<std::unique_ptr<Module>>;
@@ -87,7 +87,7 @@ DeviceClock::DeviceClock(const driver::Cuda& cuda, int ordinal) : context_(cuda,
   if (page == MAP_FAILED) {
     throw std::bad_alloc();
   }
-  madvise(page, base::kPageBytes, MADV_DONTFORK);  // a child's copy could leave the GPU the old page, and us a new one
+  madvise(page, base::kPageBytes, MADV_DONTFORK);  // copy-on-write would separate our page from the GPU's
   words_.reset(new (page) Words{.asked = 0, .ended = 1, .device_ns = 0});
   GPUSCOPE_CUDA(cuda, mem_host_register, page, base::kPageBytes, kPortableAndMapped);
   int code = cuda.mem_host_get_device_pointer(&address_, page, 0);
@@ -101,14 +101,14 @@ DeviceClock::DeviceClock(const driver::Cuda& cuda, int ordinal) : context_(cuda,
 void DeviceClock::Free::operator()(Words* words) const noexcept { munmap(words, base::kPageBytes); }
 
 DeviceClock::~DeviceClock() {
-  Words* words = words_.release();  // which the GPU may write to until it is known to have ended
+  Words* words = words_.release();  // the GPU may write to them until it is known to have ended
   if (context_.was_reset()) {
     leave_behind(std::move(module_));
     return;
   }
   std::atomic_ref(words->asked).store(kNoMore, std::memory_order_release);
   if (std::atomic_ref(words->ended).load(std::memory_order_acquire) == 0) {
-    // A kernel that waits behind work of the program's will read the words: to unload it could take for ever.
+    // A kernel that waits behind the program's work will read the words. Unloading it could take for ever.
     leave_behind(std::move(module_));
     return;
   }
@@ -125,7 +125,7 @@ std::optional<DeviceClock::Reading> DeviceClock::read(std::chrono::nanoseconds l
     return std::nullopt;
   }
   if (std::atomic_ref(words_->ended).load(std::memory_order_acquire) == 0) {
-    return std::nullopt;  // the kernel of an earlier time has not begun
+    return std::nullopt;  // the kernel of an earlier reading has not begun
   }
   *words_ = {};
   uint32_t questions = kQuestions;
@@ -140,7 +140,7 @@ std::optional<DeviceClock::Reading> DeviceClock::read(std::chrono::nanoseconds l
     std::atomic_ref(words_->ended).store(1, std::memory_order_release);
     throw;
   }
-  // The first answer says that the kernel runs.
+  // The first answer shows that the kernel runs.
   uint64_t last = wait_for_answer(*words_, 0, limit);
   std::optional<Reading> best;
   const base::Clock& clock = base::Clock::process();

@@ -23,8 +23,8 @@ unsigned flags_of(const EventOptions& options) {
          (options.interprocess ? kInterprocess : 0);
 }
 
-/// Whether a stream of the current context is being captured; throws where it is the legacy default stream, which never
-/// is, but whose use would spoil the capture of another.
+/// Whether a stream of the current context is captured. Throws for the legacy default stream during a capture: it is
+/// never captured, but using it would invalidate the other stream's capture.
 bool captures(const driver::Cuda& cuda, uint64_t stream) {
   constexpr uint64_t kLegacy = 1;  // or 0
   const bool capturing = is_capturing(cuda, driver::as_stream(stream));
@@ -36,7 +36,7 @@ bool captures(const driver::Cuda& cuda, uint64_t stream) {
   return capturing;
 }
 
-constexpr int kTries = 3;  // the first may find the GPU's front end asleep
+constexpr int kTries = 3;  // in the first the GPU's front end may be asleep
 
 int64_t host_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -165,7 +165,7 @@ void Event::check_not_captured(const char* name) const {
 }
 
 void Event::wait(uint64_t stream, int device) const {
-  if (!recorded()) {  // a pooled event still holds what was recorded in it before
+  if (!recorded()) {  // a pooled event still contains its previous record
     return;
   }
   const PrimaryContext::Current own(pool_->context());

@@ -18,18 +18,18 @@
 
 namespace gpuscope::timing {
 
-/// Plain timing events of one device, made once and used again. Any thread.
+/// Plain timing events of one device, created once and reused. Any thread.
 ///
-/// It keeps the device's primary context alive, and never destroys an event: at the end of the process the context may
-/// be gone before the pool is. It holds as many events as were ever in use at once. In a forked child it gives and
-/// takes nothing: CUDA does not survive a fork, and the lock may be held there for ever.
+/// Keeps the device's primary context alive, and never destroys an event: at process exit the context may be gone
+/// before the pool. It has as many events as were ever in use at once. In a forked child it gives and takes nothing:
+/// CUDA does not survive a fork, and the lock may be held there for ever.
 class EventPool {
  public:
   EventPool(const driver::Cuda& cuda, int ordinal) : context_(cuda, ordinal), ordinal_(ordinal) {}
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
 
-  /// An event that nobody else has; what was recorded in it before is still in it.
+  /// An unused event. It still contains its previous record.
   driver::CuEvent take();
   void give_back(driver::CuEvent event) noexcept;
 
@@ -52,14 +52,14 @@ class EventPool {
   std::size_t created_ = 0;
 };
 
-/// The pools of a process, one a device, made when first asked for. Any thread.
+/// The pools of a process, one per device, made on first use. Any thread.
 class EventPools {
  public:
   explicit EventPools(const driver::Cuda& cuda) : cuda_(cuda) {}
 
   /// Throws NotAvailable without such a device.
   std::shared_ptr<EventPool> of(int ordinal);
-  /// Of a device whose pool was never asked for: zeros.
+  /// Zeros for a device without a pool.
   EventPool::Counts counts(int ordinal) const;
 
  private:
@@ -70,13 +70,13 @@ class EventPools {
 
 struct EventOptions {
   bool timing = true;
-  bool blocking = false;      // a thread that waits sleeps instead of spinning
+  bool blocking = false;      // a waiting thread sleeps instead of spinning
   bool interprocess = false;  // cannot time: CUDA's rule
-  bool external = false;      // in a captured graph: a node of its own, so that replays record it
+  bool external = false;      // in a captured graph: a separate node, so that replays record it
 };
 
-/// Owns a CUDA event of one device's primary context. Plain timing events come from the device's pool and go back to
-/// it. Any thread; recording from two threads at once leaves open whose record it keeps.
+/// Owns a CUDA event of one device's primary context. Plain timing events come from the device's pool and return to it.
+/// Any thread. After concurrent records, either one stays.
 class Event {
  public:
   Event(std::shared_ptr<EventPool> pool, EventOptions options);
@@ -86,17 +86,17 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  /// Throws InvalidArgument for a stream of another device. False where the stream is being captured into a CUDA graph
-  /// and `into_graphs` is false: then nothing is recorded.
+  /// Throws InvalidArgument for a stream of another device. False if the stream is being captured into a CUDA graph and
+  /// `into_graphs` is false: then nothing is recorded.
   bool record(uint64_t stream, bool into_graphs = true);
-  /// Holds a stream's later work back until the event is reached. `device` says whose default stream is meant.
+  /// Makes a stream's later work wait for the event. `device`: the device of a default stream.
   void wait(uint64_t stream, int device) const;
-  /// Whether the work before the event is done; true before the first record. Throws InvalidArgument where the last
-  /// record went into a CUDA graph, as the next two do: to ask the driver would spoil a capture that goes on.
+  /// Whether the work before the event is done. True before the first record. Throws InvalidArgument if the last record
+  /// went into a CUDA graph, like the next two: a query would invalidate an active capture.
   bool query() const;
   /// Waits; seconds spent.
   double synchronize() const;
-  /// Milliseconds to the other event. Throws InvalidArgument when either did not time or is not reached.
+  /// Milliseconds to the other event. Throws InvalidArgument if either did not time or is not reached.
   double elapsed_time(const Event& end) const;
   std::string ipc_handle() const;
 
@@ -113,27 +113,27 @@ class Event {
   EventOptions options_;
   driver::CuEvent event_ = nullptr;
   std::atomic<bool> recorded_{false};
-  std::atomic<bool> captured_{false};  // the last record went into a CUDA graph, and not as a node of its own
+  std::atomic<bool> captured_{false};  // the last record went into a CUDA graph, not as a separate node
 };
 
-/// An event whose moment is known on the host's clock, so that other events of the device can be placed on it.
+/// An event with a known time on the host's clock. It relates other events of the device to that clock.
 struct HostAnchor {
   std::unique_ptr<Event> event;
   int64_t host_ns = 0;   // CLOCK_MONOTONIC
-  int64_t error_ns = 0;  // the true moment lies within host_ns +- error_ns
+  int64_t error_ns = 0;  // the true time is within host_ns +- error_ns
 };
 
-/// Takes anchors on an otherwise empty stream of its own, which waits for no other stream. Any thread.
+/// Takes anchors on a separate empty stream, which waits for no other stream. Any thread.
 class HostAnchors {
  public:
   explicit HostAnchors(std::shared_ptr<EventPool> pool);
   HostAnchors(const HostAnchors&) = delete;
   HostAnchors& operator=(const HostAnchors&) = delete;
 
-  /// The best of a few tries; without an event when the GPU answered none of them in time, as when the hardware queues
-  /// of all streams are one (CUDA_DEVICE_MAX_CONNECTIONS=1) and it is full.
+  /// The best of a few tries. Without an event if the GPU answered none in time: for example if all streams share one
+  /// hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1) and it is full.
   HostAnchor take(int64_t timeout_ns) const;
-  /// Its stream went with the context: others are to be made, and anchors that it gave are of no use.
+  /// Whether its stream was destroyed with the context. Then create new anchors, and discard earlier ones.
   bool was_reset() const noexcept { return pool_->context().was_reset(); }
 
  private:

@@ -11,13 +11,13 @@
 namespace gpuscope::timing {
 namespace {
 
-// The kernel runs at least this long: the GPU's clock advances in steps, of 32 ns on Hopper and 1 us before.
+// The minimum run time: the GPU's clock has steps of 32 ns on Hopper and 1 us before.
 constexpr uint64_t kWindowNs = 20'000;
 constexpr uint64_t kShortestNs = 10'000;
 constexpr uint64_t kMeterTimeoutNs = 1'000'000;
 
-// Both readings wait for a step of the clock, so that its width does not count. %globaltimer and %clock64 are read by
-// one thread, on one SM.
+// Both readings wait for a step of the clock, so that its width has no influence. One thread on one SM reads
+// %globaltimer and %clock64.
 constexpr const char* kWatch = R"((
   .param .u64 words, .param .u64 window, .param .u64 timeout)
 {
@@ -65,7 +65,7 @@ static_assert(offsetof(Gate::Words, outcome) == 4 && offsetof(Gate::Words, start
               offsetof(Gate::Words, start_cycles) == 16 && offsetof(Gate::Words, end_ns) == 24 &&
               offsetof(Gate::Words, end_cycles) == 32);
 
-// Two names for one kernel, so that profiles show whether it waited or measured.
+// Two names for one kernel: profiles show whether it waited or measured.
 std::string ptx() {
   std::string text;
   for (const char* name : {"gpuscope_gate", "gpuscope_meter"}) {
@@ -93,7 +93,7 @@ Gate::Gate(const PrimaryContext& context)
 }
 
 Gate::~Gate() {
-  if (!context_.was_reset()) {  // else the words are gone
+  if (!context_.was_reset()) {  // otherwise the words are gone
     open();
   }
   context_.release_in([&](const driver::Cuda& cuda) { cuda.mem_free_host(words_); });

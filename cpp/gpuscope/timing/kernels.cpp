@@ -10,11 +10,11 @@ namespace gpuscope::timing {
 namespace {
 
 constexpr unsigned kThreads = 256;
-// Four of 256 threads are on a multiprocessor at once on every GPU since compute capability 5.0.
+// Four blocks of 256 threads fit a multiprocessor at once, since compute capability 5.0.
 constexpr unsigned kFmaBlocksPerMultiprocessor = 4;
-// FP32 FMAs that one thread of gpuscope_fma makes a round.
+// FP32 FMAs per thread and round of gpuscope_fma.
 constexpr unsigned kFmasPerRound = 128;
-// As many chains as hide the latency of an FMA (4 cycles) with room to spare.
+// More chains than needed to hide the latency of an FMA (4 cycles).
 constexpr unsigned kChains = 8;
 static_assert(kFmasPerRound % kChains == 0);
 
@@ -110,8 +110,8 @@ wait:
 }
 )";
 
-// a = a / 2 + y with y > 0 stays positive, so the store never happens; the compiler cannot know. y lies in a register
-// as a does, for it differs from thread to thread.
+// a = a / 2 + y with y > 0 stays positive, so the store never happens. The compiler cannot know. y is in a register
+// like a, as it differs between threads.
 constexpr const char* kFmaHead = R"(
 .visible .entry gpuscope_fma(.param .u32 rounds)
 {

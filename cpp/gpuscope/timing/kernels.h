@@ -9,8 +9,8 @@
 
 namespace gpuscope::timing {
 
-/// Small kernels of our own, as PTX that the driver compiles: work to demonstrate and to calibrate with, on any machine
-/// with a GPU and no toolkit. Launches may come from several threads; growing a buffer may not.
+/// Small kernels as PTX, compiled by the driver, for demonstrations and calibration on any machine with a GPU and
+/// without a toolkit. Launches may come from several threads. Growing a buffer may not.
 class Kernels {
  public:
   explicit Kernels(const driver::Cuda& cuda, int ordinal = 0);
@@ -18,25 +18,25 @@ class Kernels {
   Kernels(const Kernels&) = delete;
   Kernels& operator=(const Kernels&) = delete;
 
-  /// One thread that watches the GPU's clock for this long.
+  /// One thread that spins for this long by the GPU's clock.
   void spin(uint64_t nanoseconds, uint64_t stream, unsigned count = 1);
   struct Spun {
     uint64_t count;
     uint64_t total_ns;
   };
-  /// How many kernels of spin have ended since the last time, and how long they took by their own clock readings, which
-  /// leave out what starting and ending a kernel takes. Waits for the device.
+  /// The number of spin kernels that have ended since the last call. Also their total time by their own clock readings,
+  /// without the start and end of a kernel. Waits for the device.
   Spun spun();
-  /// y = a x + y over so many floats.
+  /// y = a x + y over `elements` floats.
   void saxpy(uint32_t elements, uint64_t stream);
-  /// Adds up so many floats.
+  /// Sums `elements` floats.
   void reduce(uint32_t elements, uint64_t stream);
   void copy_in(uint64_t bytes, uint64_t stream);
   void copy_out(uint64_t bytes, uint64_t stream);
   void fill(uint64_t bytes, uint64_t stream);
-  /// So many bytes from one place of the device's memory to another, 16 a thread.
+  /// Copies `bytes` within device memory, 16 per thread.
   void copy(uint64_t bytes, uint64_t stream);
-  /// Rounds of FP32 FMAs on every multiprocessor; fma_flops operations in all, an FMA counting as two.
+  /// Rounds of FP32 FMAs on every multiprocessor: fma_flops operations in total, two per FMA.
   void fma(uint32_t rounds, uint64_t stream);
   uint64_t fma_flops(uint32_t rounds) const noexcept;
   void synchronize();

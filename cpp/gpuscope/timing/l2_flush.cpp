@@ -8,11 +8,11 @@ namespace gpuscope::timing {
 namespace {
 
 constexpr unsigned kBlockThreads = 256;
-constexpr unsigned kBlocksPerMultiprocessor = 8;  // 2048 threads, the most that any has room for
+constexpr unsigned kBlocksPerMultiprocessor = 8;  // 2048 threads, the maximum of any multiprocessor
 constexpr uint64_t kVector = 16;
 
-// What is written differs from flush to flush and from place to place: no store is without effect, and no line can be
-// compressed. The part that is read holds zeros, so that the sum's store never happens; the compiler cannot know.
+// Written values differ between flushes and places: every store has an effect, and no line can be compressed. The part
+// to read holds zeros, so the sum's store never happens. The compiler cannot know.
 constexpr const char* kPtx = R"(
 
 .visible .global .align 4 .u32 gpuscope_sum;
@@ -108,7 +108,7 @@ void L2Flush::prepare() {
     GPUSCOPE_CUDA(context_.cuda(), context_synchronize);
   }
   if (context_.cuda().reset_persisting_l2 != nullptr) {
-    context_.cuda().reset_persisting_l2();  // refused where lines cannot persist
+    context_.cuda().reset_persisting_l2();  // refused if lines cannot persist
   }
 }
 

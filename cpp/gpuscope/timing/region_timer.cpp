@@ -39,7 +39,7 @@ uint32_t RegionTimer::claim(driver::CuContext context, bool from_others) noexcep
       if (pair.context == nullptr || pair.context == context) {
         return index;
       }
-      if (from_others) {  // theirs may be gone, and with it the events
+      if (from_others) {  // others' context may be gone, with the events
         pair = {};
         return index;
       }
@@ -72,7 +72,7 @@ uint32_t RegionTimer::begin() noexcept {
     return kNoPair;
   }
   if (cuda_.event_record(pair.start, nullptr) != 0) {
-    pair = {};  // of a context that is gone, whose address another has now
+    pair = {};  // of a destroyed context, whose address another context has
     give_back(index);
     return kNoPair;
   }

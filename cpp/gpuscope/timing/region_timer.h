@@ -11,10 +11,10 @@
 
 namespace gpuscope::timing {
 
-/// Times regions on the GPU with pairs of CUDA events on the default stream, where CUPTI is not available.
+/// Times regions on the GPU with pairs of CUDA events on the default stream, if CUPTI is not available.
 ///
-/// begin and end: any thread, no lock; they skip what could disturb the program: threads without a context, streams
-/// that are capturing. read: one thread.
+/// begin and end: any thread, no lock. They skip cases that could disturb the program: threads without a context,
+/// capturing streams. read: one thread.
 class RegionTimer {
  public:
   static constexpr uint32_t kPairs = 1024;
@@ -24,9 +24,9 @@ class RegionTimer {
   RegionTimer(const RegionTimer&) = delete;
   RegionTimer& operator=(const RegionTimer&) = delete;
 
-  /// Records the first event of a pair; kNoPair when that cannot be done now.
+  /// Records the first event of a pair. kNoPair if that is impossible now.
   uint32_t begin() noexcept;
-  /// Records the second; false when the pair is void and has been taken back.
+  /// Records the second event. False if the pair is void and was taken back.
   bool end(uint32_t pair) noexcept;
 
   enum class State { Running, Done, Void };
@@ -34,13 +34,13 @@ class RegionTimer {
     State state;
     int64_t duration_ns;
   };
-  /// How long the pair's work took; a pair that is Done or Void is free for another region.
+  /// The duration of the pair's work. Pairs that are Done or Void become free.
   Reading read(uint32_t pair) noexcept;
 
-  /// Every pair is free again: regions of an earlier session that are still open keep none.
+  /// Frees every pair: open regions of an earlier session lose theirs.
   void take_all_back() noexcept;
 
-  /// The timer that regions use now, or nullptr.
+  /// The timer that regions use now, or null.
   static std::atomic<RegionTimer*>& current() noexcept;
 
  private:

@@ -8,7 +8,7 @@
 namespace gpuscope::timing {
 namespace {
 
-constexpr unsigned kTimingEvent = 0;  // CU_EVENT_DEFAULT: with time, and waited for by spinning
+constexpr unsigned kTimingEvent = 0;  // CU_EVENT_DEFAULT: with time, waits spin
 
 class OpenAtEnd {
  public:
@@ -128,7 +128,7 @@ double Sampler::measure_clock(Program& program) {
   return gate_.clock_hz();
 }
 
-// The context is current for our own calls only: the functions find their thread as they left it.
+// The context is current only for our own calls: the functions find their thread unchanged.
 void Sampler::queue(Program& program, std::span<const uint32_t> order, const SampleOptions& options, Chunk& chunk) {
   const OpenAtEnd open(gate_);
   if (options.gate) {
@@ -168,7 +168,7 @@ Chunk Sampler::sample(Program& program, std::span<const uint32_t> order, const S
   try {
     queue(program, order, options, chunk);
   } catch (...) {
-    synchronize_through(program);  // what it says is of less interest than why the program stopped
+    synchronize_through(program);  // its result matters less than why the program stopped
     throw;
   }
   wait(program);
@@ -223,7 +223,7 @@ RowTimes time_calls(Program& program, std::span<const uint32_t> order, uint32_t 
     uint32_t calls = 0;
     const int64_t called_ns = clock.now_ns();
     int64_t now_ns = called_ns;
-    // As many calls again as there were: a row of calls that suddenly take long is seen after few of them.
+    // Doubles the calls: if calls suddenly take long, few more are made before it is noticed.
     const bool loops = program.loops(order[row]);
     while (calls < repeat && now_ns - called_ns <= longest_ns) {
       const uint32_t further = loops ? std::max(kLoopGrowth * calls, 1U) : std::clamp(calls, 1U, kUnwatched);
@@ -244,7 +244,7 @@ namespace {
 constexpr uint64_t kLegacyStream = 1;  // CU_STREAM_LEGACY; 0 is the same
 constexpr int kThreadLocal = 1;        // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 
-/// A capture under way, and the graph that it made. One thread, which is the one that may end it.
+/// An active capture, and its graph. One thread, which must also end it.
 class Capture {
  public:
   Capture(const PrimaryContext& context, uint64_t stream) : context_(context), stream_(driver::as_stream(stream)) {

@@ -9,7 +9,7 @@ namespace {
 constexpr uint64_t kMaxDimensions = 64;  // torch's own limit
 constexpr uint64_t kMaxNumbers = 30;     // of a list, likewise
 
-/// A c10::ScalarType, by the name that torch's profiler gives it.
+/// The name of a c10::ScalarType, as in torch's profiler.
 constexpr std::string_view type_name(uint16_t type) noexcept {
   constexpr std::array<std::string_view, 16> kNames = {"unsigned char",
                                                        "signed char",
@@ -35,11 +35,11 @@ constexpr std::string_view type_name(uint16_t type) noexcept {
                                                                         : "";
 }
 
-// What the words of a key begin with, beside ArgumentText::Kind, in the lowest byte; then a type and a count.
+// The lowest byte of a key's words, next to ArgumentText::Kind. A type and a count follow.
 constexpr uint64_t kTensorWord = 0x10;
-constexpr uint64_t kTensorsWord = 0x11;  // a list of them, or an operator's arguments
+constexpr uint64_t kTensorsWord = 0x11;  // a list of tensors, or an operator's arguments
 constexpr uint64_t kNumbersWord = 0x12;  // likewise
-constexpr uint64_t kNoneWord = 0x13;     // in place of a tensor
+constexpr uint64_t kNoneWord = 0x13;     // instead of a tensor
 constexpr unsigned kTypeShift = 8;
 constexpr unsigned kCountShift = 32;
 
@@ -164,7 +164,7 @@ void ArgumentText::put_lists(ShortText& text, Values values) const noexcept {
       const std::size_t before = text.size();
       const bool was_full = text.full();
       put_list<kPut>(text, elements(value));
-      if (text.full() && !was_full) {  // a long list is left out, and the other arguments stay
+      if (text.full() && !was_full) {  // long lists are omitted, other arguments stay
         text.cut(before);
         text.put("[]");
       }

@@ -14,7 +14,7 @@
 
 namespace gpuscope::torch {
 
-/// A text on the stack; empty when it did not fit. One thread.
+/// A text on the stack. Empty if it did not fit. One thread.
 class ShortText {
  public:
   void put(std::string_view text) noexcept {
@@ -25,10 +25,10 @@ class ShortText {
     std::memcpy(text_.data() + size_, text.data(), text.size());
     size_ += text.size();
   }
-  /// As a string of JSON.
+  /// As a JSON string.
   void put_quoted(std::string_view text) noexcept;
   void put(int64_t number) noexcept { put_chars(number); }
-  /// As torch's profiler writes it: `2.`, `0.10000000000000001`.
+  /// In the format of torch's profiler: `2.`, `0.10000000000000001`.
   void put(double number) noexcept {
     constexpr double kWhole = 9223372036854775808.0;  // 2^63
     if (number >= -kWhole && number < kWhole && static_cast<double>(static_cast<int64_t>(number)) == number) {
@@ -40,7 +40,7 @@ class ShortText {
   }
   std::size_t size() const noexcept { return size_; }
   bool full() const noexcept { return full_; }
-  /// Takes back what was put since it had that size.
+  /// Truncates to an earlier size.
   void cut(std::size_t size) noexcept {
     size_ = size;
     full_ = false;
@@ -66,9 +66,8 @@ struct Values {
   std::size_t count = 0;
 };
 
-/// Writes the values' shapes and strides, as "[[2, 3], [], [[4], [4]]]", their types, as "['float', 'Scalar',
-/// 'TensorList']", and the numbers among them, as "['', '2', '']". What is neither a tensor nor a list of them has no
-/// shape. Immutable; any thread.
+/// Writes the values' shapes and strides ("[[2, 3], [], [[4], [4]]]"), types ("['float', 'Scalar', 'TensorList']") and
+/// numbers ("['', '2', '']"). Values other than tensors and lists of tensors have no shape. Immutable, any thread.
 class ArgumentText {
  public:
   ArgumentText(const Layout& layout, const void* undefined_tensor) noexcept
@@ -82,20 +81,20 @@ class ArgumentText {
   }
   void put_types(ShortText& text, Values values) const noexcept;
   void put_concrete(ShortText& text, Values values) const noexcept;
-  /// What the texts of shapes, strides and types say, in a tenth of the time that these take.
+  /// Adds the content of the shapes, strides and types texts, without formatting them.
   void put_tensors(base::Digest& key, Values values) const noexcept;
-  /// Likewise what the text of numbers says.
+  /// Adds the content of the numbers text.
   void put_numbers(base::Digest& key, Values values) const noexcept;
 
   enum class Kind : uint8_t { Other, Int, Double, Bool, Text, Numbers, Texts, None, Complex };
   Kind kind(const char* value) const noexcept;
-  /// A number, or a list of them.
+  /// A number, or a list of numbers.
   void put_concrete(ShortText& text, const char* value) const noexcept;
   /// A list of texts, as JSON.
   void put_texts(ShortText& text, const char* value) const noexcept;
   /// A complex number, as its two parts: `1. -2.5`.
   void put_complex(ShortText& text, const char* value) const noexcept;
-  /// What a value of that kind says.
+  /// The text of a value of that kind.
   std::string_view text(const char* value) const noexcept;
 
  private:
@@ -108,7 +107,7 @@ class ArgumentText {
   static bool is_scalar(Kind kind) noexcept { return kind == Kind::Int || kind == Kind::Double || kind == Kind::Bool; }
   bool holds_tensors(const char* list) const noexcept;
   Values elements(const char* list) const noexcept;
-  /// Null for what is no tensor.
+  /// Null if the value is no tensor.
   const char* tensor(const char* value) const noexcept;
   uint64_t dimensions(const char* tensor) const noexcept;
   const char* sizes(const char* tensor, uint64_t dimensions) const noexcept;

@@ -22,8 +22,8 @@ constexpr std::size_t kListWords = 12;
 constexpr uint8_t kFunctionScope = 0;
 constexpr uint64_t kNoSequence = ~uint64_t{0};
 
-/// Reads memory that may not be there, or lie past the end of an object: the kernel does, which neither faults nor is
-/// taken for an error of the program by a sanitizer.
+/// Reads memory that may be unmapped or beyond the end of an object. The kernel copies it, so it cannot fault, and
+/// sanitizers report no error.
 bool read(uint64_t address, void* into, std::size_t bytes) {
   iovec local{into, bytes};
   iovec remote{std::bit_cast<void*>(address), bytes};
@@ -42,7 +42,7 @@ const Observation* find(const std::vector<Observation>& seen, const std::string&
   return found != seen.end() ? &*found : nullptr;
 }
 
-/// The one place of `count` at which `fits` holds; none when there are several.
+/// The only place below `count` for which `fits` is true. kUnknown if there are several.
 std::size_t only(std::size_t count, std::size_t bytes, const std::function<bool(std::size_t)>& fits) {
   std::size_t place = Layout::kUnknown;
   for (std::size_t index = 0; index < count; ++index) {
@@ -56,7 +56,7 @@ std::size_t only(std::size_t count, std::size_t bytes, const std::function<bool(
   return place;
 }
 
-/// Whether values at a word are these tensors; `tag` is theirs, once known.
+/// Whether the values at a word are these tensors. `tag`: the tensor tag, once known.
 bool are_tensors(const std::vector<Observation::Values>& values, std::size_t word,
                  const std::vector<uint64_t>& addresses, std::optional<uint32_t>& tag) {
   for (const Observation::Values& candidate : values) {
@@ -121,7 +121,7 @@ void infer_tensors(const std::vector<KnownTensor>& tensors, Layout& layout) {
   });
 }
 
-/// Numbers are given in the order in which operators and ranges begin.
+/// Numbers increase in the order in which operators and ranges begin.
 std::size_t infer_number(const std::vector<Observation>& seen) {
   return only(Observation::kWords, kWordBytes, [&](std::size_t word) {
     uint64_t last = 0;
@@ -134,7 +134,7 @@ std::size_t infer_number(const std::vector<Observation>& seen) {
   });
 }
 
-/// The map of an operator without keyword arguments: its one bucket lies in itself.
+/// The map of an operator without keyword arguments: its single bucket is inside the map.
 std::size_t infer_keywords(const std::vector<Observation>& seen) {
   constexpr std::size_t kWordsOfMap = HashMap::kOnlyBucket / kWordBytes;
   constexpr uint64_t kLoadFactor = std::bit_cast<uint32_t>(1.0F);
@@ -148,7 +148,7 @@ std::size_t infer_keywords(const std::vector<Observation>& seen) {
   });
 }
 
-/// The place of a std::string of that text in an object; none when there are several.
+/// The offset of a std::string with that text in an object. kUnknown if there are several.
 std::size_t find_text(const std::vector<uint64_t>& object, const std::string& text) {
   return only(object.empty() ? 0 : object.size() - 1, kWordBytes, [&](std::size_t word) {
     std::string found(text.size(), '\0');
@@ -156,7 +156,7 @@ std::size_t find_text(const std::vector<uint64_t>& object, const std::string& te
   });
 }
 
-/// Reads what the values may point to while the operator runs.
+/// Reads memory to which the values may point, while the operator runs.
 void remember_lists(const std::vector<uint64_t>& values, Observation& observation) {
   for (std::size_t index = 0; index < values.size(); index += 2) {
     const std::vector<uint64_t> object = read_words(values[index], kListWords);
@@ -173,7 +173,7 @@ void remember_lists(const std::vector<uint64_t>& values, Observation& observatio
   }
 }
 
-/// An operator's arguments as they were seen; null where these were others.
+/// The observed arguments of an operator. Null if the arguments differ.
 const std::vector<uint64_t>* find_arguments(const Observation* seen, std::size_t inputs, std::size_t count) {
   if (seen != nullptr) {
     for (const Observation::Values& values : seen->counted) {
@@ -219,7 +219,8 @@ Observation observe(const void* function, const char* name, uint64_t sequence, b
   observation.address = std::bit_cast<uint64_t>(function);
   observation.sequence = sequence;
   observation.is_end = is_end;
-  // How long the object is cannot be known yet: it may end before its words do, at the end of a page at the earliest.
+  // The size of the object is unknown. Readable memory may end before kWords words, at the earliest at the end of a
+  // page.
   for (std::size_t word = 0; word < Observation::kWords; ++word) {
     if (!read(observation.address + word * kWordBytes, &observation.words[word], kWordBytes)) {
       break;
@@ -285,7 +286,7 @@ std::string infer_layout(const std::vector<Observation>& seen, const std::vector
     const auto byte = [](const Observation& observation, std::size_t place) {
       return reinterpret_cast<const uint8_t*>(observation.words.data())[place];
     };
-    // What follows the number is uninitialized in part.
+    // Memory after the number is partly uninitialized.
     const std::size_t bytes = layout.sequence != Layout::kUnknown ? layout.sequence : sizeof(Observation::words);
     layout.scope = only(bytes, 1, [&](std::size_t place) {
       return byte(*user, place) == kUserScope &&

@@ -25,7 +25,7 @@ using base::Op;
 using base::RegionKind;
 using driver::TorchCallback;
 
-// What the callbacks read. Written once, as callbacks of an earlier recording may still run.
+// Read by the callbacks. Written once, as callbacks of an earlier recording may still run.
 struct Reading {
   Layout layout;
   const void* undefined_tensor = nullptr;
@@ -34,7 +34,7 @@ struct Reading {
   decltype(driver::Torch::module_hierarchy) modules = nullptr;
 };
 Reading reading;
-// What torch takes to call them: OperatorCallbacks::CallCost.
+// Torch's cost of a callback's call: OperatorCallbacks::CallCost.
 std::atomic<uint32_t> operator_ns{0};
 std::atomic<uint32_t> backward_ns{0};
 
@@ -67,7 +67,7 @@ EventLog* log_to_write(uint32_t listening) noexcept {
   return listening != 0 ? EventLogs::current() : nullptr;
 }
 
-// What a callback logs besides names and times: each combination is a function of its own, without tests of these.
+// Logged besides names and times. Each combination is a separate function without runtime checks.
 constexpr uint32_t kShapes = 1;
 constexpr uint32_t kNumbers = 2;
 constexpr uint32_t kConcrete = 4;
@@ -75,7 +75,7 @@ constexpr uint32_t kOverloads = 8;
 constexpr uint32_t kModules = 16;
 constexpr uint32_t kCombinations = 32;
 
-/// As torch's profiler writes it: ``TOP(Net)::forward.layer(Linear)::forward.``; nothing outside of TorchScript.
+/// In the format of torch's profiler: ``TOP(Net)::forward.layer(Linear)::forward.``. Nothing outside of TorchScript.
 void log_modules(EventLog& log) {
   ShortText text;
   for (const std::string& level : reading.modules()) {
@@ -87,7 +87,7 @@ void log_modules(EventLog& log) {
   }
 }
 
-/// The arguments that have names, which but a few libraries' ranges have.
+/// Named arguments, which only a few libraries' ranges have.
 void log_keywords(EventLog& log, const void* function) noexcept {
   const ArgumentText arguments(reading.layout, reading.undefined_tensor);
   std::size_t left = load<std::size_t>(function, reading.layout.keywords + HashMap::kSize);
@@ -154,7 +154,7 @@ void log_inputs(EventLog& log, const void* function, uint32_t& shapes) noexcept 
     (arguments.*put)(text, inputs);
     return log.id_of(text.view());
   };
-  // Programs call operators with the same shapes again and again.
+  // Programs call operators with the same shapes repeatedly.
   base::Digest tensors;
   arguments.put_tensors(tensors, inputs);
   const auto [its_shapes, strides, types] = log.ids_of(tensors, [&] {
@@ -175,14 +175,14 @@ void log_inputs(EventLog& log, const void* function, uint32_t& shapes) noexcept 
 
 bool is_user(const void* function) noexcept { return load<uint8_t>(function, reading.layout.scope) == kUserScope; }
 
-/// Whether autograd's engine calls it: the derivative of an operator, or what is around that.
+/// Whether autograd's engine calls it: an operator's derivative, or a range around one.
 bool is_of_engine(const void* function, std::string_view name) noexcept {
   return (reading.layout.scope != Layout::kUnknown &&
           load<uint8_t>(function, reading.layout.scope) == kBackwardScope) ||
          name.starts_with("autograd::engine::");
 }
 
-/// Whether it stands for a region that is logged by itself.
+/// Whether it represents a region that is logged separately.
 bool stands_in(const void* function) noexcept {
   return (reading.layout.scope == Layout::kUnknown || is_user(function)) && OperatorCallbacks::StandIn::here();
 }
@@ -224,7 +224,7 @@ std::unique_ptr<TorchCallback::Context> start(const void* function) {
   const bool knows_scope = layout.scope != Layout::kUnknown;
   const bool user = knows_scope && is_user(function);
   if ((listening & base::kListenStacks) != 0) [[unlikely]] {
-    base::add_stack(*log, knows_scope && !user ? function : nullptr);  // a user's range may outlive what opened it
+    base::add_stack(*log, knows_scope && !user ? function : nullptr);  // a user's range may outlive its opener
   }
   const bool is_op = knows_scope ? !user : names_op(name, sequence);
   const uint32_t id = log->id_of(name);
@@ -348,7 +348,7 @@ OperatorCallbacks::CallCost OperatorCallbacks::measure(const driver::Torch& torc
                                                        const std::function<void()>& backward) {
   const Options wanted = known(options);
   set_reading(torch);
-  thread_local uint64_t operators = 0;  // other threads may call some meanwhile
+  thread_local uint64_t operators = 0;  // thread-local: other threads may call operators meanwhile
   thread_local uint64_t of_engine = 0;
   const TorchCallback counting = callback_of(
       wanted,
@@ -358,13 +358,13 @@ OperatorCallbacks::CallCost OperatorCallbacks::measure(const driver::Torch& torc
       },
       [](const void*, TorchCallback::Context*) {});
   const auto time = [](const std::function<void()>& work) {
-    work();  // torch looks anew for the callbacks that there are
+    work();  // first run: torch refreshes its list of callbacks
     operators = of_engine = 0;
     const int64_t began = base::thread_cpu_ns();
     work();
     return static_cast<double>(base::thread_cpu_ns() - began);
   };
-  // What the callbacks add to `work`: the median of some rounds.
+  // The time that the callbacks add to `work`: the median of several rounds.
   const auto added = [&](const std::function<void()>& work) {
     constexpr std::size_t kRounds = 7;
     std::array<double, kRounds> times{};

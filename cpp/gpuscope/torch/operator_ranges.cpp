@@ -22,8 +22,7 @@ using base::EventLogs;
 using base::Op;
 using base::RegionKind;
 
-// -- the text of a range
-// -----------------------------------------------------------------------------------------------
+// -- the text of a range ----------------------------------------------------------------------------------------------
 
 constexpr std::string_view kOp = ", op_id = ";
 constexpr std::string_view kSequence = ", seq = ";
@@ -33,7 +32,7 @@ constexpr std::string_view kFirstInput = "[(";
 
 constexpr bool is_digit(char letter) noexcept { return letter >= '0' && letter <= '9'; }
 
-/// Takes a number off the front of `text`.
+/// Removes a number from the front of `text`.
 template <class Number>
 void take_number(std::string_view& text, Number& number) noexcept {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -67,8 +66,8 @@ bool is_backward(std::string_view name) noexcept {
 }  // namespace
 
 bool names_op(std::string_view name, int64_t sequence) noexcept {
-  // The text does not say what a range is. record_function's have no sequence number; operators but a few old ones have
-  // a namespace.
+  // The text does not contain the kind of range. Ranges of record_function have no sequence number. Operators have a
+  // namespace, except a few old ones.
   return sequence >= 0 || name.find("::") != std::string_view::npos || is_backward(name) || name == "detach" ||
          name == "detach_";
 }
@@ -103,8 +102,8 @@ RangeText parse_range(std::string_view text) noexcept {
 
 namespace {
 
-// Two classes of libtorch are overridden by their virtual tables, as the Itanium C++ ABI lays them out: offset to the
-// top and type information precede the functions. Whether the functions are where they are expected is probed.
+// Two libtorch classes are overridden through their virtual tables (Itanium C++ ABI: offset to the top and type
+// information precede the functions). A probe checks the places of the functions.
 constexpr std::size_t kBefore = 2;
 constexpr std::size_t kFunctions = 16;  // more than either class has
 using Table = std::array<void*, kBefore + kFunctions>;
@@ -122,7 +121,7 @@ constexpr std::size_t kMemoryEnabled = 4;
 constexpr std::size_t kProfilerType = 5;
 constexpr int kKineto = 2;  // torch::profiler::impl::ActiveProfilerType
 
-constexpr uint32_t kProbe = 8;  // a further bit of `wanted`: count, log nothing
+constexpr uint32_t kProbe = 8;  // another bit of `wanted`: count, log nothing
 constexpr uint8_t kHost = 0;    // c10::DeviceType
 
 struct Object {
@@ -136,17 +135,17 @@ std::atomic<uint32_t> pops{0};
 std::atomic<uint32_t> reports{0};
 Table stubs_table{};
 Object stubs{stubs_table.data() + kBefore};
-Object* previous = nullptr;  // who was registered before
+Object* previous = nullptr;  // registered before this object
 bool previous_enabled = false;
-const driver::Torch* of_threads = nullptr;  // what says where torch's profiler is on
-Table plain_table{};                        // of a profiler's state, as libtorch has it
+const driver::Torch* of_threads = nullptr;  // finds where torch's profiler is active
+Table plain_table{};                        // libtorch's table of a profiler's state
 Table memory_table{};
 Table kineto_table{};
 bool has_state_tables = false;
 
 Table copy_table(const Object* object) noexcept {
   Table table{};
-  // By the kernel, which stops at unmapped memory: the table is shorter than what is read.
+  // The kernel copies and stops at unmapped memory: the table is shorter than the buffer.
   iovec into{table.data(), sizeof(table)};
   iovec from{object->functions - kBefore, sizeof(table)};
   (void)process_vm_readv(getpid(), &into, 1, &from, 1, 0);
@@ -183,7 +182,7 @@ void log_push(const char* text, uint32_t what) noexcept {
               EnterDetail::make(is_op ? RegionKind::Op : RegionKind::Range, EnterDetail::kTorchRange));
 }
 
-// -- the functions of our ProfilerStubs ------------------------------------------------------------------------------
+// -- the functions of our ProfilerStubs -------------------------------------------------------------------------------
 void push(Object*, const char* text) {
   const uint32_t what = wanted.load(std::memory_order_relaxed);
   if ((what & OperatorRanges::kRanges) != 0) [[likely]] {
@@ -220,8 +219,8 @@ bool enabled(Object*) {
   return in_use.load() || wanted.load() != OperatorRanges::kNothing || call_previous<bool>(kEnabled);
 }
 
-// -- the functions of the profiler's state on a thread ---------------------------------------------------------------
-// A c10::Device is passed in a register: its type in the low byte, its index in the one above.
+// -- the functions of the profiler's state on a thread ----------------------------------------------------------------
+// A c10::Device is passed in a register: its type in the low byte, its index in the next byte.
 constexpr int32_t device_of(uint16_t device) noexcept { return (device & 0xFF) == kHost ? memory::kHost : device >> 8; }
 
 void log_memory(const memory::Report& report, uint32_t what, bool has_failed) noexcept {
@@ -282,7 +281,7 @@ void* address(Function* function) noexcept {
   return reinterpret_cast<void*>(function);
 }
 
-/// The first state is as libtorch made it: whoever changes one comes here before.
+/// The first state has libtorch's original tables: all changes to a state call this function first.
 void make_state_tables(const Object* state) noexcept {
   if (!has_state_tables) {
     plain_table = memory_table = kineto_table = copy_table(state);
