@@ -115,9 +115,9 @@ class Conditions:
 
     @property
     def line(self) -> str:
-        """One line: "conditions: batch 32, float32, 4 workers, NVIDIA H100, TF32 off"; empty if only the CPU is known.
+        """One line: "conditions: batch 32, float32, 4 workers, NVIDIA H100, TF32 off".
 
-        The mode is not included. Settings of the GPU are shown if it was used.
+        Empty if only the CPU is known. The mode is not included. Settings of the GPU are shown if it was used.
         """
         parts = [f"batch {self.batch_size}"] if self.batch_size is not None else []
         parts += [self.dtype] if self.dtype else []
@@ -139,7 +139,7 @@ class Conditions:
         return ", ".join(f"{name} {_shown(value)}" for name, value in known.items() if value is not None)
 
     def differences(self, after: Conditions) -> str:
-        """One line of the values, known on both sides, that differ in a later measurement; empty if none do."""
+        """One line of the values that are known on both sides and differ; empty if none do."""
         pairs = {name: (getattr(self, name), getattr(after, name)) for name in _NAMES}
         if self.python and after.python:
             pairs["gpu"] = (self.gpu or "none", after.gpu or "none")

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from gpuscope.text import brief
 
+STARTED_BY = "started_by"
+"""In the metadata of a process that a recorded program started: the number of the program's process."""
+
 _MOST_DIGITS = 18  # of an integer of 64 bits
 
 # Of each launcher: its name, and the variables of rank, world size and local rank. A launcher that may start another

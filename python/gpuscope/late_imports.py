@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Importing a package's names when they are first used, and doing something once a module was imported."""
+"""Imports a package's names on first use, and calls a function after a module was imported."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any, cast
 
-_MOST_IMPORTS = 1000  # one after the other, that a fork waits for
+_MOST_IMPORTS = 1000  # consecutive imports that a fork waits for
 
 
 @functools.cache
 def modules_of_stub(package: str) -> dict[str, str]:
-    """The names that a package's stub imports, a line each, and from which modules."""
+    """The names that a package's stub imports, one a line, and their modules."""
     loader: Any = sys.modules[package].__loader__
     stub: bytes = loader.get_data(f"{sys.modules[package].__file__}i")
     lines = (line.split() for line in stub.decode().splitlines() if line.startswith("from "))
@@ -25,13 +25,13 @@ def modules_of_stub(package: str) -> dict[str, str]:
 
 
 def public_names(package: str) -> list[str]:
-    """The names of a package's stub that are neither modules nor private: its ``__all__``, and what ``dir`` lists."""
+    """The names of a package's stub that are neither modules nor private: its ``__all__`` and ``dir``."""
     modules = modules_of_stub(package)
     return sorted(name for name in modules if modules[name] != package and (name[0] != "_" or name.endswith("__")))
 
 
 def import_of_stub(package: str, name: str) -> object:
-    """``__getattr__`` of a package whose stub says from where its names are imported: each is when it is first used."""
+    """The ``__getattr__`` of a package whose stub says where its names come from: each is imported on first use."""
     modules = modules_of_stub(package)
     if name == "__all__":
         return public_names(package)
@@ -45,9 +45,9 @@ def import_of_stub(package: str, name: str) -> object:
 
 
 def _finish_imports() -> None:
-    # A module that another thread is importing stays locked in the child. To import it here waits until it is whole.
+    # A module that another thread is importing stays locked in the child. Importing it here waits until it is complete.
     locks: Iterable[str] = getattr(getattr(importlib, "_bootstrap", None), "_module_locks", ())
-    for _ in range(_MOST_IMPORTS):  # that thread may have begun the next
+    for _ in range(_MOST_IMPORTS):  # the other thread may start the next import
         if not (names := [name for name in list(locks) if name.startswith("gpuscope.")]):
             break
         for name in names:
@@ -68,7 +68,7 @@ class WhenImported:
         self._searching = False
 
     def watch(self) -> WhenImported:
-        """Begins it. Returns itself."""
+        """Starts watching. Returns itself."""
         if self._module in sys.modules:
             self._then()
         else:
@@ -76,7 +76,7 @@ class WhenImported:
         return self
 
     def cancel(self) -> None:
-        """Ends it, whether or not the module was imported."""
+        """Stops watching, whether or not the module was imported."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
@@ -96,14 +96,14 @@ class WhenImported:
         return spec
 
     def imported(self) -> None:
-        """The module has been executed."""
+        """Called after the module has been executed."""
         if self in sys.meta_path:
             self.cancel()
             self._then()
 
 
 class _Loader:
-    """The module's own loader, and after it the call."""
+    """Runs the module's own loader, and then the call."""
 
     def __init__(self, loader: Any, waiting: WhenImported) -> None:
         self._loader = loader

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what a profiler needs on this machine and in this process, and how to fix failed checks."""
+"""Checks the requirements of a profiler on this machine and in this process, and names fixes."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Check:
 
 @dataclass(frozen=True, repr=False)
 class Environment(Result):
-    """Facts about this machine and process that matter for measurements. ``print`` shows them in some lines.
+    """Facts about this machine and process that matter for measurements. ``print`` shows them.
 
     Attributes:
         cuda_version: the newest CUDA that the driver supports, as ``"13.0"``.
@@ -180,7 +180,7 @@ def environment() -> Environment:
 
 
 def judge(core: Mapping[str, Any], *, torch_profiler: str, root: Path, variables: Mapping[str, str]) -> Environment:
-    """The checks and the tier, from ``_core.environment()``; `root` has ``/dev``, ``/proc`` and ``/sys``."""
+    """The checks and the tier from ``_core.environment()``; `root` has ``/dev``, ``/proc``, ``/sys``."""
     devices = tuple(Device(**facts) for facts in core.get("devices") or ())
     present = bool(devices) or _gpu_on_machine(root)
     driver = _check_driver(core, devices, present=present, root=root, variables=variables)
@@ -337,7 +337,7 @@ def _check_counters(core: Mapping[str, Any]) -> Check:
 
 
 def _gpu_on_machine(root: Path) -> bool:
-    """Whether a GPU is plugged in (a display or 3D controller of vendor 0x10de); needs no NVIDIA software."""
+    """Whether a GPU (display or 3D controller of vendor 0x10de) is plugged in, without NVIDIA software."""
     if (root / "dev/nvidia0").exists():
         return True
     try:

@@ -41,9 +41,9 @@ class Target:
 
     @staticmethod
     def of(given: object, *, of_rates: bool = False, has_baseline: bool = True, also: str = "") -> Target:
-        """Reads "20 ms", "+30 %" (more work a second), "-20 %" (less time), or with `of_rates` "500 samples/s".
+        """Reads "20 ms", "+30 %" (more work a second), "-20 %" (less time), or "500 samples/s".
 
-        `also` names other accepted values in the error.
+        The last needs `of_rates`, the third excludes it. `also` names other accepted values in the error.
 
         Raises:
             InvalidArgument: the text is no target, or is relative and there is no baseline.

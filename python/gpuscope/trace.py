@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gpuscope import _core
 from gpuscope.beside import cached_property
+from gpuscope.distributed import STARTED_BY
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import import_pandas, write_parquet
 from gpuscope.text import one_line, shorten
@@ -29,8 +30,6 @@ NONE = _core.NONE
 AUTOGRAD_ENGINE = _core.AUTOGRAD_PREFIX
 """The prefix of torch's range around each backward operator, before the operator's name."""
 
-STARTED_BY = "started_by"
-"""In the metadata of a process that a recorded program started: the number of the program's process."""
 _METADATA = "metadata."
 # Metadata that the profiler itself adds.
 _OPTIONS = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")

@@ -31,12 +31,12 @@ CPP_LADDER = (
 # "gpuscope" is the package's own __init__: what users import, and what the tools above it are built from.
 PYTHON_LADDER = (
     ("_core", "text"),
-    ("errors", "local_server"),
+    ("distributed", "errors", "local_server"),
     ("arguments", "beside"),
     ("paths", "spans", "stats", "units"),
     ("conditions", "plots", "targets"),
     ("figures", "page", "results", "streams"),
-    ("devices", "distributed", "late_imports", "regions", "system", "trace"),
+    ("devices", "late_imports", "regions", "system", "trace"),
     ("frameworks",),
     ("timing", "memory", "monitor"),
     ("analysis", "readers", "benchmarking", "counters"),

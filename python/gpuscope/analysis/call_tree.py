@@ -275,9 +275,8 @@ def _sampled_by_path(trace: Trace) -> dict[int, list[Node]]:
     for row, caller, function, file, line in SampledFrames(trace).rows:
         number_of_row[row] = numbers.setdefault((int(number_of_row[caller]), function, file, line), len(numbers))
     rows, path, time_ns = sampled_paths(trace)
-    seen = np.where(
-        np.diff(rows, prepend=-1) != 0, table.count[rows], 0
-    )  # of a row that was cut, the first piece counts
+    # Of a row that was cut, the first piece counts.
+    seen = np.where(np.diff(rows, prepend=-1) != 0, table.count[rows], 0)
     keys = path.astype(np.int64) * len(numbers) + number_of_row[table.stack[rows]]
     keys, which = np.unique(keys, return_inverse=True)
     times, counts = (np.bincount(which, values, len(keys)).astype(int).tolist() for values in (time_ns, seen))

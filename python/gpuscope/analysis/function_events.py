@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every event of a recording as an object, for scripts written for torch.profiler; the columns are faster."""
+"""Every event of a recording as an object, for scripts written for torch.profiler; columns are faster."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ class KernelInfo(NamedTuple):
 
 
 class EventMetadata(NamedTuple):
-    """Where GPU work ran, how a kernel was launched, and what a copy or fill moved, by torch.profiler's names.
+    """The device and launch of GPU work, and the data of a copy or fill, under torch.profiler's names.
 
-    What is not recorded is None. What traces say of collectives is in `Trace.payloads`.
+    Unrecorded values are None. Metadata of collectives is in `Trace.payloads`.
     """
 
     registers_per_thread: int | None = None
@@ -118,7 +118,7 @@ class EventMetadata(NamedTuple):
     is_async: bool | None = None
 
     def as_in_traces(self) -> dict[str, Any]:
-        """What is known, by the names that Chrome traces have."""
+        """The known values, under the names of Chrome traces."""
         known = {name: value for name, value in self._asdict().items() if value is not None}
         return {_IN_TRACES.get(name, name): value for name, value in known.items()}
 
@@ -136,7 +136,7 @@ _MOVES = (Kind.MEMCPY, Kind.MEMSET)
 
 
 class _Share:
-    """A share of a time of an event in the recording's, as tables have it: "12.34%"."""
+    """Descriptor: share of an event's time in the recording's time, as "12.34%"."""
 
     def __init__(self, time_us: str, total_ns: str) -> None:
         self._time_us = time_us
@@ -149,11 +149,11 @@ class _Share:
         return format_share(getattr(event, self._time_us) * NS_PER_US, total_ns)
 
     def __set__(self, event: FunctionEvent, value: object) -> None:
-        """Nothing: torch's own table, given these events, writes what it prints there."""
+        """Does nothing: torch's own table writes the shares that it prints."""
 
 
 class FunctionEvent(TorchNames):
-    """One region, operator, driver call, kernel, copy or fill, under torch.profiler's names; read from columns."""
+    """A region, operator, driver call or piece of GPU work, under torch.profiler's names; read from columns."""
 
     __slots__ = ("_row", "_source", "id")
 
@@ -181,12 +181,12 @@ class FunctionEvent(TorchNames):
 
     @property
     def trace_name(self) -> str:
-        """The same, with the number of a step."""
+        """The name, with the number of a step."""
         return self._source.name(self._row)
 
     @property
     def kind(self) -> str:
-        """A region, op, range, module, kernel, memcpy, memset, call, sync, graph launch, memory or python function."""
+        """Label of the event's `Kind`; for regions "region", "op", "range" or "module"."""
         if self._is_region:
             return self._regions.path_kinds[self._path].name.lower()
         return self._source.kind.label
@@ -229,12 +229,12 @@ class FunctionEvent(TorchNames):
 
     @property
     def is_top_level(self) -> bool:
-        """It lay in no region; of Python functions, in nothing."""
+        """It was in no region; for Python functions, in nothing."""
         return self.cpu_parent is None if self.is_python_function else self._source.parent(self._row) == NONE
 
     @property
     def cpu_parent(self) -> FunctionEvent | None:
-        """The region or Python function it lies in, the region it was launched in; None outside all."""
+        """The region or Python function around it, or in which it was launched; None outside all."""
         caller = self._source.caller(self._row)
         if caller != NONE:
             return self._source.index.event(Kind.PYTHON_FUNCTION, caller)
@@ -266,13 +266,13 @@ class FunctionEvent(TorchNames):
 
     @property
     def python_parent_id(self) -> int:
-        """`python_id` of the function that called it; -1 for none."""
+        """`python_id` of the calling function; -1 for none."""
         caller = int(self._source.table.parent[self._row]) if self.is_python_function else NONE
         return caller + 1 if caller < len(self._source.table) else -1
 
     @property
     def python_module_id(self) -> int:
-        """Of a call of a torch.nn.Module, which of its class it is, from 0; -1 of others."""
+        """For a call of a torch.nn.Module, its number among those of its class, from 0; -1 otherwise."""
         module = int(self._source.table.module[self._row]) if self.is_python_function else NONE
         return module if module != NONE else -1
 
@@ -326,9 +326,9 @@ class FunctionEvent(TorchNames):
 
     @property
     def external_id(self) -> int:
-        """What Chrome traces call "External id": of regions a number of their own, from 1.
+        """The "External id" of Chrome traces: for regions a number of their own, from 1.
 
-        Of driver calls and GPU work that of the operator that asked for it, else of the region; 0 outside all.
+        For driver calls and GPU work, the number of the operator around, or else of the region; 0 outside all.
         """
         if self._is_region:
             return self._row + 1
@@ -339,13 +339,13 @@ class FunctionEvent(TorchNames):
 
     @property
     def linked_correlation_id(self) -> int:
-        """Of GPU work and driver calls the `id` of the region that asked for it; 0 of what ran on the CPU."""
+        """For GPU work and driver calls, the `id` of the region around the launch; 0 for other events."""
         region = NONE if self._is_region or self.is_python_function else self._source.parent(self._row)
         return self._source.index.event(Kind.REGION, region).id if region != NONE else 0
 
     @property
     def flow_id(self) -> int:
-        """Joins a forward operator and its backward one, a launch and its work, as in Chrome traces; 0 for none."""
+        """Joins a forward operator with its backward one, and a launch with its work, as in Chrome traces; 0: none."""
         if self._is_region:
             forward = int(self._regions.forward[self._row])
             return self._regions.backward_flow(self._row) or self._regions.backward_flow(forward)
@@ -360,14 +360,14 @@ class FunctionEvent(TorchNames):
 
     @property
     def flow_start(self) -> bool:
-        """It is where the arrow begins."""
+        """Whether the arrow begins here."""
         if self._is_region:
             return self._regions.backward_flow(self._row) != 0
         return self._source.kind == Kind.CALL and self.flow_type != 0
 
     @property
     def event_metadata(self) -> EventMetadata | None:
-        """What more is known of GPU work; None of others."""
+        """Details of GPU work; None for other events."""
         if not self._source.kind.is_device:
             return None
         index = self._source.index
@@ -383,18 +383,18 @@ class FunctionEvent(TorchNames):
 
     @property
     def bytes(self) -> int:
-        """Moved or filled; 0 of what does neither."""
+        """Bytes moved or filled; 0 for other events."""
         return int(self._source.table.bytes[self._row]) if self._source.kind in _MOVES else 0
 
     @property
     def metadata_json(self) -> str:
-        """What is known in ``event_metadata``, as JSON without its braces, as in torch; of regions their place."""
+        """``event_metadata`` as JSON without braces, as in torch; for regions their place."""
         known = {} if self.event_metadata is None else self.event_metadata.as_in_traces()
         if self._is_region:
             known = {"Ev Idx": self._row}
         return json.dumps(known)[1:-1]
 
-    # -- of regions and operators; of other events what torch gives ---------------------------------------------------
+    # -- regions and operators; other events have torch's defaults -----------------------------------------------------
 
     @property
     def _regions(self) -> RegionRows:
@@ -410,22 +410,22 @@ class FunctionEvent(TorchNames):
 
     @property
     def is_user_annotation(self) -> bool:
-        """The program, or a library, named it; operators and modules are none."""
+        """The program or a library named it; False for operators and modules."""
         return self._is_region and self._regions.path_kinds[self._path] in ANNOTATIONS
 
     @property
     def is_async(self) -> bool:
-        """It may have ended on another thread: it overlaps what ran beside it and has no time of its own."""
+        """It may end on another thread: it overlaps other regions and has no self time."""
         return self._is_region and bool(self._source.index.trace.regions.flags[self._row] & Flag.ASYNC)
 
     @property
     def is_open(self) -> bool:
-        """It is a region or operator that had not ended when the recording did."""
+        """A region or operator that had not ended when the recording did."""
         return self._is_region and bool(self._source.index.trace.regions.flags[self._row] & Flag.OPEN)
 
     @property
     def activity_type(self) -> str:
-        """torch.profiler's word for what it is: cpu_op, user_annotation, kernel, gpu_memcpy ..."""
+        """torch.profiler's activity type: cpu_op, user_annotation, kernel, gpu_memcpy ..."""
         if self._is_region:
             return "user_annotation" if self.is_user_annotation else "cpu_op"
         if self._source.kind == Kind.CALL and self.trace_name.startswith("cuda"):
@@ -434,23 +434,23 @@ class FunctionEvent(TorchNames):
 
     @property
     def scope(self) -> int:
-        """The RecordScope in torch: 0 of operators, 1 of backward functions, 7 of what was named by hand."""
+        """RecordScope of torch: 0 operator, 1 backward function, 7 named by the program or a library."""
         return self._regions.path_scopes[self._path] if self._is_region else SCOPE_FUNCTION
 
     @property
     def sequence_nr(self) -> int:
-        """Autograd's number, the same for a forward operator and its backward one; -1 for none."""
+        """Autograd's number, equal for a forward operator and its backward one; -1 for none."""
         return int(self._regions.sequence[self._row]) if self._is_region else -1
 
     @property
     def forward(self) -> FunctionEvent | None:
-        """Of a backward operator the forward one; None for others and where it is not in the recording."""
+        """The forward operator of a backward one; None for others, or if it is not in the recording."""
         forward = int(self._regions.forward[self._row]) if self._is_region else NONE
         return self._source.index.event(Kind.REGION, forward) if forward < len(self._regions) else None
 
     @property
     def fwd_thread(self) -> int:
-        """The system's id of the thread of the forward operator; 0 where there is none."""
+        """The system's id of the forward operator's thread; 0 without one."""
         forward = self.forward
         return forward.thread if forward is not None else 0
 
@@ -460,12 +460,12 @@ class FunctionEvent(TorchNames):
 
     @property
     def input_shapes(self) -> list[list[int]]:
-        """The sizes of each input (``record_shapes``); [] for scalars, lists of tensors and what is no tensor."""
+        """The sizes of each input (``record_shapes``); [] for scalars, lists of tensors and other values."""
         return flat_shapes(self._shapes)
 
     @property
     def structured_input_shapes(self) -> list[Any]:
-        """Likewise, with a list of shapes for a list of tensors."""
+        """The sizes of each input, with a list of shapes for a list of tensors."""
         return nested_shapes(self._shapes)
 
     @property
@@ -476,13 +476,13 @@ class FunctionEvent(TorchNames):
 
     @property
     def structured_input_strides(self) -> list[Any]:
-        """The strides of each input (``record_shapes``), as `structured_input_shapes` has their sizes."""
+        """The strides of each input (``record_shapes``), in the form of `structured_input_shapes`."""
         strides = int(self._regions.strides[self._row]) if self._is_region else NONE
         return nested_shapes(self._regions.shapes_of(strides))
 
     @property
     def concrete_inputs(self) -> list[Any]:
-        """The numbers, and lists of them, among the inputs (``record_shapes``); None for others."""
+        """The numbers and lists of numbers among the inputs (``record_shapes``); None for other inputs."""
         concrete = int(self._regions.concrete_inputs[self._row]) if self._is_region else NONE
         if concrete == NONE:
             return []
@@ -491,21 +491,21 @@ class FunctionEvent(TorchNames):
 
     @property
     def kwinputs(self) -> dict[str, Any]:
-        """What a library gave along with a range by name (``record_shapes``), or a program with one of NVTX."""
+        """Values by name from a library's range (``record_shapes``) or a program's NVTX range."""
         given = dict(self._regions.keywords.get(self._row, {})) if self._is_region else {}
-        given.pop("Module Hierarchy", None)  # what TorchScript gives each operator, in traces alone
+        given.pop("Module Hierarchy", None)  # from TorchScript, only in traces
         return given
 
     @property
     def overload_name(self) -> str:
-        """Which operator of its name it is, as "Tensor" of aten::add (``capture_overload_names``); "" else."""
+        """The operator's overload, as "Tensor" of aten::add (``capture_overload_names``); "" otherwise."""
         return self._regions.overload_of(self._row) if self._is_region else ""
 
     @property
     def stack(self) -> list[str]:
-        """Python frames as "file.py(12): function", innermost first (``with_stack``); backward: the forward one's.
+        """Python frames as "file.py(12): function", innermost first (``with_stack``).
 
-        Those of a Python function are the functions that called it.
+        A backward operator has its forward one's. A Python function has its callers.
         """
         if self.is_python_function:
             return self._source.callers_of(self._row)
@@ -520,13 +520,13 @@ class FunctionEvent(TorchNames):
 
     @property
     def flops(self) -> int | None:
-        """Floating-point operations, from the shapes; 0 for what has none, None where ``flops_unknown`` says why."""
+        """Floating-point operations, from the shapes; 0 if there are none, None with a reason in ``flops_unknown``."""
         count = int(self._source.index.flops[self._row]) if self._is_region else 0
         return count if count >= 0 else None
 
     @property
     def flops_unknown(self) -> str | None:
-        """Why ``flops`` is None; None where it is a number."""
+        """The reason why ``flops`` is None; None if it is a number."""
         if self.flops is not None:
             return None
         name = self._source.name(self._row)
@@ -543,27 +543,27 @@ class FunctionEvent(TorchNames):
 
     @property
     def cpu_memory_usage(self) -> int:
-        """Bytes of host memory taken less given back (``profile_memory``), inside included."""
+        """Bytes of host memory allocated minus freed (``profile_memory``), regions inside included."""
         return self._memory("cpu_bytes", on_host=True)
 
     @property
     def self_cpu_memory_usage(self) -> int:
-        """Likewise, in no region inside."""
+        """Bytes of host memory allocated minus freed, without regions inside."""
         return self._memory("self_cpu_bytes", on_host=True)
 
     @property
     def device_memory_usage(self) -> int:
-        """Bytes of GPU memory taken less given back (``profile_memory``), inside included."""
+        """Bytes of GPU memory allocated minus freed (``profile_memory``), regions inside included."""
         return self._memory("device_bytes", on_host=False)
 
     @property
     def self_device_memory_usage(self) -> int:
-        """Likewise, in no region inside."""
+        """Bytes of GPU memory allocated minus freed, without regions inside."""
         return self._memory("self_device_bytes", on_host=False)
 
     @property
     def use_device(self) -> str | None:
-        """Where some GPU time was recorded "cuda", None elsewhere."""
+        """The text "cuda" if some GPU time was recorded, else None."""
         return "cuda" if self._source.index.trace.summary.has_device else None
 
     @shown
@@ -576,10 +576,10 @@ class FunctionEvent(TorchNames):
 
 
 class Events(EventList[FunctionEvent]):
-    """What ``events`` gives.
+    """The events of a recording.
 
     Attributes:
-        cut: how many of the latest events are missing, as there were no more than `seconds` to make them.
+        cut: number of latest events missing because `seconds` were over.
     """
 
     COLUMNS = (
@@ -610,7 +610,7 @@ class Events(EventList[FunctionEvent]):
         return self.key_averages().total_average()
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes the events of the CPU as a Chrome trace; the profiler's own method of this name writes everything.
+        """Writes the CPU's events as a Chrome trace. ``profile.export_chrome_trace`` writes all events.
 
         Raises:
             GpuscopeError: the file cannot be written.
@@ -633,11 +633,11 @@ class Events(EventList[FunctionEvent]):
         write_text(path, f"[{', '.join(entries)}]")
 
     def supported_export_stacks_metrics(self) -> list[str]:
-        """What ``export_stacks`` accepts."""
+        """The metrics that ``export_stacks`` accepts."""
         return list(get_args(StackMetric))
 
     def export_stacks(self, path: str | os.PathLike[str], metric: StackMetric) -> None:
-        """Writes one line an event with a call stack, ``outer;inner 123``, its own time in us, for flame graphs.
+        """Writes one line per event with a call stack, ``outer;inner 123``: its self time in us, for flame graphs.
 
         Without GPU work all metrics are CPU time, with a warning.
 
@@ -646,7 +646,7 @@ class Events(EventList[FunctionEvent]):
             GpuscopeError: the file cannot be written.
         """
         metric = known_stack_metric(metric, self.has_device, stacklevel=3)
-        separators = str.maketrans(" ;\t\n", "____")  # the format's own, which cannot be part of a name
+        separators = str.maketrans(" ;\t\n", "____")  # the format's separators cannot be in a name
         lines = []
         for event in self:
             time_us = int(getattr(event, device_key(metric)))
@@ -656,9 +656,9 @@ class Events(EventList[FunctionEvent]):
 
 
 def events(trace: Trace) -> Events:
-    """Every region, operator, Python function, driver call, kernel, copy, fill, wait, and allocation outside regions.
+    """Every event, in order of start. Allocations are events only outside regions.
 
-    In order of their start; also those that torch.profiler leaves out, for they are all that one of their name has
-    inside. Empty in aggregate mode, which keeps no single events.
+    Unlike in torch.profiler, an event is included even if it is all that another event of its name contains. Empty in
+    aggregate mode, which keeps no single events.
     """
     return Events(trace)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples by the program's own functions and lines, the library functions that these call, and imports."""
+"""Samples by the program's own functions and lines, the library functions they call, and imports."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from gpuscope.units import format_seconds
 
 _IMPORT_SYSTEM = "<frozen importlib"
 _COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
-# Where a thread of Python waits for others: file and function.
+# Where a Python thread waits for others: file and function.
 _WAITS = {("threading.py", name) for name in ("wait", "join", "_wait_for_tstate_lock")}
 MOST_KNOWN = 0.5
-"""Of the time, what must be in own code, imports or an idle event loop."""
+"""Share of the time that must be in own code, imports or an idle event loop."""
 OWNERS: tuple[Callable[[str], bool], ...] = (is_program, lambda file: not is_standard(file), lambda file: True)
-"""Which files are the program's: its own; if most of the time is elsewhere, packages too; then all files."""
+"""The program's files: its own; packages too if most of the time is elsewhere; then all files."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ class ProgramStacks:
         self._known: dict[int, ProgramFrame] = {-1: ProgramFrame(-1, -1, -1, False, False)}
 
     def file(self, row: int) -> str:
-        """Where the function is defined."""
+        """The file of a row's function."""
         return self.trace.string(self._files[row])
 
     def function(self, row: int) -> str:
-        """Its qualified name."""
+        """The qualified name of a row's function."""
         return self.trace.string(self._functions[row])
 
     def key(self, row: int) -> tuple[int, int]:
-        """Identifies the function. A comprehension (a function before Python 3.12) is part of the one around it."""
+        """Identifies a row's function. A comprehension (a function before Python 3.12) counts as its parent."""
         while (
             self.function(row).endswith(_COMPREHENSIONS) and self.known(self.parents[row]).own == self.parents[row] >= 0
         ):
@@ -70,7 +70,7 @@ class ProgramStacks:
         return self._files[row], self._functions[row]
 
     def known(self, row: int) -> ProgramFrame:
-        """Callers come first in the table, so that no recursion is needed."""
+        """The row as seen from own code. Callers come first in the table, so no recursion is needed."""
         missing = []
         while row not in self._known:
             missing.append(row)
@@ -81,7 +81,7 @@ class ProgramStacks:
 
     def _look(self, row: int, caller: ProgramFrame) -> ProgramFrame:
         file, parent = self.file(row), self.parents[row]
-        # What was made of a text is the program's where the program runs it, and a library's where a library does.
+        # A function compiled from a text belongs to the code that runs it: the program or a library.
         is_own = self._owns(file) and not file.startswith("<frozen ")
         is_made = file == "<string>" and (0 <= parent != caller.own or self.function(row).startswith("__create_fn__"))
         if is_own and not is_made:
@@ -95,11 +95,11 @@ class ProgramStacks:
         return ProgramFrame(caller.own, below, module, caller.imports, caller.event_loop or "/asyncio/" in file)
 
     def waits(self, row: int) -> bool:
-        """Whether a thread waits for others here."""
+        """Whether a thread waits for others at this row."""
         return (os.path.basename(self.file(row)), self.function(row).rpartition(".")[2]) in _WAITS
 
     def idles(self, row: int) -> bool:
-        """Whether an event loop has nothing to do."""
+        """Whether an event loop is idle at this row."""
         return self.known(row).event_loop and os.path.basename(self.file(row)) == "selectors.py"
 
     def package(self, row: int) -> str:
@@ -112,7 +112,7 @@ class ProgramStacks:
         return (inside or os.path.basename(file)).split("/")[0].removesuffix(".py")
 
     def imported(self, row: int) -> str:
-        """The package that is imported at a row of an import."""
+        """The package imported at a row of an import."""
         module = self.known(row).module
         return self.package(module) if module >= 0 else "extensions"
 
@@ -126,9 +126,9 @@ class ProgramStacks:
 
 _Kind = Literal["root", "function", "line", "library", "frames", "imports", "thread"]
 
-_LEAST_SHARE = 0.01  # of the recorded time, for a row
-_SHALLOW = 5  # levels, below which functions that do little but call one other are left out
-_MOST = 0.5  # of the time, which such a function spends in the other
+_LEAST_SHARE = 0.01  # least share of the recorded time for a row
+_SHALLOW = 5  # levels below which functions that mostly call one other function are folded
+_MOST = 0.5  # least share of the time in that other function
 _LISTED = 3  # packages
 _NS_PER_S = 1e9
 
@@ -140,15 +140,15 @@ class _Node:
     Attributes:
         kind: "function" is one of the program's, "line" one of its lines. "library" is a function that the program
             calls, "frames" are the calls below it. "thread" runs no code of the program.
-        row: of ``trace.stacks``, by which it is named.
-        line: that most of the time was spent at; of a library's function the line that calls it.
-        hot_ns: how long the program was at the hottest of its lines in here, without waits for other threads.
-        lines: of a function, with what it calls.
-        own_lines: the same without functions of the program that it calls, waits and imports.
-        self_lines: the same without all that is written in Python.
-        packages: that are imported, with their times.
-        functions: of frames, with the packages that they are of.
-        threads: that were here.
+        row: row of ``trace.stacks`` that names it.
+        line: its line with most time; for a library's function the line that calls it.
+        hot_ns: time at the program's hottest line in it, without waits for other threads.
+        lines: time by line of a function, including calls.
+        own_lines: `lines` without own functions called, waits and imports.
+        self_lines: `lines` without any Python function called.
+        packages: imported packages with their times.
+        functions: functions in frames, with their packages.
+        threads: threads that were here.
     """
 
     kind: _Kind
@@ -169,7 +169,7 @@ class _Node:
     ordered: list[_Node] = field(default_factory=list)
 
     def enclosing(self, *kinds: _Kind) -> _Node:
-        """The innermost node around, or this one, of these kinds."""
+        """This node or the innermost one around it that has one of the kinds."""
         node = self
         while node.parent is not None and node.kind not in kinds:
             node = node.parent
@@ -177,9 +177,9 @@ class _Node:
 
 
 class ProgramTree:
-    """The tree of the program's functions: their lines, and what these call of libraries and import.
+    """The tree of the program's functions: their lines, library calls and imports.
 
-    A recursive function, and a comprehension in a function, are one row with it.
+    A recursive function is one row. So is a function with its comprehensions.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -189,7 +189,7 @@ class ProgramTree:
         rows, threads, times, cpu_times = _sums(trace)
         self._stacks = _stacks_of(trace, rows, np.where(np.isin(threads, list(self._main)), times, 0))
         self._root = _Node("root")
-        self._nodes = [self._root]  # callers before whom they call
+        self._nodes = [self._root]  # callers before callees
         self._places: dict[int, _Node] = {-1: self._root}  # of rows of ``trace.stacks``
         sampled = set(rows.tolist())
         for row in rows.tolist():
@@ -203,12 +203,12 @@ class ProgramTree:
         self._finish()
 
     def render(self, most_rows: int, width: int, *, more: str = "--tree") -> str:
-        """The rows with most time as aligned text, below a heading; the hottest line of the program is among them.
+        """The rows with most time as aligned text with a heading; they include the program's hottest line.
 
         Args:
-            most_rows: so many rows at most, without the headings, and a line for what is left out.
-            width: of lines at most.
-            more: where the other rows are.
+            most_rows: most rows, without headings and the line for omitted rows.
+            width: most columns of a line.
+            more: option that shows the other rows.
         """
         chosen = self._choose(most_rows)
         rows = [("Python functions, by samples", HEADINGS), *self._rows(chosen)]
@@ -314,14 +314,14 @@ class ProgramTree:
     # -- the rows ------------------------------------------------------------------------------------------------------
 
     def _hottest_path(self) -> list[_Node]:
-        """The root, and what leads from it to the hottest line."""
+        """The nodes from the root to the hottest line."""
         path = [self._root]
         while path[-1].ordered and path[-1].ordered[0].hot_ns:
             path.append(path[-1].ordered[0])
         return path
 
     def _choose(self, most_rows: int) -> set[_Node]:
-        """The root, the way to the hottest line, and what has most time: each node with those around it."""
+        """The root, the path to the hottest line, and the nodes with most time, each with its parents."""
         path = set(self._hottest_path())
         chosen: set[_Node] = set()
         numbers = itertools.count()
@@ -339,7 +339,7 @@ class ProgramTree:
         return time_ns >= _LEAST_SHARE * self._recorded_ns
 
     def _rows(self, chosen: set[_Node]) -> Iterator[tuple[str, list[str]]]:
-        """The chosen nodes in order, each with its name behind the branches of the tree."""
+        """The chosen nodes in order, each with its name after the branches of the tree."""
         files = file_names({self._stacks.file(node.row) for node in chosen if node.kind == "function"})
         stack = [("", "", self._root)]
         while stack:
@@ -367,7 +367,7 @@ class ProgramTree:
         return f"line {node.line}" if node.kind == "line" else f"[{thread_name(self._trace, min(node.threads))}]"
 
     def _in_threads(self, node: _Node) -> str:
-        """Where a function at the top ran, unless that is the main thread."""
+        """The threads of a function at the top, unless it ran on the main thread."""
         if node.parent is not self._root or node.threads <= self._main:
             return ""
         name = thread_name(self._trace, min(node.threads)) if len(node.threads) == 1 else f"{len(node.threads)} threads"
@@ -382,7 +382,7 @@ class ProgramTree:
 
 
 def _folded(node: _Node) -> _Node:
-    """Functions of the program that do little but call one other as one row above the innermost of them."""
+    """Joins functions that mostly call one other function into one row above the innermost."""
     chain = [node]
     while (last := chain[-1]).kind == "function" and (inner := last.ordered[:1]) and inner[0].kind == "function":
         if inner[0].total_ns < _MOST * last.total_ns:
@@ -405,7 +405,7 @@ def _time(time_ns: int) -> str:
 
 
 def _sums(trace: Trace) -> tuple[Array, Array, Array, Array]:
-    """Of each stack and thread of samples: the row of ``trace.stacks``, the thread, time and CPU time in ns."""
+    """For each stack and thread of samples: row of ``trace.stacks``, thread, time and CPU time in ns."""
     table = trace.python_samples
     known = table.stack < len(trace.stacks)
     stacks, threads = table.stack[known].astype(np.int64), table.thread[known]
@@ -418,7 +418,7 @@ def _sums(trace: Trace) -> tuple[Array, Array, Array, Array]:
 
 
 def _stacks_of(trace: Trace, rows: Array, times: Array) -> ProgramStacks:
-    """The stacks with as little of the code as the program's own as at least half of the time is known with."""
+    """The stacks with the smallest choice of own code that explains at least half of the time."""
     for owns in OWNERS:
         stacks = ProgramStacks(trace, owns)
         frames = map(stacks.known, rows.tolist())

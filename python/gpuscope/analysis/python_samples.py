@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the program was in Python, by samples: a tree and a table of functions, and the time outside every region."""
+"""Python samples: a tree and a table of functions, and the time outside every region."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Array = np.ndarray[Any, Any]
 _NS_PER_S = 1e9
 GAP = "  "
 _LEAST_WIDTH = 40  # of the tables
-_LEAST_NAME = 24  # columns, for which others are left out
+_LEAST_NAME = 24  # columns that names keep; others are left out for it
 SortKey = Literal["self_ns", "total_ns", "cpu_ns", "count"]
-# Frames that stand between an import and what is imported: their time is the importer's.
+# Frames between an import and the imported module: their time is the importer's.
 _IMPORT_SYSTEM = "<frozen importlib"
 
 
@@ -40,12 +40,12 @@ class SampledFunction:
 
     Attributes:
         function: its qualified name.
-        file: where it is defined, as its code has it; "<string>" for code without a file.
-        line: the line at which threads were for the longest.
-        count: how many samples found a thread in the function itself.
-        self_ns: how long threads were in the function itself, or in C functions that it called.
-        total_ns: that, and in the functions that it called; recursion counts once.
-        cpu_ns: how much of `total_ns` they were on a CPU.
+        file: where it is defined, as in its code object; "<string>" for code without a file.
+        line: the line with most time.
+        count: number of samples in the function itself.
+        self_ns: time in the function itself, and in C functions that it called.
+        total_ns: time including the Python functions that it called; recursion counts once.
+        cpu_ns: part of `total_ns` on a CPU.
     """
 
     function: str
@@ -59,10 +59,10 @@ class SampledFunction:
 
 @dataclass(frozen=True, repr=False)
 class SampledCall:
-    """A function as called from one place of the tree; attributes as of `SampledFunction`, of this place alone.
+    """A function as called from one place of the tree. Further attributes as of `SampledFunction`, for this place only.
 
     Attributes:
-        lines: the lines that took time of its own, the longest first, as pairs of a line and ns.
+        lines: pairs of a line and its self time in ns, the longest first.
         children: the functions that it called, the longest first.
     """
 
@@ -93,14 +93,14 @@ class SampledCall:
 
 @dataclass(frozen=True, repr=False)
 class Samples(Result):
-    """Functions by samples; printing it shows the tree. Shares are of the recorded time: threads add up to more.
+    """Functions by samples; printing shows the tree. Shares are of the recorded time: threads add up to more.
 
     Attributes:
-        recorded_ns: how long the recording was; of a ring that is full, since the first sample in it.
-        interval_ns: the time between samples that was asked for; 0 where the recording does not say.
-        count: how many samples found a thread in Python.
-        roots: what threads began in, the longest first.
-        functions: every function, the one with the longest time of its own first.
+        recorded_ns: length of the recording; for a full ring, since its first sample.
+        interval_ns: requested time between samples; 0 if the recording does not contain it.
+        count: number of samples in Python.
+        roots: outermost functions of the threads, the longest first.
+        functions: every function, in order of decreasing self time.
     """
 
     recorded_ns: int
@@ -116,7 +116,7 @@ class Samples(Result):
         return len(self.functions)
 
     def find(self, function: str) -> SampledFunction | None:
-        """The function of that name with the longest time of its own; None when there is none."""
+        """The function of that name with the largest self time, or None."""
         return next((found for found in self.functions if found.function == function), None)
 
     def share(self, time_ns: int) -> float:
@@ -124,12 +124,12 @@ class Samples(Result):
         return 100.0 * time_ns / self.recorded_ns if self.recorded_ns else 0.0
 
     def render(self, max_depth: int | None = None, min_percent: float = 1.0, width: int = 140) -> str:
-        """The tree as aligned text: functions, and the lines of those that took time in several.
+        """The tree as aligned text: functions, and their lines if several took time.
 
         Args:
             max_depth: how many levels to show; None shows all.
-            min_percent: leave out what took a smaller share of the recorded time.
-            width: of lines at most, at least 40: names are cut, and columns left out where there is no room for them.
+            min_percent: leave out rows with a smaller share of the recorded time.
+            width: most columns of a line, at least 40. Names are cut, and columns that do not fit are left out.
 
         Raises:
             InvalidArgument: a value that is not accepted.
@@ -147,7 +147,7 @@ class Samples(Result):
 
         Args:
             sort_by: the attribute of `SampledFunction` that orders the rows: self_ns, total_ns, cpu_ns or count.
-            row_limit: so many rows at most.
+            row_limit: most rows to show.
             width: as in `render`.
 
         Raises:
@@ -195,7 +195,7 @@ class Samples(Result):
         return [shares[0], format_seconds(of.total_ns / _NS_PER_S), shares[1], _time(of.self_ns), shares[2]]
 
     def _rows(self, max_depth: int | None, min_percent: float, width: int) -> Iterator[tuple[str, list[str]]]:
-        """The calls to show, each with its name behind the branches of the tree."""
+        """The calls to show, each with its name after the branches of the tree."""
         stack: list[tuple[str, str, SampledCall | tuple[str, list[str]], int]] = []
 
         def push(nodes: Sequence[SampledCall], lines: list[tuple[str, list[str]]], indent: str, depth: int) -> None:
@@ -221,7 +221,7 @@ class Samples(Result):
                 push(node.children, list(self._lines(node, min_percent)), indent, depth + 1)
 
     def _lines(self, node: SampledCall, min_percent: float) -> Iterator[tuple[str, list[str]]]:
-        """The lines of a function that took time of its own in several."""
+        """The lines with self time of a function, if there are several."""
         large = [(line, time_ns) for line, time_ns in node.lines if self.share(time_ns) >= max(min_percent, 0.05)]
         if len(large) > 1:
             for line, time_ns in large:
@@ -229,12 +229,12 @@ class Samples(Result):
 
 
 HEADINGS = ["Total %", "Total", "Self %", "Self", "On CPU %"]
-_DISPENSABLE = (4, 1, 3)  # of these, on narrow terminals, in that order: shares say as much as times
+_DISPENSABLE = (4, 1, 3)  # columns left out on narrow terminals, in this order: shares replace times
 _OF_A_CALL = ("function", "file", "line", "count", "self_ns", "total_ns", "cpu_ns")
 
 
 def samples(trace: Trace) -> Samples:
-    """What the samples of a recording come to; empty without any."""
+    """The samples of a recording by function; empty without any."""
     table = trace.python_samples
     frames = SampledFrames(trace)
     calls = _Calls(frames)
@@ -250,10 +250,10 @@ def samples(trace: Trace) -> Samples:
 
 
 class SampledFrames:
-    """The rows of the table of stacks that samples refer to, and their callers'.
+    """The rows of the table of stacks that samples refer to, and their callers.
 
     Attributes:
-        rows: of each its number, its caller's or -1, function, file and line; callers before whom they call.
+        rows: for each its number, its caller's or -1, function, file and line; callers before callees.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -263,7 +263,7 @@ class SampledFrames:
         used[stacks[stacks < self._count]] = True
         parents, lines = trace.stacks.parent.tolist(), trace.stacks.line.tolist()
         names, files = trace.stacks.function.tolist(), trace.stacks.file.tolist()
-        for row in range(self._count - 1, -1, -1):  # callers stand before whom they call
+        for row in range(self._count - 1, -1, -1):  # callers are before callees
             if used[row] and parents[row] < row:
                 used[parents[row]] = True
         texts: dict[int, str] = {}
@@ -279,7 +279,7 @@ class SampledFrames:
         ]
 
     def sums(self, stacks: Array, values: Array) -> dict[int, int]:
-        """Of values by stack; without stacks that a damaged file does not have."""
+        """Sums of values by stack, without stacks missing in a damaged file."""
         sums = np.zeros(self._count, dtype=np.int64)
         known = stacks < self._count
         np.add.at(sums, stacks[known], values[known].astype(np.int64))
@@ -287,14 +287,14 @@ class SampledFrames:
 
 
 class _Call:
-    """A `SampledCall` that is being summed up."""
+    """A `SampledCall` under construction."""
 
     def __init__(self, function: str, file: str) -> None:
         self.function, self.file = function, file
         self.self_ns = self.self_cpu_ns = self.count = 0
         self.total_ns = self.cpu_ns = 0
         self.own_lines: defaultdict[int, int] = defaultdict(int)  # ns in the line itself
-        self.all_lines: defaultdict[int, int] = defaultdict(int)  # and in what it called
+        self.all_lines: defaultdict[int, int] = defaultdict(int)  # including calls
         self.children: list[_Call] = []
 
     def line(self) -> int:
@@ -302,11 +302,11 @@ class _Call:
 
 
 class _Calls:
-    """The tree of calls: frames of one function, called from one place, are one whatever their lines are."""
+    """The tree of calls: frames of one function with one caller are one call, whatever their lines."""
 
     def __init__(self, frames: SampledFrames) -> None:
         self._parents = {row: parent for row, parent, *_ in frames.rows}
-        self.all: list[_Call] = []  # callers before whom they call
+        self.all: list[_Call] = []  # callers before callees
         self._roots: list[_Call] = []
         self._of_row: dict[int, tuple[_Call | None, int]] = {-1: (None, 0)}  # with the line in it
         places: dict[tuple[int, str, str], _Call] = {}
@@ -332,11 +332,11 @@ class _Calls:
                 self._add_to_lines(row, value)
 
     def _add_to_lines(self, row: int, value: int) -> None:
-        # Of each function on the stack, the line that it was in.
+        # Each function on the stack counts the line that it was at.
         at, inner = row, None
         while at != -1:
             call, line = self._of_row[at]
-            if call is not None and call is not inner:  # two rows are one call where the import system is left out
+            if call is not None and call is not inner:  # rows are one call if only the import system is between them
                 call.all_lines[line] += value
             at, inner = self._parents[at], call
 
@@ -361,7 +361,7 @@ class _Calls:
         return _ordered(made[id(root)] for root in self._roots)
 
     def functions(self) -> tuple[SampledFunction, ...]:
-        """After `tree`, which makes the totals."""
+        """The functions; call after `tree`, which computes the totals."""
         sums: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(lambda: dict.fromkeys(_SUMS, 0))
         lines: defaultdict[tuple[str, str], defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
         open_now: defaultdict[tuple[str, str], int] = defaultdict(int)
@@ -408,13 +408,13 @@ def _title(of: SampledFunction | SampledCall, files: dict[str, str]) -> str:
 
 
 def short_path(path: str) -> str:
-    """The file's name; with the folder where the name says nothing."""
+    """The file's name; with the folder if the name alone says nothing."""
     folder, name = os.path.split(path)
     return f"{os.path.basename(folder)}/{name}" if name in ("__init__.py", "__main__.py") and folder else name
 
 
 def aligned(rows: list[tuple[str, list[str]]], width: int) -> str:
-    """Names and the cells of `HEADINGS` below each other, as many columns as there is room for."""
+    """Names and the cells of `HEADINGS` in rows, with as many columns as fit."""
     widths = {column: max(len(cells[column]) for _, cells in rows if cells) for column in range(len(HEADINGS))}
     for column in _DISPENSABLE:
         if width - sum(widths.values()) - len(GAP) * len(widths) < _LEAST_NAME:
@@ -431,10 +431,10 @@ def aligned(rows: list[tuple[str, list[str]]], width: int) -> str:
 
 
 def outside_regions_ns(trace: Trace) -> int:
-    """How long threads were in Python and in no region and no driver call, by samples.
+    """Time of threads in Python, but in no region or driver call, by samples.
 
-    0 without samples, and where that time is not known: regions were left out or lost, or in aggregate mode samples are
-    of several threads, as the totals of regions do not say of which those are.
+    0 without samples, or if the time is unknown. It is unknown if regions are missing, or if samples of several threads
+    are in a recording in aggregate mode, whose totals are not divided by thread.
     """
     table = trace.python_samples
     if not len(table) or not has_every_region(trace):
@@ -451,11 +451,11 @@ IN_CALL = NONE - 1
 
 
 def sampled_paths(trace: Trace) -> tuple[Array, Array, Array]:
-    """Samples, cut where regions and driver calls begin and end: of each piece its row, its path and its time in ns.
+    """Samples, cut where regions and driver calls begin and end: row, path and time in ns of each piece.
 
-    The path is that of the innermost region, `NONE` in no region and `IN_CALL` in a driver call. The time of the main
-    thread, and of threads that opened a region or called the driver, contains waiting, as that of regions does. Other
-    threads may do nothing but wait: of them it is the time on a CPU.
+    The path is that of the innermost region, `NONE` in no region and `IN_CALL` in a driver call. For the main thread,
+    and threads that opened a region or called the driver, the time includes waiting, as for regions. Other threads may
+    only wait: for them it is the time on a CPU.
     """
     table, regions, calls = trace.python_samples, trace.regions, trace.api
     nested = (regions.flags & Flag.ASYNC) == 0
@@ -472,7 +472,7 @@ def sampled_paths(trace: Trace) -> tuple[Array, Array, Array]:
             continue
         spans = spans_of[thread][np.lexsort((-ends[spans_of[thread]], begins[spans_of[thread]]))]
         cuts = np.sort(np.concatenate([begins[spans], ends[spans]]), kind="stable")
-        innermost = np.append(_innermost(begins[spans], ends[spans], cuts), -1)  # behind each cut, and before the first
+        innermost = np.append(_innermost(begins[spans], ends[spans], cuts), -1)  # after each cut, and before the first
         edges = np.concatenate([cuts, [np.iinfo(np.int64).max, np.iinfo(np.int64).min]])
         starts, stops = table.start_ns[rows], table.start_ns[rows] + table.duration_ns[rows]
         first = np.searchsorted(cuts, starts, side="right") - 1
@@ -486,9 +486,9 @@ def sampled_paths(trace: Trace) -> tuple[Array, Array, Array]:
 
 
 def _innermost(begins: Array, ends: Array, at: Array) -> Array:
-    """The span that began last of those that contain each time; -1 where none does. Begins are in order."""
+    """For each time the containing span that began last; -1 if there is none. Begins are in order."""
     short = np.arange(len(begins))
-    around = short - 1  # the last that began before and ends later
+    around = short - 1  # the last span that began before and ends later
     while len(short := short[(around[short] >= 0) & (ends[around[short]] <= ends[short])]):
         around[short] = around[around[short]]
     steps = [around]  # of 1, 2, 4, ... spans outwards
@@ -502,7 +502,7 @@ def _innermost(begins: Array, ends: Array, at: Array) -> Array:
 
 
 def _by_value(values: Array) -> list[tuple[int, Array]]:
-    """Each value with where it stands."""
+    """Each value and the indices where it occurs."""
     order = np.argsort(values, kind="stable")
     found, first = np.unique(values[order], return_index=True)
     return list(zip(found.tolist(), np.split(order, first[1:]), strict=True)) if len(values) else []

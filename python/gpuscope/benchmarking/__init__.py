@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures and compares times of functions on GPU and host, with intervals, and finds the limits of workloads."""
+"""Measures and compares times of functions and models on GPU and host, with intervals."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ _LONGEST_CAPTURED = 5e-3
 # Stream time also includes two events and the start of the first kernel: some microseconds (measured).
 _METHOD = 6e-6
 _WIDTH = 0.01  # of the interval, the default of `target`
-_ALSO = "a width of the interval (0.01), "
+_ALSO = "a width of the interval above 0, "
 _DISAGREEMENT = 0.05
 _TAGGED = 0.05
 
@@ -95,7 +95,7 @@ def benchmark(
         fn: the function to measure. It is called many times with the same arguments.
         *args: for `fn`.
         name: in the result; None takes the function's.
-        kwargs: keyword arguments for `fn`, also such as have the name of a parameter here.
+        kwargs: keyword arguments for `fn`, also those with the name of a parameter here.
         stream: the stream of `fn`'s work, of any framework; None is the current stream.
         device: ordinal of the GPU; None is the stream's.
         cold: clear the L2 cache before each call.
@@ -197,7 +197,7 @@ def _benchmark(
     dtype: object,
     processes: int | None = None,
 ) -> BenchmarkResult:
-    """Measures in this process. With `processes` the budget begins after the first calls, which initialize libraries."""
+    """Measures in this process; with `processes` the budget begins after the first calls."""
     refuse_capture("a measurement")  # before our own capture, with `graph`
     whole = Budget(budget)
     environment()  # the first call in a process is slow, and counts too
@@ -315,7 +315,7 @@ class _Run:
 
     @property
     def processes_differ(self) -> float:
-        """Spread between processes that the headline's interval includes; 0 on the host, and if processes measure it."""
+        """The assumed spread between processes in the headline's interval; 0 on the host, or if measured."""
         several = self.processes is not None and self.processes > 1
         return 0.0 if several or self.headline == "wall" else GPU_PROCESSES_DIFFER
 
@@ -325,7 +325,10 @@ class _Run:
         return joined(self.parts[self.headline])
 
     def measure(self, captured: Callable[[], object] | None) -> None:
-        """Measures all quantities, first those that CUPTI would disturb; marginal time only with `captured`."""
+        """Measures all quantities; kernel times last, as CUPTI would disturb others.
+
+        Marginal time is measured only with `captured`.
+        """
         try:
             self.engine.prepare()
             if self.processes is not None:
@@ -541,7 +544,7 @@ def _unsettled(run: _Run, headline: Measured) -> Iterator[str]:
     if run.stopped == "processes":
         yield (
             f"fresh processes differ by {format_share(run.processes_differ)}, more than the +-"
-            f"{100 * run.target:.2g} % that was wanted, and samples of one process do not show it: use processes=5"
+            f"{100 * run.target:.2g} % that was wanted, and one process does not show it: processes=5 measures it"
         )
     if run.stopped != "budget" or progress.drifts or estimate.n < FEWEST_SAMPLES:
         return

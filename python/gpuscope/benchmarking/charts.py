@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of sweeps and comparisons: times over the values of an axis, and the calls of two functions."""
+"""Charts of sweeps and comparisons: times over the values of an axis, and the calls of two functions."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from gpuscope.units import format_seconds
 T = TypeVar("T")
 
 _SLOTS = (7, 1, 11, 3, 9, 5, 0, 2, 4, 6, 8, 10)
-"""Of the palette's twelve colors: neighbours lie far from each other."""
+"""Colors of the palette, in an order whose neighbours differ much."""
 _SYMBOLS, _DASHES = ("circle", "square", "diamond", "cross"), ("solid", "dash", "dot")
 _WIDE = 8.0
-"""The largest over the smallest value from which on an axis begins logarithmic."""
+"""Ratio of the largest to the smallest value from which an axis is logarithmic."""
 _SHOWN, _MARGIN = (0.01, 0.99), 0.25
 _MOST_NAMED = 12
 
 
 def view_of_points(axes: Mapping[str, Sequence[object]], points: Sequence[SweepPoint], text: str) -> View:
-    """Times over the numeric axis of most values, a line for each choice of the others; failed points are left out.
+    """Times over the numeric axis with most values, one line per combination of the others.
 
-    Where no axis is numeric, it is over the places of the values of the longest one.
+    If no axis is numeric, the x values are the positions on the longest axis. Failed points are excluded.
     """
     numeric = {axis: values for axis, values in axes.items() if all(map(math.isfinite, map(as_float, values)))}
     across = max(numeric or axes, key=lambda axis: len(axes[axis]))
@@ -59,9 +59,9 @@ def view_of_points(axes: Mapping[str, Sequence[object]], points: Sequence[SweepP
 
 
 def view_of_calls(names: Sequence[str], times: Sequence[Distribution], quantity: str, text: str) -> View:
-    """The calls of some functions in their order, how often each time came, and the centre of each across.
+    """The times of functions in call order, their distributions, and a line for each centre.
 
-    What it shows at first holds 98 % of each function's calls: what is far off is marked at the edge, and counted.
+    The initial range shows 98 % of each function's calls; outliers are marked at the edge, and counted.
     """
     lines, marks, ends = [], [], []
     for number, (name, each) in enumerate(zip(names, times, strict=True)):

@@ -266,7 +266,7 @@ def _width(calls: int) -> int:
 
 
 def calls_per_block(seconds: NDArray[np.float64], cells: NDArray[np.uint32], tick: float) -> int:
-    """Calls of a function per block that make the clock's tick small against the variation of a block's mean."""
+    """Calls of a function per block that make the clock's tick small against a mean's spread."""
     spreads = []
     for function in (0, 1):
         own = seconds[(FUNCTION[cells] == function) & np.isfinite(seconds)]
@@ -342,7 +342,7 @@ class Looks:
         self._spent = 0.0
 
     def confidence(self, share: float) -> float:
-        """The confidence of a look after this share of the time; it also spends the error of skipped looks."""
+        """The confidence of a look at this share of the time, with the error of skipped looks."""
         level = max((1 - CONFIDENCE) * min(share, 1.0) - self._spent, 1e-9)
         self._spent += level
         return 1 - level
@@ -517,7 +517,7 @@ class _Run:
             self._sample(max(1, int(room / max(self._cost, 1e-9))))
 
     def _sample(self, count: int) -> None:
-        """Samples `count` blocks, or as many as the remaining time allows; the first one is always complete."""
+        """Samples up to `count` blocks in the remaining time; the first one is always complete."""
         if not self._parts:
             self._append_first()
             count -= 1
@@ -615,7 +615,7 @@ class _Run:
         if judgement.biased:
             percent = format_rough(100 * abs(judgement.null.value - 1))
             found.append(
-                f"the control differs from itself by {percent} %, as other work disturbs the machine: a difference must "
+                f"the control differs from itself by {percent} %, as something disturbs the machine: a difference must "
                 "be larger than that"
             )
         elif judgement.noisy:
@@ -642,7 +642,7 @@ class _Run:
         return found
 
     def _modes(self, names: tuple[str, str], both: tuple[Distribution, Distribution]) -> list[str]:
-        """A warning for each function with several modes: the ratio may describe none or only one of them."""
+        """A warning for each function with several modes, as the ratio describes one or none."""
         found = []
         for name, times in zip(names, both, strict=True):
             modes = stats.modes(times.samples, tick=on_ticks(times.samples, self._tick)[1])
@@ -651,7 +651,7 @@ class _Run:
         return found
 
     def _caution_of_the_clock(self, samples: Samples) -> list[str]:
-        """A warning if reading the clock biases the ratio by more than the margin: short rows next to a long function."""
+        """A warning if reading the clock in short rows biases the ratio by more than the margin."""
         seconds = samples.times(self._quantity)
         short, long = sorted(float(np.nanmedian(seconds[samples.which == function])) for function in (0, 1))
         reading = CLOCK / samples.calls_per_sample
@@ -659,7 +659,7 @@ class _Run:
             return []
         return [
             f"reading the clock is about {format_seconds(reading)} of the {format_seconds(short)} of the shorter "
-            "function, whose rows have few calls beside one that takes so long: the true ratio is further from 1"
+            "function, as its rows are short next to a long function: the true ratio is further from 1"
         ]
 
 
@@ -678,7 +678,7 @@ def _advice(judgement: Judgement, seconds: float) -> str:
             f"+-{format_rough(100 * half)} % after {format_rough(seconds)} s; a budget of {longer} would settle it"
         )
     if factor is None:
-        return "the ratio lies at the margin: another margin would settle it"
+        return "the ratio is at the margin: another margin would settle it"
     return f"a budget of about {format_rough(factor * seconds)} s would settle it"
 
 

@@ -261,7 +261,7 @@ def crossover(
 ) -> Crossover:
     """Finds the size from which the GPU is faster: ``crossover(on_cpu, on_gpu, n=[64, 256, 1024])``.
 
-    The functions are factories as in ``sweep``: ``on_gpu(n=64)`` creates the inputs on the GPU, and returns the callable
+    The functions are factories as in ``sweep``: ``on_gpu(n=64)`` creates the inputs on the GPU, and returns a callable
     to time. Wall time is compared, from a call until its work is done. The given sizes are visited in rounds of random
     order. Then further sizes are measured around each crossing, at geometric means; they are integers if all sizes are.
     The rest of the budget is for the points with the widest intervals. Intervals, Ctrl-C and errors are as in
@@ -317,7 +317,7 @@ class _Search:
         self.series: dict[str, dict[float, Series]] = {key: {} for key in makers}
 
     def measure(self, sizes: Sequence[float], budget: float) -> str:
-        """Measures the given sizes, sizes around crossings, then the widest intervals; returns why it stopped."""
+        """Measures given sizes, sizes around crossings, then the widest intervals; returns the end."""
         spent = Budget(budget)
         whole = all(isinstance(size, Integral) for size in sizes)
         try:

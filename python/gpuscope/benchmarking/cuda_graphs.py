@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA graphs of a function's GPU work: capturing them, and what one more call in them costs.
+"""Captures CUDA graphs of a function's GPU work, and measures the time of one more call in them.
 
-A replay of n calls takes a + b n. The constant a (launching the graph, the events around it) is the method's own and
-drops out of the slope b, which is the time of a call in an endless row of them: its kernels and the gaps between them.
-Chen and Revels, "Robust benchmarking in noisy environments" (HPEC 2016), and Criterion's linear sampling.
+A replay of n calls takes a + b n. The constant a (graph launch and events) is an artefact of the method. The slope b is
+the time of a call in an endless row: its kernels and the gaps between them. See Chen and Revels, "Robust benchmarking
+in noisy environments" (HPEC 2016), and Criterion's linear sampling.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     _Capture = Callable[[Callable[[], object], int, Stream], Captured]
 
-TICK = 32e-9  # of the GPU's clock, by which events are stamped
+TICK = 32e-9  # of the GPU's clock for events
 MULTIPLES = (1, 2, 4)
 
 SHORTEST = 1000 * TICK  # of a replay: the tick is 0.1 % of it
@@ -50,17 +50,16 @@ ROUNDS_A_CHUNK = 10
 def capture(function: Callable[[], object], calls: int, *, stream: Stream) -> Captured:
     """Captures `calls` calls of `function` into one CUDA graph, to be replayed on `stream`.
 
-    The function is first called a few times for real. What it raises then goes on; what fails in the capture itself
-    means that it cannot be captured.
+    The function is first called a few times without capture; its errors there are raised unchanged.
 
     Raises:
         InvalidArgument: `calls` is below 1.
-        NotAvailable: the function waits for the GPU, uses the legacy default stream, allocates outside of a pool or
-            does something else that a graph cannot hold. No stream is left capturing.
+        NotAvailable: the capture failed, as the function waits for the GPU, uses the legacy default stream, allocates
+            outside of a pool or the like. No stream is left capturing.
     """
     if calls < 1:
         raise InvalidArgument(f"calls is {calls}; accepted are whole numbers of 1 or more")
-    with no_collection():  # a collection may free GPU memory or destroy streams, which a thread that captures must not
+    with no_collection():  # a collection may free GPU memory or destroy streams, which is illegal during capture
         for capture_graph in _captures():
             try:
                 return capture_graph(function, calls, stream)
@@ -70,7 +69,7 @@ def capture(function: Callable[[], object], calls: int, *, stream: Stream) -> Ca
 
 
 def _captures() -> list[_Capture]:
-    """How to capture here, in the order of trying: by the frameworks in use, else by the driver."""
+    """The ways to capture here, in the order to try: the frameworks in use, else the driver."""
     found: list[_Capture] = [torch.capture_graph] if torch.initialized() else []
     if hasattr(sys.modules.get("cupy"), "cuda"):
         found.append(cupy.capture_graph)
@@ -96,14 +95,14 @@ def _capture_by_driver(function: Callable[[], object], calls: int, stream: Strea
 
 @dataclass(frozen=True)
 class Marginal:
-    """The slope and what it was taken from; times in seconds."""
+    """The slope, its samples and the intercept; times in seconds."""
 
     estimate: stats.Estimate  # the time of one more call
-    samples: NDArray[np.float64]  # one slope a round
+    samples: NDArray[np.float64]  # one slope per round
     overhead: stats.Estimate  # the intercept: the constant part of a replay
-    calls: tuple[int, ...]  # how many calls each of the graphs holds
-    converged: bool  # the interval is as narrow as was asked for
-    seconds: float  # what the measurement took, capturing included
+    calls: tuple[int, ...]  # number of calls in each graph
+    converged: bool  # the interval is as narrow as requested
+    seconds: float  # duration of the measurement with the captures
 
 
 def marginal(
@@ -120,14 +119,14 @@ def marginal(
     Stops once half of the interval's width is `target` of the slope, or after `budget` seconds.
 
     Raises:
-        NotAvailable: the function cannot be captured, or its replays cannot be held back until they are queued.
+        NotAvailable: the function cannot be captured, or the gate does not hold until its replays are queued.
     """
     began = now()
     random = np.random.default_rng(seed)
     with contextlib.ExitStack() as stack:
         calls = calls_a_graph(lambda count: _replay_seconds(function, count, sampler, stream), budget)
         captured = [stack.enter_context(capture(function, count, stream=stream)) for count in calls]
-        stack.callback(sampler.synchronize)  # called first of these, while the graphs are still there
+        stack.callback(sampler.synchronize)  # runs before the graphs are freed
         launches = [graph.launch for graph in captured]
         tick = TICK / (calls[-1] - calls[0])
         rounds = np.empty((0, len(calls)))
@@ -138,7 +137,7 @@ def marginal(
         while True:
             chunk = _rounds(launches, sampler, random, size)
             late = now() - began >= budget
-            if chunk is None:  # more was queued than the stream takes behind a gate
+            if chunk is None:  # too many replays for the stream's queue behind a gate
                 if size == 1 and (late or not len(rounds)):
                     raise NotAvailable("the marginal time: the gate does not hold until the replays are queued")
                 size = max(1, size // 2)
@@ -153,9 +152,9 @@ def marginal(
 
 
 def calls_a_graph(replay_seconds: Callable[[int], float], budget: float = math.inf) -> tuple[int, ...]:
-    """How many calls the graphs hold, so that the shortest replay is many ticks and the longest ends soon.
+    """Numbers of calls in the graphs, so that the shortest replay is many ticks and the longest ends soon.
 
-    `replay_seconds` captures so many calls and returns the time of a replay; capturing may take half of the budget.
+    `replay_seconds` captures that many calls and returns the time of a replay; captures may take half of the budget.
     """
     began = now()
     count = 1
@@ -164,7 +163,7 @@ def calls_a_graph(replay_seconds: Callable[[int], float], budget: float = math.i
     affordable = budget / 2 / max(host_seconds, 1e-9) / sum(MULTIPLES)
     most = max(1, int(min(MOST_CALLS // MULTIPLES[-1], affordable)))
     while seconds < SHORTEST and count < most:
-        # A replay's constant part makes the first guess too small: go on until it is long enough.
+        # A replay's constant part makes the first guess too small, so it is repeated until long enough.
         count = min(most, max(count * 2, math.ceil(count * SHORTEST / max(seconds, TICK))))
         seconds = replay_seconds(count)
     while count > 1 and seconds * MULTIPLES[-1] > LONGEST:
@@ -173,7 +172,7 @@ def calls_a_graph(replay_seconds: Callable[[int], float], budget: float = math.i
 
 
 def slopes(seconds: NDArray[np.float64], calls: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Slope and intercept of each row's line of least squares; `seconds` has a row a round and a column a graph."""
+    """Slope and intercept of the least-squares line of each round; `seconds` is rounds by graphs."""
     x = np.asarray(calls, dtype=np.float64)
     centred = x - x.mean()
     slope = seconds @ centred / (centred @ centred)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a loader delivers batches, and with how many workers it is fast enough."""
+"""Measures the batches a second of a loader, and recommends a number of workers."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class DataLoaderResult(DrawnFigures, Result, Mapping[str, float]):
 
     Attributes:
         times: seconds of each batch, without those below.
-        first_batch: seconds of the very first one, with the start of the workers.
-        epoch_starts: seconds of the first batch of each later epoch; empty when one epoch sufficed.
-        workers: worker processes; None when the loader does not say.
-        warnings: what a reader should know, a sentence each.
+        first_batch: seconds of the very first batch, with the start of the workers.
+        epoch_starts: seconds of the first batch of each later epoch; empty after a single epoch.
+        workers: worker processes; None if the loader does not report them.
+        warnings: one sentence each.
         conditions: of the measurement; the batch is the first one.
     """
 
@@ -89,9 +89,9 @@ class DataLoaderResult(DrawnFigures, Result, Mapping[str, float]):
         return len(self._figures)
 
     def idle_share(self, step_ms: float) -> float:
-        """Share of the time in which a GPU whose step takes `step_ms` waits for this loader.
+        """Share of the time in which a GPU with steps of `step_ms` waits for this loader.
 
-        The loader works while the GPU does: a step of 20 ms on batches of 45 ms leaves it idle for 25 of 45 ms.
+        GPU and loader overlap: with steps of 20 ms and batches of 45 ms the GPU idles 25 of 45 ms.
         """
         return max(0.0, 1 - step_ms / self["avg_batch_time_ms"])
 
@@ -125,10 +125,10 @@ class DataLoaderWorkers(Result):
     """A loader with several counts of workers. ``str(...)`` is the table and the advice.
 
     Attributes:
-        results: by worker count, in the order asked for.
+        results: by worker count, in the given order.
         recommended: the smallest count that is fast enough.
-        why: what makes it so.
-        warnings: what a reader should know, a sentence each.
+        why: the reason for it.
+        warnings: one sentence each.
     """
 
     results: Mapping[int, DataLoaderResult]
@@ -162,7 +162,7 @@ class DataLoaderWorkers(Result):
         return {"schema": SCHEMA, **plain_fields(self), "results": [result.to_dict() for result in self]}
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """The time of a batch over the number of workers, mean and 95th percentile, and the recommended number.
+        """Mean and 95th percentile of batch times over the workers, and the recommended number.
 
         Args:
             ax: Matplotlib's axes to draw on; None makes a figure.
@@ -182,7 +182,7 @@ class DataLoaderWorkers(Result):
         return ax
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row a worker count: workers, and the figures of each result's mapping; needs pandas."""
+        """One row per worker count: workers, and the figures of each result's mapping; needs pandas."""
         return import_pandas().DataFrame([{"workers": result.workers, **result} for result in self])
 
 
@@ -211,20 +211,20 @@ def benchmark_dataloader(
     *,
     step_ms: float | None = None,
 ) -> DataLoaderResult | DataLoaderWorkers:
-    """Times how fast a loader delivers batches when nothing else is done with them.
+    """Times the batches of a loader without any work on them.
 
-    The first batch, with the start of the workers, is kept apart, and so is the first of each further epoch; with
-    several workers as many batches follow untimed, for they were begun together.
+    The first batch of each epoch is kept apart, as the very first includes the start of the workers. With n workers,
+    the n - 1 batches after the very first are not timed, as they were loaded at the same time.
 
-    With `workers` a torch DataLoader is rebuilt for each count, with the same dataset, samplers, collation, pinning
-    and prefetching, and persistent workers; these are shut down before the next count begins. Ctrl-C keeps the counts
-    that are done, and without `workers` the batches; an error of the loader has them as its attribute ``measured``.
+    With `workers` a torch DataLoader is rebuilt for each count with persistent workers, which are shut down before the
+    next count. Dataset, samplers, collation, pinning and prefetching are the same. Ctrl-C keeps the finished counts, or
+    without `workers` the batches; an error of the loader has them as its attribute ``measured``.
 
     Args:
-        loader: a DataLoader or any iterable of batches. It is restarted when it ends, if it can be.
+        loader: a DataLoader or any iterable of batches. It is restarted when it ends, if possible.
         num_batches: batches to time.
         workers: worker counts to try, as ``[0, 2, 4, 8]``.
-        step_ms: milliseconds that the GPU takes for a batch; the advice is then the smallest count that keeps up.
+        step_ms: milliseconds of a GPU step; the advice is then the smallest count that keeps up.
 
     Raises:
         InvalidArgument: the loader is empty or cannot be rebuilt, or another argument is out of range.
@@ -260,7 +260,7 @@ def benchmark_dataloader(
 
 
 def recommendation(batch_ms: Mapping[int, float], step_ms: float | None = None) -> tuple[int, str]:
-    """The smallest worker count that is fast enough, and why; `batch_ms` is the mean of each count."""
+    """The smallest worker count that is fast enough, and why; `batch_ms` is the mean time by count."""
     best = min(batch_ms, key=lambda count: batch_ms[count])
     feeding = [count for count, each in batch_ms.items() if step_ms is not None and each <= step_ms]
     if step_ms is not None and feeding:
@@ -277,12 +277,12 @@ def recommendation(batch_ms: Mapping[int, float], step_ms: float | None = None) 
 
 
 def _measured(loader: Iterable[Any], num_batches: int, own: bool = False) -> DataLoaderResult:
-    """Times a loader, then shuts its workers down; of a loader that is not our `own`, not the persistent ones.
+    """Times a loader, then shuts its workers down.
 
-    Ctrl-C keeps what was timed of a loader that is not our own.
+    A loader that is not our `own` keeps its persistent workers, and its times on Ctrl-C.
     """
     workers = getattr(loader, "num_workers", None)
-    skipped = max(workers or 0, 1) - 1  # after the first batch
+    skipped = max(workers or 0, 1) - 1  # batches after the first one
     steady: list[float] = []
     starts: list[float] = []
     source: Iterator[Any] | None = None

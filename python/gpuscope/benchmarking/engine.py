@@ -35,7 +35,7 @@ _EVENTS: Quantity = "stream"
 DRY_CALLS = 2  # recorded calls of each function before anything is timed
 TRACING_TIERS = ("cupti", "cupti-shared")
 
-# The core's sampling of functions in an order, and the same for the functions of an engine.
+# Samples given functions in an order, and those of an engine.
 _Sample = Callable[[Sequence[Callable[[], object]], NDArray[np.uint32]], Mapping[str, Any]]
 _Measure = Callable[[_Sample, NDArray[np.uint32]], dict[str, Any]]
 
@@ -85,7 +85,7 @@ class Plan:
     timeout_ns: int  # after which the gate opens by itself
 
     def smaller(self) -> Plan:
-        """The plan after a gate that did not hold: half as many calls behind it, in the end without a gate."""
+        """The plan after a gate that did not hold: half as many calls, finally no gate."""
         return replace(self, chunk=max(1, self.chunk // 2), gate=self.gate and self.chunk > 1)
 
 
@@ -215,7 +215,7 @@ class Engine:
         self._plan = self._planned()
 
     def warm_up(self, seconds: float) -> WarmUp:
-        """Calls the functions in turn until time and clock are steady, or `seconds` have passed; 0 makes no calls.
+        """Calls the functions in turn until time and clock are steady, for at most `seconds`.
 
         Also sets the number of calls in a sample.
         """
@@ -256,7 +256,7 @@ class Engine:
         return replace(plan, chunk=1) if self.per_call else plan
 
     def keep_busy(self, seconds: float) -> None:
-        """Calls the functions in turn without keeping their times, as idling changes the speed afterwards."""
+        """Calls the functions in turn without keeping times, as idling changes the speed."""
         spent = Budget(seconds)
         while spent.left > 0:
             count = max(len(self._functions), min(self.chunk, int(spent.left / max(self.sample_seconds, 1e-9))))
@@ -269,10 +269,10 @@ class Engine:
         return _EVENTS if self.on_gpu and _EVENTS not in self.absent else "wall"
 
     def sample(self, quantity: Quantity, order: NDArray[np.uint32], seconds: float = math.inf) -> Samples:
-        """Calls ``functions[i]`` for each i of `order`, `calls_per_sample` times in a row, and returns a time for each.
+        """Calls ``functions[i]`` for each i of `order` and returns a time for each.
 
-        Stops after `seconds`. "kernel" and "span" are measured together, as are "stream" and "launch". Raises
-        NotAvailable if the quantity is in `absent`.
+        Each is called `calls_per_sample` times in a row. Stops after `seconds`. "kernel" and "span" are measured
+        together, as are "stream" and "launch". Raises NotAvailable if the quantity is in `absent`.
         """
         self.prepare()
         if quantity in self.absent:
@@ -380,7 +380,7 @@ class Engine:
         return {**chunk, **rows, "held": True}
 
     def release_cupti(self) -> None:
-        """Stops recording kernels, which would disturb other measurements. The next kernel pass starts again."""
+        """Stops recording kernels until the next kernel pass, as it disturbs other measurements."""
         session, self._session = self._session, None
         if session is not None:
             session.stop()
@@ -469,7 +469,7 @@ def _find_waits_and_allocations(
 
 
 def _untraced(measure: _Measure, sampler: _core.Sampler, functions: int) -> tuple[Facts, ...]:
-    """Facts without traces: gate and events show whether a function waits for the GPU or keeps the stream busy.
+    """Facts without traces: gate and events show waits for the GPU and work on the stream.
 
     Launches are not known, and work on other streams is not seen.
     """
@@ -506,7 +506,7 @@ def _plan(facts: Sequence[Facts]) -> Plan:
 
 
 def _absences(facts: Sequence[Facts], why_untraced: str) -> dict[Quantity, str]:
-    """The quantities that functions with these facts lack, and why. `why_untraced` is empty if there are records."""
+    """The quantities that functions with these facts lack, and why. `why_untraced`: why there are no records."""
     idle = [number for number, fact in enumerate(facts) if not fact.uses_gpu]
     if idle:
         what = "the function puts" if len(facts) == 1 else f"function {idle[0]} puts"

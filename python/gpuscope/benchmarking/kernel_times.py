@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernels, copies and fills belong to which call, and how long the GPU worked for each, from a CUPTI window."""
+"""Assigns kernels, copies and fills of a CUPTI window to calls, and adds up the GPU's time of each call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuscope.trace import Table, Trace
 
 OWN_KERNELS = frozenset({"gpuscope_gate", "gpuscope_flush_write", "gpuscope_flush_read", "gpuscope_meter"})
-"""What the sampler itself launches; never part of a call."""
+"""Kernels of the sampler itself; never part of a call."""
 
 _BROKEN = Flag.ZERO_TIME | Flag.BACKWARD_TIME | Flag.INCOMPLETE
 _LAUNCHING = [CallKind.LAUNCH, CallKind.GRAPH_LAUNCH, CallKind.MEMCPY, CallKind.MEMSET]
@@ -30,8 +30,8 @@ class Kernel:
 
     Attributes:
         name: demangled, without return type, template arguments and parameters.
-        count: how often it ran, per call.
-        seconds: how long it ran, per call, all its runs together.
+        count: runs per call.
+        seconds: total time per call.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class KernelTimes:
-    """The GPU's side of a window, one row a call."""
+    """GPU times of a window, one row per call."""
 
     busy: NDArray[np.float64]  # seconds in which at least one of the call's records ran: the union of their intervals
     span: NDArray[np.float64]  # seconds from the first start to the last end
@@ -68,10 +68,10 @@ class KernelTimes:
 def measure(trace: Trace, called_ns: NDArray[np.int64], ended_ns: NDArray[np.int64] | None = None) -> KernelTimes:
     """Assigns each record to the call that launched it; `called_ns` is when each call began, ascending.
 
-    A call owns what is launched, by whatever thread, from its own start to the start of the next one; the launching
-    driver call, by correlation, gives that time. A record whose driver call is not known goes by the neighbours of
-    its correlation id; where they are of two calls, neither is valid. Where `ended_ns` says when the work of each call
-    had ended, what is launched after it is of no call.
+    A call owns all launches of any thread from its start to the next call's start, by the time of the driver call with
+    the record's correlation. A record without a known driver call is assigned by its neighbours' correlations; if they
+    are of two calls, both calls are invalid. `ended_ns` is when the work of each call had ended; later launches belong
+    to no call.
     """
     calls = len(called_ns)
     work = _Records.of(trace)
@@ -87,7 +87,7 @@ def measure(trace: Trace, called_ns: NDArray[np.int64], ended_ns: NDArray[np.int
     mine = ~work.own & (call >= 0)
     not_own = (api_call >= 0) & ~np.isin(correlation, work.correlation[work.own])
     lacking = not_own & ~np.isin(correlation, work.correlation)
-    # An empty copy or graph brings no record: only more of them than in other calls mean a loss.
+    # An empty copy or graph has no record: only more of them than in other calls indicate a loss.
     certain = np.bincount(api_call[lacking & (kind == CallKind.LAUNCH)], minlength=calls)
     likely = np.bincount(api_call[lacking & (kind != CallKind.LAUNCH)], minlength=calls)
     invalid = certain > 0
@@ -123,7 +123,7 @@ def measure(trace: Trace, called_ns: NDArray[np.int64], ended_ns: NDArray[np.int
 
 @dataclass(frozen=True)
 class _Records:
-    """Kernels, copies, fills and whole graphs as one table; in the order of the tables."""
+    """Kernels, copies, fills and whole graphs as one table, in this order."""
 
     start: NDArray[np.int64]
     end: NDArray[np.int64]
@@ -173,13 +173,13 @@ def _column(tables: tuple[Table, ...], name: str) -> NDArray[Any]:
 
 
 def _hash(text: str) -> int:
-    """64 bits that add up to another sum for another multiset of texts, for all practical purposes."""
+    """A hash of 64 bits; sums of hashes differ for different multisets of texts, in practice."""
     data = text.encode()
     return zlib.crc32(data) << 32 | zlib.crc32(data[::-1], 0x9E3779B9)
 
 
 def _launching(trace: Trace) -> NDArray[np.bool_]:
-    """The driver calls that put work on the GPU: successful, and not recorded into a graph instead."""
+    """The driver calls that put work on the GPU: successful, and not captured into a graph."""
     calls = trace.calls
     puts = np.isin(calls.kind, _LAUNCHING) & (calls.flags & Flag.CAPTURED == 0) & (calls.result == 0)
     return np.asarray(puts[trace.api.call])
@@ -188,7 +188,7 @@ def _launching(trace: Trace) -> NDArray[np.bool_]:
 def _owners(
     correlation: NDArray[np.uint32], known: NDArray[np.uint32], known_call: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The call of each record, -1 for none, and the calls that a record may or may not belong to."""
+    """The call of each record, -1 for none, and the calls with ambiguous records."""
     padded = np.concatenate([[-1], known_call, known_call[-1:]]).astype(np.int64)
     before = padded[np.searchsorted(known, correlation, side="right")]
     after = padded[np.minimum(np.searchsorted(known, correlation, side="left") + 1, len(padded) - 1)]
@@ -200,13 +200,13 @@ def _owners(
 def _union(
     call: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64], calls: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Per call, the length of the union of its intervals, and from the first start to the last end; in seconds."""
+    """Per call, the seconds of the union of its intervals, and from the first start to the last end."""
     busy, span = np.zeros(calls), np.zeros(calls)
     if not len(call):
         return busy, span
     order = np.lexsort((start, call))
     call, start, end = call[order], start[order], end[order]
-    # Laid end to end, no interval of one call reaches into the next: one running maximum serves all calls.
+    # Calls are shifted apart, so that one running maximum serves all of them.
     origin, room = start.min(), end.max() - start.min() + 1
     start, end = start - origin + call * room, end - origin + call * room
     reached = np.maximum.accumulate(end)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a caller waits for one answer of a model."""
+"""Measures the latency of single calls of a model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpuscope.results import Result, kept_on_error, plain_fields
 
 SCHEMA = 1
 MOST_CALLS = 100_000_000  # whose times take 1.6 GB
-DRIFT, SURE = 0.05, 0.01  # relative change over the run that is reported, and the p from which it is believed
+DRIFT, SURE = 0.05, 0.01  # a relative change over the run that is reported, and the largest p for that
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -34,12 +34,12 @@ class Latency(DrawnFigures, Result):
     times in **milliseconds**: ``np.percentile(latency, 95)``, ``latency[10:]``.
 
     Attributes:
-        wall: from the call until its work on the GPU is done, as a caller waits for it.
-        gpu: between a mark on the stream before and one after; None with the reason in `absent`.
+        wall: from the call until its work on the GPU is done.
+        gpu: between events on the stream before and after the call; None with the reason in `absent`.
         absent: why there is no GPU time; empty when there is.
-        warmup: calls made before.
-        warnings: what a reader should know, a sentence each.
-        mode: of a module, that it ran in evaluation mode without gradients; else empty.
+        warmup: number of warm-up calls.
+        warnings: one sentence each.
+        mode: for a module, that it ran in evaluation mode without gradients; else empty.
         conditions: of the measurement.
     """
 
@@ -70,7 +70,7 @@ class Latency(DrawnFigures, Result):
         return np.asarray(self)[index]
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """NumPy's functions take it for the array, although `mean` and the like are attributes here."""
+        """NumPy functions receive the array, as `mean` and the like are attributes here."""
         return function(*_with_arrays(args), **{name: _with_arrays(each) for name, each in kwargs.items()})
 
     def __str__(self) -> str:
@@ -104,22 +104,21 @@ def measure_latency(
     *,
     stream: object = None,
 ) -> Latency:
-    """Times single calls, each waited for before the next.
+    """Times single calls; each call starts after the work of the previous one is done.
 
-    A torch.nn.Module runs in evaluation mode without gradients, its input moved to its device first; afterwards each
-    submodule is back in its mode. Ctrl-C keeps the calls that are done; an error of the model has them as its attribute
+    A torch.nn.Module runs in evaluation mode without gradients, with its input moved to its device before; afterwards
+    each submodule is back in its mode. Ctrl-C keeps the finished calls; an error of the model has them as its attribute
     ``measured``.
 
     Args:
         model: a module or any callable.
-        sample_input: what it is called with: a tuple or list holds positional arguments, a mapping keywords, anything
-            else is the only argument.
+        sample_input: a tuple or list of positional arguments, a mapping of keyword arguments, or the only argument.
         num_iterations: calls timed.
-        warmup: calls before them, not timed: compilation, algorithm choice and the allocator's first blocks.
-        stream: where the model puts its work, in any form that ``streams.resolve`` knows; by default the current one.
+        warmup: calls before, not timed: compilation, algorithm choice and the allocator's first blocks.
+        stream: the stream of the model's work, in any form that ``streams.resolve`` takes; None is the current stream.
 
     Raises:
-        InvalidArgument: a count is out of range, or the stream is none.
+        InvalidArgument: a count is out of range, or `stream` is no stream.
         NotAvailable: a CUDA graph is being captured.
     """
     check_function("model", model, "a torch.nn.Module or any other function")
@@ -127,7 +126,7 @@ def measure_latency(
     warmup = check_count("warmup", warmup, 0, MOST_CALLS)
     streams.refuse_capture("a measurement")
     if stream is not None:
-        streams.resolve(stream)  # a bad one is told before the model runs
+        streams.resolve(stream)  # raises before the model runs
     is_module = torch.is_module(model)
     device = torch.device_of(model) if is_module else None
     inputs = sample_input if device is None else workloads.to_device(sample_input, device)
@@ -170,7 +169,7 @@ def _measured(model: Any, inputs: Any, iterations: int, warmup: int, marks: Stre
                 if not done:
                     check_done("model", output)
                 done += 1
-                del output  # its memory is there for the next call
+                del output  # so that the next call can reuse its memory
         except KeyboardInterrupt:
             if not done:
                 raise
@@ -201,5 +200,5 @@ def _line(times: Distribution) -> str:
 
 
 def _ms(seconds: float) -> str:
-    """Milliseconds with two digits behind the point, or more where these would say little."""
+    """Milliseconds with two digits after the point, or four if small."""
     return f"{1000 * seconds:.2f}" if not 5e-8 <= seconds < 1e-4 else f"{1000 * seconds:.4f}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done before and after each call that is measured, outside of its time."""
+"""Runs `setup` and `teardown` around each measured call, outside of its time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gpuscope.arguments import check_done, check_function
 
 @dataclass(frozen=True)
 class PerCall:
-    """`setup` runs before each call, `teardown` after it with the arguments that the call had.
+    """`setup` runs before each call, `teardown` after it with the arguments of the call.
 
-    What `setup` returns is the argument of the call, unless it is None; (args, kwargs), a tuple or list and a dict, are
-    several arguments, as pytest-benchmark's ``pedantic`` has it.
+    The result of `setup` is the argument of the call, unless None. A pair (args, kwargs) of a tuple or list and a dict
+    is several arguments, as in pytest-benchmark's ``pedantic``.
     """
 
     setup: Callable[[], object] | None = None
@@ -34,7 +34,7 @@ class PerCall:
 
     @contextlib.contextmanager
     def around(self, function: Callable[..., object]) -> Iterator[Callable[[], object]]:
-        """The function with its arguments, to be called once, between `setup` and `teardown`."""
+        """The function with its arguments, to call once between `setup` and `teardown`."""
         made: Any = None if self.setup is None else check_done("setup", self.setup())
         args, kwargs = (made,) if made is not None else (), {}
         if isinstance(made, tuple) and [*map(type, made)] in ([tuple, dict], [list, dict]):
@@ -46,6 +46,6 @@ class PerCall:
                 check_done("teardown", self.teardown(*args, **kwargs))
 
     def call(self, function: Callable[..., object]) -> object:
-        """Calls the function once; what it returned."""
+        """Calls the function once and returns its result."""
         with self.around(function) as call:
             return call()

@@ -332,7 +332,7 @@ def combined(
     target: float,
     cut_short: str = "",
 ) -> BenchmarkResult:
-    """Joins the results of several processes: all samples, and intervals from the differences between processes.
+    """Joins results of processes: all samples, and intervals from the differences between them.
 
     `cut_short` is "interrupted" or "error" if that ended the measurement before all processes had measured.
     """

@@ -318,7 +318,7 @@ class BenchmarkResult(Figures, Result):
         return text
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything except `value` as plain values; None stands for nan and for missing ends of an interval."""
+        """Everything except `value` as plain values; None for nan and for missing interval ends."""
         quantities = {name: plain_fields(each, without=("quantity",)) for name, each in self.quantities.items()}
         others = plain_fields(self, without=("quantities", "value"))
         return {"schema": SCHEMA, "version": VERSION, **others, "scope": self.scope, "quantities": quantities}

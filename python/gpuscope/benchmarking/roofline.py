@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPU reaches, measured, and how near to it the bytes and operations a second of a call come.
+"""Measures the peaks of a GPU, and compares the bytes and operations a second of a call with them.
 
-Rates are compared with measured peaks, as those of data sheets are not reached (Hoefler and Belli,
-"Scientific benchmarking of parallel computing systems", SC 2015, rule 11). Each is measured once a process and device.
+The peaks are measured, as those of data sheets are not reached (Hoefler and Belli, "Scientific benchmarking of
+parallel computing systems", SC 2015, rule 11). Each is measured once per process and device.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from gpuscope.units import first_line, format_rate
 Kind = Literal["bandwidth", "float32", "float16", "bfloat16", "tf32"]
 
 REPEATS = 15
-WARMUPS = 3  # repetitions before those that count
+WARMUPS = 3  # further repetitions before them
 
-# Sizes of copies, in sizes of the L2 cache: the two largest that fit; the cache would hold a part of smaller ones.
+# Sizes of copies in L2 caches; the two largest that fit in memory are used. Smaller copies would be partly cached.
 CACHES = (16, 8, 4)
-SHARE_OF_MEMORY = 4  # a quarter of what is free at most
+SHARE_OF_MEMORY = 4  # at most a quarter of the free memory
 
 FMA_ROUNDS = 1 << 12
 FMA_SECONDS = 1e-3  # a launch of this length hides its own beginning and end
@@ -39,17 +39,17 @@ MOST_FMA_ROUNDS = 1 << 24
 MATRIX = 8192
 MATRIX_FLOPS = 2 * MATRIX**3
 
-# Dense operations of one multiprocessor a clock in float16 with sums in float32, by compute capability, of NVIDIA's
-# papers on each architecture; bfloat16 has the same, TensorFloat-32 half of it, from 8.0 on.
+# Dense float16 operations per multiprocessor and clock with float32 sums, by compute capability, from NVIDIA's
+# architecture papers. From 8.0 on bfloat16 has as many, and TensorFloat-32 half of them.
 _TENSOR_FLOPS_A_CLOCK = {"7.0": 1024, "7.5": 1024, "8.0": 2048, "8.6": 512, "8.9": 1024, "9.0": 4096, "10.0": 8192}
 
 _lock = shared_lock()
 _measured: dict[tuple[int, str], Peak] = {}
 
-# Over the measured peak by more than the measurement's own uncertainty.
+# Factor on the measured peak above its own uncertainty.
 IMPOSSIBLE = 1.05
 
-# Below this part of both peaks neither is the bound: the rule of Nsight Compute's section "speed of light".
+# Below this share of both peaks neither is the bound: the rule of Nsight Compute's section "speed of light".
 BUSY = 0.6
 
 _SAME = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16", "tfloat32": "tf32"}
@@ -61,13 +61,13 @@ class Peak:
 
     kind: str  # "bandwidth" or the type of number
     unit: str  # "B/s" or "FLOP/s"
-    measured: float | None  # what a kernel made for it reached; None when it could not be measured
+    measured: float | None  # by a kernel made for it; None when it could not be measured
     theoretical: float | None  # width times clock; None when unknown
     reason: str = ""  # why `measured` is None
 
 
 def peak(kind: Kind, device: int = 0) -> Peak:
-    """One of a device's bounds, measured once; those of the tensor cores need torch or CuPy in the process.
+    """One of a device's peaks, measured once; those of the tensor cores need torch or CuPy in the process.
 
     Raises:
         NotAvailable: there is no such GPU.
@@ -76,7 +76,7 @@ def peak(kind: Kind, device: int = 0) -> Peak:
         found = _measured.get((device, kind))
         if found is None:
             found = _measure(kind, device)
-            # A framework may be imported later: only what was measured is kept.
+            # Failures are not kept, as a framework may be imported later.
             if found.measured is not None:
                 _measured[device, kind] = found
         return found
@@ -101,7 +101,7 @@ def _measure(kind: Kind, device: int) -> Peak:
 
 
 def theoretical_limit(kind: str, limits: dict[str, Any]) -> float | None:
-    """Width times clock of `_core.device_limits()`, at the highest clock; None where the width is not known."""
+    """Width times highest clock of `_core.device_limits()`; None if the width is not known."""
     if kind in ("bandwidth", "float32"):
         limit = limits.get("memory_bandwidth" if kind == "bandwidth" else "fp32_flops")
         return float(limit) if limit else None
@@ -113,8 +113,8 @@ def theoretical_limit(kind: str, limits: dict[str, Any]) -> float | None:
 
 
 def seconds(sampler: _core.Sampler, function: Callable[[], object], repeats: int = REPEATS) -> float:
-    """The median time of a call on the sampler's stream, with nothing between it and the clock."""
-    function()  # what a first call allocates or loads may wait for the GPU, which a closed gate would hold
+    """The median time of a call on the sampler's stream."""
+    function()  # a first call may allocate or load and so wait for the GPU, which would block behind a closed gate
     sampler.synchronize()
     order = np.zeros(WARMUPS + repeats, dtype=np.uint32)
     chunk = sampler.sample([function], order, gate=True, flush=False)
@@ -159,7 +159,7 @@ def _tensor_cores(kind: Kind, sampler: _core.Sampler, device: int) -> float:
 
 
 def _free_bytes(device: int) -> int:
-    """Free memory where a framework knows it, else all of the device's."""
+    """Free memory if a framework knows it, else the device's total."""
     if used := torch.initialized():
         return int(used.cuda.mem_get_info(device)[0])
     if "cupy" in sys.modules:
@@ -170,12 +170,12 @@ def _free_bytes(device: int) -> int:
 
 @dataclass(frozen=True)
 class Rate:
-    """Work a second, and how it compares with what the device can do.
+    """Work a second, compared with the device's peak.
 
     Attributes:
         kind: "bandwidth" or "compute".
-        value: work over the centre of the time's interval; low and high are work over its other two ends, in the
-            unit "B/s" or "FLOP/s".
+        value: work over the estimated time; `low` and `high` are over the ends of its interval.
+        unit: "B/s" or "FLOP/s".
         percent_of_peak: of the measured peak; None without one.
         peak: the measured peak, in the same unit; None when it could not be measured.
         limit: the theoretical limit; None when unknown.
@@ -209,8 +209,8 @@ def rates(
 ) -> tuple[Rate, ...]:
     """The rates of a call that takes the estimated seconds; none without bytes and flops.
 
-    A rate is work over time and never a mean of rates (Hoefler and Belli, SC 2015, rule 3). `dtype` is what the
-    operations are in, as "bfloat16" or torch.bfloat16; "tf32" for TensorFloat-32.
+    A rate is work over time and never a mean of rates (Hoefler and Belli, SC 2015, rule 3). `dtype` is the number type
+    of the operations, as "bfloat16" or torch.bfloat16; "tf32" for TensorFloat-32.
     """
     found = []
     if bytes is not None:
@@ -223,7 +223,7 @@ def rates(
 
 
 def rate_at(rate: Rate, estimate: stats.Estimate, bytes: float | None, flops: float | None) -> Rate:  # noqa: A002
-    """The rate of the same work when it takes another time."""
+    """The rate of the same work in another time."""
     work = bytes if rate.kind == "bandwidth" else flops
     assert work is not None
     value, low, high = _per_second(work, estimate)

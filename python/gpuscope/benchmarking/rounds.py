@@ -257,9 +257,10 @@ class Rounds:
         self.random = random.Random()
 
     def run(self, series: Sequence[Series], budget: float) -> str:
-        """Measures until all points reach the target or the budget is spent; the first round is always complete.
+        """Measures until all points reach the target or the budget is spent.
 
-        Returns why it stopped: "target", "budget", "interrupted" (by Ctrl-C), or "failed" if every point raised.
+        The first round is always complete. Returns why it stopped: "target", "budget", "interrupted" (by Ctrl-C), or
+        "failed" if every point raised.
         """
         spent = Budget(check_budget(budget))
         try:
@@ -299,7 +300,7 @@ class Rounds:
         return not each.visits or each.overhead + seconds <= spent.left
 
     def chosen(self, waiting: list[Series]) -> list[Series]:
-        """The round's points in random order: the least visited ones, later the half with the widest intervals."""
+        """The round's points, shuffled: the least visited, later the half with the widest intervals."""
         fewest = min(each.visits for each in waiting)
         if fewest < FEWEST_VISITS:
             chosen = [each for each in waiting if each.visits == fewest]

@@ -69,7 +69,7 @@ class Samples:
 
 
 def joined(parts: Sequence[Samples]) -> Samples:
-    """Concatenates samples of the same kind of pass; `kernels` are averaged by the valid calls of each part."""
+    """Concatenates samples of one kind of pass; `kernels` are averaged by valid calls."""
     if len(parts) == 1:
         return parts[0]
     arrays: dict[str, Any] = {

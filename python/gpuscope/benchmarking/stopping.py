@@ -22,7 +22,7 @@ FEWEST_INDEPENDENT = 20
 # over tens of milliseconds, which samples at one moment cannot show. Bursts 6 ms apart seldom miss states of 12 ms; of
 # 24 bursts, 1 in 200 runs met none.
 SPAN, BURSTS = 0.3, 48
-# Largest share of a burst's time, samples in the first bursts, their growth factor after a look, and most samples.
+# Filled share of a burst's part of the span at most; samples in a first burst, growth after a look, and most samples.
 FILLED, FIRST_BURST, GROWTH, LARGEST_BURST = 0.5, 64, 4, 5000
 # Growth of the time between two looks.
 NEXT_LOOK = 1.5
@@ -121,10 +121,10 @@ def judge(
 ) -> Progress:
     """Judges whether sampling can stop: interval, number, independence and trend of the valid samples.
 
-    The interval is one of 95 %, computed at `SEQUENTIAL` confidence. Repeated looks that stop at a narrow interval lower
-    the coverage: to 91 % for samples of two equal modes (benchmarks_simulated.py). If samples drift, the interval
-    includes the first and the last level. `processes_differ` is the relative standard deviation between processes; it
-    is added in quadrature, as a type B uncertainty of the GUM.
+    The 95 % interval is computed at `SEQUENTIAL` confidence, as repeated looks that stop at a narrow interval lower the
+    coverage: to 91 % for samples of two equal modes (benchmarks_simulated.py). If samples drift, the interval includes
+    the first and the last level. `processes_differ` is the relative standard deviation between processes; it is added
+    in quadrature, as a type B uncertainty of the GUM.
     """
     estimate = stats.estimate(samples, tick=tick, confidence=SEQUENTIAL, bursts=bursts)
     trend, change = stats.trend(samples), stats.change(samples)
@@ -174,7 +174,7 @@ class Bursts:
         return max(1, min(int(room / max(cost, 1e-9)), self._largest))
 
     def pause(self, size: int, cost: float, left: float) -> float:
-        """Seconds until the next burst: the rest of the last burst's part, and a random share of its own."""
+        """Seconds until the next burst: the rest of the last part, and a random share of its own."""
         spare = max(self.span / BURSTS - size * cost, 0.0)
         begin = float(self._random.uniform(0, spare))
         pause, self._rest = self._rest + begin, spare - begin

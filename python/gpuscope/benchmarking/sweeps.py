@@ -139,7 +139,7 @@ class Sweep(Result):
 
     @property
     def fastest(self) -> tuple[SweepPoint, ...]:
-        """The points that may be the fastest, ascending by time: one, or several without a certain difference.
+        """The points that may be the fastest, ascending by time.
 
         Points that are certainly slower than the best, by the spread of their visits, are excluded. At most 1 % of
         sweeps name a single point that is no faster than others; at most 5 % exclude one of the fastest.
@@ -149,12 +149,12 @@ class Sweep(Result):
 
     @property
     def fastest_within(self) -> float:
-        """The fraction by which points in `fastest` may be slower: 0 for one point, infinite for too few visits."""
+        """The fraction by which points in `fastest` may be slower; infinite for too few visits."""
         ties = [ratio for ratio in self._against_best()[1:] if ratio.low <= 1]
         return max((ratio.high for ratio in ties), default=1.0) - 1
 
     def table(self) -> str:
-        """One line per point: parameters, time, half the 95 % interval, figures of its calls, error or warnings."""
+        """One line per point: parameters, time, half the 95 % interval, figures, error or warnings."""
         for figures in (FIGURES, ("p5", "p95"), ()):
             rows = [self._row(point, figures) for point in (None, *self.points)]
             lines = [line.rstrip() for line in align_columns(rows, rule=True)]
@@ -226,14 +226,14 @@ class Sweep(Result):
         }
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per point, with the columns of `SweepPoint.row`; needs pandas."""
+        """One row per point: axes, seconds, low, high, figures of its calls and state; needs pandas."""
         return import_pandas().DataFrame([point.row() for point in self.points])
 
     def plot(self) -> Chart:
-        """Time over the numeric axis with most values, with 95 % intervals; one line per combination of the others.
+        """Time over the numeric axis with most values, with 95 % intervals.
 
-        It is a page, and shown in notebooks. An axis is logarithmic if its values differ by 8 times or more. Failed
-        points are excluded.
+        One line per combination of the other axes, without failed points. It is a page, and shown in notebooks. An axis
+        is logarithmic if its values differ by 8 times or more.
         """
         text = "; ".join([*self._fastest_line(), self._verdict(), *self.warnings])
         return Chart(f"Sweep of {', '.join(self.axes)}", [view_of_points(self.axes, self.points, text)])

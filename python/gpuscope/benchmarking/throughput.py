@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many samples a second a loader and a step process together, and which of the two limits."""
+"""Measures the samples a second of a loader and a step together, and which of them limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LIMITS = {
     "step": "the step limits",
 }
 
-IDLE = 0.1  # share of the time that a GPU may wait before something other than itself limits
+IDLE = 0.1  # idle share of the GPU from which it is not the limit
 
 _TRAINING = "training: train mode, with gradients and optimizer steps"
 _END = object()
@@ -43,26 +43,26 @@ _END = object()
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Throughput(DrawnFigures, Result):
-    """The throughput of a loader and a step. ``float(throughput)`` is samples a second, and so are formats as ``:.2f``.
+    """The throughput of a loader and a step. ``float(throughput)`` is samples a second.
 
-    Its figures, as `median` and `p95`, are of `periods`.
+    So are formats as ``:.2f``. Its figures, as `median` and `p95`, are of `periods`.
 
     Attributes:
         samples_per_second: samples over time, all batches together.
-        samples_per_second_ci: its 95 % interval; None of fewer than 30 batches.
+        samples_per_second_ci: its 95 % interval; None for fewer than 30 batches.
         batches_per_second: batches over time.
         seconds_per_batch: time over batches.
-        seconds_per_batch_ci: its 95 % interval; None of fewer than 30 batches.
+        seconds_per_batch_ci: its 95 % interval; None for fewer than 30 batches.
         batches: batches measured.
-        samples: samples in them.
-        seconds: time they took, the last one's GPU work included.
-        wait_seconds: of it, time in which the host waited for the loader.
+        samples: samples in the batches.
+        seconds: time of the batches, with the GPU work of the last.
+        wait_seconds: time in which the host waited for the loader.
         wait_share: `wait_seconds` over `seconds`.
         gpu_idle_share: share of the time in which the GPU had no step to work on; None without a GPU.
-        limit: "loader"; "gpu", which had work queued at most times; or "step", held up by the host or without a GPU.
-        warnings: what a reader should know, a sentence each.
-        periods: seconds of each batch, from the end of the one before.
-        mode: of a module, whether it was trained, or ran in evaluation mode without gradients; else empty.
+        limit: "loader"; "gpu": it had work queued most of the time; or "step": the host limits, or there is no GPU.
+        warnings: one sentence each.
+        periods: seconds of each batch, from the end of the previous one.
+        mode: whether a module was trained, or ran in evaluation mode without gradients; else empty.
         conditions: of the measurement; the batch is the most frequent one.
         target: whether `target` is met; None without one.
     """
@@ -129,26 +129,26 @@ def measure_throughput(
 ) -> Throughput:
     """Runs a step on each batch of a loader as a training would, without waiting between the batches.
 
-    A module gets its batches on its device. With `criterion` and `optimizer` it is trained, which changes it; with
-    `optimizer` only, its output has the ``loss``; without both it runs in evaluation mode without gradients. The target
-    is the last of a (data, target) pair, or "target" or "labels" of a mapping. Ctrl-C keeps the batches that are done.
+    A module gets its batches on its device. With `criterion` and `optimizer` it is trained, which changes it; with only
+    `optimizer`, its output has the ``loss``; without both it runs in evaluation mode without gradients. The loss target
+    is the last of a (data, target) pair, or "target" or "labels" of a mapping. Ctrl-C keeps the finished batches.
 
     Args:
         step: a callable of a batch, or a torch.nn.Module.
         loader: any iterable of batches.
-        num_batches: most batches measured; a shorter loader gives fewer.
-        warmup: batches before them, not measured.
+        num_batches: most batches to measure; a shorter loader ends the measurement.
+        warmup: batches before, not measured.
         criterion: of output and target.
         optimizer: with ``step`` and ``zero_grad``.
         device: for a module, a torch device to move batches to (default: its own); for a callable, the GPU that it
             uses, in any form that `memory_summary` takes.
-        target: what to reach: "500 samples/s", "20 ms" a batch at most, or "+30 %" more samples/s than `baseline`.
+        target: "500 samples/s" at least, "20 ms" a batch at most, or "+30 %" more samples/s than `baseline`.
         baseline: an earlier result, or its samples a second.
 
     Raises:
         InvalidArgument: the loader is empty, a count is out of range, or the arguments do not fit together.
         NotAvailable: a CUDA graph is being captured.
-        Exception: what the loader or the step raises; its attribute ``measured`` has the batches that are done.
+        Exception: raised by the loader or the step; its attribute ``measured`` has the finished batches.
     """
     check_batches(loader)
     check_function("step", step, "a torch.nn.Module or any other function of a batch")
@@ -185,7 +185,7 @@ def measure_throughput(
 
 
 def _judged(wanted: Target, found: Throughput, baseline: Throughput | float | None) -> Target:
-    """Whether the time of a batch, or the samples a second, meet the target."""
+    """Whether the time of a batch or the samples a second meet the target."""
     if found.samples_per_second_ci is None:
         wanted = replace(wanted, why=f"no 95 % interval: it takes {FEWEST_TO_RESAMPLE} batches")
     if wanted.kind == "time":
@@ -198,7 +198,7 @@ def _judged(wanted: Target, found: Throughput, baseline: Throughput | float | No
 
 
 def _warm_up(step: Callable[[Any], object], loader: Iterable[Any], batches: int, warnings: list[str]) -> Iterator[Any]:
-    """The loader's batches after the warm-up, from its start where the warm-up used all of them."""
+    """The loader's batches after the warm-up, or from its start if the warm-up used all of them."""
     source = iter(loader)
     for done in range(batches):
         batch = next(source, _END)
@@ -230,7 +230,7 @@ def _run(
     marks = find_marks()  # only now is it known whether the step uses a GPU
     begins: list[Any] = []
     ends: list[Any] = []
-    drained = 0  # steps that the GPU had finished when the next batch was there
+    drained = 0  # steps that the GPU had finished when the next batch arrived
     sizes: list[int | None] = []
     waits: list[float] = []
     periods: list[float] = []
@@ -243,7 +243,7 @@ def _run(
     first = marks.mark() if marks else None
 
     def result(cut_short: str) -> Throughput:
-        """Of the batches whose steps returned."""
+        """The result for the batches whose steps returned."""
         if marks:
             marks.synchronize()
         done = len(periods)
@@ -251,7 +251,7 @@ def _run(
             raise InvalidArgument(f"loader gave no batch beyond the {warmup} of the warm-up; accepted is one more")
         found, idle, seconds = periods, None, sum(periods)
         if marks and first:
-            # The host runs ahead of the GPU: a batch's period is that between the ends of its and the last one's work.
+            # The host runs ahead of the GPU, so a batch's period is between the ends of GPU work.
             befores = [first, *ends[: done - 1]]
             found = [marks.seconds(before, end) for before, end in zip(befores, ends[:done], strict=True)]
             gaps = [marks.seconds(before, begin) for before, begin in zip(befores, begins[:done], strict=True)]

@@ -37,7 +37,7 @@ class Level:
     freedom: float
 
     def half_width(self, confidence: float) -> float:
-        """Half of Student's interval; infinite for a single visit. Degrees of freedom are rounded down, to be safe."""
+        """Half of Student's interval; infinite for a single visit. Degrees of freedom are rounded down."""
         return student_factor(confidence, math.floor(self.freedom)) * self.error if self.freedom >= 1 else math.inf
 
 
@@ -65,7 +65,7 @@ def difference(above: Level, below: Level) -> Level:
 
 
 def estimate(visits: ArrayLike, samples: int, tick: float = 0.0) -> stats.Estimate:
-    """The time with its interval: infinite for a single visit, half a tick to each side if all are equal."""
+    """The time with its interval: infinite for a single visit, +- half a tick if all are equal."""
     found = level(visits)
     value = math.exp(found.value)
     half = found.half_width(CONFIDENCE)

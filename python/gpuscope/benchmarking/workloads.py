@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the measurements of models share: batches as loaders give them, and times on the stream that a model uses."""
+"""Batches of loaders, calls of models, and times on a model's stream, for the measurements of models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpuscope.text import brief
 
 TARGETS = ("target", "targets", "label", "labels", "y")
 INFERENCE = "inference: eval mode, no gradients"
-"""How a module runs that is not trained."""
+"""The mode of a module that is not trained."""
 
 
 def check_batches(loader: object) -> None:
@@ -29,9 +29,9 @@ def check_batches(loader: object) -> None:
 
 
 def batch_size(batch: Any) -> int | None:
-    """Samples in a batch: the first length found in it; None when nothing in it has one.
+    """Samples in a batch: the first length found in it; None if nothing has a length.
 
-    Where lengths differ, and it holds nothing but sequences of one length, as ``tuple(zip(*samples))``, it is theirs.
+    If lengths differ and the batch has only sequences of one length, as ``tuple(zip(*samples))``, that is the size.
     """
     lengths = list(_lengths(batch))
     columns = {len(each) if isinstance(each, (tuple, list)) else None for each in _parts(batch)}
@@ -41,7 +41,7 @@ def batch_size(batch: Any) -> int | None:
 
 
 def _lengths(batch: Any) -> Iterator[int]:
-    """Of arrays by their first dimension, and of sequences of single values."""
+    """First dimensions of arrays, and lengths of sequences of single values."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         yield from map(int, shape[:1])
@@ -60,7 +60,7 @@ def _parts(batch: Any) -> list[Any]:
 
 
 def describe(batch: Any, module: Any = None) -> dict[str, Any]:
-    """The batch_size and dtype of `Conditions`: of a batch of any type, and of the module that takes it."""
+    """The batch_size and dtype of `Conditions`, from a batch of any type and the module that takes it."""
     found: dict[str, Any] = {"batch_size": None, "dtype": None}
     with contextlib.suppress(Exception):  # attributes of a type that is not known
         found["batch_size"] = batch_size(batch)
@@ -71,7 +71,7 @@ def describe(batch: Any, module: Any = None) -> dict[str, Any]:
 
 
 def describe_call(call: Any) -> dict[str, Any]:
-    """The same of a function or a `functools.partial`, with the mode of a module; only modules have batches."""
+    """The same for a function or `functools.partial`, with a module's mode; only modules have batches."""
     function, inputs = call, []
     if isinstance(call, functools.partial):
         function, inputs = call.func, [*call.args, *call.keywords.values()]
@@ -89,7 +89,7 @@ def _dtype(batch: Any) -> Any:
 
 
 def to_device(batch: Any, device: Any) -> Any:
-    """The batch with every tensor in it on `device`; pinned ones are copied without waiting."""
+    """The batch with every tensor on `device`; pinned tensors are copied without waiting."""
     if hasattr(batch, "to") and hasattr(batch, "device"):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):
@@ -109,7 +109,7 @@ def call(model: Any, inputs: Any) -> Any:
 
 
 def split_target(batch: Any) -> tuple[Any, Any]:
-    """Inputs and target: the last of a tuple or list, or what a mapping has as one of `TARGETS`; None without one."""
+    """Inputs and target: the last of a sequence, or a mapping's value by one of `TARGETS`; else None."""
     if isinstance(batch, Mapping):
         name = next((name for name in TARGETS if name in batch), None)
         return {key: value for key, value in batch.items() if key != name}, batch[name] if name else None
@@ -131,23 +131,23 @@ def with_target(batch: Any) -> tuple[Any, Any]:
 
 
 class StreamMarks:
-    """Takes the time on one stream by CUDA events."""
+    """Measures times on one stream by CUDA events."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
 
     def mark(self, again: _core.Event | None = None) -> _core.Event:
-        """An event recorded behind all work submitted to the stream; `again` is one to record anew."""
+        """An event recorded after all work submitted to the stream; `again` is an event to reuse."""
         event = again or _core.Event(self.stream.device)
         event.record(self.stream.handle)
         return event
 
     def passed(self, mark: _core.Event) -> bool:
-        """Whether the stream has come to the mark; does not wait."""
+        """Whether the stream has reached the mark; does not wait."""
         return bool(mark.query())
 
     def seconds(self, begin: _core.Event, end: _core.Event) -> float:
-        """Between two marks that the stream has passed."""
+        """Seconds between two marks that the stream has passed."""
         return begin.elapsed_time(end) / 1000
 
     def synchronize(self) -> None:
@@ -156,12 +156,12 @@ class StreamMarks:
 
 
 def marks_of_device(device: str, ordinal: int | None, stream: object = None) -> StreamMarks | None:
-    """Marks for a model on a device of torch, as "cuda"; None when that is no GPU."""
+    """Marks for a model on a torch device, as "cuda"; None if that is no GPU."""
     return StreamMarks(streams.resolve(stream, ordinal)) if device == "cuda" else None
 
 
 def marks_of_process(stream: object = None, device: int | None = None) -> StreamMarks | None:
-    """Marks for any callable; None when this process has used no GPU, and neither stream nor device is given."""
+    """Marks for any callable; None without a GPU, or if nothing uses one and no argument is given."""
     if stream is None and device is None and not _uses_a_gpu():
         return None
     return StreamMarks(streams.resolve(stream, device)) if _core.environment()["devices"] else None

@@ -23,11 +23,10 @@ from gpuscope.cli.console import Console
 from gpuscope.cli.ends import Ending, Ends, own_imports
 from gpuscope.cli.export import Outputs, in_folder, is_folder
 from gpuscope.cli.recorder import Recorder
-from gpuscope.distributed import distributed_rank
+from gpuscope.distributed import STARTED_BY, distributed_rank
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.paths import append_text
 from gpuscope.text import brief, shorten
-from gpuscope.trace import STARTED_BY
 from gpuscope.units import align_columns, format_seconds
 
 _VARIABLE = "GPUSCOPE_CHILDREN"

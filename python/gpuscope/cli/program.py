@@ -249,8 +249,8 @@ def _say(what: object) -> None:
 def _wait_for_threads() -> None:
     """Waits for the threads that the interpreter would wait for before it ends.
 
-    Excluded are the workers of concurrent.futures. Idle ones end only when the interpreter shuts them down, and then no
-    pool accepts work, which exporters need.
+    Does not wait for workers of concurrent.futures. Idle ones end only when the interpreter shuts them down, and then
+    no pool accepts work, which exporters need.
     """
     idle = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())
     own = (threading.current_thread(), threading.main_thread())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What changed between two versions of a program, and how sure that is."""
+"""Compares recordings of two versions of a program, with intervals."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ from gpuscope.diffing.changes import (
 from gpuscope.diffing.costs import THE_STEP, Costs, compare_functions, costs_of, without_waits
 from gpuscope.diffing.judging import ONE_RUN, changes_of, shares, tables_of_nodes, tables_of_steps
 from gpuscope.diffing.page import render
+from gpuscope.distributed import STARTED_BY
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.paths import write_text
 from gpuscope.recording import Analyses, load
 from gpuscope.results import Result, import_pandas, plain_values
 from gpuscope.targets import Target
 from gpuscope.text import columns_of, one_line, shorten, wrapped
-from gpuscope.trace import STARTED_BY, Trace, program_name
+from gpuscope.trace import Trace, program_name
 from gpuscope.units import align_columns, format_digits, format_seconds, format_share
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARGIN = 0.02
-"""Of a node's own time: what is less is the same; `ONE_RUN_MARGIN` where single runs are compared."""
+"""Share of a node's own time below which a difference does not count; see also `ONE_RUN_MARGIN`."""
 
 _MOST_UNCERTAIN = 4
 _BEFORE, _AFTER, _CALLS = 2, 3, 5  # columns of the table
@@ -80,15 +81,15 @@ Recorded = Analyses | str | os.PathLike[str]
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Diff(Differences, Result):
-    """The difference; printing it shows it."""
+    """The differences between two versions of a program. ``print`` shows them."""
 
     def fails(self, fail_over: float) -> bool:
-        """Whether a step, or the run, is surely slower, and by more than that share.
+        """Whether a step or the run is certainly slower, and by more than this share.
 
-        Of single runs nothing is sure below the margin.
+        For single runs no difference below the margin is certain.
 
         Raises:
-            InvalidArgument: `fail_over` is no fraction, or the recordings are not comparable or of unlike GPUs.
+            InvalidArgument: `fail_over` is no fraction, or the recordings are not comparable or of different GPUs.
         """
         fail_over = check_fraction("fail_over", fail_over) if fail_over else 0.0
         if not self.is_comparable:
@@ -100,7 +101,7 @@ class Diff(Differences, Result):
         return self.step.interval_ns[0] > 0 and self.step.ratio - 1 > least
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, times in seconds a step or run."""
+        """Plain values, times in seconds per step or run."""
         sides = {
             name: {
                 "program": side.program,
@@ -134,7 +135,7 @@ class Diff(Differences, Result):
         }
 
     def to_pandas(self) -> pd.DataFrame:
-        """A row a node; times in seconds a step or run.
+        """One row per node; times in seconds per step or run.
 
         Raises:
             NotAvailable: pandas is not installed.
@@ -146,10 +147,10 @@ class Diff(Differences, Result):
         return import_pandas().DataFrame(rows)
 
     def plot(self, top: int = 15, ax: Axes | None = None) -> Axes:
-        """What changed, a bar each with its interval, the largest difference first; the step on top.
+        """One bar with its interval for the step and each changed node, the largest difference first.
 
         Args:
-            top: so many nodes at most; where nothing changed surely, those with the largest difference.
+            top: most nodes to show; if no change is certain, the nodes with the largest differences.
             ax: Matplotlib's axes to draw on; None makes a figure.
 
         Raises:
@@ -169,11 +170,11 @@ class Diff(Differences, Result):
         )
 
     def table(self, row_limit: int = _ROWS, width: int | None = None) -> str:
-        """What changed, the largest difference first.
+        """The changed nodes, the largest difference first.
 
         Args:
-            row_limit: rows at most.
-            width: columns at most: names are cut in the middle; calls and times are left out where that is not enough.
+            row_limit: most rows.
+            width: most columns: names are cut in the middle; if that is not enough, calls and times are dropped.
 
         Raises:
             InvalidArgument: `row_limit` is below 1.
@@ -212,7 +213,7 @@ class Diff(Differences, Result):
 
     @property
     def sentence(self) -> str:
-        """The times of both sides and how they differ, in one line."""
+        """One line: the times of both sides and their difference."""
         step = self.step
         times = f"{_time(step.before_ns)} -> {_time(step.after_ns)}"
         low, high = (1 + end / step.before_ns if step.before_ns else math.inf for end in step.interval_ns)
@@ -230,7 +231,7 @@ class Diff(Differences, Result):
         return f"{self.verdict}: run time {times}, {_percent(step.ratio)}{around}"
 
     def head(self) -> list[str]:
-        """The step or the run, its interval and its verdict; where the time went."""
+        """Lines on the step or the run: its interval, its verdict and the largest change."""
         step, unit = self.step, self.unit
         program = self.after.program or self.before.program
         sides = " and ".join(
@@ -265,7 +266,7 @@ class Diff(Differences, Result):
         return lines
 
     def page(self, width: int = 100, row_limit: int = _ROWS) -> str:
-        """The text, in lines of at most so many columns."""
+        """The text, in lines of at most `width` columns."""
         width = max(width, _NARROWEST)
 
         def fitted(text: str) -> str:
@@ -275,7 +276,7 @@ class Diff(Differences, Result):
         if self.changes:
             lines += ["", self.table(row_limit, width)]
         elif self.nodes and self.is_comparable:
-            lines += ["", fitted(f"no node changed by more than {format_share(self.margin)}, as far as can be told")]
+            lines += ["", fitted(f"no node changed by more than {format_share(self.margin)} with certainty")]
         if self.uncertain:
             listed = (f"{_what(each)} {_signed(each.delta_ns)}" for each in self.uncertain[:_MOST_UNCERTAIN])
             lines.append(fitted(f"not certain: {', '.join(listed)}"))
@@ -287,22 +288,22 @@ class Diff(Differences, Result):
         return self.page()
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """One interactive page that needs nothing but a browser; also written to `path` when one is given.
+        """One self-contained interactive page; also written to `path` if given.
 
-        It has the verdict and what to know before believing it, the tree of nodes in the colors of their differences,
-        the median step of both sides over each other, and tables of all nodes.
+        It contains the verdict with its caveats, the tree of nodes colored by difference, the median steps of both
+        sides, and tables of all nodes.
 
         Raises:
             InvalidArgument: the path has another suffix than .html.
             GpuscopeError: the file cannot be written.
         """
-        text = render(self, self.sentence.removeprefix(f"{self.verdict}: "))  # which stands before it
+        text = render(self, self.sentence.removeprefix(f"{self.verdict}: "))  # the page shows the verdict itself
         if path is not None:
             write_text(path, text, (".html", ".htm"))
         return text
 
     def markdown(self) -> str:
-        """For a comment on a pull request: the verdict, ten rows, the rest folded away; below GitHub's limit."""
+        """Text for a pull request: the verdict, ten rows, and folded further rows; below GitHub's limit."""
         title, *others = self.head()[self.unit == STEP and self.is_comparable :]
         lines = [f"**{one_line(title)}**", ""]
         lines += [html.escape(one_line(line)) for line in others]
@@ -310,7 +311,7 @@ class Diff(Differences, Result):
         if shown:
             lines += ["", *_rows_of_markdown(shown, self.unit)]
         elif self.nodes and self.is_comparable:
-            lines += ["", "No node changed, as far as can be told."]
+            lines += ["", "No node changed with certainty."]
         lines += [f"Not compared: {html.escape(one_line(what))}" for what in self.not_compared]
         size = sum(map(len, lines))
         rest = []
@@ -325,7 +326,7 @@ class Diff(Differences, Result):
         return "\n".join([*lines, "", *notes]).rstrip() + "\n"
 
 
-_MARKUP = frozenset("&<>|`*_[]~\\")  # what GitHub's Markdown or HTML would read
+_MARKUP = frozenset("&<>|`*_[]~\\")  # special in GitHub's Markdown or HTML
 _KINDS = {"gpu": "", "host": "host: ", "idle": "idle: ", "function": "", "step": "", "run": ""}
 
 
@@ -339,28 +340,27 @@ def diff(
 ) -> Diff:
     """Compares recordings of two versions of a program, step by step and node by node.
 
-    A node is a kernel or copy by where it was launched, a region's or operator's own time on the host, a cause of idle
-    time, or a function of the program (in runs, and in steps without GPU work). The times of a step are means, so that
-    differences add up. Their intervals are Welch's, with as many steps as their first autocorrelation leaves; with
-    three recordings or more on both sides they are of the runs. Of all nodes together, one in twenty comparisons of two
-    equal programs names any as changed (`gpuscope.stats.means.holm`).
+    A node is a kernel or copy at its launch site, a region's or operator's own host time, or a cause of idle time. In
+    runs, and in steps without GPU work, functions are nodes too. Times are means per step, so that differences add up.
+    Intervals are Welch's over steps, corrected for autocorrelation; with three recordings or more on both sides, over
+    runs. Of comparisons of equal programs, one in twenty reports any change (`gpuscope.stats.means.holm`).
 
-    Where a recording has no steps, whole runs are compared. Intervals of single runs come from how often neighbouring
-    samples disagree and how calls of a region or kernel differ (`variance_of_samples` and `variance_of_sums` of
-    `gpuscope.stats.means`); they know nothing of how runs differ.
+    If a recording has no steps, whole runs are compared. Intervals of single runs are from the samples and from the
+    calls of each region or kernel (`variance_of_samples` and `variance_of_sums` of `gpuscope.stats.means`); they do not
+    include differences between runs.
 
     Args:
         before: a recording, a profiler or the path of a ``.gscope`` file, or several.
         after: likewise.
-        margin: the share of a node's own time below which a difference does not count; None is 2 %, and 10 % where
-            single runs are compared.
-        findings: compare their diagnoses too: which findings are gone, and what was promised for that.
-        target: what a step or run after is to reach: "20 ms" at most, "+30 %" faster than before, or "-20 %" of the
-            time. Its interval is that of the difference, which is wider than that of its own time.
+        margin: the share of a node's own time below which a difference does not count; None is 2 %, or 10 % for single
+            runs.
+        findings: also compare the diagnoses: which findings are gone, and the savings promised for them.
+        target: goal for a step or run after: "20 ms" at most, "+30 %" faster than before, or "-20 %" of the time. It is
+            judged by the interval of the difference, which is wider than that of the time after.
 
     Raises:
         InvalidArgument: `margin` is no fraction, or a side is empty.
-        NotAvailable: a recording keeps totals alone, or no time passed in it.
+        NotAvailable: a recording has only totals, or no time passed in it.
         GpuscopeError: a file cannot be read.
     """
     wanted = None if target is None else Target.of(target)
@@ -410,7 +410,7 @@ def diff(
 
 
 def _judged(wanted: Target, step: Change, margin: float) -> Target:
-    """Whether the time after meets the target. `margin` is what single runs may differ by, a share of the time."""
+    """Whether the time after meets the target. `margin`: usual difference of single runs, a share."""
     if step.verdict == NOT_COMPARABLE:
         return replace(wanted, why=NOT_COMPARABLE)
     before, doubt = step.before_ns / _NS_PER_S, margin * step.after_ns
@@ -419,7 +419,7 @@ def _judged(wanted: Target, step: Change, margin: float) -> Target:
 
 
 def _rank(change: Change) -> int:
-    """What is certain comes first, then what is not, then what is the same or has no verdict."""
+    """Sort key: certain changes first, then inconclusive ones, then the rest."""
     return {"inconclusive": 1, "same": 2, NOT_COMPARABLE: 2}.get(change.verdict, 0)
 
 
@@ -435,7 +435,7 @@ def _traces(name: str, given: Recorded | Iterable[Recorded]) -> list[Trace]:
 
 
 def _programs(traces: list[Trace]) -> list[Trace]:
-    """Without what the programs started; of a job with ranks, the ranks. All of them if nothing else is given."""
+    """The traces without child processes; of a job only the ranks. All of them if nothing else is given."""
     programs = [each for each in traces if f"metadata.{STARTED_BY}" not in each.info]
     ranks = [each for each in programs if "process.rank" in each.info]
     return ranks or programs or traces
@@ -453,14 +453,14 @@ def _median(trace: Trace, steps: Steps) -> MedianStep:
 
 
 def _comparable(sides: Sequence[Sequence[Costs]]) -> list[list[Costs]]:
-    """Without the time in no region where some recordings have none: steps by ``step()`` alone are no regions."""
+    """Drops the time outside of regions unless all recordings have it (``step()`` makes no regions)."""
     if all(THE_STEP in each.nodes for side in sides for each in side):
         return [list(side) for side in sides]
     return [[each.without(THE_STEP) for each in side] for side in sides]
 
 
 def _diagnosis(traces: Sequence[Trace]) -> Diagnosis:
-    """That of the first recording."""
+    """The diagnosis of the first recording."""
     return diagnose(traces[0])
 
 
@@ -480,7 +480,7 @@ def _side(traces: Sequence[Trace], steps: Sequence[Steps], costs: Sequence[Costs
 
 
 def _unlike(*sides: Sequence[Trace]) -> Iterable[str]:
-    """A sentence for each fact that is not the same in all recordings."""
+    """A sentence for each fact that differs between recordings."""
     facts = [("GPUs", [[_gpus(trace) for trace in side] for side in sides])]
     facts += [(what, [[_fact(trace, key) for trace in side] for side in sides]) for key, what in _UNLIKE]
     for what, values in facts:

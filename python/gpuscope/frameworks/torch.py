@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch, once the program has imported it: modules, data loaders, graph capture and a matrix product."""
+"""Access to an imported torch: modules, data loaders, graph capture and a matrix product."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _failed_graphs: list[object] = []
 
 
 class TorchEnum(Enum):
-    """An enumeration of torch's: a member equals torch's own of its name, which is found in sets of ours."""
+    """A copy of a torch enumeration; a member equals torch's member of that name, also in sets."""
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, TorchEnum):
@@ -44,7 +44,7 @@ class TorchEnum(Enum):
         return not self == other
 
     def __hash__(self) -> int:
-        # torch's written in C++ hash to their numbers, those written in Python to their names.
+        # torch's enumerations in C++ hash to their numbers, those in Python to their names.
         return hash(self._hashed)
 
     @property
@@ -59,10 +59,10 @@ E = TypeVar("E", bound=TorchEnum)
 
 
 def for_torch(member: E) -> E:
-    """The member as torch's code finds it: equal to torch's own on either side of ``==``, in its lists and dicts.
+    """The member for torch's code: equal to torch's own on either side of ``==``, in its lists and dicts.
 
-    A member of torch's that is written in C++ says of any other type that it differs, but Python asks a subclass on the
-    right first: once torch is imported, this is a member of a subclass of torch's enumeration.
+    torch's C++ members differ from any other type, but Python asks a subclass on the right first. So if torch is
+    imported, this is a member of a subclass of torch's enumeration.
     """
     theirs = getattr(sys.modules.get("torch.autograd"), type(member).__name__, None)
     return member if theirs is None else _for_torch(member, theirs)
@@ -81,7 +81,7 @@ def _for_torch(member: E, theirs: Any) -> Any:
 
 
 def process_group() -> dict[str, Any] | None:
-    """The default process group, in the words of torch's traces; None where torch.distributed is not in use."""
+    """The default process group, with the keys of torch's traces; None if there is none."""
     distributed: Any = sys.modules.get("torch.distributed")
     try:
         if distributed is None or not distributed.is_initialized():
@@ -102,7 +102,7 @@ def process_group() -> dict[str, Any] | None:
 
 
 def initialized() -> Any:
-    """torch, where the program has used a GPU by it; else None."""
+    """The torch module if it has initialized CUDA; else None."""
     torch: Any = sys.modules.get("torch")
     is_initialized = getattr(getattr(torch, "cuda", None), "is_initialized", None)
     return torch if is_initialized is not None and is_initialized() else None
@@ -123,12 +123,12 @@ def device_of(module: Any) -> Any:
 
 
 def dtype_of(module: Any) -> Any:
-    """The type of a module's first parameter of floating-point numbers; None when it has none."""
+    """The dtype of a module's first floating-point parameter; None if there is none."""
     return next((each.dtype for each in module.parameters() if each.is_floating_point()), None)
 
 
 def make_device(device: Any) -> Any:
-    """A torch.device of anything that torch takes for one."""
+    """A torch.device from anything that torch accepts."""
     import torch
 
     return torch.device(device)
@@ -136,10 +136,10 @@ def make_device(device: Any) -> Any:
 
 @contextlib.contextmanager
 def in_mode(module: Any, training: bool) -> Iterator[None]:
-    """Training or evaluation; afterwards each submodule is back in the mode it had, be it its parent's or not.
+    """Sets training or evaluation mode; afterwards each submodule is back in its own mode.
 
-    Evaluation also switches gradients off, by ``no_grad``: what a model keeps from ``inference_mode`` could not be
-    trained with afterwards.
+    Evaluation also switches gradients off, by ``no_grad``: tensors that a model keeps from ``inference_mode`` could not
+    be used in training afterwards.
     """
     import torch
 
@@ -160,7 +160,7 @@ def is_loader(loader: object) -> bool:
 
 
 def rebuilt(loader: Any, workers: int) -> Any:
-    """The same loader with so many workers, which outlive an epoch."""
+    """The same loader with another number of workers, which are persistent."""
     import torch
 
     options = {name: getattr(loader, name) for name in _OPTIONS if hasattr(loader, name)}
@@ -182,14 +182,14 @@ def rebuilt(loader: Any, workers: int) -> Any:
 
 @contextlib.contextmanager
 def many_workers() -> Iterator[None]:
-    """Keeps torch from warning of more workers than cores, where the result says it."""
+    """Suppresses torch's warning about more workers than cores, as the result has its own."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         yield
 
 
 def shut_down(iterator: object) -> None:
-    """Ends the workers behind a loader's iterator, where it has any, and waits for them."""
+    """Ends the workers of a loader's iterator, if any, and waits for them."""
     end = getattr(iterator, "_shutdown_workers", None)
     if end is not None:
         end()
@@ -202,7 +202,7 @@ def uses_cuda() -> bool:
 
 
 def capture_graph(function: Callable[[], object], calls: int, stream: Stream) -> Captured:
-    """Captures calls from a memory pool of the graph's own; see `cuda_graphs.capture`."""
+    """Captures calls with a memory pool for this graph; see `cuda_graphs.capture`."""
     import torch
 
     replayed_on = _stream_of(stream)
@@ -218,7 +218,7 @@ def capture_graph(function: Callable[[], object], calls: int, stream: Stream) ->
         spare = generator.clone_state() if hasattr(generator, "clone_state") else None  # from torch 2.4 on
         try:
             with torch.cuda.stream(side), _empty_graph_is_an_error():
-                # Only this thread's calls can spoil the capture: other threads go on with their work.
+                # "thread_local": calls of other threads do not break the capture.
                 begin = functools.partial(graph.capture_begin, pool=pool, capture_error_mode="thread_local")
                 result, _ = record(begin, function, calls, graph.capture_end)
         except EmptyGraph:
@@ -245,7 +245,7 @@ def _stream_of(stream: Stream) -> Any:
 
 @contextlib.contextmanager
 def _empty_graph_is_an_error() -> Iterator[None]:
-    """An empty graph, of which torch only warns, is an error here. Other warnings go on."""
+    """Turns torch's warning about an empty graph into an error; other warnings are issued again."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -258,7 +258,7 @@ def _empty_graph_is_an_error() -> Iterator[None]:
 
 
 def _undo_capture(device: int, pool: Any, spare: Any) -> None:
-    """Undoes what a capture that failed leaves in torch: its allocator waits for the end, and so does its generator."""
+    """Ends a failed capture in torch's allocator and generator, which still wait for its end."""
     import torch
 
     with contextlib.suppress(RuntimeError, AttributeError):  # ended already, or a torch that names them otherwise
@@ -277,12 +277,12 @@ def _undo_capture(device: int, pool: Any, spare: Any) -> None:
 
 @contextlib.contextmanager
 def matrix_product(kind: str, size: int, device: int) -> Iterator[Callable[[], object]]:
-    """A matrix product of random numbers: of zeros it would need less power, and so run at a higher clock."""
+    """A matrix product of random numbers; zeros would need less power, and so run at a higher clock."""
     import torch
 
     before = torch.get_float32_matmul_precision()
     with torch.cuda.device(device), torch.no_grad():
-        # A generator of its own: the program's goes on where it was.
+        # A separate generator, so that the program's is unchanged.
         random = torch.Generator(torch.device("cuda", device)).manual_seed(0)
         dtype = torch.float32 if kind == "tf32" else getattr(torch, kind)
         a, b = (torch.randn(size, size, device=random.device, generator=random).to(dtype) for _ in range(2))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running steps of a torch model at any batch size, and leaving the model and the random generators as they were."""
+"""Runs steps of a torch model at any batch size, and restores the model and the random generators."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def is_model(value: Any) -> bool:
 
 
 class ModelStep:
-    """Called with a batch size, runs one step and keeps nothing of what it made.
+    """Runs one step per call, given a batch size, and keeps no results.
 
     Args:
         model: a torch.nn.Module, already on `device`.
-        make_input: gives the model's inputs for a batch size: a tensor, a tuple or list of positional arguments, or a
+        make_input: returns the model's inputs for a batch size: a tensor, a tuple or list of positional arguments, or a
             mapping of keywords. They are moved to `device`.
-        device: the torch.device that it runs on.
-        training: whether to train; else forward only, in evaluation mode and without gradients.
-        make_target: gives what the loss is called with besides the output.
-        loss: gives the scalar to go backward from, of the output (and the target); None takes the mean of the first
+        device: the torch.device of the model.
+        training: whether to train; else only forward, in evaluation mode without gradients.
+        make_target: returns the loss's second argument for a batch size.
+        loss: returns the scalar for the backward pass, of the output (and the target); None takes the mean of the first
             output that has gradients.
-        optimizer: steps after each backward; True takes the memory that Adam would.
+        optimizer: steps after each backward; True allocates the memory of Adam.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ModelStep:
                 parameter.grad = None
 
     def _like_parameters(self, torch: Any, times: int) -> list[Any]:
-        """Memory as of `times` values for each value that is trained, with an estimated optimizer."""
+        """`times` uninitialized copies of each trained parameter, if the optimizer is estimated."""
         if self._optimizer is not True:
             return []
         trained = [each for each in self._model.parameters() if each.requires_grad]
@@ -134,10 +134,10 @@ def _trainable(output: Any) -> Any:
 
 @contextmanager
 def kept_state(model: Any, optimizer: Any = None, host_free: int | None = None) -> Iterator[None]:
-    """Keeps a module's state, and with an optimizer that steps also the parameters and its state.
+    """Restores a module's state afterwards, and with an optimizer also the parameters and its state.
 
-    Copies wait in the host's memory, of which `host_free` bytes are free, so that they take none of the GPU's; values
-    are put back in place, so that references to tensors remain valid. Raises NotAvailable where they do not fit.
+    Copies are in host memory, to take none of the GPU's. Values are restored in place, so that references to tensors
+    remain valid. Raises NotAvailable if the copies do not fit into `host_free` bytes.
     """
     import torch
 
@@ -219,7 +219,7 @@ def _restore(torch: Any, state: dict[str, Any], saved: dict[str, Any]) -> None:
 
 @contextmanager
 def kept_random() -> Iterator[None]:
-    """Keeps the state of Python's, NumPy's and torch's global generators, the latter on host and GPUs."""
+    """Restores the state of Python's, NumPy's and torch's global generators, torch's on host and GPUs."""
     torch: Any = sys.modules.get("torch")
     numpy: Any = sys.modules.get("numpy")
     python = random.getstate()

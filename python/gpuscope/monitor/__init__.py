@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of GPUs, whichever program uses them, and the types of the results.
+"""The state of GPUs, used by any program, and the types of the results.
 
 Each name of ``__init__.pyi`` is imported from its module when it is first used.
 """

@@ -41,7 +41,7 @@ class MonitorCost:
     """The cost of sampling.
 
     Attributes:
-        rounds: number of rounds, each of which reads all GPUs.
+        rounds: number of rounds; a round reads all GPUs.
         skipped: rounds that were due while another took too long.
         dropped: samples lost because they were not taken in time or the file could not be written.
         cpu_s: CPU time of the sampling threads.
@@ -53,9 +53,9 @@ class MonitorCost:
         slow_p99_s: 99th percentile of that time.
         slow_interval_s: interval of the slow readings: 1 s, or longer to stay within 0.015 % of a core per GPU.
         limited: parts that are read only every n-th round because reading took too long. The limits are 2 % of the
-            interval in three rounds in a row, or 0.15 % of a core per GPU over two seconds (150 us at intervals below
-            0.1 s). The parts are performance_counters, link_bytes, memory and, once these are read about once a second,
-            use. Other rounds repeat the latest figures, without bytes of links.
+            interval in three rounds in a row, and 0.15 % of a core per GPU over two seconds. At intervals below 0.1 s
+            the second limit is 150 us. The parts are performance_counters, link_bytes and memory. If these are down to
+            about once a second, use follows. Other rounds repeat the latest figures, without bytes of links.
     """
 
     rounds: int = 0

@@ -2,8 +2,8 @@
 """Logs of GPUs as recordings, and recordings as logs.
 
 The tables ``device_sample`` and ``device_counter`` contain NVML's readings, as in the recording of a program. They hold
-power, clocks, temperature, use, memory, energy and throttled time, but no links and no host. On a machine without a GPU
-the rows of other logs are stored as a fact. GPUs have NVML's numbers in a log and CUDA's numbers in a recording.
+power, clocks, temperature, use, memory, energy and throttled time. They hold no links and no host. On a machine without
+a GPU the rows of other logs are stored as a fact. GPUs have NVML's numbers in a log, CUDA's in a recording.
 """
 
 from __future__ import annotations

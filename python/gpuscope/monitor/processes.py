@@ -55,7 +55,7 @@ class ProcessRow:
 
     @property
     def identity(self) -> ProcessIdentity:
-        """Identifies a process, whichever GPUs it is on."""
+        """Identifies a process, independent of its GPUs."""
         return self.process.pid, self.began
 
 

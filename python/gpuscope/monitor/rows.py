@@ -67,8 +67,8 @@ class Rows:
 
     ``-`` is an unknown value. ``enc`` and ``dec`` are the shares of time in which the video encoder and decoder worked.
     ``thr`` is the share of the last minute in which clocks were throttled. ``rx`` and ``tx`` are bytes from and to the
-    host. ``cpu`` is the used share of the machine's CPUs. Without a GPU, ``wcpu``, ``wdisk`` and ``wram`` are the shares
-    of time in which some task waited for a CPU, storage or memory.
+    host. ``cpu`` is the used share of the machine's CPUs. Without a GPU, ``wcpu``, ``wdisk`` and ``wram`` are shares of
+    time in which some task waited for a CPU, storage or memory.
 
     Args:
         before: earlier samples without lines of their own, for growth of counters.

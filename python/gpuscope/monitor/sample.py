@@ -93,7 +93,7 @@ class GpuSample:
         gpu: None on a machine without a GPU.
         process_cpu_s: CPU time of all threads of this process so far.
         process_resident_bytes: host memory that this process uses, read as often as the GPUs' memory.
-        slow_time_ns: time of reading throttled seconds, once a second. Slowly changing figures were read then or before.
+        slow_time_ns: time of reading throttled seconds, once a second. Rarely changing figures are as old or older.
         host: the machine, this process and its container.
         host_time_ns: time of reading the host.
         cost: cost of sampling; None for logs without it.
@@ -190,7 +190,7 @@ def _timestamp(time_ns: int) -> str:
 
 
 def lines_of(file: BinaryIO) -> Iterator[str]:
-    """The lines of a text in UTF-8, or UTF-16 with a byte order mark; a line that is too long becomes an invalid one."""
+    """The lines of a text in UTF-8, or UTF-16 with a byte order mark; too long a line becomes an invalid one."""
     is_utf16 = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     file.seek(0)
     with io.TextIOWrapper(file, "utf-16" if is_utf16 else "utf-8", "replace", newline="\n") as text:

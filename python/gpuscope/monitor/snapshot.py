@@ -94,8 +94,8 @@ class GpuState:
         name: the driver's name.
         uuid: identifies the GPU in every library.
         pci_address: on the bus.
-        busy_ratio: share of the last 1/6 to 1 s in which a kernel ran. A small kernel on one multiprocessor also counts.
-            Undefined if the GPU is split (MIG).
+        busy_ratio: share of the last 1/6 to 1 s in which a kernel ran, however small. Undefined if the GPU
+            is split (MIG).
         memory_busy_ratio: share of that time in which memory was read or written, at any rate.
         encoder_busy_ratio: share of that time in which the video encoder (NVENC) worked.
         decoder_busy_ratio: of the video decoder (NVDEC); jpeg_busy_ratio of the JPEG decoder, optical_flow_busy_ratio
@@ -132,8 +132,8 @@ class GpuState:
         remapping_pending: whether a row waits to be replaced, which needs a reset of the GPU.
         remapping_failed: whether a row could not be replaced.
         performance_state: 0, the fastest, to 15.
-        sm_active_ratio: share of time and multiprocessors with work; waiting work counts. 0.8 is necessary for good use,
-            but not sufficient. This and the following figures count all programs, are means between two samples (at
+        sm_active_ratio: share of time and multiprocessors with work; waiting work counts. Good use needs at
+            least 0.8. This and the following figures count all programs, are means between two samples (at
             least 0.1 s), need Hopper or later, and are not in a snapshot.
         sm_occupancy_ratio: resident warps as a share of the most possible; matrix products run best at 0.1 to 0.2.
         tensor_active_ratio: share of time and tensor cores in use; 1 is out of reach.
@@ -310,7 +310,7 @@ class GpuSnapshot(Result):
 
 
 def gpu_snapshot() -> GpuSnapshot:
-    """Every GPU of the machine now, whichever program uses it.
+    """Every GPU of the machine now, used by any program.
 
     Asks NVML in this process: no program is started, no CUDA context made, and nothing waits for the GPU. For frequent
     readings use a `GPUMonitor`.

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slower than the baseline or not, and how sure that is.
+"""Judges whether tests are slower than their baselines.
 
-The run under test is one process; another run of the same code differs by more than the samples within one show. How
-much runs differ is learned from all tests of the session: from their histories, or where these are one run long from
-how differently the tests changed. Where neither is enough, the verdict rests on the spread within the runs, against
-each baseline, and the margin has to cover the rest.
+Runs of the same code differ by more than the samples within one run. This spread is estimated from all tests of the
+session: from their histories, or if these have one run each, from the differences between the tests' changes. If
+neither is enough, the spread within the runs is used against each baseline, and the margin has to cover the rest.
 
-A test is slower when two things are sure: at 95 % that it lies beyond its margin, and, so that a session of many tests
-whose code is the same fails in at most 1 % of cases, at 1 % shared among the tests that it is slower at all. That
-holds where runs scatter about normally: a test that jumps between two times is taken for one whose code changes.
+A test is slower if it is beyond its margin at 95 % confidence, and slower at all at an error of 1 % shared among the
+tests. So a session without changes fails in at most 1 % of cases. This assumes roughly normal runs: a test that jumps
+between two times looks like a change of the code.
 """
 
 from __future__ import annotations
@@ -28,27 +27,27 @@ from gpuscope.units import format_change, format_seconds
 Kind = Literal["slower", "faster", "same", "inconclusive", "refused", "new"]
 
 CONFIDENCE = 0.95
-SESSION_ERROR = 0.01  # how often a session may fail though nothing changed
-FEWEST_FREEDOM = 2  # to say how much runs differ: three baselines of one test
-FEWEST_TESTS = 10  # to say so by how differently tests changed
-# Runs that differ by more than this, as a standard deviation, are no benchmark. It stands in where nothing is known.
+SESSION_ERROR = 0.01  # share of sessions that may fail without a change
+FEWEST_FREEDOM = 2  # to estimate the spread of runs: three baselines of one test
+FEWEST_TESTS = 10  # to estimate it from the tests' changes
+# Standard deviation between runs above which a test is no benchmark. It is used if nothing is known.
 LARGEST_SPREAD = 0.1
 MOST_THROTTLED = 0.05
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a test's time compares with that of its baselines.
+    """A test's time compared with its baselines.
 
     Attributes:
-        kind: "slower" and "faster" are sure, and go beyond the margin; "same" is surely within it; "inconclusive" is
-            anything else; "refused": no baseline may be compared with; "new": none has this test.
-        ratio: time now to time then; None when nothing was compared.
-        low: where the ratio's 95 % interval begins.
-        high: where it ends.
-        runs: baselines compared with.
-        reasons: sentences: what was refused, why it is inconclusive.
-        culprit: which kernel's time grew; empty unless slower.
+        kind: "slower" and "faster": certainly beyond the margin; "same": certainly within it; "inconclusive": neither;
+            "refused": no baseline is comparable; "new": no baseline has this test.
+        ratio: time now over time then; None when nothing was compared.
+        low: begin of the ratio's 95 % interval.
+        high: end of that interval.
+        runs: number of baselines compared with.
+        reasons: sentences on refused baselines and inconclusive verdicts.
+        culprit: the kernel whose time grew; empty unless slower.
     """
 
     kind: Kind
@@ -66,7 +65,7 @@ class Run:
 
     Attributes:
         log: of the estimate.
-        variance: of `log` by the samples within the run; None when there is a single sample.
+        variance: of `log` by the samples within the run; None for a single sample.
     """
 
     log: float
@@ -74,24 +73,24 @@ class Run:
 
     @staticmethod
     def of(facts: Mapping[str, Any]) -> Run:
-        """From what was stored."""
+        """The run from stored facts."""
         return Run(math.log(facts["estimate"]), _variance(facts))
 
 
 @dataclass(frozen=True)
 class _Case:
-    """A test that there are baselines for; the oldest of them first."""
+    """A test with baselines, the oldest first."""
 
     now: Run
     runs: list[Run]
-    before: list[Run]  # of before the last change of level
-    residuals: list[float]  # of all runs about their level
+    before: list[Run]  # before the last change of level
+    residuals: list[float]  # of all runs from their level
     freedom: int
     reasons: list[str]
 
     @property
     def variance(self) -> float:
-        """Between runs: at least what the samples within them explain."""
+        """The variance between runs; at least that of the samples within them."""
         found = sum(residual**2 for residual in self.residuals) / max(self.freedom, 1)
         return max(found, _mean_variance([*self.before, *self.runs]), 1e-12)
 
@@ -101,9 +100,9 @@ class _Case:
 
 
 def judge(measured: Mapping[str, Measured], baselines: Sequence[Baseline], processor: str) -> dict[str, Verdict]:
-    """The verdicts on all tests of a session, by name: this run on this `processor` against the stored ones.
+    """The verdicts on all tests of a session, by name: this run against the stored ones.
 
-    Baselines without a date count as the oldest, in the order given.
+    Baselines without a date count as the oldest, in the given order.
     """
     baselines = sorted(baselines, key=lambda baseline: baseline.date)
     verdicts: dict[str, Verdict] = {}
@@ -165,11 +164,11 @@ def _cases(
 
 
 def _spreads(cases: Sequence[_Case]) -> Sequence[Spread | None]:
-    """How much runs of each test differ; None where that is not known."""
+    """The spread between runs of each test; None if not known."""
     freedom = sum(case.freedom for case in cases)
     if len(cases) >= FEWEST_TESTS and freedom < MAD_EFFICIENCY * len(cases):
         found = spread_of_changes([case.change for case in cases])
-        # Tests that changed count as noise here, however many they are.
+        # Real changes of tests count as noise here.
         return [Spread(min(found.variance, LARGEST_SPREAD**2), found.freedom)] * len(cases)
     if freedom < FEWEST_FREEDOM:
         return [None] * len(cases)
@@ -177,7 +176,7 @@ def _spreads(cases: Sequence[_Case]) -> Sequence[Spread | None]:
 
 
 def _verdict(measured: Measured, case: _Case, spread: Spread | None, latest: Mapping[str, Any], tests: int) -> Verdict:
-    """The verdict on one of so many tests; `latest` is the last of its baselines."""
+    """The verdict on one of `tests` tests; `latest` is the last of its baselines."""
     now, margin = measured.facts, math.log1p(measured.margin)
     value, low, high = interval(case.now, case.runs, spread, CONFIDENCE)
     _, surely, at_most = interval(case.now, case.runs, spread, 1 - 2 * SESSION_ERROR / tests)
@@ -186,7 +185,7 @@ def _verdict(measured: Measured, case: _Case, spread: Spread | None, latest: Map
     if low > margin and surely > 0:
         kind = "slower"
     elif _throttled(now) or _throttled(latest):
-        pass  # which can look like a change, or hide one
+        pass  # throttling can look like a change, or hide one
     elif high < -margin and at_most < 0:
         kind = "faster"
     elif -margin <= low and high <= margin:
@@ -200,14 +199,14 @@ def _verdict(measured: Measured, case: _Case, spread: Spread | None, latest: Map
 
 
 def _unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs in the conditions of the latest baseline, in one line; nothing where older files have none."""
+    """One line on the conditions that differ from the latest baseline's; empty if older files have none."""
     known = [facts.get("conditions") for facts in (then, now)]
     before, after = (Conditions.of(each if isinstance(each, Mapping) else {}) for each in known)
     return list(filter(None, [before.differences(after)]))
 
 
 def doubt(facts: Mapping[str, Any]) -> str:
-    """What makes these facts less sure than they should be; empty when nothing does."""
+    """Why the facts of a run are less certain than they should be; empty if they are not."""
     if _throttled(facts):
         return f"was throttled in {100 * facts['throttled']:.0f}% of its samples"
     if not facts["converged"]:
@@ -220,16 +219,16 @@ def _throttled(facts: Mapping[str, Any]) -> bool:
 
 
 def interval(now: Run, runs: Sequence[Run], spread: Spread | None, confidence: float) -> tuple[float, float, float]:
-    """The logarithm of the ratio of the time now to that of earlier runs, and where its interval begins and ends.
+    """The logarithm of the time now over that of earlier runs, and the ends of its interval.
 
-    With a known spread this is Student's prediction interval for one further run: G. J. Hahn and W. Q. Meeker,
-    Statistical Intervals (1991), 4.7; no wider than if that spread were known to be the largest, unless it is clearly
-    larger. The spread of a run is that between runs, or what its own samples say where this is more. With an unknown
-    spread it is the hull of the intervals against each run.
+    With a known spread this is Student's prediction interval for one further run (G. J. Hahn and W. Q. Meeker,
+    Statistical Intervals, 1991, 4.7). Unless the spread is clearly larger than `LARGEST_SPREAD`, the interval is at
+    most the one for that spread. The variance of this run is the larger of that between runs and that of its samples.
+    With an unknown spread the interval is the hull of the intervals against each run.
     """
     normal = normal_quantile((1 + confidence) / 2)
     value = now.log - sum(run.log for run in runs) / len(runs)
-    single = LARGEST_SPREAD**2  # what a single sample may be off
+    single = LARGEST_SPREAD**2  # variance of a single sample
     if spread is None:
         own = single if now.variance is None else now.variance
         halves = [normal * math.sqrt(own + (single if run.variance is None else run.variance)) for run in runs]
@@ -242,19 +241,19 @@ def interval(now: Run, runs: Sequence[Run], spread: Spread | None, confidence: f
     elif any(run.variance is not None for run in runs):
         own = max(between, single)
     half = student_factor(confidence, spread.freedom) * math.sqrt(own + between / len(runs))
-    if between <= 4 * single:  # as a few runs of the largest spread show it
+    if between <= 4 * single:  # possible for a few runs of the largest spread
         half = min(half, normal * math.sqrt(max(own, single) + max(between, single) / len(runs)))
     return value, value - half, value + half
 
 
 def _mean_variance(runs: Sequence[Run]) -> float:
-    """Of the runs by their own samples, as far as it is known."""
+    """The mean known variance of runs by their own samples; 0 if none is known."""
     known = [run.variance for run in runs if run.variance is not None]
     return sum(known) / len(known) if known else 0.0
 
 
 def _variance(facts: Mapping[str, Any]) -> float | None:
-    """Of the logarithm of the estimate, by its own interval, or where there is none by the few samples."""
+    """The variance of the estimate's logarithm, from its interval, or without one from the few samples."""
     low, high = facts["ci"]
     if low is not None and high is not None and low > 0:
         return (math.log(high / low) / 2 / normal_quantile((1 + facts["confidence"]) / 2)) ** 2

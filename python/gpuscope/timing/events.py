@@ -139,7 +139,9 @@ class Event:
         return (end_event._recorded_ns - self._recorded_ns) / 1e6
 
     def ipc_handle(self) -> bytes:
-        """64 bytes that open this event in another process; creates it on the current device if not recorded yet.
+        """64 bytes that open this event in another process.
+
+        Creates the event on the current device if it was not recorded yet.
 
         Raises:
             InvalidArgument: the event was not made with `interprocess`.

@@ -107,7 +107,7 @@ def test_bytes_are_counted_across_any_number_of_wraps(start, rate, every_s):
 def test_bytes_that_may_have_wrapped_unseen_are_not_known(every_s):
     found = growth(series(5, every_s=every_s, pcie_sent_bytes=7, pcie_received_bytes=7, **LINK))
     assert (found.pcie_sent_bytes, found.pcie_received_bytes) == (None, None)
-    assert "may wrap each 68 ms on this link; readings lie up to" in found.why["pcie_sent_bytes"]
+    assert "may wrap each 68 ms on this link; readings are up to" in found.why["pcie_sent_bytes"]
 
 
 def test_one_round_that_came_late_is_enough_for_bytes_not_to_be_known():

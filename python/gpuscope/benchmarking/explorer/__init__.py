@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU against GPU: which is faster for which work, from which size on."""
+"""Compares CPU and GPU for kinds of work over sizes."""
 
 from __future__ import annotations
 

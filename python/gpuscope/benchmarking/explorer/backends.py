@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of work on matrices, and NumPy, PyTorch and CuPy as one thing that does them."""
+"""Kinds of work on matrices, and a common interface of NumPy, PyTorch and CuPy for them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Operation:
     """One kind of work on matrices with n rows and n columns.
 
     Attributes:
-        inputs: matrices that it reads.
-        arrays: matrices in memory at once: inputs, results, and workspace that libraries take.
-        work: what one call gets done at size n and with so many bytes a number, in `unit`.
-        unit: ``"FLOP"``, ``"B"`` moved at the least, or ``"items"``.
+        inputs: number of input matrices.
+        arrays: matrices in memory at once: inputs, results, and the libraries' workspace.
+        work: work of one call at size n, with so many bytes per number, in `unit`.
+        unit: ``"FLOP"``, ``"B"`` (the least bytes moved), or ``"items"``.
     """
 
     name: str
@@ -48,8 +48,8 @@ class Operation:
         return self.arrays * n * n * itemsize
 
 
-# Multiplications and additions: 2 n^3 of a product; 2.5 N log2 N of a transform of N real numbers, which is the half of
-# the 5 N log2 N by which FFTW's authors count complex ones (https://www.fftw.org/speed/method.html).
+# Multiplications and additions: 2 n^3 of a product; 2.5 N log2 N of a transform of N real numbers, half of the
+# 5 N log2 N that FFTW's authors count for complex numbers (https://www.fftw.org/speed/method.html).
 OPERATIONS = (
     Operation("matmul", "Matrix multiplication", 2, 3, "FLOP", lambda n, size: 2.0 * n**3),
     Operation("elementwise", "Element-wise addition", 2, 3, "B", lambda n, size: 3.0 * n * n * size),
@@ -60,7 +60,7 @@ OPERATIONS = (
 )
 
 
-# Names of their functions in NumPy and CuPy; in PyTorch, which has two of its own, see `TorchBackend.function`.
+# Names of their functions in NumPy and CuPy; PyTorch differs in two, see `TorchBackend.function`.
 _FUNCTIONS = {
     "matmul": "matmul",
     "elementwise": "add",
@@ -72,7 +72,7 @@ _FUNCTIONS = {
 
 
 def chosen(names: Sequence[str] | None) -> tuple[Operation, ...]:
-    """The operations of these names, all of them for None; raises InvalidArgument for another name, or no name."""
+    """The operations with these names (None: all); raises InvalidArgument for others, or none."""
     if names is None:
         return OPERATIONS
     known = {operation.name: operation for operation in OPERATIONS}
@@ -88,7 +88,7 @@ def chosen(names: Sequence[str] | None) -> tuple[Operation, ...]:
 
 
 class Backend:
-    """A library on one processor; this one is NumPy, or what has its functions: CuPy.
+    """A library on one processor: NumPy, or CuPy, which has the same functions.
 
     Attributes:
         library: name and version, as ``"NumPy 2.3.0"``.
@@ -111,12 +111,12 @@ class Backend:
         return value if self.processor == "cpu" else self._module.asnumpy(value)
 
     def function(self, operation: str) -> Callable[..., Any]:
-        """The function that does an operation on matrices taken in."""
+        """The library's function for an operation, on matrices from `take`."""
         function: Callable[..., Any] = attrgetter(_FUNCTIONS[operation])(self._module)
         return function
 
     def free_bytes(self) -> int:
-        """Memory that can be had."""
+        """Bytes of memory that can be allocated."""
         return _free_host_bytes() if self.processor == "cpu" else self._free_gpu_bytes()
 
     def _free_gpu_bytes(self) -> int:
@@ -140,7 +140,7 @@ class TorchBackend(Backend):
         return value.cpu()
 
     def function(self, operation: str) -> Callable[..., Any]:
-        """The function that does an operation on matrices taken in."""
+        """The library's function for an operation, on matrices from `take`."""
         if operation == "copy":
             return self._module.clone  # type: ignore[no-any-return]
         if operation == "sort":
@@ -154,7 +154,7 @@ class TorchBackend(Backend):
 
 
 def choose(backend: BackendName | None) -> tuple[Backend, Backend | None, str]:
-    """The library of the CPU, that of the GPU or None, and why there is none; for `backend` see `explore`."""
+    """The CPU's library, the GPU's library or None, and why there is none; for `backend` see `explore`."""
     check_choice("backend", backend, (*get_args(BackendName), None))
     if backend in ("torch", "cupy") and _module(backend) is None:
         raise NotAvailable(

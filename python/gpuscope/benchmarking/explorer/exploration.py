@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an exploration found, as text, JSON and one HTML page."""
+"""The result of an exploration, as text, JSON and one HTML page."""
 
 from __future__ import annotations
 
@@ -36,12 +36,11 @@ class Point:
     Attributes:
         operation: its name.
         n: rows and columns of the matrices.
-        side: the CPU; the GPU with the data in its memory; or the GPU with the data in the host's memory before and
-            after.
+        side: "cpu"; "gpu": data in GPU memory; "gpu+transfers": data in host memory before and after.
         wall: seconds from the call to its completion.
-        rate: work per second, in the unit of the operation; of the estimate.
+        rate: work per second of the estimate, in the unit of the operation.
         speedup: the CPU's time over this one, at the same size; None on the CPU.
-        converged: whether `wall` is as narrow as was wanted.
+        converged: whether the interval of `wall` is as narrow as requested.
     """
 
     operation: str
@@ -55,12 +54,12 @@ class Point:
 
 @dataclass(frozen=True)
 class OperationCrossover:
-    """From which size on the GPU is faster than the CPU.
+    """The size from which the GPU is faster than the CPU.
 
     Attributes:
         operation: the operation's name.
         transfers: whether moving the data counts.
-        answer: where the two curves cross, and how certain that is.
+        answer: the crossings of the two curves, with intervals.
     """
 
     operation: str
@@ -82,19 +81,19 @@ class Exploration(Result):
     """CPU against GPU over kinds of work and sizes.
 
     Attributes:
-        operations: what was measured, in order.
+        operations: the measured operations, in order.
         points: one per operation, size and side, sorted.
         crossovers: per operation, with the data on the GPU and with transfers; empty without a GPU.
-        dtype: of the matrices' numbers.
-        cpu: library and processor that computed on the CPU.
-        gpu: those of the GPU; None without one.
-        why_no_gpu: the reason for that; empty with a GPU.
-        remarks: what was left out, and why.
-        warnings: what makes figures less certain.
+        dtype: number type of the matrices.
+        cpu: processor and library of the CPU side.
+        gpu: processor and library of the GPU side; None without a GPU.
+        why_no_gpu: why there is none; empty with a GPU.
+        remarks: the excluded points, and why.
+        warnings: reasons for less certain figures.
         environment: machine and versions.
-        started: when, in seconds since the epoch.
-        seconds: how long it took.
-        interrupted: whether it was stopped before all was measured.
+        started: seconds since the epoch.
+        seconds: duration.
+        interrupted: whether it was stopped before all points were measured.
     """
 
     operations: tuple[Operation, ...]
@@ -116,7 +115,7 @@ class Exploration(Result):
         return tuple(point for point in self.points if (point.operation, point.side) == (operation, side))
 
     def table(self) -> str:
-        """Text: per operation the sizes with times and speed-ups, and the crossover under them."""
+        """Text: per operation the sizes with times and speed-ups, then the crossover."""
         lines = [f"CPU  {self.cpu}", f"GPU  {self.gpu or f'none: {self.why_no_gpu}'}", ""]
         for operation in self.operations:
             lines += [*_block(self, operation), ""]
@@ -139,7 +138,7 @@ class Exploration(Result):
         write_text(path, self.to_html())
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values; times are seconds, and what is not known is None."""
+        """Everything as plain values: times in seconds, None if not known."""
         return {
             "schema": SCHEMA,
             "kind": "gpuscope exploration",
@@ -148,7 +147,7 @@ class Exploration(Result):
         }
 
     def _frame_rows(self) -> list[Mapping[str, Any]]:
-        """A row a point; times in seconds, rates in the unit of the operation."""
+        """One row per point; times in seconds, rates in the unit of the operation."""
         return [plain_fields(point) for point in self.points]
 
     def __str__(self) -> str:

@@ -29,7 +29,7 @@ from gpuscope.text import brief
 from gpuscope.units import first_line
 
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
-TARGET = 0.02  # half of the 95% interval over the time; enough for a line in a chart
+TARGET = 0.02  # half of the 95 % interval over the time; enough for a chart
 BUDGET = 60.0
 LARGEST = 1 << 20  # rows of a matrix that would fill 4 TiB
 
@@ -38,7 +38,7 @@ _Key = tuple[str, int, Side]  # operation, size and side of a point
 _SPARE = 0.9  # of the free memory; the rest is for the libraries themselves
 _FIGURES = re.compile(r"\d[\d.,]*\s?(?:ns|us|ms|s|%|\b)")
 
-# What libraries read the number of their threads from.
+# Variables from which libraries read their number of threads.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -51,20 +51,20 @@ def explore(
     budget: float = BUDGET,
     progress: Callable[[str], object] | None = None,
 ) -> Exploration:
-    """Measures how long the CPU and the GPU take for kinds of work on n by n matrices.
+    """Measures the times of the CPU and the GPU for kinds of work on n by n matrices.
 
-    Wall times, as a caller sees them, with warm caches: on the CPU; on the GPU with the data in its memory; and on the
-    GPU with the inputs copied there and the result copied back. All points are measured in rounds, in random order.
-    Ctrl-C ends it and keeps what was measured.
+    They are wall times with warm caches: on the CPU; on the GPU with the data in its memory; and on the GPU with copies
+    of inputs and results. All points are measured in rounds of random order. Ctrl-C ends the measurement and keeps the
+    results so far.
 
     Args:
-        operations: of matmul, elementwise, reduction, fft, copy and sort; None for all.
+        operations: some of matmul, elementwise, reduction, fft, copy and sort; None for all.
         sizes: rows and columns of the matrices.
-        backend: ``"torch"`` on both sides, ``"cupy"`` against NumPy, ``"numpy"`` for the CPU alone; None for NumPy
+        backend: ``"torch"`` on both sides, ``"cupy"`` against NumPy, ``"numpy"`` for only the CPU; None for NumPy
             against PyTorch's GPU, or else CuPy's.
         dtype: ``"float32"`` or ``"float64"``.
         budget: seconds; the first round is always finished.
-        progress: called with a line of text, before each point.
+        progress: called with a line of text before each point.
 
     Raises:
         InvalidArgument: an argument cannot be used.
@@ -84,7 +84,7 @@ def explore(
             return
         try:
             progress(f"{text}; about {spent.left:.0f} s left")
-        except Exception as error:  # the caller's, not that of the work which is being prepared
+        except Exception as error:  # an error of the callback is no failure of the point being prepared
             failures.append(error)
             raise KeyboardInterrupt from error
 
@@ -141,7 +141,7 @@ def _plan(
     dtype: str,
     say: Callable[[str], None],
 ) -> tuple[list[Series], list[str]]:
-    """The points whose matrices fit in memory, and remarks on those that do not."""
+    """The points whose matrices fit in memory, and remarks on the others."""
     itemsize = np.dtype(dtype).itemsize
     on_host = cpu.free_bytes() * _SPARE
     on_gpu = gpu.free_bytes() * _SPARE if gpu is not None else 0.0
@@ -171,7 +171,7 @@ def _prepared(
     dtype: str,
     say: Callable[[str], None],
 ) -> Callable[[], object]:
-    """The call to be timed, its inputs made."""
+    """The call to time, with its inputs."""
     say(_place(operation.name, n, side))
     random = np.random.default_rng(n)
     hosts: list[NDArray[Any]] = [random.random((n, n), dtype=np.dtype(dtype)) for _ in range(operation.inputs)]
@@ -222,7 +222,7 @@ def _crossovers(kinds: Sequence[Operation], measured: Mapping[_Key, SweepPoint])
 
 
 def _warnings(measured: Collection[SweepPoint]) -> tuple[str, ...]:
-    """The points' warnings: of those that differ in their figures alone the first, and how many there are."""
+    """The points' warnings; those that differ only in figures are shown once, with their number."""
     coarse = [point for point in measured if point.estimate and point.estimate.relative_half_width > TARGET]
     found = {}
     if coarse:
@@ -245,7 +245,7 @@ def _shortened(text: str) -> str:
 
 
 def _environment(cpu: Backend, gpu: Backend | None) -> dict[str, str]:
-    """Names and what they stand for, in words; what is not known is left out."""
+    """Facts about hardware and software by name, without unknown ones."""
     found = look()
     memory = f"{found.devices[0].memory_bytes / 2**30:.0f} GiB" if gpu is not None and found.devices else None
     facts = {

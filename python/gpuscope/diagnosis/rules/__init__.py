@@ -31,6 +31,6 @@ RULES: tuple[Rule, ...] = (
     *clocks.RULES,
     *machine.RULES,
 )
-"""All of them. None has need of another's results: they may run in any order, and on several threads at once."""
+"""All rules. They are independent: they may run in any order, and on several threads at once."""
 
 __all__ = ["RULES", "Cause", "Rule"]

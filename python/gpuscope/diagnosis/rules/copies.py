@@ -121,7 +121,7 @@ def _many_small(context: Context) -> Iterator[Cause]:
 
 
 def _in_a_row(context: Context, calls: Array) -> Array:
-    """Host time from each of these calls to the next, as `Edit.host_spans`.
+    """Host time from each call to the next, as `Edit.host_spans`.
 
     It includes time while the GPU works: a host that is behind loses that time too. In gaps longer than a launch the
     program does other work than copying.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launching thread does something else."""
+"""The launching thread does other work than launching."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from gpuscope.units import format_digits, format_seconds
 _FUNCTION = re.compile(r"^(?P<file>[^<].*)\((?P<line>\d{1,9})\): (?P<function>.+)$")
 _MOST_LINES = 3
 _MOST_OF_IT = 0.9
-# What is called, and what to do about it.
+# Patterns of callees, and the advice for each.
 _ADVICE = (
     (r"\bgc\.collect$", "do not collect garbage explicitly in the loop; gc.freeze() after the set-up"),
     (
@@ -72,8 +72,8 @@ _ADVICE = (
 )
 _COLLECTS, _IMPORTS = re.compile(r"\bcollect\("), re.compile(r"(import|from)\s")
 _COMPUTING = "make it faster (vectorize it, keep results, compiled code), or divide it among processes"
-_INTERVALS = 2  # of sampling that a pause lasts, for samples to say how it is divided
-_PREFETCH = "it waits most of this time: prefetch what it waits for with a DataLoader or a thread"
+_INTERVALS = 2  # sampling intervals that a pause must last to be divided by samples
+_PREFETCH = "it waits most of this time: prefetch the data with a DataLoader or a thread"
 _WAITING = "it waits most of this time: do other work meanwhile, on threads or with asyncio"
 
 
@@ -106,14 +106,14 @@ def _garbage(context: Context) -> Iterator[Cause]:
     rows = _functions_of(context, IdleCause.GARBAGE, pieces)
     if len(rows) == 0 or len(pieces) == 0:
         return
-    if len(rows) == 1 and len(context.steps.end_ns) == 1:  # one of the start, as likely as not
+    if len(rows) == 1 and len(context.steps.end_ns) == 1:  # probably a collection of the start
         return
     longest = int(context.trace.python_functions.duration_ns[rows].max())
     spans = _spans(context, rows)
     where = _callers(context, rows)
     text = _text_of(context, where[0]) if where else ""
     is_explicit = _COLLECTS.search(text) is not None
-    if context.device is None and (is_explicit or _IMPORTS.match(text)):  # `_own_code` has that, and the imports
+    if context.device is None and (is_explicit or _IMPORTS.match(text)):  # `_own_code` covers these and imports
         return
     yield Cause(
         "the program collects garbage explicitly" if is_explicit else "Python collects garbage",
@@ -194,7 +194,7 @@ def _loading(context: Context) -> Iterator[Cause]:
     spent = context.pieces.cause_ns[IdleCause.LOADING, pieces]
     yield Cause(
         "the driver loads or compiles code in steps that should only run",
-        "run each kernel once before (or CUDA_MODULE_LOADING=EAGER); code for this GPU in place of PTX; sizes that do "
+        "run each kernel once before (or CUDA_MODULE_LOADING=EAGER); code for this GPU instead of PTX; sizes that do "
         "not change, so that libraries keep their kernels",
         Edit(host_spans=every),
         places(*context.places_of(context.pieces.launch[pieces], spent)[:2]),
@@ -206,8 +206,8 @@ def _loading(context: Context) -> Iterator[Cause]:
 def _python(context: Context) -> Iterator[Cause]:
     """Pauses of the launching thread that are longer than launching takes.
 
-    They are divided among the own functions that samples saw, if pauses last several sampling intervals; otherwise by
-    the place that they end at.
+    They are divided among the own functions that samples saw, if pauses last several sampling intervals. Otherwise they
+    count for the place at their end.
     """
     if context.device is None:
         return
@@ -244,10 +244,10 @@ def _python(context: Context) -> Iterator[Cause]:
 
 
 def _own_pauses(context: Context, pieces: Array) -> Iterator[Cause]:
-    """These pauses by own function. The time of a function is that of the samples which saw it.
+    """These pauses by own function. The time of a function is that of its samples.
 
-    A pause begins with the end of the thread's last call, before the GPU was idle: without it the thread is ahead by
-    all of it.
+    A pause begins with the end of the thread's last call. If that was before the GPU was idle, the thread would be
+    ahead by the whole pause.
     """
     idle, api, threads = context.pieces, context.trace.api, context.threads_of(pieces)
     since, until, calls = idle.start_ns[pieces], idle.end_ns[pieces], idle.launch[pieces]
@@ -306,7 +306,7 @@ def _described(
 
 
 def _text_of(context: Context, where: Where) -> str:
-    """The source of a line, where it is known."""
+    """The source of a line, if known."""
     lines = source_lines(context.trace, where.file or "")[(where.line or 0) - 1 :]
     return lines[0].strip() if lines and where.line else ""
 
@@ -323,9 +323,9 @@ def _advice(function: OwnFunction, text: str, no_cpu: float) -> str:
 
 
 def _functions(context: Context, pieces: Array) -> list[tuple[Where | None, str, float]]:
-    """The Python functions that ran in these idle pieces by the time that was theirs alone, in ns, the most first.
+    """The Python functions in these idle pieces by their self time in ns, the largest first.
 
-    What is written in C has the place of the function that calls it.
+    Functions in C have the place of the function that calls them.
     """
     functions, idle = context.trace.python_functions, context.pieces
     launches = idle.launch[pieces]
@@ -357,7 +357,7 @@ def _functions(context: Context, pieces: Array) -> list[tuple[Where | None, str,
 
 
 def _where_of_function(context: Context, row: int) -> Where | None:
-    """The innermost function of the program's own that this one is, or is called by; where there is none, this one."""
+    """The innermost function of the program that this one is or is called by; this one if there is none."""
     functions, first = context.trace.python_functions, None
     for _ in range(DEEPEST):
         if row >= len(functions):
@@ -372,12 +372,12 @@ def _where_of_function(context: Context, row: int) -> Where | None:
 
 
 def _plain(name: str) -> str:
-    """What is written in C without its address."""
+    """The name of a C function without its address."""
     return re.sub(r" at 0x[0-9a-f]+", "", name.strip("<>"))
 
 
 def _functions_of(context: Context, cause: IdleCause, pieces: Array) -> Array:
-    """The calls of Python functions in the steps that are such a cause, on the threads that these pieces wait for."""
+    """The calls of Python functions with such a cause in the steps, on the threads that these pieces wait for."""
     functions = context.trace.python_functions
     rows = function_rows(context.trace, cause)
     starts = functions.start_ns[rows]
@@ -387,9 +387,9 @@ def _functions_of(context: Context, cause: IdleCause, pieces: Array) -> Array:
 
 
 def _callers(context: Context, rows: Array) -> tuple[Where, ...]:
-    """The place in the program that most of the time of these calls of functions comes from.
+    """The place in the program with most of the time of the calls.
 
-    That is the line that samples saw; without any, the function around.
+    That is the line that samples saw; without samples, the function around.
     """
     functions = context.trace.python_functions
     if len(rows) == 0:
@@ -403,7 +403,7 @@ def _callers(context: Context, rows: Array) -> tuple[Where, ...]:
 
 
 def _spans(context: Context, rows: Array) -> Array:
-    """The time of these calls by thread, as `Edit.host_spans`; what lies in another counts once."""
+    """The time of the calls by thread, as `Edit.host_spans`; nested calls count once."""
     functions = context.trace.python_functions
     spans = [np.zeros((0, 3), np.int64)]
     for thread in np.unique(functions.thread[rows]).tolist():
@@ -414,9 +414,9 @@ def _spans(context: Context, rows: Array) -> Array:
 
 
 def _with_library(context: Context, spans: Array) -> Array:
-    """These spans, each with the library call of the program around it that is mostly they: all of a `torch.save`.
+    """These spans, extended to the program's library call around each if they are most of it, such as `torch.save`.
 
-    A library call that launches kernels is left out.
+    A library call that launches kernels is not used.
     """
     functions, library = context.trace.python_functions, context.library_calls
     found = [spans[:0]]

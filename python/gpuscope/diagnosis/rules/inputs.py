@@ -74,7 +74,7 @@ def _waiting(context: Context) -> Iterator[Cause]:
 
 
 def _computes(context: Context, rows: Array) -> bool:
-    """Without GPU work: whether the program itself computes in these regions, which its own lines say better."""
+    """Without GPU work: whether the program itself computes in these regions; its own lines are the better finding."""
     if context.device is not None:
         return False
     starts = context.trace.regions.start_ns[rows]
@@ -316,7 +316,7 @@ def _waits(context: Context) -> Array:
 
 
 def _spent_ns(context: Context, waits: Array) -> int:
-    """Time of these waits in steps of the host, which may be ahead of the GPU's steps."""
+    """Time of the waits in steps of the host, which may be ahead of the GPU's steps."""
     regions = context.trace.regions
     inside = context.host_steps.at(regions.start_ns[waits]) >= 0
     return int(regions.duration_ns[waits[inside] if inside.any() else waits].sum())

@@ -54,8 +54,8 @@ def of_launches(context: Context) -> Array:
 def launched_at_once(context: Context, pieces: Array, calls: Array) -> Array:
     """Host time that one launch of a graph saves, as `Edit.host_spans`.
 
-    It is the time before the launches that end these idle pieces, and before `calls` even if the GPU had work then: a
-    host that is behind loses that time too.
+    It is the time before the launches that end these idle pieces. The time before `calls` counts even if the GPU had
+    work then: a host that is behind loses that time too.
     """
     api = context.trace.api
     pieces = pieces[context.in_replay(context.pieces.launch[pieces])]
@@ -128,7 +128,7 @@ def _launch_bound(context: Context) -> Iterator[Cause]:
 
 
 def _tiny_kernels(context: Context, advice: str) -> Cause | None:
-    """What a graph saves if the host is ahead: kernels at most twice as long as the gaps between them.
+    """The saving of a graph if the host is ahead: for kernels at most twice as long as the gaps between them.
 
     Longer kernels are common in any program, and a graph saves less.
     """

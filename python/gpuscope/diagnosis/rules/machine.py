@@ -128,7 +128,7 @@ def _unused_gpus(context: Context) -> Iterator[Cause]:
     evidence |= {f"GPU {number}": f"busy {format_share(busy[number])}" for number in busy}
     yield Cause(
         "a GPU has little or nothing to do",
-        "start one process per GPU (torchrun --nproc-per-node), or leave it to others; check what it waits for",
+        "start one process per GPU (torchrun --nproc-per-node), or leave it to others; check why it is idle",
         evidence=evidence,
         share=(len(unused) + sum(1 - busy[number] / most for number in lazy)) / len(known | set(busy)),
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule is, and what it finds."""
+"""Rules, and the causes that they find."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.steps import Array
 
 LEAST = 0.02
-"""The usual limit of a rule: a cause of 3 % is found, though its share in the recorded steps varies."""
+"""Default limit, below 3 %: a cause of 3 % is found even if its share in the recorded steps varies."""
 LEAST_OF_KERNELS = 0.025
-"""That of rules which tell the most that kernels could save, as if nothing but what they say held them up."""
+"""Limit of rules with an upper bound as saving: they assume that nothing else limits the kernels."""
 
 SPECIAL, GENERAL, UNSPECIFIC = 1.5, 0.8, 0.5
 """Weights of rules: see `Rule`."""
@@ -27,16 +27,16 @@ SHORTEST_KERNEL_NS = 2_000
 
 @dataclass(frozen=True, eq=False)
 class Cause:
-    """One thing that costs time, as a rule found it.
+    """A cause of lost time, found by a rule.
 
     Attributes:
-        title: what is wrong.
-        advice: what to change.
-        edit: what of the program would change, at least in the steps that are replayed (`Context.in_replay`).
+        title: the problem.
+        advice: the change that removes it.
+        edit: the effect of the change on the program, at least in the replayed steps (`Context.in_replay`).
         where: the places in the program.
-        evidence: figures by name; "" for one that says itself what it is.
-        share: the time that it is about where that is not what would be saved; then no saving is told.
-        is_rare: it does not come in each step, and is judged by the whole run.
+        evidence: figures by name; "" if the figure needs no name.
+        share: share of the time that the cause concerns, if no saving can be predicted; None otherwise.
+        is_rare: the cause is not in each step, and is judged by the whole run.
     """
 
     title: str
@@ -50,18 +50,18 @@ class Cause:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: a pure function from what was recorded to causes; none reads another.
+    """A pure function from a recording to causes; no rule reads another's results.
 
     Attributes:
         id: its name in results.
-        summary: what it looks for.
-        find: the causes in a recording.
-        limit: the share of the time of the steps below which a cause is no finding.
-        weight: of two causes with much the same saving the one with the larger weight comes first: a rule that says why
-            (`SPECIAL`) before one that says what, that before a wait or own code around it (`GENERAL`), and launching
-            last (`UNSPECIFIC`).
-        is_note: what it finds is no fault, and leaves the verdict as it is.
-        needs: a sentence on what the recording lacks that this rule reads; None when it lacks nothing.
+        summary: the cause that it looks for.
+        find: returns the causes in a recording.
+        limit: least share of the time of the steps for a finding.
+        weight: of two causes with nearly the same saving, the one with the larger weight comes first. `SPECIAL` rules
+            explain why, rules of weight 1 say what, `GENERAL` rules find a wait or own code around it, and
+            `UNSPECIFIC` ones are about launching.
+        is_note: its findings are no faults and do not change the verdict.
+        needs: returns a sentence on missing data that the rule reads; None if nothing is missing.
     """
 
     id: str
@@ -79,21 +79,21 @@ def count_of(count: int, noun: str, several: str = "") -> str:
 
 
 def places(*found: Where | None) -> tuple[Where, ...]:
-    """Those that are known."""
+    """The known places."""
     return tuple(each for each in found if each is not None)
 
 
 def kernel_edit(context: Context, work: Array, factors: Array) -> Edit:
-    """Of each of these kernels so much remains."""
+    """Shortens these kernels to `factors` of their time."""
     assert context.device is not None
     chosen = context.in_replay(context.work_launch[work])
     return Edit(kernels=context.device.work.rows[work[chosen]], kernel_factors=factors[chosen])
 
 
 def host_edit(context: Context, pieces: Array, causes: Sequence[IdleCause] = ()) -> Edit:
-    """The launching threads no longer spend what lies between the beginning of these idle pieces and their launch.
+    """Removes the host time of launching threads between the begin of the idle pieces and their launch.
 
-    With `causes` it is the end of that, as long as these took: what was before, as a wait for data, is left.
+    With `causes`, removes only the time of the causes, at the end: an earlier wait for data remains.
     """
     idle, api = context.pieces, context.trace.api
     known = pieces[(idle.launch[pieces] >= 0) & context.in_replay(idle.launch[pieces])]

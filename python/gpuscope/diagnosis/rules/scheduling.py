@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launching thread would go on, and does not run: others have the CPU, the GIL or a lock."""
+"""The launching thread is runnable, but waits: others have the CPU, the GIL or a lock."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from gpuscope.spans import union
 from gpuscope.units import format_digits, format_seconds
 
 _FEWEST_STEPS = 3
-_CONDITION = 0.01  # of the time, waits for a CPU that are told
+_CONDITION = 0.01  # least share of waits for a CPU to report
 _SOME_CPU = 0.3
-_ONE_CPU = 1.1  # which is what a program with one thread that computes uses
+_ONE_CPU = 1.1  # CPUs that a program with one computing thread uses
 _RECORDED = "recorded"
 _MEANING = {
     "thread_waits": "waits for a CPU",
@@ -50,7 +50,7 @@ def _cpu_limit(context: Context) -> Iterator[Cause]:
 
 
 def _cpu_wait(context: Context) -> Iterator[Cause]:
-    """Where the program's own threads and processes have the CPUs that one of its threads waits for."""
+    """The program's own threads and processes have the CPUs that one of its threads waits for."""
     pieces = _pieces(context, IdleCause.CPU_WAIT)
     used, others = _used_cpus(context), _others_cpus(context)
     if len(pieces) == 0 or (others is not None and used[0] <= max(_ONE_CPU, others)):
@@ -68,14 +68,14 @@ def _cpu_wait(context: Context) -> Iterator[Cause]:
 
 
 def _used_cpus(context: Context) -> tuple[float, int]:
-    """How many CPUs the program kept busy in the steps, and how many processes it had there; 0 where not known."""
+    """The number of CPUs that the program kept busy in the steps, and of its processes there; 0 if unknown."""
     usages = context.trace.process_usages
     rows = np.flatnonzero(_in_steps(context, usages.start_ns))
     return float(usages.cpu_ns[rows].sum()) / max(context.wall_ns, 1), len(np.unique(usages.process[rows]))
 
 
 def _others_cpus(context: Context) -> float | None:
-    """How many CPUs other processes kept busy; None where that is not known."""
+    """The number of CPUs that other processes kept busy; None if unknown."""
     used, processes = _used_cpus(context)
     try:
         busy = float(context.trace.info["machine.cpus_busy"])
@@ -85,9 +85,9 @@ def _others_cpus(context: Context) -> float | None:
 
 
 def machine_condition(context: Context) -> str | None:
-    """A sentence where other processes have the CPUs that the program waits for: no change of the program mends that.
+    """A sentence if other processes have the CPUs that the program waits for: changing the program does not help.
 
-    They do where they use more CPUs than the program, or the program uses one at most.
+    That is the case if they use more CPUs than the program, or the program uses at most one.
     """
     waited_ns = int(context.pieces.cause_ns[IdleCause.CPU_WAIT].sum())
     used, others, count = _used_cpus(context)[0], _others_cpus(context), context.trace.info.get("machine.cpus", "?")
@@ -110,7 +110,7 @@ def _lock(context: Context) -> Iterator[Cause]:
     others = set(np.unique(trace.python_samples.thread).tolist()) - threads
     spans = idle.start_ns[pieces], idle.end_ns[pieces]
     if context.device is None and waits_for_threads(context, union(*lock_waits(trace, context.main_thread))):
-        return  # it has nothing else to do: `host_time` counts what they compute
+        return  # it only waits for them: `host_time` counts their work
     ran = context.sampled_places(others, *spans, "cpu_ns")[:1]
     waited = context.sampled_places(threads, *spans)[:1]
     found = [where for where, _ in (*ran, *waited)]
@@ -149,12 +149,12 @@ def _waiting(
 
 
 def _thread(context: Context) -> str:
-    """What launches; without a GPU, what takes the steps."""
+    """Name of the thread that launches; without a GPU, of the thread that runs the steps."""
     return "the launching thread" if context.device else "the main thread"
 
 
 def _spans(context: Context, cause: IdleCause, pieces: Array) -> Array:
-    """When the threads that launch after these pieces waited so: rows of a thread, a start and an end."""
+    """The waits of the threads that launch after these pieces: rows of thread, start and end."""
 
     def waits(thread: int) -> Spans:
         if cause == IdleCause.LOCK:
@@ -170,7 +170,7 @@ def _spans(context: Context, cause: IdleCause, pieces: Array) -> Array:
 
 
 def _pieces(context: Context, cause: IdleCause) -> Array:
-    """Those with this cause; of a step or two none, which may have waited once by chance."""
+    """The pieces with this cause; none in fewer than three steps, as a wait may be chance."""
     waited = context.pieces.cause_ns[cause] > 0
     are_enough = len(context.steps) >= _FEWEST_STEPS or context.steps.source == WHOLE_RUN
     found: Array = np.flatnonzero(waited & are_enough)
@@ -183,7 +183,7 @@ def _in_steps(context: Context, starts: Array) -> Array:
 
 
 def lacks(context: Context, *sources: str) -> str | None:
-    """What is not known without these sources, as ``info`` has them, and why; None where all were recorded."""
+    """A sentence on the first of these sources (in ``info``) that was not recorded, with the reason; else None."""
     for source in sources:
         said = context.trace.info.get(f"host.{source}")
         if said is None:

@@ -41,7 +41,7 @@ class _Wait(Enum):
 
 
 def _kinds(context: Context, calls: Array) -> Array:
-    """The kind of each of these waits, a `_Wait`."""
+    """The kind of each wait, a `_Wait`."""
     found = np.full(len(calls), _Wait.SYNCHRONIZE.value, np.uint8)
     copying = _copying(context, calls)
     known = np.flatnonzero(copying >= 0)
