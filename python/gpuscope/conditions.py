@@ -113,6 +113,13 @@ class Conditions:
         """The conditions stored in a file."""
         return Conditions(**{each.name: values[each.name] for each in fields(Conditions) if each.name in values})
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {**vars(self), "absent": dict(self.absent)}
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name}: {_shown(value)}" for name in _NAMES if (value := getattr(self, name)) is not None)
+
     @property
     def line(self) -> str:
         """One line: "conditions: batch 32, float32, 4 workers, NVIDIA H100, TF32 off".

@@ -43,14 +43,14 @@ class Target:
     def of(given: object, *, of_rates: bool = False, has_baseline: bool = True, also: str = "") -> Target:
         """Reads "20 ms", "+30 %" (more work a second), "-20 %" (less time), or "500 samples/s".
 
-        The last needs `of_rates`, the third excludes it. `also` names other accepted values in the error.
+        The last needs `of_rates`. `also` names other accepted values in the error.
 
         Raises:
             InvalidArgument: the text is no target, or is relative and there is no baseline.
         """
         text = given.strip() if isinstance(given, str) else ""
         change, rate, found = _CHANGE.fullmatch(text), _RATE.fullmatch(text), None
-        if change and not (of_rates and change[1] == "-"):
+        if change:
             share = float(change[2]) / 100
             factor = 1 + share if change[1] == "+" else 1 / (1 - share) if share < 1 else 0.0
             found = Target(text, "faster", factor) if factor > 1 else None
@@ -59,11 +59,9 @@ class Target:
         with contextlib.suppress(InvalidArgument):
             found = found or Target(text, "time", parse_seconds(text))
         if found is None:
-            at_most, faster = "a time at most ('20 ms')", "'+30 %' speed"
-            accepted = (
-                f"'500 samples/s', {at_most} and {faster}" if of_rates else f"{at_most}, {faster} and '-20 %' time"
-            )
-            raise InvalidArgument(f"target is {brief(given)}; accepted are {also}{accepted}")
+            rates = "'500 samples/s', " if of_rates else ""
+            accepted = f"{also}'20 ms' (at most), {rates}'+30 %' (speed) and '-20 %' (time)"
+            raise InvalidArgument(f"target is {brief(given)}; accepted are {accepted}")
         if found.kind == "faster" and not has_baseline:
             raise InvalidArgument(
                 f"baseline is missing; accepted with target={text!r} is an earlier result or its figure"

@@ -18,7 +18,7 @@ US_PER_MS = 1e3
 
 _BINARY = ("KiB", "MiB", "GiB", "TiB")
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
-_PARSED_SECONDS = {"min": 60.0, "ms": 1e-3, "us": 1e-6, "s": 1.0}
+_PARSED_SECONDS = {"min": 60.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "s": 1.0}
 _PARSED_BYTES = {"B": 1} | {
     f"{prefix}{suffix}": base ** (power + 1)
     for power, prefix in enumerate("KMGT")
@@ -190,7 +190,7 @@ def parse_bytes(argument: str, value: int | str, minimum: int = 1) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds above 0 from text with its unit: ``2s``, ``500ms``, ``100us`` or ``1min``.
+    """Seconds above 0 from text with its unit: ``2s``, ``500ms``, ``100us``, ``50ns`` or ``1min``.
 
     Raises:
         InvalidArgument: it is no such time.

@@ -49,13 +49,13 @@ def test_the_interval_of_the_baseline_makes_it_uncertain():
     "text", ["", "-20 ms", "fast", "+30", "0 ms", "nan ms", "inf s", "+0 %", "-100 %", "500 samples/s", 20, None]
 )
 def test_a_target_that_makes_no_sense_is_refused_in_one_sentence(text):
-    with pytest.raises(InvalidArgument, match=r"^target is .*; accepted are a time at most"):
+    with pytest.raises(InvalidArgument, match=r"^target is .*; accepted are '20 ms'"):
         Target.of(text)
 
 
-@pytest.mark.parametrize("text", ["-20 %", "0 samples/s", "500"])
+@pytest.mark.parametrize("text", ["0 samples/s", "500"])
 def test_rates_have_their_own_targets(text):
-    with pytest.raises(InvalidArgument, match="accepted are '500 samples/s'"):
+    with pytest.raises(InvalidArgument, match="'500 samples/s'"):
         Target.of(text, of_rates=True)
 
 
