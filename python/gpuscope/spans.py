@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spans of time: two arrays of integers, the starts and the ends. Spans that are "apart" neither overlap nor touch."""
+"""Spans of time as two integer arrays, starts and ends. "Apart" means: they neither overlap nor touch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Spans = tuple[Array, Array]
 
 
 def count_before(edges: Array, moments: Array, *, equal: bool) -> Array:
-    """How many of the edges, which are in order, are before each moment; with `equal` also those at it."""
+    """The number of sorted edges before each moment; with `equal`, also at it."""
     return _core.count_before(edges, moments, equal)
 
 
 def union(starts: Array, ends: Array) -> Spans:
-    """What any of these spans covers, as spans in order and apart. Empty spans are left out."""
+    """The union of the spans, in order and apart. Empty spans are dropped."""
     kept = ends > starts
     starts, ends = starts[kept], ends[kept]
     order = np.argsort(starts, kind="stable")
@@ -31,13 +31,13 @@ def union(starts: Array, ends: Array) -> Spans:
 
 
 def union_ns(starts: Array, ends: Array) -> int:
-    """The time that any of these spans covers."""
+    """The duration of the union."""
     begins, until = union(starts, ends)
     return int((until - begins).sum())
 
 
 def in_turn(starts: Array, ends: Array) -> Spans:
-    """The spans in order of their starts, each without the time that earlier ones cover."""
+    """The spans in order of start, each without the time that earlier ones cover."""
     order = np.argsort(starts, kind="stable")
     starts, until = starts[order], np.maximum.accumulate(ends[order])
     begins = np.maximum(starts, np.append(starts[:1], until[:-1]))
@@ -45,13 +45,13 @@ def in_turn(starts: Array, ends: Array) -> Spans:
 
 
 def has_overlap(starts: Array, ends: Array) -> bool:
-    """Whether any two of these spans overlap."""
+    """Whether any two spans overlap."""
     order = np.argsort(starts, kind="stable")
     return bool((starts[order][1:] < np.maximum.accumulate(ends[order])[:-1]).any())
 
 
 def covered_ns(starts: Array, ends: Array, begins: Array, until: Array) -> Array:
-    """How much of the time from each of `begins` to that of `until` these spans fill, which are in order and apart."""
+    """The time from each of `begins` to its `until` that the spans cover. Spans are in order and apart."""
     if len(starts) == 0:
         return np.zeros(len(begins), np.int64)
     before = np.append(0, np.cumsum(ends - starts))
@@ -66,7 +66,7 @@ def covered_ns(starts: Array, ends: Array, begins: Array, until: Array) -> Array
 
 
 def intersection(spans: Spans, others: Spans) -> Spans:
-    """What both cover. The spans of each are in order and apart."""
+    """The intersection. Both inputs are in order and apart."""
     begins, ends = others
     first = np.searchsorted(spans[1], begins, side="right")
     count = np.maximum(np.searchsorted(spans[0], ends, side="left") - first, 0)

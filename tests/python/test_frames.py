@@ -132,6 +132,7 @@ def test_samples_of_gpus_are_rows():
     assert str(frame["timestamp"].dtype).startswith("datetime64")
 
 
+@pytest.mark.filterwarnings("ignore:GPUMonitor samples no GPU")
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", None])
 def test_what_a_monitor_saw_is_a_frame(tmp_path, suffix):
     log = None if suffix is None else tmp_path / f"log{suffix}"

@@ -1215,6 +1215,11 @@ def test_metadata_reaches_the_recording_made_and_the_one_to_come(log):
     assert prof.trace.store.info()["metadata.shape"] == "[1, 2]"
 
 
+def test_metadata_that_is_a_number_says_how_to_add_it():
+    with pytest.raises(InvalidArgument, match=r"value is 0.1; accepted is text \(numbers as str\(value\), or add_meta"):
+        profile().add_metadata("lr", 0.1)
+
+
 @pytest.mark.parametrize("value", ["{", None, 3])
 def test_metadata_that_is_not_json_is_refused(value):
     with pytest.raises(InvalidArgument, match="accepted is text in JSON"):

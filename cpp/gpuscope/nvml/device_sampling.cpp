@@ -33,17 +33,17 @@ using Count = store::DeviceCounters::Row;
 using store::kNotRead;
 constexpr int64_t kSlowNs = std::chrono::nanoseconds(1s).count();
 constexpr int64_t kRareNs = 10 * kSlowNs;
-// Of CPU time, for each GPU, beside the first search for ticks: those of some ten seconds.
+// CPU time per GPU at the begin, without the first search for ticks; lasts some ten seconds.
 constexpr int64_t kAtOnceNs = std::chrono::nanoseconds(180ms).count();
-// Of what may be spent. Memory takes 70 us of CPU time where all else that is read with it takes 10 a call (H100); the
-// energy counter has its part however much the rest takes, as on a host on which each system call is intercepted.
+// Shares of the budget. Reading memory takes 70 us of CPU time, other calls 10 us (H100). The energy counter keeps its
+// share even if other calls are slow, as on a host that intercepts system calls.
 constexpr double kOfMemory = 1.0 / 6;
 constexpr double kOfEnergy = 1.0 / 3;
 constexpr int64_t kMemoryAtOnceNs = std::chrono::nanoseconds(5ms).count();  // readings of some seconds
-// Of a process without a context, how soon one is seen; and how soon another is, of a process that has some.
+// Time between searches for the first context of the process, and for more.
 constexpr int64_t kFirstLook = std::chrono::nanoseconds(20ms).count();
 constexpr int64_t kNextLook = std::chrono::nanoseconds(1s).count();
-constexpr std::size_t kMostRows = std::size_t{1} << 16;  // that wait to be taken: 10 MB
+constexpr std::size_t kMostRows = std::size_t{1} << 16;  // not taken yet: 10 MB
 constexpr auto kEndLimit = 1s;
 
 int64_t moment_ns() { return base::Clock::process().now_ns(); }
@@ -71,7 +71,7 @@ Count empty_count(int64_t time_ns, unsigned device) {
 }
 #undef GPUSCOPE_BLANK
 
-// Whether nothing was told.
+// Whether no column was read.
 #define GPUSCOPE_COMPARE(type, name, meaning, doc) is_empty = is_empty && row.name == nothing.name;
 bool is_empty_row(const Sample& row) {
   const Sample nothing = empty_sample(row.start_ns, row.device);
@@ -95,7 +95,7 @@ void keep(const Row& row, std::vector<Row>& rows) {
   }
 }
 
-/// In the column's unit; -1 for what is absent, or more than the column holds.
+/// In the column's unit; -1 if absent or too large for the column.
 template <class Column, class T>
 Column in_units(const std::optional<T>& figure, double per_unit) {
   const double value = figure ? std::round(static_cast<double>(*figure) * per_unit) : kNotRead;
@@ -103,7 +103,7 @@ Column in_units(const std::optional<T>& figure, double per_unit) {
   return fits ? static_cast<Column>(value) : static_cast<Column>(kNotRead);
 }
 
-/// Where a reason's time is kept; null for those that NVML does not count.
+/// The column of a reason's time; null if NVML does not count it.
 int64_t Count::*throttled_column(std::size_t reason) {
   constexpr std::array<std::pair<std::string_view, int64_t Count::*>, 5> kColumns{{
       {"sw_power_cap", &Count::sw_power_cap_ns},
@@ -117,7 +117,7 @@ int64_t Count::*throttled_column(std::size_t reason) {
   return found != kColumns.end() ? found->second : nullptr;
 }
 
-/// The column of a figure of GpuState, whose name `GpuState::why` has; "" for those that no column is of.
+/// The column of a figure in `GpuState::why`; "" if it has none.
 std::string column_of(const std::string& figure) {
   constexpr std::string_view kThrottled = "throttled_s.";
   if (figure.starts_with(kThrottled)) {
@@ -144,7 +144,7 @@ std::string column_of(const std::string& figure) {
 
 }  // namespace
 
-/// A GPU as it is read: the thread's alone.
+/// A GPU and the schedule of its readings. Only for the thread.
 class SampledDevice {
  public:
   SampledDevice(unsigned ordinal, GpuReader reader, bool is_part, int64_t interval_ns, int64_t now)
@@ -164,7 +164,7 @@ class SampledDevice {
     ticks_.begin_window(now);
     rare_due_ns_ = now;
   }
-  /// CPU time that reading took.
+  /// Charges the CPU time of a reading. `read_fast` above its share is free: the interval is kept anyway.
   void spend(int64_t now, int64_t cpu_ns) {
     constexpr double kOfRest = (1 - kOfEnergy) * kSamplingShare;
     const auto most_ns = static_cast<int64_t>(kOfRest * static_cast<double>(interval_ns_));
@@ -175,7 +175,7 @@ class SampledDevice {
 
   int64_t due_ns(int64_t now) { return std::min({fast_due_ns_, rare_due_ns_, ticks_.next_ns(now)}); }
 
-  /// Reads what is due, one group of calls; what is due later, too, where this is the last time.
+  /// Reads the due groups of figures; all of them if `is_last`.
   void read(int64_t now, bool is_last, Rows& rows) {
     if (is_last || ticks_.next_ns(now) <= now) {
       read_energy(is_last, rows);
@@ -239,7 +239,7 @@ class SampledDevice {
     row.throttle_reasons = in_units<int64_t>(state.throttle_bits, 1);
     keep(row, rows.samples);
     keep(throttled(time_ns, false), rows.counters);
-    // Their time is read rarely, unless one of them begins or ends to hold clocks back, or goes on to.
+    // The times of slow reasons are read rarely, but at once on a change and each second while one throttles.
     const uint64_t held = state.throttle_bits.value_or(kRareReasons) & kRareReasons;
     if (held != std::exchange(held_, held)) {
       rare_due_ns_ = before;
@@ -266,7 +266,7 @@ class SampledDevice {
     const int64_t after = moment_ns();
     const GpuState& state = reader_.state();
     if (!state.energy_total_j) {
-      ticks_.rest_until(after + kSlowNs);  // lost, or refused, which the reader knows
+      ticks_.rest_until(after + kSlowNs);  // the GPU is lost or refuses
       return;
     }
     Count row = empty_count(before + (after - before) / 2, ordinal_);
@@ -313,16 +313,16 @@ class SampledDevice {
   Allowance allowance_;
   Allowance of_memory_;
   int64_t fast_due_ns_;
-  int64_t fast_ns_ = 0;  // of CPU time, that it took since the last `spend`
+  int64_t fast_ns_ = 0;  // CPU time of `read_fast` since the last `spend`
   int64_t settled_due_ns_ = 0;
   int64_t rare_due_ns_ = 0;
   int64_t rare_read_ns_ = 0;
-  uint64_t held_ = 0;  // of kRareReasons, when it was read last
+  uint64_t held_ = 0;  // of kRareReasons, at the last reading
 };
 
 namespace {
 
-/// As NVML writes it, "00000000:1B:00.0", and as CUDA does, "0000:1b:00.0".
+/// Compares the format of NVML, "00000000:1B:00.0", with that of CUDA, "0000:1b:00.0".
 bool is_same_address(std::string_view nvml, std::string_view cuda) {
   const auto lower = [](char letter) { return letter >= 'A' && letter <= 'Z' ? letter + ('a' - 'A') : int{letter}; };
   const std::size_t length = std::min(nvml.size(), cuda.size());
@@ -338,11 +338,11 @@ struct DeviceSampling::State {
   driver::Cuda cuda;
   int64_t interval_ns = 0;
 
-  std::mutex mutex;  // of what follows; never held over a call of NVML or CUDA
+  std::mutex mutex;  // guards the members below; never held during NVML or CUDA calls
   std::condition_variable changed;
   bool is_active = false;
-  bool has_begun = false;  // a window, that the thread has not seen yet
-  bool is_last = false;    // time that all is read, for `finish`
+  bool has_begun = false;  // a new window, until the thread sees it
+  bool is_last = false;    // `finish` waits for a last reading
   bool ends = false;
   bool has_ended = false;
   Rows rows;
@@ -350,12 +350,12 @@ struct DeviceSampling::State {
   Why why;
   std::string why_none = "the process has no context on a GPU";
 
-  // The thread's.
+  // Only for the thread.
   std::vector<SampledDevice> devices;
-  int64_t look_ns = 0;  // for devices
-  unsigned gpus = 0;    // of NVML's
+  int64_t look_ns = 0;  // next search for devices
+  unsigned gpus = 0;    // number in NVML
   std::string no_gpu_why;
-  int64_t charged_ns = 0;  // of the thread's CPU time, to devices
+  int64_t charged_ns = 0;  // CPU time of the thread charged to devices
 
   void run() noexcept;
   std::string find_devices(int64_t now);
@@ -448,7 +448,7 @@ void DeviceSampling::State::run() noexcept {
       if (look_ns <= now) {
         const std::size_t known = devices.size();
         reason = find_devices(now);
-        if (devices.size() != known) {  // what it takes to find them, NVML's own start with it, comes once
+        if (devices.size() != known) {  // finding them, with NVML's start, is not charged
           charged_ns = base::thread_cpu_ns();
         }
         look_ns = now + (devices.empty() && cuda.library ? kFirstLook : kNextLook);
@@ -490,7 +490,7 @@ void DeviceSampling::State::run() noexcept {
       why_none = std::move(reason);
     }
     if (reads_last) {
-      is_active = is_active && !is_last;  // it may have been begun again, when nobody waited any more
+      is_active = is_active && !is_last;  // a new window may have begun after `finish` timed out
       is_last = false;
       changed.notify_all();
       continue;

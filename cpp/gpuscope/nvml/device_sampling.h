@@ -15,16 +15,14 @@
 
 namespace gpuscope::nvml {
 
-/// Reads the GPUs that this process uses beside a recording, on a thread of its own that takes neither Python's GIL
-/// nor, while NVML is called, a lock of ours: power, the processors' clock, use, temperature and what holds clocks back
-/// at an interval, memory as often as a sixth of what may be spent allows, the memory's clock and the limit of power
-/// each second, the energy counter about some of its ticks, what takes long or differs seldom every ten seconds, and
-/// where what holds clocks back has changed. Of a core 0.18 % goes into each GPU in the long run, and 0.18 s more at
-/// first: the energy counter, which takes most, waits for that. A third is its own: an interval at which the rest takes
-/// more than two is kept nevertheless, beyond what is allowed.
+/// Reads the GPUs of this process during a recording, on its own thread without the GIL.
 ///
-/// A GPU is read from when the process has its primary context; CUDA is not initialised for it. Begun and ended by any
-/// number of windows. Any thread, one at a time. A forked child has no thread: there, it is not to be called.
+/// At the interval: power, SM clock, use, temperature, throttle reasons. Each second: memory clock, power limit. Each
+/// 10 s and on changed throttle reasons: maximum clock, default limit, slow throttle times. The budget is 0.18 % of a
+/// core per GPU, plus 0.18 s at the begin. Memory has a sixth of it, the energy counter a third.
+///
+/// A GPU is read once the process has its primary context; CUDA is not initialised for it. Any number of windows. Any
+/// thread, one at a time. Not for forked children.
 class DeviceSampling {
  public:
   struct Rows {
@@ -36,37 +34,37 @@ class DeviceSampling {
       counters.clear();
     }
   };
-  /// What is not known of a device, by column, and why.
+  /// Why columns of a device are unknown.
   using Why = std::map<std::pair<unsigned, std::string>, std::string>;
 
-  /// Throws NotAvailable where no thread can be started.
+  /// Throws NotAvailable if no thread can be started.
   DeviceSampling(const driver::Nvml& nvml, const driver::Cuda& cuda, std::chrono::nanoseconds interval);
-  /// Waits for the call of NVML that is under way, at most a second: one that never returns is left behind.
+  /// Waits at most a second for the current NVML call. A call that never returns keeps its thread.
   ~DeviceSampling();
   DeviceSampling(const DeviceSampling&) = delete;
   DeviceSampling& operator=(const DeviceSampling&) = delete;
 
-  /// From now on.
+  /// Begins a window.
   void begin();
-  /// Reads all once more, and rests; waits for that, at most so long.
+  /// Reads all figures a last time and pauses. Waits for that, up to `limit`.
   void finish(std::chrono::nanoseconds limit = std::chrono::milliseconds(100));
-  /// What was read since the last call.
+  /// The rows since the last call.
   Rows take();
 
   /// Since the last call.
   struct Spent {
     int64_t cpu_ns = 0;      // of the thread
-    int64_t longest_ns = 0;  // that a call of NVML took, or some of them in a row
-    uint64_t dropped = 0;    // rows that nobody took in time
+    int64_t longest_ns = 0;  // of NVML calls in a row
+    uint64_t dropped = 0;    // rows not taken in time
   };
   Spent take_spent();
   Why why() const;
-  /// Why no GPU is read, "" where one is.
+  /// Why no GPU is read; "" if one is.
   std::string why_none() const;
 
  private:
   struct State;
-  std::shared_ptr<State> state_;  // the thread's too, which may outlive this
+  std::shared_ptr<State> state_;  // shared with the thread, which may outlive this
 };
 
 }  // namespace gpuscope::nvml

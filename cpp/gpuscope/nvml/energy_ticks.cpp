@@ -9,28 +9,26 @@ namespace {
 
 constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kSeekInterval = 8 * kMs;
-// A counter that goes on at each reading while it is sought does so often enough, and that of a board which draws some
-// watts never stands still for so long.
+// A counter with a period below 2 * kOften needs no search. That of a board that draws power steps within kStuck.
 constexpr int64_t kOften = 25 * kMs;
 constexpr int64_t kStuck = 1000 * kMs;
-// What a tick may be beside its period, and the least that the period is taken to vary by.
+// The error of one tick, and the minimum relative variation of the period.
 constexpr int64_t kJitter = 1 * kMs;
 constexpr double kPeriodVaries = 5e-4;
-// Ticks that are read lie a sixth of the time apart that has passed in the window: some thirty values of the first
-// three seconds, and forty of the first ten. A quarter gives three quarters of these, and regions several times less
-// exact.
+// The distance of selected ticks is a sixth of the time since the window began: some thirty values in the first three
+// seconds, forty in the first ten. With a quarter, regions are several times less exact.
 constexpr int64_t kPartOfWindow = 6;
-// What may be spent at once lasts so long.
+// The time for which the initial CPU budget lasts.
 constexpr double kAtOnceLastsNs = 1e10;
-// What a search that is not the first may owe, and how many periods one takes.
+// The CPU time that later searches may owe, and the periods that a search takes.
 constexpr int64_t kMostOwed = 100 * kMs;
 constexpr int64_t kPeriodsOfSearch = 3;
 constexpr int64_t kLongestStep = 5000 * kMs;
 constexpr int64_t kFirstSeconds = 3000 * kMs;
-// A tick that is known this well needs no reading in between; two calls of 3 ms bound it no better.
+// A tick with narrower bounds needs no reading within them: two calls of 3 ms bound it no better.
 constexpr int64_t kNarrow = 12 * kMs;
-// After so many searches its ticks are taken for irregular, and no reading is aimed any more; unless so many ticks were
-// where they were expected in between.
+// After kMostSearches the ticks count as irregular and readings are no longer aimed. kRegular ticks at their expected
+// times reset this count.
 constexpr int kMostSearches = 3;
 constexpr int64_t kRegular = 16;
 constexpr int kMostFound = 8;  // ticks of one search
@@ -42,11 +40,11 @@ EnergyTicks::Expected EnergyTicks::expect(int64_t number) const {
   return {number, last_.low_ns + count * shortest_ns_ - kJitter, last_.high_ns + count * longest_ns_ + kJitter};
 }
 
-/// A reading before it and one after it are of no other tick.
+/// Whether readings before and after the tick cannot be of other ticks.
 bool EnergyTicks::can_aim_at(const Expected& tick) const { return tick.width() < (shortest_ns_ + longest_ns_) / 4; }
 
-/// Anew, from `now_ns` on. A search that may not be paid for would take all of what later readings may: then it reads
-/// at any moment, which bounds the latest tick by a period.
+/// Starts a new search at `now_ns`. Without budget for it, reads at any moment instead, which bounds the latest tick by
+/// a period.
 void EnergyTicks::seek(int64_t now_ns) {
   searches_ = last_.number >= kRegular ? 1 : searches_ + 1;
   found_ = 0;
@@ -66,14 +64,13 @@ void EnergyTicks::read_at_any_moment(int64_t now_ns) {
   due_ns_ = now_ns + std::max(interval_ns_, step_ns(now_ns));
 }
 
-/// When it went on last before a reading, as far as that is known of one at any moment: ticks were seen to come up to a
-/// fifth of a period late.
+/// The bounds of the last tick before a reading at any moment. Ticks were up to a fifth of a period late.
 EnergyTicks::Tick EnergyTicks::latest(const Reading& reading) const {
   return {reading.begin_ns - longest_ns_ - longest_ns_ / 4, reading.end_ns};
 }
 
-/// A tick is read that part of the time that has passed after the one before it: a greater part where what may be spent
-/// does not pay for so many until it should.
+/// The divisor of the time since the window began that gives the distance of selected ticks. It is smaller if the
+/// budget does not last for kAtOnceLastsNs otherwise.
 double EnergyTicks::parts_of_window(int64_t passed_ns) const {
   const auto parts = static_cast<double>(kPartOfWindow);
   const auto at_ns = static_cast<double>(std::max(passed_ns, kMs));
@@ -92,7 +89,7 @@ int64_t EnergyTicks::step_ns(int64_t now_ns) const {
   return passed_ns < kFirstSeconds ? step_ns : std::max(step_ns, 2 * interval_ns_);
 }
 
-/// Every other tick at most, as a reading before and one after it tell both values.
+/// Selects every second tick at most: its two readings give two values.
 void EnergyTicks::aim_at(int64_t from_ns) {
   const int64_t period_ns = (shortest_ns_ + longest_ns_) / 2;
   const int64_t wanted = std::max<int64_t>(2, step_ns(from_ns) / period_ns);
@@ -100,7 +97,7 @@ void EnergyTicks::aim_at(int64_t from_ns) {
   for (int64_t count = std::max(wanted, soonest); count >= std::max<int64_t>(soonest, 1); --count) {
     next_ = expect(last_.number + count);
     if (can_aim_at(next_)) {
-      // Ticks nearby would tell the period better, at what the farther ones that are wanted may take.
+      // Nearby ticks would improve the period, but use the budget of the wanted ones.
       if (2 * count < wanted && parts_of_window(from_ns - began_ns_) < kPartOfWindow) {
         read_at_any_moment(from_ns);
         return;
@@ -156,7 +153,7 @@ EnergyTicks::Taken EnergyTicks::take_seeking(const Reading& reading) {
     }
     return {};
   }
-  if (is_first || reading.begin_ns - before.end_ns > 2 * kOften) {  // nobody knows when it went on, or how often
+  if (is_first || reading.begin_ns - before.end_ns > 2 * kOften) {  // the time of the last tick is unknown
     found_ = 0;
     unchanged_since_ns_ = reading.begin_ns;
     return {.tick = {}, .is_new = true};
@@ -173,7 +170,7 @@ EnergyTicks::Taken EnergyTicks::take_seeking(const Reading& reading) {
   if (found_ == 2) {
     shortest_ns_ = shortest_ns;
     longest_ns_ = longest_ns;
-  } else {  // of all that were found: each narrows it, as far as they come at one interval
+  } else {  // each tick narrows the period if the ticks are regular
     shortest_ns_ = std::max({shortest_ns_, shortest_ns, (tick.low_ns - first_.high_ns) / tick.number});
     longest_ns_ = std::min({longest_ns_, longest_ns, (tick.high_ns - first_.low_ns) / tick.number});
   }
@@ -183,13 +180,13 @@ EnergyTicks::Taken EnergyTicks::take_seeking(const Reading& reading) {
     seek(reading.end_ns);
     return {.tick = Tick{tick.low_ns, tick.high_ns}, .is_new = true};
   }
-  // The latest tick is never far, or not to be foreseen, or to search on takes what later readings may.
+  // The period is short, ticks are irregular, or a longer search would use the budget of later readings.
   const bool takes_too_long = search_left_ns_ <= 0 && parts_of_window(reading.end_ns - began_ns_) < kPartOfWindow;
   if (longest_ns_ < 2 * kOften || searches_ > kMostSearches || takes_too_long) {
     read_at_any_moment(reading.end_ns);
     return {.tick = Tick{tick.low_ns, tick.high_ns}, .is_new = true};
   }
-  // Where calls take long, two ticks do not tell the period well enough to aim by it: some more in a row do.
+  // With slow calls, two ticks do not give the period precisely enough to aim; a few more do.
   if (found_ == kMostFound || can_aim_at(expect(last_.number + 1))) {
     aim_at(reading.end_ns);
   }
@@ -197,7 +194,7 @@ EnergyTicks::Taken EnergyTicks::take_seeking(const Reading& reading) {
 }
 
 EnergyTicks::Taken EnergyTicks::take(const Reading& reading) {
-  // A call that was held up once says nothing of the others.
+  // Limits the effect of a single slow call.
   call_ns_ = std::clamp(reading.end_ns - reading.begin_ns, call_ns_ - call_ns_ / 8, 2 * call_ns_);
   if (aim_ == Aim::Seek) {
     return take_seeking(reading);
@@ -214,7 +211,7 @@ EnergyTicks::Taken EnergyTicks::take(const Reading& reading) {
     const bool is_wide = next_.width() > kNarrow;
     aim_ = is_wide ? Aim::Middle : Aim::After;
     due_ns_ = is_wide ? next_.low_ns + next_.width() / 2 - call_ns_ / 2 : next_.high_ns + kJitter;
-    // It came so early, or so late, that another tick may have been meanwhile.
+    // Sure only if the previous tick has come and the next one has not.
     const bool is_sure = reading.begin_ns >= tick.high_ns && reading.end_ns <= next_.low_ns;
     if (!is_sure) {
       seek(reading.end_ns);
@@ -249,8 +246,8 @@ std::optional<EnergyTicks::Tick> EnergyTicks::find_tick(const Reading& reading) 
   if (aim_ == Aim::Seek || aim_ == Aim::Often) {
     return longest_ns_ > 0 ? std::optional(latest(reading)) : std::nullopt;
   }
-  Expected tick =
-      last_;  // the latest that was surely before the call, and the latest that may have been before its end
+  // From the latest tick surely before the call to the latest one possibly before its end.
+  Expected tick = last_;
   int64_t number = last_.number + std::max<int64_t>((reading.begin_ns - last_.high_ns) / longest_ns_ - 1, 0);
   while (expect(number).high_ns <= reading.begin_ns) {
     tick = expect(number++);

@@ -7,19 +7,15 @@
 
 namespace gpuscope::nvml {
 
-/// When a counter of energy goes on, found by reading it at well chosen moments.
+/// Finds the ticks of an energy counter: the moments at which its value steps, every 99.5 ms on an H100.
 ///
-/// Such a counter stands still and goes on at once, each 99.5 ms on an H100: what is read is what it had at its latest
-/// tick, and says as much about a moment as that tick is known to be near it. A reading takes milliseconds, so that
-/// there should be few: at first it is read again and again until it has gone on twice or, where reading takes long,
-/// some times more, which gives the period; then only before and after some ticks, whose bounds each reading narrows.
-/// These lie ever farther apart, up to five seconds: a part of the time since a window began, so that a recording of
-/// any length has some; a greater part where readings take so long that what they may take would else be spent within
-/// seconds, and nothing be told of those after. Where a tick is not where it was expected, it begins anew. Times in
-/// ns. One thread.
+/// A reading returns the value of the latest tick and takes milliseconds, so readings are few. A search reads until it
+/// has seen two ticks, or more if calls are slow; this gives the period. Then it reads only before and after selected
+/// ticks, which narrows their bounds. Their distance grows with the time since the window began, up to five seconds,
+/// and faster if calls would use up the CPU budget. An unexpected tick starts a new search. Times in ns. One thread.
 class EnergyTicks {
  public:
-  /// The counter went on between these moments.
+  /// The counter stepped between these moments.
   struct Tick {
     int64_t first_ns;
     int64_t last_ns;
@@ -30,29 +26,28 @@ class EnergyTicks {
     int64_t value;
   };
   struct Taken {
-    std::optional<Tick> tick;  // at which the counter took this value, as far as that is known
-    bool is_new = false;       // it says something that the readings before did not
+    std::optional<Tick> tick;  // of this value, if known
+    bool is_new = false;       // whether it adds to earlier readings
   };
 
-  /// `interval_ns`: between two values that are wanted at least, but for the first seconds of a window: in a short
-  /// recording they are all that is told.
+  /// `interval_ns`: the distance of wanted values. The first seconds of a window have more, for short recordings.
   explicit EnergyTicks(int64_t interval_ns) : interval_ns_(interval_ns) {}
 
-  /// When to read next, at `now_ns` or later.
+  /// The time of the next reading, at `now_ns` or later.
   int64_t next_ns(int64_t now_ns);
   Taken take(const Reading& reading);
-  /// Of a reading at any other moment, which changes nothing here: when the tick was that its value is of.
+  /// The tick of a reading at any other moment. Changes no state.
   std::optional<Tick> find_tick(const Reading& reading) const;
   void begin_window(int64_t moment_ns) noexcept { began_ns_ = moment_ns; }
-  /// Of CPU time that was spent since the last call, what is not the first search's, which is free up to 0.25 s.
+  /// Returns the CPU time to charge since the last call. The first search is free up to 0.25 s.
   int64_t charge(int64_t cpu_ns) noexcept;
-  /// So much CPU time may be spent at once, below 0 where some is owed, which it is no more at `free_ns`: until then it
-  /// reads nothing that could wait, only what a search, or a tick that was read before, still needs.
+  /// Sets the available CPU time. Below 0, time is owed until `free_ns`. Until then only a started search or tick
+  /// continues.
   void allow(int64_t left_ns, int64_t free_ns) noexcept {
     left_ns_ = left_ns;
     free_ns_ = free_ns;
   }
-  /// Begins anew then.
+  /// Starts a new search then.
   void rest_until(int64_t moment_ns) {
     seek(moment_ns);
     before_.reset();
@@ -84,19 +79,19 @@ class EnergyTicks {
   int64_t began_ns_ = 0;
   int64_t left_ns_ = std::numeric_limits<int64_t>::max();
   int64_t free_ns_ = 0;
-  int64_t call_ns_ = 4'000'000;  // how long a reading takes, as the longest of the latest did
+  int64_t call_ns_ = 4'000'000;  // recent duration of a reading
   std::optional<Reading> before_;
   Aim aim_ = Aim::Seek;
   int64_t due_ns_ = 0;
-  bool can_wait_ = true;  // the next reading
+  bool can_wait_ = true;  // whether the next reading can wait
   int searches_ = 1;
-  int64_t search_left_ns_ = 250'000'000;  // of the first one's CPU time
-  int found_ = 0;                         // ticks, one after the other, while it seeks
+  int64_t search_left_ns_ = 250'000'000;  // free CPU time of the first search
+  int found_ = 0;                         // consecutive ticks of a search
   int64_t unchanged_since_ns_ = 0;
   Expected first_, last_, next_;
   int64_t shortest_ns_ = 0;  // the period
   int64_t longest_ns_ = 0;
-  int64_t value_before_ = 0;  // at the tick before the one that is aimed at
+  int64_t value_before_ = 0;  // before the tick that is aimed at
 };
 
 }  // namespace gpuscope::nvml

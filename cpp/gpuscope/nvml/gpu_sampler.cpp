@@ -27,8 +27,7 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kMostSamples = 10'000;  // some 15 MB
 constexpr auto kStopLimit = 1s;
-// Where a reading of the energy counter takes 17 ms of CPU time, as on the host of one H100, one in half a minute would
-// be 0.06 % of a core.
+// An energy reading can take 17 ms of CPU time (host of an H100): every 30 s, that would be 0.06 % of a core.
 constexpr std::chrono::nanoseconds kRarest = 60s;
 
 double process_cpu_s() {
@@ -39,7 +38,7 @@ double process_cpu_s() {
 
 // The second number of /proc/self/statm, see proc(5).
 uint64_t resident_bytes(const base::KeptFile& statm) {
-  std::array<char, 128> room{};  // of numbers and spaces; a zero ends what was read
+  std::array<char, 128> room{};  // with room for the final zero
   const std::string_view text = statm.read(room.data(), room.size() - 1);
   char* rest = room.data();
   if (!text.empty()) {
@@ -50,8 +49,7 @@ uint64_t resident_bytes(const base::KeptFile& statm) {
 
 int64_t now_ns() { return base::Clock::process().to_ns(base::ticks()); }
 
-/// What NVML does not tell of a GPU that is split, it tells of the parts: compute instances of one GPU instance share
-/// its memory.
+/// The memory of a split GPU is the sum of its GPU instances. Compute instances share the memory of their GPU instance.
 void take_memory_of_instances(GpuState& state, const std::vector<MigInstance>& instances) {
   uint64_t used = 0;
   std::set<unsigned> counted;
@@ -67,22 +65,22 @@ void take_memory_of_instances(GpuState& state, const std::vector<MigInstance>& i
   state.why.erase("memory_used_bytes");
 }
 
-/// When what takes long was read of a GPU, and what held its clocks back then.
+/// The time of the last rare reading of a GPU, and its slow throttle reasons then.
 struct RareReading {
   int64_t time_ns = 0;
   uint64_t held = 0;
 
-  /// However much was spent: it was not for long, or `held_now` says that it has changed.
+  /// Due at any cost: the last one is too old, or the reasons have changed.
   bool is_due(int64_t now_ns, std::optional<uint64_t> held_now) {
     const bool has_changed = held_now && *held_now != std::exchange(held, *held_now);
     return has_changed || time_ns == 0 || now_ns - time_ns >= kRarest.count();
   }
 };
 
-/// Takes over what the slow thread read last; what the fast one reads stays. Nothing for a GPU that is lost.
+/// Adds the latest figures of the slow thread. Those of the fast thread remain. A lost GPU gets only XID errors.
 void merge_slow(GpuState& state, const GpuState& slow) {
   constexpr const char* kLost = "all";
-  state.xid_errors = slow.xid_errors;  // of a GPU that is lost too: they say why
+  state.xid_errors = slow.xid_errors;  // also for a lost GPU: they show why
   if (const auto why = slow.why.find("xid_errors"); why != slow.why.end()) {
     state.why.insert(*why);
   }
@@ -90,10 +88,10 @@ void merge_slow(GpuState& state, const GpuState& slow) {
     return;
   }
   if (const auto lost = slow.why.find(kLost); lost != slow.why.end()) {
-    state.why.emplace("energy_total_j", lost->second);  // the counters that it would have had
+    state.why.emplace("energy_total_j", lost->second);  // explains the missing counters
     return;
   }
-  // What the fast thread cannot read is absent, however the slow one found it before.
+  // A figure that the fast thread cannot read stays absent, even with an earlier value of the slow thread.
 #define GPUSCOPE_MERGE_FIGURE(type, figure)                        \
   if (!state.figure.has_value() && !state.why.contains(#figure)) { \
     state.figure = slow.figure;                                    \
@@ -112,7 +110,7 @@ void merge_slow(GpuState& state, const GpuState& slow) {
 
 }  // namespace
 
-/// What both threads and the sampler share: a thread that is in a call of NVML may outlive the sampler.
+/// State of both threads and the sampler. A thread in an NVML call may outlive the sampler.
 class GpuSampler::State {
  public:
   State(const driver::Nvml& nvml, std::chrono::nanoseconds interval)
@@ -123,7 +121,7 @@ class GpuSampler::State {
         held_(count_),
         began_ns_(now_ns()) {}
 
-  /// Begins a thread, which shares the state; throws NotAvailable where none can be made.
+  /// Starts a thread that shares the state. Throws NotAvailable if that fails.
   static void begin(const std::shared_ptr<State>& state, void (State::*run)());
   bool end() noexcept;
   bool ends() const noexcept;
@@ -144,13 +142,13 @@ class GpuSampler::State {
     int64_t time_ns = 0;
     base::HostState state;
   };
-  /// What the slow thread read last.
+  /// The latest figures of the slow thread.
   struct Newest {
-    std::shared_ptr<const SlowState> slow;  // null for no GPU
+    std::shared_ptr<const SlowState> slow;  // null without a GPU
     std::shared_ptr<const SlowHost> host;
   };
-  /// A sample as the fast thread read it, and what was the newest before. They are merged when the sample is taken:
-  /// that thread has slept, finds little in the caches, and would take longer for it.
+  /// A sample of the fast thread and the latest slow figures. They are merged in `take`, because the caches of the fast
+  /// thread are cold after its sleep.
   struct Kept {
     GpuSample sample;
     Newest newest;
@@ -158,11 +156,11 @@ class GpuSampler::State {
 
   static GpuSample merged(Kept kept);
   void read_parts(GpuReader& reader, const Pace& pace, bool is_settled_due) const;
-  /// Until the moment; false where it ends before.
+  /// Returns false if sampling ends before the moment.
   bool sleep_until(std::chrono::steady_clock::time_point moment);
   void keep(GpuSample sample, Newest newest);
   Newest newest_of(unsigned gpu) const;
-  /// What holds clocks back, of that whose seconds take long to read, as the fast thread read last.
+  /// The throttle reasons with slow times, as the fast thread last read them.
   std::optional<uint64_t> held_of(unsigned gpu) const;
   void count_thread(int change) noexcept;
 
@@ -170,16 +168,16 @@ class GpuSampler::State {
   std::chrono::nanoseconds interval_;
   std::string why_;
   unsigned count_ = 0;
-  mutable std::mutex mutex_;  // of all below; never held over a call of NVML
+  mutable std::mutex mutex_;  // guards the members below; never held during NVML calls
   std::condition_variable wake_;
   int threads_ = 0;
   bool ends_ = false;
   bool has_read_slow_ = false;
   std::deque<Kept> samples_;
-  std::vector<std::shared_ptr<const SlowState>> slow_;  // newest, a GPU each
+  std::vector<std::shared_ptr<const SlowState>> slow_;  // the latest, per GPU
   std::vector<std::optional<uint64_t>> held_;
   std::shared_ptr<const SlowHost> slow_host_ = std::make_shared<SlowHost>();
-  SamplingCost cost_;  // but for what is computed of the durations
+  SamplingCost cost_;  // without the figures from durations
   Durations durations_;
   Durations slow_durations_;
   int64_t began_ns_ = 0;
@@ -288,7 +286,7 @@ std::optional<uint64_t> GpuSampler::State::held_of(unsigned gpu) const {
 }
 
 void GpuSampler::State::read_parts(GpuReader& reader, const Pace& pace, bool is_settled_due) const {
-  const bool was_lost = reader.device() == nullptr;  // of one that came back nothing is known
+  const bool was_lost = reader.device() == nullptr;  // a GPU that came back has no earlier figures
   const auto has = [&](Part part) { return was_lost || pace.has(part); };
   if (was_lost || is_settled_due) {
     reader.read_use();
@@ -316,7 +314,7 @@ void GpuSampler::State::run_fast() {
     readers.emplace_back(nvml_, index);
   }
   {
-    std::unique_lock lock(mutex_);  // what differs seldom is in the first sample, too
+    std::unique_lock lock(mutex_);  // the first sample includes slow figures
     wake_.wait(lock, [this] { return ends_ || has_read_slow_; });
   }
   std::vector<std::optional<bool>> mig(count_);
@@ -343,7 +341,7 @@ void GpuSampler::State::run_fast() {
       const unsigned gpu = reader.state().index;
       Newest newest = newest_of(gpu);
       if (const std::optional<bool> is_split = newest.slow->state.mig; is_split != std::exchange(mig[gpu], is_split)) {
-        reader.forget_refusals();  // what a split GPU does not tell, a whole one does
+        reader.forget_refusals();  // a whole GPU reports more than a split one
       }
       const uint64_t before = base::ticks();
       read_parts(reader, pace, is_settled_due);
@@ -358,7 +356,7 @@ void GpuSampler::State::run_fast() {
     const int64_t before_ns = std::exchange(cpu_ns, base::thread_cpu_ns());
     pace.end_round((ended - began).count(), cpu_ns - before_ns);
     due += interval_;
-    const int64_t missed = ended > due ? (ended - due) / interval_ : 0;  // deadlines stay where they were
+    const int64_t missed = ended > due ? (ended - due) / interval_ : 0;  // keep the grid of deadlines
     due += missed * interval_;
     const std::lock_guard lock(mutex_);
     ++cost_.rounds;
@@ -380,15 +378,15 @@ void GpuSampler::State::run_slow() {
   }
   int64_t cpu_ns = 0;
   int64_t charged_ns = 0;
-  unsigned turn = 0;  // whose GPU's turn it is to have read what takes long
+  unsigned turn = 0;  // the GPU of the next rare reading
   std::vector<RareReading> rare(count_);
-  std::optional<Allowance> allowance;  // from the first round on: what beginning takes comes once
+  std::optional<Allowance> allowance;  // without the first round, which is slower
   Seldom host_pace(kSlowShare, interval_);
   Seldom gpu_pace(kSlowShare * std::max(count_, 1U), interval_);
   auto due = std::chrono::steady_clock::now();
   do {
     const auto began = std::chrono::steady_clock::now();
-    if (host_pace.is_due(began)) {  // it has a file for each thread of the program
+    if (host_pace.is_due(began)) {  // reads one file per thread of the program
       const int64_t before_ns = base::thread_cpu_ns();
       const int64_t time_ns = now_ns();
       auto host = std::make_shared<const SlowHost>(SlowHost{time_ns, host_reader.read()});
@@ -478,7 +476,7 @@ SamplingCost GpuSampler::cost() const { return is_childs() ? SamplingCost() : st
 
 const std::string& GpuSampler::why() const noexcept { return state_->why(); }
 
-// The lock may be held for ever there.
+// In a forked child the lock may be held forever.
 bool GpuSampler::is_childs() const noexcept { return getpid() != process_; }
 
 }  // namespace gpuscope::nvml

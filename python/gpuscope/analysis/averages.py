@@ -290,7 +290,12 @@ def key_averages(
             )
             for row in rows
         ]
-    return Averages(rows, **totals)
+    lacks = {
+        "shapes were recorded: record_shapes": group_by_input_shape and not any(row.input_shapes for row in rows),
+        "stacks were recorded: with_stack": group_by_stack_n and not any(row.stack for row in rows),
+    }
+    missing = [what for what in lacks if lacks[what] and f"metadata.{what.split()[-1]}" not in trace.info]
+    return Averages(rows, **totals, note="; ".join(f"no {what}=True" for what in missing))
 
 
 def recording_totals(trace: Trace) -> dict[str, Any]:

@@ -128,6 +128,7 @@ class EventList(Result, list[E], Generic[E]):
         self_cpu_time_total: of the recording, default the sum of the events.
         self_device_time_total: likewise.
         verdict: the audit's line.
+        note: a sentence on details that were not recorded.
 
     Attributes:
         self_cpu_time_total: the self CPU times of the recording summed, in us.
@@ -136,6 +137,7 @@ class EventList(Result, list[E], Generic[E]):
         has_memory: the framework's allocations were recorded.
         has_flops: floating-point operations were requested.
         verdict: the audit's line, printed under every table.
+        note: a sentence on details that were not recorded, printed likewise; else empty.
     """
 
     COLUMNS: ClassVar[tuple[str, ...]] = ()
@@ -151,6 +153,7 @@ class EventList(Result, list[E], Generic[E]):
         self_cpu_time_total: float | None = None,
         self_device_time_total: float | None = None,
         verdict: str = "",
+        note: str = "",
     ) -> None:
         super().__init__(events)
         if self_cpu_time_total is None:
@@ -164,6 +167,7 @@ class EventList(Result, list[E], Generic[E]):
         self.has_memory = profile_memory
         self.has_flops = with_flops
         self.verdict = verdict
+        self.note = note
 
     def table(
         self,
@@ -232,7 +236,7 @@ class EventList(Result, list[E], Generic[E]):
         for event in rows if row_limit < 0 else rows[:row_limit]:
             cells = [column.cell(event).split("\n") for column in columns]
             lines += map(line, itertools.zip_longest(*cells, fillvalue=""))
-        lines += [rule, *([f"{note[0].upper()}{note[1:]}"] if note else [])]
+        lines += [rule, *(f"{text[0].upper()}{text[1:]}" for text in (note, self.note) if text)]
         lines.append(f"Self CPU time total: {format_time(self.self_cpu_time_total, time_unit)}")
         if self.has_device:
             lines.append(f"Self CUDA time total: {format_time(self.self_device_time_total, time_unit)}")

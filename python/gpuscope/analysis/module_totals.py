@@ -31,27 +31,35 @@ class ModuleTotal:
         path: as ``ResNet.layer1.0.conv1``. Equal paths are one row, wherever the modules were called.
         count: number of calls.
         cpu_time_total: time from the begin of its calls to their end, in us.
-        forward_device_time: GPU time of work launched in it before it ended, in us.
-        backward_device_time: GPU time that autograd launched for operators that ran in it, in us.
+        forward_device_time: GPU time of work launched in it before it ended, in us; None if no GPU work was recorded.
+        backward_device_time: GPU time that autograd launched for operators that ran in it, likewise.
     """
 
     path: str
     count: int
     cpu_time_total: float
-    forward_device_time: float
-    backward_device_time: float
+    forward_device_time: float | None
+    backward_device_time: float | None
 
     @property
-    def device_time_total(self) -> float:
-        """Forward plus backward, in us."""
+    def device_time_total(self) -> float | None:
+        """Forward plus backward, in us; None if no GPU work was recorded."""
+        if self.forward_device_time is None or self.backward_device_time is None:
+            return None
         return self.forward_device_time + self.backward_device_time
 
 
 @dataclass(frozen=True, repr=False)
 class Modules(Result):
-    """A row for each path, in the order of first calls; prints as a table."""
+    """A row for each path, in the order of first calls; prints as a table.
+
+    Attributes:
+        rows: one per path.
+        why: why rows or GPU times are missing; else empty.
+    """
 
     rows: tuple[ModuleTotal, ...]
+    why: str = ""
 
     def __iter__(self) -> Iterator[ModuleTotal]:
         return iter(self.rows)
@@ -75,12 +83,15 @@ class Modules(Result):
         rows = self.rows if check_count("row_limit", row_limit, -1) < 0 else self.rows[:row_limit]
         times = ("cpu_time_total", "forward_device_time", "backward_device_time")
         lines: list[tuple[str, ...]] = [("Module", "# of Calls", "CPU total", "CUDA forward", "CUDA backward")]
-        lines += [(row.path, str(row.count), *(format_time(getattr(row, time)) for time in times)) for row in rows]
-        return "".join(f"{line}\n" for line in align_columns(lines, left=1))
+        for row in rows:
+            cells = (getattr(row, time) for time in times)
+            lines.append((row.path, str(row.count), *("-" if us is None else format_time(us) for us in cells)))
+        closing = [f"{self.why[0].upper()}{self.why[1:]}"] if self.why else []
+        return "".join(f"{line}\n" for line in [*align_columns(lines, left=1), *closing])
 
     def to_dict(self) -> dict[str, Any]:
-        """The rows; times in us."""
-        return {"modules": [asdict(row) for row in self.rows]}
+        """The rows, and why some are missing or lack GPU times; times in us."""
+        return {"modules": [asdict(row) for row in self.rows], "why": self.why}
 
     def to_pandas(self) -> pd.DataFrame:
         """One row a module; times in us.
@@ -112,7 +123,8 @@ def modules(trace: Trace) -> Modules:
     names, row_of = np.unique(_names(trace), return_inverse=True)
     is_module = names[row_of] != NONE
     if not is_module.any():
-        return Modules(())
+        asked = "metadata.with_modules" in trace.info
+        return Modules((), "no modules were recorded" + ("" if asked else ": with_modules=True"))
     parent = regions.parent.astype(np.int64)
     forward = np.full(len(regions), NONE, dtype=np.int64)
     known = trace.details.region != NONE
@@ -142,18 +154,19 @@ def modules(trace: Trace) -> Modules:
         inside[0] -= np.bincount(row_of[outermost], weights=late[outermost], minlength=len(names))
     first = np.full(len(names), len(regions))
     np.minimum.at(first, row_of, np.arange(len(regions)))
+    has_device = trace.summary.has_device
     return Modules(
         tuple(
             ModuleTotal(
                 trace.string(int(names[row])),
                 int(count[row]),
-                cpu[row] / NS_PER_US,
-                inside[0][row] / NS_PER_US,
-                inside[1][row] / NS_PER_US,
+                float(cpu[row]) / NS_PER_US,
+                *(float(total[row]) / NS_PER_US if has_device else None for total in inside),
             )
             for row in np.argsort(first)
             if names[row] != NONE
-        )
+        ),
+        "" if has_device else "no GPU work was recorded",
     )
 
 

@@ -212,10 +212,13 @@ class Crossover(Result):
         return found[0].value if len(found) == 1 else None
 
     def __str__(self) -> str:
-        lines = [f"{self.axis}, computation alone: {self.without_transfers}"]
+        remarks = list(self.warnings)
+        unmeasured = self.without_transfers.range is None and any(p.error for ps in self.curves.values() for p in ps)
+        lines = [remarks.pop(0)] if unmeasured else []  # the cause first
+        lines += [f"{self.axis}, computation alone: {self.without_transfers}"]
         if self.with_transfers is not None:
             lines.append(f"{self.axis}, with transfers: {self.with_transfers}")
-        return "\n".join([*lines, self.table(), *self.warnings])
+        return "\n".join([*lines, self.table(), *remarks])
 
     def table(self) -> str:
         """One line per size: the time on each side, and the GPU's speed-up."""
@@ -399,7 +402,12 @@ def _checked_sizes(axis: Mapping[str, Iterable[float]]) -> tuple[str, list[float
 def _remarks(curves: Mapping[str, tuple[SweepPoint, ...]]) -> list[str]:
     found = []
     for key, points in curves.items():
-        found += [f"{_TITLES[key]}, {p.name}: {p.error}" for p in points if p.error]
+        for error in dict.fromkeys(p.error for p in points if p.error):
+            names = [p.name for p in points if p.error == error]
+            where = "every size" if len(names) == len(points) else "; ".join(names)
+            found.append(f"{_TITLES[key]}, {where}: {error}")
+    found.sort(key=lambda text: ", every size: " not in text)
+    for key, points in curves.items():
         for text in dict.fromkeys(text for p in points for text in p.warnings):
             found.append(f"{_TITLES[key]}, {'; '.join(p.name for p in points if text in p.warnings)}: {text}")
     return found

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gpuscope import plots
 from gpuscope.arguments import check_count, check_positive
 from gpuscope.benchmarking.stopping import now
-from gpuscope.benchmarking.workloads import check_batches, describe
+from gpuscope.benchmarking.workloads import check_batches, count_batches, describe
 from gpuscope.beside import cached_property
 from gpuscope.conditions import UNKNOWN, Conditions
 from gpuscope.errors import InvalidArgument
@@ -44,7 +44,7 @@ class DataLoaderResult(DrawnFigures, Result, Mapping[str, float]):
     """Times of a loader's batches. As a mapping it has avg_batch_time_ms, batches_per_second and the like.
 
     Attributes:
-        times: seconds of each batch, without those below.
+        times: seconds of each batch except `first_batch`; includes `epoch_starts`.
         first_batch: seconds of the very first batch, with the start of the workers.
         epoch_starts: seconds of the first batch of each later epoch; empty after a single epoch.
         workers: worker processes; None if the loader does not report them.
@@ -104,7 +104,8 @@ class DataLoaderResult(DrawnFigures, Result, Mapping[str, float]):
     def __str__(self) -> str:
         figures = self._figures
         spread = ", ".join(f"{name} {figures[f'{name}_batch_ms']:.2f}" for name in ("fastest", "p50", "p95", "slowest"))
-        lines = [self.row, f"{len(self.times)} batches, ms: {spread}; first batch {figures['first_batch_ms']:.1f}"]
+        count = count_batches(len(self.times))
+        lines = [self.row, f"{count}, ms: {spread}; first batch {figures['first_batch_ms']:.1f}"]
         return "\n".join(filter(None, [*lines, self.conditions.line, *self.warnings]))
 
     def to_dict(self) -> dict[str, Any]:
@@ -213,8 +214,8 @@ def benchmark_dataloader(
 ) -> DataLoaderResult | DataLoaderWorkers:
     """Times the batches of a loader without any work on them.
 
-    The first batch of each epoch is kept apart, as the very first includes the start of the workers. With n workers,
-    the n - 1 batches after the very first are not timed, as they were loaded at the same time.
+    The very first batch is separate, as it includes the start of the workers. With n workers, the next n - 1 batches
+    are not timed, as they were loaded at the same time. Later epochs are timed whole.
 
     With `workers` a torch DataLoader is rebuilt for each count with persistent workers, which are shut down before the
     next count. Dataset, samplers, collation, pinning and prefetching are the same. Ctrl-C keeps the finished counts, or
@@ -227,7 +228,8 @@ def benchmark_dataloader(
         step_ms: milliseconds of a GPU step; the advice is then the smallest count that keeps up.
 
     Raises:
-        InvalidArgument: the loader is empty or cannot be rebuilt, or another argument is out of range.
+        InvalidArgument: the loader is empty, gives single samples or cannot be rebuilt, or another argument is out of
+            range.
     """
     check_batches(loader)
     num_batches = check_count("num_batches", num_batches, 1, MOST_BATCHES)
@@ -282,8 +284,10 @@ def _measured(loader: Iterable[Any], num_batches: int, own: bool = False) -> Dat
     A loader that is not our `own` keeps its persistent workers, and its times on Ctrl-C.
     """
     workers = getattr(loader, "num_workers", None)
+    ahead = (workers or 0) * (getattr(loader, "prefetch_factor", None) or 0)  # batches loaded before they are asked for
     skipped = max(workers or 0, 1) - 1  # batches after the first one
-    steady: list[float] = []
+    times: list[float] = []
+    taken_batches = 0
     starts: list[float] = []
     source: Iterator[Any] | None = None
     workload: dict[str, Any] = {"workers": workers}
@@ -292,20 +296,23 @@ def _measured(loader: Iterable[Any], num_batches: int, own: bool = False) -> Dat
         warnings = []
         if not starts:
             raise InvalidArgument("loader is empty; accepted are loaders with at least one batch")
-        if not steady:
+        if taken_batches == len(starts):
             warnings.append("an epoch is a single batch: each time has the start of one")
-        elif len(steady) < num_batches:
-            warnings.append(f"{ended} after {len(steady)} of {num_batches} batches")
-        times = Distribution(steady or starts[1:] or starts)
-        if starts[0] > max(SLOW_SECONDS, SLOW_START * times.median):
+        elif len(times) < num_batches:
+            warnings.append(f"{ended} after {len(times)} of {num_batches} batches")
+        if len(starts) == 1 < taken_batches <= ahead:
+            waited = "during the wait for the first one, which is not counted"
+            warnings.append(f"the workers may have loaded most of the {taken_batches} batches {waited}")
+        found = Distribution(times or starts)
+        if starts[0] > max(SLOW_SECONDS, SLOW_START * found.median):
             seconds = f"{starts[0]:.1f} s"
             warnings.append(f"the first batch took {seconds}: the start of the workers, or a dataset slow to open")
         conditions = Conditions.now(**workload)
-        return DataLoaderResult(times, starts[0], tuple(starts[1:]), workers, tuple(warnings), conditions)
+        return DataLoaderResult(found, starts[0], tuple(starts[1:]), workers, tuple(warnings), conditions)
 
-    with kept_on_error(lambda: result("ended by an error") if steady and not own else None):
+    with kept_on_error(lambda: result("ended by an error") if times and not own else None):
         try:
-            while len(steady) < num_batches and len(starts) <= num_batches:
+            while len(times) < num_batches:
                 begun = now()
                 with torch.many_workers() if own else nullcontext():
                     source = iter(loader)
@@ -313,20 +320,25 @@ def _measured(loader: Iterable[Any], num_batches: int, own: bool = False) -> Dat
                 if taken is _END:
                     break
                 starts.append(now() - begun)
+                taken_batches += 1
                 if len(starts) == 1:
                     workload |= describe(taken)
-                while len(steady) < num_batches:
+                else:
+                    times.append(starts[-1])
+                    skipped = 0
+                while len(times) < num_batches:
                     taken = None
                     begun = now()
                     taken = next(source, _END)
                     if taken is _END:
                         break
+                    taken_batches += 1
                     if skipped:
                         skipped -= 1
                     else:
-                        steady.append(now() - begun)
+                        times.append(now() - begun)
         except KeyboardInterrupt:
-            if own or not steady:
+            if own or not times:
                 raise
             return result("interrupted")
         finally:

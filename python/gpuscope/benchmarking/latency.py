@@ -25,6 +25,8 @@ SCHEMA = 1
 MOST_CALLS = 100_000_000  # whose times take 1.6 GB
 DRIFT, SURE = 0.05, 0.01  # a relative change over the run that is reported, and the largest p for that
 
+_OTHERWISE = "pass sample_input=(value,) if it is one argument"
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Latency(DrawnFigures, Result):
@@ -74,7 +76,8 @@ class Latency(DrawnFigures, Result):
         return function(*_with_arrays(args), **{name: _with_arrays(each) for name, each in kwargs.items()})
 
     def __str__(self) -> str:
-        lines = [self.mode] * bool(self.mode) + [f"Latency - {_line(self.wall)}"]
+        early, remarks = workloads.cut_short(self.warnings)
+        lines = [*early, self.mode, f"Latency - {_line(self.wall)}"]
         if self.gpu is not None:
             lines.append(f"GPU     - {_line(self.gpu)}")
         quantiles = [self.wall.interval(q) for q in (0.5, 0.9, 0.95, 0.99)]
@@ -86,7 +89,7 @@ class Latency(DrawnFigures, Result):
         if known:
             lines.append(f"95 % intervals of {len(self)} calls: {', '.join(known)}")
         lines += [x.why for x in quantiles if x.why]
-        return "\n".join(filter(None, [*lines, self.conditions.line, *self.warnings]))
+        return "\n".join(filter(None, [*lines, self.conditions.line, *remarks]))
 
     def __repr__(self) -> str:
         return f"<Latency of {len(self)} calls: {_line(self.wall)}>"
@@ -132,7 +135,7 @@ def measure_latency(
     inputs = sample_input if device is None else workloads.to_device(sample_input, device)
     with torch.in_mode(model, training=False) if is_module else nullcontext():
         for _ in range(warmup):
-            check_done("model", workloads.call(model, inputs))
+            check_done("model", workloads.call(model, inputs, _OTHERWISE))
         marks = marks_of_process(stream) if device is None else marks_of_device(device.type, device.index, stream)
         return _measured(model, inputs, num_iterations, warmup, marks, workloads.INFERENCE if is_module else "")
 
@@ -159,7 +162,7 @@ def _measured(model: Any, inputs: Any, iterations: int, warmup: int, marks: Stre
                     marks.synchronize()
                     begin = marks.mark(begin)
                 started = now()
-                output = workloads.call(model, inputs)
+                output = workloads.call(model, inputs, _OTHERWISE)
                 if marks:
                     end = marks.mark(end)
                     marks.synchronize()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +16,7 @@ from gpuscope import devices, stats
 from gpuscope.arguments import check_count, check_done, check_function, check_positive
 from gpuscope.benchmarking import workloads
 from gpuscope.benchmarking.stopping import now
-from gpuscope.benchmarking.workloads import StreamMarks, check_batches, marks_of_device, marks_of_process
+from gpuscope.benchmarking.workloads import StreamMarks, check_batches, count_batches, marks_of_device, marks_of_process
 from gpuscope.conditions import UNKNOWN, Conditions
 from gpuscope.errors import InvalidArgument
 from gpuscope.figures import DrawnFigures
@@ -38,6 +38,7 @@ _LIMITS = {
 IDLE = 0.1  # idle share of the GPU from which it is not the limit
 
 _TRAINING = "training: train mode, with gradients and optimizer steps"
+_OTHERWISE = "pass a function of the batch instead of the module"
 _END = object()
 
 
@@ -102,10 +103,11 @@ class Throughput(DrawnFigures, Result):
         a_batch = f"time per batch: {1000 * self.seconds_per_batch:.2f} ms"
         wait = f"{1000 * self.wait_seconds / self.batches:.2f} ms of it waiting for data"
         idle = "" if self.gpu_idle_share is None else f", GPU idle {self.gpu_idle_share:.0%}"
-        remarks = "".join(f"; {text}" for text in self.warnings)
-        text = f"{rate}, {a_batch}, {wait}{idle}: {_LIMITS[self.limit]} ({self.batches} batches{remarks})"
+        early, others = workloads.cut_short(self.warnings)
+        remarks = "".join(f"; {text}" for text in others)
+        text = f"{rate}, {a_batch}, {wait}{idle}: {_LIMITS[self.limit]} ({count_batches(self.batches)}{remarks})"
         target = "" if self.target is None else str(self.target)
-        return "\n".join(filter(None, (self.mode, text, target, self.conditions.line)))
+        return "\n".join(filter(None, (*early, self.mode, text, target, self.conditions.line)))
 
     def __repr__(self) -> str:
         return f"<{' '.join(str(self).splitlines())}>"
@@ -136,7 +138,8 @@ def measure_throughput(
     Args:
         step: a callable of a batch, or a torch.nn.Module.
         loader: any iterable of batches.
-        num_batches: most batches to measure; a shorter loader ends the measurement.
+        num_batches: batches to measure. A shorter loader is restarted, which counts as waiting for it; an iterator ends
+            the measurement.
         warmup: batches before, not measured.
         criterion: of output and target.
         optimizer: with ``step`` and ``zero_grad``.
@@ -146,7 +149,8 @@ def measure_throughput(
         baseline: an earlier result, or its samples a second.
 
     Raises:
-        InvalidArgument: the loader is empty, a count is out of range, or the arguments do not fit together.
+        InvalidArgument: the loader is empty or gives single samples, a count is out of range, or the arguments do not
+            fit together.
         NotAvailable: a CUDA graph is being captured.
         Exception: raised by the loader or the step; its attribute ``measured`` has the finished batches.
     """
@@ -155,6 +159,11 @@ def measure_throughput(
     num_batches, warmup = check_count("num_batches", num_batches, 1), check_count("warmup", warmup, 0)
     if criterion is not None and optimizer is None:
         raise InvalidArgument("optimizer is missing; accepted with a criterion is the optimizer of a training step")
+    for name, given, example in (("criterion", criterion, "MSELoss()"), ("optimizer", optimizer, "Adam(parameters)")):
+        if isinstance(given, type):
+            raise InvalidArgument(f"{name} is the class {given.__name__}; accepted is an object, as {example}")
+    if criterion is not None:
+        check_function("criterion", criterion, "a function of output and target, as torch.nn.MSELoss()")
     if baseline is not None and not isinstance(baseline, Throughput):
         check_positive("baseline", baseline, "earlier results, and samples a second")
     wanted = None if target is None else Target.of(target, of_rates=True, has_baseline=baseline is not None)
@@ -197,8 +206,10 @@ def _judged(wanted: Target, found: Throughput, baseline: Throughput | float | No
     return wanted.judged(found.samples_per_second_ci, then, rate=True)
 
 
-def _warm_up(step: Callable[[Any], object], loader: Iterable[Any], batches: int, warnings: list[str]) -> Iterator[Any]:
-    """The loader's batches after the warm-up, or from its start if the warm-up used all of them."""
+def _warm_up(
+    step: Callable[[Any], object], loader: Iterable[Any], batches: int, warnings: list[str]
+) -> tuple[Iterator[Any], int]:
+    """The loader's batches after the warm-up, or from its start if the warm-up used all, and the number taken."""
     source = iter(loader)
     for done in range(batches):
         batch = next(source, _END)
@@ -208,11 +219,11 @@ def _warm_up(step: Callable[[Any], object], loader: Iterable[Any], batches: int,
             break
         check_done("step", step(batch))
     else:
-        return source
+        return source, batches
     again = iter(loader)
     if again is not source:
         warnings.append("the warm-up took the whole loader: the time begins with its start")
-    return again
+    return again, 0
 
 
 def _run(
@@ -226,7 +237,7 @@ def _run(
 ) -> Throughput:
     """The loop over the batches. `module` is the torch.nn.Module behind the step; None without one."""
     warnings: list[str] = []
-    source = _warm_up(step, loader, warmup, warnings)
+    source, taken = _warm_up(step, loader, warmup, warnings)
     marks = find_marks()  # only now is it known whether the step uses a GPU
     begins: list[Any] = []
     ends: list[Any] = []
@@ -234,6 +245,7 @@ def _run(
     sizes: list[int | None] = []
     waits: list[float] = []
     periods: list[float] = []
+    epochs, length = 1, 0
     workload = {"workers": getattr(loader, "num_workers", None)}
     if module is not None:
         workload["mode"] = "train" if module.training else "eval"
@@ -258,7 +270,11 @@ def _run(
             seconds = sum(found)
             idle = sum(gaps) / seconds
         if done < num_batches:
-            warnings.append(f"{cut_short or 'the loader ended'} after {done} of {num_batches} batches")
+            repeat = "; pass a loader, or itertools.cycle(...)" if not cut_short and done < FEWEST_TO_RESAMPLE else ""
+            warnings.append(f"{cut_short or 'the loader ended'} after {done} of {num_batches} batches{repeat}")
+        if epochs > 1:
+            each = count_batches(length)
+            warnings.append(f"{epochs} epochs of {each}: the wait for the loader includes its restarts")
         made = _result(sizes[:done], sum(waits[:done]), np.array(found), seconds, idle, drained / done, warnings, mode)
         workload["batch_size"] = max(sizes[:done], key=sizes[:done].count)
         return replace(made, conditions=Conditions.now(marks.stream.device if marks else None, **workload))
@@ -269,7 +285,12 @@ def _run(
                 asked = now()
                 batch = next(source, _END)
                 if batch is _END:
-                    break
+                    again = iter(loader)
+                    batch = _END if again is source else next(again, _END)
+                    if batch is _END:
+                        break
+                    source, epochs, length, taken = again, epochs + 1, taken, 0
+                taken += 1
                 waits.append(now() - asked)
                 sizes.append(workloads.batch_size(batch))
                 if marks:
@@ -347,7 +368,8 @@ def _limit(wait_share: float, idle: float | None, drained: float) -> str:
 
 def _inference(model: Any, device: Any) -> Callable[[Any], object]:
     def step(batch: Any) -> object:
-        return workloads.call(model, workloads.split_target(workloads.to_device(batch, device))[0])
+        inputs = workloads.split_target(workloads.to_device(batch, device))[0]
+        return workloads.call(model, inputs, _OTHERWISE)
 
     return step
 
@@ -356,12 +378,13 @@ def _training(model: Any, criterion: Any, optimizer: Any, device: Any) -> Callab
     def step(batch: Any) -> None:
         batch = workloads.to_device(batch, device)
         if criterion is None:
-            loss = getattr(workloads.call(model, batch), "loss", None)
+            output = workloads.call(model, batch, _OTHERWISE)
+            loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
             if loss is None:
                 raise InvalidArgument("criterion is missing; accepted without one are models whose output has a loss")
         else:
             inputs, target = workloads.with_target(batch)
-            loss = criterion(workloads.call(model, inputs), target)
+            loss = criterion(workloads.call(model, inputs, _OTHERWISE), target)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuscope import _core, streams
@@ -22,10 +22,24 @@ INFERENCE = "inference: eval mode, no gradients"
 
 
 def check_batches(loader: object) -> None:
-    """Raises InvalidArgument unless it can be iterated over."""
+    """Raises InvalidArgument unless it can be iterated over, and for datasets and arrays, which give samples."""
     iterable = hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")
     if not iterable or getattr(loader, "ndim", 1) == 0:  # NumPy's numbers pass for sequences
         raise InvalidArgument(f"loader is {brief(loader)}; accepted are a DataLoader and any other iterable of batches")
+    if torch.is_dataset(loader) or (hasattr(loader, "shape") and hasattr(loader, "dtype")):
+        name = type(loader).__name__
+        raise InvalidArgument(f"loader is a {name}, which gives single samples; accepted is a DataLoader of them")
+
+
+def count_batches(batches: int) -> str:
+    """The text "1 batch" or "2 batches"."""
+    return f"{batches} batch{'' if batches == 1 else 'es'}"
+
+
+def cut_short(warnings: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The warnings that a measurement ended early, which texts begin with, and the other warnings."""
+    early = [text for text in warnings if text.startswith(("interrupted after", "ended by an error after"))]
+    return early, [text for text in warnings if text not in early]
 
 
 def batch_size(batch: Any) -> int | None:
@@ -101,11 +115,22 @@ def to_device(batch: Any, device: Any) -> Any:
     return batch
 
 
-def call(model: Any, inputs: Any) -> Any:
-    """Calls a model: a tuple or list holds positional arguments, a mapping keywords, else it is the only argument."""
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+def call(model: Any, inputs: Any, otherwise: str) -> Any:
+    """Calls a model: a tuple or list holds positional arguments, a mapping keywords, else it is the only argument.
+
+    If the arguments do not fit, the exception has a note of how they were passed; `otherwise` is the advice in it.
+    """
+    try:
+        if isinstance(inputs, Mapping):
+            return model(**inputs)
+        return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+    except TypeError as error:
+        if "argument" in str(error) and hasattr(error, "add_note"):  # of Python 3.11
+            passed = f"{len(inputs)} positional arguments" if isinstance(inputs, (tuple, list)) else "one argument"
+            if isinstance(inputs, Mapping):
+                passed = f"keywords: {', '.join(map(str, inputs))}"
+            error.add_note(f"the input was passed as {passed}; {otherwise}")
+        raise
 
 
 def split_target(batch: Any) -> tuple[Any, Any]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpuscope memory``: runs an unmodified script and says where its memory went.
+"""``gpuscope memory``: runs an unmodified script and reports its memory.
 
-Nothing that fails while the memory is watched reaches the program.
+No failure of the measurement reaches the program.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from gpuscope.paths import find_suffix, write_text
 from gpuscope.profiler import lifecycle
 from gpuscope.text import brief
 
-_FEWEST_STEPS = 8  # growth over fewer may be chance
-_MAX_ENTRIES = 1_000_000  # 64 MB: a minute or so of training
+_FEWEST_STEPS = 8  # for leaks: growth over fewer may be chance
+_MAX_ENTRIES = 1_000_000  # 64 MB, about a minute of training
 _SUFFIXES = (*PAGE_SUFFIXES, ".pickle", ".pkl", ".json")
 
 T = TypeVar("T")
@@ -50,9 +50,9 @@ class Memory:
 
     description = (
         "Runs a script as 'python script.py args...' would: same output, same exit code. At its end, also when it\n"
-        "raises, is interrupted or runs out of memory, standard error gets: who holds the GPU's memory, what lived at\n"
-        "the peak by line of code, the stages of track_memory, and leaks if the script called gpuscope.step() at the\n"
-        "end of at least 8 steps. 'gpuscope memory show FILE' looks at a snapshot's file instead."
+        "raises, is interrupted or runs out of memory, prints to standard error: the holders of the GPU's memory, the\n"
+        "peak by line of code, the stages of track_memory, and leaks if the script called gpuscope.step() at the end\n"
+        "of at least 8 steps. 'gpuscope memory show FILE' shows a snapshot file instead."
     )
     examples = """\
   gpuscope memory train.py --epochs 1
@@ -79,8 +79,8 @@ class Memory:
             default=_MAX_ENTRIES,
             help=f"allocations and releases kept, 64 bytes each (default: {_MAX_ENTRIES:,})",
         )
-        parser.add_argument("--no-stacks", action="store_true", help="leave out where in the program memory was taken")
-        parser.add_argument("--no-numpy", action="store_true", help="leave out NumPy's arrays")
+        parser.add_argument("--no-stacks", action="store_true", help="do not record call stacks")
+        parser.add_argument("--no-numpy", action="store_true", help="do not record NumPy's arrays")
         parser.add_argument("--top", metavar="N", type=positive, default=10, help="lines of code at most (default: 10)")
 
     def run(self, options: argparse.Namespace) -> int:
@@ -88,7 +88,7 @@ class Memory:
         program = Program.given(options.kind, options.program)
         program.check()
         outputs = writable_paths(options.output, _SUFFIXES)
-        out = console.errors()  # the stream of before the run: the program may replace or close sys.stderr
+        out = console.errors()  # before the run: the program may replace or close sys.stderr
         watch = _Watch(options.max_entries, stacks=not options.no_stacks, numpy=not options.no_numpy)
         report = _Report(program.name, outputs, watch, options.top, out)
         ending = program.run(report)
@@ -102,10 +102,10 @@ def _entries(text: str) -> int:
 
 
 class _Report:
-    """What is printed and written at the end.
+    """Prints the findings and writes the files at the end.
 
     Attributes:
-        failed: a file could not be written.
+        failed: whether a file could not be written.
     """
 
     def __init__(self, program: str, outputs: Sequence[Path], watch: _Watch, top: int, out: Console) -> None:
@@ -120,7 +120,7 @@ class _Report:
         """Ends the watch, prints and writes."""
         out = self._out
         self._watch.end()
-        with out.working("looking at the memory"):
+        with out.working("analyzing the memory"):
             found = self._watch.findings(self._program)
         with out.forgiving():
             found.show(self._top, out)
@@ -138,18 +138,18 @@ class _Report:
                 out.complain(f"the program was ended by {ending.by}", "bold yellow")
 
     def resume(self) -> None:
-        """Watches what the program takes from now on; the files are of what was before."""
+        """Watches the program again from now on. The files cover the time before."""
         self._watch = _Watch(**self._watch.options)
 
     def given_up(self) -> str:
-        """What is lost where `finish` ends now."""
+        """The message if `finish` is interrupted: which files may be missing."""
         missing = " and ".join(map(console.display, self._missing))
         return f"the report is not complete{f', and {missing} may not be written' if missing else ''}"
 
 
 @dataclass
 class _Findings:
-    """What was found out. Sizes are bytes; what could not be had is None or empty, and among the notes."""
+    """The results. Sizes are bytes. A missing result is None or empty, and a note says why."""
 
     program: str
     snapshot: Any
@@ -157,12 +157,12 @@ class _Findings:
     leaks: Any
     notes: list[str]
     events: MemoryEvents | None = None
-    limits: tuple[str, ...] = ()  # what the history lacks, and why
+    limits: tuple[str, ...] = ()  # of the history
     peak: Any = None
     stages: Any = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The findings as JSON has them."""
+        """Plain values for JSON."""
 
         def plain(result: Any) -> Any:
             return None if result is None else result.to_dict()
@@ -182,7 +182,7 @@ class _Findings:
         }
 
     def show(self, top: int, out: Console) -> None:
-        """Prints everything; at most `top` lines of code in each table."""
+        """Prints everything, with at most `top` lines of code per table."""
         out.line()
         for whole in self.ledgers or ([self.snapshot] if self.snapshot is not None else []):
             _show_block(str(whole), out)
@@ -200,7 +200,7 @@ class _Findings:
             out.note(note, style="dim")
 
     def write(self, path: Path) -> str:
-        """Writes one file; "" or why that was not possible."""
+        """Writes one file; returns why it failed, or ""."""
         try:
             suffix = find_suffix(path, _SUFFIXES)
             if suffix in PAGE_SUFFIXES:
@@ -209,7 +209,7 @@ class _Findings:
                 write_text(path, json.dumps(self.to_dict(), indent=1, default=str) + "\n")
             else:
                 dump_memory_snapshot(path)
-        except Exception as error:  # the program is over, and its exit code is its own
+        except Exception as error:  # the exit code is the program's
             return str(error) if isinstance(error, GpuscopeError) else f"{type(error).__name__}: {error}"
         return ""
 
@@ -232,7 +232,7 @@ def _show_block(text: str, out: Console) -> None:
 
 
 class _Watch:
-    """A history of memory, reports when it runs out, and the steps of the program, from now to `end`."""
+    """Records the memory history, out-of-memory reports and the program's steps, from now to `end`."""
 
     def __init__(self, max_entries: int, *, stacks: bool, numpy: bool) -> None:
         self.options: dict[str, Any] = {"max_entries": max_entries, "stacks": stacks, "numpy": numpy}
@@ -261,31 +261,31 @@ class _Watch:
         """The process ends before `end`."""
 
     def abandon(self) -> None:
-        """In a forked child: what is watched is the parent's."""
+        """In a forked child: the watch belongs to the parent."""
 
     @unreported()
     def end(self) -> None:
-        """Looks at what the program left behind while it still lives, then ends the history."""
+        """Takes snapshot, ledger and leaks while the program's objects are alive, then ends the history."""
         lifecycle.forget(self)
-        # The ledger names libraries by what is watched, and the history's end ends the watch.
+        # The ledger names libraries from the driver watch, which ends with the history.
         self._snapshot = self._attempt("the snapshot", memory_snapshot)
         for device in getattr(self._snapshot, "devices", ()):
             ledger = self._attempt("the ledger", partial(memory_ledger, device.device))
             if ledger is not None:
                 self._ledgers.append(ledger)
         if self._finder is not None and self._history is not None and len(self._steps_ns) > _FEWEST_STEPS:
-            # Judging leaks runs the garbage collector, whose releases the history must still see.
+            # This runs the garbage collector, whose releases must be in the history.
             self._attempt("leaks", lambda: self._finder.__exit__(None, None, None))
             self._leaks = self._attempt("leaks", self._finder.report)
         if self._history is not None:
             if not self._history.active:
-                self._notes.append("the program began or ended a memory history itself: what came later was not seen")
+                self._notes.append("the program began or ended a memory history itself: later events are missing")
             self._attempt("the end of the history", self._history.stop)
         if self._reports is not None:
             self._attempt("the end of the history", self._reports.close)
 
     def findings(self, program: str) -> _Findings:
-        """Everything, after `end`."""
+        """All results. Call after `end`."""
         found = _Findings(program, self._snapshot, self._ledgers, self._leaks, self._notes)
         if self._history is not None:
             found.events = self._attempt("the history", self._history.events)
@@ -300,7 +300,7 @@ class _Watch:
         return found
 
     def _attempt(self, what: str, make: Callable[[], T]) -> T | None:
-        """What `make` returns, or None and a note."""
+        """The result of `make`; on an error None, and a note."""
         try:
             return make()
         except GpuscopeError as error:

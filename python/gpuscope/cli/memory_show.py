@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpuscope memory show``: the peak and the lines of code in a memory snapshot's file."""
+"""``gpuscope memory show``: the peak and the lines of code in a snapshot file."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Row = tuple[int, int, str]  # bytes, allocations, line
 
 
 class MemoryShow:
-    """Reads a pickle of torch's or ours, without running anything in it."""
+    """Shows a snapshot file of torch or gpuscope, without executing its pickle code."""
 
     description = (
-        "Reads what torch.cuda.memory._dump_snapshot or gpuscope wrote: the peak and the memory alive then and at\n"
-        "the end, and the lines that allocated most. Nothing in the file is run: untrusted files are safe."
+        "Reads a file of torch.cuda.memory._dump_snapshot or gpuscope: the memory alive at the peak and at the end,\n"
+        "and the lines that allocated most. Nothing in the file is run: untrusted files are safe."
     )
     examples = """\
   gpuscope memory show snapshot.pickle
@@ -106,7 +106,7 @@ def _show_end(found: MemoryFile, device: int, out: Console) -> None:
 
 
 def _show_lines(events: MemoryEvents, top: int, out: Console) -> None:
-    """Prints the memory alive at the end, and the lines that allocated most over the whole time."""
+    """Prints the memory alive at the end and the lines that allocated most in total."""
     lifetimes = events.lifetimes()
     for title, chosen in (
         ("at its end", lifetimes.alive),
@@ -120,7 +120,7 @@ def _show_lines(events: MemoryEvents, top: int, out: Console) -> None:
 
 
 def by_line(events: MemoryEvents, lifetimes: Lifetimes, chosen: NDArray[np.bool_]) -> list[Row]:
-    """Bytes and number of the chosen allocations by line of the program, largest first."""
+    """Bytes and number of the chosen allocations by program line, largest first."""
     backward = backward_without_stack(events)[lifetimes.born]
     keys, places = np.unique((lifetimes.stack * np.int64(2) + backward)[chosen], return_inverse=True)
     places = places.reshape(-1)
@@ -140,7 +140,7 @@ def _write(found: MemoryFile, events: MemoryEvents, device: int, name: str, path
 
 
 def show_peak(peak: Any, top: int, out: Console) -> None:
-    """Prints what lived when most was in use, from a PeakReport."""
+    """Prints a PeakReport: categories and lines of code."""
     if not peak.bytes:
         return
     when = f"{peak.since_begin_ns / 1e9:.3f} s after the first event"
@@ -153,7 +153,7 @@ def show_peak(peak: Any, top: int, out: Console) -> None:
 
 
 def show_rows(rows: Sequence[Row], total: int, top: int, out: Console, before: int = 0) -> None:
-    """Prints the largest `top` lines of code and their shares of `total`; `before`: bytes from before the history."""
+    """Prints the largest `top` lines and their shares of `total`. `before`: bytes from before the history."""
     cells = [(format_bytes(size), _share(size, total), f"{count:,}", line) for size, count, line in rows[:top]]
     if len(rows) > top:
         rest = sum(size for size, _, _ in rows[top:])
@@ -170,12 +170,12 @@ def show_rows(rows: Sequence[Row], total: int, top: int, out: Console, before: i
 
 
 def place_text(line: Frame | None, *, backward: bool) -> str:
-    """A line of the program; without one, whether autograd allocated."""
+    """The text of a line; for autograd's allocations without one, says so."""
     return WITHOUT_PYTHON if backward else line_text(line)
 
 
 def device_text(device: int) -> str:
-    """Its name in the output."""
+    """The device's name in the output."""
     return "host memory" if device == HOST else f"GPU {device}"
 
 

@@ -205,6 +205,7 @@ def _missing(results: Analyses, options: argparse.Namespace) -> Iterator[Line]:
 def _all_columns(events: Averages, sort_by: str | None, row_limit: int) -> Iterator[Line]:
     """torch.profiler's table at full width."""
     default = "device_time_total" if events.has_device else "cpu_time_total"
+    events.note = ""  # `_missing` names the command's options
     # The verdict is shown below everything.
     table = events.table(sort_by=sort_by or default, row_limit=row_limit).replace(events.verdict, "")
     for line in table.rstrip("\n").split("\n"):

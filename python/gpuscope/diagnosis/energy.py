@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What regions and steps cost in energy, and for how much of their time clocks were held back."""
+"""Energy and clock throttling of regions and steps."""
 
 from __future__ import annotations
 
@@ -25,26 +25,23 @@ if TYPE_CHECKING:  # Matplotlib is optional
 
 _ROWS = 20
 _NS = 1e9
-_TOO_SHORT = "the counter goes on ten times a second, which is too seldom for so short a recording"
-_NO_TICKS = (
-    "fewer than two ticks of the counter, which goes on ten times a second, lie in the recording: it is too short"
-)
-_TOO_MUCH = "there is more work than a model of it has room for"
+_TOO_SHORT = "the counter steps ten times a second, which is too seldom for so short a recording"
+_NO_TICKS = "the recording is too short: the counter, which steps ten times a second, stepped less than twice in it"
+_TOO_MUCH = "there is more work than the model can hold"
 
 
 @dataclass(frozen=True)
 class EnergyRow:
-    """What the GPU work launched in a region, or in regions inside it, cost while it ran.
+    """The GPU work launched in a region or in its inner regions.
 
     Attributes:
-        name: of the region, after those around it.
-        count: how many pieces of work.
-        seconds: how long they ran together.
-        energy: what the GPU used while they ran, its idle power included; where others ran at the same time, a part
-            of that power. None where that is not known.
-        power_w: the mean power while they ran; None likewise.
-        sm_mhz: the mean clock of the multiprocessors while they ran; None where it was not read.
-        throttled: by reason, for which share of that time clocks were held back; None where that is not known.
+        name: call path of the region.
+        count: number of kernels, graphs, copies and fills.
+        seconds: their total duration.
+        energy: of the GPU while they ran, idle power included, shared with concurrent work; None if unknown.
+        power_w: mean power while they ran; None if unknown.
+        sm_mhz: mean SM clock while they ran; None if it was not read.
+        throttled: by reason, the share of that time with throttled clocks; None if unknown.
     """
 
     name: str
@@ -58,23 +55,23 @@ class EnergyRow:
 
 @dataclass(frozen=True, repr=False)
 class DeviceEnergy(Result):
-    """One GPU; printing it shows its figures.
+    """The energy of one GPU; printing it shows its figures. Unknown figures are None.
 
     Attributes:
-        device: CUDA's number of it.
-        name: the product's.
-        seconds: how long the recording is.
-        total: what the GPU used meanwhile, for whoever; None where that is not known.
-        idle: of that, while nothing of the program ran on it.
-        outside: of that, for work that was launched outside every region.
-        idle_power_w: what it draws while nothing runs; None where it was idle for too short a time to tell.
-        power_w: the mean over the recording.
-        regions: by call path, what used most first.
-        steps: how many there were.
-        step: the mean of a step, idle time included; None without steps, or where it is not known.
-        step_joules: of each step; empty where that is not known.
-        throttled: by reason, the share of the recording for which clocks were held back; None where not known.
-        why: reasons of what is None, by name: energy, regions, steps, sm_mhz and those of `throttled`.
+        device: CUDA's number of the GPU.
+        name: of the product.
+        seconds: duration of the recording.
+        total: energy of all processes.
+        idle: the part without work of this program.
+        outside: the part of work outside all regions.
+        idle_power_w: power without work; None if idle time was too short to measure it.
+        power_w: mean over the recording.
+        regions: by call path, most energy first.
+        steps: number of steps.
+        step: mean of a step, idle time included.
+        step_joules: of each step; empty if unknown.
+        throttled: by reason, the share of the recording with throttled clocks.
+        why: reasons for unknown figures, by name: energy, regions, steps, sm_mhz and the keys of `throttled`.
     """
 
     device: int
@@ -93,7 +90,7 @@ class DeviceEnergy(Result):
     why: Mapping[str, str] = field(default_factory=dict)
 
     def __getitem__(self, region: str) -> EnergyRow:
-        """The region of that name, alone or with those around it ("train/forward"); KeyError when there is none."""
+        """The region with this name or call path ("train/forward"); KeyError if there is none."""
         for row in self.regions:
             if row.name == region or row.name.endswith(f"/{region}"):
                 return row
@@ -104,18 +101,18 @@ class DeviceEnergy(Result):
         return plain_fields(self)
 
     def _frame_rows(self) -> list[Mapping[str, Any]]:
-        """One a region."""
+        """One row per region."""
         return [{"device": self.device, **plain_fields(row)} for row in self.regions]
 
     def plot(self, top: int = 15, ax: Axes | None = None) -> Axes:
-        """A bar a region, what used most first, and one for idle time; with their 95 % intervals.
+        """Draws a bar per region, most energy first, and one for idle time, with 95 % intervals.
 
         Args:
-            top: so many regions at most.
+            top: maximum number of regions.
             ax: Matplotlib's axes to draw on; None makes a figure.
 
         Raises:
-            NotAvailable: Matplotlib is not installed, or the energy of regions is not known.
+            NotAvailable: Matplotlib is not installed, or the energy of regions is unknown.
             InvalidArgument: `top` is below 1.
         """
         known = [(row.name, row.energy) for row in self.regions if row.energy is not None][: check_count("top", top, 1)]
@@ -180,14 +177,14 @@ class EnergyReport(Result):
 
     Attributes:
         devices: the GPUs that the program used, by number.
-        why: why there are none; "" otherwise.
+        why: why there are none; else "".
     """
 
     devices: tuple[DeviceEnergy, ...]
     why: str = ""
 
     def __getitem__(self, device: int) -> DeviceEnergy:
-        """The GPU of that number; KeyError when there is none."""
+        """The GPU with this number; KeyError if there is none."""
         for each in self.devices:
             if each.device == device:
                 return each
@@ -198,15 +195,15 @@ class EnergyReport(Result):
         return {"devices": [each.to_dict() for each in self.devices], "why": self.why}
 
     def _frame_rows(self) -> list[Mapping[str, Any]]:
-        """One a region of each GPU."""
+        """One row per region and GPU."""
         return [row for device in self.devices for row in device._frame_rows()]
 
     def plot(self, device: int | None = None, top: int = 15, ax: Axes | None = None) -> Axes:
         """`DeviceEnergy.plot` of one GPU.
 
         Args:
-            device: CUDA's number of it; None takes the first.
-            top: so many regions at most.
+            device: CUDA's number of it, default the first.
+            top: maximum number of regions.
             ax: Matplotlib's axes to draw on; None makes a figure.
 
         Raises:
@@ -228,9 +225,9 @@ class EnergyReport(Result):
 
 
 def energy(trace: Trace) -> EnergyReport:
-    """What each GPU used, in all, in regions and in steps, and for how much of it clocks were held back.
+    """Computes each GPU's energy in total, by region and by step, and the share of time with throttled clocks.
 
-    Nobody waits for the GPU: see `energy_model`. Intervals are of 95 %.
+    The GPU is not synchronized: see `energy_model`. Intervals are 95 % confidence intervals.
 
     Args:
         trace: a recording of ``profile(device_samples=True)``.
@@ -244,7 +241,7 @@ def energy(trace: Trace) -> EnergyReport:
 
 
 class _AllWork:
-    """Kernels, graphs that were traced as a whole, copies and fills of all GPUs."""
+    """Kernels, graphs traced as a whole, copies and fills of all GPUs."""
 
     def __init__(self, trace: Trace) -> None:
         names = trace.kernel_names(short=True)
@@ -329,7 +326,7 @@ def _of_device(trace: Trace, work: _AllWork, device: int) -> DeviceEnergy:
 
 
 def _span(trace: Trace, readings: DeviceReadings) -> tuple[int, int]:
-    """The recording's first moment and its last."""
+    """Begin and end of the recording."""
     info = trace.info
     begin_ns, end_ns = (number_of(info, f"session.{edge}_ns") for edge in ("start", "stop"))
     if 0 < begin_ns < end_ns:
@@ -339,7 +336,7 @@ def _span(trace: Trace, readings: DeviceReadings) -> tuple[int, int]:
 
 
 def _steps(trace: Trace, begin_ns: int, end_ns: int, why: dict[str, str]) -> Array:
-    """Where each step begins and ends, a row each."""
+    """Begin and end of each step, one row each."""
     try:
         found = find_steps(trace)
         if not found.repeat:
@@ -366,22 +363,22 @@ def _of_steps(model: EnergyModel | None, edges: Array) -> tuple[Energy | None, t
 
 
 def _rest(whole: Energy, part: Energy) -> Energy:
-    """What is left of it: the whole is known better than its parts."""
+    """The whole less a part. The interval is the part's: the whole is more precise."""
     value = max(whole.joules - part.joules, 0.0)
     half = (part.high - part.low) / 2
     return Energy(value, max(0.0, value - half), value + half)
 
 
 class _Owners:
-    """Which call paths each piece of work belongs to: that of its region and those around it.
+    """The call paths of each piece of work: its region and all outer regions.
 
     Attributes:
-        count: paths, and one more for work outside every region.
-        outside: that one.
-        innermost: of each piece of work, the path that it was launched in.
-        piece: a piece of work, once for each of its paths.
-        owner: the path.
-        names: of each path, those around it first.
+        count: number of paths, plus one for work outside all regions.
+        outside: index of that last one.
+        innermost: the path that launched each piece of work.
+        piece: index of a piece of work, once per path.
+        owner: the path of each entry in `piece`.
+        names: full name of each path, outer regions first.
     """
 
     def __init__(self, trace: Trace, region: Array) -> None:
@@ -451,7 +448,7 @@ def _rows(
 def _throttled(
     readings: DeviceReadings, begin_ns: int, end_ns: int, why: dict[str, str]
 ) -> tuple[dict[str, float | None], dict[str, Series | None]]:
-    """By reason, the share of the recording, and the counter over time."""
+    """By reason: the share of the recording, and the counter over time."""
     shares: dict[str, float | None] = {}
     growth: dict[str, Series | None] = {}
     for reason in REASONS:

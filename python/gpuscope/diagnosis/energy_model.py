@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the energy of a GPU went, from a counter that goes on ten times a second.
+"""Attributes the energy of a GPU to its work, from a counter that steps ten times a second.
 
-What it used between two ticks of the counter is known exactly, and spread over what ran in between by a model: a GPU
-draws some power at any time, and each kind of work draws more while it runs. The same kernel is a kind of its own in
-each region, as it may draw less where it runs on and on than in turns with others. These powers are those that explain
-the energy between all ticks best, none of them negative, by least squares; kinds that the recording does not tell apart
-are expected to be alike, within a half, those of one kernel within a tenth, which the intervals say. Nobody has to wait
-for the GPU, and a region may be far shorter than the time between two ticks, where it comes often enough. What the
-model says of the time between two ticks is scaled to what was measured there, so that all parts add up to it.
+The energy between two ticks (steps of the counter) is measured. The model has a base power, and a power of each
+kind of work: a kernel, or a kernel in one region. Non-negative least squares over all ticks gives the powers. The prior
+keeps similar kinds close, and the intervals include it. The GPU need not be synchronized, and regions may be far
+shorter than a tick. Modelled energies are scaled to the measured energy of each interval.
 
-A counter may be behind by some tens of ms, and each tick a little early or late. Both show in what the powers leave:
-how far it is behind is the shift of all ticks for which that is least; a tick that was late has left too much before it
-and too little behind it, and that is put back before the scaling. Where it was read seldom, means of power tell what
-was used in between (see `DeviceReadings`): those tenths of a second are what is scaled to, and powers are still those
-that the ticks tell, as what is wrong with such moments is much the same for long.
+The counter lags by tens of ms, and ticks are a little early or late. The lag is the shift of all ticks with the
+smallest residual. A late tick has too much energy before it and too little after it; this is corrected before scaling.
+If the counter was read seldom, the scaling uses moments from means of power (see `DeviceReadings`), but powers still
+come from ticks: neighbouring moments share their errors.
 """
 
 from __future__ import annotations
@@ -30,23 +26,33 @@ from gpuscope.counters.short_kernels import Spans, solve_nonnegative
 from gpuscope.spans import covered_ns, union
 
 FEWEST_TICKS = 8
-"""Between fewer ticks powers are told apart by chance."""
+"""With fewer intervals between ticks, powers are separated only by chance."""
 
 _DRAWS = 64
 _SEED = 17
-_FARTHEST_BEHIND_NS = 1.2e8  # that what the counter has at a tick may be, a period and a bit
-_BEHIND_NS = 5e7  # and the root of the mean square that is expected of it
+_FARTHEST_BEHIND_NS = 1.2e8  # maximum lag of the counter, slightly over a period
+_BEHIND_NS = 5e7  # expected root mean square of the lag
 _SHIFT_STEPS = 24
-_MOST_UNEVEN = 5_000  # ticks, where they are asked for how uneven they are: more take seconds, and tell less of each
-_UNEVEN_NS = (0.0, 1e5, 3e5, 1e6, 2e6, 4e6, 8e6, 16e6, 32e6)  # of ticks, beside the least noise of intervals
-_MOST_ROUNDS = 50  # until the noise that powers leave is the noise that they were found with
+_MOST_UNEVEN = 5_000  # ticks, to estimate how uneven they are; more take seconds
+_UNEVEN_NS = (
+    0.0,
+    1e5,
+    3e5,
+    1e6,
+    2e6,
+    4e6,
+    8e6,
+    16e6,
+    32e6,
+)  # candidates for the error of ticks
+_MOST_ROUNDS = 50  # until the residual noise equals the assumed noise
 _MOST_CELLS = 20_000_000
-_MOST_KERNELS = 24  # that have a power of their own
-_MOST_APART = 24  # pairs of a kernel and a region that have
-_LEAST_SPREAD = 0.01  # of the energy between two ticks: a power is no constant
-_ALIKE = 0.5  # how far powers of kernels are expected to be from their mean, as a part of it
-_SAME = 0.1  # and those of one kernel in several regions from that kernel's, as a part of that
-_LEAST_SAME = 0.1  # of what is typical: what draws next to nothing, as waiting does, is near that everywhere
+_MOST_KERNELS = 24  # with their own power
+_MOST_APART = 24  # pairs of a kernel and a region with their own power
+_LEAST_SPREAD = 0.01  # minimum noise, relative to the energy between two ticks: power is not constant
+_ALIKE = 0.5  # expected deviation of kernels' powers from their mean, relative to it
+_SAME = 0.1  # likewise, of one kernel's powers in several regions from its mean
+_LEAST_SAME = 0.1  # minimum for that mean, relative to the typical power: kernels that wait draw almost none
 _NORMAL = 1.96
 _NS = 1e9
 
@@ -55,9 +61,9 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Energy:
-    """Joules, with their 95 % interval.
+    """Joules with their 95 % interval.
 
-    It is of what the counter says; how true that is the vendor does not tell.
+    The interval excludes the counter's own error, which the vendor does not specify.
     """
 
     joules: float
@@ -72,13 +78,13 @@ class Energy:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What ran on a GPU, a piece each.
+    """The pieces of work of a GPU.
 
     Attributes:
-        start_ns: when it began.
-        end_ns: when it ended.
-        kind: which kind of work it is, from 0 on without a gap.
-        kernel: of each kind, whose it is; kinds of one kernel are expected to draw much the same.
+        start_ns: begin of each piece.
+        end_ns: end of each piece.
+        kind: its kind of work, from 0 without gaps.
+        kernel: the kernel of each kind. Kinds of one kernel are expected to draw similar power.
     """
 
     start_ns: Array
@@ -88,7 +94,7 @@ class Work:
 
 
 class _Cells:
-    """The time of a recording cut at ticks and other moments, and the work in each cell."""
+    """The time of a recording, cut at ticks and other moments, and the work in each cell."""
 
     def __init__(self, edges: Array, work: Work, kinds: int) -> None:
         self.edges = edges
@@ -98,25 +104,25 @@ class _Cells:
         count = len(edges) - 1
         self.kind = work.kind[self.piece]
         flat = _sums(self.cell * kinds + self.kind, self.seconds, count * kinds)
-        self.of_kinds: Array = flat.reshape(count, kinds)  # seconds of each kind, added up where several ran at once
+        self.of_kinds: Array = flat.reshape(count, kinds)  # seconds of each kind; concurrent work adds up
         self.busy_s = covered_ns(*union(work.start_ns, work.end_ns), edges[:-1], edges[1:]) / _NS
 
     @property
     def at_once(self) -> Array:
-        """The time that something ran over the sum of all that did."""
+        """Busy time over the sum of the durations of work."""
         total = self.of_kinds.sum(axis=1)
         found: Array = np.where(total > 0, self.busy_s / np.where(total > 0, total, 1.0), 0.0)
         return found
 
 
 def _sums(place: Array, values: Array, count: int) -> Array:
-    """The sum of the values at each of `count` places; np.bincount() of none gives integers."""
+    """The sum of the values at each of `count` places. An empty np.bincount() would return integers."""
     found: Array = np.bincount(place, values, count).astype(np.float64, copy=False)
     return found
 
 
 def _split(start_ns: Array, end_ns: Array, edges: Array) -> tuple[Array, Array, Array]:
-    """The pieces of spans in each cell between edges: the span, the cell, and how long."""
+    """Splits spans at edges: the span, the cell and the length of each piece."""
     first = np.maximum(np.searchsorted(edges, start_ns, side="right") - 1, 0)
     last = np.minimum(np.searchsorted(edges, end_ns, side="left") - 1, len(edges) - 2)
     count = np.maximum(last - first + 1, 0)
@@ -131,12 +137,12 @@ def _split(start_ns: Array, end_ns: Array, edges: Array) -> tuple[Array, Array, 
 
 @dataclass(frozen=True, eq=False)
 class _Powers:
-    """Watts: what is drawn at any time, then what each kind of work draws on top of that.
+    """Base power, then the additional power of each kind of work, in watts.
 
     Attributes:
-        watts: the likeliest.
-        covariance: how sure they are, as the data and what is expected of kinds have it.
-        misfit: the mean square of what they leave, in joules.
+        watts: the estimates.
+        covariance: of the estimates, from data and prior.
+        misfit: mean square of the residuals, in joules squared.
     """
 
     watts: Array
@@ -145,7 +151,7 @@ class _Powers:
 
     @cached_property
     def draws(self) -> Array:
-        """Others that are as likely."""
+        """Random samples of the powers, by their covariance."""
         values, vectors = np.linalg.eigh((self.covariance + self.covariance.T) / 2)
         random = np.random.default_rng(_SEED).standard_normal((_DRAWS, len(self.watts)))
         drawn: Array = self.watts + (random * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
@@ -154,7 +160,7 @@ class _Powers:
 
 
 class _Intervals:
-    """What ran between the ticks, for ticks that are all a little earlier or later than they seemed to be."""
+    """The work and energy between ticks, for any common shift of the ticks."""
 
     def __init__(self, ticks: EnergyTicks, work: Work, begin_ns: int, end_ns: int) -> None:
         self.ticks, self._begin_ns, self._end_ns = ticks, begin_ns, end_ns
@@ -168,10 +174,7 @@ class _Intervals:
         self.energy = np.diff(ticks.joules)
 
     def measured(self, shift_ns: float) -> Array:
-        """The energy between ticks, of which what a tick that was early or late has moved is put back.
-
-        In all it is what the counter says.
-        """
+        """The energy between ticks, corrected for early and late ticks. The total is the counter's."""
         rows, energy = self._rows(shift_ns)
         if self._noise is None or len(self._noise) != len(rows):
             return energy
@@ -181,7 +184,7 @@ class _Intervals:
         return found
 
     def _rows(self, shift_ns: float) -> tuple[Array, Array]:
-        """Seconds of each kind between ticks, and the energy."""
+        """Between ticks: the seconds, in total and of each kind, and the energy."""
         time_ns = self.ticks.time_ns + round(shift_ns)
         seen = (time_ns[:-1] >= self._begin_ns) & (time_ns[1:] <= self._end_ns)
         columns = [time_ns, *(spans.until(time_ns) for spans in self._spans)]
@@ -189,9 +192,9 @@ class _Intervals:
         return rows, self.energy[seen]
 
     def expect_uneven(self, shift_ns: float) -> float:
-        """Takes ticks from now on for as uneven as explains the energies best; says how much, in ns.
+        """Estimates the independent error of ticks by maximum likelihood, for later solutions; returns it in ns.
 
-        One that was late has left the interval before it with too much energy and the next one with too little.
+        A late tick leaves too much energy in the interval before it and too little in the next.
         """
         rows, energy = self._rows(shift_ns)
         if len(rows) < FEWEST_TICKS:
@@ -209,7 +212,7 @@ class _Intervals:
         return uneven_ns
 
     def solve(self, shift_ns: float) -> _Powers:
-        """The powers, where all ticks were that much later."""
+        """The powers if all ticks were `shift_ns` later."""
         rows, energy = self._rows(shift_ns)
         mean = float(energy.sum() / max(float(rows[:, 0].sum()), 1e-12)) if len(rows) else 0.0
         size = rows.shape[1]
@@ -218,25 +221,27 @@ class _Intervals:
             left = energy - rows @ watts
             return _Powers(watts, np.zeros((size, size)), float(np.mean(left**2)) if len(rows) else 0.0)
         least = (_LEAST_SPREAD * float(energy.mean())) ** 2 / 4
-        if self._noise is not None and len(self._noise) == len(rows):  # or other ticks lie in the recording, so shifted
+        if self._noise is not None and len(self._noise) == len(
+            rows
+        ):  # else the shift changed the ticks within the recording
             even = self._noise.evened(np.column_stack([rows, energy]))
             rows, energy = even[:, :-1], even[:, -1]
         return _fitted(rows, energy, mean, least, self._kernel)
 
 
 class _Noise:
-    """What powers leave of the energies between ticks: of each tick, which was early or late, and of each interval.
+    """The noise of the energies between ticks: from early or late ticks, and of each interval.
 
     Attributes:
-        log_volume: half of the logarithm of the determinant of its covariance.
+        log_volume: half of the logarithm of the covariance's determinant.
     """
 
     def __init__(self, rest: float, of_interval: Array, at_ticks: Array) -> None:
-        """`rest`: the variance of a mean interval; `of_interval`: in parts of it; `at_ticks`: joules a tick moves."""
+        """`rest`: variance of a mean interval. `of_interval`: relative to it. `at_ticks`: joules that a tick moves."""
         self._rest, self._of_interval = rest, of_interval
         moved = at_ticks**2
         diagonal = rest * of_interval + moved[:-1] + moved[1:]
-        # Neighbours have what a tick moves between them in common: Cholesky's decomposition of a band of two.
+        # A tick moves energy between its two neighbours, so the covariance is tridiagonal. Its Cholesky decomposition:
         self._own, self._other = np.zeros(len(diagonal)), np.zeros(len(diagonal))
         least = (rest * of_interval).tolist()
         for row, value in enumerate(diagonal.tolist()):
@@ -249,7 +254,7 @@ class _Noise:
         return len(self._own)
 
     def evened(self, rows: Array) -> Array:
-        """Combinations of rows that are independent of each other and have the noise of a mean interval."""
+        """Combinations of rows that are independent and have the noise of a mean interval."""
         found: Array = self._whitened(rows) * self._rest**0.5
         return found
 
@@ -260,7 +265,7 @@ class _Noise:
         return found
 
     def of_intervals(self, left: Array) -> Array:
-        """Of what powers leave, the part that is no tick's, as far as the two can be told apart."""
+        """The expected part of the residuals that is noise of intervals, not of ticks."""
         found = self._whitened(left[:, None])[:, 0]
         for row in range(len(found) - 1, -1, -1):
             after = self._other[row + 1] * found[row + 1] if row + 1 < len(found) else 0.0
@@ -270,7 +275,7 @@ class _Noise:
 
 
 def _fitted(rows: Array, energy: Array, mean: float, least: float, kernel: Array) -> _Powers:
-    """By least squares, with powers expected near what is typical of work, as far as the noise leaves that open."""
+    """Solves by least squares, with a prior near the typical power. More noise gives the prior more weight."""
     size = rows.shape[1]
     whole = np.column_stack([rows[:, 0], rows[:, 1:].sum(axis=1)])
     alike = solve_nonnegative(whole.T @ whole, whole.T @ energy)
@@ -287,7 +292,7 @@ def _fitted(rows: Array, energy: Array, mean: float, least: float, kernel: Array
         watts = np.linalg.solve(gram + pull, products + pull @ typical)
         if (watts < 0).any():
             watts = solve_nonnegative(gram + pull, products + pull @ typical)
-        told = float(np.trace(np.linalg.solve(gram + pull, gram)))  # parameters that the data tells
+        told = float(np.trace(np.linalg.solve(gram + pull, gram)))  # effective number of parameters
         left = float(((energy - rows @ watts) ** 2).sum())
         noise = max(left / max(len(energy) - told, 1.0), least)
         is_settled = np.abs(watts - watts_before).max() < 0.01 * scale
@@ -297,7 +302,7 @@ def _fitted(rows: Array, energy: Array, mean: float, least: float, kernel: Array
 
 
 def _of_kernels(kernel: Array, rows: Array, watts: Array) -> Array:
-    """Of each kind of work, the mean power of its kernel."""
+    """The mean power of each kind's kernel."""
     seconds = rows[:, 1:].sum(axis=0)
     count = int(kernel.max()) + 1
     joules = _sums(kernel, seconds * watts[1:], count)
@@ -306,7 +311,7 @@ def _of_kernels(kernel: Array, rows: Array, watts: Array) -> Array:
 
 
 def _expected(kernel: Array, of_kernel: Array, scale: float) -> Array:
-    """The precision of powers before anything is known of them: none of what is drawn at any time."""
+    """The prior precision of the powers; 0 for the base power."""
     own = _SAME * np.maximum(of_kernel, _LEAST_SAME * scale)
     precision = np.zeros((len(kernel) + 1, len(kernel) + 1))
     precision[1:, 1:] = np.linalg.inv((scale * _ALIKE) ** 2 * (kernel[:, None] == kernel) + np.diag(own**2))
@@ -314,20 +319,20 @@ def _expected(kernel: Array, of_kernel: Array, scale: float) -> Array:
 
 
 class EnergyModel:
-    """The energy of one GPU between two moments, by what ran.
+    """The energy of one GPU between two moments, by work.
 
     Attributes:
-        is_solved: powers of work are known; there are `FEWEST_TICKS` for that.
-        base_w: what the GPU draws while nothing runs; None where it was idle for too short a time to tell.
-        spread: what the model leaves of the energy between two ticks, as a part of that.
-        shift_ns: how much later than it seemed the counter goes on, as the work tells.
-        uneven_ns: by how much each tick was earlier or later than that, the root of the mean square.
+        is_solved: whether the powers are known; needs more than `FEWEST_TICKS` intervals between ticks.
+        base_w: power without work; None if idle time was too short to measure it.
+        spread: residual between two ticks, relative to the energy between them.
+        shift_ns: shift of all ticks that fits the work best.
+        uneven_ns: independent error of each tick, root mean square.
     """
 
     def __init__(
         self, ticks: EnergyTicks, work: Work, begin_ns: int, end_ns: int, cuts_ns: Array | None = None
     ) -> None:
-        """`cuts_ns`: other moments between which energy is asked for. Raises ValueError where work is too much."""
+        """`cuts_ns`: more edges for `of_cells`. Raises ValueError if there is too much work."""
         self._work = work
         self._begin_ns, self._end_ns = begin_ns, max(end_ns, begin_ns + 1)
         self._cuts_ns = np.zeros(0, np.int64) if cuts_ns is None else cuts_ns
@@ -346,7 +351,7 @@ class EnergyModel:
             powers = intervals.solve(self.shift_ns)
         shifted = [intervals.solve(self.shift_ns + side * uncertain_ns) for side in (-1, 1)]
         if self.is_solved and ticks.moments is not None:
-            # These tell better when energy was used, but are of each other: powers are those that the ticks tell.
+            # Moments locate energy more precisely but depend on each other, so powers are from ticks.
             intervals = _Intervals(ticks.moments, work, begin_ns, end_ns)
             self.shift_ns, uncertain_ns, _ = _aligned(intervals, float(np.median(ticks.error_ns)), True)
             self.uneven_ns = max(self.uneven_ns, ticks.moments.uneven_ns)
@@ -357,8 +362,8 @@ class EnergyModel:
             _Solution(self, intervals, self.shift_ns + side * uncertain_ns, each)
             for side, each in zip((-1, 1), shifted, strict=True)
         ]
-        # What powers leave between two ticks may be left of each moment in between: intervals of regions of 5 ms hold
-        # what is known of them in 7 of 10, on H100s, even so.
+        # The residual between two ticks may be from any moment between them. Even so, the intervals of 5 ms regions
+        # contain the true energy in 7 of 10 cases (H100).
         typical = float(np.mean(intervals.energy)) if len(intervals.energy) else 1.0
         self.spread = max(powers.misfit**0.5 / max(typical, 1e-9), _LEAST_SPREAD) if self.is_solved else 0.5
         cells = self._solution.cells
@@ -369,7 +374,7 @@ class EnergyModel:
 
     @property
     def total(self) -> Energy:
-        """From the first moment to the last."""
+        """Energy from the first moment to the last."""
         count = len(self._solution.cells.lengths_s)
         return self.of_cells(np.zeros(count, np.int64), 1)[0]
 
@@ -379,10 +384,10 @@ class EnergyModel:
         return self._solution.cells.edges
 
     def of_cells(self, owner: Array, owners: int) -> list[Energy]:
-        """What was used in cells between `edges_ns`, idle time included; `owner` of each cell, -1 for none."""
+        """Energy of the cells between `edges_ns`, idle time included. `owner`: of each cell, -1 for none."""
 
         def split(solution: _Solution) -> _Parts:
-            # The cells of a shifted solution are other ones, with the same cuts: found by their middle.
+            # A shifted solution has other cells with the same cuts: match them by their middle.
             middle = (solution.cells.edges[:-1] + solution.cells.edges[1:]) // 2
             here = np.clip(np.searchsorted(self.edges_ns, middle, side="right") - 1, 0, len(owner) - 1)
             return solution.parts_of_cells(owner[here], owners)
@@ -390,7 +395,7 @@ class EnergyModel:
         return self._energies(split)
 
     def of_work(self, piece: Array, owner: Array, owners: int) -> list[Energy]:
-        """What was used while these pieces of work ran, each for its owner; a piece may have several."""
+        """Energy while pieces of work ran, by owner. A piece may have several owners."""
         order = np.argsort(piece, kind="stable")
         piece, owner = piece[order], owner[order]
         return self._energies(lambda solution: solution.parts_of_work(piece, owner, owners))
@@ -411,10 +416,9 @@ class EnergyModel:
 
 
 def _aligned(intervals: _Intervals, error_ns: float, is_solved: bool) -> tuple[float, float, _Powers]:
-    """How much later than they seemed ticks were, how sure that is, and the powers then.
+    """The shift of all ticks, its standard deviation, and the powers at this shift.
 
-    Of what they may be wrong by together, and what the counter may be behind, that for which powers explain the
-    energies best.
+    It is the mean of possible shifts, weighted by likelihood. They cover the error of ticks and the counter's lag.
     """
     if not is_solved:
         return 0.0, error_ns / 3**0.5, intervals.solve(0.0)
@@ -434,7 +438,7 @@ def _aligned(intervals: _Intervals, error_ns: float, is_solved: bool) -> tuple[f
 
 @dataclass(frozen=True, eq=False)
 class _Parts:
-    """Seconds by owner and interval between ticks, of each kind of work; kind 0 is what is drawn at any time."""
+    """Seconds by owner, interval between ticks and kind of work. Kind 0 is the base power."""
 
     owners: int
     owner: Array
@@ -444,7 +448,7 @@ class _Parts:
 
 
 class _Solution:
-    """The powers for ticks that were a little later than they seemed, and the cells of time that go with them."""
+    """The powers for shifted ticks, and the matching cells of time."""
 
     def __init__(self, model: EnergyModel, intervals: _Intervals, shift_ns: float, powers: _Powers) -> None:
         ticks, begin_ns, end_ns = intervals.ticks, model._begin_ns, model._end_ns
@@ -453,34 +457,34 @@ class _Solution:
         edges = np.concatenate([time_ns, model._cuts_ns, [begin_ns, end_ns]])
         first_ns, last_ns = min(begin_ns, int(time_ns[0])), max(end_ns, int(time_ns[-1]))
         self.cells = _Cells(np.unique(edges[(edges >= first_ns) & (edges <= last_ns)]), model._work, model._kinds)
-        # The interval that each cell is in: 0 before the first tick, then between ticks, one more after the last.
+        # The interval of each cell: 0 before the first tick, then between ticks, and one after the last.
         self.interval = np.searchsorted(time_ns, self.cells.edges[:-1], side="right")
         count = len(time_ns) + 1
         self.seconds = np.zeros((count, model._kinds + 1))
         seconds = np.column_stack([self.cells.lengths_s, self.cells.of_kinds])
         np.add.at(self.seconds, self.interval, seconds)
-        # What ran before the recording, or after it, is not known.
+        # The work before and after the recording is unknown.
         seen = (time_ns[:-1] >= begin_ns) & (time_ns[1:] <= end_ns)
         self.energy = np.full(count, np.nan)
         self.energy[1:-1][seen] = intervals.measured(shift_ns)
         self.is_inside = (self.cells.edges[:-1] >= begin_ns) & (self.cells.edges[1:] <= end_ns)
 
     def _scale(self, watts: Array) -> Array:
-        """What was measured between ticks over what the powers say; 1 where nothing was measured."""
+        """Measured over modelled energy between ticks; 1 if not measured."""
         modelled = self.seconds @ watts
         known = np.isfinite(self.energy) & (modelled > 0)
         found: Array = np.where(known, np.where(known, self.energy, 1.0) / np.where(known, modelled, 1.0), 1.0)
         return found
 
     def parts_of_cells(self, owner: Array, owners: int) -> _Parts:
-        """Of whole cells."""
+        """The parts of whole cells."""
         cells = np.flatnonzero((owner >= 0) & self.is_inside)
         seconds = np.column_stack([self.cells.lengths_s[cells], self.cells.of_kinds[cells]])
         at, kind = np.nonzero(seconds > 0)
         return self._gathered(owners, owner[cells][at], self.interval[cells][at], kind, seconds[at, kind])
 
     def parts_of_work(self, piece: Array, owner: Array, owners: int) -> _Parts:
-        """Of pieces of work in order, each with its part of what is drawn at any time."""
+        """The parts of sorted pieces of work, each with its share of the base power."""
         cells = self.cells
         inside = np.flatnonzero(self.is_inside[cells.cell])
         first = np.searchsorted(piece, cells.piece[inside], side="left")
@@ -508,11 +512,11 @@ class _Solution:
         return found
 
     def sum_parts(self, parts: _Parts, watts: Array) -> Array:
-        """Joules of each owner, with these powers."""
+        """Joules of each owner at these powers."""
         return _sums(parts.owner, self._joules(parts, watts), parts.owners)
 
     def _shares(self, parts: _Parts) -> tuple[Array, Array, Array, Array, Array]:
-        """By owner and interval: these, the owner's joules, those of the interval, and the part that the former are."""
+        """By owner and interval: both, the owner's joules, the interval's joules, and their ratio."""
         intervals, watts = len(self.seconds), self.powers.watts
         key, place = np.unique(parts.owner * intervals + parts.interval, return_inverse=True)
         joules = _sums(place.reshape(-1), self._joules(parts, watts), len(key))
@@ -522,10 +526,10 @@ class _Solution:
         return owner, interval, joules, whole, share
 
     def uneven(self, parts: _Parts, uneven_ns: float) -> Array:
-        """The variance of that, as each tick was a little earlier or later on its own.
+        """The variance of the joules from independent errors of ticks.
 
-        What that moves from the interval on one side of a tick to the one on the other is the owner's in the part that
-        it has of each: nothing where it has as much of both, and all where the counter tells of one side alone.
+        An error moves energy between the two intervals at the tick. For an owner it is the difference of its shares of
+        both, or its share of one if the other was not measured.
         """
         owner, interval, _, whole, share = self._shares(parts)
         power = whole / np.maximum(self.seconds[interval, 0], 1e-9)
@@ -538,9 +542,9 @@ class _Solution:
         return _sums(key // ticks, joules**2, parts.owners)
 
     def misfit(self, parts: _Parts, spread: float) -> Array:
-        """The variance of that, as powers are not as constant as the model has them.
+        """The variance of the joules because real powers are not constant.
 
-        It is nothing for an owner that all the energy between two ticks is of.
+        It is 0 for an owner of all energy between two ticks.
         """
         owner, interval, joules, whole, share = self._shares(parts)
         is_measured = np.isfinite(self.energy)[interval]
@@ -549,10 +553,10 @@ class _Solution:
 
 
 def kinds_of_work(names: Sequence[str], name: Array, place: Array, length_ns: Array) -> tuple[Array, Array]:
-    """The kind of each piece of work of these names, launched in these places, and whose kernel each kind is.
+    """The kind of each piece of work, by name and place of launch, and the kernel of each kind.
 
-    Those names and those pairs of a name and a place that take most time have a kind each; what is of none of such
-    pairs is of its name's, or else of one that all others have.
+    The names and the (name, place) pairs with most time have their own kinds. Other work has the kind of its name, or
+    one common kind.
     """
     pairs, pair = np.unique(np.column_stack([name, place]), axis=0, return_inverse=True)
     pair = pair.reshape(-1)
@@ -568,6 +572,6 @@ def kinds_of_work(names: Sequence[str], name: Array, place: Array, length_ns: Ar
 
 
 def _longest(key: Array, length_ns: Array, count: int, most: int) -> Array:
-    """The keys that take most time together."""
+    """The keys with the most total time."""
     found: Array = np.argsort(-_sums(key, length_ns, count), kind="stable")[:most]
     return found

@@ -159,6 +159,14 @@ def is_loader(loader: object) -> bool:
     return data is not None and isinstance(loader, data.DataLoader)
 
 
+def is_dataset(value: object) -> bool:
+    """Whether it is a map-style torch.utils.data.Dataset, whose samples have an index."""
+    data: Any = sys.modules.get("torch.utils.data")
+    if data is None or not isinstance(value, data.Dataset) or isinstance(value, data.IterableDataset):
+        return False
+    return hasattr(value, "__len__")
+
+
 def rebuilt(loader: Any, workers: int) -> Any:
     """The same loader with another number of workers, which are persistent."""
     import torch

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import numpy as np
 from gpuscope import _core
 from gpuscope.arguments import check_done, check_function, check_progress
 from gpuscope.devices import find_ordinal, is_cpu, ordinal_of, why_no_gpu
-from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.errors import GpuscopeWarning, InvalidArgument, NotAvailable
 from gpuscope.frameworks import cupy as cupy_pools
 from gpuscope.frameworks import jax as jax_pools
 from gpuscope.frameworks import torch as torch_framework
@@ -32,16 +33,16 @@ from gpuscope.streams import refuse_capture
 from gpuscope.text import brief, shown
 from gpuscope.units import first_line, format_bytes
 
-LARGEST = 2**31 - 1  # without a limit: what needs no memory would be tried for ever
+LARGEST = 2**31 - 1  # default limit: a function without memory use would be tried forever
 
 LimitedBy = Literal["memory", "limit", "interrupted"]
 NOT_TRIED = "not tried"
-HOST_SHARE = 0.5  # of the host's memory that is free at the start: other programs need memory too
+HOST_SHARE = 0.5  # of the host memory that is free at the start; other programs need memory too
 _WHY_LESS = "a peak varies from run to run, memory fragments over a long one, and other shapes take more"
 
-_GUESSES = 2  # from far off, and once more from near
-_NEARBY = 32  # a guess is taken to be wrong by one part in this
-_EXACT = 2  # or, where it fits, by less than twice this
+_GUESSES = 2  # a rough one and a refined one
+_NEARBY = 32  # assumed relative error of a guess: 1 / _NEARBY
+_EXACT = 2  # if the guess fits: its error is less than twice this
 
 
 def find_max_batch_size(
@@ -64,39 +65,41 @@ def find_max_batch_size(
 ) -> MaxBatchSize:
     """Finds the largest batch size that fits in memory, by trying: ``find_max_batch_size(model, (3, 224, 224))``.
 
-    Sizes are doubled from `start`, then closed in on from both sides. Only out-of-memory errors mean "does not fit";
-    any other error is raised. Ctrl-C keeps the largest size known to fit. The model and the random generators are
-    afterwards as they were; torch's peak statistics are reset.
+    Sizes double from `start` until one fails; then the search bisects. Only an out-of-memory error means "does not
+    fit"; any other error is raised. Ctrl-C returns the largest size known to fit, with a warning. The model and the
+    random generators are restored; torch's peak statistics are reset.
 
-    The search takes at most half of the host's memory that is free when it starts. It searches in host memory only with
-    ``device="cpu"``: without a GPU, or with a model that is still on the CPU, it refuses.
+    The search uses at most half of the host memory that is free at its start. It searches host memory only with
+    ``device="cpu"``: without a GPU, or with a model on the CPU, it raises. Large batches take minutes on the CPU: pass
+    `limit` and ``progress=print`` there.
 
     Args:
-        fn_or_model: a torch.nn.Module, or a function of any framework that is called with a batch size.
-        input_shape: of one sample, without the batch dimension; inputs are random, or zeros for an integer `dtype`.
-        start: the size tried first.
-        device: where a model is moved to, and stays; None leaves it where it is. For a function, the GPU it uses; None
-            is the current one, as for a model without parameters. ``"cpu"`` searches in host memory.
-        training: forward, loss, backward and, with an optimizer, its step; by default forward only, in evaluation mode.
-        limit: no larger size is tried; None is 2**31 - 1.
-        multiple_of: only multiples of it are tried.
-        margin: the share of the size that ``.recommended`` leaves free.
-        dtype: of the inputs; by default that of the model's first floating parameter.
-        make_input: called with a batch size instead of `input_shape`; returns a tensor, a tuple of arguments or a
+        fn_or_model: a torch.nn.Module, or a function of the batch size in any framework.
+        input_shape: of one sample. Inputs are random, or zeros for an integer `dtype`.
+        start: the first size.
+        device: the model moves there and stays; None leaves it. For a function: the GPU it uses, default the current
+            one. ``"cpu"``: host memory.
+        training: forward, loss, backward and optimizer step; default forward only, in evaluation mode.
+        limit: the largest size, default 2**31 - 1.
+        multiple_of: sizes are multiples of it.
+        margin: share that ``.recommended`` leaves free.
+        dtype: of the inputs, default that of the model's first floating-point parameter.
+
+        make_input: replaces `input_shape`. Called with a batch size, returns a tensor, a tuple of arguments or a
             mapping of keywords.
-        make_target: called with a batch size; the loss's second argument.
-        loss: called with the model's output, and the target if there is one; by default the mean of the first output.
-        optimizer: steps in each try, and is put back; True takes the memory that Adam would, and changes nothing.
-        steps: how often each size is run.
-        progress: called with one line after each try, as ``print``.
+        make_target: called with a batch size, returns the loss's second argument.
+        loss: called with the output and, if given, the target; default the mean of the first output.
+        optimizer: steps in each try and is restored. True allocates what Adam would.
+        steps: runs per size.
+        progress: called with one line per try, as ``print``.
 
     Returns:
         An int with ``.recommended``, ``.tries``, ``.bytes_per_sample``, ``.report()`` and more; 0 when nothing fits.
 
     Raises:
-        InvalidArgument: an argument is out of range, or does not go with the others; `device` is None and the model is
-            on the CPU of a machine with a GPU.
-        NotAvailable: there is no GPU, and `device` is not ``"cpu"``; the host has no memory for the copies of a model's
+        InvalidArgument: an argument is out of range or contradicts another; `device` is None and the model is on the
+            CPU of a machine with a GPU.
+        NotAvailable: there is no GPU and `device` is not ``"cpu"``; the host has no memory for copies of the model's
             state.
     """
     for name, value in (("start", start), ("multiple_of", multiple_of), ("steps", steps)):
@@ -141,6 +144,9 @@ def find_max_batch_size(
         interrupted = _run(search, tries, int(multiple_of), progress)
         largest = search.fits * int(multiple_of)
         limited_by, why = _verdict(search, tries, int(multiple_of), most, interrupted)
+        if interrupted:
+            text = f"interrupted: {largest:,} is the largest batch known to fit"
+            warnings.warn(text, GpuscopeWarning, stacklevel=2)
         return MaxBatchSize(
             largest,
             limited_by=limited_by,
@@ -154,7 +160,7 @@ def find_max_batch_size(
 
 
 def _run(search: Search, tries: Tries, unit: int, progress: Callable[[str], object] | None) -> bool:
-    """Searches; True when Ctrl-C ended it, which goes on where nothing is known to fit."""
+    """Searches; returns whether Ctrl-C ended it. Raises KeyboardInterrupt if no size is known to fit."""
     try:
         while True:
             predicted = tries.predicted()
@@ -182,7 +188,7 @@ def _verdict(search: Search, tries: Tries, unit: int, limit: int, interrupted: b
 
 
 def _check_gpu(ordinal: int | None) -> None:
-    """Raises NotAvailable where there is no GPU, or not this one; None for the current one."""
+    """Raises NotAvailable if there is no GPU, or not this one. None: the current one."""
     if why := why_no_gpu():
         raise NotAvailable(
             f'find_max_batch_size is not available: {why}; device="cpu" searches in half of the host\'s free memory'
@@ -192,7 +198,7 @@ def _check_gpu(ordinal: int | None) -> None:
 
 
 def _place(model: Any, device: Any) -> Any:
-    """The torch.device that a model is tried on, after it was moved there."""
+    """Moves the model to the device; returns its torch.device."""
     ordinal = None if device is None else find_ordinal(device)
     if ordinal is not None:
         _check_gpu(ordinal)
@@ -279,14 +285,13 @@ class MaxBatchSize(int, Result):
     """The largest batch size that fits, as an int; 0 when none does.
 
     Attributes:
-        limited_by: "memory"; "limit", when all sizes up to the limit fit; "interrupted" by Ctrl-C, when a larger one
-            may fit.
-        why: what keeps the next size from fitting, in words.
-        training: whether whole training steps were tried, not only the forward.
-        margin: the share that `recommended` leaves free.
-        multiple_of: sizes that are no multiple of it were not tried.
-        tries: the sizes tried, in that order.
-        room_bytes: bytes that a peak could come to at the end; None when not known.
+        limited_by: "memory"; "limit" if all sizes up to it fit; "interrupted" by Ctrl-C, so a larger one may fit.
+        why: why the next size does not fit, as text.
+        training: whether full training steps were tried, not only the forward.
+        margin: share that `recommended` leaves free.
+        multiple_of: only its multiples were tried.
+        tries: the sizes tried, in order.
+        room_bytes: the highest possible peak at the end, in bytes; None if unknown.
     """
 
     limited_by: LimitedBy
@@ -322,10 +327,10 @@ class MaxBatchSize(int, Result):
 
     @property
     def recommended(self) -> int:
-        """The size to work with: `margin` less, as a multiple of `multiple_of`, at least one that fits.
+        """The size to work with: less by `margin`, a multiple of `multiple_of`, at least that if it fits.
 
-        A peak varies from run to run, memory fragments over a long one, and other shapes take more. The limit itself,
-        where memory for the margin is left at it.
+        A peak varies from run to run, memory fragments over a long one, and other shapes take more. If the limit itself
+        fits with the margin free, it is the limit.
         """
         peak = next((each.peak_bytes for each in self.tries if each.size == self and each.fits), None)
         spare = peak is not None and self.room_bytes is not None and peak <= (1 - self.margin) * self.room_bytes
@@ -336,37 +341,37 @@ class MaxBatchSize(int, Result):
 
     @property
     def bytes_per_sample(self) -> int | None:
-        """Bytes that one more sample takes, by a line through the peaks; None of fewer than two that fit."""
+        """Bytes per sample, by a line through the peaks; None if fewer than two tries fit."""
         found = self._line()
         return None if found is None else max(0, round(found[1]))
 
     @property
     def fixed_bytes(self) -> int | None:
-        """Bytes in use whatever the batch size, as parameters; None of fewer than two tries that fit."""
+        """Bytes that do not depend on the batch size, as parameters; None if fewer than two tries fit."""
         found = self._line()
         return None if found is None else max(0, round(found[0]))
 
     def report(self) -> str:
-        """What was found, what is recommended and why, and every try, a line each."""
+        """The largest size, the recommended size and why, and every try, one line each."""
         what = "training" if self.training else "batch"
         lines = [f"largest {what} size that fits: {int(self)} ({self.why})"]
         if self:
-            less = _WHY_LESS if self.recommended < self else f"{100 * self.margin:.3g} % of the memory are left at it"
-            lines.append(f"  recommended: {self.recommended} ({less})")
+            same = f"a margin of {100 * self.margin:.3g} % gives no smaller size"
+            same = "the limit; memory does not end the search" if self.limited_by == "limit" else same
+            lines.append(f"  recommended: {self.recommended} ({_WHY_LESS if self.recommended < self else same})")
         if self.bytes_per_sample is not None and self.fixed_bytes is not None:
-            lines.append(
-                f"  a sample takes {format_bytes(self.bytes_per_sample)}, all else {format_bytes(self.fixed_bytes)}"
-            )
+            sample = format_bytes(self.bytes_per_sample) if self.bytes_per_sample else "less than can be measured"
+            lines.append(f"  a sample takes {sample}, all else {format_bytes(self.fixed_bytes)}")
         return "\n".join([*lines, *(f"  {each}" for each in self.tries)])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; sizes in bytes, times in seconds."""
+        """Plain values for JSON; sizes in bytes, times in seconds."""
         names = ("limited_by", "why", "training", "margin", "multiple_of", "room_bytes")
         facts = {name: getattr(self, name) for name in (*names, "recommended", "bytes_per_sample", "fixed_bytes")}
         return {"value": int(self), **facts, "tries": [vars(each) for each in self.tries]}
 
     def _frame_rows(self) -> list[Mapping[str, Any]]:
-        """One a try."""
+        """One row per try."""
         return [vars(each) for each in self.tries]
 
     def _line(self) -> tuple[float, float] | None:
@@ -380,18 +385,18 @@ class MaxBatchSize(int, Result):
 
 
 class Search:
-    """Finds the largest number that fits, given that each one below a fitting one fits too.
+    """Finds the largest number that fits, if every number below a fitting one fits too.
 
-    Doubles, or tries what is predicted, then closes in from both sides: of the order of log(answer) tries, whatever the
-    predictions. Numbers count multiples of a unit.
+    Tries the doubled or the predicted number, then bisects: O(log(answer)) tries with any predictions. Numbers count
+    multiples of a unit.
 
     Attributes:
-        fits: the largest known to fit; 0 before one is.
-        fails: the smallest known not to; None before one is.
+        fits: the largest known to fit; 0 at first.
+        fails: the smallest known to fail; None at first.
     """
 
     def __init__(self, start: int, limit: int | None = None, growth: int = 16) -> None:
-        """`growth`: how many times the largest known to fit a prediction may be."""
+        """`growth`: largest ratio of a prediction to the largest number known to fit."""
         self.fits = 0
         self.fails: int | None = None
         self._start = start if limit is None else min(start, limit)
@@ -402,16 +407,16 @@ class Search:
         self._step = 0
 
     def add(self, number: int, fits: bool) -> None:
-        """One has been tried."""
+        """Adds the result of a try."""
         if fits and number == self._guessed:
-            self._step = 1  # as good a prediction may be exact
+            self._step = 1  # a prediction that fits may be exact
         if fits:
             self.fits = max(self.fits, number)
         else:
             self.fails = number if self.fails is None else min(self.fails, number)
 
     def next(self, predicted: int | None = None) -> int | None:
-        """The number to try next; None when the answer is known. `predicted` is the largest that is thought to fit."""
+        """The number to try next; None if the answer is known. `predicted`: the largest expected to fit."""
         if self.fits == self._limit or (self.fails is not None and self.fails - self.fits <= 1):
             return None
         if not self.fits:
@@ -443,7 +448,7 @@ class Search:
         return max(middle, self.fails - self._doubled()) if self._step else middle
 
     def _doubled(self) -> int:
-        # A prediction that is off by more than this was bad: libraries change their algorithms from size to size.
+        # A larger error than _EXACT means a bad prediction: libraries choose algorithms by size.
         step = self._step
         self._step = 2 * step if step != _EXACT else max(2 * step, self.fits // _NEARBY)
         return step
@@ -456,10 +461,9 @@ class Try:
     Attributes:
         size: samples.
         fits: whether all its steps ran.
-        peak_bytes: the most in use at a time: of the GPU where torch, CuPy or JAX use one, else of the host; None: not
-            known.
-        seconds: of its steps together.
-        error: what did not fit, in words; "" where it fits.
+        peak_bytes: peak memory of the GPU if torch, CuPy or JAX use one, else of the host; None if unknown.
+        seconds: total time of its steps.
+        error: why it does not fit, as text; "" if it fits.
     """
 
     size: int
@@ -477,10 +481,10 @@ class Try:
 
 
 class Tries:
-    """Runs a function at one batch size after the other, `steps` times each, within the memory of GPU and host.
+    """Runs a function at several batch sizes, `steps` times each, within the memory of GPU and host.
 
     Attributes:
-        done: those that ran to an answer, in their order.
+        done: the tries with a result, in order.
     """
 
     def __init__(self, step: Callable[[int], object], steps: int, device: int | None, on_host: bool) -> None:
@@ -495,30 +499,30 @@ class Tries:
         release(device)
 
     def run(self, size: int) -> Try:
-        """Tries one size, and adds it to `done`. What is raised for other reasons than memory goes on."""
+        """Tries one size and adds it to `done`. Only out-of-memory errors are caught."""
         refused = self._more_than_the_host_has(size)
         tried = Try(size, False, None, 0.0, refused) if refused else self._run(size)
         self.done.append(tried)
         return tried
 
     def predicted(self) -> int | None:
-        """The largest size that the peaks so far and the memory there is now speak for."""
+        """The largest size expected to fit, from the peaks so far and the memory available now."""
         meter = self._gpu if self._gpu is not None and self._gpu.peak() else self._host
         room, found = meter.room(), self.line()
         if room is None or found is None or found[1] <= 0:
             return None
         if meter is self._gpu:
             return max(0, int((room - found[0]) // found[1]))
-        # The host is approached by doubling only: there, one size too far is one too many.
+        # On the host one size too large is not safe: at most double.
         most = max(0, int((room - found[0]) // found[1]))
         return most if most <= 2 * max(each.size for each in self.done if each.fits) else None
 
     def line(self) -> tuple[float, float] | None:
-        """Bytes that no sample adds to, and bytes of each sample, through the peaks of what fits."""
+        """Fixed bytes and bytes per sample, from the peaks of sizes that fit."""
         return line((each.size, each.peak_bytes) for each in self.done if each.fits and each.peak_bytes is not None)
 
     def room(self) -> int | None:
-        """Bytes that a peak can come to now."""
+        """The highest possible peak now, in bytes."""
         gpu = self._gpu.room() if self._gpu is not None else None
         return self._host.room() if gpu is None else gpu
 
@@ -549,7 +553,7 @@ class Tries:
         return Try(size, not error, on_host if on_gpu is None else on_gpu, seconds, error)
 
     def _more_than_the_host_has(self, size: int) -> str:
-        """Why a size is not tried: it would take more of the host than the search may. Empty when it may be tried."""
+        """Why a size is not tried: it would use more host memory than allowed. Empty if it may be tried."""
         room = self._host.room()
         if room is None or not self._host_peaks:
             return ""
@@ -571,7 +575,7 @@ class Tries:
 
 
 def _clear_frames(error: BaseException | None) -> None:
-    """Releases what the frames that an error came through hold."""
+    """Releases the objects that the frames of an error's traceback hold."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -580,7 +584,7 @@ def _clear_frames(error: BaseException | None) -> None:
 
 
 def release(device: int | None = None) -> None:
-    """Gives what is not in use back to the driver; of CuPy on a GPU, None for the current one."""
+    """Returns unused memory to the driver; for CuPy, of one GPU. None: the current one."""
     gc.collect()
     torch, cupy = initialized(), cupy_pools.in_use()
     if torch is not None:
@@ -592,7 +596,7 @@ def release(device: int | None = None) -> None:
 
 
 def finish(result: object, device: int | None = None) -> None:
-    """Waits for the work of a step on a GPU, None for the current one; errors come out here at the latest."""
+    """Waits for the work of a step on a GPU, and raises its errors. None: the current one."""
     torch, cupy, jax = initialized(), cupy_pools.in_use(), sys.modules.get("jax")
     if torch is not None:
         torch.cuda.synchronize(device)
@@ -603,7 +607,7 @@ def finish(result: object, device: int | None = None) -> None:
 
 
 class GpuMeter:
-    """The memory of torch, CuPy and JAX on a GPU, None for the current one; None for figures that no library has."""
+    """The memory of torch, CuPy and JAX on a GPU, default the current one. Figures are None if no library has them."""
 
     def __init__(self, device: int | None = None) -> None:
         self._device = device
@@ -617,7 +621,7 @@ class GpuMeter:
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def peak(self) -> int | None:
-        """The most bytes in use at a time since `start`. Of CuPy what its pool holds; of JAX only what is a record."""
+        """Peak bytes in use since `start`. For CuPy, the bytes its pool holds now; for JAX, only a new record."""
         torch, cupy = initialized(), cupy_pools.in_use()
         peak = int(torch.cuda.max_memory_allocated(self._device)) if torch is not None else 0
         peak += self._held_by(cupy)
@@ -627,7 +631,7 @@ class GpuMeter:
         return None if record == self._jax_before else record
 
     def room(self) -> int | None:
-        """Bytes that `peak` can come to: what is free now, with other users of the GPU, and what is held already."""
+        """The highest possible `peak`: free bytes of the GPU now, plus bytes held already."""
         torch, cupy = initialized(), cupy_pools.in_use()
         if torch is not None:
             free, total = torch.cuda.mem_get_info(self._device)
@@ -650,7 +654,7 @@ class GpuMeter:
 
 
 class HostMeter:
-    """The memory of this process on the host, of which a search takes HOST_SHARE of what is free when it is made."""
+    """The host memory of this process. A search may use HOST_SHARE of the memory that is free at its start."""
 
     def __init__(self) -> None:
         free, held = host.available_memory()[0], self.now()
@@ -661,15 +665,15 @@ class HostMeter:
         host.reset_peak_resident()
 
     def now(self) -> int | None:
-        """Bytes resident."""
+        """Resident bytes."""
         return host.resident()
 
     def peak(self) -> int | None:
-        """The most bytes resident since `start`."""
+        """Peak resident bytes since `start`."""
         return host.peak_resident()
 
     def room(self) -> int | None:
-        """Bytes that may be resident: what was, and the share of what was free; less where others took memory since."""
+        """Resident bytes allowed: those at the start plus HOST_SHARE of the free memory. Less if others took memory."""
         free, held = host.available_memory()[0], self.now()
         if self._most is None or free is None or held is None:
             return self._most
@@ -677,7 +681,7 @@ class HostMeter:
 
 
 def line(points: Iterable[tuple[int, int]]) -> tuple[float, float] | None:
-    """Bytes at size 0, and bytes a sample, by least squares through (size, bytes); None of fewer than two sizes."""
+    """Bytes at size 0 and bytes per sample, by least squares over (size, bytes); None for fewer than two sizes."""
     sizes, peaks = np.array(list(points), dtype=np.float64).reshape(-1, 2).T
     if len(np.unique(sizes)) < 2:
         return None

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the memory of a PyTorch program is for: parameters, activations, gradients and so on.
+"""Memory of a PyTorch program by category: parameters, activations, gradients and so on.
 
-The categories are those of torch.profiler's memory timeline, which follows the data through every operator. Here they
-follow from where an allocation was handed out, where it was given back, and what lives at the end, which costs next to
-nothing and needs no recording of operators. What no rule decides is UNKNOWN, and so are the segments that a framework
-takes from the driver: its own allocations have the categories.
+The categories are those of torch.profiler's memory timeline, which follows data through operators. Here they follow
+from the call stacks of allocation and release, and from the tensors alive at the end. Memory without a rule is UNKNOWN,
+and so are a framework's segments, whose allocations are classified instead.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from gpuscope.devices import HOST
 from gpuscope.frameworks import torch_memory
 from gpuscope.memory.events import SOURCES, AtEnd, Frame, Lifetimes, MemoryEvents, Storage, is_segment
 
-# In the order of torch.profiler._memory_profiler, what has none behind them; graphs' pools are ours, and what libraries
-# such as cuBLAS take from the driver, or from torch for as long as the process runs.
+# In the order of torch.profiler._memory_profiler, then UNKNOWN and our own: the pools of CUDA graphs, memory that
+# libraries take from the driver, and memory that they take from torch and keep, as cuBLAS does.
 CATEGORIES = (
     *("PARAMETER", "OPTIMIZER_STATE", "INPUT", "TEMPORARY", "ACTIVATION", "GRADIENT", "AUTOGRAD_DETAIL"),
     *("UNKNOWN", "GRAPH_POOL", "LIBRARY", "WORKSPACE"),
@@ -34,17 +33,17 @@ UNKNOWN, GRAPH_POOL, LIBRARY, WORKSPACE = range(7, 11)
 _TORCH, _DRIVER, _OTHER = (SOURCES.index(name) for name in ("torch", "driver", "other"))
 
 WITHOUT_PYTHON = "backward (autograd's thread, no Python stack)"
-"""In place of a line, for what `backward_without_stack` finds."""
+"""Shown instead of a line for events of `backward_without_stack`."""
 _CALL = {"__call__", "_wrapped_call_impl", "_call_impl", "_slow_forward", "inner"}
 _MOVE = {"_apply", "to", "cuda", "to_empty", "half", "float", "double", "bfloat16", "load_state_dict"}
 _MAKE = {"__init__", "reset_parameters"}
 
 
 class Phase(enum.IntEnum):
-    """A part of a training step.
+    """A phase of a training step.
 
-    UNKNOWN: no stack; OUTSIDE: code around the model; SETUP: a module is made or moved; FORWARD: of a module;
-    BACKWARD: autograd; OPTIMIZER: its step.
+    UNKNOWN: no stack. OUTSIDE: code around the model. SETUP: creates or moves a module. FORWARD: of a module.
+    BACKWARD: autograd. OPTIMIZER: its step.
     """
 
     UNKNOWN = 0
@@ -56,15 +55,15 @@ class Phase(enum.IntEnum):
 
 
 def category_text(name: str) -> str:
-    """One of CATEGORIES for people: "optimizer state"."""
+    """The displayed name of one of CATEGORIES: "optimizer state"."""
     return "libraries" if name == "LIBRARY" else name.replace("_", " ").lower()
 
 
 def categorize(events: MemoryEvents, lifetimes: Lifetimes | None = None) -> NDArray[np.uint8]:
-    """The category of each allocation, a number of CATEGORIES; of all of `events` where `lifetimes` is left out.
+    """The category of each allocation, an index into CATEGORIES; default of all allocations in `events`.
 
-    What lives at the end has the category of its tensor, from ``events.at_end``. Without that, parameters made outside
-    of modules are unknown, and workspaces that libraries keep count as activations or gradients.
+    Memory alive at the end has the category of its tensor, from ``events.at_end``. Without that, parameters outside
+    modules are unknown, and workspaces that libraries keep count as activations or gradients.
     """
     lifetimes = events.lifetimes() if lifetimes is None else lifetimes
     phases = event_phases(events)
@@ -83,7 +82,7 @@ def categorize(events: MemoryEvents, lifetimes: Lifetimes | None = None) -> NDAr
         if storage is not None:
             found[row] = found[row] if storage.category is None else storage.category
         elif found[row] == GRADIENT or (found[row] == ACTIVATION and lifetimes.born[row] < last_backward):
-            # No tensor has it, and a backward would have freed what autograd keeps: cuBLAS's memory, for example.
+            # No tensor uses it, and a backward would have freed it if autograd held it: cuBLAS's memory, for example.
             found[row] = WORKSPACE
     return found
 
@@ -91,11 +90,11 @@ def categorize(events: MemoryEvents, lifetimes: Lifetimes | None = None) -> NDAr
 def by_phase(
     lifetimes: Lifetimes, phases: NDArray[np.uint8], operators: NDArray[np.int64] | None = None
 ) -> NDArray[np.uint8]:
-    """The category of each allocation by the phases it was allocated, lived and was freed in.
+    """The category of each allocation, by the phases in which it was allocated, alive and freed.
 
-    `phases` has the `Phase` of each event, `operators` the number of autograd's operator that each belongs to, below 0
-    for none. With these, what one operator of a backward needs for itself is TEMPORARY; else all that a backward takes
-    and frees is AUTOGRAD_DETAIL, as nearly all of it is: the gradients that pass from operator to operator.
+    `phases`: the `Phase` of each event. `operators`: the number of its autograd operator, below 0 for none. With
+    operators, memory that one operator of a backward takes and frees is TEMPORARY. Without them, it is AUTOGRAD_DETAIL
+    like the gradients that pass between operators, which are nearly all of it.
     """
     if not len(lifetimes):
         return np.zeros(0, dtype=np.uint8)
@@ -117,12 +116,12 @@ def by_phase(
     feeds_a_forward = _between(phases == Phase.FORWARD, born + 1, np.minimum(died, next_end))
     follows_a_forward = _between(phases == Phase.FORWARD, last_end, born)
 
-    # The first rule of a list that fits decides.
+    # The first matching rule of a list decides.
     rules: dict[int, tuple[tuple[NDArray[np.bool_], int], ...]] = {
         Phase.FORWARD: (
             (died_in_backward | backward, ACTIVATION),
             (~alive, TEMPORARY),
-            (alive, ACTIVATION),  # waits for its backward, or for the model's caller
+            (alive, ACTIVATION),  # for its backward or the model's caller
         ),
         Phase.BACKWARD: (
             (died_in_backward & ~optimizer, AUTOGRAD_DETAIL),
@@ -137,8 +136,8 @@ def by_phase(
             (~alive & ~forward & ~backward & ~optimizer, TEMPORARY),
         ),
         Phase.OUTSIDE: (
-            # Behind a forward what is computed belongs to the model: a loss, or code between two modules. Before it
-            # that may be a batch; without any forward the model has no modules.
+            # Memory taken after a forward belongs to the model: a loss, or code between two modules. Before a forward
+            # it may be a batch. Without any forward, the model has no modules.
             ((died_in_backward | backward) & follows_a_forward & ~many_rounds, ACTIVATION),
             (died_in_backward & ~feeds_a_forward & ~many_rounds, ACTIVATION),
             (~alive & ~(forward | backward | optimizer | died_in_backward | died_in_optimizer), TEMPORARY),
@@ -156,13 +155,13 @@ def by_phase(
 
 
 def _between(happens: NDArray[np.bool_], first: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether any row from `first` on and before `end` has it."""
+    """Whether `happens` is true in any row from `first` to before `end`."""
     sums = np.concatenate(([0], np.cumsum(happens)))
     return np.asarray(sums[np.maximum(first, end)] > sums[first])
 
 
 def _rounds(phases: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """How many rounds of training had begun their backward before each row, and at the end: an optimizer ends one."""
+    """The number of training rounds whose backward began before each row, and at the end. An optimizer ends a round."""
     rows = np.flatnonzero((phases == Phase.BACKWARD) | (phases == Phase.OPTIMIZER))
     begins = np.zeros(len(phases) + 1, dtype=np.int64)
     is_backward = (phases[rows] == Phase.BACKWARD).astype(np.int8)
@@ -171,9 +170,9 @@ def _rounds(phases: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def phase_of(frames: Sequence[Frame]) -> int:
-    """The phase that a call stack is in; the innermost frame that shows one counts.
+    """The phase of a call stack, from the innermost frame that shows one.
 
-    A forward that is computed again within a backward (checkpointing) is a forward therefore.
+    So a forward recomputed within a backward (checkpointing) is a forward.
     """
     for frame in frames:
         _, found, file = frame.file.replace("\\", "/").rpartition("/torch/")
@@ -196,10 +195,9 @@ def phase_of(frames: Sequence[Frame]) -> int:
 def event_phases(events: MemoryEvents) -> NDArray[np.uint8]:
     """The phase of each event, shape (events,).
 
-    Autograd computes backward on threads of its own, which run no Python of the program: where other threads have
-    stacks, an event without one is BACKWARD on a thread that allocates without. Files of snapshots have no threads;
-    there no stack means BACKWARD, if releases have stacks at all. Other releases without a stack belong to what their
-    thread does before and after them.
+    Autograd's threads run no Python. So if other threads have stacks, the events without one on a thread that allocates
+    without stacks are BACKWARD. Snapshot files have no threads: an allocation without a stack is BACKWARD if no release
+    has a stack. Other events without a stack have the phase of their neighbours on the thread.
     """
     stacks, rows = np.unique(events.stack, return_inverse=True)
     by_stack = np.array([phase_of(events.frames(int(stack))) for stack in stacks], dtype=np.uint8)
@@ -218,15 +216,15 @@ def event_phases(events: MemoryEvents) -> NDArray[np.uint8]:
 
 
 def backward_without_stack(events: MemoryEvents) -> NDArray[np.bool_]:
-    """Whether each event is of a backward and without a call stack, as on autograd's own threads. Shape (events,)."""
+    """Whether each event is of a backward and has no call stack, as on autograd's threads. Shape (events,)."""
     bare = np.asarray(events.stack == 0)
     return bare & (event_phases(events) == Phase.BACKWARD) if bare.any() else bare
 
 
 def between_neighbours(phases: NDArray[np.uint8], threads: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """The phases without unknown ones: each is that of its thread's neighbours where both agree, else OUTSIDE.
+    """Fills unknown phases: with the phase of both neighbours on the thread if these agree, else OUTSIDE.
 
-    Those of a thread of which nothing is known stay UNKNOWN.
+    On a thread without known phases they stay UNKNOWN.
     """
     completed = phases.copy()
     for thread in np.unique(threads):
@@ -244,28 +242,27 @@ def between_neighbours(phases: NDArray[np.uint8], threads: NDArray[np.uint64]) -
 
 
 def known_at_end() -> AtEnd:
-    """What PyTorch says of its memory now, for the end of a history: every tensor's storage, and private pools.
+    """PyTorch's memory now, for the end of a history: the storage of every tensor, and private pools.
 
-    Parameters are modules' buffers too; gradients and optimizers' states are found by their owners. Addresses are those
-    that the allocator handed out. Looks at every object that Python's garbage collector knows, which takes some 50 ms
-    where PyTorch is imported; nothing is known where it is not.
+    Modules' buffers count as parameters. Gradients and optimizer states are found through their owners. Addresses are
+    those from the allocator. Visits every object of Python's garbage collector; empty if PyTorch is not imported.
     """
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "nn") or not hasattr(torch, "optim"):
         return AtEnd()
     pools: tuple[tuple[int, int], ...] = ()
-    with contextlib.suppress(Exception):  # an allocator without segments
+    with contextlib.suppress(Exception):  # the allocator has no segments
         pools = torch_memory.private_pools()
     return AtEnd(_live_storages(torch), pools)
 
 
 def _live_storages(torch: Any) -> dict[int, Storage]:
-    # What an allocation is most of all stands last: a parameter may be part of an optimizer's state.
+    # Later ones overwrite earlier ones: a parameter may be part of an optimizer's state.
     parts: dict[int | None, list[Any]] = {None: [], OPTIMIZER_STATE: [], GRADIENT: [], PARAMETER: []}
     bases = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)
     wanted: dict[type, bool] = {}
     for thing in gc.get_objects():
-        kind = type(thing)  # isinstance() would ask proxies for their class, which may run anything
+        kind = type(thing)  # isinstance() reads a proxy's __class__, which may run any code
         if kind not in wanted:
             wanted[kind] = issubclass(kind, bases)
         if not wanted[kind]:
@@ -290,7 +287,7 @@ def _live_storages(torch: Any) -> dict[int, Storage]:
 
 
 def _gradient(tensor: Any) -> Any:
-    return _attribute(tensor, "grad") if _attribute(tensor, "is_leaf") else None  # others warn when they are asked
+    return _attribute(tensor, "grad") if _attribute(tensor, "is_leaf") else None  # reading .grad of other tensors warns
 
 
 def _attribute(thing: Any, name: str) -> Any:
@@ -301,7 +298,7 @@ def _attribute(thing: Any, name: str) -> Any:
 
 
 def _tensors(state: Any, kind: type, depth: int = 4) -> Iterator[Any]:
-    """The tensors in dicts and lists of dicts and lists."""
+    """The tensors in nested dicts and lists."""
     if isinstance(state, kind):
         yield state
     elif depth:
@@ -322,7 +319,7 @@ def _memory_of(tensors: Iterable[Any], kind: type) -> Iterator[tuple[int, int, i
         try:
             storage = tensor.untyped_storage()  # type: ignore[attr-defined]
             address, size, device = int(storage.data_ptr()), int(storage.nbytes()), storage.device
-        except Exception:  # a tensor without memory of its own: on "meta", fake, sparse, or in a trace
+        except Exception:  # a tensor without own memory: on "meta", fake, sparse, or in a trace
             continue
         if address:
             yield address, size, HOST if device.type == "cpu" else int(device.index or 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lived at the moment when most memory was in use."""
+"""`peak_memory`: the allocations alive at peak memory, by line and category."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ _LONGEST_PLACE = 48
 
 @dataclass(frozen=True)
 class PeakPlace:
-    """The allocations of one line that lived at the peak. Sizes are bytes.
+    """The allocations of one line that were alive at the peak. Sizes are bytes.
 
     Attributes:
-        place: innermost line of the program's own code that allocated them; None when no stack is known.
-        stack: the whole call stack of most of it, innermost frame first.
+        place: innermost line of the program's own code; None if no stack is known.
+        stack: the call stack with the most bytes, innermost frame first.
         bytes: of all allocations.
         share: of the peak.
-        count: how many allocations.
-        first_ns: when the oldest was allocated, ns since the Unix epoch.
-        last_ns: when the newest was.
-        backward: whether autograd's own threads allocated them, which run no Python: `place` is None then.
+        count: number of allocations.
+        first_ns: time of the oldest allocation, ns since the Unix epoch.
+        last_ns: time of the newest.
+        backward: whether autograd's threads, which run no Python, allocated them. `place` is then None.
     """
 
     place: Frame | None
@@ -72,15 +72,20 @@ class PeakPlace:
 
 @dataclass(frozen=True)
 class PeakCategory:
-    """The memory at the peak that served one purpose. Sizes are bytes.
+    """The memory of one category at the peak. Sizes are bytes.
 
-    Parameters include modules' buffers. Temporary memory is freed by the part of the step that took it. Autograd's
-    details are gradients on their way through a backward. A library takes a workspace from PyTorch and keeps it;
-    "libraries" take memory from the driver. A graph pool is that of a CUDA graph.
+    The categories are:
+
+    - parameter (with modules' buffers), gradient, optimizer state;
+    - activation, input, unknown;
+    - temporary: freed in the same phase of the step;
+    - autograd detail: intermediate gradients of a backward;
+    - workspace: taken from PyTorch by a library, which keeps it;
+    - libraries: taken from the driver by libraries;
+    - graph pool: of CUDA graphs.
 
     Attributes:
-        name: "parameter", "gradient", "optimizer state", "activation", "input", "temporary", "autograd detail",
-            "workspace", "libraries", "graph pool" or "unknown".
+        name: the category.
         bytes: of all its allocations.
         share: of the peak.
     """
@@ -92,23 +97,22 @@ class PeakCategory:
 
 @dataclass(frozen=True)
 class PeakReport(Result):
-    """What lived when most memory was in use. ``print(report)`` shows categories and the largest places.
+    """The memory alive at the peak. ``print(report)`` shows categories and the largest places.
 
     Sizes are bytes.
 
     Attributes:
-        device: ordinal of the GPU, HOST for host memory; None when nothing was allocated.
+        device: ordinal of the GPU, HOST for host memory; None if nothing was allocated.
         bytes: in use at the peak.
-        base_bytes: the part of it that was allocated before the events begin, or by threads that do not report; of no
-            known place.
-        time_ns: when, ns since the Unix epoch.
-        since_begin_ns: the same from the first event.
-        step: in which step, from 0; None when no steps are known or it lies outside them.
+        base_bytes: the part allocated before the first event or by threads that do not report, so without a place.
+        time_ns: of the peak, ns since the Unix epoch.
+        since_begin_ns: time since the first event.
+        step: number of the step, from 0; None if outside all known steps.
         places: largest first.
-        events: allocations and releases that were looked at.
-        notes: what limits the findings.
-        categories: what the memory was for, largest first; their bytes add up to `bytes`. None where that is not known.
-        why_no_categories: why `categories` is None; empty when it is not.
+        events: number of allocations and releases.
+        notes: limits of the findings.
+        categories: largest first; their bytes add up to `bytes`. None if unknown.
+        why_no_categories: why `categories` is None; else empty.
     """
 
     device: int | None
@@ -138,10 +142,10 @@ class PeakReport(Result):
         return self.bytes > 0
 
     def plot(self, top: int = 15, ax: Axes | None = None) -> Axes:
-        """A bar a place, of the bytes that lived at the peak, the largest first.
+        """Draws a bar per place: its bytes at the peak, largest first.
 
         Args:
-            top: so many places at most.
+            top: maximum number of places.
             ax: Matplotlib's axes to draw on; None makes a figure.
 
         Raises:
@@ -170,7 +174,7 @@ class PeakReport(Result):
         return _text(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON has them."""
+        """Plain values for JSON."""
         return {
             **vars(self),
             "places": [
@@ -190,20 +194,20 @@ class PeakReport(Result):
 def peak_memory(
     events: MemoryEvents | None = None, device: int | None = None, *, steps_ns: Sequence[int] = ()
 ) -> PeakReport:
-    """What lived at the moment when most memory was in use, by the line that allocated it and by what it was for.
+    """Finds the allocations alive at peak memory, by line and category.
 
-    Memory counts as the program's allocators hand it out, and as any library takes it from the driver, each byte once.
-    The categories (parameters, gradients, activations, ...) are known for PyTorch's memory. They follow
-    from the part of the training step that took it, and from the tensors that live when the history ends.
+    Counts memory that allocators hand out and that libraries take from the driver, each byte once. Categories
+    (parameters, gradients, activations, ...) are known for PyTorch's memory. They follow from the phase of the training
+    step that allocated, and from the tensors alive when the history ends.
 
     Args:
-        events: what allocators did; None for the memory history.
-        device: ordinal of the GPU, HOST for host memory; None for the GPU with the highest peak, or host memory where
+        events: default the memory history.
+        device: ordinal of the GPU, HOST for host memory; default the GPU with the highest peak, or host memory if
             nothing was allocated on a GPU.
-        steps_ns: ends of steps, ns since the epoch; before them the begin of the first.
+        steps_ns: begin of the first step, then the end of each, ns since the epoch.
 
     Raises:
-        InvalidArgument: `events` are no memory events, or `device` is no ordinal.
+        InvalidArgument: `events` are not memory events, or `device` is not an ordinal.
         NotAvailable: no history was recorded.
     """
     if device is not None and device != HOST:
@@ -223,7 +227,7 @@ def peak_memory(
     row = int(levels.rows[levels.peak - 1]) if levels.peak else NEVER
     lives = (allocations.device == device) & (allocations.born <= row) & (allocations.alive | (allocations.died > row))
     lived = allocations.select(lives)
-    # What allocators said that they had handed out then, less what the events explain.
+    # In use at the peak by the allocators' own counts, less the allocations in the events.
     base = sum(max(0, int(level[levels.peak]) - _bytes_of(lived, source)) for source, level in levels.by_source.items())
     total = int(lived.bytes.sum()) + base
     time = int(events.time_ns[max(row, int(levels.rows[0]))])
@@ -248,11 +252,11 @@ def peak_memory(
 def _by_category(
     events: MemoryEvents, allocations: Lifetimes, lives: NDArray[np.bool_], base: int, device: int
 ) -> dict[str, int]:
-    """Bytes of each category at the peak, what no event has among them; `lives`: the allocations that lived then."""
+    """Bytes of each category at the peak, including memory without events. `lives`: the allocations alive then."""
     found = np.bincount(
         categorize(events, allocations)[lives], weights=allocations.bytes[lives], minlength=len(CATEGORIES)
     ).astype(np.int64)
-    # Tensors that live at the end and that no event allocated are older than the events: they lived at the peak.
+    # A tensor alive at the end without an allocation event is older than the events, so it was alive at the peak.
     newer = set(allocations.address[allocations.alive].tolist())
     for address, storage in (events.at_end().tensors or {}).items():
         if storage.category is not None and storage.device == device and address not in newer:
@@ -279,7 +283,7 @@ def _places(events: MemoryEvents, lived: Lifetimes, total: int) -> tuple[PeakPla
     if not len(lived):
         return ()
     place_of = cached_lines(events.frames)
-    # By stack, and those without one by whether they are autograd's.
+    # By stack; without one, by whether autograd allocated.
     keys, inverse = np.unique(
         lived.stack * np.int64(2) + backward_without_stack(events)[lived.born], return_inverse=True
     )
@@ -290,7 +294,7 @@ def _places(events: MemoryEvents, lived: Lifetimes, total: int) -> tuple[PeakPla
     sizes = np.bincount(number, weights=lived.bytes).astype(np.int64)
     counts = np.bincount(number)
     by_stack = np.bincount(inverse, weights=lived.bytes)
-    times = events.time_ns[lived.born]  # in the order of birth
+    times = events.time_ns[lived.born]  # ascending
     first, last = np.full(len(numbers), times[-1]), np.full(len(numbers), times[0])
     np.minimum.at(first, number, times)
     np.maximum.at(last, number, times)
@@ -327,7 +331,7 @@ def _lies_at(place: Frame, wanted: str | Frame) -> bool:
 
 
 def _text(report: PeakReport) -> str:
-    """When and how much, then the places with the most bytes, the rest in one row, and what limits it."""
+    """Time and size of the peak, categories, the largest places, the others in one row, and notes."""
     notes = [f"note: {note}" for note in report.notes]
     if not report:
         return "\n".join([_headline(report), *notes])
@@ -350,7 +354,7 @@ def _text(report: PeakReport) -> str:
 
 
 def category_lines(report: PeakReport) -> list[str]:
-    """The categories as a table, or why they are not known."""
+    """The categories as a table, or why they are unknown."""
     if report.categories is None:
         return [f"categories are not known: {report.why_no_categories}"]
     parts = [(one.name, format_bytes(one.bytes), _percent(one.share)) for one in report.categories]

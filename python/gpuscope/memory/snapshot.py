@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of this process at a moment: each GPU by its allocators and NVML, and the host."""
+"""The memory of this process at one moment: per GPU by allocators and NVML, and on the host."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class DeviceMemory:
 
     Attributes:
         device: its ordinal.
-        name: as the driver calls it.
-        allocated_bytes: in use by the program, by all pools.
+        name: from the driver.
+        allocated_bytes: in use by the program, of all pools.
         reserved_bytes: held by all pools.
-        peak_allocated_bytes: the sum of the pools' peaks, which may be of different times; None where none counts it.
+        peak_allocated_bytes: sum of the pools' peaks, which may be at different times; None if no pool counts it.
         peak_reserved_bytes: likewise.
-        process_bytes: what NVML counts for this process: pools, other libraries' memory and the CUDA context.
+        process_bytes: NVML's figure for this process: pools, other libraries' memory and the CUDA context.
         used_bytes: by all processes.
         total_bytes: of the GPU.
-        largest_free_bytes: the largest block of cached memory; None where it is not known.
-        pools: each allocator.
-        notes: what is missing, and why.
+        largest_free_bytes: the largest block of cached memory; None if unknown.
+        pools: one per allocator.
+        notes: missing figures, and why.
     """
 
     device: int
@@ -67,9 +67,9 @@ class DeviceMemory:
 
     @property
     def fragmentation(self) -> float | None:
-        """Share of the pools' free memory that lies outside the largest block of its pool, from 0 to 1.
+        """Share of the pools' free memory outside the largest block of each pool, from 0 to 1.
 
-        None where the blocks are not known or nothing is free.
+        None if the blocks are unknown or nothing is free.
         """
         pools = [pool for pool in self.pools if pool.largest_free_bytes is not None]
         free = sum(pool.free_bytes or 0 for pool in pools)
@@ -78,17 +78,17 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class MemorySnapshot(Result):
-    """The memory of this process at a moment. ``after - before`` is what changed.
+    """The memory of this process at one moment. ``after - before`` is the change.
 
-    ``snapshot["allocated_mb"]``, ``["reserved_mb"]`` and ``["max_allocated_mb"]`` are MiB of its only GPU, or of the
-    current GPU if it has several, of all allocators; 0 while the process uses no GPU. They raise NotAvailable without a
-    GPU. Attributes are read by name too.
+    ``snapshot["allocated_mb"]``, ``["reserved_mb"]`` and ``["max_allocated_mb"]`` are MiB over all allocators, of the
+    only GPU or, with several, the current one. They are 0 while the process uses no GPU, and raise NotAvailable without
+    one. Attributes are also read by name.
 
     Attributes:
         time_ns: ns since the Unix epoch.
-        devices: the GPUs that were asked for, or that this process has a context on.
+        devices: the requested GPU, or all on which this process has a context.
         host: the host's memory.
-        why: why there is no GPU; empty when there is one.
+        why: why there is no GPU; empty if there is one.
     """
 
     time_ns: int
@@ -127,7 +127,7 @@ class MemorySnapshot(Result):
         return facts
 
     def _frame_rows(self) -> list[Mapping[str, Any]]:
-        """One a GPU."""
+        """One row per GPU."""
         return list(self.to_dict()["devices"])
 
     def __repr__(self) -> str:
@@ -140,15 +140,14 @@ class MemorySnapshot(Result):
 
 
 def memory_snapshot(device: object = None, *, detail: bool = True) -> MemorySnapshot:
-    """The memory of this process now, by its allocators, NVML and the system.
+    """Reads the memory of this process now, from its allocators, NVML and the system.
 
     Does not wait for the GPU, makes no CUDA context and starts no process.
 
     Args:
-        device: a GPU, as ``0``, ``"cuda:0"`` or a device of a framework; None for all that this process has a context
-            on.
-        detail: whether to look at torch's segments too, for the largest free block and the private pools of CUDA
-            graphs.
+        device: a GPU, as ``0``, ``"cuda:0"`` or a device of a framework; None for all on which this process has a
+            context.
+        detail: also reads torch's segments, for the largest free block and the private pools of CUDA graphs.
 
     Raises:
         InvalidArgument: `device` is no GPU.
@@ -202,15 +201,15 @@ class PoolDifference:
 
 @dataclass(frozen=True)
 class DeviceDifference:
-    """Changes on one GPU, in bytes; a GPU that only one snapshot has counts as empty in the other.
+    """Changes on one GPU, in bytes. A GPU missing in one snapshot counts as empty there.
 
     Attributes:
         device: its ordinal.
-        allocated_bytes: in use by the program, by all pools.
+        allocated_bytes: in use by the program, of all pools.
         reserved_bytes: held by all pools.
-        process_bytes: NVML's figure for this process; None where a snapshot has none.
+        process_bytes: NVML's figure for this process; None if a snapshot lacks it.
         used_bytes: by all processes, likewise.
-        pools: each library whose pools changed.
+        pools: one per library whose pools changed.
     """
 
     device: int
@@ -228,13 +227,13 @@ class DeviceDifference:
 
 @dataclass(frozen=True)
 class MemoryDifference(Result):
-    """What changed between two snapshots; sizes are bytes.
+    """The change between two snapshots; sizes are bytes.
 
     Attributes:
         seconds: between them.
         devices: every GPU of either.
-        resident_bytes: the host's memory that this process uses.
-        pinned_bytes: page-locked memory of the host; None where a snapshot has no figure.
+        resident_bytes: host memory of this process.
+        pinned_bytes: page-locked host memory; None if a snapshot lacks it.
     """
 
     seconds: float
@@ -250,7 +249,7 @@ class MemoryDifference(Result):
         return facts
 
     def _frame_rows(self) -> list[Mapping[str, Any]]:
-        """One a GPU."""
+        """One row per GPU."""
         return list(self.to_dict()["devices"])
 
     def __repr__(self) -> str:
@@ -274,7 +273,7 @@ class MemoryDifference(Result):
 
 
 def difference(before: MemorySnapshot, after: MemorySnapshot) -> MemoryDifference:
-    """What changed from one snapshot to another."""
+    """The change from one snapshot to another."""
     earlier, later = ({found.device: found for found in taken.devices} for taken in (before, after))
     return MemoryDifference(
         seconds=(after.time_ns - before.time_ns) / 1e9,

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `track_memory` measured: the memory of each stage of a program, as a table, with hints on the highest peak.
+"""Results of `track_memory`: the memory of each stage as a table, with hints on the highest peak.
 
-The hints go by what a stage takes and gives back, never by its name. The forward pass takes activations, and the
-backward pass gives them back while it takes gradients; these stay until a stage frees them that takes nothing itself;
-an optimizer takes its state the first time that it runs, and never again.
+The hints follow from the memory that stages take and free, never from names. A forward takes activations. A backward
+frees them and takes gradients, which stay until a stage frees them without taking memory. An optimizer takes its state
+only in its first run.
 
-On the host they go by the resident memory of a program that uses torch. Its peak is known only if it is a new record,
-and a first call also loads libraries: hints name both possibilities then.
+On the host, hints follow from the resident memory of a program that uses torch. A peak is known only if it is a new
+record, and a first call also loads libraries: hints then name both possibilities.
 """
 
 from __future__ import annotations
@@ -29,39 +29,42 @@ _HEADING = ("Stage", "Count", "Allocated", "Reserved", "Peak", "Change", "Host")
 _LONGEST_NAME = 40
 _MARK = "  <- highest peak"
 
-# Shares of the highest peak: worth a sentence, worth one of what is kept for ever, and more than noise.
+# Shares of the highest peak: minimum for a hint, minimum for a hint on lasting memory, and noise.
 _LARGE = 0.2
 _LASTING = 0.1
 _SMALL = 0.05
+_HOST_TIE = 0.01  # resident memory varies by as much by itself
 _SHARE_GIVEN_BACK = 0.25
-_MOST = 0.8  # of what several stages take: by one of them
+_MOST = 0.8  # share of one stage in the memory that several take
 _LESS_FOR_ACTIVATIONS = "gradient checkpointing or a smaller batch would lower the peak."
 _LESS_FOR_GRADIENTS = "mixed precision makes them smaller, and zero_grad() before the next forward frees them."
-# Reserved over the peak of allocated: torch reserves in segments of up to 20 MiB, which explains less than this.
+# Ratio of reserved memory to the allocated peak, and excess: more than torch's segments of up to 20 MiB explain.
 _FAR_ABOVE = 1.25
 _PIECES = 64 << 20
 
 
 @dataclass(frozen=True)
 class MemoryStage:
-    """The memory of a device over one stage of a program, or over all the times that it was passed. Sizes are bytes.
+    """The memory of one stage on one device. Sizes are bytes.
+
+    If the stage ran several times, figures are of its last run, except `count`, `first_delta_bytes` and the peaks. On
+    the host, resident memory replaces allocated memory.
 
     Attributes:
         name: as given to `track_memory`.
-        device: ordinal of the GPU; -1 where there is no GPU and the host's resident memory stands in for it.
-        count: times that it was passed; what is not said to be of all of them is of the last.
-        allocated_bytes: in use by the program at its end.
-        reserved_bytes: held by the allocators at its end; None on the host.
-        before_bytes: in use at its beginning; None for the first statement, which has no stage before it.
+        device: ordinal of the GPU; -1 for the host.
+        count: runs.
+        allocated_bytes: in use at its end.
+        reserved_bytes: held by allocators at its end; None on the host.
+        before_bytes: in use at its begin; None for the first statement.
         delta_bytes: `allocated_bytes` less `before_bytes`.
-        first_delta_bytes: likewise, of the first time.
-        peak_bytes: the highest use within it, of all times. Of several libraries it is the sum of each one's highest.
-        peak_at_most_bytes: more than this was not in use; equals `peak_bytes` where that is exact. None: not known.
-        host_resident_bytes: resident memory of the process on the host at its end.
-        why: why figures of the GPU are missing; empty when none are.
-        where: the line that took most of what allocators handed out within it and that lives at its end,
-            "train.py:12 step"; "" where no memory history was recorded.
-        where_bytes: how much that line took.
+        first_delta_bytes: of the first run.
+        peak_bytes: peak over all runs, the sum over libraries.
+        peak_at_most_bytes: upper bound of the peak, equal to `peak_bytes` if that is exact; None if unknown.
+        host_resident_bytes: at its end.
+        why: why GPU figures are missing; else empty.
+        where: the line with most new memory, as "train.py:12 step"; "" without a memory history.
+        where_bytes: its size.
     """
 
     name: str
@@ -81,16 +84,16 @@ class MemoryStage:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether it is about a GPU's memory, not the host's."""
+        """Whether the figures are of a GPU, not the host."""
         return self.device != HOST
 
     @property
     def peak_is_exact(self) -> bool:
-        """Whether `peak_bytes` is the peak; otherwise the peak was that or more, up to `peak_at_most_bytes`."""
+        """Whether `peak_bytes` is the peak. Otherwise the peak is between it and `peak_at_most_bytes`."""
         return self.peak_bytes == self.peak_at_most_bytes
 
     def merged(self, later: MemoryStage) -> MemoryStage:
-        """This one and a later time that the stage was passed, as one."""
+        """This run and a later one of the same stage, as one."""
         at_most = None
         if self.peak_at_most_bytes is not None and later.peak_at_most_bytes is not None:
             at_most = max(self.peak_at_most_bytes, later.peak_at_most_bytes)
@@ -114,24 +117,24 @@ class MemoryStage:
 
 @dataclass(frozen=True)
 class MemoryStages(Result):
-    """All stages in the order of their first appearance; prints as a table.
+    """All stages in order of first appearance; prints as a table.
 
     Attributes:
-        stages: one of each name and device.
+        stages: one per name and device.
     """
 
     stages: tuple[MemoryStage, ...]
 
     @property
     def highest(self) -> MemoryStage | None:
-        """The stage with the highest peak, one on a GPU where there is one; None when there are no stages."""
+        """The stage with the highest peak, on a GPU if any is; None without stages."""
         return max(self.stages, key=lambda stage: (stage.on_gpu, stage.peak_bytes), default=None)
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """What the figures suggest to be behind the peak, and what could lower it; a sentence each.
+        """Likely causes of the peak and ways to lower it, one sentence each.
 
-        On the host they are about a program that uses torch, by its resident memory; () in other programs.
+        On the host they follow from resident memory; () for programs without torch.
         """
         highest = self.highest
         if highest is None or not (highest.on_gpu or "torch" in sys.modules):
@@ -139,7 +142,7 @@ class MemoryStages(Result):
         return _hints([stage for stage in self.stages if stage.device == highest.device])
 
     def to_dict(self) -> dict[str, Any]:
-        """The stages as a list of dicts, the name of the highest (None without stages), and the hints."""
+        """The stages as dicts, the name of the highest (None without stages), and the hints."""
         return {
             "stages": [stage.to_dict() for stage in self.stages],
             "highest": self.highest.name if self.highest else None,
@@ -147,7 +150,7 @@ class MemoryStages(Result):
         }
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """The peak of each stage, in their order.
+        """Draws the peak of each stage, in order.
 
         Args:
             ax: Matplotlib's axes to draw on; None makes a figure.
@@ -169,7 +172,9 @@ class MemoryStages(Result):
         return import_pandas().DataFrame([stage.to_dict() for stage in self.stages])
 
     def __repr__(self) -> str:
-        highest = "" if self.highest is None else f', the highest peak {_peak(self.highest)} in "{self.highest.name}"'
+        highest = ""
+        if self.highest is not None and _stands_out(self.highest, self.stages):
+            highest = f', the highest peak {_peak(self.highest)} in "{self.highest.name}"'
         return f"<MemoryStages: {len(self.stages)} stage{'' if len(self.stages) == 1 else 's'}{highest}>"
 
     def __str__(self) -> str:
@@ -177,7 +182,7 @@ class MemoryStages(Result):
 
 
 def _line(stage: MemoryStage) -> str:
-    """A stage in one line."""
+    """One stage as a line."""
     name = one_line(stage.name)
     change = "" if stage.delta_bytes is None else f" ({_change(stage.delta_bytes)})"
     peak = f"Peak: {_peak(stage):>10}"
@@ -194,7 +199,7 @@ def _line(stage: MemoryStage) -> str:
 
 
 def _table(stages: Sequence[MemoryStage], highest: MemoryStage | None, hints: Sequence[str]) -> str:
-    """All stages, the one with the highest peak marked, and the hints below."""
+    """All stages, a mark at the highest peak, and the hints below."""
     if highest is None:
         return "no stage has been tracked yet"
     several = len({stage.device for stage in stages}) > 1
@@ -203,15 +208,22 @@ def _table(stages: Sequence[MemoryStage], highest: MemoryStage | None, hints: Se
         rows = [(*row, where) for row, where in zip(rows, ("New from", *map(_where, stages)), strict=True)]
     lines = align_columns(rows, left=1)
     rule = "-" * len(lines[0])
-    at = 1 + next(at for at, stage in enumerate(stages) if stage is highest)
-    lines[at] += _MARK
-    closing = [f'The highest peak, {_peak(highest)}, is in "{highest.name}".', *hints]
+    closing = [*hints]
+    if _stands_out(highest, stages):
+        lines[1 + next(at for at, stage in enumerate(stages) if stage is highest)] += _MARK
+        closing.insert(0, f'The highest peak, {_peak(highest)}, is in "{highest.name}".')
     whys = dict.fromkeys(stage.why for stage in stages if stage.why)
     if not highest.on_gpu:
         closing.append("The figures are the resident memory of the process on the host: " + "; ".join(whys))
     else:
         closing += whys
     return "\n".join([lines[0], rule, *lines[1:], rule, *closing])
+
+
+def _stands_out(highest: MemoryStage, stages: Sequence[MemoryStage]) -> bool:
+    """Whether no other peak is as high, within the resolution of resident memory if it is the host's."""
+    others = (stage.peak_bytes for stage in stages if stage is not highest)
+    return highest.on_gpu or max(others, default=0) < (1 - _HOST_TIE) * highest.peak_bytes
 
 
 def _cells(stage: MemoryStage, several: bool) -> tuple[str, ...]:
@@ -241,7 +253,7 @@ def _change(delta: int) -> str:
 
 
 def _hints(stages: Sequence[MemoryStage]) -> tuple[str, ...]:
-    """A sentence for each thing that stands out, of the stages of one device in their order."""
+    """The hints for the stages of one device, which are in order."""
     highest = max(stage.peak_bytes for stage in stages)
     return (*_of_a_step(stages, highest), *_of_reserved(stages, highest))
 
@@ -258,7 +270,7 @@ def _of_a_step(stages: Sequence[MemoryStage], highest: int) -> list[str]:
 
 
 def _first_rise(step: Sequence[MemoryStage]) -> tuple[Sequence[MemoryStage], MemoryStage] | None:
-    """The first stages in a row that take memory, and the one behind them that gives some back."""
+    """The first consecutive stages that take memory, and the next one, which frees some."""
     taking: list[MemoryStage] = []
     for stage in step:
         if (stage.delta_bytes or 0) > 0:
@@ -277,9 +289,9 @@ def _of_rise(taking: Sequence[MemoryStage], giving: MemoryStage, highest: int) -
         return []
     if giving.peak_is_exact and giving.peak_bytes <= (giving.before_bytes or 0):
         return [f'{names} that "{giving.name}" frees: most likely gradients; {_LESS_FOR_GRADIENTS}']
-    # A backward pass takes gradients meanwhile, so that it gives back more than can be seen.
+    # A backward also takes gradients, so it frees more than the difference shows.
     fact = f'{names}, and "{giving.name}" gives back {format_bytes(min(given_back, taken))} or more of it'
-    is_bound = not giving.on_gpu and not giving.peak_is_exact  # gradients that it took meanwhile are not known
+    is_bound = not giving.on_gpu and not giving.peak_is_exact  # the gradients it took are unknown
     if is_bound or max(stage.delta_bytes or 0 for stage in taking) < _MOST * taken:
         return [f"{fact}: activations or gradients; {_LESS_FOR_ACTIVATIONS}"]
     found = [f"{fact}: most likely activations; {_LESS_FOR_ACTIVATIONS}"]
@@ -295,7 +307,7 @@ def _of_rise(taking: Sequence[MemoryStage], giving: MemoryStage, highest: int) -
 def _of_state(stages: Sequence[MemoryStage], highest: int) -> list[str]:
     found = []
     for stage in stages:
-        # What it took the first time beyond what it takes now: a stage that frees gradients each time may do both.
+        # Memory of the first run beyond the last run's: a stage may also free gradients in each run.
         kept = (stage.first_delta_bytes or 0) - (stage.delta_bytes or 0)
         if stage.count > 1 and kept >= _LASTING * highest:
             which = "most likely the" if stage.on_gpu else "libraries that its first call loads, or the"

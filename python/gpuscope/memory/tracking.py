@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`track_memory`: the memory that each stage of a program takes, as a statement, a block or a decorator."""
+"""`track_memory`: the memory of each stage of a program, as a statement, a block or a decorator."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _lock = shared_lock()
 _stages: dict[tuple[str, int], MemoryStage] = {}  # by name and device
-MOST_STAGES = 10_000  # some 6 MB: a program may make up names for ever
+MOST_STAGES = 10_000  # some 6 MB; a program may generate names without end
 OTHERS = "(other names)"
 _latest: dict[int, _Statement] = {}  # by device
 
 
 def memory_stages() -> MemoryStages:
-    """What `track_memory` has collected until now."""
+    """Returns all stages that `track_memory` has measured."""
     with _lock:
         return MemoryStages(tuple(_stages.values()))
 
 
 def reset_memory_stages() -> None:
-    """Forgets all stages. Those that are open now count when they end; the next statement is a first one again."""
+    """Deletes all stages. Open ones count when they end. The next statement is again a first one."""
     with _lock:
         statements = list(_latest.values())
         _latest.clear()
@@ -46,7 +46,7 @@ def reset_memory_stages() -> None:
 
 
 class Figures(ABC):
-    """Has the figures of `MemoryStage` that programs ask for; the others are in `stage`. Sizes are bytes."""
+    """The most used figures of a `MemoryStage`; `stage` has all. Sizes are bytes."""
 
     @property
     @abstractmethod
@@ -55,7 +55,7 @@ class Figures(ABC):
 
     @property
     def allocated_bytes(self) -> int:
-        """In use by the program at the stage's end."""
+        """In use at the stage's end."""
         return self.stage.allocated_bytes
 
     @property
@@ -65,12 +65,12 @@ class Figures(ABC):
 
     @property
     def peak_bytes(self) -> int:
-        """The highest use within the stage."""
+        """The peak within the stage."""
         return self.stage.peak_bytes
 
     @property
     def delta_bytes(self) -> int | None:
-        """In use at the stage's end, less in use at its beginning; None for the first statement."""
+        """Change from the stage's begin to its end; None for the first statement."""
         return self.stage.delta_bytes
 
     def __str__(self) -> str:
@@ -78,25 +78,25 @@ class Figures(ABC):
 
 
 def track_memory(name: str, device: object = None, *, quiet: bool = False) -> TrackMemory:
-    """Reads the memory in use at a stage of a program, without waiting for the GPU. `memory_stages` returns all stages.
+    """Measures the memory of a stage of a program, without waiting for the GPU. `memory_stages` returns all stages.
 
-    A plain statement prints a line: allocated, reserved, the change since the statement before it, and the peak
-    between. A context manager or decorator measures from the begin of the block or call to its end, and prints nothing.
-    Blocks nest. The figures are those of the allocators of torch, CuPy, RMM and JAX; without a GPU, the resident memory
-    of the process. While a memory history is recorded, a stage names the line that took most of what is new and still
-    lives.
+    A plain statement prints a line: allocated, reserved, the change since the previous statement, and the peak between
+    them. A context manager or decorator measures from begin to end and prints nothing. Blocks nest.
 
-    A statement's line is printed, and its stage counted, when its object is dropped or its figures are read: ``stage =
+    Figures are from the allocators of torch, CuPy, RMM and JAX; without a GPU, they are the process's resident memory.
+    With a memory history, a stage names the line that allocated most new memory that is still alive.
+
+    A statement prints its line and counts its stage when its object is dropped or its figures are read. ``stage =
     track_memory("load", quiet=True)`` keeps a reading.
 
     Args:
-        name: of the stage. Stages of one name and device are counted together; after 10,000 names as "(other names)".
-        device: None for the current GPU, an ordinal, ``"cuda:1"``, a ``torch.device``, or ``"cpu"`` for the host.
-        quiet: whether the statement prints no line.
+        name: of the stage. Stages of one name and device are merged. After 10,000 names, new ones are "(other names)".
+        device: an ordinal, ``"cuda:1"``, a ``torch.device``, or ``"cpu"`` for the host; default the current GPU.
+        quiet: the statement prints no line.
 
     Raises:
-        InvalidArgument: `name` is not a string, or empty; `device` is no device.
-        NotAvailable: this process has GPUs, but not this one.
+        InvalidArgument: `name` is not a string, or empty; `device` is not a device.
+        NotAvailable: the process has GPUs, but not this one.
 
     Example:
         >>> with track_memory("example of track_memory") as stage:
@@ -110,7 +110,7 @@ def track_memory(name: str, device: object = None, *, quiet: bool = False) -> Tr
 
 
 class TrackMemory(Figures):
-    """What `track_memory` returns. Its figures are those of the statement, or of the block that ended last."""
+    """A stage from `track_memory`. Its figures are of the statement, or of the last block that ended."""
 
     def __init__(self, name: str, device: object, ordinal: int, *, quiet: bool) -> None:
         self.name = name
@@ -125,14 +125,14 @@ class TrackMemory(Figures):
 
     @property
     def stage(self) -> MemoryStage:
-        """All figures; makes a statement of what has not been used otherwise.
+        """All figures. Without use as a block or decorator, it becomes a statement.
 
         Raises:
-            InvalidArgument: it is a block or decorator and none of its blocks has ended.
+            InvalidArgument: it is a block or decorator, and no block has ended.
         """
         self._settle(prints=not self._quiet)
         if self._stage is None:
-            raise InvalidArgument(f"stage {self.name!r} has not ended; accepted are stages of which a block has")
+            raise InvalidArgument(f"stage {self.name!r} has not ended; accepted are stages with an ended block")
         return self._stage
 
     def __enter__(self) -> MemoryBlock:
@@ -152,10 +152,10 @@ class TrackMemory(Figures):
             self._add(block.end())
 
     def __call__(self, function: Function) -> Function:
-        """The function, whose every call is a stage.
+        """Returns the function; each call is a stage.
 
-        A coroutine function's stage is what its body does, without what others do while it is suspended. A generator
-        function's stage is each run of its body from one item to the next.
+        A coroutine's stage excludes what runs while it is suspended. For a generator, each run of its body to the next
+        item is a stage.
 
         Raises:
             InvalidArgument: `function` cannot be called.
@@ -164,13 +164,13 @@ class TrackMemory(Figures):
         return cast("Function", decorate_calls(self, function, self._coroutine))
 
     def __del__(self) -> None:
-        # Never a line while Python shuts down: what lives until then was not a statement.
+        # No line while Python shuts down: an object that is still alive was not a statement.
         with contextlib.suppress(Exception):
             if not sys.is_finalizing():
                 self._settle(prints=not self._quiet)
 
     def __repr__(self) -> str:
-        # A prompt shows what a statement returns and keeps it: the line, instead of one printed when it is dropped.
+        # An interactive prompt displays and keeps the object, so show the line now.
         if hasattr(sys, "ps1"):
             self._settle(prints=False)
             if self._stage is not None:
@@ -208,10 +208,7 @@ class TrackMemory(Figures):
 
 
 class MemoryBlock(Figures):
-    """A stage that is being passed; what ``with track_memory(name) as stage`` gives.
-
-    Its figures are those until now while it is open, and those of the whole stage once it has ended.
-    """
+    """The stage in ``with track_memory(name) as stage``. While it is open, its figures are up to now."""
 
     def __init__(self, name: str, device: int) -> None:
         self.name = name
@@ -225,7 +222,7 @@ class MemoryBlock(Figures):
         return self._ended or self._until_now()
 
     def end(self) -> MemoryStage:
-        """Ends the stage. Whatever it measures, the watch ends."""
+        """Ends the stage. The watch ends also if the measurement fails."""
         try:
             self._ended = self._until_now()
         finally:
@@ -241,7 +238,7 @@ class MemoryBlock(Figures):
 
 
 class Steps:
-    """A region that is entered for every step of one call; its stage is their sum. One thread at a time."""
+    """A region that is entered for each step of one call; its stage is their sum. One thread at a time."""
 
     def __init__(self, begin: Callable[[], MemoryBlock]) -> None:
         self._begin = begin
@@ -250,7 +247,7 @@ class Steps:
 
     @property
     def stage(self) -> MemoryStage | None:
-        """The sum; None before the first step has ended."""
+        """The sum; None before the first step ends."""
         return self._until_now
 
     def __enter__(self) -> None:
@@ -265,17 +262,17 @@ class Steps:
 
 
 class _Statement(NamedTuple):
-    """A statement's reading, and the watch that began with it."""
+    """A statement's reading and the watch that began with it."""
 
     reading: Reading
     watch: PeakWatch
 
 
 def _end_statement(before: _Statement | None, now: Reading) -> Peak:
-    """The peak from the statement that was the latest when `now` was read; the next stage begins at `now`."""
+    """The peak from the statement before `now` to `now`. The next stage begins at `now`."""
     with _lock:
         peak = peak_until(now) if before is None else before.watch.until(before.reading, now)
-        # Otherwise another statement was made and counted since this one was.
+        # Otherwise another statement has been counted since this one was made.
         if before is _latest.get(now.device):
             if before is not None:
                 before.watch.end()
@@ -284,7 +281,7 @@ def _end_statement(before: _Statement | None, now: Reading) -> Peak:
 
 
 def measured(name: str, before: Reading | None, after: Reading, peak: Peak) -> MemoryStage:
-    """A stage that was passed once, between two readings."""
+    """A stage of one run, between two readings."""
     delta = None if before is None else after.allocated_bytes - before.allocated_bytes
     where, where_bytes = _largest(before, after)
     return MemoryStage(
@@ -306,7 +303,7 @@ def measured(name: str, before: Reading | None, after: Reading, peak: Peak) -> M
 
 
 def _largest(before: Reading | None, after: Reading) -> tuple[str, int]:
-    """The line that took most of what is new, and how much; ("", 0) where no memory history says it."""
+    """The line that allocated most new memory, and how much; ("", 0) without a memory history."""
     if before is None or before.events is None or after.events is None:
         return "", 0
     from gpuscope.memory.call_stacks import program_line_text  # imports NumPy
@@ -317,7 +314,7 @@ def _largest(before: Reading | None, after: Reading) -> tuple[str, int]:
 
 
 def _add(stage: MemoryStage) -> None:
-    """Counts a stage that has ended with those of its name and device."""
+    """Merges an ended stage with those of its name and device."""
     key = stage.name, stage.device
     with _lock:
         if key not in _stages and len(_stages) >= MOST_STAGES:
@@ -327,7 +324,7 @@ def _add(stage: MemoryStage) -> None:
 
 
 def _resumed(earlier: MemoryStage, later: MemoryStage) -> MemoryStage:
-    """Two runs of one coroutine, which was suspended between them, as one stage."""
+    """Two runs of one suspended coroutine as one stage."""
     delta = (earlier.delta_bytes or 0) + (later.delta_bytes or 0)
     return dataclasses.replace(
         earlier.merged(later), count=1, before_bytes=earlier.before_bytes, delta_bytes=delta, first_delta_bytes=delta

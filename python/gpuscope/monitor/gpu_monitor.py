@@ -87,7 +87,8 @@ class GPUMonitor:
     """Samples every GPU of the machine in the background and appends to a file.
 
     Use ``with GPUMonitor("gpu.csv", interval=1.0): train()``, or ``start()`` and ``stop()`` on one thread at a time.
-    Threads of the core read NVML without Python's GIL. Without a GPU the log has only this process, and `why` says so.
+    Threads of the core read NVML without Python's GIL. Without a GPU the log has only this process and the host; the
+    first `start` warns, and `why` says why.
     If the file cannot be written, a warning is issued once, and the samples wait for the next try. A .parquet or
     .gscope is written by `stop`, from a ``.part`` next to it. Columns and reading intervals:
     docs/howto/watch_a_run.md.
@@ -137,13 +138,19 @@ class GPUMonitor:
         Raises:
             NotAvailable: the system refuses another thread.
         """
+        self._start()
+
+    def _start(self) -> None:
         if self._is_parents():
             self._forget()
         if self._sampler is not None:
             return
-        self._process = os.getpid()
-        sampler = self._sampler = _core.GpuSampler(round(self.interval * 1e9))
-        self.why = sampler.why
+        sampler = _core.GpuSampler(round(self.interval * 1e9))
+        is_new, self.why = not self.why, sampler.why
+        if self.why and is_new:
+            text = f"GPUMonitor samples no GPU, only this process and the host: {self.why}"
+            warnings.warn(text, GpuscopeWarning, stacklevel=3)  # the caller of `start` or `with`
+        self._process, self._sampler = os.getpid(), sampler
         self.hangs = ""
         self._ends = threading.Event()
         if self._log is not None:
@@ -261,7 +268,7 @@ class GPUMonitor:
         return plot_frame(self.to_pandas())
 
     def __enter__(self) -> GPUMonitor:
-        self.start()
+        self._start()
         return self
 
     def __exit__(

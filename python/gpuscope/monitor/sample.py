@@ -128,9 +128,9 @@ class GpuSample:
             facts["xid_errors"] = _xid_text(self.gpu.xid_errors)
             facts["mig_instances"] = [asdict(each) for each in self.gpu.instances or ()] or None
         facts |= {name: getattr(self, name) for name in _PROCESS}
-        # Relative to the time as written, so that a reading shared by several samples stays one when read again.
-        written_ns = self.time_ns // 1_000_000 * 1_000_000
-        facts |= {name: (written_ns - getattr(self, key)) / 1e9 for name, key in _AGES.items() if getattr(self, key)}
+        # In ms, as the time is written, so that a reading shared by several samples stays one when read again.
+        time_ms, moments = self.time_ns // 1_000_000, {name: getattr(self, key) for name, key in _AGES.items()}
+        facts |= {name: (time_ms - moment // 1_000_000) / 1e3 for name, moment in moments.items() if moment}
         facts |= {name: getattr(self.host, name) for name in _core.HOST_FIGURES}
         if self.cost is not None:
             facts |= {column: getattr(self.cost, name) for column, name in _COST.items()}

@@ -93,7 +93,9 @@ class Annotations:
     def add(self, key: str, value: str) -> None:
         """Adds text under ``metadata.<key>``, as the JSON value that trace formats want."""
         if not isinstance(value, str):
-            raise InvalidArgument(f"add_metadata: value is {brief(value)}; accepted is text")
+            raise InvalidArgument(
+                f"add_metadata: value is {brief(value)}; accepted is text (numbers as str(value), or add_metadata_json)"
+            )
         self._set(key, json.dumps(value))
 
     def add_json(self, key: str, value: str) -> None:

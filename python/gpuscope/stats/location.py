@@ -295,7 +295,7 @@ def quantile(samples: ArrayLike, q: float) -> Quantile:
     n = max(int(len(values) / autocorrelation_time(values)), 1)
     needed = fewest_samples(q)
     if n < needed:
-        worth = "" if n == len(values) else f", worth {n} independent ones,"
+        worth = "" if n == len(values) else f", as much as {n} independent sample{'' if n == 1 else 's'},"
         why = f"p{100 * q:g} of {len(values)} samples{worth} has no interval: {needed:.7g} are needed"
         return Quantile(q, value, None, None, why)
     ordered = np.sort(values)

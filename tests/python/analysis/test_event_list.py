@@ -125,6 +125,18 @@ def test_without_memory_a_table_says_that_its_rows_are_not_sorted():
     assert "No memory was recorded (profile_memory=True): the rows are not sorted" in table.splitlines()
 
 
+@pytest.mark.parametrize(
+    ("grouping", "missing"),
+    [
+        ({"group_by_input_shape": True}, "No shapes were recorded: record_shapes=True"),
+        ({"group_by_stack_n": 2}, "No stacks were recorded: with_stack=True"),
+    ],
+)
+def test_a_table_grouped_by_what_was_not_recorded_says_so(grouping, missing):
+    assert missing in key_averages(cpu_only(), **grouping).table().splitlines()
+    assert missing not in key_averages(cpu_only()).table()
+
+
 @pytest.mark.parametrize("key", ["cuda_time_total", "cpu_time_total", "count"])
 def test_a_table_that_is_sorted_as_asked_says_nothing_of_it(key):
     assert "recorded:" not in key_averages(training()).table(sort_by=key)

@@ -136,7 +136,21 @@ def test_a_recording_without_modules_has_no_rows(program):
     program.op("aten::mm", program.region("step"), us=4)
     result = program.modules()
     assert len(result) == 0
-    assert result.table().splitlines() == ["Module  # of Calls  CPU total  CUDA forward  CUDA backward"]
+    assert result.table().splitlines() == [
+        "Module  # of Calls  CPU total  CUDA forward  CUDA backward",
+        "No modules were recorded: with_modules=True",
+    ]
+
+
+def test_without_gpu_work_gpu_times_are_unknown_and_the_table_says_why(program):
+    program.region("Net", MODULE, us=1500)
+    result = program.modules()
+    assert str(result).splitlines()[1:] == [
+        "Net              1    1.500ms             -              -",
+        "No GPU work was recorded",
+    ]
+    assert result.to_dict()["modules"][0]["backward_device_time"] is None
+    assert result["Net"].device_time_total is None
 
 
 def test_an_empty_recording_has_no_rows():
@@ -179,7 +193,7 @@ def test_modules_of_a_profile_are_asked_of_the_profile():
     with gs.profile(activities=[gs.ProfilerActivity.CPU]) as profiler, _core.region_of_kind("Net", MODULE):
         pass
     (row,) = profiler.modules()
-    assert (row.path, row.count, row.forward_device_time) == ("Net", 1, 0.0)
+    assert (row.path, row.count, row.forward_device_time) == ("Net", 1, None)
 
 
 def test_details_of_lost_regions_belong_to_no_module():

@@ -146,7 +146,15 @@ def test_a_size_that_fails_on_one_side_is_left_out_and_told(engines):
 def test_when_nothing_is_measured_the_answer_is_not_known(engines):
     result = crossover(lambda n: 1 / 0, taking(fixed_gpu), n=GRID)
     assert result.without_transfers.kind == "unknown"
-    assert "not known" in str(result)
+    assert str(result).startswith(
+        "CPU, every size: ZeroDivisionError: division by zero\nn, computation alone: not known"
+    )
+
+
+def test_a_misspelt_axis_is_the_first_line(engines):
+    text = str(crossover(lambda n: None, lambda n: None, m=GRID))
+    assert text.splitlines()[0].startswith("CPU, every size: TypeError: ")
+    assert text.splitlines()[0].endswith("got an unexpected keyword argument 'm'")
 
 
 def test_an_interrupt_keeps_what_there_is(engines):

@@ -40,6 +40,22 @@ class Squares:
         return float(index**2)
 
 
+class Workers:
+    """A loader with workers, whose batches take given seconds on the clock."""
+
+    prefetch_factor = 2
+
+    def __init__(self, clock, seconds, workers):
+        self.clock = clock
+        self.seconds = seconds
+        self.num_workers = workers
+
+    def __iter__(self):
+        for seconds in self.seconds:
+            self.clock.spend(seconds)
+            yield 0
+
+
 class Broken(Squares):
     def __getitem__(self, index):
         if index == 40:
@@ -72,26 +88,28 @@ def test_the_first_batch_is_kept_apart(clock):
     assert "the first batch took 3.0 s" in result.warnings[0]
 
 
-def test_a_short_loader_begins_anew_and_its_starts_are_kept_apart(clock):
+def test_a_short_loader_begins_anew_and_the_wait_for_its_later_epochs_counts(clock):
     result = benchmark_dataloader(Loader(clock, [0] * 11, seconds=0.02, start=1), num_batches=25)
     assert len(result.times) == 25
-    assert result.times.max == pytest.approx(0.02)
     assert result.epoch_starts == pytest.approx((1.02, 1.02))
+    assert result["avg_batch_time_ms"] == pytest.approx(20 + 2000 / 25)
+    assert result["batches_per_second"] == pytest.approx(25 / 2.5)
+
+
+def test_a_later_epoch_whose_batches_all_come_with_the_first_is_timed_whole(clock):
+    result = benchmark_dataloader(Workers(clock, (0.3, 0, 0), workers=4), 6)
+    assert result["avg_batch_time_ms"] == pytest.approx(100)
+    assert not result.warnings
+
+
+def test_a_single_epoch_that_the_workers_may_have_loaded_ahead_is_named(clock):
+    (text,) = benchmark_dataloader(Workers(clock, (0.1, 0, 0.02, 0.02), workers=2), 2).warnings
+    assert text.startswith("the workers may have loaded most of the 4 batches")
 
 
 def test_batches_that_workers_began_together_are_not_timed(clock):
-    def batches():
-        for seconds in (1, 0, 0, 0, 0.02, 0.02, 0.02):
-            clock.spend(seconds)
-            yield 0
-
-    class FourWorkers:
-        num_workers = 4
-
-        def __iter__(self):
-            return batches()
-
-    assert benchmark_dataloader(FourWorkers(), 3).times.samples == pytest.approx([0.02] * 3)
+    loader = Workers(clock, (1, 0, 0, 0, 0.02, 0.02, 0.02), workers=4)
+    assert benchmark_dataloader(loader, 3).times.samples == pytest.approx([0.02] * 3)
 
 
 def test_epochs_of_one_batch_are_timed_whole_and_it_is_told(clock):

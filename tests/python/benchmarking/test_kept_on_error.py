@@ -178,6 +178,7 @@ def test_latencies_taken_so_far_are_kept(error):
     if isinstance(error, KeyboardInterrupt):
         found = measure_latency(after(60, error), 1, num_iterations=100, warmup=10)
         assert "interrupted after 50 of 100 calls" in found.warnings
+        assert str(found).startswith("interrupted after 50 of 100 calls\n")
     else:
         with pytest.raises(BrokenError) as raised:
             measure_latency(after(60, error), 1, num_iterations=100, warmup=10)

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -48,14 +50,37 @@ def test_the_warm_up_and_the_start_of_the_loader_are_left_out(clock):
     assert result.seconds == pytest.approx(0.02)
 
 
-def test_a_short_loader_counts_what_there_was_and_says_so(clock):
-    result = measure_throughput(lambda batch: None, Loader(clock, [BATCH] * 7), num_batches=100, warmup=2)
+def test_an_iterator_counts_what_there_was_and_says_so(clock):
+    result = measure_throughput(lambda batch: None, iter(Loader(clock, [BATCH] * 7)), num_batches=100, warmup=2)
     assert result.batches == 5
-    assert "the loader ended after 5 of 100 batches" in str(result)
+    assert "the loader ended after 5 of 100 batches; pass a loader, or itertools.cycle(...)" in str(result)
+
+
+def test_one_batch_is_singular(clock):
+    assert "(1 batch; " in str(measure_throughput(lambda batch: clock.spend(1), iter([BATCH]), warmup=0))
+
+
+def test_a_short_loader_is_restarted_and_its_restarts_are_waited_for(clock):
+    result = measure_throughput(lambda batch: None, Loader(clock, [BATCH] * 4, start=1), num_batches=9, warmup=3)
+    assert result.batches == 9
+    assert result.wait_seconds == pytest.approx(9 * 0.01 + 2)
+    assert result.warnings[0] == "3 epochs of 4 batches: the wait for the loader includes its restarts"
+
+
+def test_a_loader_that_is_empty_when_restarted_ends_the_measurement(clock):
+    class Once:
+        left = [BATCH] * 5
+
+        def __iter__(self):
+            while self.left:
+                yield self.left.pop()
+
+    result = measure_throughput(lambda batch: clock.spend(1), Once(), warmup=0)
+    assert result.warnings[0].startswith("the loader ended after 5 of 100 batches")
 
 
 def test_a_loader_that_the_warm_up_takes_begins_anew(clock):
-    result = measure_throughput(lambda batch: None, Loader(clock, [BATCH] * 2), warmup=3)
+    result = measure_throughput(lambda batch: None, Loader(clock, [BATCH] * 2), num_batches=2, warmup=3)
     assert result.batches == 2
     assert "the warm-up took the whole loader" in result.warnings[0]
 
@@ -72,13 +97,13 @@ def test_a_generator_that_the_warm_up_takes_is_refused(clock):
 
 def test_batches_of_varying_size_are_counted_and_told(clock):
     batches = [np.zeros(n) for n in (8, 8, 8, 8, 3)]
-    result = measure_throughput(lambda batch: None, Loader(clock, batches), warmup=0)
+    result = measure_throughput(lambda batch: None, Loader(clock, batches), num_batches=5, warmup=0)
     assert result.samples == 35
     assert "batches of 3 to 8 samples" in result.warnings
 
 
 def test_batches_without_a_length_count_as_one_sample_and_it_is_told(clock):
-    result = measure_throughput(lambda batch: None, Loader(clock, [object()] * 5), warmup=0)
+    result = measure_throughput(lambda batch: None, Loader(clock, [object()] * 5), num_batches=5, warmup=0)
     assert result.samples == 5
     assert "cannot be told" in str(result)
 
@@ -101,7 +126,7 @@ def test_batches_without_a_length_count_as_one_sample_and_it_is_told(clock):
     ],
 )
 def test_the_size_of_a_batch_is_found(clock, batch):
-    assert measure_throughput(lambda _: None, Loader(clock, [batch]), warmup=0).samples == 4
+    assert measure_throughput(lambda _: None, Loader(clock, [batch]), num_batches=1, warmup=0).samples == 4
 
 
 def test_without_a_gpu_the_longer_of_loader_and_step_limits(clock):
@@ -135,7 +160,7 @@ def test_a_gpu_with_nothing_queued_at_the_ends_of_steps_does_not_limit(gpu, cloc
 
 
 def test_the_time_ends_when_the_gpu_has_finished(gpu, clock):
-    result = measure_throughput(lambda batch: gpu.give(1.0), Loader(clock, [BATCH] * 4), warmup=0)
+    result = measure_throughput(lambda batch: gpu.give(1.0), Loader(clock, [BATCH] * 4), num_batches=4, warmup=0)
     assert result.seconds == pytest.approx(4.01)
 
 
@@ -158,7 +183,7 @@ def test_what_the_gpu_still_does_counts_when_the_run_is_interrupted(gpu, clock):
 
     start = clock.now
     result = measure_throughput(step, Loader(clock, [range(8)] * 100, seconds=0.0), num_batches=100, warmup=0)
-    assert "interrupted" in result.warnings[0]
+    assert str(result).startswith("interrupted after ")
     assert float(result) == pytest.approx(800)
 
 
@@ -173,7 +198,7 @@ def test_an_interval_comes_with_thirty_batches(clock):
 
 
 def test_fewer_batches_have_no_interval_and_it_is_told(clock):
-    result = measure_throughput(lambda batch: None, Loader(clock, [BATCH] * 29), warmup=0)
+    result = measure_throughput(lambda batch: None, Loader(clock, [BATCH] * 29), num_batches=29, warmup=0)
     assert (result.samples_per_second_ci, result.seconds_per_batch_ci) == (None, None)
     assert "no 95 % interval: it takes 30 batches" in result.warnings
 
@@ -191,7 +216,7 @@ def test_the_text_is_one_line_with_rate_and_time_and_one_with_the_conditions(clo
 
 
 def test_json_holds_the_figures(clock):
-    read = json.loads(measure_throughput(lambda batch: None, Loader(clock, [BATCH] * 9)).to_json())
+    read = json.loads(measure_throughput(lambda batch: None, Loader(clock, [BATCH] * 9), num_batches=6).to_json())
     assert read["batches"] == 6
 
 
@@ -208,7 +233,7 @@ def test_a_module_is_trained_with_criterion_and_optimizer():
     before = model.weight.detach().clone()
     loader = [(torch.ones(4, 3), torch.zeros(4, 1))] * 5
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    result = measure_throughput(model, loader, criterion=torch.nn.MSELoss(), optimizer=optimizer, warmup=1)
+    result = measure_throughput(model, loader, 4, criterion=torch.nn.MSELoss(), optimizer=optimizer, warmup=1)
     assert result.samples == 16
     assert not torch.equal(model.weight, before)
     assert model.weight.grad is None
@@ -224,17 +249,17 @@ def test_a_module_is_trained_on_mappings_by_their_target():
     model = Model(3, 1)
     loader = [{"x": torch.ones(4, 3), "labels": torch.zeros(4, 1)}] * 3
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    result = measure_throughput(model, loader, criterion=torch.nn.MSELoss(), optimizer=optimizer, warmup=1)
+    result = measure_throughput(model, loader, 2, criterion=torch.nn.MSELoss(), optimizer=optimizer, warmup=1)
     assert result.samples == 8
 
 
-def test_a_model_with_a_loss_of_its_own_needs_no_criterion():
+@pytest.mark.parametrize("output", [SimpleNamespace, dict])
+def test_a_model_with_a_loss_of_its_own_needs_no_criterion(output):
     torch = pytest.importorskip("torch")
-    from types import SimpleNamespace
 
     class Model(torch.nn.Linear):
         def forward(self, x, labels):
-            return SimpleNamespace(loss=(super().forward(x) - labels).pow(2).mean())
+            return output(loss=(super().forward(x) - labels).pow(2).mean())
 
     model = Model(3, 1)
     before = model.weight.detach().clone()
@@ -292,6 +317,50 @@ def test_a_batch_without_a_target_cannot_be_trained_on():
         measure_throughput(model, [torch.ones(4, 3)] * 4, criterion=torch.nn.MSELoss(), optimizer=optimizer)
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
+@pytest.mark.parametrize(
+    ("batch", "passed"), [({"x": 1, "y": 2}, "keywords: x"), ((1, 2, 3), "2 positional arguments")]
+)
+def test_a_batch_that_does_not_fit_the_model_has_a_note_of_how_it_was_passed(batch, passed):
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError) as raised:
+        measure_throughput(torch.nn.Sequential(torch.nn.ReLU()), [batch])
+    (note,) = raised.value.__notes__
+    assert note == f"the input was passed as {passed}; pass a function of the batch instead of the module"
+
+
+@pytest.mark.parametrize("wrap", [lambda data, tensor: data.TensorDataset(tensor), lambda data, tensor: tensor])
+def test_single_samples_are_no_loader(wrap):
+    torch = pytest.importorskip("torch")
+    samples = wrap(torch.utils.data, torch.ones(64, 3))
+    name = type(samples).__name__
+    with pytest.raises(InvalidArgument, match=f"loader is a {name}, which gives single samples; accepted is a DataL"):
+        measure_throughput(lambda batch: None, samples)
+
+
+def test_an_iterable_dataset_may_give_batches():
+    torch = pytest.importorskip("torch")
+
+    class Batches(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter([BATCH] * 5)
+
+    assert measure_throughput(lambda batch: None, Batches(), num_batches=2).samples == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"criterion": "ce", "optimizer": object()}, "criterion is 'ce'; accepted is a function of output and target"),
+        ({"criterion": dict, "optimizer": object()}, "criterion is the class dict; accepted is an object, as MSELoss"),
+        ({"optimizer": dict}, "optimizer is the class dict; accepted is an object, as Adam"),
+    ],
+)
+def test_a_criterion_or_optimizer_of_another_kind_is_refused(arguments, text):
+    with pytest.raises(InvalidArgument, match=text):
+        measure_throughput(lambda batch: None, [BATCH], **arguments)
+
+
 def test_a_criterion_without_an_optimizer_is_refused():
     with pytest.raises(InvalidArgument, match="optimizer is missing"):
         measure_throughput(lambda batch: None, [BATCH], criterion=lambda a, b: a)
@@ -329,7 +398,7 @@ def test_a_target_is_of_samples_a_second_or_of_the_time_of_a_batch(clock, target
 
 
 def test_without_an_interval_no_target_is_certain(clock):
-    result = measure_throughput(lambda batch: clock.spend(0.03), Loader(clock, [BATCH] * 9), target="1 samples/s")
+    result = measure_throughput(lambda batch: clock.spend(0.03), iter(Loader(clock, [BATCH] * 9)), target="1 samples/s")
     assert str(result.target) == "target 1 samples/s: not certain (no 95 % interval: it takes 30 batches)"
 
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fakes.memory_machine import Machine, OutOfMemoryError, torch_on
-from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.errors import GpuscopeWarning, InvalidArgument, NotAvailable
 from gpuscope.frameworks import cupy
 from gpuscope.memory import batch_size, host
 from gpuscope.memory.batch_size import MaxBatchSize, find_max_batch_size
@@ -173,7 +173,8 @@ def test_ctrl_c_keeps_the_largest_known(on):
             raise KeyboardInterrupt
 
     on(Machine(1))
-    found = find_max_batch_size(step)
+    with pytest.warns(GpuscopeWarning, match="interrupted: 64 is the largest batch known to fit"):
+        found = find_max_batch_size(step)
     assert (found, found.limited_by) == (64, "interrupted")
 
 
@@ -212,6 +213,17 @@ def test_the_margin_is_taken_exactly(on):
 def test_the_limit_is_recommended_where_memory_is_left(on):
     assert find_max_batch_size(on(Machine(10**9)), limit=50).recommended == 50
     assert find_max_batch_size(on(Machine(1000, per_sample=10)), limit=99).recommended == 89
+
+
+def test_a_report_of_a_search_that_the_limit_ends_says_nothing_of_memory(on):
+    text = find_max_batch_size(on(Machine(10**9, fixed=5000, per_sample=0)), limit=50).report()
+    assert "recommended: 50 (the limit; memory does not end the search)" in text
+    assert "a sample takes less than can be measured, all else 4.88 KiB" in text
+
+
+def test_a_report_says_that_the_margin_gives_no_smaller_size(on):
+    text = find_max_batch_size(on(Machine(1000, per_sample=600))).report()
+    assert "recommended: 1 (a margin of 10 % gives no smaller size)" in text
 
 
 def test_the_report_has_a_line_for_each_try(on):

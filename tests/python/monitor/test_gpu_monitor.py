@@ -394,11 +394,31 @@ def test_a_program_that_ends_without_stop_has_its_log_in_parquet_too(ending, tmp
     assert not path.with_name("gpu.parquet.part").exists()
 
 
-def test_a_machine_without_a_gpu_says_so():
-    if gs.gpu_snapshot().gpus:
-        pytest.skip("there is a GPU")
-    with gs.GPUMonitor(None, interval=0.01) as monitor:
-        assert "libnvidia-ml was not found" in monitor.why or monitor.why
+def test_a_machine_without_a_gpu_says_so_once_at_the_line_that_starts(sampler, monkeypatch):
+    monkeypatch.setattr(FakeSampler, "why", "libnvidia-ml was not found")
+    monitor = gs.GPUMonitor(None)
+    with pytest.warns(GpuscopeWarning, match="samples no GPU, .*: libnvidia-ml was not found") as warned, monitor:
+        assert monitor.why == "libnvidia-ml was not found"
+    assert [warning.filename for warning in warned] == [__file__]
+    monitor.start()  # where a warning is an error
+    monitor.stop()
+
+
+def test_where_warnings_are_errors_a_machine_without_a_gpu_starts_nothing(sampler, monkeypatch):
+    monkeypatch.setattr(FakeSampler, "why", "libnvidia-ml was not found")
+    monitor = gs.GPUMonitor(None)
+    with pytest.raises(GpuscopeWarning):
+        monitor.start()
+    assert not monitor.running
+
+
+def test_a_reading_of_the_same_moment_has_no_negative_age(sampler, tmp_path):
+    path = tmp_path / "gpu.csv"
+    with gs.GPUMonitor(path):
+        now_ns = 1_000_000_000_000_246_564
+        sampler().samples.append(sample(None) | {"time_ns": now_ns, "slow_time_ns": now_ns, "host_time_ns": now_ns})
+    (row,) = rows_of(path)
+    assert (row["slow_age_s"], row["host_age_s"]) == ("0", "0")
 
 
 def test_importing_it_starts_nothing():

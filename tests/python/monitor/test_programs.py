@@ -365,6 +365,7 @@ def test_a_program_that_is_profiled_says_so_until_it_ends(runtime):
     assert [*runtime.iterdir()] == []
 
 
+@pytest.mark.filterwarnings("ignore:GPUMonitor samples no GPU")
 def test_importing_and_watching_say_nothing(runtime):
     with gs.GPUMonitor(None, interval=0.1):
         pass

@@ -92,6 +92,7 @@ def test_the_phases_of_a_program_are_rows_of_the_table(run):
         assert rows[row].count == 1
 
 
+@pytest.mark.filterwarnings("ignore:GPUMonitor samples no GPU")
 @pytest.mark.filterwarnings("ignore:gpu_snapshot:gpuscope.errors.GpuscopeWarning")
 @pytest.mark.parametrize("name", seeds_measuring.WITH_OURS)
 def test_a_program_runs_with_the_function_of_gpuscope(run, name):
@@ -134,6 +135,7 @@ def test_the_wait_for_data_is_the_loading_time_of_the_program(run_slowly):
     assert 1000 * (ours.seconds - ours.wait_seconds) / ours.batches == pytest.approx(theirs["compute_ms"])
 
 
+@pytest.mark.filterwarnings("ignore:GPUMonitor samples no GPU")
 def test_a_log_begins_with_the_columns_of_the_program(run, tmp_path):
     run(seeds_measuring.MONITOR)
     with open(tmp_path / "gpu_metrics.csv", encoding="utf-8") as file:

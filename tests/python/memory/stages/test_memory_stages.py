@@ -92,6 +92,14 @@ class TestTable:
         assert 'The highest peak, 3.00 MiB, is in "high".' in text
         assert memory_stages().highest.name == "high"
 
+    @pytest.mark.parametrize(("other", "is_marked"), [(995, False), (980, True)])
+    def test_on_the_host_a_peak_within_one_percent_of_another_is_not_marked(self, other, is_marked):
+        peaks = [
+            made(name, device=-1, reserved_bytes=None, peak_bytes=peak) for name, peak in (("a", other), ("b", 1000))
+        ]
+        text = str(MemoryStages(tuple(peaks)))
+        assert ("<- highest peak" in text, "The highest peak" in text) == (is_marked, is_marked)
+
     def test_a_peak_that_is_a_bound_says_so(self):
         assert ">= 5 B" in str(MemoryStages((made(peak_bytes=5, peak_at_most_bytes=7),)))
 
