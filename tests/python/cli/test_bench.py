@@ -278,7 +278,7 @@ def test_a_comparison_is_json_too(gpuscope):
     [
         ((), "there is nothing to measure: give an expression"),
         (("--json", "1"), "there is nothing to measure: give an expression; put --json after the expression"),
-        (("1", "--target", "0"), "target is '0'; accepted are a share above 0 and below 1, as 1%, a time at most"),
+        (("1", "--target", "0"), "target is '0'; accepted are a share above 0 and below 1, as 1%, '20 ms' (at most)"),
         (("1", "--budget", "2x"), "'2x' is not a time above 0 with its unit, as 5ms, 2s or 1min"),
         (("1", "--compare", "2", "--graph"), "--graph cannot go with --compare"),
         (("1", "--bytes", "-4"), "--bytes is -4; accepted are numbers above 0"),
