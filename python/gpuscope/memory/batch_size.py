@@ -84,7 +84,6 @@ def find_max_batch_size(
         multiple_of: sizes are multiples of it.
         margin: share that ``.recommended`` leaves free.
         dtype: of the inputs, default that of the model's first floating-point parameter.
-
         make_input: replaces `input_shape`. Called with a batch size, returns a tensor, a tuple of arguments or a
             mapping of keywords.
         make_target: called with a batch size, returns the loss's second argument.
