@@ -429,7 +429,7 @@ def test_programs_that_are_not_comparable_meet_no_target() -> None:
 
 
 def test_a_target_that_makes_no_sense_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="target is '500 samples/s'; accepted are a time"):
+    with pytest.raises(InvalidArgument, match="target is '500 samples/s'; accepted are '20 ms'"):
         gs.diff("before.gscope", "after.gscope", target="500 samples/s")
 
 
