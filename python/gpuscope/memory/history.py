@@ -18,6 +18,7 @@ from gpuscope.beside import shared_lock
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.frameworks.cupy import CupyReports
 from gpuscope.frameworks.numpy import NumpyReports, unreported
+from gpuscope.frameworks.torch import initialized
 from gpuscope.frameworks.torch_memory import TorchReports, why_opaque
 from gpuscope.late_imports import WhenImported
 from gpuscope.memory.allocation_watch import unwatch_allocations, watch_allocations
@@ -204,8 +205,9 @@ class _Recording:
         if not self.active:
             return
         self.active = False
-        with unreported():
-            self._at_end = known_at_end()
+        if initialized():  # without a GPU the search waits until the events are read
+            with unreported():
+                self._at_end = known_at_end()
         _core.stop_memory_history()
         while self._threads:
             self._threads.pop().end()
