@@ -317,12 +317,16 @@ TEST(WorkTimer, HasNoFixedStep) {
 }
 
 TEST(WorkTimer, CountsWhatIsDoneUntilItsEnd) {
-  EventLog log;
-  {
-    const WorkTimer timer(log);
-    spin(std::chrono::microseconds(20));
+  uint64_t told = 0;
+  for (int attempt = 0; told == 0 && attempt < 100; ++attempt) {  // 0 where the scheduler interrupted it
+    EventLog log;
+    {
+      const WorkTimer timer(log);
+      spin(std::chrono::microseconds(20));
+    }
+    told = log.take_work();
   }
-  EXPECT_GE(log.take_work(), 19'000U);  // less what timing takes
+  EXPECT_GE(told, 19'000U);  // less what timing takes
 }
 
 TEST(WorkTimer, CountsFunctionsApart) {
