@@ -40,10 +40,10 @@ class Target:
     differences: str = ""
 
     @staticmethod
-    def of(given: object, *, of_rates: bool = False, has_baseline: bool = True, also: str = "") -> Target:
+    def of(given: object, *, of_rates: bool = False, has_baseline: bool = True) -> Target:
         """Reads "20 ms", "+30 %" (more work a second), "-20 %" (less time), or "500 samples/s".
 
-        The last needs `of_rates`. `also` names other accepted values in the error.
+        The last needs `of_rates`.
 
         Raises:
             InvalidArgument: the text is no target, or is relative and there is no baseline.
@@ -60,7 +60,7 @@ class Target:
             found = found or Target(text, "time", parse_seconds(text))
         if found is None:
             rates = "'500 samples/s', " if of_rates else ""
-            accepted = f"{also}'20 ms' (at most), {rates}'+30 %' (speed) and '-20 %' (time)"
+            accepted = f"'20 ms' (at most), {rates}'+30 %' (speed) and '-20 %' (time)"
             raise InvalidArgument(f"target is {brief(given)}; accepted are {accepted}")
         if found.kind == "faster" and not has_baseline:
             raise InvalidArgument(

@@ -53,6 +53,7 @@ class _Engine:
     headline = Engine.headline
 
     def __init__(self, engines, function):
+        self.on_gpu = False
         self.engines = engines
         self.function = function
         self.absent = engines.absent

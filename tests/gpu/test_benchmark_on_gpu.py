@@ -68,7 +68,7 @@ def test_quantities_are_ordered_as_they_contain_each_other(kernels):
 
 def test_the_budget_is_kept(kernels):
     began = time.perf_counter()
-    result = benchmark(lambda: kernels.spin(1_000_000), target=1e-6, budget=0.5)
+    result = benchmark(lambda: kernels.spin(1_000_000), precision=1e-6, budget=0.5)
     assert result.stopped == "budget"
     assert time.perf_counter() - began < 5
 

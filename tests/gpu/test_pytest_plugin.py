@@ -26,7 +26,7 @@ from gpuscope import _core
 KERNELS = _core.Kernels()
 SPIN_NS = int(os.environ.get("SPIN_NS", "20000"))
 
-@pytest.mark.gpu_benchmark(cold=False, target=0.02)
+@pytest.mark.gpu_benchmark(cold=False, precision=0.02)
 def test_spin(gpu_benchmark):
     assert gpu_benchmark(lambda: KERNELS.spin(SPIN_NS) or 42) == 42
     assert gpu_benchmark.result.median < 1e-3

@@ -58,8 +58,6 @@ _LONGEST_CAPTURED = 5e-3
 
 # Stream time also includes two events and the start of the first kernel: some microseconds (measured).
 _METHOD = 6e-6
-_WIDTH = 0.01  # of the interval, the default of `target`
-_ALSO = "a width of the interval above 0, "
 _DISAGREEMENT = 0.05
 _TAGGED = 0.05
 
@@ -73,7 +71,8 @@ def benchmark(
     device: int | None = None,
     cold: bool = True,
     graph: bool = False,
-    target: float | str = 0.01,
+    precision: float = 0.01,
+    target: str | None = None,
     baseline: BenchmarkResult | float | None = None,
     budget: float = 2.0,
     bytes: float | None = None,  # noqa: A002 - what users call it
@@ -88,8 +87,8 @@ def benchmark(
     """Measures the time of a call on the GPU and on the host, until its interval is narrow enough.
 
     The headline is kernel time if CUPTI is available, else stream time, else the host's time to completion. Sampling
-    ends when half of the 95 % interval is at most `target` of the time, when the budget is spent, or after Ctrl-C; the
-    result says which. See docs/explanation/statistics.md for intervals and times.md for short calls.
+    ends when half of the 95 % interval is at most `precision` of the time, when the budget is spent, or after Ctrl-C;
+    the result says which. See docs/explanation/statistics.md for intervals and times.md for short calls.
 
     Args:
         fn: the function to measure. It is called many times with the same arguments.
@@ -100,8 +99,8 @@ def benchmark(
         device: ordinal of the GPU; None is the stream's.
         cold: clear the L2 cache before each call.
         graph: capture `fn` into a CUDA graph once and measure its replay.
-        target: a number is half of the interval's width to reach, relative to the time. Text is a time to reach, with
-            the default width: "20 ms" at most, "+30 %" faster than `baseline`, or "-20 %" of its time.
+        precision: half of the interval's width to reach, relative to the time.
+        target: a time to reach: "20 ms" at most, "+30 %" faster than `baseline`, or "-20 %" of its time.
         baseline: an earlier result, or its seconds, for a target in percent.
         budget: seconds in total with warm-up; half of it is for samples. A single call is not cut short.
         bytes: read and written by a call, for a rate.
@@ -128,7 +127,7 @@ def benchmark(
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise InvalidArgument(f"kwargs is {brief(kwargs)}; accepted is a mapping of names to values")
     wanted = _wanted(target, baseline)
-    target, budget = _WIDTH if wanted else check_fraction("target", target), check_budget(budget)
+    precision, budget = check_fraction("precision", precision), check_budget(budget)
     bytes = None if bytes is None else check_positive("bytes", bytes)  # noqa: A001
     flops = None if flops is None else check_positive("flops", flops)
     check_progress(progress)
@@ -147,7 +146,13 @@ def benchmark(
         call = functools.partial(fn, *args, **keywords)
         per_call = replace(per_call, teardown=teardown and functools.partial(teardown, *args, **keywords))
     name = name or function_name(fn)
-    settings: dict[str, Any] = {"stream": stream, "device": device, "cold": cold, "graph": graph, "target": target}
+    settings: dict[str, Any] = {
+        "stream": stream,
+        "device": device,
+        "cold": cold,
+        "graph": graph,
+        "precision": precision,
+    }
     settings["per_call"] = per_call
     task: Callable[..., BenchmarkResult] = functools.partial(
         _benchmark, call, name, bytes=bytes, flops=flops, dtype=dtype, **settings
@@ -156,15 +161,15 @@ def benchmark(
         found = task(budget)
     else:
         sent = pickled(functools.partial(task, processes=processes), fn)
-        found = in_processes(sent, processes, name=name, budget=budget, target=target, progress=progress)
+        found = in_processes(sent, processes, name=name, budget=budget, precision=precision, progress=progress)
     return found if wanted is None else replace(found, target=_judged(wanted, found, baseline))
 
 
 def _wanted(target: object, baseline: object) -> Target | None:
-    """The target if given as text; None for a number, the interval's width."""
+    """The checked target; None if none is given."""
     if baseline is not None and not isinstance(baseline, BenchmarkResult):
         check_positive("baseline", baseline, "earlier results, and seconds")
-    found = Target.of(target, has_baseline=baseline is not None, also=_ALSO) if isinstance(target, str) else None
+    found = None if target is None else Target.of(target, has_baseline=baseline is not None)
     if baseline is not None and (found is None or found.kind != "faster"):
         raise InvalidArgument(f"baseline is given with target={brief(target)}; accepted is a target as '+30 %'")
     return found
@@ -190,7 +195,7 @@ def _benchmark(
     device: int | None,
     cold: bool,
     graph: bool,
-    target: float,
+    precision: float,
     per_call: PerCall,
     bytes: float | None,  # noqa: A002
     flops: float | None,
@@ -208,7 +213,7 @@ def _benchmark(
                 raise NotAvailable("graph is True, but this machine has no NVIDIA GPU that CUDA shows")
             measured = stack.enter_context(cuda_graphs.capture(call, 1, stream=resolve(stream, device))).launch
         engine = stack.enter_context(Engine([measured], stream=stream, device=device, cold=cold, per_call=per_call))
-        run = _Run(engine, whole, target, processes)
+        run = _Run(engine, whole, precision, processes)
         result = functools.partial(_result, run, call, name, cold, bytes, flops, dtype)
         with kept_on_error(lambda: result() if run.cut_short("error") else None):
             run.measure(None if graph else measured)
@@ -295,8 +300,8 @@ def _environment(engine: Engine) -> dict[str, object]:
 class _Run:
     """One benchmark: its samples so far, kept on an interrupt."""
 
-    def __init__(self, engine: Engine, whole: Budget, target: float, processes: int | None) -> None:
-        self.engine, self.whole, self.target, self.processes = engine, whole, target, processes
+    def __init__(self, engine: Engine, whole: Budget, precision: float, processes: int | None) -> None:
+        self.engine, self.whole, self.precision, self.processes = engine, whole, precision, processes
         self.spent = whole  # the budget of the current phase
         self.parts: dict[Quantity, list[Samples]] = {}
         self.slope: Measured | None = None
@@ -378,7 +383,9 @@ class _Run:
             return
         seconds = self.spent.share(_SLOPE).seconds
         try:
-            slope = cuda_graphs.marginal(function, engine.sampler, engine.stream, target=self.target, budget=seconds)
+            slope = cuda_graphs.marginal(
+                function, engine.sampler, engine.stream, precision=self.precision, budget=seconds
+            )
         except GpuscopeError as error:
             self.absent["marginal"] = str(error)
             return
@@ -412,7 +419,7 @@ class _Run:
             if span < bursts.next_look and self.spent.left:
                 continue
             if self._judge(quantity) and self.progress is not None and self.progress.enough:
-                self.stopped = "target" if self.progress.converged else "processes"
+                self.stopped = "precision" if self.progress.converged else "processes"
                 return
             if not self.spent.left:
                 break
@@ -442,7 +449,7 @@ class _Run:
         sizes = [len(part) for part in finite if len(part)]
         if sizes:
             samples, tick, differ = np.concatenate(finite), self.engine.tick, self.processes_differ
-            self.progress = judge(samples, tick, self.target, sizes, differ)
+            self.progress = judge(samples, tick, self.precision, sizes, differ)
         return bool(sizes)
 
     def _fall_back(self) -> bool:
@@ -544,7 +551,7 @@ def _unsettled(run: _Run, headline: Measured) -> Iterator[str]:
     if run.stopped == "processes":
         yield (
             f"fresh processes differ by {format_share(run.processes_differ)}, more than the +-"
-            f"{100 * run.target:.2g} % that was wanted, and one process does not show it: processes=5 measures it"
+            f"{100 * run.precision:.2g} % that was wanted, and one process does not show it: processes=5 measures it"
         )
     if run.stopped != "budget" or progress.drifts or estimate.n < FEWEST_SAMPLES:
         return
@@ -553,7 +560,7 @@ def _unsettled(run: _Run, headline: Measured) -> Iterator[str]:
     low, high = format_seconds(headline.p5, 4), format_seconds(headline.p95, 4)
     yield (
         f"the time did not settle: it is {reached} after {format_rough(run.span)} s of samples, "
-        f"+-{100 * run.target:.2g} % was wanted; 90 % of them are between {low} and {high}"
+        f"+-{100 * run.precision:.2g} % was wanted; 90 % of them are between {low} and {high}"
     )
 
 

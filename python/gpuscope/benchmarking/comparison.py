@@ -101,7 +101,7 @@ class Comparison(Result):
         names: of a and b.
         kernels: the kernels of a call of a, and of b; empty without CUPTI.
         warnings: one sentence each.
-        stopped: "verdict", "target", "budget", "interrupted" or "error".
+        stopped: "verdict", "precision", "budget", "interrupted" or "error".
         seconds: duration of the whole comparison.
         advice: how to get a verdict, when it is inconclusive.
         carry_over: time of a call after the other function, over its time after its own function. It is above 1 if
@@ -203,7 +203,7 @@ def compare(
     cold: bool = True,
     quantity: Quantity | None = None,
     margin: float = 0.01,
-    target: float | None = None,
+    precision: float | None = None,
     budget: float = 1.0,
     seed: int | None = None,
     setup: Callable[[], object] | None = None,
@@ -223,7 +223,7 @@ def compare(
         cold: clear the L2 cache before each call.
         quantity: None takes the first of kernel, stream and wall that both functions have.
         margin: ratios this close to 1 count as no difference, as a fraction.
-        target: half of the interval's width to reach, as a fraction; None ends with the verdict.
+        precision: half of the interval's width to reach, as a fraction; None ends with the verdict.
         budget: seconds in total with warm-up; half of it is for samples. A single call is not cut short.
         seed: of the order of turns; None takes a random one.
         setup: called before each call of either and not timed; see `benchmark`. Single calls take turns then.
@@ -238,14 +238,14 @@ def compare(
         check_function(name, function, "a function called without arguments")
     check_choice("quantity", quantity, (*get_args(Quantity), None))
     margin = check_fraction("margin", margin)
-    if target is not None:
-        target = check_fraction("target", target)
+    if precision is not None:
+        precision = check_fraction("precision", precision)
     spent = Budget(check_budget(budget))
     if seed is not None:
         seed = check_count("seed", seed, 0)
     named, per_call = _names(a, b, names), PerCall(setup, teardown)
     with Engine([a, b], stream=stream, device=device, cold=cold, per_call=per_call) as engine:
-        run = _Run(engine, quantity, np.random.default_rng(seed), spent, margin, target)
+        run = _Run(engine, quantity, np.random.default_rng(seed), spent, margin, precision)
         with kept_on_error(lambda: run.result(named, "error") if run.blocks else None):
             run.measure()
             return run.result(named, run.stopped)
@@ -428,9 +428,9 @@ class _Run:
         random: np.random.Generator,
         whole: Budget,
         margin: float,
-        target: float | None,
+        precision: float | None,
     ) -> None:
-        self.engine, self.whole, self.margin, self.target = engine, whole, margin, target
+        self.engine, self.whole, self.margin, self.precision = engine, whole, margin, precision
         self.spent = whole  # the budget of the current phase
         self._given, self._random = quantity, random
         self.stopped = "budget"
@@ -554,12 +554,12 @@ class _Run:
         if share < 1 and len(logs.ratio) < FEWEST_BLOCKS:
             return False
         judgement = self._judge(share, logs, tick)
-        if self.target is not None:
-            settled = (judgement.ratio.high - judgement.ratio.low) / 2 <= self.target * judgement.ratio.value
+        if self.precision is not None:
+            settled = (judgement.ratio.high - judgement.ratio.low) / 2 <= self.precision * judgement.ratio.value
         else:
             settled = judgement.verdict != "inconclusive"
         if settled:
-            self.stopped = "verdict" if self.target is None else "target"
+            self.stopped = "verdict" if self.precision is None else "precision"
         return settled
 
     def _judge(self, share: float, logs: Logs, tick: float) -> Judgement:

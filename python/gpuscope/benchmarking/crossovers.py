@@ -19,6 +19,7 @@ from gpuscope.benchmarking import visits
 from gpuscope.benchmarking.rounds import FEWEST_VISITS, SHORTEST_VISIT, Rounds, Series, SweepPoint
 from gpuscope.benchmarking.stopping import Budget
 from gpuscope.benchmarking.sweeps import check_maker, checked_axes, not_measured, prepared
+from gpuscope.conditions import UNKNOWN, Conditions
 from gpuscope.errors import InvalidArgument
 from gpuscope.figures import format_estimate
 from gpuscope.page.chart import Axis, Chart, Line, Mark, View
@@ -194,8 +195,9 @@ class Crossover(Result):
         without_transfers: the answer for only the computation.
         with_transfers: the answer for copying in, computing and copying out; None if not requested.
         curves: "cpu", "gpu" and, if requested, "transfers": points of wall time by ascending size.
-        stopped: "target", "budget", "interrupted", "error" or "failed".
+        stopped: "precision", "budget", "interrupted", "error" or "failed".
         warnings: one sentence each.
+        conditions: of all points.
     """
 
     axis: str
@@ -204,6 +206,7 @@ class Crossover(Result):
     curves: Mapping[str, tuple[SweepPoint, ...]]
     stopped: str
     warnings: tuple[str, ...]
+    conditions: Conditions = UNKNOWN
 
     @property
     def value(self) -> float | None:
@@ -218,7 +221,7 @@ class Crossover(Result):
         lines += [f"{self.axis}, computation alone: {self.without_transfers}"]
         if self.with_transfers is not None:
             lines.append(f"{self.axis}, with transfers: {self.with_transfers}")
-        return "\n".join([*lines, self.table(), *remarks])
+        return "\n".join(filter(None, [*lines, self.table(), self.conditions.line, *remarks]))
 
     def table(self) -> str:
         """One line per size: the time on each side, and the GPU's speed-up."""
@@ -255,7 +258,7 @@ def crossover(
     *,
     transfers: Callable[..., Any] | None = None,
     cold: bool = False,
-    target: float = 0.02,
+    precision: float = 0.02,
     budget: float = 10.0,
     stream: object = None,
     device: int | None = None,
@@ -275,7 +278,7 @@ def crossover(
         gpu_fn: factory of the computation on the GPU, inputs and outputs in its memory.
         transfers: factory of a callable that copies in, computes and copies out.
         cold: flush the GPU's L2 cache before each call; the CPU's caches are never flushed.
-        target: half of the 95 % interval over the value at which a point is done.
+        precision: half of the 95 % interval over the value at which a point is done.
         budget: seconds for everything.
         stream: the stream of the functions' work, in any form that ``streams.resolve`` takes.
         device: ordinal of the GPU.
@@ -293,7 +296,7 @@ def crossover(
     budget = check_budget(budget)
     name, sizes = _checked_sizes(axis)
     makers = {"cpu": cpu_fn, "gpu": gpu_fn} | ({"transfers": transfers} if transfers is not None else {})
-    search = _Search(name, makers, Rounds(target, cold=cold, stream=stream, device=device, progress=progress))
+    search = _Search(name, makers, Rounds(precision, cold=cold, stream=stream, device=device, progress=progress))
 
     def result(stopped: str) -> Crossover:
         curves = search.curves(not_measured(stopped))
@@ -304,6 +307,7 @@ def crossover(
             curves=curves,
             stopped=stopped,
             warnings=tuple(_remarks(curves)),
+            conditions=search.rounds.conditions(),
         )
 
     with kept_on_error(partial(result, "error")):
@@ -326,14 +330,14 @@ class _Search:
         try:
             stopped = self.rounds.run([each for size in sizes for each in self.add(size)], FOR_THE_GRID * budget)
             for _ in range(REFINEMENTS):
-                sizes = self.between(whole) if stopped in ("target", "budget") else []
+                sizes = self.between(whole) if stopped in ("precision", "budget") else []
                 needed = sum(map(self.cost, sizes))
                 if not sizes or needed > spent.left:
                     break
                 stopped = self.rounds.run(
                     [each for size in sizes for each in self.add(size)], max(spent.left / 2, needed)
                 )
-            if spent.left and stopped in ("target", "budget"):
+            if spent.left and stopped in ("precision", "budget"):
                 every = [each for series in self.series.values() for each in series.values()]
                 stopped = self.rounds.run(every, spent.left)
         except KeyboardInterrupt:
@@ -378,9 +382,9 @@ class _Search:
 
     def curves(self, otherwise: str) -> dict[str, tuple[SweepPoint, ...]]:
         """The points by ascending size; `otherwise` is the reason for unvisited points."""
-        target = self.rounds.target
+        precision = self.rounds.precision
         return {
-            key: tuple(sizes[size].point(target, otherwise) for size in sorted(sizes))
+            key: tuple(sizes[size].point(precision, otherwise) for size in sorted(sizes))
             for key, sizes in self.series.items()
         }
 

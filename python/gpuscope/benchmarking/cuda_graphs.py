@@ -110,13 +110,13 @@ def marginal(
     sampler: _core.Sampler,
     stream: Stream,
     *,
-    target: float = 0.01,
+    precision: float = 0.01,
     budget: float = 1.0,
     seed: int = 0,
 ) -> Marginal:
     """Measures the slope of the replay time of CUDA graphs of k, 2k and 4k calls, hot and behind a gate.
 
-    Stops once half of the interval's width is `target` of the slope, or after `budget` seconds.
+    Stops once half of the interval's width is `precision` of the slope, or after `budget` seconds.
 
     Raises:
         NotAvailable: the function cannot be captured, or the gate does not hold until its replays are queued.
@@ -145,7 +145,7 @@ def marginal(
             rounds = np.vstack((rounds, chunk))
             samples, overheads = slopes(rounds, calls)
             estimate = stats.estimate(samples, tick=tick)
-            converged = len(rounds) >= FEWEST_ROUNDS and estimate.relative_half_width <= target
+            converged = len(rounds) >= FEWEST_ROUNDS and estimate.relative_half_width <= precision
             if converged or (late and len(rounds) > 1):
                 overhead = stats.estimate(overheads, tick=TICK)
                 return Marginal(estimate, samples, overhead, calls, converged, now() - began)

@@ -106,7 +106,7 @@ def in_processes(
     *,
     name: str,
     budget: float,
-    target: float,
+    precision: float,
     progress: Callable[[str], object] | None = None,
 ) -> BenchmarkResult:
     """Runs the task in `count` fresh processes, which share the budget; their start is not counted.
@@ -129,7 +129,7 @@ def in_processes(
     spent = 0.0  # of the budget
 
     def result(cut_short: str) -> BenchmarkResult:
-        return combined(results, starts, [each.sentence for each in failures], count, target, cut_short)
+        return combined(results, starts, [each.sentence for each in failures], count, precision, cut_short)
 
     def measure() -> str:
         nonlocal spent
@@ -329,7 +329,7 @@ def combined(
     starts: Sequence[float],
     failures: Sequence[str],
     count: int,
-    target: float,
+    precision: float,
     cut_short: str = "",
 ) -> BenchmarkResult:
     """Joins results of processes: all samples, and intervals from the differences between them.
@@ -348,13 +348,13 @@ def combined(
     absent = {name: why for each in results for name, why in each.absent.items() if name not in quantities}
     absent |= {name: "not all processes have it" for name in first.quantities if name not in quantities | absent}
     estimate = quantities[headline].estimate
-    converged = not cut_short and len(results) == count and estimate.relative_half_width <= target
+    converged = not cut_short and len(results) == count and estimate.relative_half_width <= precision
     if cut_short:
         stopped = cut_short
     elif converged:
-        stopped = "target"
+        stopped = "precision"
     else:
-        stopped = "processes" if all(each.stopped == "target" for each in results) else "budget"
+        stopped = "processes" if all(each.stopped == "precision" for each in results) else "budget"
     warnings = _failed(failures, count)
     if others:
         warnings.append(f"{others} of {count} processes did not come to measure {headline} time and are left out")

@@ -32,7 +32,8 @@ _LARGEST_FILE = 1 << 30  # a million samples are some 100 MB
 
 _PLAIN = ("name", "quantity", "absent", "converged", "stopped", "cold", "bytes", "flops", "environment", "seconds")
 _STOPPED = {
-    "target": "converged",
+    "precision": "converged",
+    "target": "converged",  # in older files
     "budget": "NOT converged: the budget ran out",
     "processes": "NOT converged: processes differ by more",
     "interrupted": "NOT converged: interrupted",
@@ -119,8 +120,8 @@ class BenchmarkResult(Figures, Result):
         absent: why a quantity was not measured.
         kernels: count and time of each kernel, per call.
         converged: the headline's interval is as narrow as requested.
-        stopped: "target", "budget", "interrupted", "error", or "processes": the samples in each process reached the
-            target, but processes differ by more.
+        stopped: "precision", "budget", "interrupted", "error", or "processes": the samples in each process reached the
+            precision, but processes differ by more.
         warnings: one sentence each.
         cold: the L2 cache was cleared before each call.
         clock_hz: the SM clock at each of the headline's samples; nan if not known.
@@ -140,7 +141,7 @@ class BenchmarkResult(Figures, Result):
         processes_differ: standard deviation between fresh processes that the headline's interval includes, as a
             fraction; a usual value for GPUs. 0 on the host, or if `processes` measured it.
         conditions: of the measurement, with the mode of a module.
-        target: whether the `target` given as text is met; None without one.
+        target: whether the `target` is met; None without one.
     """
 
     name: str

@@ -20,9 +20,11 @@ from gpuscope.benchmarking.engine import Engine
 from gpuscope.benchmarking.result import format_modes
 from gpuscope.benchmarking.samples import Samples
 from gpuscope.benchmarking.stopping import Budget
+from gpuscope.conditions import Conditions
 from gpuscope.errors import NotAvailable
 from gpuscope.figures import Figures, format_estimate
 from gpuscope.results import plain_fields, plain_values
+from gpuscope.streams import resolve
 from gpuscope.text import LONGEST_INTEGER, brief, shown
 from gpuscope.units import first_line
 
@@ -181,11 +183,11 @@ class Series:
         measured = self.estimate
         return measured.relative_half_width if measured else float("inf")
 
-    def converged(self, target: float) -> bool:
+    def converged(self, precision: float) -> bool:
         """Whether the interval is narrow enough, over enough visits."""
-        return len(self._centres) >= FEWEST_VISITS and self.spread <= target
+        return len(self._centres) >= FEWEST_VISITS and self.spread <= precision
 
-    def point(self, target: float, otherwise: str) -> SweepPoint:
+    def point(self, precision: float, otherwise: str) -> SweepPoint:
         """The result; `otherwise` is the reason if the point was not visited."""
         measured = self.estimate
         why = self.error or ("none of its calls could be used" if self._taken else otherwise)
@@ -194,7 +196,7 @@ class Series:
             estimate=measured,
             quantity=self.quantity if measured else None,
             samples=self.samples,
-            converged=self.converged(target),
+            converged=self.converged(precision),
             warnings=tuple(self._warnings(measured)),
             error=None if measured else why,
             visits=self.centres,
@@ -240,14 +242,14 @@ class Rounds:
 
     def __init__(
         self,
-        target: float,
+        precision: float,
         *,
         cold: bool,
         stream: object = None,
         device: int | None = None,
         progress: Callable[[str], object] | None = None,
     ) -> None:
-        self.target = check_fraction("target", target)
+        self.precision = check_fraction("precision", precision)
         check_progress(progress)
         Engine([int], stream=stream, device=device, cold=cold).close()  # raises now for a bad stream or device
         self.cold = cold
@@ -255,11 +257,16 @@ class Rounds:
         self.device = device
         self.progress = progress
         self.random = random.Random()
+        self.on_gpu = False  # a function put work on the GPU
+
+    def conditions(self) -> Conditions:
+        """The conditions of the points."""
+        return Conditions.now(resolve(self.stream, self.device).device if self.on_gpu else None)
 
     def run(self, series: Sequence[Series], budget: float) -> str:
-        """Measures until all points reach the target or the budget is spent.
+        """Measures until all points reach the precision or the budget is spent.
 
-        The first round is always complete. Returns why it stopped: "target", "budget", "interrupted" (by Ctrl-C), or
+        The first round is always complete. Returns why it stopped: "precision", "budget", "interrupted" (by Ctrl-C), or
         "failed" if every point raised.
         """
         spent = Budget(check_budget(budget))
@@ -278,15 +285,15 @@ class Rounds:
                         continue
                     self.visit(each, seconds[each])
                     if self.progress is not None:
-                        done = sum(other.failed or other.converged(self.target) for other in series)
+                        done = sum(other.failed or other.converged(self.precision) for other in series)
                         state = f"{done} of {len(series)} points done, {spent.spent:.1f} s"
-                        self.progress(f"{each.title}{each.point(self.target, '')} - {state}")
+                        self.progress(f"{each.title}{each.point(self.precision, '')} - {state}")
         except KeyboardInterrupt:
             return "interrupted"
-        return "failed" if all(each.failed for each in series) else "target"
+        return "failed" if all(each.failed for each in series) else "precision"
 
     def _waiting(self, series: Sequence[Series]) -> list[Series]:
-        return [each for each in series if not each.failed and not each.converged(self.target)]
+        return [each for each in series if not each.failed and not each.converged(self.precision)]
 
     @staticmethod
     def _seconds(each: Series, share: float, most: float) -> float:
@@ -325,6 +332,7 @@ class Rounds:
     def _measure(self, series: Series, seconds: float) -> None:
         with Engine([series.make()], stream=self.stream, device=self.device, cold=self.cold) as engine:
             engine.prepare()
+            self.on_gpu |= engine.on_gpu
             quantity = series.quantity or engine.headline
             if quantity in engine.absent:
                 raise NotAvailable(f"{quantity} is not available: {engine.absent[quantity]}")

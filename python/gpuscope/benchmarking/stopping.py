@@ -115,7 +115,7 @@ class Progress:
 def judge(
     samples: NDArray[np.float64],
     tick: float,
-    target: float,
+    precision: float,
     bursts: Sequence[int] | None = None,
     processes_differ: float = 0.0,
 ) -> Progress:
@@ -145,8 +145,8 @@ def judge(
     within, estimate = estimate, replace(estimate, low=low, high=high, confidence=CONFIDENCE)
     many = estimate.n >= FEWEST_SAMPLES and estimate.n_eff >= FEWEST_INDEPENDENT
     steady = many and not progress.drifts
-    converged = steady and estimate.relative_half_width <= target
-    enough = converged or (steady and within.relative_half_width <= target and allowed >= target * estimate.value)
+    converged = steady and estimate.relative_half_width <= precision
+    enough = converged or (steady and within.relative_half_width <= precision and allowed >= precision * estimate.value)
     return replace(progress, estimate=estimate, converged=converged, enough=enough)
 
 

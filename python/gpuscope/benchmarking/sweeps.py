@@ -22,7 +22,6 @@ from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.figures import format_half_width
 from gpuscope.page.chart import Chart
 from gpuscope.results import Result, import_pandas, kept_on_error, plain_fields, plain_values
-from gpuscope.streams import resolve
 from gpuscope.text import brief
 from gpuscope.units import align_columns, format_seconds
 
@@ -40,7 +39,7 @@ WIDTH = 120  # columns of a table, where the axes allow
 _MOST_NAMED = 8
 
 _STOPPED = {
-    "target": "all points reached the target",
+    "precision": "all points reached the precision",
     "budget": "the budget was spent",
     "interrupted": "interrupted",
     "error": "an error ended the measurement",
@@ -69,15 +68,15 @@ class Sweep(Result):
     Attributes:
         axes: names of the axes, and the values of each.
         points: one for each combination.
-        stopped: "target", "budget", "interrupted", "error" or "failed".
-        target: the requested relative half width of the interval.
+        stopped: "precision", "budget", "interrupted", "error" or "failed".
+        precision: the requested relative half width of the interval.
         conditions: of all points.
     """
 
     axes: Mapping[str, tuple[object, ...]]
     points: tuple[SweepPoint, ...]
     stopped: str
-    target: float
+    precision: float
     conditions: Conditions = UNKNOWN
 
     def __len__(self) -> int:
@@ -113,7 +112,7 @@ class Sweep(Result):
         wanted = tuple(parameters.values())
         kept = tuple(p for p in self.points if _all_same(tuple(p.parameters[axis] for axis in parameters), wanted))
         axes = {axis: (parameters[axis],) if axis in parameters else values for axis, values in self.axes.items()}
-        return Sweep(axes, kept, self.stopped, self.target, self.conditions)
+        return Sweep(axes, kept, self.stopped, self.precision, self.conditions)
 
     @property
     def _measured(self) -> list[SweepPoint]:
@@ -199,9 +198,9 @@ class Sweep(Result):
         done = sum(point.converged for point in self.points)
         failed = sum(point.estimate is None for point in self.points)
         stopped = _STOPPED[self.stopped]
-        if self.stopped == "target" and done < len(self.points):
-            stopped = "all points that did not fail reached the target"
-        verdict = f"{stopped}: {done} of {len(self.points)} points within +-{100 * self.target:g} %"
+        if self.stopped == "precision" and done < len(self.points):
+            stopped = "all points that did not fail reached the precision"
+        verdict = f"{stopped}: {done} of {len(self.points)} points within +-{100 * self.precision:g} %"
         return verdict + (f", {failed} not measured" if failed else "")
 
     def __str__(self) -> str:
@@ -244,7 +243,7 @@ def sweep(
     *,
     quantity: Quantity | None = None,
     cold: bool = True,
-    target: float = 0.02,
+    precision: float = 0.02,
     budget: float = 10.0,
     stream: object = None,
     device: int | None = None,
@@ -262,7 +261,7 @@ def sweep(
         function: see above. An axis cannot have the name of a parameter below.
         quantity: None takes the first of kernel, stream and wall that can be measured.
         cold: flush the GPU's L2 cache before each call.
-        target: half of the 95 % interval over the value at which a point is done.
+        precision: half of the 95 % interval over the value at which a point is done.
         budget: seconds for all points with their inputs; the first round is always finished.
         stream: the stream of the function's work, of any framework; None is the current stream.
         device: ordinal of the GPU.
@@ -281,13 +280,11 @@ def sweep(
         raise InvalidArgument(f"the axes have {count:,} combinations; accepted are up to {MOST_POINTS:,}")
     combinations = [dict(zip(values, choice, strict=True)) for choice in itertools.product(*values.values())]
     series = [Series(parameters, partial(prepared, function, parameters), quantity) for parameters in combinations]
-    rounds = Rounds(target, cold=cold, stream=stream, device=device, progress=progress)
+    rounds = Rounds(precision, cold=cold, stream=stream, device=device, progress=progress)
 
     def result(stopped: str) -> Sweep:
-        points = tuple(each.point(rounds.target, not_measured(stopped)) for each in series)
-        on_gpu = any(point.quantity not in (None, "wall") for point in points)
-        conditions = Conditions.now(resolve(stream, device).device if on_gpu else None)
-        return Sweep(values, points, stopped, rounds.target, conditions)
+        points = tuple(each.point(rounds.precision, not_measured(stopped)) for each in series)
+        return Sweep(values, points, stopped, rounds.precision, rounds.conditions())
 
     with kept_on_error(partial(result, "error")):
         return result(rounds.run(series, budget))

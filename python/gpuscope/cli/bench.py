@@ -26,16 +26,15 @@ import numpy as np
 from gpuscope.arguments import BackendName, FloatType, type_of_option
 from gpuscope.cli import console
 from gpuscope.cli.export import raise_last
-from gpuscope.cli.options import PAGE_SUFFIXES, check_apart, names, positive, seconds, sizes, writable_paths
+from gpuscope.cli.options import PAGE_SUFFIXES, check_apart, names, positive, seconds, share, sizes, writable_paths
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.targets import Target
-from gpuscope.units import parse_share
 
 if TYPE_CHECKING:
     from gpuscope.benchmarking.comparison import Comparison
     from gpuscope.benchmarking.result import BenchmarkResult
 
-_TARGET = 0.01
+_PRECISION = 0.01
 _FAILED, _INTERRUPTED = 1, 128 + signal.SIGINT
 _PREFIX = "<gpuscope "  # of the file names of the texts in tracebacks
 
@@ -77,11 +76,16 @@ class Bench:
         how.add_argument("--hot", action="store_true", help="leave the GPU's L2 cache as it is between calls")
         how.add_argument("--graph", action="store_true", help="capture it into a CUDA graph and measure replays")
         how.add_argument(
+            "--precision",
+            metavar="SHARE",
+            type=share,
+            help="half of the interval's width to reach (default: 1%%; --compare ends with its verdict)",
+        )
+        how.add_argument(
             "--target",
-            metavar="SHARE|TIME",
+            metavar="TIME",
             type=_target,
-            help="half of the interval's width to reach (default: 1%%; of comparisons a verdict); or the time to "
-            "reach, 20ms, or with --baseline +30%% faster, with exit code 1 if it is surely not met",
+            help="the time to reach, as 20ms, or with --baseline +30%% faster; exit code 1 if it is surely not met",
         )
         how.add_argument("--baseline", metavar="FILE", help="the JSON of an earlier result, for a --target as +30%%")
         how.add_argument("--budget", metavar="TIME", type=seconds, default=2.0, help="the most time (default: 2s)")
@@ -210,12 +214,9 @@ class Explore:
 
 
 @type_of_option
-def _target(text: str) -> float | str:
-    """The width of an interval as a share, or the text of a time to reach."""
-    if not text.strip().startswith(("+", "-")):
-        with contextlib.suppress(InvalidArgument):
-            return parse_share(text)
-    return Target.of(text, also="a share above 0 and below 1, as 1%, ").text
+def _target(text: str) -> str:
+    """The text of a time to reach."""
+    return Target.of(text).text
 
 
 def _measure(options: argparse.Namespace) -> BenchmarkResult:
@@ -223,7 +224,8 @@ def _measure(options: argparse.Namespace) -> BenchmarkResult:
     from gpuscope.benchmarking.result import BenchmarkResult
 
     name = options.name or _short(options.expression)
-    settings: dict[str, Any] = {"name": name, "graph": options.graph, "target": options.target or _TARGET}
+    settings: dict[str, Any] = {"name": name, "graph": options.graph, "target": options.target}
+    settings["precision"] = options.precision or _PRECISION
     if options.baseline is not None:
         settings["baseline"] = BenchmarkResult.from_json(Path(options.baseline))
     if options.processes is None or any(getattr(options, each) for each in ("stream", "bytes", "flops")):
@@ -261,9 +263,7 @@ def _function(setup: str, source: str) -> Callable[[], object]:
 def _compare(options: argparse.Namespace) -> Comparison:
     from gpuscope.benchmarking.comparison import compare
 
-    if isinstance(options.target, str):
-        raise InvalidArgument(f"--target is {options.target}; accepted with --compare is a share, as 1%")
-    for option in ("graph", "bytes", "flops", "processes", "baseline"):
+    for option in ("target", "graph", "bytes", "flops", "processes", "baseline"):
         if getattr(options, option):
             raise InvalidArgument(f"--{option} cannot go with --compare; measure one expression at a time for it")
     namespace, settings = _prepare(options)
@@ -271,7 +271,7 @@ def _compare(options: argparse.Namespace) -> Comparison:
     second = namespace.function(options.compare, "other expression")
     names = (options.name or _short(options.expression), _short(options.compare))
     with _measuring(" against ".join(names)):
-        return compare(first, second, names=names, target=options.target, **settings)
+        return compare(first, second, names=names, precision=options.precision, **settings)
 
 
 def _prepare(options: argparse.Namespace) -> tuple[Namespace, dict[str, Any]]:

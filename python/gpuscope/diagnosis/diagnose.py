@@ -26,7 +26,7 @@ from gpuscope.diagnosis.rules.rule import count_of
 from gpuscope.diagnosis.rules.scheduling import machine_condition
 from gpuscope.diagnosis.steps import LEAST_LEFT, START_UP, WHOLE_RUN, as_passed, find_steps, steady_steps
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.trace import Trace, number_of, program_name
+from gpuscope.trace import NONE, Trace, number_of, program_name
 from gpuscope.units import format_seconds
 
 SEVERITIES = ("critical", "warn", "info")
@@ -101,7 +101,7 @@ def diagnose(trace: Trace) -> Diagnosis:
     verdict = FINDINGS if faults else UNKNOWN if doubts else FINE
     summary = _summary(context, host, faults, verdict)
     counted = idle_by_counters(trace, context.breakdown)
-    conditions = tuple(filter(None, [machine_condition(context)]))
+    conditions = tuple(filter(None, [machine_condition(context), _mode_condition(context)]))
     return Diagnosis(
         verdict,
         findings,
@@ -117,6 +117,25 @@ def diagnose(trace: Trace) -> Diagnosis:
         conditions,
         _times_of(host) if host is not None else (),
     )
+
+
+def _mode_condition(context: Context) -> str | None:
+    """A sentence if the program trains while its modules are in evaluation mode, as far as operators show it.
+
+    Dropout without operators inside changed nothing. ``nn.BatchNorm`` counts batches with ``add_`` only in training.
+    """
+    names, regions = context.path_names, context.trace.regions
+    if not any(name.startswith("autograd::engine::evaluate_function") for name in names):
+        return None
+    parents = {names[each] for each in context.path_parents if each != NONE}
+    order = np.lexsort((regions.start_ns, regions.thread))
+    named = np.array([*names, ""])[np.minimum(regions.path[order], len(names))]
+    norms = np.flatnonzero(named == "aten::batch_norm")
+    if len(norms) and not (named[np.maximum(norms - 1, 0)] == "aten::add_").any():
+        return "the program trains with batch norm in eval mode: call model.train() unless it is frozen on purpose"
+    if "aten::dropout" in names and "aten::dropout" not in parents:
+        return "the program trains, but dropout does nothing: call model.train(), unless its p is 0"
+    return None
 
 
 def _is_paced(context: Context) -> bool:

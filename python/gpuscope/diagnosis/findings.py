@@ -126,7 +126,7 @@ class Diagnosis(Result):
         left_out: number of excluded steps: warm-up, and cut ones.
         idle_by_counters: idle time by the GPUs' front ends, if hardware counters were sampled.
         blind: ids of the rules without their data in the recording.
-        conditions: time that the machine took, not the program, a sentence each.
+        conditions: what the machine or a module's mode does to the figures, a sentence each.
         host_times: without GPU work, shares of the time by name, the largest first.
     """
 
@@ -199,7 +199,7 @@ class Diagnosis(Result):
             small = ", ".join(f"{each.id} {each.title} {_small(each)}" for each in self.small)
             tail += _wrapped("small things: ", small, width)
         for condition in self.conditions:
-            tail += _wrapped("machine: ", condition, width)
+            tail += _wrapped("note: ", condition, width)
         for doubt in self.doubts:
             tail += _wrapped("doubt: ", doubt, width)
         options = dict.fromkeys(itertools.chain(*map(_OPTION.findall, self.unseen)))

@@ -117,6 +117,9 @@ def _overview(found: Differences) -> str:
         busy = (0.0, 0.0)
         figures = [(f"a {unit} before", times[0], shown(found.before.program))]
         figures.append((f"a {unit} after", times[1], shown(found.after.program)))
+    if found.target is not None:
+        state, _, interval = str(found.target).removeprefix("target ").partition(" (")
+        figures.append(("target", shown(state), shown(interval.replace(")", "", 1))))
     if (cause := found.cause) and unit == RUN:
         both = f"{time_text(cause.before_ns)} to {time_text(cause.after_ns)}"
         figures.append(("changed most", shown(shorten(cause.label, _LONGEST_LABEL)), both))

@@ -105,7 +105,7 @@ class GpuBenchmark:
                 stream=chosen.stream,
                 cold=chosen.cold,
                 graph=chosen.graph,
-                target=chosen.target,
+                precision=chosen.precision,
                 budget=chosen.budget,
                 bytes=chosen.bytes,
                 flops=chosen.flops,

@@ -210,7 +210,7 @@ def doubt(facts: Mapping[str, Any]) -> str:
     if _throttled(facts):
         return f"was throttled in {100 * facts['throttled']:.0f}% of its samples"
     if not facts["converged"]:
-        return f"did not reach its target precision ({facts['stopped']})"
+        return f"did not reach the requested precision ({facts['stopped']})"
     return ""
 
 

@@ -78,7 +78,7 @@ class Measured:
             "cold": options.cold,
             **_estimate(found),
             "calls_per_sample": comparison.calls_per_sample,
-            "converged": comparison.stopped in ("verdict", "target"),
+            "converged": comparison.stopped in ("verdict", "precision"),
             "stopped": comparison.stopped,
             "throttled": 0.0,  # warnings report throttling
             "clock_hz": None,
@@ -117,7 +117,7 @@ def _estimate(estimate: Estimate) -> dict[str, Any]:
 
 
 def _precise(estimate: Estimate, options: Options) -> bool:
-    return estimate.relative_half_width <= options.target
+    return estimate.relative_half_width <= options.precision
 
 
 def _finite(value: float) -> float | None:

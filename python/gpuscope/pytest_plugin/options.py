@@ -25,7 +25,7 @@ class Options:
     Attributes:
         cold: flush the L2 cache before each call.
         quantity: which time the table shows; None: the GPU's, if available.
-        target: half-width of the confidence interval, as a fraction of the estimate, at which measuring ends.
+        precision: half-width of the confidence interval, as a fraction of the estimate, at which measuring ends.
         budget: seconds after which measuring ends in any case.
         bytes: moved per call.
         flops: done per call.
@@ -36,7 +36,7 @@ class Options:
 
     cold: bool = True
     quantity: str | None = None
-    target: float = 0.01
+    precision: float = 0.01
     budget: float = 2.0
     bytes: float | None = None
     flops: float | None = None
@@ -48,8 +48,9 @@ class Options:
 CHOSEN = pytest.StashKey[Options]()
 NAMES = tuple(field.name for field in fields(Options))
 MARKER = (
-    "gpu_benchmark(cold=True, quantity=None, target=0.01, budget=2.0, bytes=None, flops=None, margin=0.05, stream=None,"
-    " graph=False): how the fixture gpu_benchmark measures, and how much slower than its baseline the test may become."
+    "gpu_benchmark(cold=True, quantity=None, precision=0.01, budget=2.0, bytes=None, flops=None, margin=0.05, "
+    "stream=None, graph=False): how the fixture gpu_benchmark measures, and how much slower than its baseline the test "
+    "may become."
 )
 
 
@@ -73,7 +74,7 @@ def _mode(text: str) -> bool:
 
 # Command line and ini name, the field of Options, how its text is read, help.
 _SETTINGS = (
-    ("target", "target", _share, "confidence interval's half-width at which measuring ends, as 1%% or 0.01"),
+    ("precision", "precision", _share, "confidence interval's half-width at which measuring ends, as 1%% or 0.01"),
     ("budget", "budget", _seconds, "time after which measuring ends at the latest, as 2s or 500ms"),
     ("quantity", "quantity", _quantity, f"the time to show: {', '.join(QUANTITIES)}; default: the GPU's"),
     ("cache", "cold", _mode, "cold: flush the L2 cache before each call; hot: leave it as it is"),
@@ -154,7 +155,7 @@ def _checked(given: Options) -> Options:
         raise InvalidArgument(f"quantity is {brief(given.quantity)}; accepted are {', '.join(QUANTITIES)}, or None")
     return replace(
         given,
-        target=check_fraction("target", given.target),
+        precision=check_fraction("precision", given.precision),
         budget=check_budget(given.budget),
         bytes=None if given.bytes is None else check_positive("bytes", given.bytes),
         flops=None if given.flops is None else check_positive("flops", given.flops),

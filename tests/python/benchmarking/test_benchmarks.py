@@ -32,7 +32,7 @@ def warned(result, words):
 def test_a_quiet_kernel_reaches_the_target(gpu):
     result = benchmark(lambda: gpu.launch(seconds=5e-6))
     assert result.converged
-    assert result.stopped == "target"
+    assert result.stopped == "precision"
     assert result.quantity == "kernel"
     assert result.estimate.relative_half_width <= 0.01
     assert result.n >= 30
@@ -66,21 +66,21 @@ def test_what_changes_later_is_said_and_not_called_converged(gpu):
     def function():
         gpu.launch(seconds=10e-6 if gpu.seconds < 0.8 else 12e-6)
 
-    result = benchmark(function, target=0.001, budget=2.0)
+    result = benchmark(function, precision=0.001, budget=2.0)
     assert not result.converged
     assert warned(result, "drifted") or warned(result, "changed by")
 
 
 def test_a_narrower_target_takes_more_samples(gpu):
     gpu.noise = 0.1
-    wide, narrow = (benchmark(gpu.launch, target=target, budget=10.0) for target in (0.02, 0.006))
+    wide, narrow = (benchmark(gpu.launch, precision=precision, budget=10.0) for precision in (0.02, 0.006))
     assert narrow.n > 4 * wide.n
     assert narrow.converged
     assert narrow.estimate.relative_half_width <= 0.006
 
 
 def test_more_samples_are_not_taken_for_what_only_other_processes_show(gpu):
-    result = benchmark(gpu.launch, target=0.001, budget=20.0)
+    result = benchmark(gpu.launch, precision=0.001, budget=20.0)
     assert result.stopped == "processes"
     assert not result.converged
     assert result.seconds < 10
@@ -96,7 +96,7 @@ def test_the_host_time_of_a_call_is_of_this_process(gpu):
 
 def test_the_budget_ends_what_does_not_converge(gpu):
     gpu.noise = 0.3
-    result = benchmark(lambda: gpu.launch(seconds=1e-3), target=0.0005, budget=0.5)
+    result = benchmark(lambda: gpu.launch(seconds=1e-3), precision=0.0005, budget=0.5)
     assert not result.converged
     assert result.stopped == "budget"
     assert 0.5 <= result.seconds < 0.7
@@ -115,7 +115,7 @@ def interrupted_after(gpu, seconds, **options):
         if gpu.seconds > seconds:
             raise KeyboardInterrupt
 
-    return benchmark(function, target=1e-4, budget=10.0, **options)
+    return benchmark(function, precision=1e-4, budget=10.0, **options)
 
 
 def test_an_interrupt_ends_with_what_there_is(gpu):
@@ -222,7 +222,7 @@ def warning(result, words):
 
 def test_work_that_doubles_in_mid_run_is_said_with_both_levels_and_where(gpu):
     gpu.noise = 0.3
-    result = benchmark(lambda: gpu.launch(seconds=10e-6 if gpu.seconds < 1.2 else 20e-6), target=0.001, budget=2.0)
+    result = benchmark(lambda: gpu.launch(seconds=10e-6 if gpu.seconds < 1.2 else 20e-6), precision=0.001, budget=2.0)
     found = re.search(r"from (\S+) us to (\S+) us, after (\d+) of (\d+) samples", warning(result, "changed by"))
     before, after, at, n = map(float, found.groups())
     assert (before, after) == (pytest.approx(10, rel=0.1), pytest.approx(20, rel=0.1))
@@ -247,7 +247,7 @@ def test_a_drift_is_said_with_its_rate(gpu):
 
 def test_what_does_not_settle_is_said_with_what_was_seen(gpu):
     gpu.noise = 0.1
-    result = benchmark(lambda: gpu.launch(seconds=1e-4), target=0.0005, budget=0.5)
+    result = benchmark(lambda: gpu.launch(seconds=1e-4), precision=0.0005, budget=0.5)
     found = warning(result, "did not settle")
     assert f"known to +-{100 * result.estimate.relative_half_width:.2g} %" in found
     assert "+-0.05 % was wanted" in found
@@ -262,7 +262,7 @@ BAD = [float("nan"), float("inf"), 10**400, 10**5000, -1, 0, True, "1", None, 1j
 
 
 @pytest.mark.parametrize("value", BAD, ids=map(str, range(len(BAD))))
-@pytest.mark.parametrize("name", ["budget", "target"])
+@pytest.mark.parametrize("name", ["budget", "precision"])
 def test_a_bad_number_gets_one_sentence(gpu, name, value):
     with pytest.raises(InvalidArgument, match=rf"^{name} is .{{1,40}}; accepted are .{{1,50}} above 0"):
         benchmark(gpu.launch, **{name: value})
@@ -276,7 +276,7 @@ def test_a_bad_device_gets_one_sentence(gpu, value):
 
 def test_a_tiny_number_is_a_number(gpu):
     assert benchmark(gpu.launch, budget=1e-300).stopped == "budget"
-    assert not benchmark(gpu.launch, target=1e-300, budget=0.1).converged
+    assert not benchmark(gpu.launch, precision=1e-300, budget=0.1).converged
 
 
 def test_drift_is_said_and_keeps_it_from_converging(gpu):
@@ -288,7 +288,7 @@ def test_drift_is_said_and_keeps_it_from_converging(gpu):
 
 def test_throttling_is_said_and_the_samples_kept(gpu):
     gpu.reasons = lambda seconds: 0x40 if seconds > 0.06 else 0
-    result = benchmark(lambda: gpu.launch(seconds=1e-4), target=0.001)
+    result = benchmark(lambda: gpu.launch(seconds=1e-4), precision=0.001)
     assert warned(result, "throttled")
     assert result.throttled.any()
     assert len(result.samples) == result.n == len(result.throttled)
@@ -300,7 +300,7 @@ def test_a_shifted_clock_tags_samples_and_the_clean_ones_can_be_had(gpu):
 
     gpu.clock_hz = clock
     gpu.slowdown = lambda seconds: 1.7e9 / clock(seconds)
-    result = benchmark(gpu.launch, target=1e-6, budget=2.0)
+    result = benchmark(gpu.launch, precision=1e-6, budget=2.0)
     assert warned(result, "clock 2 % off")
     assert 0 < len(result.clean_samples) < len(result.samples)
     assert result.clean.value == pytest.approx(10e-6, rel=0.01)
@@ -315,7 +315,7 @@ def test_several_modes_are_said_with_their_shares(gpu):
         calls.append(1)
         gpu.launch(seconds=10e-6 if len(calls) % 3 else 14e-6)
 
-    result = benchmark(function, target=0.001)
+    result = benchmark(function, precision=0.001)
     assert warned(result, "gather around 2 values")
     assert [mode.share for mode in result.modes] == pytest.approx([2 / 3, 1 / 3], abs=0.05)
     assert " | 2 modes: " in str(result)
@@ -427,7 +427,7 @@ def test_what_the_function_raises_comes_with_its_own_traceback(gpu):
             raise ZeroDivisionError("mine")
 
     with pytest.raises(ZeroDivisionError) as caught:
-        benchmark(breaks, target=0.0001)
+        benchmark(breaks, precision=0.0001)
     assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "breaks"
     assert not Session.active()
 
@@ -435,9 +435,9 @@ def test_what_the_function_raises_comes_with_its_own_traceback(gpu):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target": 0}, r"^target is 0; accepted are fractions above 0 and below 1$"),
-        ({"target": 1}, r"^target is 1; "),
-        ({"target": "1 %"}, r"^target is '1 %'; "),
+        ({"precision": 0}, r"^precision is 0; accepted are fractions above 0 and below 1$"),
+        ({"precision": 1}, r"^precision is 1; "),
+        ({"precision": "1 %"}, r"^precision is '1 %'; "),
         ({"budget": 0}, r"^budget is 0; accepted are seconds above 0$"),
         ({"budget": float("inf")}, r"^budget is inf; "),
         ({"bytes": -1}, r"^bytes is -1; accepted are numbers above 0$"),
@@ -518,10 +518,10 @@ def test_a_baseline_without_the_same_quantity_leaves_the_target_open(gpu):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"target": "fast"}, "target is 'fast'; accepted are a width of"),
-        ({"target": "500 samples/s"}, "target is '500 samples/s'; accepted are a width of"),
+        ({"target": "fast"}, "target is 'fast'; accepted are '20 ms'"),
+        ({"target": "500 samples/s"}, "target is '500 samples/s'; accepted are '20 ms'"),
         ({"target": "+30 %"}, "baseline is missing"),
-        ({"baseline": 1.0}, "baseline is given with target=0.01; accepted is a target as"),
+        ({"baseline": 1.0}, "baseline is given with target=None; accepted is a target as"),
         ({"target": "+30 %", "baseline": -1}, "baseline is -1; accepted are earlier results, and seconds above 0"),
     ],
 )

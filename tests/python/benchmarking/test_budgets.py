@@ -72,7 +72,7 @@ class Machine:
 @pytest.mark.parametrize("budget", [0.05, 0.5, 2.0])
 def test_a_first_call_longer_than_the_budget_leaves_half_of_it_for_samples(monkeypatch, budget):
     machine = Machine(monkeypatch, lambda calls: 3.0 if not calls else 20e-6)
-    found = benchmark(machine.call, budget=budget, target=1e-9)
+    found = benchmark(machine.call, budget=budget, precision=1e-9)
     assert found.n >= 100
     assert found.p95 < 30e-6
     assert found.seconds < 3.0 + 0.6 * budget
@@ -80,14 +80,14 @@ def test_a_first_call_longer_than_the_budget_leaves_half_of_it_for_samples(monke
 
 def test_a_start_longer_than_the_budget_leaves_half_of_it_for_samples(monkeypatch):
     machine = Machine(monkeypatch, lambda calls: 20e-6, starting=0.4)
-    found = benchmark(machine.call, budget=0.05, target=1e-9)
+    found = benchmark(machine.call, budget=0.05, precision=1e-9)
     assert found.n >= 100
     assert found.seconds < 0.4 + 0.04
 
 
 def test_a_first_call_longer_than_the_budget_leaves_blocks_to_compare(monkeypatch):
     machine = Machine(monkeypatch, lambda calls: 3.0 if calls < 2 else 20e-6)
-    found = compare(machine.call, machine.call, budget=0.1, target=1e-9)
+    found = compare(machine.call, machine.call, budget=0.1, precision=1e-9)
     assert found.blocks >= 50
 
 
@@ -95,7 +95,7 @@ def test_a_first_call_longer_than_the_budget_leaves_blocks_to_compare(monkeypatc
 def test_tiny_calls_are_measured_in_rows_after_a_first_one_longer_than_the_budget(monkeypatch, functions):
     machine = Machine(monkeypatch, lambda calls: 3.0 if calls < functions else 100e-9)
     measure = benchmark if functions == 1 else compare
-    found = measure(*[machine.call] * functions, budget=0.05, target=1e-9)
+    found = measure(*[machine.call] * functions, budget=0.05, precision=1e-9)
     assert found.calls_per_sample >= 50
     assert found.seconds < 3.0 * functions + 0.06
 
@@ -107,14 +107,14 @@ def test_calls_that_leave_no_time_for_warming_up_are_said_to_have_had_none(monke
 
 def test_a_first_call_counts_where_it_leaves_time_enough(monkeypatch):
     machine = Machine(monkeypatch, lambda calls: 0.4 if not calls else 20e-6)
-    assert 0.95 < benchmark(machine.call, budget=1.0, target=1e-9).seconds < 1.05
+    assert 0.95 < benchmark(machine.call, budget=1.0, precision=1e-9).seconds < 1.05
 
 
 @pytest.mark.parametrize("call", [0.02, 0.1, 0.25, 0.4])
 @pytest.mark.parametrize("budget", [0.5, 2.0])
 def test_long_calls_end_with_the_budget(monkeypatch, call, budget):
     machine = Machine(monkeypatch, lambda calls: call)
-    assert benchmark(machine.call, budget=budget, target=1e-9).seconds <= budget + 0.76 * call
+    assert benchmark(machine.call, budget=budget, precision=1e-9).seconds <= budget + 0.76 * call
 
 
 @pytest.mark.parametrize("call", [0.02, 0.1, 0.25, 0.4])
@@ -122,7 +122,7 @@ def test_long_calls_end_with_the_budget(monkeypatch, call, budget):
 def test_comparisons_of_long_calls_end_with_the_budget_or_one_block(monkeypatch, call, budget):
     machine = Machine(monkeypatch, lambda calls: call)
     least = 2 + 5  # the first call of each, and a block
-    found = compare(machine.call, machine.call, budget=budget, target=1e-9)
+    found = compare(machine.call, machine.call, budget=budget, precision=1e-9)
     assert found.seconds <= max(1.2 * budget, (least + 0.1) * call)
 
 
@@ -130,14 +130,14 @@ def test_comparisons_of_long_calls_end_with_the_budget_or_one_block(monkeypatch,
 def test_calls_that_become_slower_by_far_end_with_the_budget(monkeypatch, later, budget):
     slow = 0.01  # as where the threads of all cores wait for each other
     machine = Machine(monkeypatch, lambda calls: slow if calls > later else 20e-6)
-    assert benchmark(machine.call, budget=budget, target=1e-9).seconds <= budget + 8 * slow
+    assert benchmark(machine.call, budget=budget, precision=1e-9).seconds <= budget + 8 * slow
     machine.calls = 0
-    assert compare(machine.call, machine.call, budget=budget, target=1e-9).seconds <= budget + 8 * slow
+    assert compare(machine.call, machine.call, budget=budget, precision=1e-9).seconds <= budget + 8 * slow
 
 
 def test_a_comparison_that_is_cut_short_rests_on_whole_blocks(monkeypatch):
     machine = Machine(monkeypatch, lambda calls: 0.01 if calls > 3000 else 20e-6)
-    found = compare(machine.call, machine.call, budget=0.5, target=1e-9)
+    found = compare(machine.call, machine.call, budget=0.5, precision=1e-9)
     assert len(found.a.samples) + len(found.b.samples) == 5 * found.blocks
 
 
@@ -147,7 +147,7 @@ def test_visits_of_calls_that_become_slower_by_far_end_with_the_budget(monkeypat
     monkeypatch.setattr(stopping, "now", engines.clock)
     calls = iter(range(10**9))
     before = engines.clock.now
-    sweep(lambda n: lambda: 0.01 if next(calls) > 3000 else 20e-6, n=[1, 2, 3], target=1e-9, budget=1.0)
+    sweep(lambda n: lambda: 0.01 if next(calls) > 3000 else 20e-6, n=[1, 2, 3], precision=1e-9, budget=1.0)
     assert engines.clock.now - before < 1.2
 
 
@@ -160,7 +160,7 @@ def test_ticks_far_longer_than_a_call_leave_blocks_that_fit_into_the_budget(monk
         return found | {"returned_ns": np.round(found["returned_ns"] / 15.6e6) * 15.6e6}
 
     monkeypatch.setattr(_core, "time_calls", coarse)
-    assert compare(machine.call, machine.call, budget=2.0, target=1e-9).seconds <= 2.2
+    assert compare(machine.call, machine.call, budget=2.0, precision=1e-9).seconds <= 2.2
 
 
 def test_samples_end_after_the_seconds_that_they_may_take(monkeypatch):

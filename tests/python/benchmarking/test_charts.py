@@ -28,7 +28,7 @@ def point(seconds=None, **parameters):
 
 def swept(*points):
     axes = {axis: tuple(dict.fromkeys(each.parameters[axis] for each in points)) for axis in points[0].parameters}
-    return Sweep(axes, points, "target", 0.02)
+    return Sweep(axes, points, "precision", 0.02)
 
 
 def compared(outlier=None):

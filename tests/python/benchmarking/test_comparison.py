@@ -142,7 +142,7 @@ def test_outliers_on_a_coarse_clock_do_not_widen_the_interval(compared):
         return samples
 
     engine.sample = with_outliers
-    found = compared(engine, target=0.002)
+    found = compared(engine, precision=0.002)
     assert found.ratio.low <= 2.05 / 2.01 <= found.ratio.high
     assert found.seconds < 0.2
 
@@ -206,8 +206,8 @@ def test_equal_samples_leave_the_ticks_doubt(compared):
 
 
 def test_a_target_goes_on_until_the_interval_is_narrow(compared):
-    early, late = compared(ModelEngine(20e-6, 22e-6)), compared(ModelEngine(20e-6, 22e-6), target=0.0005)
-    assert late.stopped == "target"
+    early, late = compared(ModelEngine(20e-6, 22e-6)), compared(ModelEngine(20e-6, 22e-6), precision=0.0005)
+    assert late.stopped == "precision"
     assert late.ratio.high - late.ratio.low <= 0.0011 * late.ratio.value
     assert late.blocks > early.blocks
 
@@ -241,7 +241,7 @@ def test_what_was_measured_of_a_quantity_before_it_was_lost_is_the_result(compar
         return sample(quantity, order, seconds)
 
     monkeypatch.setattr(engine, "sample", sample_and_lose)
-    found = compared(engine, target=1e-6)
+    found = compared(engine, precision=1e-6)
     assert (found.quantity, len(engine.asked)) == ("stream", 5)
     assert found.blocks >= 1
     assert any("stream time could not be measured to the end" in warning for warning in found.warnings)
@@ -256,7 +256,7 @@ def test_a_quantity_that_is_asked_for_is_taken(compared):
 def test_interrupted_it_keeps_what_it_has(compared):
     engine = ModelEngine(20e-6, 22e-6)
     engine.interrupt_after = 0.1
-    found = compared(engine, target=1e-4)
+    found = compared(engine, precision=1e-4)
     assert (found.stopped, found.verdict) == ("interrupted", "slower")
     assert engine.closed
 
@@ -366,7 +366,7 @@ def test_names_come_from_the_functions():
         ({"quantity": "time"}, r"quantity is 'time'; accepted are 'kernel', 'span',"),
         ({"margin": 0}, r"margin is 0; accepted are fractions"),
         ({"margin": None}, r"margin is None; accepted are fractions"),
-        ({"target": 1.5}, r"target is 1.5; accepted are fractions"),
+        ({"precision": 1.5}, r"precision is 1.5; accepted are fractions"),
         ({"budget": -1}, r"budget is -1; accepted are seconds above 0"),
         ({"budget": math.inf}, r"budget is inf; accepted are seconds above 0"),
         ({"names": "ab"}, r"names is 'ab'; accepted are two names"),

@@ -171,7 +171,7 @@ def test_what_is_compared_is_wall_time(engines):
 
 def test_the_budget_ends_it(engines):
     before = engines.clock.now
-    crossover(taking(linear_cpu, 0.5), taking(fixed_gpu, 0.5), n=GRID, target=1e-6, budget=5)
+    crossover(taking(linear_cpu, 0.5), taking(fixed_gpu, 0.5), n=GRID, precision=1e-6, budget=5)
     assert engines.clock.now - before < 7
 
 
@@ -203,6 +203,12 @@ def test_json_holds_answers_and_curves(engines, tmp_path):
     read = json.loads((tmp_path / "crossover.json").read_text())
     assert read["without_transfers"]["kind"] == "one"
     assert set(read["curves"]) == {"cpu", "gpu"}
+
+
+def test_the_conditions_are_part_of_the_result(engines):
+    found = crossover(taking(linear_cpu), taking(fixed_gpu), n=GRID)
+    assert found.conditions.python
+    assert found.to_dict()["conditions"]["python"] == found.conditions.python
 
 
 def test_the_chart_has_a_line_for_each_curve(engines):
@@ -266,7 +272,11 @@ def test_sizes_visited_once_give_no_answer(engines):
 def test_the_budget_is_kept(engines, seconds):
     before = engines.clock.now
     crossover(
-        taking(lambda n: seconds * n / 300, 0.5), taking(lambda n: seconds, 0.5), n=[100, 900], target=1e-6, budget=10
+        taking(lambda n: seconds * n / 300, 0.5),
+        taking(lambda n: seconds, 0.5),
+        n=[100, 900],
+        precision=1e-6,
+        budget=10,
     )
     assert 5 < engines.clock.now - before < 12
 
@@ -310,7 +320,7 @@ def test_what_cannot_be_called_is_refused(engines, names):
     assert str(refused.value) == f"{names[0]} is 5; accepted is a function of the values of the axes"
 
 
-@pytest.mark.parametrize("option", ["budget", "target"])
+@pytest.mark.parametrize("option", ["budget", "precision"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, -1, None])
 def test_bad_budgets_and_targets_are_refused_before_anything_is_called(engines, option, value):
     def make(n):

@@ -78,14 +78,14 @@ def test_the_intercept_is_reported_as_the_methods_overhead(captures):
 
 
 def test_sampling_stops_when_the_interval_is_as_narrow_as_asked_for(captures):
-    result = measure(Sampler(), target=0.01, budget=60)
+    result = measure(Sampler(), precision=0.01, budget=60)
     assert result.converged
     assert result.estimate.relative_half_width <= 0.01
     assert cuda_graphs.FEWEST_ROUNDS <= len(result.samples) <= cuda_graphs.FEWEST_ROUNDS + cuda_graphs.ROUNDS_A_CHUNK
 
 
 def test_noise_too_large_for_the_budget_is_said(captures):
-    result = measure(Sampler(noise=1e-5), target=1e-6, budget=0.05)
+    result = measure(Sampler(noise=1e-5), precision=1e-6, budget=0.05)
     assert not result.converged
 
 

@@ -114,7 +114,7 @@ def test_an_error_of_progress_has_what_the_crossover_measured(engines):
 
 def test_an_error_of_the_function_has_what_the_benchmark_measured():
     with pytest.raises(BrokenError) as raised:
-        benchmark(after(2000, BrokenError(), work=10_000), budget=20.0, target=1e-6)
+        benchmark(after(2000, BrokenError(), work=10_000), budget=20.0, precision=1e-6)
     found = raised.value.measured
     assert found.stopped == "error"
     assert "NOT converged: an error ended it" in str(found)
@@ -125,7 +125,7 @@ def test_an_error_of_the_function_has_what_the_benchmark_measured():
 def test_an_error_of_the_function_has_what_the_comparison_measured():
     failing = after(2000, BrokenError(), work=4_000)
     with pytest.raises(BrokenError) as raised:
-        compare(lambda: sum(range(20_000)), failing, budget=20.0, target=1e-6)
+        compare(lambda: sum(range(20_000)), failing, budget=20.0, precision=1e-6)
     found = raised.value.measured
     assert (found.stopped, found.verdict) == ("error", "faster")
     assert "ended by an error before the verdict was settled" in found.report()
@@ -169,7 +169,7 @@ def failing():
 
 def test_an_error_in_a_process_has_what_that_one_measured():
     with pytest.raises(BrokenError, match="in a process") as raised:
-        benchmark(failing, processes=1, budget=5.0, target=1e-6)
+        benchmark(failing, processes=1, budget=5.0, precision=1e-6)
     assert raised.value.measured.n >= 1
 
 

@@ -57,7 +57,7 @@ def leave_a_child(file):
     leave()
 
 
-def found(median, spread=0.001, *, random=None, quantity="wall", stopped="target", seconds=0.1, warnings=()):
+def found(median, spread=0.001, *, random=None, quantity="wall", stopped="precision", seconds=0.1, warnings=()):
     """What a process measured."""
     random = random or np.random.default_rng(1)
     samples = median * random.normal(1, spread, 100)
@@ -68,7 +68,7 @@ def found(median, spread=0.001, *, random=None, quantity="wall", stopped="target
         quantities={quantity: measured},
         absent={},
         kernels=(),
-        converged=stopped == "target",
+        converged=stopped == "precision",
         stopped=stopped,
         warnings=warnings,
         cold=True,
@@ -85,10 +85,10 @@ def found(median, spread=0.001, *, random=None, quantity="wall", stopped="target
     )
 
 
-def combined(results, count=None, failures=(), interrupted=False, target=0.01):
+def combined(results, count=None, failures=(), interrupted=False, precision=0.01):
     starts = [0.5] * len(results)
     count = count or len(results)
-    return processes.combined(results, starts, failures, count, target, "interrupted" if interrupted else "")
+    return processes.combined(results, starts, failures, count, precision, "interrupted" if interrupted else "")
 
 
 # -- the interval ----------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def test_processes_that_differ_have_not_converged():
 def test_processes_that_agree_have():
     random = np.random.default_rng(2)
     result = combined([found(1e-3, random=random) for _ in range(5)])
-    assert (result.converged, result.stopped) == (True, "target")
+    assert (result.converged, result.stopped) == (True, "precision")
 
 
 def test_a_process_that_fell_back_to_another_time_is_left_out():
@@ -248,7 +248,7 @@ def test_each_is_a_fresh_process(capfd):
 
 def test_their_start_is_not_in_the_budget():
     began = time.perf_counter()
-    result = benchmark(work, processes=2, target=1e-6, **QUICK)
+    result = benchmark(work, processes=2, precision=1e-6, **QUICK)
     took = time.perf_counter() - began
     assert min(result.processes.start_seconds) > 0.05
     assert result.seconds + sum(result.processes.start_seconds) <= took
@@ -317,7 +317,7 @@ def work():
     time.sleep(0.001)
 {guard}
     say = lambda text: print(text, flush=True)
-    result = gpuscope.benchmark(work, processes=3, budget={budget}, target=1e-6, progress=say)
+    result = gpuscope.benchmark(work, processes=3, budget={budget}, precision=1e-6, progress=say)
     print(result.stopped, len(result.processes.estimates), result.n > 0)
 """
 

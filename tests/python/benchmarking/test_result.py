@@ -42,7 +42,7 @@ def result(**changes):
         absent={"marginal": "the function cannot be captured"},
         kernels=(Kernel("gemm", 1.0, 12e-6), Kernel("add", 2.0, 0.34e-6)),
         converged=True,
-        stopped="target",
+        stopped="precision",
         warnings=("the time drifted by +2.0 % over the run",),
         cold=True,
         clock_hz=np.full(60, 1.755e9),
@@ -278,3 +278,8 @@ def test_conditions_are_read_again_and_older_files_have_none():
     assert BenchmarkResult.from_json(text).conditions == made.conditions
     older = {name: value for name, value in json.loads(text).items() if name not in ("conditions", "target")}
     assert BenchmarkResult.from_json(json.dumps(older)).conditions == Conditions()
+
+
+def test_an_older_file_that_reached_its_precision_has_converged():
+    older = json.loads(result().to_json()) | {"stopped": "target"}
+    assert " converged " in f" {BenchmarkResult.from_json(json.dumps(older))} ".replace("|", " ").replace(",", " ")

@@ -136,7 +136,7 @@ def test_a_row_ends_early_when_its_calls_became_long(gpu):
 
 
 def test_calls_that_become_long_do_not_outlast_the_budget_by_much(gpu):
-    result = benchmark(Steps(gpu, SHORT, after=150_000, later=1e-3), budget=0.5, target=1e-6)
+    result = benchmark(Steps(gpu, SHORT, after=150_000, later=1e-3), budget=0.5, precision=1e-6)
     assert result.max > 1e-3
     assert result.seconds < 0.8
 
@@ -176,7 +176,7 @@ def test_what_a_call_raises_in_a_row_comes_through(gpu):
 
 def test_an_interrupt_in_a_row_keeps_what_was_measured(gpu):
     work = Steps(gpu, SHORT, after=100_007, error=KeyboardInterrupt())
-    result = benchmark(work, target=1e-6)
+    result = benchmark(work, precision=1e-6)
     assert result.stopped == "interrupted"
     assert result.calls_per_sample == CALLS
     assert result.n > 100
@@ -251,7 +251,7 @@ def test_a_result_saved_before_there_were_rows_is_of_single_calls(gpu):
 
 def test_compared_functions_are_called_equally_often(gpu):
     a, b = Work(gpu, SHORT), Work(gpu, 1.1 * SHORT)
-    found = compare(a, b, budget=0.2, target=1e-6)
+    found = compare(a, b, budget=0.2, precision=1e-6)
     assert found.verdict == "slower"
     assert found.ratio.value == pytest.approx(1.1, rel=0.001)
     assert found.calls_per_sample == CALLS

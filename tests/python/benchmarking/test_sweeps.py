@@ -111,7 +111,7 @@ def test_a_point_that_raises_is_kept_and_the_rest_goes_on(engines):
 
     result = sweep(make, n=[1, 2, 3])
     assert [point.error for point in result] == [None, "MemoryError: 2 is too much", None]
-    assert result.stopped == "target"
+    assert result.stopped == "precision"
 
 
 def test_a_coroutine_function_that_is_made_is_an_error_of_its_point(engines):
@@ -259,18 +259,18 @@ def test_the_budget_goes_to_the_points_known_worst(engines):
         visited.append(n)
         return noisy(n, 0.9 if n == 2 else 0.0)
 
-    sweep(make, n=[1, 2, 3], target=0.001, budget=10)
+    sweep(make, n=[1, 2, 3], precision=0.001, budget=10)
     assert visited.count(2) > 2 * visited.count(1)
 
 
 def test_points_known_well_are_visited_again_before_the_worst_get_the_rest(engines):
-    result = sweep(lambda n: noisy(n, 0.9 if n == 2 else 0.0), n=[1, 2, 3], target=0.001, budget=5)
+    result = sweep(lambda n: noisy(n, 0.9 if n == 2 else 0.0), n=[1, 2, 3], precision=0.001, budget=5)
     assert [point.converged for point in result] == [True, False, True]
 
 
 def test_the_budget_ends_it(engines):
     before = engines.clock.now
-    result = sweep(lambda n: noisy(n, 0.5), n=[1, 2], target=1e-6, budget=3)
+    result = sweep(lambda n: noisy(n, 0.5), n=[1, 2], precision=1e-6, budget=3)
     assert result.stopped == "budget"
     assert engines.clock.now - before < 4
 
@@ -280,7 +280,9 @@ def test_the_budget_ends_it(engines):
 )
 def test_the_budget_is_kept(engines, seconds, count, budget):
     before = engines.clock.now
-    found = sweep(lambda n: lambda: seconds * generator.uniform(0.5, 1.5), n=range(count), target=1e-6, budget=budget)
+    found = sweep(
+        lambda n: lambda: seconds * generator.uniform(0.5, 1.5), n=range(count), precision=1e-6, budget=budget
+    )
     assert found.stopped == "budget"
     assert 0.5 * budget < engines.clock.now - before < 1.2 * budget
 
@@ -439,18 +441,18 @@ def test_calls_none_of_which_could_be_used_are_told(engines, monkeypatch):
 
 
 def test_the_text_says_how_it_ended(engines):
-    assert str(sweep(linear, n=[1])).endswith("all points reached the target: 1 of 1 points within +-2 %")
+    assert str(sweep(linear, n=[1])).endswith("all points reached the precision: 1 of 1 points within +-2 %")
 
 
 def test_the_text_does_not_say_of_points_that_failed_that_they_reached_the_target(engines):
     found = sweep(lambda n: linear(n) if n < 3 else 1 / 0, n=[1, 2, 3])
-    ended = "all points that did not fail reached the target: 2 of 3 points within +-2 %, 1 not measured"
+    ended = "all points that did not fail reached the precision: 2 of 3 points within +-2 %, 1 not measured"
     assert str(found).endswith(ended)
 
 
 def test_points_that_all_fail_later_have_not_reached_the_target(engines):
     visits = iter(range(5))  # of two points
-    found = sweep(lambda n: linear(n) if next(visits, None) is not None else 1 / 0, n=[1, 2], target=1e-9)
+    found = sweep(lambda n: linear(n) if next(visits, None) is not None else 1 / 0, n=[1, 2], precision=1e-9)
     assert str(found).endswith("every point failed: 0 of 2 points within +-1e-07 %")
 
 
@@ -483,15 +485,15 @@ def test_pandas_has_a_row_for_each_point(engines):
         ({"n": 5}, "n is 5; accepted is a list of values"),
         ({"n": "abc"}, "n is 'abc'; accepted is a list of values"),
         ({"n": []}, "n is empty; accepted is at least one value"),
-        ({"n": [1], "target": -1}, "target is -1; accepted are fractions above 0 and below 1"),
+        ({"n": [1], "precision": -1}, "precision is -1; accepted are fractions above 0 and below 1"),
         ({"n": [1], "budget": 0}, "budget is 0; accepted are seconds above 0"),
         ({"n": [1], "budget": float("nan")}, "budget is nan; accepted are seconds above 0"),
         ({"n": [1], "budget": float("inf")}, "budget is inf; accepted are seconds above 0"),
         ({"n": [1], "budget": 10**400}, "budget is an integer of 1329 bits; accepted are seconds above 0"),
         ({"n": [1], "budget": 10**5000}, "budget is an integer of 16610 bits; accepted are seconds above 0"),
-        ({"n": [1], "target": float("nan")}, "target is nan; accepted are fractions above 0 and below 1"),
-        ({"n": [1], "target": float("inf")}, "target is inf; accepted are fractions above 0 and below 1"),
-        ({"n": [1], "target": 10**400}, "target is an integer of 1329 bits; accepted are fractions above 0"),
+        ({"n": [1], "precision": float("nan")}, "precision is nan; accepted are fractions above 0 and below 1"),
+        ({"n": [1], "precision": float("inf")}, "precision is inf; accepted are fractions above 0 and below 1"),
+        ({"n": [1], "precision": 10**400}, "precision is an integer of 1329 bits; accepted are fractions above 0"),
         ({"n": [1], "progress": "yes"}, "progress is 'yes'; accepted is a function of one line of text, as print"),
         ({"n": itertools.count()}, "n has more than 10,000 values; accepted are so many"),
         ({"n": range(1000), "m": range(1000)}, "the axes have 1,000,000 combinations; accepted are up to 10,000"),
@@ -513,7 +515,7 @@ def test_what_cannot_be_called_is_refused(engines):
         sweep(5, n=[1])
 
 
-@pytest.mark.parametrize("option", ["budget", "target"])
+@pytest.mark.parametrize("option", ["budget", "precision"])
 def test_a_budget_or_target_too_small_to_keep_still_gives_the_first_round(engines, option):
     point = sweep(lambda n: noisy(n, 0.1), n=[1], **{"budget": 0.1, option: 1e-300}).points[0]
     assert point.estimate.value == pytest.approx(1e-3, rel=0.1)

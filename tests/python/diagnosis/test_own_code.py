@@ -274,7 +274,7 @@ def test_other_processes_that_have_the_cpus_are_a_condition_and_no_finding():
     assert found.conditions == (
         "other processes use 3.00 of 4 CPUs: the main thread waited 1.00 ms per step for a CPU",
     )
-    assert "machine: other processes" in found.page()
+    assert "note: other processes" in found.page()
 
 
 def test_a_program_with_more_threads_than_cpus_is_told_so():

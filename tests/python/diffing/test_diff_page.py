@@ -35,6 +35,11 @@ def show(browser, tmp_path):
     return opener(browser, tmp_path / "diff.html", lambda diff, path: diff.to_html(path))
 
 
+def test_the_target_is_a_figure_of_the_page():
+    text = gs.diff(version(KERNELS, seed=1), version(SLOWER, seed=2), target="1 us", findings=False).to_html()
+    assert "<dt>target</dt><dd><b>1 us: not met</b>" in text
+
+
 ROWS = """() => [...document.querySelectorAll("[role=row][data-row]")].map((row) => {
   const entry = (cell) => [cell.dataset.key, [Number(cell.dataset.value), cell.textContent]];
   const cells = Object.fromEntries([...row.querySelectorAll("[data-key]")].map(entry));

@@ -91,7 +91,7 @@ def test_interval_across_the_margin_is_inconclusive(run, bench, one_test):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"converged": False}, "did not reach its target precision (budget)"),
+        ({"converged": False}, "did not reach the requested precision (budget)"),
         ({"throttled": 0.2}, "was throttled in 20% of its samples"),
     ],
 )

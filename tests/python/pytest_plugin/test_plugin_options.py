@@ -24,7 +24,7 @@ def test_defaults_are_those_of_the_documentation(run, bench, one_test):
             "stream": None,
             "cold": True,
             "graph": False,
-            "target": 0.01,
+            "precision": 0.01,
             "budget": 2.0,
             "bytes": None,
             "flops": None,
@@ -33,28 +33,28 @@ def test_defaults_are_those_of_the_documentation(run, bench, one_test):
 
 
 def test_marker_reaches_the_benchmark(run, bench, pytester):
-    pytester.makepyfile(MARKED.format(arguments="cold=False, target=0.05, budget=1, bytes=8, flops=9, graph=True"))
+    pytester.makepyfile(MARKED.format(arguments="cold=False, precision=0.05, budget=1, bytes=8, flops=9, graph=True"))
     run("--strict-markers")
-    given = {"cold": False, "target": 0.05, "budget": 1, "bytes": 8, "flops": 9, "graph": True}
+    given = {"cold": False, "precision": 0.05, "budget": 1, "bytes": 8, "flops": 9, "graph": True}
     assert bench.asked[0] == bench.asked[0] | given
 
 
 def test_command_line_reaches_the_benchmark(run, bench, one_test):
-    run("--gpu-benchmark-target=5%", "--gpu-benchmark-budget=500ms", "--gpu-benchmark-cache=hot")
-    assert bench.asked[0] == bench.asked[0] | {"target": 0.05, "budget": 0.5, "cold": False}
+    run("--gpu-benchmark-precision=5%", "--gpu-benchmark-budget=500ms", "--gpu-benchmark-cache=hot")
+    assert bench.asked[0] == bench.asked[0] | {"precision": 0.05, "budget": 0.5, "cold": False}
 
 
 def test_configuration_reaches_the_benchmark(run, bench, one_test, pytester):
-    pytester.makeini("[pytest]\ngpu_benchmark_target = 0.02\ngpu_benchmark_budget = 7s\ngpu_benchmark_cache = hot\n")
+    pytester.makeini("[pytest]\ngpu_benchmark_precision = 0.02\ngpu_benchmark_budget = 7s\ngpu_benchmark_cache = hot\n")
     run()
-    assert bench.asked[0] == bench.asked[0] | {"target": 0.02, "budget": 7.0, "cold": False}
+    assert bench.asked[0] == bench.asked[0] | {"precision": 0.02, "budget": 7.0, "cold": False}
 
 
 def test_marker_wins_over_command_line_and_that_over_configuration(run, bench, pytester):
-    pytester.makepyfile(MARKED.format(arguments="target=0.03"))
-    pytester.makeini("[pytest]\ngpu_benchmark_target = 0.02\ngpu_benchmark_budget = 7s\n")
-    run("--gpu-benchmark-target=0.05", "--gpu-benchmark-budget=1s")
-    assert (bench.asked[0]["target"], bench.asked[0]["budget"]) == (0.03, 1.0)
+    pytester.makepyfile(MARKED.format(arguments="precision=0.03"))
+    pytester.makeini("[pytest]\ngpu_benchmark_precision = 0.02\ngpu_benchmark_budget = 7s\n")
+    run("--gpu-benchmark-precision=0.05", "--gpu-benchmark-budget=1s")
+    assert (bench.asked[0]["precision"], bench.asked[0]["budget"]) == (0.03, 1.0)
 
 
 def test_marker_of_a_class_holds_where_the_test_says_nothing(run, bench, pytester):
@@ -116,7 +116,7 @@ def test_wrong_marker_is_one_sentence(run, bench, pytester, arguments, said):
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("--gpu-benchmark-target=2", "'2' is not a share above 0 and below 1, as 1% or 0.01"),
+        ("--gpu-benchmark-precision=2", "'2' is not a share above 0 and below 1, as 1% or 0.01"),
         ("--gpu-benchmark-budget=-1", "'-1' is not a time above 0 with its unit, as 5ms, 2s or 1min"),
         (
             "--gpu-benchmark-quantity=time",
@@ -134,7 +134,7 @@ def test_wrong_option_is_a_usage_error(run, bench, one_test, option, said):
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e400", "1e-400", "0", "-5%", "-1", "many", "", "9" * 500])
-@pytest.mark.parametrize("option", ["target", "budget", "fail"])
+@pytest.mark.parametrize("option", ["precision", "budget", "fail"])
 def test_wrong_number_of_an_option_is_a_usage_error_of_one_sentence(run, bench, one_test, option, text):
     result = run(f"--gpu-benchmark-{option}={text}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -146,7 +146,7 @@ def test_wrong_number_of_an_option_is_a_usage_error_of_one_sentence(run, bench, 
 
 
 @pytest.mark.parametrize("text", ["lots", "nan", "inf", "1e400", "-1", "0"])
-@pytest.mark.parametrize("setting", ["target", "budget", "margin"])
+@pytest.mark.parametrize("setting", ["precision", "budget", "margin"])
 def test_wrong_configuration_is_a_usage_error(run, bench, one_test, pytester, setting, text):
     pytester.makeini(f"[pytest]\ngpu_benchmark_{setting} = {text}\n")
     result = run()
@@ -158,7 +158,7 @@ def test_wrong_configuration_is_a_usage_error(run, bench, one_test, pytester, se
 @pytest.mark.parametrize(
     "value", ["float('nan')", "float('inf')", "-float('inf')", "10**400", "-10**5000", "-1", "0", "'1'", "[1]", "True"]
 )
-@pytest.mark.parametrize("argument", ["target", "budget", "bytes", "flops", "margin"])
+@pytest.mark.parametrize("argument", ["precision", "budget", "bytes", "flops", "margin"])
 def test_wrong_number_of_the_marker_is_the_error_of_its_test(run, bench, pytester, argument, value):
     pytester.makepyfile(MARKED.format(arguments=f"{argument}={value}") + "\ndef test_other(): pass\n")
     result = run("-W", "error")
@@ -168,11 +168,11 @@ def test_wrong_number_of_the_marker_is_the_error_of_its_test(run, bench, pyteste
 
 
 def test_numbers_of_the_marker_may_be_of_any_type(run, bench, pytester):
-    arguments = "target=Fraction(1, 50), budget=np.float32(0.5), bytes=np.int64(8), margin=1e-300"
+    arguments = "precision=Fraction(1, 50), budget=np.float32(0.5), bytes=np.int64(8), margin=1e-300"
     imports = "from fractions import Fraction\nimport numpy as np\n"
     pytester.makepyfile(imports + MARKED.format(arguments=arguments))
     run("-W", "error").assert_outcomes(passed=1)
-    assert bench.asked[0] == bench.asked[0] | {"target": 0.02, "budget": 0.5, "bytes": 8}
+    assert bench.asked[0] == bench.asked[0] | {"precision": 0.02, "budget": 0.5, "bytes": 8}
 
 
 def test_budget_of_the_command_line_may_have_a_unit(run, bench, one_test):

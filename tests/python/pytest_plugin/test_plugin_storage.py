@@ -50,7 +50,7 @@ def test_saved_facts_say_what_was_measured_and_where(run, bench, one_test, saved
         "n_eff": estimate.n_eff,
         "calls_per_sample": 500,
         "converged": True,
-        "stopped": "target",
+        "stopped": "precision",
         "throttled": 0.0,
         "clock_hz": 1.98e9,
         "gpu": "NVIDIA H100 80GB HBM3",

@@ -24,7 +24,7 @@ def measured(seconds, **changes):
         "ci": [seconds * (1 - SURE), seconds * (1 + SURE)],
         "confidence": 0.95,
         "converged": True,
-        "stopped": "target",
+        "stopped": "precision",
         "throttled": 0.0,
         "gpu": "H100",
         "driver": None,

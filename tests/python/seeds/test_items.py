@@ -142,7 +142,7 @@ ITEMS = [
     ("memory ignored", PITFALLS),
     (
         "the wrong mode",
-        "tests/python/benchmarking/test_latency.py::test_a_module_runs_in_evaluation_mode_and_each_part_is_put_back",
+        "tests/python/seeds/test_seed_measuring.py::test_a_diagnosis_names_training_in_evaluation_mode",
     ),
     ("red flags and excuses", f"{GUIDES}#red-flags-and-excuses"),
     ("the checklist", f"{GUIDES}#before-you-say-profiled"),

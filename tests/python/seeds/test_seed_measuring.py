@@ -157,3 +157,29 @@ def test_losses_that_are_kept_are_found(run, kept, leaks):
             namespace["step"](criterion(model(data), target))
             found.step()
     assert len(found.report().leaks) == leaks
+
+
+def trained(layer, training):
+    """The diagnosis of a program that trains a model with the layer."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), layer).train(training)
+    with gpuscope.profile(activities=[gpuscope.ProfilerActivity.CPU]) as prof:
+        for _ in range(4):
+            model(torch.ones(4, 8)).sum().backward()
+            prof.step()
+    return prof.diagnose()
+
+
+@pytest.mark.parametrize("layer", [torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5)])
+def test_a_diagnosis_names_training_in_evaluation_mode(layer):
+    (sentence,) = trained(layer, training=False).conditions
+    assert "call model.train()" in sentence
+    assert not any("model.train()" in each for each in trained(layer, training=True).conditions)
+
+
+def test_inference_in_evaluation_mode_is_as_it_should_be():
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5)).eval()
+    with gpuscope.profile(activities=[gpuscope.ProfilerActivity.CPU]) as prof, torch.no_grad():
+        for _ in range(4):
+            model(torch.ones(4, 8))
+            prof.step()
+    assert not any("model.train()" in each for each in prof.diagnose().conditions)

@@ -29,7 +29,7 @@ from gpuscope.text import brief
 from gpuscope.units import first_line
 
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
-TARGET = 0.02  # half of the 95 % interval over the time; enough for a chart
+PRECISION = 0.02  # half of the 95 % interval over the time; enough for a chart
 BUDGET = 60.0
 LARGEST = 1 << 20  # rows of a matrix that would fill 4 TiB
 
@@ -89,8 +89,8 @@ def explore(
             raise KeyboardInterrupt from error
 
     series, remarks = _plan(kinds, numbers, cpu, gpu, dtype, say)
-    stopped = Rounds(TARGET, cold=False).run(series, budget) if series else "failed"
-    all_points = [each.point(TARGET, "not reached") for each in series]
+    stopped = Rounds(PRECISION, cold=False).run(series, budget) if series else "failed"
+    all_points = [each.point(PRECISION, "not reached") for each in series]
     measured = {_key(point): point for point in all_points if point.estimate is not None}
     points = _points(kinds, measured, np.dtype(dtype).itemsize)
     if stopped == "interrupted" and not points:
@@ -223,10 +223,10 @@ def _crossovers(kinds: Sequence[Operation], measured: Mapping[_Key, SweepPoint])
 
 def _warnings(measured: Collection[SweepPoint]) -> tuple[str, ...]:
     """The points' warnings; those that differ only in figures are shown once, with their number."""
-    coarse = [point for point in measured if point.estimate and point.estimate.relative_half_width > TARGET]
+    coarse = [point for point in measured if point.estimate and point.estimate.relative_half_width > PRECISION]
     found = {}
     if coarse:
-        what = f"{len(coarse)} of {len(measured)} times are less certain than +-{TARGET:.0%}; a longer budget helps"
+        what = f"{len(coarse)} of {len(measured)} times are less certain than +-{PRECISION:.0%}; a longer budget helps"
         found[""] = [f"{what}: {_place(*_key(coarse[0]))}"] * len(coarse)
     for point in measured:
         for warning in point.warnings:

@@ -266,7 +266,7 @@ def findings(found: Diagnosis) -> str:
     notes = {
         "Small things": small,
         "Doubts": "; ".join(found.doubts),
-        "Machine": "; ".join(found.conditions),
+        "Notes": "; ".join(found.conditions),
         "Not checked": "; ".join(found.unseen),
     }
     parts += [f'<p class="hint"><b>{name}:</b> {_said(text)}</p>' for name, text in notes.items() if text]
