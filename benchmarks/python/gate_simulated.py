@@ -224,7 +224,7 @@ def _facts(samples: Times) -> dict[str, object]:
         "confidence": 0.95,
         "samples": [],
         "converged": True,
-        "stopped": "target",
+        "stopped": "precision",
         "throttled": 0.0,
         "quantity": "kernel",
         "cold": True,

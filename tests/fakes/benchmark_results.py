@@ -58,7 +58,7 @@ class Canned:
             absent=self.absent,
             kernels=tuple(Kernel(*kernel) for kernel in self.kernels),
             converged=self.converged,
-            stopped="interrupted" if self.interrupted else "target" if self.converged else "budget",
+            stopped="interrupted" if self.interrupted else "precision" if self.converged else "budget",
             warnings=self.warnings,
             cold=cold,
             clock_hz=np.full(self.n, 1.98e9),
