@@ -6,11 +6,10 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Sequence
 from typing import Literal
 
 from gpuscope.errors import InvalidArgument
-from gpuscope.text import brief, columns_of, one_line, padded
+from gpuscope.text import brief, one_line
 
 TimeUnit = Literal["s", "ms", "us"]
 US_PER_S = 1e6
@@ -130,25 +129,6 @@ def format_rate(value: float, unit: str) -> str:
         if value >= 0.9995 * size:
             return f"{format_digits(value / size)} {prefix}{' ' if unit == 'items' else ''}{unit}/s"
     return f"{format_digits(value) if value >= _LEAST_DIGITS else f'{value:.3g}'} {unit}/s"
-
-
-def align_columns(rows: Sequence[Sequence[str]], *, left: int = 0, rule: bool = False) -> list[str]:
-    """Lines of a table: each column as wide as its longest cell, two spaces apart; control characters are shown.
-
-    Args:
-        rows: the cells of each row.
-        left: how many columns, from the first, are aligned on the left; the others are aligned on the right.
-        rule: whether a line of dashes follows the first row.
-    """
-    rows = [[*map(one_line, row)] for row in rows]
-    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
-
-    def line(row: Sequence[str]) -> str:
-        cells = enumerate(zip(row, widths, strict=True))
-        return "  ".join(padded(cell, width, left=column < left) for column, (cell, width) in cells).rstrip()
-
-    lines = [*map(line, rows)]
-    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]] if rule else lines
 
 
 def first_line(text: str | BaseException) -> str:

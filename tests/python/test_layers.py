@@ -33,7 +33,7 @@ PYTHON_LADDER = (
     ("_core", "text"),
     ("distributed", "errors", "local_server"),
     ("arguments", "beside"),
-    ("paths", "spans", "stats", "units"),
+    ("paths", "spans", "stats", "tables", "units"),
     ("conditions", "plots", "targets"),
     ("figures", "page", "results", "streams"),
     ("devices", "late_imports", "regions", "system", "trace"),

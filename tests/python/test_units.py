@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscope import units
+from gpuscope import tables, units
 from gpuscope.errors import InvalidArgument
 
 
@@ -92,7 +92,7 @@ def test_rough_figures_have_two_digits_and_no_exponent(value, text):
 
 def test_columns_are_as_wide_as_a_terminal_shows_their_cells():
     rows = [["name", "time"], ["\u65e5\u672c\u8a9e", "1 s"], ["e\u0301", "20 s"]]
-    assert units.align_columns(rows, left=1) == ["name    time", "\u65e5\u672c\u8a9e   1 s", "e\u0301       20 s"]
+    assert tables.align_columns(rows, left=1) == ["name    time", "\u65e5\u672c\u8a9e   1 s", "e\u0301       20 s"]
 
 
 class UnprintableError(Exception):

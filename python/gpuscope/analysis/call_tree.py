@@ -18,14 +18,14 @@ from gpuscope.analysis.rows import KINDS, NS_PER_US, OUTSIDE, REGION_LABELS, Kin
 from gpuscope.arguments import check_choice
 from gpuscope.errors import GpuscopeWarning, InvalidArgument
 from gpuscope.results import Result, import_pandas
-from gpuscope.text import brief, columns_of, one_line, shorten, shown
+from gpuscope.tables import fit_columns
+from gpuscope.text import brief, one_line, shown
 from gpuscope.trace import NONE, Trace
 from gpuscope.units import format_time
 
 if TYPE_CHECKING:  # pandas is optional
     import pandas as pd
 
-GAP = "  "
 GRAPH = "[graph]"
 UNKNOWN_GRAPH = "[graph] captured before profiling, or in no region"
 
@@ -327,18 +327,9 @@ def _ordered(nodes: list[Node]) -> tuple[Node, ...]:
 
 def _render(root: Node, has_device: bool, max_depth: int | None, min_percent: float, width: int) -> str:
     """One line for each node below the root, names left, numbers in aligned columns."""
-    named = [(branch + title, node) for branch, title, node in tree_lines(root, max_depth, min_percent, width)]
-    cells = [_headings(has_device), *(_cells(node, has_device) if node else [] for _, node in named)]
-    count = len(cells[0])
-    widths = [max(len(row[column]) for row in cells if row) for column in range(count)]
-    name_width = width - sum(widths) - len(GAP) * count
-    name_width = min(name_width, max([len("Name"), *(columns_of(name) for name, _ in named)]))
-    lines = []
-    for name, row in zip(["Name", *(name for name, _ in named)], cells, strict=True):
-        shown = shorten(name, name_width)
-        numbers = "".join(f"{GAP}{cell:>{size}}" for cell, size in zip(row, widths, strict=bool(row)))
-        lines.append(f"{shown}{' ' * (name_width - columns_of(shown))}{numbers}".rstrip())
-    return "\n".join(lines) + "\n"
+    shown = tree_lines(root, max_depth, min_percent, width)
+    rows = [(branch + title, _cells(node, has_device) if node else []) for branch, title, node in shown]
+    return "\n".join(fit_columns([("Name", _headings(has_device)), *rows], width)[0]) + "\n"
 
 
 def tree_lines(root: Node, max_depth: int | None, min_percent: float, width: int) -> list[tuple[str, str, Node | None]]:

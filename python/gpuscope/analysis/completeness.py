@@ -14,6 +14,7 @@ import numpy as np
 from gpuscope._core import Flag, RegionKind
 from gpuscope.analysis.rows import SCOPE_BACKWARD, RegionRows
 from gpuscope.results import Result
+from gpuscope.tables import align_columns
 from gpuscope.trace import NONE, Trace, number_of
 
 Array = np.ndarray[Any, Any]
@@ -195,9 +196,7 @@ class Audit(Result):
         counts = {name: f"{value:,}" for name, value in values.items() if type(value) is int}
         counts["overhead_percent"] = f"{self.overhead_percent:.2f}"
         counts["decode_ns_per_record"] = f"{self.decode_ns_per_record:.1f}"
-        name_width = max(map(len, counts))
-        value_width = max(map(len, counts.values()))
-        lines += [f"  {name:<{name_width}}  {value:>{value_width}}" for name, value in counts.items()]
+        lines += [f"  {line}" for line in align_columns([*counts.items()], left=1)]
         return "\n".join(lines)
 
 

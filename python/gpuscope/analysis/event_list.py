@@ -13,6 +13,7 @@ from gpuscope.arguments import check_choice
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks.torch import TorchEnum, for_torch
 from gpuscope.results import Result, import_pandas
+from gpuscope.tables import GAP
 from gpuscope.text import brief, one_line
 from gpuscope.units import TimeUnit, format_memory, format_time
 
@@ -94,7 +95,6 @@ def device_type(is_device: bool) -> DeviceType:
 
 
 COLUMN_WIDTH = 12
-GAP = "  "
 FLOPS = ("FLOPs", "KFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs")
 
 

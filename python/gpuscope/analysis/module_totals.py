@@ -14,8 +14,9 @@ from gpuscope.analysis.rows import NS_PER_US
 from gpuscope.arguments import check_count
 from gpuscope.errors import NotAvailable
 from gpuscope.results import Result, import_pandas
+from gpuscope.tables import align_columns
 from gpuscope.trace import NONE, Trace
-from gpuscope.units import align_columns, format_time
+from gpuscope.units import format_time
 
 if TYPE_CHECKING:  # pandas is optional
     import pandas as pd

@@ -16,7 +16,8 @@ from gpuscope.analysis.completeness import has_every_region, kept_ns
 from gpuscope.arguments import as_float, check_choice, check_count
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result, import_pandas
-from gpuscope.text import brief, columns_of, file_names, one_line, shorten, shown, wrapped
+from gpuscope.tables import GAP, fit_columns
+from gpuscope.text import brief, file_names, one_line, shown, wrapped
 from gpuscope.trace import NONE, Trace, number_of
 from gpuscope.units import format_seconds
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:  # pandas is optional
 Array = np.ndarray[Any, Any]
 
 _NS_PER_S = 1e9
-GAP = "  "
 _LEAST_WIDTH = 40  # of the tables
 _LEAST_NAME = 24  # columns that names keep; others are left out for it
 SortKey = Literal["self_ns", "total_ns", "cpu_ns", "count"]
@@ -229,7 +229,7 @@ class Samples(Result):
 
 
 HEADINGS = ["Total %", "Total", "Self %", "Self", "On CPU %"]
-_DISPENSABLE = (4, 1, 3)  # columns left out on narrow terminals, in this order: shares replace times
+_DROPPABLE = (4, 1, 3)  # columns left out on narrow terminals, in this order: shares replace times
 _OF_A_CALL = ("function", "file", "line", "count", "self_ns", "total_ns", "cpu_ns")
 
 
@@ -415,17 +415,8 @@ def short_path(path: str) -> str:
 
 def aligned(rows: list[tuple[str, list[str]]], width: int) -> str:
     """Names and the cells of `HEADINGS` in rows, with as many columns as fit."""
-    widths = {column: max(len(cells[column]) for _, cells in rows if cells) for column in range(len(HEADINGS))}
-    for column in _DISPENSABLE:
-        if width - sum(widths.values()) - len(GAP) * len(widths) < _LEAST_NAME:
-            del widths[column]
-    name_width = min(width - sum(widths.values()) - len(GAP) * len(widths), max(columns_of(name) for name, _ in rows))
-    lines = []
-    for name, cells in rows:
-        shown = shorten(name, name_width)
-        numbers = "".join(f"{GAP}{cells[column]:>{size}}" for column, size in widths.items()) if cells else ""
-        lines.append(f"{shown}{' ' * (name_width - columns_of(shown))}{numbers}".rstrip())
-    if hidden := len(HEADINGS) - len(widths):
+    lines, hidden = fit_columns(rows, width, least=_LEAST_NAME, droppable=_DROPPABLE)
+    if hidden:
         lines.append(f"({hidden} more column{'s' * (hidden > 1)} where lines are wider)")
     return "\n".join(lines) + "\n"
 

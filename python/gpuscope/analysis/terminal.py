@@ -17,6 +17,7 @@ from gpuscope.analysis.call_tree import Node, Tree, tree_lines
 from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.event_list import device_key
 from gpuscope.analysis.rows import NS_PER_US, OUTSIDE, Kind
+from gpuscope.tables import GAP
 from gpuscope.text import columns_of, one_line, shorten, shorten_apart
 from gpuscope.trace import Trace, metadata_of
 from gpuscope.units import US_PER_S, format_bytes, format_digits, format_seconds
@@ -28,7 +29,6 @@ Line = tuple[Part, ...]
 NO_TERMINAL = 140
 """Columns for output into a file or a pipe."""
 
-_GAP = "  "
 # Columns that names keep: at least, next to the most important numbers, and before a terminal gets more numbers.
 _NAME_LEAST, _NAME_SHORT, _NAME_ENOUGH = 16, 24, 40
 _MATTERS = 2  # up to this rank
@@ -244,10 +244,10 @@ def _laid_out(rows: Sequence[_Row], columns: Sequence[_Column], width: int, unic
     cells = {column: [column.cell(row.of) if row.of is not None else "" for row in rows] for column in columns}
     sizes = {column: max(map(len, [column.heading, *cells[column]])) for column in columns}
     bar = _WIDE_BAR if width >= _WIDE else _BAR
-    share_size = len(_GAP) + bar + len(" 100.0 %")
+    share_size = len(GAP) + bar + len(" 100.0 %")
 
     def room(chosen: set[_Column]) -> int:
-        return width - share_size - sum(sizes[column] + len(_GAP) for column in chosen)
+        return width - share_size - sum(sizes[column] + len(GAP) for column in chosen)
 
     shown = {column for column in columns if not column.rank}
     for column in sorted((column for column in columns if column.rank), key=lambda column: column.rank):
@@ -257,14 +257,14 @@ def _laid_out(rows: Sequence[_Row], columns: Sequence[_Column], width: int, unic
             break
         shown.add(column)
     if room(shown) < _NAME_LEAST:
-        bar, share_size = 0, len(_GAP) + len("100.0 %")
+        bar, share_size = 0, len(GAP) + len("100.0 %")
     name_size = max(len("Name"), min(longest, room(shown), max(_NAME_ENOUGH, width * 9 // 20)))
     first, *others = [column for column in columns if column in shown]
 
     def line(name: str, name_style: str, number: int | None, share: Sequence[Part]) -> Line:
         def cell(column: _Column) -> str:
             text = column.heading if number is None else cells[column][number]
-            return _GAP + text.rjust(sizes[column])
+            return GAP + text.rjust(sizes[column])
 
         padded = name + " " * (name_size - columns_of(name))
         heat = name_style if number is None else _heat(rows[number].share)
@@ -275,8 +275,8 @@ def _laid_out(rows: Sequence[_Row], columns: Sequence[_Column], width: int, unic
             ("".join(map(cell, others)), name_style if number is None or name_style == "dim" else ""),
         )
 
-    heading = "share".rjust(share_size - len(_GAP))
-    lines = [line("Name", "dim", None, (_GAP, (heading, "dim")))]
+    heading = "share".rjust(share_size - len(GAP))
+    lines = [line("Name", "dim", None, (GAP, (heading, "dim")))]
     short = _shortened(rows, name_size, ellipsis)
     for number, row in enumerate(rows):
         title_size = max(1, name_size - columns_of(row.branch))
@@ -287,7 +287,7 @@ def _laid_out(rows: Sequence[_Row], columns: Sequence[_Column], width: int, unic
             continue
         percent = f"{100 * row.share:.1f} %" if row.share else "-"
         drawn = _bar(row.share, bar, unicode)
-        share = (_GAP, (drawn, _heat(row.share)), (f"{percent:>{share_size - len(_GAP) - bar}}", _heat(row.share)))
+        share = (GAP, (drawn, _heat(row.share)), (f"{percent:>{share_size - len(GAP) - bar}}", _heat(row.share)))
         lines.append(line(name, row.style, number, share))
         lines += [((f"    {shorten(text, max(8, width - 4), ellipsis)}", "dim"),) for text in row.below]
     return lines

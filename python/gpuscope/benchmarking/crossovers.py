@@ -24,8 +24,9 @@ from gpuscope.errors import InvalidArgument
 from gpuscope.figures import format_estimate
 from gpuscope.page.chart import Axis, Chart, Line, Mark, View
 from gpuscope.results import Result, import_pandas, kept_on_error, plain_fields
+from gpuscope.tables import align_columns
 from gpuscope.text import brief
-from gpuscope.units import align_columns, first_line
+from gpuscope.units import first_line
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,8 +22,9 @@ from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.figures import format_half_width
 from gpuscope.page.chart import Chart
 from gpuscope.results import Result, import_pandas, kept_on_error, plain_fields, plain_values
+from gpuscope.tables import align_columns
 from gpuscope.text import brief
-from gpuscope.units import align_columns, format_seconds
+from gpuscope.units import format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd

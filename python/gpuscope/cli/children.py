@@ -26,8 +26,9 @@ from gpuscope.cli.recorder import Recorder
 from gpuscope.distributed import STARTED_BY, distributed_rank
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.paths import append_text
+from gpuscope.tables import align_columns
 from gpuscope.text import brief, shorten
-from gpuscope.units import align_columns, format_seconds
+from gpuscope.units import format_seconds
 
 _VARIABLE = "GPUSCOPE_CHILDREN"
 _STARTUP = os.path.join(os.path.dirname(__file__), "startup")

@@ -21,6 +21,7 @@ from gpuscope.memory.categories import WITHOUT_PYTHON, backward_without_stack
 from gpuscope.memory.events import Frame, Lifetimes, MemoryEvents
 from gpuscope.memory.peak import category_lines, peak_memory
 from gpuscope.memory.snapshot_reader import MemoryFile, load_memory_snapshot
+from gpuscope.tables import align_columns
 from gpuscope.units import format_bytes
 
 Row = tuple[int, int, str]  # bytes, allocations, line
@@ -162,9 +163,7 @@ def show_rows(rows: Sequence[Row], total: int, top: int, out: Console, before: i
     if before:
         cells.append((format_bytes(before), _share(before, total), "", "from before the history"))
     heads = ("bytes", "share", "count", "line")
-    widths = [max(len(row[column]) for row in [heads, *cells]) for column in range(3)]
-    for number, row in enumerate([heads, *cells]):
-        text = "  ".join([*(cell.rjust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]])
+    for number, text in enumerate(align_columns([heads, *cells], left=[3])):
         out.sentence((f"  {text}", "dim" if number == 0 else ""))
     out.line()
 

@@ -16,6 +16,7 @@ from gpuscope.devices import LARGEST
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result
 from gpuscope.streams import refuse_capture
+from gpuscope.tables import align_columns
 from gpuscope.text import brief
 
 
@@ -63,12 +64,11 @@ class CounterMeasurement(Result):
         ]
 
     def __str__(self) -> str:
-        width = max(map(len, self.values))
         calls = "1 call" if self.passes == 1 else f"{self.passes} calls, as many as these metrics take"
         lines = [f"{len(self.values)} metrics of {self.chip}, device {self.device}, over {calls}"]
-        for name, value in self.values.items():
-            shown = "not available" if math.isnan(value) else f"{value:,.6g}"
-            lines.append(f"  {name:<{width}}  {shown:>16}  {self.units.get(name, '')}".rstrip())
+        shown = {name: "not available" if math.isnan(each) else f"{each:,.6g}" for name, each in self.values.items()}
+        rows = [(name, text, self.units.get(name, "")) for name, text in shown.items()]
+        lines += [f"  {line}" for line in align_columns(rows, left=(0, 2))]
         if self.left_out:
             lines.append(
                 f"  left out, as one pass has no room for them or this chip lacks them: {', '.join(self.left_out)}"

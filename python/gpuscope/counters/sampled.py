@@ -15,9 +15,10 @@ from gpuscope.counters.short_kernels import ShortKernels, solve_short_kernels
 from gpuscope.counters.timelines import Timeline, timelines
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.results import Result
+from gpuscope.tables import align_columns
 from gpuscope.text import brief
 from gpuscope.trace import NONE, Trace, number_of
-from gpuscope.units import align_columns, format_time
+from gpuscope.units import format_time
 
 if TYPE_CHECKING:  # Matplotlib is optional
     from matplotlib.axes import Axes

@@ -16,8 +16,9 @@ import numpy as np
 
 from gpuscope.counters.timelines import Timeline
 from gpuscope.results import Result
+from gpuscope.tables import align_columns
 from gpuscope.trace import Trace
-from gpuscope.units import align_columns, format_share
+from gpuscope.units import format_share
 
 LEAST_LAUNCHES = 50
 """Kernels with fewer launches are separated only by chance."""

@@ -18,9 +18,10 @@ from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
 from gpuscope.diagnosis.steps import Array, Steps, as_passed, calls_of, distinct, find_steps, steady_steps
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result
+from gpuscope.tables import align_columns
 from gpuscope.text import brief, shorten, wrapped
 from gpuscope.trace import Trace
-from gpuscope.units import align_columns, format_share, format_time
+from gpuscope.units import format_share, format_time
 
 if TYPE_CHECKING:  # Matplotlib is optional
     from matplotlib.axes import Axes

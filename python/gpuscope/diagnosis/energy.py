@@ -16,9 +16,10 @@ from gpuscope.diagnosis.energy_model import Array, Energy, EnergyModel, Work, ki
 from gpuscope.diagnosis.steps import as_passed, find_steps
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.results import Result, plain_fields
+from gpuscope.tables import align_columns
 from gpuscope.text import brief
 from gpuscope.trace import NONE, Trace, number_of
-from gpuscope.units import align_columns, format_seconds, format_share
+from gpuscope.units import format_seconds, format_share
 
 if TYPE_CHECKING:  # Matplotlib is optional
     from matplotlib.axes import Axes

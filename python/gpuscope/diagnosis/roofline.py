@@ -26,9 +26,10 @@ from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
 from gpuscope.diagnosis.steps import Array
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.results import Result
+from gpuscope.tables import align_columns
 from gpuscope.text import brief
 from gpuscope.trace import NONE, Trace
-from gpuscope.units import align_columns, format_rate, format_share, format_time
+from gpuscope.units import format_rate, format_share, format_time
 
 if TYPE_CHECKING:  # Matplotlib is optional
     from matplotlib.axes import Axes

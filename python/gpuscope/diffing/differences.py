@@ -42,10 +42,11 @@ from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.paths import write_text
 from gpuscope.recording import Analyses, load
 from gpuscope.results import Result, import_pandas, plain_values
+from gpuscope.tables import GAP, align_columns
 from gpuscope.targets import Target
 from gpuscope.text import columns_of, one_line, shorten, wrapped
 from gpuscope.trace import Trace, program_name
-from gpuscope.units import align_columns, format_digits, format_seconds, format_share
+from gpuscope.units import format_digits, format_seconds, format_share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +57,7 @@ MARGIN = 0.02
 
 _MOST_UNCERTAIN = 4
 _BEFORE, _AFTER, _CALLS = 2, 3, 5  # columns of the table
-_GAP, _LEAST_NAME = "  ", 24
+_LEAST_NAME = 24
 _NARROWEST, _INDENT = 40, 2
 _ROWS, _ROWS_OF_MARKDOWN, _MOST_MARKDOWN = 20, 10, 60_000  # GitHub takes 65,536 characters
 _NS_PER_S = 1e9
@@ -201,12 +202,12 @@ class Diff(Differences, Result):
         aligned = _padded(align_columns(numbers))
         if width is not None:
             for column in (_CALLS, _AFTER, _BEFORE)[len(numbers[0]) <= _CALLS :]:
-                if width - len(aligned[0]) - len(_GAP) >= min(_LEAST_NAME, max(map(columns_of, names))):
+                if width - len(aligned[0]) - len(GAP) >= min(_LEAST_NAME, max(map(columns_of, names))):
                     break
                 numbers = [(*row[:column], *row[column + 1 :]) for row in numbers]
                 aligned = _padded(align_columns(numbers))
-            names = [shorten(name, max(1, width - len(aligned[0]) - len(_GAP))) for name in names]
-        lines = [f"{line}{_GAP}{name}".rstrip() for line, name in zip(aligned, names, strict=True)]
+            names = [shorten(name, max(1, width - len(aligned[0]) - len(GAP))) for name in names]
+        lines = [f"{line}{GAP}{name}".rstrip() for line, name in zip(aligned, names, strict=True)]
         if len(self.changes) > row_limit:
             lines.append(f"{len(self.changes) - row_limit} more")
         return "\n".join(lines)

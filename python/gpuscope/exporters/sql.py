@@ -23,6 +23,7 @@ from gpuscope.beside import Workers
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.paths import check_writable, is_utf8, replacing
 from gpuscope.results import Result, import_pandas, write_parquet
+from gpuscope.tables import align_columns
 from gpuscope.text import brief, columns_of, one_line, shorten, wrapped
 from gpuscope.trace import Trace
 from gpuscope.units import first_line
@@ -223,23 +224,13 @@ class SqlResult(Result):
         if width is not None:
             widths = _fitted(widths, numbers, width)
         hidden = len(self.columns) - len(widths)
-        text = [
-            "  ".join(
-                f"{cell:>{most}}" if number else _padded(shorten(cell, most), most)
-                for cell, most, number in zip(line, widths, numbers, strict=False)
-            ).rstrip()
-            for line in lines
-        ]
-        text.insert(1, "  ".join("-" * width for width in widths))
+        cells = [[shorten(cell, most) for cell, most in zip(line, widths, strict=False)] for line in lines]
+        text = align_columns(cells, left=[column for column, number in enumerate(numbers) if not number], rule=True)
         count = len(self.rows)
         more = f", of which {_MOST_SHOWN:,} are shown" if count > _MOST_SHOWN else ""
         more += f", {hidden} more column{'s' * (hidden > 1)}: select fewer, or take --csv" if hidden else ""
         closing = f"{count:,} row{'' if count == 1 else 's'}{more}"
         return "\n".join([*text, *(wrapped(closing, width, 2) if width else [closing])])
-
-
-def _padded(text: str, width: int) -> str:
-    return text + " " * (width - columns_of(text))
 
 
 def _fitted(widths: Sequence[int], numbers: Sequence[bool], width: int) -> list[int]:
@@ -518,9 +509,8 @@ def schema_text(views: Sequence[ViewInfo]) -> str:
     """The views and their columns, for people."""
     lines = []
     for view in views:
-        width = max((len(column.name) for column in view.columns), default=0)
-        kinds = max((len(column.type) for column in view.columns), default=0)
         lines.append(f"{view.name}: {view.doc}")
-        lines += [f"    {each.name:<{width}}  {each.type:<{kinds}}  {each.doc}".rstrip() for each in view.columns]
+        columns = [(each.name, each.type, each.doc) for each in view.columns]
+        lines += [f"    {line}" for line in align_columns(columns, left=3)]
         lines.append("")
     return "\n".join(lines)

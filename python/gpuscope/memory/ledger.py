@@ -26,6 +26,7 @@ from gpuscope.memory.call_stacks import cached_lines, line_text, program_line_te
 from gpuscope.memory.events import SOURCES, MemoryEvents
 from gpuscope.memory.host import HostMemory, host_memory
 from gpuscope.results import Result, import_pandas
+from gpuscope.tables import align_columns
 from gpuscope.units import format_bytes
 
 if TYPE_CHECKING:  # Matplotlib is optional
@@ -478,18 +479,11 @@ def _explained(ledger: MemoryLedger) -> str:
 
 
 def _table(rows: Sequence[LedgerRow], total: int) -> list[str]:
-    """Lines of columns, numbers right-aligned, without empty columns."""
+    """Lines of columns, without empty ones."""
     cells = [list(_COLUMNS)]
     for row in rows:
         share = f"{100 * row.bytes / total:.1f} %" if total else ""
         cells.append([row.library, row.what, format_bytes(row.bytes), share, row.region, row.where])
     kept = [number for number in range(len(_COLUMNS)) if number < 3 or any(line[number] for line in cells[1:])]
-    widths = {number: max(len(line[number]) for line in cells) for number in kept}
-    lines = [
-        "  ".join(
-            line[number].rjust(widths[number]) if number in (2, 3) else line[number].ljust(widths[number])
-            for number in kept
-        ).rstrip()
-        for line in cells
-    ]
-    return [lines[0], "-" * max(map(len, lines)), *lines[1:]]
+    rows_of_text = [[line[number] for number in kept] for line in cells]
+    return align_columns(rows_of_text, left=[at for at, number in enumerate(kept) if number not in (2, 3)], rule=True)

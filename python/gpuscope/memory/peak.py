@@ -34,8 +34,9 @@ from gpuscope.memory.categories import (
 )
 from gpuscope.memory.events import NEVER, SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of, levels_of
 from gpuscope.results import Result, import_pandas
+from gpuscope.tables import align_columns
 from gpuscope.text import brief
-from gpuscope.units import align_columns, format_bytes
+from gpuscope.units import format_bytes
 
 if TYPE_CHECKING:  # Matplotlib is optional
     from matplotlib.axes import Axes
@@ -350,7 +351,7 @@ def _text(report: PeakReport) -> str:
     if report.base_bytes:
         share = _percent(report.base_bytes / report.bytes)
         rows.append(("before the first event", format_bytes(report.base_bytes), share, "", "", ""))
-    return "\n".join([_headline(report), *category_lines(report), *_table(rows), *notes])
+    return "\n".join([_headline(report), *category_lines(report), *align_columns(rows, left=1, rule=True), *notes])
 
 
 def category_lines(report: PeakReport) -> list[str]:
@@ -358,12 +359,7 @@ def category_lines(report: PeakReport) -> list[str]:
     if report.categories is None:
         return [f"categories are not known: {report.why_no_categories}"]
     parts = [(one.name, format_bytes(one.bytes), _percent(one.share)) for one in report.categories]
-    return _table([("category", "bytes", "share"), *parts])
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    lines = align_columns(rows, left=1)
-    return [lines[0], "-" * max(map(len, lines)), *lines[1:]]
+    return align_columns([("category", "bytes", "share"), *parts], left=1, rule=True)
 
 
 def _headline(report: PeakReport) -> str:

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpuscope.devices import HOST
 from gpuscope.results import Result, import_pandas
+from gpuscope.tables import align_columns
 from gpuscope.text import one_line, shown
-from gpuscope.units import align_columns, format_bytes
+from gpuscope.units import format_bytes
 
 if TYPE_CHECKING:  # Matplotlib is optional
     from matplotlib.axes import Axes

@@ -11,8 +11,9 @@ from gpuscope.frameworks import torch_memory
 from gpuscope.frameworks.pools import Pool
 from gpuscope.memory.host import HostMemory
 from gpuscope.memory.snapshot import DeviceMemory, memory_snapshot
+from gpuscope.tables import align_columns
 from gpuscope.text import shown
-from gpuscope.units import align_columns, format_bytes
+from gpuscope.units import format_bytes
 
 _HEADING = ("Memory", "Current", "Peak", "Handed out", "Taken back")
 # Fewer bytes in free blocks are not reported: torch reserves about as much at a time.

@@ -20,8 +20,9 @@ from gpuscope import _core
 from gpuscope.errors import GpuscopeWarning, InvalidArgument
 from gpuscope.monitor.xid import NEED_RESET, XidErrors
 from gpuscope.results import Result
+from gpuscope.tables import align_columns
 from gpuscope.text import brief, one_line
-from gpuscope.units import align_columns, format_bytes, format_share
+from gpuscope.units import format_bytes, format_share
 
 _WIDTH = 80
 _NAME_WIDTH = 20

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpuscope.beside import shared_lock
 from gpuscope.results import Result, import_pandas
+from gpuscope.tables import align_columns
 from gpuscope.timing.measurement import Measurement, Steps, Times
-from gpuscope.units import align_columns, format_seconds
+from gpuscope.units import format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd

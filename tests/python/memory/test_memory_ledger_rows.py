@@ -321,7 +321,7 @@ def test_its_text_is_a_table(machine):
     assert table == (
         "device 0\n"
         "Library      What              Size   Share  Where\n"
-        "-------------------------------------------------------------\n"
+        "-----------  ------------  --------  ------  ----------------\n"
         "driver       CUDA context   518 MiB  74.0 %\n"
         "torch        allocated      100 MiB  14.3 %  train.py:12 step\n"
         "torch        cached        20.0 MiB   2.9 %\n"
@@ -330,7 +330,7 @@ def test_its_text_is_a_table(machine):
     )
     assert host.splitlines()[1:] == [
         "Library           What                                    Size",
-        "-" * 62,
+        "----------------  ----------------------------------  --------",
         "libtorch_cuda.so  pinned memory of the host, 1 piece  30.0 MiB",
     ]
 

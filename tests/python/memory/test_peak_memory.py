@@ -283,7 +283,7 @@ def test_categories_add_up_to_the_peak(tensors):
 def test_categories_are_a_table():
     assert str(peak_memory(training())).splitlines()[1:4] == [
         "category            bytes   share",
-        "---------------------------------",
+        "---------------  --------  ------",
         "unknown          20.0 MiB  58.8 %",
     ]
 
@@ -335,7 +335,7 @@ def test_the_table():
             "peak of GPU 0: 12.0 MiB, 0.000 s after the first event",
             "categories are not known: no allocation at the peak belongs to a module, a backward or an optimizer",
             "allocated at                       bytes   share  pieces  first s  last s",
-            "-------------------------------------------------------------------------",
+            "------------------------------  --------  ------  ------  -------  ------",
             "model.py:12 forward             2.00 MiB  16.7 %       1    0.000   0.000",
             "a place without a Python stack  1.00 MiB   8.3 %       1    0.000   0.000",
             "before the first event          9.00 MiB  75.0 %",

@@ -19,7 +19,8 @@ from gpuscope.page.markup import facts_list, file_of_page, island, page_of
 from gpuscope.paths import write_text
 from gpuscope.results import Result, plain_fields
 from gpuscope.stats import Estimate, Ratio
-from gpuscope.units import align_columns, format_rate, format_seconds, format_times
+from gpuscope.tables import align_columns
+from gpuscope.units import format_rate, format_seconds, format_times
 
 Side = Literal["cpu", "gpu", "gpu+transfers"]
 
