@@ -35,6 +35,7 @@ _VERDICTS = ("R49", "R50")
 _FEWEST = 3
 _OWN_COST = 0.05
 _SPECIAL = 1.5  # own code comes before another cause unless it takes two thirds or less
+_SAME = 0.8  # of the time of a function: a cause that has as much explains it
 _MOST_FINDINGS = 8
 _MOST_PACKAGES = 3
 _MUCH_IDLE = 0.15
@@ -249,7 +250,21 @@ def _ranked(
             return finding.share * _SPECIAL if finding.id == OWN_CODE else finding.saving or finding.share
 
         findings.sort(key=weight, reverse=True)
+        findings = [each for each in findings if not _is_named_by_another(each, findings)]
     return tuple(findings[:_MOST_FINDINGS]), (*findings[_MOST_FINDINGS:], *small)
+
+
+def _is_named_by_another(own: Finding, findings: Sequence[Finding]) -> bool:
+    """Whether a cause with its own advice explains the time of a function of the program's own code."""
+    if own.id != OWN_CODE:
+        return False
+    lines = {(where.file, where.line) for where in own.where[:1]}
+    others = [each for each in findings if each.id != OWN_CODE]
+    return any(
+        max(each.saving or 0, each.share) >= _SAME * own.share
+        and {(where.file, where.line) for where in each.where[:1]} == lines
+        for each in others
+    )
 
 
 def _chosen(candidates: Sequence[_Candidate], prices: _Prices) -> tuple[list[_Candidate], list[_Candidate]]:

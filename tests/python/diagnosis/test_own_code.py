@@ -308,3 +308,18 @@ def test_own_lines_have_the_time_of_libraries_and_imports_have_their_package():
 )
 def test_code_outside_of_functions_is_that_of_the_script_or_the_cell(file, name):
     assert OwnFunction(Where(file, 7, "<module>"), 1.0, 1.0, [], []).name == name
+
+
+def test_a_function_whose_time_a_cause_with_advice_explains_is_named_once():
+    loop = Loop()
+    for _ in loop.steps(12):
+        with loop.at("train.py", 7, "load"), loop.region("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"):
+            since = loop.now
+            loop.work(600)
+            loop.sampled(since, 1.0)
+        with loop.at("train.py", 30, "step"):
+            since = loop.now
+            loop.work(400)
+            loop.sampled(since, 1.0)
+    found = diagnose(make_trace(loop.tables(), info=dict(loop.trace().info)))
+    assert sorted((each.id, each.where[0].line) for each in found.findings) == [("R02", 7), ("R51", 30)]
