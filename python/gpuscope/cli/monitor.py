@@ -22,11 +22,13 @@ from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument, Not
 from gpuscope.monitor.gpu_monitor import LONGEST, SHORTEST, GPUMonitor
 from gpuscope.monitor.host import HostState, host_snapshot
 from gpuscope.monitor.layout import FirstFrame, Look
-from gpuscope.monitor.log import SUFFIXES
+from gpuscope.monitor.lines import csv_line, json_line
+from gpuscope.monitor.log import SUFFIXES, read_log
 from gpuscope.monitor.processes import BY_CPU, LEAST_S, ProcessReader, ProcessRow, process_lines, sorted_rows
 from gpuscope.monitor.programs import programs
 from gpuscope.monitor.rows import Rows
-from gpuscope.monitor.sample import COLUMNS, GpuSample, csv_line, json_line
+from gpuscope.monitor.sample import GpuSample
+from gpuscope.monitor.schema import COLUMNS
 from gpuscope.monitor.snapshot import gpu_snapshot
 from gpuscope.paths import as_path
 from gpuscope.results import json_text
@@ -149,8 +151,6 @@ def _port(text: str) -> int:
 
 
 def _recorded(options: argparse.Namespace) -> Sequence[GpuSample]:
-    from gpuscope.monitor.replay import read_log
-
     for name in ("interval", "log", "prometheus"):
         if getattr(options, name) is not None:
             raise InvalidArgument(f"--{name} is of samples that are taken, and {options.file} has been; leave one out")

@@ -5,8 +5,8 @@ from gpuscope.monitor.counters import Growth as Growth
 from gpuscope.monitor.counters import growth as growth
 from gpuscope.monitor.gpu_monitor import MonitorCost as MonitorCost
 from gpuscope.monitor.host import HostState as HostState
-from gpuscope.monitor.replay import Recording as Recording
-from gpuscope.monitor.replay import read_log as read_log
+from gpuscope.monitor.log import Recording as Recording
+from gpuscope.monitor.log import read_log as read_log
 from gpuscope.monitor.sample import GpuSample as GpuSample
 from gpuscope.monitor.sample import SamplingCost as SamplingCost
 from gpuscope.monitor.snapshot import GpuProcess as GpuProcess

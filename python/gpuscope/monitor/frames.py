@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
+from gpuscope.monitor.lines import csv_cells, read_json
 from gpuscope.monitor.log import lines_beside
-from gpuscope.monitor.parquet import read_table
-from gpuscope.monitor.replay import csv_cells
-from gpuscope.monitor.sample import GpuSample, read_lines
+from gpuscope.monitor.sample import GpuSample
 from gpuscope.results import import_pandas
 
 if TYPE_CHECKING:  # both are optional
@@ -50,16 +49,21 @@ def frame_of_log(path: Path) -> pd.DataFrame:
             "to_pandas is not available for a .gscope log; "
             f"gpuscope.load({str(path)!r}).trace.device_samples has its rows"
         )
+    files = [path]
+    if suffix == ".parquet":  # a run's lines are next to it until the run ends
+        files = [file for file in (path, lines_beside(path)) if file.exists()] or files
     try:
-        if suffix == ".csv":
-            frame = pd.read_csv(_whole_lines(path))
-        elif suffix == ".parquet":
-            frame = read_table(path, lines_beside(path)).to_pandas()
-        else:
-            frame = pd.DataFrame([row for row in read_lines(path) if row is not None]).drop(columns="time_ns")
+        frames = [_timed(pd, _frame_of_file(pd, file)) for file in files]
     except (OSError, ValueError, KeyError) as error:
         raise GpuscopeError(f"{path} cannot be read: {error}") from error
-    return _timed(pd, frame)
+    return pd.concat(frames, ignore_index=True)
+
+
+def _frame_of_file(pd: Any, file: Path) -> pd.DataFrame:
+    suffix = file.suffix.lower()
+    if suffix == ".csv":
+        return pd.read_csv(_whole_lines(file))
+    return pd.read_parquet(file) if suffix == ".parquet" else pd.DataFrame(filter(None, read_json(file)))
 
 
 def _whole_lines(path: Path) -> io.StringIO:

@@ -1,26 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Append-only files of GPU samples: CSV, JSON lines, Parquet and recordings."""
+"""Append-only files of GPU samples: CSV, JSON lines, Parquet and recordings; they are read again as samples."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuscope.errors import InvalidArgument
 from gpuscope.monitor import gscope, parquet
-from gpuscope.monitor.sample import COLUMNS, GpuSample, csv_line, json_line
-from gpuscope.paths import append_text, check_writable, find_suffix, first_line_of, is_stream, locked
+from gpuscope.monitor.lines import csv_line, json_line, read_csv, read_json
+from gpuscope.monitor.sample import GpuSample, sample_of
+from gpuscope.monitor.schema import COLUMNS, NOT_A_CELL, Row, refuse_columns
+from gpuscope.paths import append_text, as_path, check_writable, find_suffix, first_line_of, is_stream, locked
 from gpuscope.text import brief
 
 SUFFIXES = (".csv", ".parquet", ".jsonl", ".ndjson", ".gscope")
 # Formats that are made at the end, from lines in a file next to them.
-MADE_AT_THE_END = {".parquet": parquet, ".gscope": gscope}
-
-
-def lines_beside(path: Path) -> Path:
-    """The file with the lines from which another file is made at the end."""
-    return path.with_name(f"{path.name}.part")
+_MADE_AT_THE_END = {".parquet": parquet, ".gscope": gscope}
 
 
 class Log:
@@ -44,11 +42,11 @@ class Log:
         if suffix is None or is_stream(self.path):
             raise InvalidArgument(f"log_path is {brief(str(self.path))}; accepted are files: {', '.join(SUFFIXES)}")
         self._is_csv = suffix == ".csv"
-        self._format = MADE_AT_THE_END.get(suffix)
+        self._format = _MADE_AT_THE_END.get(suffix)
         self._lines = lines_beside(self.path) if self._format else self.path
         self._why: dict[int, Mapping[str, str]] = {}
-        if self._is_csv:
-            self._check_columns()
+        if self._is_csv and (found := first_line_of(self.path)) and found.split(",") != [*COLUMNS]:
+            refuse_columns(self.path, found.split(","))
         if self._format:
             self._format.check_file(self.path)
 
@@ -76,11 +74,60 @@ class Log:
                 self._format.take_lines(self._lines, self.path)
                 self._lines.unlink(missing_ok=True)
 
-    def _check_columns(self) -> None:
-        found = first_line_of(self.path)
-        if found and found.split(",") != [*COLUMNS]:
-            other = next((name for name in found.split(",") if name not in COLUMNS), "another order")
-            raise InvalidArgument(
-                f"log_path is {brief(str(self.path))}, a file with other columns ({brief(other)}); accepted are files "
-                "that do not exist, empty ones and logs of this version"
-            )
+
+def lines_beside(path: Path) -> Path:
+    """The file with the lines from which another file is made at the end."""
+    return path.with_name(f"{path.name}.part")
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The content of a log.
+
+    Attributes:
+        samples: in the order of their times.
+        damaged: number of lines that were cut or cannot be read, and are left out.
+    """
+
+    samples: Sequence[GpuSample]
+    damaged: int
+
+
+def read_log(path: str | Path) -> Recording:
+    """The samples of a log by a `GPUMonitor`, of a script's log with its columns, or of a recorded program.
+
+    A .gscope of a program has samples if it was recorded with ``profile(device_samples=True)``.
+
+    Raises:
+        InvalidArgument: it is no such file, or has no samples.
+        NotAvailable: pyarrow is not installed, for a .parquet.
+        GpuscopeError: it cannot be read.
+    """
+    checked = as_path(path)
+    suffix = find_suffix(checked, SUFFIXES)
+    if suffix is None:
+        raise InvalidArgument(f"path is {str(checked)!r}; accepted are logs: {', '.join(SUFFIXES)}")
+    samples: list[GpuSample] = []
+    damaged = 0
+    why: dict[int, Mapping[str, str]] = {}
+    for row in _rows(checked, suffix):
+        try:
+            samples.append(sample_of(row, why))
+        except NOT_A_CELL:
+            damaged += 1
+    if not samples:
+        raise InvalidArgument(f"path is {str(checked)!r}, which has no sample that can be read")
+    samples.sort(key=lambda sample: sample.time_ns)  # stable: clocks of hosts step, and logs are joined
+    return Recording(samples, damaged)
+
+
+def _rows(path: Path, suffix: str) -> Iterator[Row]:
+    """The rows of a log, and of the lines next to it that wait for the end of a run or were left by one."""
+    if suffix not in _MADE_AT_THE_END:
+        yield from (read_csv if suffix == ".csv" else read_json)(path)
+        return
+    lines = lines_beside(path)
+    if path.exists() or not lines.exists():
+        yield from _MADE_AT_THE_END[suffix].read_rows(path)
+    if lines.exists():
+        yield from read_json(lines)

@@ -24,7 +24,7 @@ from gpuscope import _core
 from gpuscope.monitor import read_log
 from gpuscope.monitor.log import Log
 from gpuscope.monitor.programs import StatusPage
-from gpuscope.monitor.sample import COLUMNS
+from gpuscope.monitor.schema import COLUMNS
 
 HEADER = "#time        gpu  sm tens dram busy enc dec  mem  pwr tmp  clk thr   rx   tx cpu"
 

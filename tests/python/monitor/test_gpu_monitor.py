@@ -20,7 +20,7 @@ from fakes.machines import COST, INSTANCES, XIDS, gpu, sample
 from gpuscope import _core
 from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument
 from gpuscope.monitor import gpu_monitor
-from gpuscope.monitor.sample import COLUMNS
+from gpuscope.monitor.schema import COLUMNS
 
 
 class FakeSampler:

@@ -15,8 +15,8 @@ from fakes.monitors import BEGIN_S, series, taken
 from gpuscope import GPUMonitor, cli
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.monitor import parquet, read_log
+from gpuscope.monitor.lines import json_line
 from gpuscope.monitor.log import Log
-from gpuscope.monitor.sample import json_line
 
 SUFFIXES = ["csv", "jsonl", "parquet"]
 NONE_OF_A_LOG = ("why", "processes", "mig", "pci_address", "throttle_reasons")

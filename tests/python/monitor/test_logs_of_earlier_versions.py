@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from gpuscope.monitor import read_log
+from gpuscope.monitor.lines import csv_line, json_line
 from gpuscope.monitor.log import Log
-from gpuscope.monitor.sample import csv_line, json_line
 
 LOGS = Path(__file__).resolve().parents[2] / "golden" / "logs"
 NOT_LOGGED = "it is not in the log"

@@ -8,7 +8,7 @@ import pytest
 from fakes.machines import gpu, sample
 from fakes.monitors import taken
 from gpuscope.monitor import KernelXids, XidErrors, kernel_xids
-from gpuscope.monitor.sample import xids_of_text
+from gpuscope.monitor.schema import xids_of_text
 from gpuscope.monitor.xid import describe
 
 LOG = """\
