@@ -157,6 +157,18 @@ def test_the_frame_of_a_parquet_log_has_earlier_runs_and_the_one_that_goes_on(tm
     gs.GPUMonitor(path).to_parquet(tmp_path / "all.parquet")
 
 
+def test_reasons_of_a_parquet_log_that_goes_on_are_text_everywhere(tmp_path):
+    path = tmp_path / "log.parquet"
+    for begin_s in (1e9, 2e9):
+        log = Log(path)
+        log.append(series(2, begin_s=begin_s, why={"fan_ratio": "Not Supported"}))
+        if begin_s == 1e9:
+            log.close()
+    frame = gs.GPUMonitor(path).to_pandas()
+    assert frame["why"].dropna().tolist() == ['{"fan_ratio": "Not Supported"}'] * 2
+    gs.GPUMonitor(path).to_parquet(tmp_path / "all.parquet")
+
+
 def test_without_pandas_or_pyarrow_it_is_a_sentence(monkeypatch, tmp_path):
     averages = recording().key_averages()
     monkeypatch.setitem(sys.modules, "pyarrow", None)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.monitor.lines import csv_cells, read_json
-from gpuscope.monitor.log import lines_beside
+from gpuscope.monitor.log import LINES_SUFFIX, lines_beside
+from gpuscope.monitor.parquet import flat
 from gpuscope.monitor.sample import GpuSample
 from gpuscope.results import import_pandas
 
@@ -63,7 +64,10 @@ def _frame_of_file(pd: Any, file: Path) -> pd.DataFrame:
     suffix = file.suffix.lower()
     if suffix == ".csv":
         return pd.read_csv(_whole_lines(file))
-    return pd.read_parquet(file) if suffix == ".parquet" else pd.DataFrame(filter(None, read_json(file)))
+    if suffix == ".parquet":
+        return pd.read_parquet(file)
+    rows = filter(None, read_json(file))
+    return pd.DataFrame(rows if suffix != LINES_SUFFIX else map(flat, rows))
 
 
 def _whole_lines(path: Path) -> io.StringIO:

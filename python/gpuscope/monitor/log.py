@@ -17,6 +17,7 @@ from gpuscope.paths import append_text, as_path, check_writable, find_suffix, fi
 from gpuscope.text import brief
 
 SUFFIXES = (".csv", ".parquet", ".jsonl", ".ndjson", ".gscope")
+LINES_SUFFIX = ".part"
 # Formats that are made at the end, from lines in a file next to them.
 _MADE_AT_THE_END = {".parquet": parquet, ".gscope": gscope}
 
@@ -77,7 +78,7 @@ class Log:
 
 def lines_beside(path: Path) -> Path:
     """The file with the lines from which another file is made at the end."""
-    return path.with_name(f"{path.name}.part")
+    return path.with_name(path.name + LINES_SUFFIX)
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def take_lines(lines: Path, path: Path) -> None:
     schema = arrow.schema([*fields, arrow.field(WHY, arrow.string())])
 
     def table(rows: list[Row]) -> Any:
-        return arrow.Table.from_pylist([_flat(row) for row in rows], schema)
+        return arrow.Table.from_pylist([flat(row) | {"timestamp": time_of(row) // 1_000_000} for row in rows], schema)
 
     try:
         with replacing(path) as file, parquet.ParquetWriter(file, schema, compression="zstd") as writer:
@@ -88,9 +88,9 @@ def _fitted(table: Any, schema: Any, arrow: Any) -> Any:
     return arrow.Table.from_arrays(columns, schema=schema)
 
 
-def _flat(row: Row) -> Row:
-    listed = {name: json.dumps(row[name]) for name in ("mig_instances", WHY) if row.get(name) is not None}
-    return row | listed | {"timestamp": time_of(row) // 1_000_000}
+def flat(row: Row) -> Row:
+    """The row with lists and objects as JSON, as in Parquet."""
+    return row | {name: json.dumps(row[name]) for name in ("mig_instances", WHY) if row.get(name) is not None}
 
 
 def read_rows(path: Path) -> Iterator[Row]:
