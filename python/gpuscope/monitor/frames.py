@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.monitor.lines import csv_cells, read_json
-from gpuscope.monitor.log import LINES_SUFFIX, lines_beside
+from gpuscope.monitor.log import files_of
 from gpuscope.monitor.parquet import flat
 from gpuscope.monitor.sample import GpuSample
 from gpuscope.results import import_pandas
@@ -44,17 +44,13 @@ def frame_of_log(path: Path) -> pd.DataFrame:
         GpuscopeError: the file cannot be read.
     """
     pd = import_pandas()
-    suffix = path.suffix.lower()
-    if suffix == ".gscope":
+    if path.suffix.lower() == ".gscope":
         raise NotAvailable(
             "to_pandas is not available for a .gscope log; "
             f"gpuscope.load({str(path)!r}).trace.device_samples has its rows"
         )
-    files = [path]
-    if suffix == ".parquet":  # a run's lines are next to it until the run ends
-        files = [file for file in (path, lines_beside(path)) if file.exists()] or files
     try:
-        frames = [_timed(pd, _frame_of_file(pd, file)) for file in files]
+        frames = [_timed(pd, _frame_of_file(pd, file)) for file in files_of(path)]
     except (OSError, ValueError, KeyError) as error:
         raise GpuscopeError(f"{path} cannot be read: {error}") from error
     return pd.concat(frames, ignore_index=True)
@@ -67,7 +63,7 @@ def _frame_of_file(pd: Any, file: Path) -> pd.DataFrame:
     if suffix == ".parquet":
         return pd.read_parquet(file)
     rows = filter(None, read_json(file))
-    return pd.DataFrame(rows if suffix != LINES_SUFFIX else map(flat, rows))
+    return pd.DataFrame(map(flat, rows) if suffix == ".part" else rows)  # the rest of a .parquet
 
 
 def _whole_lines(path: Path) -> io.StringIO:

@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from gpuscope import _core
 from gpuscope.errors import CorruptTrace, InvalidArgument
 from gpuscope.monitor.lines import read_json
-from gpuscope.monitor.schema import NOT_A_CELL, RARE, SCHEMA, SLOW, WHY, Row, index_of, known_time, text_of, time_of
+from gpuscope.monitor.schema import NOT_A_CELL, RARE, SCHEMA, SLOW, WHY, Row, before, index_of, pack, text_of, time_of
 from gpuscope.paths import replacing
 from gpuscope.text import one_line
 
 _SAMPLES, _COUNTERS = "device_sample", "device_counter"
+_BY_AGE = {age: [column for column in SCHEMA if column.age == age] for age in (RARE, SLOW)}
 _STORED = {
     _SAMPLES: [column for column in SCHEMA if column.stored and not column.age],
-    _COUNTERS: [column for column in SCHEMA if column.age],
+    _COUNTERS: [*chain(*_BY_AGE.values())],
 }
 _DEVICE = ("ordinal", "name", "uuid", "memory_bytes")
 # Columns that recordings read rarely: a row with only these is not a sample of its own.
@@ -133,30 +135,30 @@ class _Tables:
         """Adds a line of a log; if it raises, nothing of it."""
         time_ns = time_of(row)
         if row.get("gpu_idx") is None:
-            known = {name: value for name, value in row.items() if isinstance(value, int | float | str)}
+            known = {name: cell for name, cell in row.items() if isinstance(cell, int | float | str)}
             self._host.append(known | {"time_ns": time_ns})
             return
         device = index_of(row["gpu_idx"])
         name, uuid, size = self._devices.get(device, ("", "", 0))
         # A lost GPU has no figures.
-        size = min(round(float(row.get("mem_total_mb", 0)) * (1 << 20)), _MOST_BYTES) or size
-        named = text_of(row.get("gpu_name", name)), text_of(row.get("gpu_uuid", uuid)), max(0, size)
-        slow_s = row.get(SLOW, 0.0)
-        ages_s = {"": 0.0, SLOW: slow_s, RARE: row.get(RARE, slow_s)}
-        readings: dict[tuple[str, int], dict[str, int]] = {(_SAMPLES, time_ns): {}}
-        for table, columns in _STORED.items():
-            for column in columns:
-                if column.name in row:
-                    moment = table, known_time(time_ns - round(1e9 * float(ages_s[column.age])))
-                    readings.setdefault(moment, {})[column.stored] = column.pack(row[column.name])
+        size = min(round(float(row.get("mem_total_mb") or 0) * (1 << 20)), _MOST_BYTES) or size
+        named = text_of(row.get("gpu_name") or name), text_of(row.get("gpu_uuid") or uuid), max(0, size)
+        sample = pack(row, _STORED[_SAMPLES])
+        slow_s = row.get(SLOW) or 0.0
+        readings: dict[int, dict[str, int]] = {}  # of counters, by the moment
+        for age, age_s in ((RARE, slow_s if row.get(RARE) is None else row[RARE]), (SLOW, slow_s)):
+            if values := pack(row, _BY_AGE[age]):
+                readings.setdefault(before(time_ns, age_s), {}).update(values)
         self._devices[device] = named
-        for (table, moment_ns), values in readings.items():
-            if table == _COUNTERS:
-                if (device, moment_ns) in self._counted:  # read rarely, repeated in each sample
-                    continue
-                self._counted.add((device, moment_ns))
-            values |= {"start_ns": moment_ns, "device": device}
-            self._new[table].append([values.get(name, _NOT_READ) for name in self._old[table]])
+        self._append(_SAMPLES, device, time_ns, sample)
+        for counted_ns, values in readings.items():
+            if (device, counted_ns) not in self._counted:  # read rarely, repeated in each sample
+                self._counted.add((device, counted_ns))
+                self._append(_COUNTERS, device, counted_ns, values)
+
+    def _append(self, table: str, device: int, time_ns: int, values: Mapping[str, int]) -> None:
+        known = {"start_ns": time_ns, "device": device, **values}
+        self._new[table].append([known.get(name, _NOT_READ) for name in self._old[table]])
 
     def store(self) -> _core.Store:
         """All of it."""

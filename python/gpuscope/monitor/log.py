@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +16,16 @@ from gpuscope.monitor.schema import COLUMNS, NOT_A_CELL, Row, refuse_columns
 from gpuscope.paths import append_text, as_path, check_writable, find_suffix, first_line_of, is_stream, locked
 from gpuscope.text import brief
 
-SUFFIXES = (".csv", ".parquet", ".jsonl", ".ndjson", ".gscope")
-LINES_SUFFIX = ".part"
-# Formats that are made at the end, from lines in a file next to them.
+# Formats that are made at the end, from JSON lines in a file next to them.
 _MADE_AT_THE_END = {".parquet": parquet, ".gscope": gscope}
+_READERS: Mapping[str, Callable[[Path], Iterator[Row]]] = {
+    ".csv": read_csv,
+    ".parquet": parquet.read_rows,
+    ".jsonl": read_json,
+    ".ndjson": read_json,
+    ".gscope": gscope.read_rows,
+}
+SUFFIXES = tuple(_READERS)
 
 
 class Log:
@@ -44,7 +50,7 @@ class Log:
             raise InvalidArgument(f"log_path is {brief(str(self.path))}; accepted are files: {', '.join(SUFFIXES)}")
         self._is_csv = suffix == ".csv"
         self._format = _MADE_AT_THE_END.get(suffix)
-        self._lines = lines_beside(self.path) if self._format else self.path
+        self._lines = _lines_beside(self.path) if self._format else self.path
         self._why: dict[int, Mapping[str, str]] = {}
         if self._is_csv and (found := first_line_of(self.path)) and found.split(",") != [*COLUMNS]:
             refuse_columns(self.path, found.split(","))
@@ -76,9 +82,15 @@ class Log:
                 self._lines.unlink(missing_ok=True)
 
 
-def lines_beside(path: Path) -> Path:
-    """The file with the lines from which another file is made at the end."""
-    return path.with_name(path.name + LINES_SUFFIX)
+def _lines_beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
+
+
+def files_of(path: Path) -> list[Path]:
+    """The file of a log, and lines next to it that wait for the end of a run or were left by one."""
+    if find_suffix(path, SUFFIXES) not in _MADE_AT_THE_END:
+        return [path]
+    return [file for file in (path, _lines_beside(path)) if file.exists()] or [path]
 
 
 @dataclass(frozen=True)
@@ -105,30 +117,18 @@ def read_log(path: str | Path) -> Recording:
         GpuscopeError: it cannot be read.
     """
     checked = as_path(path)
-    suffix = find_suffix(checked, SUFFIXES)
-    if suffix is None:
+    if find_suffix(checked, SUFFIXES) is None:
         raise InvalidArgument(f"path is {str(checked)!r}; accepted are logs: {', '.join(SUFFIXES)}")
     samples: list[GpuSample] = []
     damaged = 0
     why: dict[int, Mapping[str, str]] = {}
-    for row in _rows(checked, suffix):
-        try:
-            samples.append(sample_of(row, why))
-        except NOT_A_CELL:
-            damaged += 1
+    for file in files_of(checked):
+        for row in _READERS.get(find_suffix(file, SUFFIXES) or "", read_json)(file):
+            try:
+                samples.append(sample_of(row, why))
+            except NOT_A_CELL:
+                damaged += 1
     if not samples:
         raise InvalidArgument(f"path is {str(checked)!r}, which has no sample that can be read")
     samples.sort(key=lambda sample: sample.time_ns)  # stable: clocks of hosts step, and logs are joined
     return Recording(samples, damaged)
-
-
-def _rows(path: Path, suffix: str) -> Iterator[Row]:
-    """The rows of a log, and of the lines next to it that wait for the end of a run or were left by one."""
-    if suffix not in _MADE_AT_THE_END:
-        yield from (read_csv if suffix == ".csv" else read_json)(path)
-        return
-    lines = lines_beside(path)
-    if path.exists() or not lines.exists():
-        yield from _MADE_AT_THE_END[suffix].read_rows(path)
-    if lines.exists():
-        yield from read_json(lines)

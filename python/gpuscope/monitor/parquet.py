@@ -112,9 +112,8 @@ def read_rows(path: Path) -> Iterator[Row]:
                 if unit_ns is not None:  # as integers: Python's times end with the year 9999
                     times = table["timestamp"].cast(arrow.int64())
                     table = table.set_column(table.column_names.index("timestamp"), "timestamp", times)
-                for cells in chain(*_usable(table, lambda part: part.to_pylist(), [{}])):
-                    row = {name: value for name, value in cells.items() if value is not None}
-                    if unit_ns is not None and "timestamp" in row:
+                for row in chain(*_usable(table, lambda part: part.to_pylist(), [{}])):
+                    if unit_ns is not None and row.get("timestamp") is not None:
                         row["time_ns"] = row["timestamp"] * unit_ns
                     yield row
         except (arrow.ArrowException, KeyError, OSError) as error:

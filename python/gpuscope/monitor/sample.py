@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuscope import _core
 from gpuscope.monitor.host import HostState
-from gpuscope.monitor.schema import NO_FAULTS, SCHEMA, WHY, known_time, read_part, reasons_of, time_of
+from gpuscope.monitor.schema import NO_FAULTS, SCHEMA, WHY, before, read_part, reasons_of, time_of
 from gpuscope.monitor.snapshot import GpuState
 
 _NOT_LOGGED = "it is not in the log"
@@ -101,14 +101,13 @@ def sample_of(row: Mapping[str, Any], told: dict[int, Mapping[str, str]]) -> Gpu
     Raises one of `NOT_A_CELL` if no monitor has written the row.
     """
     time_ns = time_of(row)
-    moments = {name: known_time(time_ns - round(1e9 * age_s)) for name, age_s in read_part(row, "times").items()}
-    cost = read_part(row, "cost")
+    moments = {name: before(time_ns, age_s) for name, age_s in read_part(row, "times").items()}
     known = {"took_s": 0.0, "process_cpu_s": 0.0, "process_resident_bytes": 0} | read_part(row, "sample")
     return GpuSample(
         time_ns,
         gpu=None if row.get("gpu_idx") in (None, "") else _gpu(row, told),
         host=HostState(**read_part(row, "host"), why={}),
-        cost=SamplingCost(**cost) if "cpu_ratio" in cost else None,
+        cost=None if row.get("sampler_cpu_ratio") is None else SamplingCost(**read_part(row, "cost")),
         **known,
         **{"slow_time_ns": time_ns, "host_time_ns": time_ns} | moments,
     )

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The columns of logs of GPUs: one table, from which each format is read and written.
 
-A row of a log is a dict of its known columns. The time is in ``timestamp`` as text, or in ``time_ns``.
+A row of a log is a dict of its columns. An unknown one is None or missing. The time is in ``timestamp`` as text, or in
+``time_ns``.
 """
 
 from __future__ import annotations
@@ -67,17 +68,23 @@ def time_of(row: Mapping[str, Any]) -> int:
 
     Raises one of `NOT_A_CELL` outside 1970 to 2116.
     """
-    if "time_ns" in row:
-        return known_time(row["time_ns"])
-    moment = datetime.fromisoformat(row["timestamp"].replace("Z", "+00:00")).astimezone()
-    return known_time(int(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000)
+    text = row.get("timestamp")
+    if not isinstance(text, str):
+        return _known_time(row["time_ns"])
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone()
+    return _known_time(int(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000)
 
 
-def known_time(time_ns: int) -> int:
+def _known_time(time_ns: int) -> int:
     """Ns since the epoch of a number; raises ValueError outside 1970 to 2116."""
     if not 0 <= time_ns < _LATEST_NS:
         raise ValueError(time_ns)
     return time_ns
+
+
+def before(time_ns: int, age_s: Any) -> int:
+    """The moment some seconds before another one; raises one of `NOT_A_CELL`."""
+    return _known_time(time_ns - round(1e9 * float(age_s)))
 
 
 def index_of(cell: Any) -> int:
@@ -109,7 +116,7 @@ def xids_of_text(cell: Any) -> tuple[XidErrors, ...]:
     for part in () if text == _NO_ERRORS else text.split("+"):
         number, _, rest = part.partition("x")
         count, _, seconds = rest.partition("@")
-        error = XidErrors(int(number), int(count), known_time(round(1e3 * float(seconds)) * 1_000_000))
+        error = XidErrors(int(number), int(count), _known_time(round(1e3 * float(seconds)) * 1_000_000))
         if not (0 <= error.xid < 1 << 31 and 0 <= error.count < 1 << 31):
             raise ValueError(part)
         found.append(error)
@@ -268,7 +275,13 @@ for _column in SCHEMA:
 
 def read_part(row: Mapping[str, Any], part: str) -> dict[str, Any]:
     """The attributes of a part of a sample that a row has; raises one of `NOT_A_CELL`."""
-    return {attribute: read(row[name]) for name, attribute, read in _PARTS[part] if name in row}
+    cells = row.get
+    return {name: read(cell) for column, name, read in _PARTS[part] if (cell := cells(column)) is not None}
+
+
+def pack(row: Mapping[str, Any], columns: Iterable[Column]) -> dict[str, int]:
+    """The known cells of a row in columns of the store; raises one of `NOT_A_CELL`."""
+    return {each.stored: each.pack(cell) for each in columns if (cell := row.get(each.name)) is not None}
 
 
 def refuse_columns(path: Path, names: Iterable[str]) -> NoReturn:

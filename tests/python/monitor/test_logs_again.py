@@ -266,6 +266,12 @@ def test_a_frame_has_all_lines_but_those_that_were_cut(tmp_path):
         assert frame["power_w"].tolist()[0] == 612.4
 
 
+def test_null_in_a_json_line_is_an_unknown_value(tmp_path):
+    path = tmp_path / "gpu.jsonl"
+    path.write_text(lines_with("power_w", None))
+    assert [each.gpu.power_w for each in read_log(path).samples] == [612.4, None, 612.4]
+
+
 def test_a_log_of_scripts_around_nvidia_smi_is_read(tmp_path):
     path = tmp_path / "gpu_metrics.csv"
     path.write_text(

@@ -196,6 +196,13 @@ def test_a_gpu_that_is_lost_is_lost_in_a_log_too(tmp_path):
     assert [each.power_w for each in found] == [612.4] * 3 + [None] * 3 + [612.4] * 2
 
 
+def test_throttle_reasons_that_were_not_read_are_not_those_of_the_sample_before(tmp_path):
+    reasons = [["sw_power_cap"], None, []]
+    written = taken(*(sample(gpu(throttle_reasons=each), BEGIN_S + n) for n, each in enumerate(reasons)))
+    found = read_log(write(tmp_path / "gpu.gscope", written)).samples
+    assert [each.gpu.throttle_reasons for each in found] == [("sw_power_cap",), None, ()]
+
+
 def test_a_gpu_that_is_lost_keeps_the_size_of_its_memory(tmp_path):
     found = read_log(write(tmp_path / "gpu.gscope", lost_and_back()[:5])).samples
     assert found[0].gpu.memory_total_bytes == gpu()["figures"]["memory_total_bytes"]
