@@ -24,6 +24,15 @@ Quantity = Literal["kernel", "span", "stream", "launch", "wall"]
 BackendName = Literal["torch", "cupy", "numpy"]
 FloatType = Literal["float32", "float64"]
 
+OPERATOR_OPTIONS = {
+    "record_shapes": "the shapes of operators' inputs",
+    "with_stack": "where in the program operators, regions and launches are",
+    "profile_memory": "what PyTorch's allocators hand out, and what libraries take from the driver",
+    "with_modules": "the torch.nn.Module that operators run in",
+    "with_flops": "floating-point operations of operators, from their shapes",
+}
+"""Options of `profile` that record details of operators."""
+
 # Functions whose call only makes an object: the kind, the tests of function and result, and how to run it.
 _SUSPENDED = (
     ("a coroutine", inspect.iscoroutinefunction, inspect.iscoroutine, "asyncio.run on it"),

@@ -15,6 +15,7 @@ import pytest
 import gpuscope as gs
 from gpuscope import _core
 from gpuscope.frameworks.observers import Observers
+from gpuscope.profiler.options import RecordingOptions
 from gpuscope.profiler.windows import Collector
 
 CPU, CUDA = gs.ProfilerActivity.CPU, gs.ProfilerActivity.CUDA
@@ -256,3 +257,15 @@ def test_a_start_that_is_interrupted_before_the_window_opens_leaves_nothing(monk
     with prof:
         work("a")
     assert "a" in names(prof)
+
+
+def test_the_core_names_an_option_that_it_does_not_have():
+    with pytest.raises(TypeError, match="Session has no option 'stacks'"):
+        _core.Session(cuda=False, stacks=True)
+
+
+def test_the_core_reads_the_default_of_every_option():
+    default = RecordingOptions(cuda=False)
+    session = _core.Session(**{name: getattr(default, name) for name in _core.SESSION_OPTIONS})
+    assert session.tier == "cpu"
+    session.stop()

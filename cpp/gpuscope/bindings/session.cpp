@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <set>
@@ -38,19 +39,74 @@ bool torch_profiler_is_idle() {
   return !enabled.is_none() && !enabled().cast<bool>();
 }
 
-attribution::Mode mode_of(const std::string& name) {
+void set(attribution::Mode& mode, const py::handle& given) {
+  const auto name = given.cast<std::string>();
   const auto* found = std::ranges::find(attribution::kModeNames, name);
-  if (found != attribution::kModeNames.end()) {
-    return static_cast<attribution::Mode>(found - attribution::kModeNames.begin());
+  if (found == attribution::kModeNames.end()) {
+    throw base::InvalidArgument("mode is '" + name + "'; accepted are full, ring and aggregate");
   }
-  throw base::InvalidArgument("mode must be 'full', 'ring' or 'aggregate', not '" + name + "'");
+  mode = static_cast<attribution::Mode>(found - attribution::kModeNames.begin());
 }
 
-bool merges_graphs(const std::string& name) {
-  if (name != "node" && name != "launch") {
-    throw base::InvalidArgument("graphs must be 'node' or 'launch', not '" + name + "'");
+void set(std::chrono::nanoseconds& time, const py::handle& given) {
+  time = std::chrono::nanoseconds(given.cast<int64_t>());
+}
+
+template <class T>
+void set(T& value, const py::handle& given) {
+  value = given.cast<T>();
+}
+
+void set_left_out(session::Options& options, const py::handle& given) {
+  const auto tables = given.cast<std::set<std::string>>();
+  options.settings.no_kernels = tables.count("kernel") != 0;
+  options.settings.no_copies = tables.count("memcpy") != 0;
+  options.settings.no_fills = tables.count("memset") != 0;
+  options.settings.no_calls = tables.count("api") != 0;
+}
+
+/// An option by its name in Python's RecordingOptions.
+struct NamedOption {
+  const char* name;
+  void (*set)(session::Options& options, const py::handle& given);
+};
+
+#define GPUSCOPE_OPTION(name, place)                                                            \
+  NamedOption {                                                                                 \
+    name, [](session::Options& options, const py::handle& given) { set(options.place, given); } \
   }
-  return name == "launch";
+constexpr NamedOption kOptions[] = {
+    GPUSCOPE_OPTION("cuda", cuda),
+    GPUSCOPE_OPTION("mode", settings.mode),
+    {"graphs", [](session::Options& options,
+                  const py::handle& given) { options.settings.merge_graphs = given.cast<std::string>() == "launch"; }},
+    GPUSCOPE_OPTION("sync", synchronization),
+    GPUSCOPE_OPTION("overheads", overheads),
+    GPUSCOPE_OPTION("max_bytes", settings.max_bytes),
+    GPUSCOPE_OPTION("ring_ns", settings.ring_ns),
+    GPUSCOPE_OPTION("with_stack", stacks),
+    GPUSCOPE_OPTION("profile_memory", memory),
+    {"left_out", &set_left_out},
+    GPUSCOPE_OPTION("counters", counters.metrics),
+    GPUSCOPE_OPTION("counters_in_full", counters.in_full),
+    GPUSCOPE_OPTION("counter_interval_ns", counters.interval_ns),
+    GPUSCOPE_OPTION("device_interval_ns", device_interval),
+    GPUSCOPE_OPTION("repeats", repeats),
+};
+#undef GPUSCOPE_OPTION
+
+/// Reads options by their names.
+session::Options options_of(const py::kwargs& given) {
+  session::Options options;
+  for (const auto& [key, value] : given) {
+    const auto name = key.cast<std::string>();
+    const auto* found = std::ranges::find(kOptions, name, &NamedOption::name);
+    if (found == std::end(kOptions)) {
+      throw py::type_error("Session has no option '" + name + "'");
+    }
+    found->set(options, value);
+  }
+  return options;
 }
 
 /// Ends a session that was not ended. Ending waits for threads that may wait for the GIL.
@@ -62,37 +118,14 @@ struct EndWithoutGil {
   base::DeleteOwn own;
 };
 
-std::unique_ptr<session::Session, EndWithoutGil> start_session(bool cuda, const std::string& mode,
-                                                               const std::string& graphs, bool sync, bool overheads,
-                                                               uint64_t max_bytes, int64_t ring_ns, bool stacks,
-                                                               bool memory, const std::set<std::string>& left_out,
-                                                               const std::vector<std::string>& counters,
-                                                               bool counters_in_full, int64_t counter_interval_ns,
-                                                               int64_t device_interval_ns, bool repeats) {
-  session::Options options;
-  options.settings.mode = mode_of(mode);
-  options.settings.merge_graphs = merges_graphs(graphs);
-  options.settings.max_bytes = max_bytes;
-  options.settings.ring_ns = ring_ns;
-  options.settings.no_kernels = left_out.count("kernel") != 0;
-  options.settings.no_copies = left_out.count("memcpy") != 0;
-  options.settings.no_fills = left_out.count("memset") != 0;
-  options.settings.no_calls = left_out.count("api") != 0;
-  options.cuda = cuda;
-  options.no_cuda_reason = cuda ? "" : "the profiler was not asked for CUDA activity";
-  options.synchronization = sync;
-  options.overheads = overheads;
-  options.stacks = stacks && watch_stacks();
-  options.memory = memory;
-  options.counters.metrics = counters;
-  options.counters.in_full = counters_in_full;
-  options.counters.interval_ns = counter_interval_ns;
-  if (device_interval_ns > 0) {
-    options.device_interval = std::chrono::nanoseconds(device_interval_ns);
+std::unique_ptr<session::Session, EndWithoutGil> start_session(const py::kwargs& given) {
+  session::Options options = options_of(given);
+  options.no_cuda_reason = options.cuda ? "" : "the profiler was not asked for CUDA activity";
+  options.stacks = options.stacks && watch_stacks();
+  if (options.device_interval.count() > 0) {
     options.nvml = libnvidia_ml();
   }
   options.may_share_cupti = torch_profiler_is_idle();
-  options.repeats = repeats;
   session::Vendor& libraries = vendor();
   const py::gil_scoped_release nogil;
   return std::unique_ptr<session::Session, EndWithoutGil>(new session::Session(libraries, options));
@@ -156,19 +189,16 @@ void bind_session(py::module_& module) {
       "realtime_ns", [] { return std::chrono::system_clock::now().time_since_epoch().count(); },
       "The clock that time.time_ns() reads.");
   module.def("thread_cpu_ns", &base::thread_cpu_ns, "What the calling thread has run so far.");
+  py::tuple names(std::size(kOptions));
+  for (std::size_t index = 0; index < std::size(kOptions); ++index) {
+    names[index] = kOptions[index].name;
+  }
+  module.attr("SESSION_OPTIONS") = names;
   py::class_<Session, std::unique_ptr<Session, EndWithoutGil>>(
       module, "Session", "One span of collecting, with any number of recorded windows in it.")
-      .def(py::init(&start_session), py::kw_only(), py::arg("cuda") = true, py::arg("mode") = "full",
-           py::arg("graphs") = "node", py::arg("sync") = false, py::arg("overheads") = false,
-           py::arg("max_bytes") = uint64_t{1} << 30, py::arg("ring_ns") = int64_t{10'000'000'000},
-           py::arg("stacks") = false, py::arg("memory") = false, py::arg("left_out") = std::set<std::string>{},
-           py::arg("counters") = std::vector<std::string>{}, py::arg("counters_in_full") = false,
-           py::arg("counter_interval_ns") = int64_t{100'000}, py::arg("device_interval_ns") = int64_t{0},
-           py::arg("repeats") = false,
-           "Starts collecting; nothing is recorded until open(). `left_out`: tables of kernel, memcpy, memset and api "
-           "that get no rows. `counters`: metrics to sample, those of them that fit into one pass or, in full, all. "
-           "`device_interval_ns`: how often NVML is asked of the GPUs; 0: not at all. `repeats`: windows may come for "
-           "as long as the program runs.")
+      .def(py::init(&start_session),
+           "Starts collecting, with options of SESSION_OPTIONS; nothing is recorded until open(). Options that are "
+           "not given have the defaults of RecordingOptions.")
       .def("open", &Session::open, py::call_guard<py::gil_scoped_release>(), "Begins a recorded window.")
       .def(
           "cut",

@@ -72,6 +72,7 @@ class Diagnose:
         """Adds the command's arguments."""
         Program.prepare_parser(parser)
         self._parser = parser
+        parser.set_defaults(**_RECORDED)
         parser.usage = f"{parser.usage}\n       {parser.prog} [options] [FILE.gscope]"
         parser.add_argument("--json", metavar="FILE", help="write the diagnosis as JSON too, - for standard output")
         parser.add_argument(
@@ -117,8 +118,6 @@ class Diagnose:
             return _read(options, words[0], outcome)
         if options.salvage:
             raise InvalidArgument("--salvage is for recordings; a script is run")
-        for name, value in _RECORDED.items():
-            setattr(options, name, value)
         delivery = _Delivery(outputs, console.errors(), options, outcome, program)
         code = delivery.run(program)
         return code or outcome.code

@@ -7,7 +7,7 @@ import argparse
 import warnings
 from typing import TYPE_CHECKING, get_args
 
-from gpuscope.arguments import Graphs, Mode
+from gpuscope.arguments import OPERATOR_OPTIONS, Graphs, Mode
 from gpuscope.cli.ends import own_imports
 from gpuscope.cli.export import Outputs
 from gpuscope.cli.options import add_counters, add_device_samples, seconds
@@ -18,14 +18,8 @@ if TYPE_CHECKING:
     from gpuscope.profiler import Schedule, profile
     from gpuscope.recording import Analyses
 
-# Options of profile() that select details of operators.
-OPERATOR_OPTIONS = {
-    "record_shapes": "record the shapes of operators' inputs",
-    "with_stack": "record where in the program operators, regions and launches are",
-    "profile_memory": "record what PyTorch's allocators hand out, and what libraries take from the driver",
-    "with_modules": "record the torch.nn.Module that operators run in",
-    "with_flops": "count floating-point operations of operators, from their shapes",
-}
+# Options of the commands with the names and values of profile().
+_OF_PROFILE = ("mode", "graphs", "sync", "python_samples", "counters", "device_samples", *OPERATOR_OPTIONS)
 
 
 def add_recorded(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +54,7 @@ def add_recorded(parser: argparse.ArgumentParser) -> None:
     add_device_samples(what)
     what.add_argument("--sync", action="store_true", help="record synchronization on the GPU too")
     for option, words in OPERATOR_OPTIONS.items():
-        what.add_argument(f"--{option.replace('_', '-')}", action="store_true", help=words)
+        what.add_argument(f"--{option.replace('_', '-')}", action="store_true", help=f"record {words}")
 
 
 class Recorder:
@@ -118,14 +112,8 @@ def _profiler(options: argparse.Namespace, recorder: Recorder) -> profile:
         activities=_activities(options.activities),
         schedule=_schedule(options.schedule),
         on_trace_ready=recorder,
-        mode=options.mode,
-        graphs=options.graphs,
-        sync=options.sync,
-        python_samples=options.python_samples,
-        counters=options.counters,
         counter_interval_us=1e6 * options.counter_interval,
-        device_samples=options.device_samples,
-        **{option: getattr(options, option) for option in OPERATOR_OPTIONS},
+        **{name: getattr(options, name) for name in _OF_PROFILE},
         **{name: value for name, value in limits.items() if value is not None},
     )
 

@@ -8,6 +8,7 @@ import atexit
 import warnings
 from typing import TYPE_CHECKING
 
+from gpuscope.arguments import OPERATOR_OPTIONS
 from gpuscope.cli import console, report
 from gpuscope.cli.children import Children, add_children, choose_folder
 from gpuscope.cli.console import Console
@@ -15,7 +16,7 @@ from gpuscope.cli.ends import own_imports
 from gpuscope.cli.export import Outputs, in_folder, open_pages
 from gpuscope.cli.options import PAGE_SUFFIXES
 from gpuscope.cli.program import Program
-from gpuscope.cli.recorder import OPERATOR_OPTIONS, Recorder, add_recorded
+from gpuscope.cli.recorder import Recorder, add_recorded
 from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument, NotEnoughMemory, lacks_memory
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ import numpy as np
 
 from gpuscope._core import Flag, FunctionKind, Store, make_store
 from gpuscope.analysis.completeness import kept_ns
+from gpuscope.arguments import OPERATOR_OPTIONS
 from gpuscope.errors import InvalidArgument
 from gpuscope.profiler.facade import profile
 from gpuscope.recording import Recording
@@ -26,13 +27,6 @@ from gpuscope.trace import NONE, Trace
 
 Array = np.ndarray[Any, Any]
 
-_OPTIONS = {
-    "record_shapes": "the shapes of operators' inputs",
-    "with_stack": "where in the program operators and launches are",
-    "with_modules": "the torch.nn.Module that operators run in",
-    "profile_memory": "what allocators hand out",
-    "with_flops": "floating-point operations, from shapes",
-}
 _PLACE = re.compile(r"\(\d+\): .*", re.DOTALL)  # behind a file: "train.py(12): step"
 _MAGIC = re.compile(r"%%gpuscope(?=\s|\Z)")
 _ROWS = 20  # of the tree of functions
@@ -50,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("name", nargs="?", default="prof", help="the variable that has the recording (default: prof)")
     parser.add_argument("--page", action="store_true", help="show the whole report")
     parser.add_argument("--height", type=int, default=600, help="of the report, in pixels (default: 600)")
-    for option, words in _OPTIONS.items():
+    for option, words in OPERATOR_OPTIONS.items():
         parser.add_argument(f"--{option.replace('_', '-')}", action="store_true", help=f"record {words}")
     return parser
 
@@ -93,7 +87,9 @@ class _Cell:
         self._number = max(1, shell.displayhook.prompt_count)
         caller = next((frame for frame in _frames() if frame.f_globals is shell.user_ns), sys._getframe())
         self._place = caller.f_code.co_filename, caller.f_lineno
-        self._profiler = profile(python_samples=True, **{option: getattr(options, option) for option in _OPTIONS})
+        self._profiler = profile(
+            python_samples=True, **{option: getattr(options, option) for option in OPERATOR_OPTIONS}
+        )
         self._threads = [thread.native_id or 0 for thread in threading.enumerate()]
         self._profiler.start()
         shell.events.register("post_run_cell", self._end)

@@ -8,11 +8,11 @@ import inspect
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from gpuscope import _core
-from gpuscope._core import ADJUSTED_STEPS, ALL_STEPS, EXTERNAL_IDS, STEP_PREFIX, merge, record_function, resumed
+from gpuscope._core import ALL_STEPS, STEP_PREFIX, merge, record_function, resumed
 from gpuscope.arguments import Graphs, Mode
 from gpuscope.beside import shared_lock
 from gpuscope.counters.names import SampledSet
@@ -24,17 +24,16 @@ from gpuscope.errors import (
     NotEnoughMemory,
     lacks_memory,
 )
-from gpuscope.frameworks.observers import Observers, Options
 from gpuscope.frameworks.torch_profiler import StepCount
 from gpuscope.monitor.programs import status_page
 from gpuscope.profiler import lifecycle
-from gpuscope.profiler.activities import ProfilerActivity, parse_activities, parse_group
-from gpuscope.profiler.execution_trace import WITH_EFFECT, leaves_out_threads, observer_of, options_of
+from gpuscope.profiler.activities import ProfilerActivity, parse_group
+from gpuscope.profiler.execution_trace import observer_of
+from gpuscope.profiler.options import RecordingOptions, check_callable, check_flags, check_timeout
 from gpuscope.profiler.schedules import ProfilerAction, Schedule, check_action
 from gpuscope.profiler.windows import Annotations, Collector, ProfilerStats, Windows
 from gpuscope.recording import Analyses, Recording
 from gpuscope.regions import body_of
-from gpuscope.text import brief
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -100,12 +99,6 @@ _TORCH_OPTIONS = {
     "with_flops": "operations",
     "with_modules": "modules",
 }
-
-
-_OPERATORS = "operators"  # only theirs
-_MAY_BE_OF_OPERATORS = ("record_shapes", "with_stack")
-_IN_METADATA = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
-"""Options that a recording's metadata contains, as torch's does."""
 
 
 def _default_schedule_fn(_: int) -> ProfilerAction:
@@ -197,117 +190,32 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         device_samples: bool | float = False,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
-        _check_callable("schedule", schedule)
-        _check_callable("on_trace_ready", on_trace_ready)
-        _check_callable("custom_trace_id_callback", custom_trace_id_callback)
-        _check_timeout("post_processing_timeout_s", post_processing_timeout_s)
-        flags = _check_flags(
-            {
-                "record_shapes": record_shapes,
-                "profile_memory": profile_memory,
-                "with_stack": with_stack,
-                "with_flops": with_flops,
-                "with_modules": with_modules,
-                "acc_events": acc_events,
-            }
-        )
-        every_call = with_stack != _OPERATORS
-        selected = parse_activities(activities)
-        if selected.counters and counters is not None:
-            raise InvalidArgument("counters is given and activities has metric_names; accepted is one of the two")
-        experimental = options_of(experimental_config) if experimental_config else frozenset()
-        self._trace_only = "trace_only" in (experimental or ()) and not with_stack
-        if "trace_only" in (experimental or ()) and with_stack:
-            sentence = "experimental_config.trace_only has no effect with with_stack, as in torch"
-            warnings.warn(f"profile: {sentence}", GpuscopeWarning, stacklevel=2)
-        self.activities: frozenset[ProfilerActivity] = selected.groups
-        if use_cuda is not None:
-            warnings.warn("use_cuda is deprecated; use activities instead", FutureWarning, stacklevel=2)
-            cuda = {ProfilerActivity.CUDA}
-            self.activities = self.activities | cuda if use_cuda else self.activities - cuda
+        self._options = options = RecordingOptions.of(self._arguments)
+        self.activities: frozenset[ProfilerActivity] = options.activities
+        self.use_device = "cuda" if options.cuda else None
         self.schedule = schedule or _default_schedule_fn
         self.on_trace_ready = on_trace_ready
         self.custom_trace_id_callback = custom_trace_id_callback
         self.execution_trace_observer = observer_of(execution_trace_observer)
         self.experimental_config = experimental_config
         self.post_processing_timeout_s = post_processing_timeout_s
-        self.record_shapes, self.profile_memory = flags["record_shapes"], flags["profile_memory"]
-        self.with_stack, self.with_flops = flags["with_stack"], flags["with_flops"]
-        self.with_modules, self.acc_events = flags["with_modules"], flags["acc_events"]
-        self.use_device = "cuda" if ProfilerActivity.CUDA in self.activities else None
+        self.record_shapes, self.profile_memory = bool(record_shapes), bool(profile_memory)
+        self.with_stack, self.with_flops = bool(with_stack), bool(with_flops)
+        self.with_modules, self.acc_events = bool(with_modules), bool(acc_events)
         self.step_num = 0
         self.current_action = self._action_of(0)
         self.record_steps = schedule is not None
-        asked = experimental or ()
-        facts = {EXTERNAL_IDS: "off"} if "disable_external_correlation" in asked else {}
-        self._annotations = Annotations(**facts, **({ADJUSTED_STEPS: "on"} if "adjust_profiler_step" in asked else {}))
-        self._kineto_results: KinetoResults | None = None  # of the latest recording, once they are asked for
+        self.step_rec_fn: record_function | None = None
+        self._collector = Collector(options)
+        self._annotations = Annotations(options.facts, options.notes)
+        self._windows = Windows(self._collector, self._annotations, options, self.execution_trace_observer)
         self._lock = shared_lock()  # the program's end may stop it on another thread
-        self._running = False
-        self._entered = False
+        self._running = self._entered = self._runs_for_calls = self._forked = False
         self._calls: set[_DecoratedCall] = set()  # that have not ended
-        self._runs_for_calls = False
-        self._forked = False
         self._to_end: ProfilerAction | None = None  # of the step that has ended, until its window has
         self._started_at_step: int | None = None
-        self.step_rec_fn: record_function | None = None
-        self._totals_alone = mode == "aggregate"
         self._step_count = StepCount()
-        self._collector = Collector(
-            cuda=ProfilerActivity.CUDA in self.activities,
-            mode=mode,
-            graphs=graphs,
-            sync=sync or selected.sync or "enable_cuda_sync_events" in asked,
-            overheads=overheads,
-            left_out=selected.left_out,
-            stacks=self.with_stack,
-            memory=self.profile_memory,
-            max_bytes=max_bytes,
-            ring_seconds=ring_seconds,
-            python_samples=python_samples,
-            counters=selected.counters or counters,
-            counter_interval_us=(
-                counter_interval_us if selected.counter_interval_us is None else selected.counter_interval_us
-            ),
-            device_samples=device_samples or selected.device_samples,
-            repeats=schedule is not None and not (isinstance(schedule, Schedule) and schedule.repeat == 1),
-        )
-        self._options = Options(
-            operators=ProfilerActivity.CPU in self.activities,
-            record_shapes=self.record_shapes or self.with_flops,
-            arguments=record_shapes != _OPERATORS,
-            profile_memory=self.profile_memory,
-            with_stack=self._collector.keeps_stacks,
-            python_functions=every_call,
-            garbage=not experimental_config or experimental is None or "record_python_gc_info" in experimental,
-            with_flops=self.with_flops,
-            with_modules=self.with_modules,
-            execution_trace=self.execution_trace_observer is not None,
-            overload_names="capture_overload_names" in asked,
-            one_thread=bool(experimental_config) and leaves_out_threads(experimental_config),
-            release_cupti=self._collector.release_cupti,
-            sees_gpu=self._collector.sees_gpu,
-        )
-        self._windows = Windows(
-            self._collector,
-            Observers(self._options, self._annotations.note),
-            self._annotations,
-            self.execution_trace_observer,
-            accumulates=self.acc_events,
-            strict=bool(strict),
-        )
-        for option in _IN_METADATA:
-            if flags[option]:
-                of_operators = {"record_shapes": record_shapes, "with_stack": with_stack}.get(option) == _OPERATORS
-                self._annotations.add_json(option, f'"{_OPERATORS}"' if of_operators else "1")
-        for sentence in filter(None, (*self._collector.notes, selected.note)):
-            self._annotations.note(sentence)
-        unused = [f"experimental_config.{name}" for name in sorted((experimental or frozenset()) - WITH_EFFECT)]
-        unused += [] if experimental is not None else ["experimental_config"]
-        if unused := [*unused, *selected.unused]:
-            sentence = f"without effect in this version: {', '.join(unused)}"
-            self._annotations.note(sentence)
-            warnings.warn(f"profile: {sentence}", GpuscopeWarning, stacklevel=2)
+        self._kineto_results: KinetoResults | None = None  # of the latest recording, once they are asked for
         self._made_here = frozenset(vars(self)) | {"_made_here"}
 
     @property  # type: ignore[misc]
@@ -449,7 +357,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             InvalidArgument: `timeout` is not a time in seconds; the run continues.
             IncompleteCapture: `strict` was asked for and a window of this run is incomplete.
         """
-        _check_timeout("stop: timeout", timeout)
+        check_timeout("stop: timeout", timeout)
         with self._lock:
             self._refuse_inside()
             if not self._running:
@@ -503,7 +411,9 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         Raises:
             InvalidArgument: `enable` is neither true nor false, or an activity is unknown.
         """
-        self._collector.switch(parse_group(activities), _check_flags({"enable": enable})["enable"])
+        groups = parse_group(activities)
+        check_flags({"enable": enable})
+        self._collector.switch(groups, bool(enable))
 
     def prepare_trace(self) -> None:
         """Begins to collect without recording, as a warm-up step does; for scripts that do not call `start`."""
@@ -539,7 +449,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
 
     def set_custom_trace_id_callback(self, callback: Callable[[], str] | None) -> None:
         """Replaces the function that makes the id of each window."""
-        _check_callable("callback", callback)
+        check_callable("callback", callback)
         self.custom_trace_id_callback = callback
 
     def get_trace_id(self) -> str | None:
@@ -582,7 +492,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         Raises:
             NotAvailable: there is no recording, or ``experimental_config`` says ``trace_only``.
         """
-        if self._trace_only:
+        if self._options.trace_only:
             raise NotAvailable(
                 "events() is not available: experimental_config says trace_only; leave that out, or use "
                 "export_chrome_trace()"
@@ -708,7 +618,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         saves = action is None or previous is ProfilerAction.RECORD_AND_SAVE
         goes_on = action is not None and action.records and not saves
         if self._windows.is_open and not goes_on:
-            for sentence in _not_recorded(self._options, self._totals_alone):
+            for sentence in _not_recorded(self._options):
                 self._annotations.note(sentence)
             then = functools.partial(self.on_trace_ready, self) if saves and self.on_trace_ready is not None else None
             self._windows.end(then, last=action is None or self._schedule_is_over(), timeout=timeout)
@@ -725,7 +635,8 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         if not self.record_steps:
             self._windows.note_step()
         if self.record_steps and self._collector.collecting and self.step_rec_fn is None:
-            self.step_rec_fn = record_function(ALL_STEPS if self._totals_alone else f"{STEP_PREFIX}{self.step_num}")
+            is_aggregate = self._options.mode == "aggregate"
+            self.step_rec_fn = record_function(ALL_STEPS if is_aggregate else f"{STEP_PREFIX}{self.step_num}")
             self.step_rec_fn.__enter__()
 
     def _end_step(self) -> None:
@@ -795,37 +706,12 @@ def _words(action: ProfilerAction) -> str:
     return "recording" if action.records else "warming up" if action.collects else "waiting"
 
 
-def _check_callable(argument: str, value: object) -> None:
-    """Raises InvalidArgument for a value that is neither callable nor None."""
-    if value is not None and not callable(value):
-        raise InvalidArgument(f"{argument} is {brief(value)}; accepted is a callable or None")
-
-
-def _check_timeout(argument: str, value: object) -> None:
-    """Raises InvalidArgument for a value that is neither seconds from 0 nor None."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if value is not None and not (number and value >= 0):  # type: ignore[operator]
-        raise InvalidArgument(
-            f"{argument} must be non-negative: it is {brief(value)}; accepted are seconds from 0, or None"
-        )
-
-
-def _check_flags(flags: Mapping[str, object]) -> dict[str, bool]:
-    """The switches by name, as bool; raises InvalidArgument for one that is neither true nor false."""
-    for name, value in flags.items():
-        choices = name in _MAY_BE_OF_OPERATORS
-        if value not in (True, False, None) and not (choices and value == _OPERATORS):
-            accepted = f"True, False and {_OPERATORS!r}" if choices else "True and False"
-            raise InvalidArgument(f"{name} is {brief(value)}; accepted are {accepted}")
-    return {name: bool(value) for name, value in flags.items()}
-
-
-def _not_recorded(options: Options, totals_alone: bool) -> Iterator[str]:
+def _not_recorded(options: RecordingOptions) -> Iterator[str]:
     """A sentence for each option that recorded nothing: without PyTorch, or if no events are kept."""
     for option, what in _TORCH_OPTIONS.items():
         if not getattr(options, option) or (option == "record_shapes" and options.with_flops):
             continue
         if "torch" not in sys.modules:
             yield f"{option}: no {what} were recorded, as the program did not import PyTorch"
-        elif totals_alone and option != "with_modules":  # those are call paths
+        elif options.mode == "aggregate" and option != "with_modules":  # those are call paths
             yield f"{option}: no {what} were recorded, as mode='aggregate' keeps no events"

@@ -5,21 +5,20 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import os
 import sys
 import threading
 import warnings
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from gpuscope import _core
-from gpuscope.arguments import Graphs, Mode, as_float, check_choice
 from gpuscope.conditions import recorded
-from gpuscope.counters.names import SampledSet, check_names, parse_counters
+from gpuscope.counters.names import check_names
 from gpuscope.distributed import Rank, distributed_rank
 from gpuscope.errors import GpuscopeWarning, InvalidArgument, NotAvailable
+from gpuscope.frameworks.observers import Observers
 from gpuscope.frameworks.torch import process_group
 from gpuscope.frameworks.torch_operators import switched_off, wants_syncs
 from gpuscope.profiler.activities import ProfilerActivity
@@ -29,22 +28,15 @@ from gpuscope.recording import Recording
 from gpuscope.streams import refuse_capture
 from gpuscope.system import bytecode_version
 from gpuscope.text import brief
-from gpuscope.units import parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from gpuscope.frameworks.observers import Observers
     from gpuscope.profiler.execution_trace import Observer
+    from gpuscope.profiler.options import RecordingOptions
 
 _NOTES = "session.notes"
 _METADATA = "metadata."
-_LEAST_BYTES = 1 << 20
-_SAMPLE_EVERY_NS = 1_000_000
-_SAMPLE_SECONDS = (1e-4, 10.0)
-_DEVICE_EVERY_NS = 100_000_000
-_DEVICE_SECONDS = (0.01, 3600.0)
-_COUNTER_US = (10.0, 1e6)
 _NS_PER_US = 1e3
 _MOST_THREADS = 256  # a program may start threads for ever
 _THREAD_BEGINS = "_set_native_id"  # what threading calls first on a new thread, once it has a name
@@ -80,9 +72,11 @@ class ProfilerStats:
 class Annotations:
     """Facts and notes for the latest recording of one profiler and for those to come."""
 
-    def __init__(self, **facts: str) -> None:
-        self._facts: dict[str, str] = facts
+    def __init__(self, facts: Mapping[str, str] | None = None, notes: Iterable[str] = ()) -> None:
+        self._facts: dict[str, str] = dict(facts or {})
         self._notes: list[str] = []
+        for sentence in notes:
+            self.note(sentence)
         self._latest: _core.Store | None = None
 
     @property
@@ -140,70 +134,11 @@ class Collector:
     Attributes:
         window_open: whether events are kept at the moment.
         ended: stores of closed windows; the caller that takes a store removes it.
-        keeps_stacks: whether stacks were asked for and are available.
-        notes: sentences about options that were asked for and are not available.
     """
 
-    def __init__(
-        self,
-        *,
-        cuda: bool,
-        mode: Mode,
-        graphs: Graphs,
-        sync: bool,
-        overheads: bool = False,
-        max_bytes: int | str,
-        ring_seconds: float,
-        stacks: bool = False,
-        memory: bool = False,
-        left_out: frozenset[str] = frozenset(),
-        python_samples: bool | float = False,
-        counters: SampledSet | Iterable[str] | None = None,
-        counter_interval_us: float = 100.0,
-        device_samples: bool | float = False,
-        repeats: bool = False,
-    ) -> None:
-        check_choice("mode", mode, get_args(Mode))
-        check_choice("graphs", graphs, get_args(Graphs))
-        options: dict[str, Any] = {
-            "max_bytes": parse_bytes("max_bytes", max_bytes, _LEAST_BYTES),
-            "ring_ns": _nanoseconds("ring_seconds", ring_seconds),
-        }
-        self._counters, self._counters_are_names = ([], False) if counters is None else parse_counters(counters)
-        if self._counters and mode == "aggregate":
-            sentence = "counters is given with mode='aggregate', which keeps no samples; accepted are 'full' and 'ring'"
-            raise InvalidArgument(sentence)
-        self._counter_interval_ns = _counter_interval(counter_interval_us)
-        if self._counters:
-            options["counters"] = self._counters
-            options["counters_in_full"] = self._counters_are_names
-            options["counter_interval_ns"] = self._counter_interval_ns
-        if device_every_ns := _interval_ns("device_samples", device_samples, _DEVICE_EVERY_NS, _DEVICE_SECONDS):
-            options["device_interval_ns"] = device_every_ns if cuda else 0
-        self._device_every_ns = device_every_ns if cuda else 0
-        self.keeps_stacks = keeps_stacks = stacks and mode != "aggregate" and _core.knows_stacks()
-        self._make_session: Callable[[], _core.Session] = lambda: _core.Session(
-            cuda=cuda,
-            mode=mode,
-            graphs=graphs,
-            sync=bool(sync) or (cuda and wants_syncs()),
-            overheads=bool(overheads),
-            stacks=keeps_stacks,
-            memory=memory,
-            left_out=set(left_out),
-            repeats=repeats,
-            **options,
-        )
-        self.notes: list[str] = []
-        if stacks and not keeps_stacks:
-            keeps_none = "mode='aggregate' keeps no events, and so none of their stacks"
-            unknown = "call stacks cannot be read in this build of Python"
-            self.notes.append(f"with_stack: {keeps_none if mode == 'aggregate' else unknown}")
-        self._sample_every_ns = _interval_ns("python_samples", python_samples, _SAMPLE_EVERY_NS, _SAMPLE_SECONDS)
-        if self._sample_every_ns and not _core.knows_stacks():
-            self._sample_every_ns = 0
-            self.notes.append("python_samples: call stacks cannot be read in this build of Python")
-        self._cuda = cuda
+    def __init__(self, options: RecordingOptions) -> None:
+        self._options = options
+        self._python_interval_ns = options.python_interval_ns  # 0 once sampling has failed
         self._session: _core.Session | None = None
         self.window_open = False
         self.ended: list[_core.Store] = []
@@ -214,12 +149,13 @@ class Collector:
     @property
     def facts(self) -> dict[str, str]:
         """Facts about how the recording was made, for each recording."""
-        facts = {"counters.interval_ns": str(self._counter_interval_ns)} if self._counters else {}
-        if self._device_every_ns:
-            facts["device_samples.interval_ns"] = str(self._device_every_ns)
-        if self._sample_every_ns:
+        options = self._options
+        facts = {"counters.interval_ns": str(options.counter_interval_ns)} if options.counters else {}
+        if options.device_interval_ns:
+            facts["device_samples.interval_ns"] = str(options.device_interval_ns)
+        if self._python_interval_ns:
             sources = _core.PythonSampler.host_sources()
-            facts |= {"samples.interval_ns": str(self._sample_every_ns), "samples.python": bytecode_version()}
+            facts |= {"samples.interval_ns": str(self._python_interval_ns), "samples.python": bytecode_version()}
             facts |= self._machine_cpus.facts()
             facts |= {f"thread_name.{number}": name for number, name in self._thread_names.items()}
             facts |= {f"host.{source}": why or "recorded" for source, why in sources.items()}
@@ -235,19 +171,22 @@ class Collector:
         if not action.collects:
             return
         if self._session is None:
-            if self._counters_are_names:
-                check_names(self._counters, "counters", sampling=True)
-            if self._cuda:
+            options = self._options
+            if options.counters_in_full:
+                check_names(options.counters, "counters", sampling=True)
+            if options.cuda:
                 refuse_capture("the start of a recording")
-            self._session = self._make_session()
+            of_core = {name: getattr(options, name) for name in _core.SESSION_OPTIONS}
+            of_core["sync"] = options.sync or (options.cuda and wants_syncs())
+            self._session = _core.Session(**of_core)
             keep_contexts_at_exit()
 
     def open(self) -> None:
         """Opens a window in the session."""
         if self._session is None:
             return
-        if self._sample_every_ns and (why := self._start_sampling()):
-            self._sample_every_ns = 0
+        if self._python_interval_ns and (why := self._start_sampling()):
+            self._python_interval_ns = 0
             warnings.warn(f"profile: python_samples: {why}", GpuscopeWarning, stacklevel=2)
         self._session.open()
         self.window_open = True
@@ -288,14 +227,14 @@ class Collector:
         self._end_noting()
         self._end_noting = _note_threads(self._thread_names)
         try:
-            is_sampling = _core.PythonSampler.start(self._sample_every_ns)
+            is_sampling = _core.PythonSampler.start(self._python_interval_ns)
         except NotAvailable as error:
             return str(error)
         return "" if is_sampling else "this system gives no way to read the memory of a running thread"
 
     def stop_sampling(self) -> None:
         """Ends the samples of Python; the core keeps the samples taken."""
-        if self._sample_every_ns:
+        if self._python_interval_ns:
             _core.PythonSampler.stop()
             self._end_noting()
 
@@ -372,19 +311,22 @@ class Windows:
     def __init__(
         self,
         collector: Collector,
-        observers: Observers,
         annotations: Annotations,
+        options: RecordingOptions,
         observer: Observer | None,
-        *,
-        accumulates: bool,
-        strict: bool,
     ) -> None:
         self._collector = collector
-        self._observers = observers
         self._annotations = annotations
         self._observer = observer
-        self.accumulates = accumulates
-        self._strict = strict
+        asked = replace(
+            options,
+            execution_trace=observer is not None,
+            release_cupti=collector.release_cupti,
+            sees_gpu=collector.sees_gpu,
+        )
+        self._observers = Observers(asked, annotations.note)
+        self.accumulates = options.acc_events
+        self._strict = options.strict
         self._kept: list[_core.Store] = []
         self._recording: Recording | None = None
         self.trace_id: str | None = None
@@ -601,31 +543,3 @@ def _check_text(argument: str, value: object) -> str:
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"{argument} is {brief(value)}; accepted is text that UTF-8 can encode") from error
     return value
-
-
-def _interval_ns(argument: str, value: object, usual_ns: int, accepted: tuple[float, float]) -> int:
-    """The time between samples in ns, 0 for none."""
-    if isinstance(value, bool) or value is None:
-        return usual_ns if value else 0
-    seconds = as_float(value)
-    least, most = accepted
-    if not least <= seconds <= most:
-        raise InvalidArgument(
-            f"{argument} is {brief(value)}; accepted are True, False and seconds from {least:g} to {most:g}"
-        )
-    return round(seconds * 1e9)
-
-
-def _counter_interval(value: object) -> int:
-    us = as_float(value)
-    least, most = _COUNTER_US
-    if not least <= us <= most:
-        raise InvalidArgument(f"counter_interval_us is {brief(value)}; accepted are {least:g} to {most:,.0f} us")
-    return round(us * 1e3)
-
-
-def _nanoseconds(argument: str, seconds: float) -> int:
-    number = not isinstance(seconds, bool) and isinstance(seconds, (int, float))
-    if not number or not math.isfinite(seconds) or not 1e-3 <= seconds <= 1e9:
-        raise InvalidArgument(f"{argument} is {brief(seconds)}; accepted are seconds from 0.001 to 1e9")
-    return round(seconds * 1e9)

@@ -47,7 +47,7 @@ class Recorded(dict):
 # Where calls of functions are recorded too, a stack is found by what they told.
 @pytest.fixture(params=[False, True], ids=["frames", "functions"])
 def record(request):
-    session = _core.Session(cuda=False, stacks=True)
+    session = _core.Session(cuda=False, with_stack=True)
     if request.param and not _core.PythonFunctions.start([], None):
         pytest.skip("another tool watches the calls of functions")
 
