@@ -11,7 +11,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPM_FIGURES', 'GPU_FIGURES', 'GRAPH_NAME', 'GpuSampler', 'Graph', 'HOST_FIGURES', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NOT_GIVEN', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RARE_COUNTERS', 'RangeCounters', 'RegionGroups', 'RegionKind', 'Role', 'RowNumbers', 'SESSION_OPTIONS', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'THROTTLE_COUNTERS', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'TraceEvents', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'choose_counters', 'clock_state', 'copy_name', 'count_before', 'counter_chip', 'counter_chips', 'counter_endings', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'enter_module', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'find_rows', 'gpu_states', 'group_regions', 'hide_region', 'host_state', 'is_capturing', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'largest_allocator', 'leave_ended_modules', 'leave_module', 'leave_modules', 'leave_out_numpy', 'link_bytes_per_s', 'list_counters', 'live_allocations', 'make_store', 'mark', 'memory_history', 'memory_pools', 'merge', 'monotonic_ns', 'nest_functions', 'nest_spans', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'open_modules', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'realtime_ns', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'show_region', 'split_ranges', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'thread_cpu_ns', 'time_calls', 'unwatch_allocations', 'unwatch_numpy', 'unwatch_signals', 'watch_allocations', 'watch_numpy', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'AuditCounts', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPM_FIGURES', 'GPU_FIGURES', 'GRAPH_NAME', 'GpuSampler', 'Graph', 'HOST_FIGURES', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NOT_GIVEN', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RARE_COUNTERS', 'RangeCounters', 'RegionGroups', 'RegionKind', 'Role', 'RowNumbers', 'SESSION_OPTIONS', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'THROTTLE_COUNTERS', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'TraceEvents', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'choose_counters', 'clock_state', 'copy_name', 'count_before', 'counter_chip', 'counter_chips', 'counter_endings', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'enter_module', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'find_rows', 'gpu_states', 'group_regions', 'hide_region', 'host_state', 'is_capturing', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'largest_allocator', 'leave_ended_modules', 'leave_module', 'leave_modules', 'leave_out_numpy', 'link_bytes_per_s', 'list_counters', 'live_allocations', 'make_store', 'mark', 'memory_history', 'memory_pools', 'merge', 'monotonic_ns', 'nest_functions', 'nest_spans', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'open_modules', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'realtime_ns', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'show_region', 'split_ranges', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'thread_cpu_ns', 'time_calls', 'unwatch_allocations', 'unwatch_numpy', 'unwatch_signals', 'watch_allocations', 'watch_numpy', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Work(enum.IntEnum):
     """
@@ -756,6 +756,170 @@ class Graph:
     def nodes(self) -> int:
         """
         How many nodes the graph has.
+        """
+class AuditCounts:
+    """
+    The audit's counts; each is an info row too.
+    """
+    @property
+    def backward_time(self) -> int:
+        """
+        records that ended before they began.
+        """
+    @property
+    def calibration_ns(self) -> int:
+        """
+        duration of the overhead measurement, once per process and after the recording.
+        """
+    @property
+    def callbacks(self) -> int:
+        """
+        driver calls observed.
+        """
+    @property
+    def copies_without_record(self) -> int:
+        """
+        copies and fills without a record, such as copies between host buffers.
+        """
+    @property
+    def decode_cpu_ns(self) -> int:
+        """
+        CPU time of the decode thread.
+        """
+    @property
+    def decode_lag_max_ns(self) -> int:
+        """
+        the longest a record waited to be decoded.
+        """
+    @property
+    def dropped(self) -> int:
+        """
+        records that CUPTI dropped.
+        """
+    @property
+    def evicted(self) -> int:
+        """
+        rows overwritten in the ring.
+        """
+    @property
+    def flush_cpu_ns(self) -> int:
+        """
+        CPU time of flushes of CUPTI's buffers, on a thread of their own.
+        """
+    @property
+    def flush_max_ns(self) -> int:
+        """
+        the longest flush.
+        """
+    @property
+    def foreign_buffers(self) -> int:
+        """
+        buffers that another user of CUPTI supplied or received.
+        """
+    @property
+    def gpu_off(self) -> int:
+        """
+        how often launches and GPU work were left out (`toggle_collection_dynamic`).
+        """
+    @property
+    def gpu_off_ns(self) -> int:
+        """
+        for how long in all.
+        """
+    @property
+    def graph_launches(self) -> int:
+        """
+        launches of CUDA graphs.
+        """
+    @property
+    def graph_nodes(self) -> int:
+        """
+        kernels, copies and fills that ran as nodes of graphs.
+        """
+    @property
+    def incomplete(self) -> int:
+        """
+        kernels still running when recording ended.
+        """
+    @property
+    def kernels(self) -> int:
+        """
+        kernel records received.
+        """
+    @property
+    def launches(self) -> int:
+        """
+        launches seen in the driver.
+        """
+    @property
+    def log_dropped(self) -> int:
+        """
+        regions and calls that did not fit into a thread's log.
+        """
+    @property
+    def missing(self) -> int:
+        """
+        launches whose kernel record never came.
+        """
+    @property
+    def overhead_cupti_ns(self) -> int:
+        """
+        CUPTI's part: two callbacks a call, and the record of each kernel.
+        """
+    @property
+    def overhead_ns(self) -> int:
+        """
+        time added to the program's threads by gpuscope and CUPTI.
+        """
+    @property
+    def overhead_own_ns(self) -> int:
+        """
+        gpuscope's part, including the calls into it by torch and CPython.
+        """
+    @property
+    def pool_exhausted(self) -> int:
+        """
+        how often no buffer was free for CUPTI.
+        """
+    @property
+    def refused(self) -> int:
+        """
+        rows that the memory cap kept out.
+        """
+    @property
+    def regions_off(self) -> int:
+        """
+        the same for regions, operators and marks.
+        """
+    @property
+    def regions_off_ns(self) -> int:
+        """
+        for how long in all.
+        """
+    @property
+    def unattributed(self) -> int:
+        """
+        GPU records whose launch was not seen.
+        """
+    @property
+    def unmatched_exits(self) -> int:
+        """
+        exits from regions that were never entered.
+        """
+    @property
+    def unnamed(self) -> int:
+        """
+        rows that read "(more names)": there was no room for their names.
+        """
+    @property
+    def unread_bytes(self) -> int:
+        """
+        bytes of CUPTI's buffers that made no record.
+        """
+    @property
+    def zero_time(self) -> int:
+        """
+        records without timestamps.
         """
 class Session:
     """

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "gpuscope/attribution/audit.h"
 #include "gpuscope/attribution/correlations.h"
 #include "gpuscope/attribution/dictionaries.h"
 #include "gpuscope/attribution/totals.h"
@@ -118,39 +119,6 @@ struct Window {
   }
   bool keeps_calls(int64_t at_ns) const noexcept { return contains(at_ns) && !gpu.off_at(at_ns); }
   bool keeps_regions(int64_t at_ns) const noexcept { return contains(at_ns) && !regions.off_at(at_ns); }
-};
-
-/// The audit's counters. Reset with each window.
-struct Counters {
-  uint64_t launches = 0;
-  uint64_t later_calls = 0;     // begun after the end of the window
-  uint64_t matched = 0;         // launches whose kernel arrived
-  uint64_t copies = 0;          // calls that copy or fill
-  uint64_t matched_copies = 0;  // copies with a record; some, such as between host buffers, have none
-  uint64_t kernels = 0;
-  uint64_t graph_launches = 0;
-  uint64_t matched_graphs = 0;  // graph launches whose first record arrived
-  uint64_t graph_nodes = 0;
-  uint64_t zero_time = 0;
-  uint64_t backward_time = 0;
-  uint64_t incomplete = 0;
-  uint64_t unattributed = 0;
-  uint64_t unmatched_exits = 0;
-  uint64_t unread_bytes = 0;
-  uint64_t calls = 0;
-  uint64_t region_events = 0;
-  uint64_t function_events = 0;   // calls and returns of Python functions
-  uint64_t work_ns = 0;           // callbacks' work for their events, except appending
-  uint64_t function_work_ns = 0;  // likewise, of Python functions
-  uint64_t samples = 0;           // of Python
-  uint64_t samples_dropped = 0;   // no room in the queue
-  uint64_t counter_samples = 0;
-  uint64_t device_samples = 0;
-  uint64_t device_samples_thinned = 0;  // left out in aggregate mode
-  uint64_t gpu_records = 0;
-  uint64_t refused = 0;  // rows above the memory cap
-  uint64_t evicted = 0;  // rows dropped by the ring
-  uint64_t unnamed = 0;  // rows with a name or text that found no room
 };
 
 /// A region timed by CUDA events: the pair of events, and the region.

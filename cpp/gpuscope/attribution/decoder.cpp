@@ -162,7 +162,7 @@ void Decoder::drain_logs() {
     });
     being_read_.pop_back();
     if (const uint64_t dropped = log->take_dropped(); dropped != 0) {
-      log_dropped_ += dropped;
+      state_.counters.log_dropped += dropped;
       replay.lose_events();
     }
     state_.counters.work_ns += log->take_work();
@@ -367,11 +367,11 @@ bool Decoder::has_open_launches() {
 }
 
 void Decoder::discard(activity::BufferPool& pool) noexcept {
-  base::SampleLog::process().read([this](const base::Sample& sample) { log_dropped_ += sample.count; });
+  base::SampleLog::process().read([this](const base::Sample& sample) { state_.counters.log_dropped += sample.count; });
   base::HostLog::process().read([](const base::HostUsage&) {});
   EventLogs::process().each([this](EventLog& log) {
-    log.read(log.end(), [this](const base::Event&) { ++log_dropped_; });
-    log_dropped_ += log.take_dropped();
+    log.read(log.end(), [this](const base::Event&) { ++state_.counters.log_dropped; });
+    state_.counters.log_dropped += log.take_dropped();
     EventLogs::release_if_done(log);
   });
   for (activity::CompletedBuffers buffers(pool); buffers.first() != nullptr; buffers.release_first()) {
@@ -565,7 +565,6 @@ std::unique_ptr<store::Store> Decoder::finish(int64_t close_ns) {
   state_.origins.change_rows([](uint32_t) { return store::kNone; });
   state_.full = false;
   state_.last_eviction = {};
-  log_dropped_ = 0;
   gpu_records_.start_window();
   return finished;
 }

@@ -61,8 +61,6 @@ class Decoder {
   /// The innermost region open on the main thread, otherwise the one that another thread opened last. "" for none.
   /// Valid until events are read again.
   std::string_view innermost_region() const;
-  /// The number of events that found no room in their thread's log.
-  uint64_t log_dropped() const noexcept { return log_dropped_; }
 
  private:
   template <class Table>
@@ -121,7 +119,6 @@ class Decoder {
   std::unordered_map<uint64_t, Replay*> by_system_id_;
   bool logs_are_read_ = false;     // since base::Names' period began
   std::size_t renewed_bytes_ = 0;  // size of the dictionaries after the last renewal
-  uint64_t log_dropped_ = 0;
   uint64_t events_ = 0;     // read from logs
   uint64_t looked_at_ = 0;  // events_ at the last check of the bounds
 };

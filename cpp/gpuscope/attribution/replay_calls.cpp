@@ -43,7 +43,7 @@ void Replay::call_enter(int64_t at_ns, uint32_t correlation, uint32_t callback) 
     state_->correlations.set(correlation, Correlations::kOutside, Correlations::Awaits::Nothing);
     state_->counters.later_calls += at_ns >= state_->window.close_ns.load(std::memory_order_relaxed);
   } else {
-    ++state_->counters.calls;
+    ++state_->counters.callbacks;
     state_->counters.refused += state_->full;
     const Place place = place_at(at_ns);
     call.path = place.path;

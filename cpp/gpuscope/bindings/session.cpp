@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpuscope/attribution/audit.h"
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/errors.h"
 #include "gpuscope/bindings/bind.h"
@@ -189,6 +190,11 @@ void bind_session(py::module_& module) {
       "realtime_ns", [] { return std::chrono::system_clock::now().time_since_epoch().count(); },
       "The clock that time.time_ns() reads.");
   module.def("thread_cpu_ns", &base::thread_cpu_ns, "What the calling thread has run so far.");
+  py::class_<attribution::Counters> counters(module, "AuditCounts", "The audit's counts; each is an info row too.");
+#define GPUSCOPE_PROPERTY(type, name, description) \
+  counters.def_readonly(#name, &attribution::Counters::name, description);
+  GPUSCOPE_AUDIT(GPUSCOPE_PROPERTY)
+#undef GPUSCOPE_PROPERTY
   py::tuple names(std::size(kOptions));
   for (std::size_t index = 0; index < std::size(kOptions); ++index) {
     names[index] = kOptions[index].name;

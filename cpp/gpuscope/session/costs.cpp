@@ -97,9 +97,9 @@ int device_in_use(const driver::Cuda& cuda) {
 Overhead overhead_of(const attribution::Counters& counters, const Costs& costs) noexcept {
   const auto count = [](uint64_t value) { return static_cast<double>(value); };
   const uint64_t recorded = counters.launches + counters.copies;
-  const uint64_t others = counters.calls > recorded ? counters.calls - recorded : 0;
+  const uint64_t others = counters.callbacks > recorded ? counters.callbacks - recorded : 0;
   const double events =
-      count(counters.calls) * kEventsOfACall + count(counters.region_events) + count(counters.function_events);
+      count(counters.callbacks) * kEventsOfACall + count(counters.region_events) + count(counters.function_events);
   return {.own_ns = static_cast<int64_t>(events * costs.event_ns) +
                     static_cast<int64_t>(counters.work_ns + counters.function_work_ns),
           .cupti_ns = static_cast<int64_t>(count(counters.launches) * costs.launch_ns +

@@ -57,20 +57,34 @@ bool GpuClockReader::read_device(int ordinal, std::chrono::nanoseconds limit) {
   }
   clock.interval = std::min(2 * clock.interval, kLongestInterval);
   const std::lock_guard lock(mutex_);
-  readings_.push_back({static_cast<Device>(ordinal), {reading->device_ns, reading->host_ns}});
-  ++total_.count;
-  total_.widest_ns = std::max(total_.widest_ns, reading->width_ns);
+  readings_.push_back({static_cast<uint32_t>(ordinal), {reading->device_ns, reading->host_ns}});
+  ++count_;
+  widest_ns_ = std::max(widest_ns_, reading->width_ns);
   return true;
 }
 
-GpuClockReader::Readings GpuClockReader::take() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(readings_, {});
+void GpuClockReader::take(attribution::Decoder& decoder) {
+  decltype(readings_) readings;
+  {
+    const std::lock_guard lock(mutex_);
+    readings.swap(readings_);
+  }
+  for (const auto& [device, reading] : readings) {
+    passed_.add(device, reading);
+  }
+  decoder.gpu_records().set_gpu_clocks(&passed_);
 }
 
-GpuClockReader::Total GpuClockReader::total() const {
+void GpuClockReader::facts(Facts& facts) {
   const std::lock_guard lock(mutex_);
-  return total_;
+  if (count_ == 0) {
+    return;
+  }
+  facts.add("clock.gpu_readings", count_);
+  facts.add("clock.gpu_widest_ns", widest_ns_);
+  if (facts.clock_kernels.seen != 0 && facts.clock_kernels.agree == 0) {
+    facts.notes += "CUPTI's records are not of the GPU's own clock, as was asked: times of GPU work may be off\n";
+  }
 }
 
 }  // namespace gpuscope::session

@@ -16,9 +16,7 @@
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/base/file.h"
-#include "gpuscope/base/sample_log.h"
 #include "gpuscope/base/strings.h"
-#include "gpuscope/nvml/device.h"
 #include "gpuscope/nvtx/names.h"
 
 namespace gpuscope::session {
@@ -70,120 +68,52 @@ void name_threads(store::Store& store) {
   }
 }
 
-/// Writes the facts as info rows, and the devices of the program.
-void write_facts(store::Store& store, const Facts& facts, const Costs& costs, const driver::Cuda& cuda,
-                 const driver::Cupti& cupti) {
-  const auto number = [&store](const char* key, auto value) { store.set_info(key, std::to_string(value)); };
-  const attribution::Counters& counters = facts.counters;
-  store.set_info("session.mode", attribution::kModeNames[static_cast<std::size_t>(facts.mode)]);
-  store.set_info("session.graphs", facts.merged_graphs ? "launch" : "node");
-  store.set_info("session.tier", facts.tier);
-  store.set_info("session.tier_reason", facts.tier_reason);
-  store.set_info("session.notes", facts.notes + (facts.cupti_broke ? "CUPTI ended itself after a fatal error\n" : ""));
-  number("session.start_ns", facts.open_ns);
-  number("session.stop_ns", facts.close_ns);
-  number("process.id", getpid());
-  store.set_info("process.argv", command_line());
+/// Adds facts about the process, the libraries and the clocks.
+void add_environment(Facts& facts, const driver::Cuda& cuda, const driver::Cupti& cupti) {
+  facts.add("process.id", getpid());
+  facts.add("process.argv", command_line());
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
-  store.set_info("process.host", host.data());
+  facts.add("process.host", host.data());
   if (int version = 0; cuda.driver_get_version != nullptr && cuda.driver_get_version(&version) == 0) {
-    store.set_info("cuda.driver_version", std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10));
+    facts.add("cuda.driver_version", std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10));
   }
   if (cupti.version != 0) {
-    number("cupti.version", cupti.version);
-    store.set_info("cupti.path", cupti.library.path());
+    facts.add("cupti.version", cupti.version);
+    facts.add("cupti.path", cupti.library.path());
   }
   const base::Anchor anchor = base::take_anchor();
-  store.set_info("clock.anchor", std::to_string(anchor.ticks) + " " + std::to_string(anchor.realtime_ns) + " " +
-                                     std::to_string(anchor.monotonic_ns));
-  if (facts.clock_readings.count != 0) {
-    number("clock.gpu_readings", facts.clock_readings.count);
-    number("clock.gpu_widest_ns", facts.clock_readings.widest_ns);
-  }
-  number("clock.drift_ns", base::Clock::process().to_ns(anchor.ticks) - anchor.realtime_ns);
+  facts.add("clock.anchor", std::to_string(anchor.ticks) + " " + std::to_string(anchor.realtime_ns) + " " +
+                                std::to_string(anchor.monotonic_ns));
+  facts.add("clock.drift_ns", base::Clock::process().to_ns(anchor.ticks) - anchor.realtime_ns);
+}
 
-  number("audit.launches", counters.launches);
-  number("audit.kernels", counters.kernels);
-  number("audit.graph_launches", counters.graph_launches);
-  number("audit.graph_nodes", counters.graph_nodes);
-  const auto without = [](uint64_t launched, uint64_t came) { return launched > came ? launched - came : 0; };
-  number("audit.missing",
-         without(counters.launches, counters.matched) + without(counters.graph_launches, counters.matched_graphs));
-  // Copies between host buffers have none. The record of a copy that far outlasts its window comes too late.
-  number("audit.copies_without_record", without(counters.copies, counters.matched_copies));
-  number("audit.dropped", facts.dropped);
-  number("audit.pool_exhausted", facts.pool_exhausted);
-  number("audit.zero_time", counters.zero_time);
-  number("audit.backward_time", counters.backward_time);
-  number("audit.foreign_buffers", facts.foreign_buffers);
-  number("audit.incomplete", counters.incomplete);
-  number("audit.unattributed", counters.unattributed);
-  number("audit.log_dropped", facts.log_dropped);
-  number("audit.unmatched_exits", counters.unmatched_exits);
-  number("audit.unread_bytes", counters.unread_bytes);
-  number("audit.refused", counters.refused);
-  number("audit.evicted", counters.evicted);
-  number("audit.unnamed", counters.unnamed);
-  number("audit.gpu_off", facts.gpu_off.times);
-  number("audit.gpu_off_ns", facts.gpu_off.duration_ns);
-  number("audit.regions_off", facts.regions_off.times);
-  number("audit.regions_off_ns", facts.regions_off.duration_ns);
-  number("audit.decode_lag_max_ns", facts.decode_lag_max_ns);
-  number("audit.decode_cpu_ns", facts.decode_cpu_ns);
-  number("audit.flush_cpu_ns", facts.flush_cpu_ns);  // CUPTI's own work, on our thread
-  number("audit.flush_max_ns", facts.flush_max_ns);
-  number("audit.callbacks", counters.calls);
-  number("audit.gpu_records", counters.gpu_records);
-  number("audit.region_events", counters.region_events);
-  number("audit.function_events", counters.function_events);
-  if (facts.sampler_cpu_ns != 0) {
-    number("audit.samples", counters.samples);
-    number("audit.samples_dropped", counters.samples_dropped);
-    number("audit.sampler_cpu_ns", facts.sampler_cpu_ns);
-  }
-  if (!facts.counters_why.empty()) {
-    store.set_info("counters.why", facts.counters_why);
-  }
-  if (facts.counter_cpu_ns >= 0) {
-    store.set_info("counters.left_out", facts.counters_left_out);
-    number("audit.counter_samples", counters.counter_samples);
-    number("audit.counter_overflows", facts.counter_overflows);
-    number("audit.counter_cpu_ns", facts.counter_cpu_ns);
-    number("audit.counter_interval_ns", facts.counter_interval_ns);
-    number("audit.counter_make_ns", facts.counter_times.make_ns);
-    number("audit.counter_start_ns", facts.counter_times.steps.start_ns);
-    number("audit.counter_stop_ns", facts.counter_times.steps.stop_ns);
-    number("audit.counter_decode_ns", facts.counter_times.steps.decode_ns);
-    number("audit.counter_disable_ns", facts.counter_times.steps.disable_ns);
-  }
-  if (facts.device_spent.cpu_ns != 0 || !facts.devices_why.empty()) {
-    store.set_info("device_samples.why", facts.devices_why);
-  }
-  if (facts.device_spent.cpu_ns != 0) {
-    number("audit.device_samples", counters.device_samples);
-    number("audit.device_samples_thinned", counters.device_samples_thinned);
-    number("audit.device_samples_dropped", facts.device_spent.dropped);
-    number("audit.device_samples_cpu_ns", facts.device_spent.cpu_ns);
-    number("audit.device_samples_longest_ns", facts.device_spent.longest_ns);
-    for (const auto& [what, reason] : facts.device_why) {
-      store.set_info("device_samples." + std::to_string(what.first) + "." + what.second, reason);
-    }
-  }
+/// Counts what recording cost, and adds the cost of each event.
+void add_costs(Facts& facts, const Costs& costs) {
+  attribution::Counters& counters = facts.counters;
   const Overhead overhead = overhead_of(counters, costs);
-  number("audit.overhead_ns", overhead.own_ns + overhead.cupti_ns);
-  number("audit.overhead_own_ns", overhead.own_ns);
-  number("audit.overhead_cupti_ns", overhead.cupti_ns);
+  counters.overhead_ns = overhead.own_ns + overhead.cupti_ns;
+  counters.overhead_own_ns = overhead.own_ns;
+  counters.overhead_cupti_ns = overhead.cupti_ns;
+  counters.calibration_ns = costs.took_ns;
   const EventCosts of_each = event_costs_of(counters, costs);
-  number("audit.launch_cost_ns", of_each.launch_ns);
-  number("audit.copy_cost_ns", of_each.copy_ns);
-  number("audit.call_cost_ns", of_each.call_ns);
-  number("audit.region_cost_ns", of_each.region_ns);
+  facts.add("audit.launch_cost_ns", of_each.launch_ns);
+  facts.add("audit.copy_cost_ns", of_each.copy_ns);
+  facts.add("audit.call_cost_ns", of_each.call_ns);
+  facts.add("audit.region_cost_ns", of_each.region_ns);
   const bool is_measured = costs.is_measured || overhead.cupti_ns == 0;
-  store.set_info("audit.overhead_source", is_measured ? "measured" : "estimated: " + costs.why_not);
-  number("audit.calibration_ns", costs.took_ns);
-  write_devices(store, cuda);
-  name_threads(store);
+  facts.add("audit.overhead_source", is_measured ? "measured" : "estimated: " + costs.why_not);
+}
+
+/// Writes the facts as info rows.
+void write(const Facts& facts, store::Store& store) {
+  for (const auto& [key, text] : facts.rows) {
+    store.set_info(key, text);
+  }
+  store.set_info("session.notes", facts.notes);
+#define GPUSCOPE_ROW(type, name, description) store.set_info("audit." #name, std::to_string(facts.counters.name));
+  GPUSCOPE_AUDIT(GPUSCOPE_ROW)
+#undef GPUSCOPE_ROW
 }
 
 }  // namespace
@@ -307,21 +237,16 @@ Recorder::Recorder(Vendor& vendor, const Options& options)
       foreign_start_(vendor.collector.buffers().foreign()) {}
 
 bool Recorder::read_gpu_clocks() {
-  clock_reader_ = std::make_unique<GpuClockReader>(vendor_.cuda);
+  auto reader = std::make_unique<GpuClockReader>(vendor_.cuda);
+  clock_reader_ = reader.get();
+  sources_.push_back(std::move(reader));
   return clock_reader_->read(options_.clock_wait) && clock_reader_->has_clocks();
-}
-
-void Recorder::take_gpu_clocks() {
-  if (clock_reader_ != nullptr) {
-    for (const auto& [device, reading] : clock_reader_->take()) {
-      gpu_clocks_.add(device, reading);
-    }
-  }
 }
 
 void Recorder::begin(bool collecting) {
   if (!collecting || !vendor_.collector.is_raw()) {
-    clock_reader_.reset();
+    clock_reader_ = nullptr;
+    sources_.clear();
   }
   collecting_ = has_collected_ = collecting;
   if (collecting_ || !options_.counters.metrics.empty()) {
@@ -334,45 +259,27 @@ void Recorder::begin(bool collecting) {
 
 void Recorder::start_flusher() {
   if (collecting_) {
-    flusher_ = std::make_unique<Flusher>(vendor_.collector, clock_reader_.get(), options_.clock_wait / 10);
+    flusher_ = std::make_unique<Flusher>(vendor_.collector, clock_reader_, options_.clock_wait / 10);
   }
 }
 
-void Recorder::start_counters() {
-  counters::Request request = options_.counters;
-  if (request.metrics.empty()) {
-    return;
+void Recorder::make_sources() {
+  if (!options_.counters.metrics.empty()) {
+    sources_.push_back(sample_counters(vendor_.cuda, vendor_.collector.cupti(), options_.counters));
   }
-  try {
-    const std::vector<int> in_use = nvml::devices_in_use(vendor_.cuda);  // initializes the driver
-    request.devices = in_use.empty() ? request.devices : in_use;
-    sampling_ = std::make_unique<counters::PmSampling>(vendor_.collector.cupti(), request);
-  } catch (const base::InvalidArgument&) {
-    throw;
-  } catch (const base::Error& error) {
-    counters_why_ = error.what();
-  }
-}
-
-void Recorder::begin_counters() {
-  if (sampling_ != nullptr) {
-    sampling_->begin();
-  }
-}
-
-void Recorder::start_device_samples() {
   if (options_.device_interval.count() > 0) {
-    try {
-      device_sampling_ = std::make_unique<nvml::DeviceSampling>(options_.nvml, vendor_.cuda, options_.device_interval);
-    } catch (const base::NotAvailable& error) {
-      devices_why_ = error.what();
-    }
+    sources_.push_back(sample_devices(options_.nvml, vendor_.cuda, options_.device_interval));
   }
+  sources_.push_back(python_samples());
 }
 
-void Recorder::begin_device_samples() {
-  if (device_sampling_ != nullptr) {
-    device_sampling_->begin();
+void Recorder::open() {
+  for (const auto& source : sources_) {
+    source->start();
+  }
+  window().open_ns.store(base::Clock::process().now_ns(), std::memory_order_release);
+  for (const auto& source : sources_) {
+    source->begin();
   }
 }
 
@@ -387,33 +294,37 @@ void Recorder::enter_thread() {
 void Recorder::make_decoder() {
   decoder_ = std::make_unique<attribution::Decoder>(options_.settings, vendor_.collector.cupti(), main_thread_);
   decoder_->gpu_records().set_clock(clock_.to_ns);
-  take_gpu_clocks();
-  decoder_->gpu_records().set_gpu_clocks(clock_reader_ != nullptr ? &gpu_clocks_ : nullptr);
   decoder_->gpu_records().set_names_libraries(vendor_.collector.names_libraries());
+  take_sources();
 }
 
-std::unique_ptr<store::Store> Recorder::end_window(const Facts& about, std::chrono::nanoseconds wait_limit, bool last) {
+void Recorder::take_sources() {
+  for (const auto& source : sources_) {
+    source->take(*decoder_);
+  }
+}
+
+std::unique_ptr<store::Store> Recorder::end_window(Facts facts, std::chrono::nanoseconds wait_limit, bool last) {
   std::unique_ptr<store::Store> store;
   try {
-    if (sampling_ != nullptr) {
-      sampling_->begin_finish(last);  // later samples belong to no window
+    for (const auto& source : sources_) {
+      source->end(last);
     }
     wait_for_gpu_work(wait_limit, last);
-    if (sampling_ != nullptr) {
-      sampling_->wait_finished();
-      read_counters();
+    for (const auto& source : sources_) {
+      source->finish();
     }
-    if (device_sampling_ != nullptr) {
-      device_sampling_->finish();
-      read_device_samples();
-    }
+    take_sources();
     const bool is_idle = collecting_ && !failed_ && !awaits_gpu_work() && !decoder_->has_open_launches();
-    const Facts facts = gather_facts(about);
-    store = decoder_->finish(about.close_ns);
+    gather(facts);
+    store = decoder_->finish(window().close_ns.load());
     if (last && is_idle && facts.counters.launches >= kWorthMeasuring) {
       measure_launches(facts.counters.later_calls >= kManyCalls);
     }
-    write_facts(*store, facts, vendor_.costs, vendor_.cuda, vendor_.collector.cupti());
+    add_costs(facts, vendor_.costs);
+    write(facts, *store);
+    write_devices(*store, vendor_.cuda);
+    name_threads(*store);
   } catch (...) {
     failed_ = true;
     decoder_->window().open_ns.store(INT64_MAX);
@@ -449,11 +360,9 @@ void Recorder::poll(bool flush) {
         unloads_ = unloads;
         decoder_->state().dictionaries.forget_pointers();
       }
-      take_gpu_clocks();
+      take_sources();
       decoder_->decode(collector.buffers());
       read_gpu_spans();
-      read_counters();
-      read_device_samples();
       if (flush) {
         ShownRegion::process().show(decoder_->innermost_region());
       }
@@ -481,11 +390,8 @@ void Recorder::flush_and_decode() {
 
 void Recorder::release_cupti() {
   wait_for_gpu_work(kGpuWaitLimit, true);
-  if (sampling_ != nullptr) {
-    sampling_->begin_finish(true);
-    sampling_->wait_finished();
-    read_counters();
-    counters_why_ = "another profiler was started and needs CUPTI for itself";
+  for (const auto& source : sources_) {
+    source->release_cupti();
   }
   if (flusher_ != nullptr) {
     spent_before_ = flusher_->take_spent();
@@ -583,9 +489,9 @@ void Recorder::wait_for_gpu_records(std::chrono::nanoseconds limit) {
   const attribution::Counters& counters = decoder_->state().counters;
   const auto start = std::chrono::steady_clock::now();
   while (quiet < kQuietRounds && std::chrono::steady_clock::now() - start < limit) {
-    const uint64_t before = counters.gpu_records + counters.calls;
+    const uint64_t before = counters.gpu_records + counters.callbacks;
     flush_and_decode();
-    quiet = counters.gpu_records + counters.calls == before ? quiet + 1 : 0;
+    quiet = counters.gpu_records + counters.callbacks == before ? quiet + 1 : 0;
     std::this_thread::sleep_for(kQuietInterval);
   }
   fetch_unfinished();
@@ -617,89 +523,56 @@ void Recorder::read_gpu_spans() {
   state.gpu_spans.swap(running);
 }
 
-void Recorder::read_counters() {
-  if (sampling_ == nullptr) {
-    return;
-  }
-  sampling_->take(samples_);
-  for (std::size_t index = 0; index < samples_.size(); ++index) {
-    const counters::PmSampler& sampler = sampling_->readers()[index]->sampler();
-    decoder_->take_counters(static_cast<uint32_t>(sampler.device()), sampler.sampled(), samples_[index]);
-  }
-}
-
-void Recorder::read_device_samples() {
-  if (device_sampling_ != nullptr) {
-    decoder_->take_device_samples(device_sampling_->take());
-  }
-}
-
-Facts Recorder::gather_facts(Facts facts) {
-  const attribution::Settings& settings = options_.settings;
-  facts.mode = settings.mode;
-  facts.merged_graphs = settings.merge_graphs;
+void Recorder::gather(Facts& facts) {
+  const attribution::Window& window = decoder_->window();
+  const int64_t close_ns = window.close_ns.load();
+  facts.counters = decoder_->state().counters;
+  facts.clock_kernels = decoder_->gpu_records().clock_kernels();
+  facts.add("session.mode", std::string(attribution::kModeNames[static_cast<std::size_t>(options_.settings.mode)]));
+  facts.add("session.graphs", options_.settings.merge_graphs ? "launch" : "node");
+  facts.add("session.start_ns", window.open_ns.load());
+  facts.add("session.stop_ns", close_ns);
+  add_environment(facts, vendor_.cuda, vendor_.collector.cupti());
   facts.notes += clock_.note.empty() ? "" : clock_.note + "\n";
   const std::string& memory_why = vendor_.collector.memory_why();
   if (has_collected_ && !memory_why.empty()) {
     facts.notes += "memory taken from the driver is not recorded, or not all of it: " + memory_why + "\n";
   }
-  if (clock_reader_ != nullptr) {
-    facts.clock_readings = clock_reader_->total();
-    const auto& kernels = decoder_->gpu_records().clock_kernels();
-    if (facts.clock_readings.count != 0 && kernels.seen != 0 && kernels.agree == 0) {
-      facts.notes += "CUPTI's records are not of the GPU's own clock, as was asked: times of GPU work may be off\n";
-    }
+  for (const auto& source : sources_) {
+    source->facts(facts);
   }
-  facts.notes += (failed_ ? "memory ran out while records were decoded: what came after is missing\n" : "");
-  facts.counters = decoder_->state().counters;
-  facts.log_dropped = decoder_->log_dropped();
-  facts.sampler_cpu_ns = base::SampleLog::process().take_cpu_time();
-  facts.counters_why = counters_why_;
-  if (sampling_ != nullptr) {
-    facts.counters_why = !counters_why_.empty() ? counters_why_ : sampling_->why_ended();
-    facts.counter_overflows = sampling_->take_overflows();
-    facts.counter_interval_ns = sampling_->interval_ns();
-    facts.counter_cpu_ns = sampling_->take_cpu_time();
-    facts.counter_times = sampling_->times();
-    for (const auto& reader : sampling_->readers()) {
-      const counters::Choice& choice = reader->sampler().choice();
-      for (const auto& names : {choice.unknown, choice.too_many}) {
-        for (const std::string& name : names) {
-          facts.counters_left_out += (facts.counters_left_out.empty() ? "" : " ") + name;
-        }
-      }
-    }
-    if (!counters_why_.empty()) {  // it ended in this window, and will not sample another
-      sampling_.reset();
-    }
-  }
-  facts.devices_why = devices_why_;
-  if (device_sampling_ != nullptr) {
-    facts.device_spent = device_sampling_->take_spent();
-    facts.device_why = device_sampling_->why();
-    facts.devices_why = device_sampling_->why_none();
-  }
-  facts.gpu_off = decoder_->window().gpu.off_until(facts.close_ns);
-  facts.regions_off = decoder_->window().regions.off_until(facts.close_ns);
-  facts.decode_lag_max_ns = decode_lag_max_ns_;
-  facts.decode_cpu_ns = base::thread_cpu_ns() - decode_cpu_start_ns_;
+  facts.notes += failed_ ? "memory ran out while records were decoded: what came after is missing\n" : "";
+
+  attribution::Counters& counters = facts.counters;
+  const auto without = [](uint64_t launched, uint64_t came) { return launched > came ? launched - came : 0; };
+  counters.missing =
+      without(counters.launches, counters.matched) + without(counters.graph_launches, counters.matched_graphs);
+  // Copies between host buffers have none. The record of a copy that far outlasts its window comes too late.
+  counters.copies_without_record = without(counters.copies, counters.matched_copies);
+  const attribution::Switch::Total gpu_off = window.gpu.off_until(close_ns);
+  const attribution::Switch::Total regions_off = window.regions.off_until(close_ns);
+  counters.gpu_off = gpu_off.times;
+  counters.gpu_off_ns = gpu_off.duration_ns;
+  counters.regions_off = regions_off.times;
+  counters.regions_off_ns = regions_off.duration_ns;
+  counters.decode_lag_max_ns = std::exchange(decode_lag_max_ns_, 0);
   const Flusher::Spent before = std::exchange(spent_before_, {});
   const Flusher::Spent spent = flusher_ != nullptr ? flusher_->take_spent() : before;
-  facts.flush_cpu_ns = spent.cpu_ns;
-  facts.flush_max_ns = spent.longest_ns;
+  counters.flush_cpu_ns = spent.cpu_ns;  // CUPTI's own work, on our thread
+  counters.flush_max_ns = spent.longest_ns;
   if (std::exchange(has_collected_, collecting_)) {
-    const uint64_t dropped = vendor_.collector.dropped();
-    facts.dropped = dropped - dropped_start_;
-    facts.pool_exhausted = vendor_.collector.buffers().exhausted() - exhausted_start_;
-    facts.foreign_buffers = vendor_.collector.buffers().foreign() - foreign_start_;
-    dropped_start_ = dropped;
-    exhausted_start_ = vendor_.collector.buffers().exhausted();
-    foreign_start_ = vendor_.collector.buffers().foreign();
-    facts.cupti_broke = vendor_.collector.broken();
+    activity::Collector& collector = vendor_.collector;
+    const auto since = [](uint64_t& start, uint64_t now) { return now - std::exchange(start, now); };
+    counters.dropped = since(dropped_start_, collector.dropped());
+    counters.pool_exhausted = since(exhausted_start_, collector.buffers().exhausted());
+    counters.foreign_buffers = since(foreign_start_, collector.buffers().foreign());
+    facts.notes += collector.broken() ? "CUPTI ended itself after a fatal error\n" : "";
   }
-  decode_cpu_start_ns_ = base::thread_cpu_ns();
-  decode_lag_max_ns_ = 0;
-  return facts;
+  facts.add("audit.gpu_records", counters.gpu_records);
+  facts.add("audit.region_events", counters.region_events);
+  facts.add("audit.function_events", counters.function_events);
+  const int64_t cpu_ns = base::thread_cpu_ns();
+  counters.decode_cpu_ns = cpu_ns - std::exchange(decode_cpu_start_ns_, cpu_ns);
 }
 
 }  // namespace gpuscope::session

@@ -18,10 +18,10 @@
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/counters/pm_sampling.h"
 #include "gpuscope/driver/libraries.h"
-#include "gpuscope/nvml/device_sampling.h"
 #include "gpuscope/session/costs.h"
 #include "gpuscope/session/gpu_clock_reader.h"
 #include "gpuscope/session/shown_region.h"
+#include "gpuscope/session/sources.h"
 #include "gpuscope/store/store.h"
 #include "gpuscope/timing/region_timer.h"
 
@@ -60,28 +60,6 @@ struct Options {
   counters::Request counters;
   std::chrono::nanoseconds device_interval{};  // of NVML's readings; 0: none
   driver::Nvml nvml;                           // where it is asked
-};
-
-/// The facts about a recorded window, for its audit.
-struct Facts {
-  attribution::Mode mode = attribution::Mode::Full;
-  bool merged_graphs = false;
-  std::string tier, tier_reason, notes;
-  int64_t open_ns = 0, close_ns = 0;
-  attribution::Counters counters;
-  attribution::Switch::Total gpu_off, regions_off;
-  uint64_t dropped = 0, pool_exhausted = 0, foreign_buffers = 0, log_dropped = 0;
-  int64_t decode_lag_max_ns = 0, decode_cpu_ns = 0, flush_cpu_ns = 0, flush_max_ns = 0, sampler_cpu_ns = 0;
-  int64_t counter_cpu_ns = -1;  // counters were not sampled
-  counters::PmSampling::Times counter_times;
-  uint64_t counter_overflows = 0;
-  int64_t counter_interval_ns = 0;
-  std::string counters_left_out, counters_why;  // metrics; why there are no samples, or no more
-  nvml::DeviceSampling::Spent device_spent;
-  nvml::DeviceSampling::Why device_why;  // missing NVML figures
-  std::string devices_why;               // why NVML was not read
-  GpuClockReader::Total clock_readings;
-  bool cupti_broke = false;
 };
 
 /// Adds the devices, if the process has called cuInit.
@@ -154,23 +132,16 @@ class Recorder {
   void begin(bool collecting);
   /// Throws NotAvailable if no thread can be started.
   void start_flusher();
-  /// Prepares hardware counters for sampling, if requested and available. Throws InvalidArgument for metrics that the
-  /// GPU does not have.
-  void start_counters();
-  /// Before a window begins. Any thread.
-  void begin_counters();
-  /// Creates the NVML thread, if requested and available.
-  void start_device_samples();
-  /// When a window begins. Any thread.
-  void begin_device_samples();
+  /// Makes the requested sources. Throws InvalidArgument for metrics that the GPU does not have.
+  void make_sources();
+  /// Opens a window. Any thread.
+  void open();
   void enter_thread();
   /// Afterwards any thread may call CUPTI.
   void leave_thread() noexcept {
     ShownRegion::process().show({});
     flusher_.reset();
-    clock_reader_.reset();
-    sampling_.reset();
-    device_sampling_.reset();
+    sources_.clear();
   }
   /// The last call: drops the decoder's state, the threads' logs and names.
   void close() noexcept { decoder_.reset(); }
@@ -179,15 +150,15 @@ class Recorder {
   /// Decodes the delivered records. `flush`: requests more, which may come later. Never throws: if memory runs out, the
   /// rest of the window is dropped.
   void poll(bool flush);
-  /// Waits for the window's GPU work, at most `wait_limit`, and returns its rows. `about`: the session's facts about
-  /// it. `last`: no other window follows.
-  std::unique_ptr<store::Store> end_window(const Facts& about, std::chrono::nanoseconds wait_limit, bool last);
+  /// Waits for the window's GPU work, at most `wait_limit`, and returns its rows with these facts and its own. `last`:
+  /// no other window follows.
+  std::unique_ptr<store::Store> end_window(Facts facts, std::chrono::nanoseconds wait_limit, bool last);
   /// Decodes the GPU work so far and stops the collector.
   void release_cupti();
 
  private:
   void make_decoder();
-  void take_gpu_clocks();
+  void take_sources();
   void flush_and_decode();
   void wait_for_gpu_work(std::chrono::nanoseconds limit, bool last);
   void wait_for_gpu_records(std::chrono::nanoseconds limit);
@@ -196,21 +167,15 @@ class Recorder {
   std::chrono::nanoseconds grace() const;
   void fetch_unfinished();
   void read_gpu_spans();
-  void read_counters();
-  void read_device_samples();
-  Facts gather_facts(Facts facts);
+  void gather(Facts& facts);
 
   Vendor& vendor_;
   const Options& options_;
   std::unique_ptr<attribution::Decoder> decoder_;
-  std::unique_ptr<GpuClockReader> clock_reader_;    // if records have times of the GPUs' clocks
-  attribution::GpuClocks gpu_clocks_;               // as read
-  std::unique_ptr<Flusher> flusher_;                // where CUPTI delivers
-  std::unique_ptr<counters::PmSampling> sampling_;  // where counters are sampled
-  std::vector<counters::Samples> samples_;
-  std::unique_ptr<nvml::DeviceSampling> device_sampling_;  // where NVML is asked
-  std::string counters_why_, devices_why_;                 // why they are off, or ended
-  Flusher::Spent spent_before_;                            // of a flusher that ended in this window
+  std::vector<std::unique_ptr<Source>> sources_;
+  GpuClockReader* clock_reader_ = nullptr;  // of the sources, if records have times of the GPUs' clocks
+  std::unique_ptr<Flusher> flusher_;        // where CUPTI delivers
+  Flusher::Spent spent_before_;             // of a flusher that ended in this window
   uint64_t main_thread_;
   ClockMap clock_;
   bool collecting_ = false;

@@ -97,8 +97,7 @@ bool Session::in_forked_child() const noexcept { return getpid() != process_; }
 
 void Session::start_thread() {
   recorder_.start_flusher();
-  recorder_.start_counters();
-  recorder_.start_device_samples();
+  recorder_.make_sources();
   thread_ = base::start_thread("a recording", [this] { run(); });
   entered_.acquire();
 }
@@ -166,9 +165,7 @@ void Session::open() {
         tier_reason_ = "another profiler was started in an earlier window and needs CUPTI for itself";
       }
     }
-    recorder_.begin_counters();
-    window.open_ns.store(base::Clock::process().now_ns(), std::memory_order_release);
-    recorder_.begin_device_samples();
+    recorder_.open();
   }
 }
 
@@ -306,13 +303,12 @@ void Session::run() {
       if (wanted == Request::ReleaseCupti) {
         recorder_.release_cupti();
       }
-      Facts about;
-      about.tier = tier_;
-      about.tier_reason = tier_reason_;
-      about.open_ns = recorder_.window().open_ns.load();
-      about.close_ns = recorder_.window().close_ns.load();
-      const bool ends = wanted != Request::ReleaseCupti && about.close_ns != INT64_MAX;
-      store = ends ? recorder_.end_window(about, wait_limit, wanted == Request::Stop) : nullptr;
+      if (wanted != Request::ReleaseCupti && recorder_.window().close_ns.load() != INT64_MAX) {
+        Facts facts;
+        facts.add("session.tier", tier_);
+        facts.add("session.tier_reason", tier_reason_);
+        store = recorder_.end_window(std::move(facts), wait_limit, wanted == Request::Stop);
+      }
     } catch (...) {
       error = std::current_exception();
     }

@@ -6,12 +6,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass, make_dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuscope._core import Flag, RegionKind
+from gpuscope._core import AuditCounts, Flag, RegionKind
 from gpuscope.analysis.rows import SCOPE_BACKWARD, RegionRows
 from gpuscope.results import Result
 from gpuscope.tables import align_columns
@@ -22,9 +22,16 @@ Array = np.ndarray[Any, Any]
 _NOT_RECORDED = "not recorded"  # prefix of `overhead_source` for another tool's file
 TIERS_THAT_TRACE_KERNELS = ("cupti", "cupti-shared")
 
+_DESCRIPTIONS = {name: count.__doc__ for name, count in vars(AuditCounts).items() if isinstance(count, property)}
+
+if TYPE_CHECKING:
+    _Counts = AuditCounts
+else:
+    _Counts = make_dataclass("_Counts", [(name, int) for name in _DESCRIPTIONS], frozen=True)
+
 
 @dataclass(frozen=True, repr=False)
-class Audit(Result):
+class Audit(Result, _Counts):
     """The audit of one recording. ``str(audit)`` lists everything.
 
     Attributes:
@@ -35,40 +42,8 @@ class Audit(Result):
         tier: how GPU work was recorded: cupti, cupti-shared, events (GPU time of regions) or cpu.
         tier_reason: why no better tier was available.
         mode: full, ring or aggregate.
-        launches: launches seen in the driver.
-        kernels: kernel records received.
-        graph_launches: launches of CUDA graphs.
-        graph_nodes: kernels, copies and fills that ran as nodes of graphs.
-        missing: launches whose kernel record never came.
-        dropped: records that CUPTI dropped.
-        pool_exhausted: how often no buffer was free for CUPTI.
-        zero_time: records without timestamps.
-        backward_time: records that ended before they began.
-        foreign_buffers: buffers that another user of CUPTI supplied or received.
-        incomplete: kernels still running when recording ended.
-        unattributed: GPU records whose launch was not seen.
-        log_dropped: regions and calls that did not fit into a thread's log.
-        unmatched_exits: exits from regions that were never entered.
-        copies_without_record: copies and fills without a record, such as copies between host buffers.
-        evicted: rows overwritten in the ring.
-        refused: rows that the memory cap kept out.
-        unnamed: rows that read "(more names)": there was no room for their names.
-        gpu_off: how often launches and GPU work were left out on request (`toggle_collection_dynamic`).
-        gpu_off_ns: for how long in all.
-        regions_off: the same for regions, operators and marks.
-        regions_off_ns: for how long in all.
-        unread_bytes: bytes of CUPTI's buffers that made no record.
-        decode_lag_max_ns: the longest a record waited to be decoded.
-        decode_cpu_ns: CPU time of the decode thread.
-        flush_cpu_ns: CPU time of flushes of CUPTI's buffers, on a thread of their own.
-        flush_max_ns: the longest flush.
-        callbacks: driver calls observed.
-        overhead_ns: time added to the program's threads by gpuscope and CUPTI.
-        overhead_own_ns: gpuscope's part, including the calls into it by torch and CPython.
-        overhead_cupti_ns: CUPTI's part: two callbacks a call, and the record of each kernel.
         overhead_source: "measured" on this machine; "estimated" from other machines, with the reason; or "not recorded
             by" the tool whose file was read.
-        calibration_ns: duration of the overhead measurement, once per process and after the recording.
         recorded_ns: length of the recorded window.
     """
 
@@ -79,38 +54,6 @@ class Audit(Result):
     tier: str
     tier_reason: str
     mode: str
-    launches: int
-    kernels: int
-    graph_launches: int
-    graph_nodes: int
-    missing: int
-    dropped: int
-    pool_exhausted: int
-    zero_time: int
-    backward_time: int
-    foreign_buffers: int
-    incomplete: int
-    unattributed: int
-    log_dropped: int
-    unmatched_exits: int
-    copies_without_record: int
-    evicted: int
-    refused: int
-    unnamed: int
-    gpu_off: int
-    gpu_off_ns: int
-    regions_off: int
-    regions_off_ns: int
-    unread_bytes: int
-    decode_lag_max_ns: int
-    decode_cpu_ns: int
-    flush_cpu_ns: int
-    flush_max_ns: int
-    callbacks: int
-    overhead_ns: int
-    overhead_own_ns: int
-    overhead_cupti_ns: int
-    calibration_ns: int
     recorded_ns: int
     overhead_source: str = "estimated"
 
@@ -200,7 +143,9 @@ class Audit(Result):
         return "\n".join(lines)
 
 
-_COUNTERS = tuple(field.name for field in fields(Audit) if field.type == "int" and field.name != "recorded_ns")
+Audit.__doc__ = f"{(Audit.__doc__ or '').rstrip()}\n" + "".join(
+    f"        {name}: {text}\n" for name, text in _DESCRIPTIONS.items()
+)
 
 _NO_DRIVER = "no NVIDIA driver was found"  # the core's message without a GPU to trace
 
@@ -221,7 +166,7 @@ def audit(trace: Trace) -> Audit:
     Rows overwritten in ring mode are no loss. GPU work launched before the recording is only a remark.
     """
     info = trace.info
-    counters = {name: number_of(info, f"audit.{name}") for name in _COUNTERS}
+    counters = {name: number_of(info, f"audit.{name}") for name in _DESCRIPTIONS}
     counters["graph_nodes"] = max(counters["graph_nodes"], len(trace.graph_nodes))
     mode = info.get("session.mode", "full")
     tier = info.get("session.tier", "")

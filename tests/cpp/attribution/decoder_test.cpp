@@ -610,7 +610,7 @@ TEST_P(LogsThatAreTakenOver, AreReadMeanwhile) {
   decoder.decode(pool);
   const auto store = decoder.finish(base::Clock::process().now_ns());
   EXPECT_EQ(store->region.size(), kThreads + 64U);
-  EXPECT_EQ(decoder.log_dropped(), 0U);
+  EXPECT_EQ(decoder.state().counters.log_dropped, 0U);
 }
 
 INSTANTIATE_TEST_SUITE_P(ByTimeOrNot, LogsThatAreTakenOver, testing::Bool());

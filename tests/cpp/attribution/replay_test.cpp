@@ -405,7 +405,7 @@ TEST_F(Replays, CountLaunchesCopiesAndGraphsApart) {
   EXPECT_EQ(counters().launches, 1U);
   EXPECT_EQ(counters().copies, 1U);
   EXPECT_EQ(counters().graph_launches, 1U);
-  EXPECT_EQ(counters().calls, 4U);
+  EXPECT_EQ(counters().callbacks, 4U);
 }
 
 TEST_F(Replays, AwaitNothingFromAFailedCall) {

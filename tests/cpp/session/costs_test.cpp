@@ -99,7 +99,7 @@ TEST(Costs, AddUpByWhatWasCounted) {
   attribution::Counters counters;
   counters.launches = 10;
   counters.copies = 2;
-  counters.calls = 17;
+  counters.callbacks = 17;
   counters.region_events = 4;
   counters.function_events = 3;
   counters.work_ns = 7;

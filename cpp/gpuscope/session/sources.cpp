@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpuscope/session/sources.h"
+
+#include <cstdint>
+
+#include "gpuscope/base/errors.h"
+#include "gpuscope/base/sample_log.h"
+#include "gpuscope/nvml/device.h"
+#include "gpuscope/nvml/device_sampling.h"
+
+namespace gpuscope::session {
+namespace {
+
+class CounterSource final : public Source {
+ public:
+  CounterSource(const driver::Cupti& cupti, const counters::Request& request) : sampling_(cupti, request) {}
+
+  void start() override { sampling_.begin(); }
+  void take(attribution::Decoder& decoder) override {
+    sampling_.take(samples_);
+    for (std::size_t index = 0; index < samples_.size(); ++index) {
+      const counters::PmSampler& sampler = sampling_.readers()[index]->sampler();
+      decoder.take_counters(static_cast<uint32_t>(sampler.device()), sampler.sampled(), samples_[index]);
+    }
+  }
+  void end(bool last) override { sampling_.begin_finish(last); }
+  void finish() override { sampling_.wait_finished(); }
+  void release_cupti() override {
+    end(true);
+    finish();
+    why_ = "another profiler was started and needs CUPTI for itself";
+  }
+  void facts(Facts& facts) override {
+    const std::string why = why_.empty() ? sampling_.why_ended() : why_;
+    if (!why.empty()) {
+      facts.add("counters.why", why);
+    }
+    if (std::exchange(is_over_, !why_.empty())) {  // since an earlier window
+      return;
+    }
+    std::string left_out;
+    for (const auto& reader : sampling_.readers()) {
+      const counters::Choice& choice = reader->sampler().choice();
+      for (const auto& names : {choice.unknown, choice.too_many}) {
+        for (const std::string& name : names) {
+          left_out += (left_out.empty() ? "" : " ") + name;
+        }
+      }
+    }
+    const counters::PmSampling::Times times = sampling_.times();
+    facts.add("counters.left_out", left_out);
+    facts.add("audit.counter_samples", facts.counters.counter_samples);
+    facts.add("audit.counter_overflows", sampling_.take_overflows());
+    facts.add("audit.counter_cpu_ns", sampling_.take_cpu_time());
+    facts.add("audit.counter_interval_ns", sampling_.interval_ns());
+    facts.add("audit.counter_make_ns", times.make_ns);
+    facts.add("audit.counter_start_ns", times.steps.start_ns);
+    facts.add("audit.counter_stop_ns", times.steps.stop_ns);
+    facts.add("audit.counter_decode_ns", times.steps.decode_ns);
+    facts.add("audit.counter_disable_ns", times.steps.disable_ns);
+  }
+
+ private:
+  counters::PmSampling sampling_;
+  std::vector<counters::Samples> samples_;
+  std::string why_;  // why another client ended it
+  bool is_over_ = false;
+};
+
+class DeviceSource final : public Source {
+ public:
+  DeviceSource(const driver::Nvml& nvml, const driver::Cuda& cuda, std::chrono::nanoseconds interval)
+      : sampling_(nvml, cuda, interval) {}
+
+  void begin() override { sampling_.begin(); }
+  void take(attribution::Decoder& decoder) override { decoder.take_device_samples(sampling_.take()); }
+  void finish() override { sampling_.finish(); }
+  void facts(Facts& facts) override {
+    const nvml::DeviceSampling::Spent spent = sampling_.take_spent();
+    const std::string why = sampling_.why_none();
+    if (spent.cpu_ns != 0 || !why.empty()) {
+      facts.add("device_samples.why", why);
+    }
+    if (spent.cpu_ns != 0) {
+      facts.add("audit.device_samples", facts.counters.device_samples);
+      facts.add("audit.device_samples_thinned", facts.counters.device_samples_thinned);
+      facts.add("audit.device_samples_dropped", spent.dropped);
+      facts.add("audit.device_samples_cpu_ns", spent.cpu_ns);
+      facts.add("audit.device_samples_longest_ns", spent.longest_ns);
+      for (const auto& [what, reason] : sampling_.why()) {
+        facts.add("device_samples." + std::to_string(what.first) + "." + what.second, reason);
+      }
+    }
+  }
+
+ private:
+  nvml::DeviceSampling sampling_;
+};
+
+class PythonSource final : public Source {
+ public:
+  void facts(Facts& facts) override {
+    if (const int64_t cpu_ns = base::SampleLog::process().take_cpu_time(); cpu_ns != 0) {
+      facts.add("audit.samples", facts.counters.samples);
+      facts.add("audit.samples_dropped", facts.counters.samples_dropped);
+      facts.add("audit.sampler_cpu_ns", cpu_ns);
+    }
+  }
+};
+
+/// Stands in for a source that is not available.
+class Absent final : public Source {
+ public:
+  Absent(std::string key, std::string why) : key_(std::move(key)), why_(std::move(why)) {}
+  void facts(Facts& facts) override { facts.add(key_, why_); }
+
+ private:
+  std::string key_, why_;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> sample_counters(const driver::Cuda& cuda, const driver::Cupti& cupti,
+                                        counters::Request request) {
+  try {
+    const std::vector<int> in_use = nvml::devices_in_use(cuda);  // initializes the driver
+    request.devices = in_use.empty() ? request.devices : in_use;
+    return std::make_unique<CounterSource>(cupti, request);
+  } catch (const base::InvalidArgument&) {
+    throw;
+  } catch (const base::Error& error) {
+    return std::make_unique<Absent>("counters.why", error.what());
+  }
+}
+
+std::unique_ptr<Source> sample_devices(const driver::Nvml& nvml, const driver::Cuda& cuda,
+                                       std::chrono::nanoseconds interval) {
+  try {
+    return std::make_unique<DeviceSource>(nvml, cuda, interval);
+  } catch (const base::NotAvailable& error) {
+    return std::make_unique<Absent>("device_samples.why", error.what());
+  }
+}
+
+std::unique_ptr<Source> python_samples() { return std::make_unique<PythonSource>(); }
+
+}  // namespace gpuscope::session
