@@ -8,7 +8,7 @@ import datetime
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -146,22 +146,14 @@ def benchmark(
         call = functools.partial(fn, *args, **keywords)
         per_call = replace(per_call, teardown=teardown and functools.partial(teardown, *args, **keywords))
     name = name or function_name(fn)
-    settings: dict[str, Any] = {
-        "stream": stream,
-        "device": device,
-        "cold": cold,
-        "graph": graph,
-        "precision": precision,
-    }
-    settings["per_call"] = per_call
-    task: Callable[..., BenchmarkResult] = functools.partial(
-        _benchmark, call, name, bytes=bytes, flops=flops, dtype=dtype, **settings
-    )
+    settings = _Settings(call, name, stream, device, cold, graph, precision, per_call, bytes, flops, dtype, processes)
+    task = functools.partial(_benchmark, settings)
     if processes is None:
         found = task(budget)
     else:
-        sent = pickled(functools.partial(task, processes=processes), fn)
-        found = in_processes(sent, processes, name=name, budget=budget, precision=precision, progress=progress)
+        found = in_processes(
+            pickled(task, fn), processes, name=name, budget=budget, precision=precision, progress=progress
+        )
     return found if wanted is None else replace(found, target=_judged(wanted, found, baseline))
 
 
@@ -186,59 +178,59 @@ def _judged(wanted: Target, found: BenchmarkResult, baseline: BenchmarkResult | 
     return wanted.judged(found.ci, (then.value, then.low, then.high))
 
 
-def _benchmark(
-    call: Callable[[], object],
-    name: str,
-    budget: float,
-    *,
-    stream: object,
-    device: int | None,
-    cold: bool,
-    graph: bool,
-    precision: float,
-    per_call: PerCall,
-    bytes: float | None,  # noqa: A002
-    flops: float | None,
-    dtype: object,
-    processes: int | None = None,
-) -> BenchmarkResult:
+@dataclass(frozen=True)
+class _Settings:
+    """The checked arguments of `benchmark`, in this process or another."""
+
+    call: Callable[[], object]
+    name: str
+    stream: object
+    device: int | None
+    cold: bool
+    graph: bool
+    precision: float
+    per_call: PerCall
+    bytes: float | None
+    flops: float | None
+    dtype: object
+    processes: int | None
+
+
+def _benchmark(settings: _Settings, budget: float) -> BenchmarkResult:
     """Measures in this process; with `processes` the budget begins after the first calls."""
     refuse_capture("a measurement")  # before our own capture, with `graph`
     whole = Budget(budget)
     environment()  # the first call in a process is slow, and counts too
+    call, stream, device = settings.call, settings.stream, settings.device
     with contextlib.ExitStack() as stack:
         measured = call
-        if graph:
+        if settings.graph:
             if not _core.environment()["devices"]:
                 raise NotAvailable("graph is True, but this machine has no NVIDIA GPU that CUDA shows")
             measured = stack.enter_context(cuda_graphs.capture(call, 1, stream=resolve(stream, device))).launch
-        engine = stack.enter_context(Engine([measured], stream=stream, device=device, cold=cold, per_call=per_call))
-        run = _Run(engine, whole, precision, processes)
-        result = functools.partial(_result, run, call, name, cold, bytes, flops, dtype)
+        engine = stack.enter_context(
+            Engine([measured], stream=stream, device=device, cold=settings.cold, per_call=settings.per_call)
+        )
+        run = _Run(engine, whole, settings.precision, settings.processes)
+        result = functools.partial(_result, run, settings)
         with kept_on_error(lambda: result() if run.cut_short("error") else None):
-            run.measure(None if graph else measured)
+            run.measure(None if settings.graph else measured)
             engine.release_cupti()
             return result()
 
 
-def _result(
-    run: _Run,
-    call: Callable[[], object],
-    name: str,
-    cold: bool,
-    bytes: float | None,  # noqa: A002
-    flops: float | None,
-    dtype: object,
-) -> BenchmarkResult:
+def _result(run: _Run, settings: _Settings) -> BenchmarkResult:
     engine, samples, quantities = run.engine, run.samples, run.quantities()
     facts, progress = engine.facts[0], run.progress
     assert progress is not None
     modes = stats.modes(quantities[run.headline].samples[quantities[run.headline].valid], tick=engine.tick)
-    found = rates(quantities[run.headline].estimate, bytes, flops, dtype, engine.device, cold)
+    found = rates(
+        quantities[run.headline].estimate, settings.bytes, settings.flops, settings.dtype, engine.device, settings.cold
+    )
     reasons = (*engine.absent.items(), *run.absent.items())
     absent: dict[str, str] = {key: why for key, why in reasons if key not in quantities}
     return BenchmarkResult(
-        name=name,
+        name=settings.name,
         quantity=run.headline,
         quantities=quantities,
         absent=absent,
@@ -253,11 +245,11 @@ def _result(
             *_warnings_of_quantities(quantities, facts.launches),
             *(rate.alarm for rate in found if rate.alarm),
         ),
-        cold=cold,
+        cold=settings.cold,
         clock_hz=samples.clock_hz,
         throttled=samples.throttled,
-        bytes=bytes,
-        flops=flops,
+        bytes=settings.bytes,
+        flops=settings.flops,
         rates=found,
         environment=_environment(engine),
         seconds=run.whole.spent,
@@ -267,7 +259,7 @@ def _result(
         bursts=np.array([len(part.which) for part in run.parts[run.headline]], np.int64),
         calls_per_sample=samples.calls_per_sample,
         processes_differ=run.processes_differ,
-        conditions=Conditions.now(engine.device if engine.on_gpu else None, **workloads.describe_call(call)),
+        conditions=Conditions.now(engine.device if engine.on_gpu else None, **workloads.describe_call(settings.call)),
     )
 
 
