@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuscope.benchmarking.explorer.backends import Backend
+from gpuscope.benchmarking.backends import Backend
 
 
 class FakeBackend(Backend):

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gpuscope.benchmarking.backends import OPERATIONS
 from gpuscope.benchmarking.crossovers import Answer, Crossing
-from gpuscope.benchmarking.explorer import OPERATIONS, Exploration, OperationCrossover, Point
+from gpuscope.benchmarking.explorer import Exploration, OperationCrossover, Point
 from gpuscope.stats import Estimate, Ratio
 
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)

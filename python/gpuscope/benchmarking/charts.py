@@ -15,6 +15,8 @@ from gpuscope.page.chart import Axis, Line, Mark, View
 from gpuscope.units import format_seconds
 
 T = TypeVar("T")
+Look = tuple[int, str, str]
+"""Slot of the palette, symbol and dash of a line."""
 
 _SLOTS = (7, 1, 11, 3, 9, 5, 0, 2, 4, 6, 8, 10)
 """Colors of the palette, in an order whose neighbours differ much."""
@@ -44,18 +46,23 @@ def view_of_points(axes: Mapping[str, Sequence[object]], points: Sequence[SweepP
             groups.setdefault(others or across, []).append((place(point), point.estimate))
     lines = []
     for number, (name, known) in enumerate(groups.items()):
-        known.sort(key=lambda pair: pair[0])
-        sizes, estimates = [size for size, _ in known], [estimate for _, estimate in known]
-        low, high = ([getattr(each, end) for each in estimates] for end in ("low", "high"))
-        values = [each.value for each in estimates]
-        slot, symbol = _SLOTS[number % len(_SLOTS)], _SYMBOLS[number % len(_SYMBOLS)]
         dash = _DASHES[number // len(_SLOTS) % len(_DASHES)]
-        lines.append(Line(name, sizes, values, slot, symbol, dash, joined=bool(numeric), low=low, high=high))
+        look = _SLOTS[number % len(_SLOTS)], _SYMBOLS[number % len(_SYMBOLS)], dash
+        lines.append(curve(name, look, known, joined=bool(numeric)))
     quantities = _distinct(point.quantity for point in points if point.quantity)
     title = across if numeric else f"{across}: {_legend(texts)}"
     x = Axis(title, "count", log=bool(numeric) and _is_wide(size for line in lines for size in line.x))
     y = Axis(f"{' or '.join(quantities)} time".strip(), "time", log=_is_wide(time for line in lines for time in line.y))
     return View(f"time over {across}", x, y, tuple(lines), text=text)
+
+
+def curve(
+    name: str, look: Look, known: Iterable[tuple[float, stats.Estimate | stats.Ratio]], *, joined: bool = True
+) -> Line:
+    """Estimates over x with their intervals, by ascending x."""
+    pairs = sorted(known, key=lambda pair: pair[0])
+    value, low, high = ([getattr(each, part) for _, each in pairs] for part in ("value", "low", "high"))
+    return Line(name, [x for x, _ in pairs], value, *look, joined=joined, low=low, high=high)
 
 
 def view_of_calls(names: Sequence[str], times: Sequence[Distribution], quantity: str, text: str) -> View:

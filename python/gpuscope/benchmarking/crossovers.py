@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from gpuscope.arguments import as_float, check_budget
 from gpuscope.benchmarking import visits
+from gpuscope.benchmarking.charts import curve
 from gpuscope.benchmarking.rounds import FEWEST_VISITS, SHORTEST_VISIT, Rounds, Series, SweepPoint
 from gpuscope.benchmarking.stopping import Budget
 from gpuscope.benchmarking.sweeps import check_maker, checked_axes, not_measured, prepared
 from gpuscope.conditions import UNKNOWN, Conditions
 from gpuscope.errors import InvalidArgument
 from gpuscope.figures import format_estimate
-from gpuscope.page.chart import Axis, Chart, Line, Mark, View
+from gpuscope.page.chart import Axis, Chart, Mark, View
 from gpuscope.results import Result, import_pandas, kept_on_error, plain_fields
 from gpuscope.tables import align_columns
 from gpuscope.text import brief
@@ -44,9 +45,10 @@ FOR_THE_GRID = 0.6  # of the budget; the rest refines
 REFINEMENTS = 8  # most sizes added for one answer
 CLOSE_ENOUGH = 1.05  # ratio of the sizes around a crossing below which nothing is added
 
-# Palette slots, symbols and dashes, as on the explorer's page.
-_LOOKS = {"cpu": (7, "circle", "solid"), "gpu": (1, "square", "solid"), "transfers": (11, "diamond", "dash")}
-_TITLES = {"cpu": "CPU", "gpu": "GPU", "transfers": "GPU with transfers"}
+LOOKS = {"CPU": (7, "circle", "solid"), "GPU": (1, "square", "solid"), "GPU with transfers": (11, "diamond", "dash")}
+"""Names of the sides, and how charts draw them."""
+
+_TITLES = dict(zip(("cpu", "gpu", "transfers"), LOOKS, strict=True))
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,10 @@ class Answer:
         """Plain values, ready for JSON."""
         return {**plain_fields(self), "text": str(self)}
 
+    def marks(self, slot: int) -> list[Mark]:
+        """The crossings on the axis of sizes, in a color of the palette."""
+        return [Mark("x", each.value, each.low, each.high, size_text(each.value), slot) for each in self.crossings]
+
 
 def answer(sizes: Sequence[float], cpu: Sequence[Array], gpu: Sequence[Array], seed: int = 0) -> Answer:
     """Compares two curves, given the seconds of two or more visits to each of the ascending `sizes`.
@@ -161,6 +167,12 @@ def answer(sizes: Sequence[float], cpu: Sequence[Array], gpu: Sequence[Array], s
     if len(decided) < len(sizes):
         return Answer("undecided", (), span, *counts)
     return Answer("everywhere" if signs[0] > 0 else "never", (), span, *counts)
+
+
+def answer_of_visits(cpu: Mapping[float, Array], gpu: Mapping[float, Array]) -> Answer:
+    """The answer over the sizes visited twice or more on both sides, given the seconds of each visit by size."""
+    both = sorted(size for size in cpu.keys() & gpu.keys() if min(len(cpu[size]), len(gpu[size])) > 1)
+    return answer(both, [cpu[size] for size in both], [gpu[size] for size in both])
 
 
 def roots(at: Array, ratios: Array, rising: bool) -> Array:
@@ -377,9 +389,8 @@ class _Search:
 
     def answer(self, key: str) -> Answer:
         """The answer for one curve and the CPU's, over sizes visited twice on both."""
-        cpu, gpu = self.series["cpu"], self.series[key]
-        both = [size for size in sorted(cpu) if min(len(cpu[size].centres), len(gpu[size].centres)) > 1]
-        return answer(both, [cpu[size].centres for size in both], [gpu[size].centres for size in both])
+        cpu, gpu = ({size: each.centres for size, each in self.series[side].items()} for side in ("cpu", key))
+        return answer_of_visits(cpu, gpu)
 
     def curves(self, otherwise: str) -> dict[str, tuple[SweepPoint, ...]]:
         """The points by ascending size; `otherwise` is the reason for unvisited points."""
@@ -419,18 +430,13 @@ def _remarks(curves: Mapping[str, tuple[SweepPoint, ...]]) -> list[str]:
 
 
 def _view(result: Crossover) -> View:
-    lines, marks = [], []
+    lines = []
     for key, points in result.curves.items():
-        slot, symbol, dash = _LOOKS[key]
         known = [(as_float(p.parameters[result.axis]), p.estimate) for p in points if p.estimate is not None]
-        sizes, estimates = [size for size, _ in known], [estimate for _, estimate in known]
-        low, high = ([getattr(each, end) for each in estimates] for end in ("low", "high"))
-        values = [each.value for each in estimates]
-        lines.append(Line(_TITLES[key], sizes, values, slot, symbol, dash, low=low, high=high))
-    for key, found in (("gpu", result.without_transfers), ("transfers", result.with_transfers)):
-        for crossing in found.crossings if found else ():
-            label = size_text(crossing.value)
-            marks.append(Mark("x", crossing.value, crossing.low, crossing.high, label, _LOOKS[key][0]))
+        lines.append(curve(_TITLES[key], LOOKS[_TITLES[key]], known))
+    marks = result.without_transfers.marks(LOOKS["GPU"][0])
+    if result.with_transfers is not None:
+        marks += result.with_transfers.marks(LOOKS["GPU with transfers"][0])
     x = Axis(result.axis, "count", log=True)
     y = Axis("wall time", "time", log=True, shown=_shown(result))
     return View(f"CPU and GPU over {result.axis}", x, y, tuple(lines), tuple(marks), text=first_line(str(result)))

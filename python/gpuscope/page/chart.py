@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -25,6 +25,9 @@ STYLES = ("parts.css", "chart.css")
 Kind = Literal["time", "times", "rate", "count"]
 """The kind of numbers: seconds, ratios, work a second, or plain."""
 
+Notices = Mapping[str, Sequence[str]]
+"""Sentences for the reader, and the items of the list below each."""
+
 _MOST_ROWS = 500  # of a table; the chart has them all
 _NUMBER_OF_DIGITS = 7  # that a page keeps of a value
 
@@ -36,6 +39,7 @@ class Axis:
     Attributes:
         title: in words.
         kind: kind of its numbers.
+        unit: of the work, for "rate".
         log: whether it begins logarithmic; the reader may change it.
         ticks: the only values to mark if it is logarithmic; None marks round ones.
         shown: the range at the beginning; None fits the lines without their intervals.
@@ -43,6 +47,7 @@ class Axis:
 
     title: str
     kind: Kind = "count"
+    unit: str = ""
     log: bool = False
     ticks: Sequence[float] | None = None
     shown: tuple[float, float] | None = None
@@ -111,12 +116,32 @@ class View:
 
 
 class Chart:
-    """Figures of a result, as a page that needs nothing but a browser; a notebook shows it."""
+    """Figures of a result, as a page that needs nothing but a browser; a notebook shows it.
 
-    def __init__(self, title: str, views: Sequence[View], facts: dict[str, str] | None = None) -> None:
+    Args:
+        title: of the page.
+        views: the figures; the reader chooses one.
+        facts: names and values, above the figure.
+        above: notices between the facts and the figure, each with the items of its list.
+        below: notices below the figure.
+        environment: machine and versions, at the end.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        views: Sequence[View],
+        facts: Mapping[str, str] | None = None,
+        *,
+        above: Notices | None = None,
+        below: Notices | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.title = title
         self.views = tuple(views)
         self._facts = facts or {}
+        self._above, self._below = above or {}, below or {}
+        self._environment = environment or {}
 
     def to_dict(self) -> dict[str, Any]:
         """The figures as plain values; unknown values are None."""
@@ -125,13 +150,15 @@ class Chart:
     def to_html(self) -> str:
         """The page."""
         options = "".join(f"<option>{shown(view.name)}</option>" for view in self.views)
-        facts = facts_list(self._facts)
         parts = {
             "title": shown(self.title[:300]),
-            "facts": f'<dl class="facts">{facts}</dl>' if facts else "",
+            "facts": _facts(self._facts),
+            "above": _notices(self._above),
             "views": f'<label>Quantity <select id="view">{options}</select></label>\n' if len(self.views) > 1 else "",
             "figure": file_of_page("figure.html"),
-            "tables": "".join(_table(view, line) for view in self.views for line in view.lines),
+            "below": _notices(self._below),
+            "tables": "".join(map(_table, self.views)),
+            "environment": _facts(self._environment, "<h2>Environment</h2>"),
             "data": island(self.to_dict()),
         }
         return page_of("chart.html", parts, styles=STYLES, scripts=SCRIPTS)
@@ -164,7 +191,7 @@ class Chart:
         return one_line(f"<Chart of {self.title}: {names}; write_html(path), show()>")
 
 
-def number_text(kind: Kind, value: float) -> str:
+def number_text(kind: Kind, value: float, unit: str = "") -> str:
     """A value of a kind in words."""
     if not math.isfinite(value):
         return "unknown"
@@ -173,7 +200,7 @@ def number_text(kind: Kind, value: float) -> str:
     if kind == "times":
         return format_times(value)
     if kind == "rate":
-        return format_rate(value, "")
+        return format_rate(value, unit)
     return f"{value:,.0f}" if value == round(value) else format_digits(value)
 
 
@@ -197,16 +224,44 @@ def _number(value: float) -> float | None:
     return float(f"{value:.{_NUMBER_OF_DIGITS}g}") if math.isfinite(value) else None
 
 
-def _table(view: View, line: Line) -> str:
-    header = [view.x.title, view.y.title, *(["95 % interval"] if line.low is not None else [])]
+def _facts(facts: Mapping[str, str], heading: str = "") -> str:
+    found = facts_list(facts)
+    return f'{heading}<dl class="facts">{found}</dl>' if found else ""
+
+
+def _notices(notices: Notices) -> str:
+    made = []
+    for text, items in notices.items():
+        rows = "".join(f"<li>{shown(item)}</li>" for item in items)
+        made.append(f'<div class="notice" role="note">{shown(text)}{f"<ul>{rows}</ul>" if rows else ""}</div>')
+    return "\n".join(made)
+
+
+def _table(view: View) -> str:
+    """A row for each x with the values of all lines, then the message."""
+    header, places = [view.x.title], []
+    for line in view.lines:
+        header += [line.name, "95 % interval"] if line.low is not None else [line.name]
+        places.append({x: place for place, x in enumerate(line.x)})
+    every = sorted({x for line in view.lines for x in line.x})
     rows = []
-    for place, (x, y) in enumerate(zip(line.x[:_MOST_ROWS], line.y[:_MOST_ROWS], strict=True)):
-        cells = [number_text(view.x.kind, x), number_text(view.y.kind, y)]
-        if line.low is not None and line.high is not None:
-            ends = (line.low[place], line.high[place])
-            known = all(map(math.isfinite, ends))
-            cells.append(" to ".join(number_text(view.y.kind, end) for end in ends) if known else "unknown")
+    for x in every[:_MOST_ROWS]:
+        cells = [number_text(view.x.kind, x, view.x.unit)]
+        for line, at in zip(view.lines, places, strict=True):
+            cells += _cells(view.y, line, at.get(x))
         rows.append(list(map(shown, cells)))
-    more = f", the first {_MOST_ROWS:,} of {len(line.x):,}" if len(line.x) > _MOST_ROWS else ""
-    caption = f"{view.name}: {line.name}{more}" if view.name else f"{line.name}{more}"
-    return table(header, rows, caption=caption)
+    more = f", the first {_MOST_ROWS:,} of {len(every):,}" if len(every) > _MOST_ROWS else ""
+    text = f"<p>{shown(view.text)}</p>" if view.text else ""
+    return table(header, rows, caption=f"{view.name or view.y.title}{more}") + text
+
+
+def _cells(axis: Axis, line: Line, place: int | None) -> list[str]:
+    """A value and, if the line has intervals, its interval."""
+    if place is None:
+        return ["-"] if line.low is None else ["-", "-"]
+    cells = [number_text(axis.kind, line.y[place], axis.unit)]
+    if line.low is not None and line.high is not None:
+        ends = (line.low[place], line.high[place])
+        known = all(map(math.isfinite, ends))
+        cells.append(" to ".join(number_text(axis.kind, end, axis.unit) for end in ends) if known else "unknown")
+    return cells

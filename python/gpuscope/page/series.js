@@ -118,7 +118,7 @@ export class Chart {
 
   /**
    * Shows a figure: { x, y, lines, marks, bars }, where an axis is { title, kind, unit, log, ticks, shown } and a line
-   * { name, slot, symbol, dash, joined, x, y, low, high, notes }.
+   * { name, slot, symbol, dash, joined, x, y, low, high }.
    */
   show(figure) {
     this.figure = figure;
@@ -436,7 +436,6 @@ export class Chart {
 
   /** What is known of a point, a line a fact. */
   wordsOf({ line, place }) {
-    if (line.notes) return line.notes[place];
     const { x, y } = this.figure;
     const words = [`${line.name}, ${x.title} ${kindText(x, line.x[place])}`, kindText(y, line.y[place])];
     if (line.low) words.push(this.hasInterval(line, place) ? `95 %: ${kindText(y, line.low[place])} to ${kindText(y, line.high[place])}` : "too few samples for an interval");

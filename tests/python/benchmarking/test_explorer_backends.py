@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpuscope.benchmarking.explorer import OPERATIONS, backends
+from gpuscope.benchmarking import backends
+from gpuscope.benchmarking.backends import OPERATIONS
 from gpuscope.errors import NotAvailable
 
 MATRIX = np.random.default_rng(1).random((6, 6), dtype=np.float32)

@@ -9,7 +9,7 @@ import math
 import pytest
 
 from fakes.explorations import SIZES, exploration
-from gpuscope.benchmarking.explorer import OPERATIONS
+from gpuscope.benchmarking.backends import OPERATIONS
 from gpuscope.stats import Estimate
 from gpuscope.units import format_rate, format_times
 

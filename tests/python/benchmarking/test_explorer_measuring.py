@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from fakes.backends import FakeBackend
-from gpuscope.benchmarking.explorer import OPERATIONS, Exploration, explore, measuring
+from gpuscope.benchmarking import explorer
+from gpuscope.benchmarking.backends import OPERATIONS
+from gpuscope.benchmarking.explorer import Exploration, explore
 from gpuscope.errors import InvalidArgument
 
 SIDES = ("cpu", "gpu", "gpu+transfers")
@@ -22,7 +24,7 @@ def exploring(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Exploration]:
     def run(
         cpu: FakeBackend | None = None, gpu: FakeBackend | None = None, why: str = "", **options: Any
     ) -> Exploration:
-        monkeypatch.setattr(measuring.backends, "choose", lambda backend: (cpu or FakeBackend(), gpu, why))
+        monkeypatch.setattr(explorer.backends, "choose", lambda backend: (cpu or FakeBackend(), gpu, why))
         return explore(**{"operations": ["copy"], "sizes": [4, 8], "budget": 0.01, **options})
 
     return run
@@ -136,7 +138,7 @@ def test_progress_says_what_is_measured_and_how_much_time_is_left(exploring):
 
 def test_warnings_that_differ_in_figures_alone_are_told_once():
     texts = ("times gather around 1.2 us (80%), 3 ms (20%)", "times gather around 7 us (60%), 8 us (40%)", "other")
-    assert len({measuring.pattern(text) for text in texts}) == 2
+    assert len({explorer.pattern(text) for text in texts}) == 2
 
 
 @pytest.mark.parametrize(

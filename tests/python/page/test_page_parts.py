@@ -14,14 +14,13 @@ import pytest
 import gpuscope
 from fakes.browser import opened
 from gpuscope import units
-from gpuscope.benchmarking.explorer import exploration
 from gpuscope.diffing import page as diff_page
 from gpuscope.exporters.page import memory, report
 from gpuscope.exporters.page.report_names import COLORS, brief_name
 from gpuscope.page import chart, markup
 from gpuscope.page.planes import PLAIN, STEPS, TIMES, Column, encode
 
-PAGES = {module.__name__: module for module in (report, memory, chart, exploration, diff_page)}
+PAGES = {module.__name__: module for module in (report, memory, chart, diff_page)}
 ROOT = Path(gpuscope.__file__).parent
 FOLDER = ROOT / "page"
 CSP = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"

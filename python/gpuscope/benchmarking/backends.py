@@ -8,7 +8,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope.arguments import BackendName, check_choice
-from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.errors import NotAvailable
 from gpuscope.memory.host import available_memory
-from gpuscope.text import brief
 
 Processor = Literal["cpu", "gpu"]
 
@@ -60,31 +59,8 @@ OPERATIONS = (
 )
 
 
-# Names of their functions in NumPy and CuPy; PyTorch differs in two, see `TorchBackend.function`.
-_FUNCTIONS = {
-    "matmul": "matmul",
-    "elementwise": "add",
-    "reduction": "sum",
-    "fft": "fft.rfft2",
-    "copy": "copy",
-    "sort": "sort",
-}
-
-
-def chosen(names: Sequence[str] | None) -> tuple[Operation, ...]:
-    """The operations with these names (None: all); raises InvalidArgument for others, or none."""
-    if names is None:
-        return OPERATIONS
-    known = {operation.name: operation for operation in OPERATIONS}
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise InvalidArgument(f"operations is {brief(names)}; accepted is a list of {', '.join(known)}")
-    names = list(names)
-    for name in names:
-        if not isinstance(name, str) or name not in known:
-            raise InvalidArgument(f"operations contains {brief(name)}; accepted are {', '.join(known)}")
-    if not names:
-        raise InvalidArgument(f"operations is empty; accepted are {', '.join(known)}")
-    return tuple(known[name] for name in dict.fromkeys(names))
+# Functions of NumPy and CuPy with other names; PyTorch differs in two more, see `TorchBackend.function`.
+_FUNCTIONS = {"elementwise": "add", "reduction": "sum", "fft": "fft.rfft2"}
 
 
 class Backend:
@@ -112,12 +88,14 @@ class Backend:
 
     def function(self, operation: str) -> Callable[..., Any]:
         """The library's function for an operation, on matrices from `take`."""
-        function: Callable[..., Any] = attrgetter(_FUNCTIONS[operation])(self._module)
+        function: Callable[..., Any] = attrgetter(_FUNCTIONS.get(operation, operation))(self._module)
         return function
 
     def free_bytes(self) -> int:
         """Bytes of memory that can be allocated."""
-        return _free_host_bytes() if self.processor == "cpu" else self._free_gpu_bytes()
+        if self.processor == "gpu":
+            return self._free_gpu_bytes()
+        return next((size for size in available_memory() if size is not None), sys.maxsize)
 
     def _free_gpu_bytes(self) -> int:
         pool = self._module.get_default_memory_pool()
@@ -213,8 +191,3 @@ def _cpu_name() -> str:
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     usable = len(os.sched_getaffinity(0))
     return f"{names[0] if names else platform.machine()}, {usable} logical CPU{'s' if usable != 1 else ''}"
-
-
-def _free_host_bytes() -> int:
-    free, total = available_memory()
-    return next((size for size in (free, total) if size is not None), sys.maxsize)
