@@ -259,9 +259,8 @@ def _speedup(point: Point | None) -> str:
 def _views(found: Exploration, operation: Operation) -> Iterator[View]:
     """Time, throughput and, with a GPU, speed-up of one operation."""
     curves = {name: found.curve(operation.name, side) for side, name in SIDES.items()}
-    n = Axis(
-        "n (rows and columns)", log=True, ticks=sorted({point.n for points in curves.values() for point in points})
-    )
+    sizes = sorted({point.n for points in curves.values() for point in points})
+    n = Axis("n", log=True, ticks=sizes)
     crossings = []
     for crossover in found.crossovers:
         if crossover.operation == operation.name:
