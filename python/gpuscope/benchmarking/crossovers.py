@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from math import inf, log10, sqrt
+from math import inf, sqrt
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
 
@@ -122,8 +122,9 @@ class Answer:
         """Plain values, ready for JSON."""
         return {**plain_fields(self), "text": str(self)}
 
-    def marks(self, slot: int) -> list[Mark]:
-        """The crossings on the axis of sizes, in a color of the palette."""
+    def marks(self, side: str) -> list[Mark]:
+        """The crossings on the axis of sizes of a chart, in the color of the side that is compared with the CPU."""
+        slot, *_ = LOOKS[side]
         return [Mark("x", each.value, each.low, each.high, size_text(each.value), slot) for each in self.crossings]
 
 
@@ -434,19 +435,9 @@ def _view(result: Crossover) -> View:
     for key, points in result.curves.items():
         known = [(as_float(p.parameters[result.axis]), p.estimate) for p in points if p.estimate is not None]
         lines.append(curve(_TITLES[key], LOOKS[_TITLES[key]], known))
-    marks = result.without_transfers.marks(LOOKS["GPU"][0])
+    marks = result.without_transfers.marks("GPU")
     if result.with_transfers is not None:
-        marks += result.with_transfers.marks(LOOKS["GPU with transfers"][0])
+        marks += result.with_transfers.marks("GPU with transfers")
     x = Axis(result.axis, "count", log=True)
-    y = Axis("wall time", "time", log=True, shown=_shown(result))
+    y = Axis("wall time", "time", log=True)
     return View(f"CPU and GPU over {result.axis}", x, y, tuple(lines), tuple(marks), text=first_line(str(result)))
-
-
-def _shown(result: Crossover) -> tuple[float, float] | None:
-    """The range of the chart: all times, and only a part of far wider intervals."""
-    times = [p.estimate.value for points in result.curves.values() for p in points if p.estimate is not None]
-    if not times or min(times) <= 0:
-        return None
-    low, high = log10(min(times)), log10(max(times))
-    beside = max(0.1 * (high - low), 0.1)
-    return 10 ** (low - beside), 10 ** (high + beside)

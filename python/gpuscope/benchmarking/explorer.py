@@ -30,7 +30,7 @@ from gpuscope.results import Result, kept_on_error, plain_fields
 from gpuscope.stats import Estimate, Ratio
 from gpuscope.system import environment as look
 from gpuscope.tables import align_columns
-from gpuscope.text import brief
+from gpuscope.text import brief, shorten
 from gpuscope.units import first_line, format_seconds, format_times
 
 Side = Literal["cpu", "gpu", "gpu+transfers"]
@@ -261,11 +261,12 @@ def _views(found: Exploration, operation: Operation) -> Iterator[View]:
     curves = {name: found.curve(operation.name, side) for side, name in SIDES.items()}
     sizes = sorted({point.n for points in curves.values() for point in points})
     n = Axis("n", log=True, ticks=sizes)
-    crossings = []
-    for crossover in found.crossovers:
-        if crossover.operation == operation.name:
-            slot, *_ = LOOKS[SIDES["gpu+transfers" if crossover.transfers else "gpu"]]
-            crossings += crossover.answer.marks(slot)
+    crossings = [
+        mark
+        for crossover in found.crossovers
+        if crossover.operation == operation.name
+        for mark in crossover.answer.marks(SIDES["gpu+transfers" if crossover.transfers else "gpu"])
+    ]
     text = " ".join(f"{verdict[0].upper()}{verdict[1:]}." for verdict in found.verdicts(operation.name))
 
     def view(metric: str, y: Axis, figure: Callable[[Point], Estimate | Ratio | None], *marks: Mark) -> View:
@@ -329,7 +330,7 @@ def explore(
         if interrupted and not measured:
             return None
         failed = [
-            f"{each.title}: {_shortened(each.error)}"
+            f"{each.title}: {shorten(first_line(each.error), _LONGEST_ERROR)}"
             for key, each in series.items()
             if each.error and key not in measured
         ]
@@ -373,17 +374,13 @@ class _AnnouncedRounds(Rounds):
 def _checked_operations(names: Sequence[str] | None) -> tuple[Operation, ...]:
     known = {operation.name: operation for operation in OPERATIONS}
     accepted = ", ".join(known)
-    found = (
-        known
-        if names is None
-        else _checked(
-            "operations",
-            names,
-            lambda name: isinstance(name, str) and name in known,
-            f"is a list of {accepted}",
-            f"are {accepted}",
-        )
-    )
+
+    def fits(name: object) -> bool:
+        return isinstance(name, str) and name in known
+
+    if names is None:
+        return OPERATIONS
+    found = _checked("operations", names, fits, f"is a list of {accepted}", f"are {accepted}")
     return tuple(known[name] for name in dict.fromkeys(found))
 
 
@@ -489,11 +486,6 @@ def _warnings(measured: Mapping[_Key, SweepPoint]) -> tuple[str, ...]:
 def pattern(warning: str) -> str:
     """A warning without its figures."""
     return _FIGURES.sub("#", warning)
-
-
-def _shortened(text: str) -> str:
-    line = first_line(text)
-    return line if len(line) <= _LONGEST_ERROR else f"{line[: _LONGEST_ERROR - 3]}..."
 
 
 def _environment(cpu: Backend, gpu: Backend | None) -> dict[str, str]:
