@@ -72,7 +72,7 @@ def turns(gpu: PoweredGpu) -> None:
     for _ in range(30):
         gpu.run("pause", 50 * MS, 126, "pause")
     for name, watts, ns in (("copy", 385, 360_000), ("fma", 260, 2 * MS), ("product", 718, 100_000)):
-        for region, ms in (("", 400), (name, 1000), ("", 300)):
+        for region, ms in (("", 400), (name, 1200), ("", 300)):
             for _ in range(ms * MS // ns):
                 gpu.run(name, ns, watts, region)
     for name, watts in (("copy", 387), ("product", 960)):

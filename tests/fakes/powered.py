@@ -24,40 +24,27 @@ class PoweredGpu:
     """Kernels one after the other; times in ns from the beginning of the recording on.
 
     Args:
-        seed: of all that is random: the phase of the counter, what powers vary by, how well ticks are known.
-        tick_ns: from tick to tick of the energy counter.
+        seed: of all that is random: the phase of the counter, what powers vary by.
+        read_ns: how often the counter is read; 0: about each tick, as recordings of earlier versions were.
+        step_ns: from step to step of the energy counter.
         varies: by how much the power of each kernel differs from that of its name, as a part of it.
-        tick_error_ns: how well it is known when a tick was.
-        every: how many ticks lie between those that are read; 0: those about which a recording reads them, two that
-            follow each other, a sixth of the time apart that has passed, up to 5 s.
-        lag_ns: how far the counter's value at a tick is behind.
-        jitter_ns: by how much each tick seems to be earlier or later than it was, the root of the mean square; what
-            the recording says of its ticks' errors knows nothing of that.
-        uneven_ns: by how much each tick was earlier or later than an even one, which it seems to be, likewise.
-        unread_ns: between which moments the counter was not read.
-        means_ns: how often power is read, the mean over a second, which goes on each 0.1 s; 0: never.
-        capability: of the GPU.
+        lag_ns: how far the counter's value at a step is behind.
+        uneven_ns: by how much each step is earlier or later than an even one, the root of the mean square.
     """
 
     def __init__(
         self,
         seed: int = 1,
-        tick_ns: int = 99_500_000,
+        read_ns: int = S,
+        step_ns: int = 99_500_000,
         *,
         varies: float = 0.02,
-        tick_error_ns: int = 5 * MS,
-        every: int = 1,
-        lag_ns: int = 0,
-        jitter_ns: int = 0,
-        uneven_ns: int = 0,
-        unread_ns: tuple[int, int] = (0, 0),
-        means_ns: int = 0,
-        capability: tuple[int, int] = (9, 0),
+        lag_ns: int = 25 * MS,
+        uneven_ns: int = 2 * MS,
     ) -> None:
         self.random = np.random.default_rng(seed)
-        self.tick_ns, self.tick_error_ns, self.every = tick_ns, tick_error_ns, every
-        self.varies, self.lag_ns, self.jitter_ns, self.uneven_ns = varies, lag_ns, jitter_ns, uneven_ns
-        self.unread_ns, self.means_ns, self.capability = unread_ns, means_ns, capability
+        self.read_ns, self.step_ns = read_ns, step_ns
+        self.varies, self.lag_ns, self.uneven_ns = varies, lag_ns, uneven_ns
         self.now = 0
         self.paths: list[tuple[str, int]] = []
         self._rows: list[tuple[int, int, int, int, float]] = []  # name, start, end, path, watts
@@ -105,34 +92,24 @@ class PoweredGpu:
         return found
 
     def readings(self) -> dict[str, list[Any]]:
-        """What the counter of energy had at its ticks, and when those seemed to be."""
-        phase = int(self.random.integers(self.tick_ns))
-        every_tick = np.arange(phase - self.tick_ns, self.now, self.tick_ns)
-        read = every_tick[:: self.every] if self.every else every_tick[_read_by_recordings(every_tick)]
-        read = read[(read <= self.unread_ns[0]) | (read >= self.unread_ns[1])]
-        ticks = np.unique(np.concatenate([read, every_tick[-1:]]))  # the last is read at the end
-        bias = int(self.random.integers(-self.tick_error_ns, self.tick_error_ns + 1))
-        moments = np.sort(ticks - self.lag_ns + self.uneven_ns * self.random.standard_normal(len(ticks)))
-        before = 1e6 + self.until(moments)
-        seeming = ticks + bias
-        if self.jitter_ns:
-            seeming = np.sort(seeming + np.round(self.jitter_ns * self.random.standard_normal(len(ticks))).astype(int))
-        called = np.minimum(np.maximum(ticks + 8 * MS, 0), self.now - 1)
+        """The energy counter at fixed intervals, at the begin and at the end."""
+        steps = np.arange(int(self.random.integers(self.step_ns)) - 3 * self.step_ns, self.now + S, self.step_ns)
+        steps = np.sort(steps + np.round(self.uneven_ns * self.random.standard_normal(len(steps))).astype(int))
+        if self.read_ns:
+            read = np.arange(0, self.now, self.read_ns)
+            read = read + self.random.integers(0, 5 * MS, len(read))
+        else:
+            inside = steps[(steps > 0) & (steps < self.now)]
+            read = np.ravel(np.column_stack([inside - 4 * MS, inside + 4 * MS]))
+        read = np.unique(np.append(np.clip(read, 0, self.now), self.now))
+        step = steps[np.searchsorted(steps, read, side="right") - 1]
         return {
-            "start_ns": (START + called).tolist(),
-            "energy_mj": np.round(before * 1000).astype(np.int64).tolist(),
-            "tick_ns": (START + seeming).tolist(),
-            "tick_error_ns": [self.tick_error_ns] * len(ticks),
-            **dict.fromkeys(THROTTLED, [-1] * len(ticks)),
+            "start_ns": (START + read).tolist(),
+            "energy_mj": np.round((1e6 + self.until(step - self.lag_ns)) * 1000).astype(np.int64).tolist(),
+            "tick_ns": [-1] * len(read),
+            "tick_error_ns": [-1] * len(read),
+            **dict.fromkeys(THROTTLED, [-1] * len(read)),
         }
-
-    def means(self) -> dict[str, list[Any]]:
-        """What was read of the power."""
-        times = np.arange(0, self.now, self.means_ns)
-        until = times // (100 * MS) * (100 * MS) - 37 * MS
-        power = (self.until(until) - self.until(until - S)) * 1000
-        unread = dict.fromkeys(("sm_mhz", "sm_max_mhz"), [-1] * len(times))
-        return {"start_ns": (START + times).tolist(), "power_mw": np.round(power).astype(int).tolist(), **unread}
 
     def tables(self) -> dict[str, dict[str, list[Any]]]:
         """What was recorded."""
@@ -147,8 +124,8 @@ class PoweredGpu:
                 "ordinal": [0],
                 "name": ["NVIDIA H100"],
                 "multiprocessors": [132],
-                "capability_major": [self.capability[0]],
-                "capability_minor": [self.capability[1]],
+                "capability_major": [9],
+                "capability_minor": [0],
             },
             "thread": {"system_id": [1]},
             "track": {"device": [0], "context": [1], "stream": [7]},
@@ -170,7 +147,6 @@ class PoweredGpu:
                 "track": [0] * len(rows),
             },
             "device_counter": self.readings(),
-            **({"device_sample": self.means()} if self.means_ns else {}),
         }
 
     def trace(self, **tables: dict[str, list[Any]]) -> Trace:
@@ -179,16 +155,6 @@ class PoweredGpu:
         info |= {"session.start_ns": str(START), "session.stop_ns": str(START + self.now)}
         made = {name: columns for name, columns in self.tables().items() if all(columns.values())}
         return make_trace({**made, **tables}, info={**info, **self.info})
-
-
-def _read_by_recordings(ticks: Array) -> Array:
-    """Which of them are told."""
-    chosen = [0, 1, 2, 3]
-    while chosen[-1] < len(ticks):
-        after = chosen[-1] + max(2, int(min(ticks[chosen[-1]] / 6, 5 * S) / (ticks[1] - ticks[0])))
-        chosen += [after - 1, after]
-    told: Array = np.unique([number for number in chosen if number < len(ticks)])
-    return told
 
 
 THROTTLED = tuple(f"{reason}_ns" for reason in _core.THROTTLE_COUNTERS)

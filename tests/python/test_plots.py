@@ -17,8 +17,7 @@ from fakes.results import POINT, recording, timings
 from gpuscope import plots
 from gpuscope.benchmarking.dataloader import DataLoaderResult, DataLoaderWorkers
 from gpuscope.counters.sampled import SampledCounters
-from gpuscope.diagnosis.energy import DeviceEnergy, EnergyReport, EnergyRow
-from gpuscope.diagnosis.energy_model import Energy
+from gpuscope.diagnosis.energy import DeviceEnergy, Energy, EnergyReport, EnergyRow
 from gpuscope.diagnosis.roofline import Roofline
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.figures import Distribution

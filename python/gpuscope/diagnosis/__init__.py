@@ -6,8 +6,7 @@ from __future__ import annotations
 from gpuscope.diagnosis.breakdown import DeviceBreakdown, Part, StepBreakdown, break_down
 from gpuscope.diagnosis.context import Where
 from gpuscope.diagnosis.diagnose import check_wanted, diagnose, known_findings
-from gpuscope.diagnosis.energy import DeviceEnergy, EnergyReport, EnergyRow
-from gpuscope.diagnosis.energy_model import Energy
+from gpuscope.diagnosis.energy import DeviceEnergy, Energy, EnergyReport, EnergyRow
 from gpuscope.diagnosis.findings import Diagnosis, Finding
 from gpuscope.diagnosis.idle import Drain, IdleCause
 from gpuscope.diagnosis.idle_counters import IdleByCounters

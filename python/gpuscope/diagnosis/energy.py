@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Energy and clock throttling of regions and steps."""
+"""Energy of regions and steps, from a counter that is read about once a second, and clock throttling.
+
+Each kind of GPU work has a power in addition to the idle power. Non-negative least squares over the intervals between
+readings gives the powers. A prior keeps them near the typical power of their class, as most programs run the same
+mixture of kernels all the time. Then the energies of an interval are scaled to the measured energy.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +17,12 @@ import numpy as np
 from gpuscope import plots
 from gpuscope.analysis.device_samples import REASONS, DeviceReadings, Series, sampled_devices, why_not_sampled
 from gpuscope.arguments import check_count
-from gpuscope.diagnosis.energy_model import Array, Energy, EnergyModel, Work, kinds_of_work
+from gpuscope.counters.short_kernels import Spans, solve_nonnegative
+from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
 from gpuscope.diagnosis.steps import as_passed, find_steps
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.results import Result, plain_fields
+from gpuscope.spans import covered_ns, union
 from gpuscope.tables import align_columns
 from gpuscope.text import brief
 from gpuscope.trace import NONE, Trace, number_of
@@ -26,9 +33,52 @@ if TYPE_CHECKING:  # Matplotlib is optional
 
 _ROWS = 20
 _NS = 1e9
-_TOO_SHORT = "the counter steps ten times a second, which is too seldom for so short a recording"
-_NO_TICKS = "the recording is too short: the counter, which steps ten times a second, stepped less than twice in it"
-_TOO_MUCH = "there is more work than the model can hold"
+_NORMAL = 1.96
+_LEAST_S = 0.995  # of GPU time, for an energy; this is printed as 1.00 s
+_STEP_NS = 9.95e7  # from step to step of the counter (H100)
+_LATE_S = 0.1 / 12**0.5  # error of the moment at which the counter had a value that was read, root mean square
+_LAGS_NS = np.arange(0, 1.4e8, 1.5e7)  # of the counter behind the energy, in addition to the time since its step
+_USUAL_LAG_NS, _LAG_SPREAD_NS = 3e7, 4e7
+_LEAST_SPREAD = 0.02  # of the energy of an interval: power is not constant
+_LARGEST_ERROR = 0.25  # of idle power, relative to it
+_NEAR_NS = 200_000_000  # readings of a recording may be this far outside of it
+_MOST_KERNELS = 16  # with their own power
+_ROUNDS = 5
+_LEAST_MISFIT = 0.05  # with fewer intervals than powers, it would be 0
+_STEADY = 0.1  # how much idle power varies, relative to the power of work
+_IDLE = 0.2  # expected idle power and its error, relative to the mean power
+_APART = 0.4  # error of the typical power of a class, relative to it
+# Of work in addition to idle power, relative to products on an H100: a copy drew 385 W, a product 718 W, idle 90 W.
+_TYPICAL = {
+    KernelClass.TENSOR_PRODUCT: 1.0,
+    KernelClass.PRODUCT: 0.9,
+    KernelClass.ATTENTION: 0.9,
+    KernelClass.REDUCTION: 0.5,
+    KernelClass.ELEMENTWISE: 0.5,
+    KernelClass.OTHER: 0.5,
+    KernelClass.COMMUNICATION: 0.3,
+}
+_TYPICAL_COPY = 0.3  # by a copy engine
+_SHORT = "the recording is too short: the counter steps ten times a second"
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Joules with their 95 % interval.
+
+    The interval excludes the counter's own error, which the vendor does not specify.
+    """
+
+    joules: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        half = (self.high - self.low) / 2
+        digits = 0 if half <= 0 else max(0, min(6, 1 - int(np.floor(np.log10(half)))))
+        return f"{self.joules:,.{digits}f} J +-{half:,.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -39,10 +89,12 @@ class EnergyRow:
         name: call path of the region.
         count: number of kernels, graphs, copies and fills.
         seconds: their total duration.
-        energy: of the GPU while they ran, idle power included, shared with concurrent work; None if unknown.
+        energy: of the GPU while they ran, idle power included, shared with concurrent work; None if they ran less than
+            1 s in all, or unknown.
         power_w: mean power while they ran; None if unknown.
         sm_mhz: mean SM clock while they ran; None if it was not read.
         throttled: by reason, the share of that time with throttled clocks; None if unknown.
+        why: why there is no energy; else "".
     """
 
     name: str
@@ -52,6 +104,7 @@ class EnergyRow:
     power_w: float | None
     sm_mhz: float | None
     throttled: Mapping[str, float | None]
+    why: str = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,16 +116,16 @@ class DeviceEnergy(Result):
         name: of the product.
         seconds: duration of the recording.
         total: energy of all processes.
-        idle: the part without work of this program.
-        outside: the part of work outside all regions.
+        idle: the part without work of this program; None if that was less than 1 s.
+        outside: the part of work outside all regions; None if that ran less than 1 s.
         idle_power_w: power without work; None if idle time was too short to measure it.
         power_w: mean over the recording.
         regions: by call path, most energy first.
         steps: number of steps.
-        step: mean of a step, idle time included.
-        step_joules: of each step; empty if unknown.
+        step: mean of a step, idle time included; None if all steps together took less than 1 s.
+        step_joules: of each step; empty if any took less than 1 s.
         throttled: by reason, the share of the recording with throttled clocks.
-        why: reasons for unknown figures, by name: energy, regions, steps, sm_mhz and the keys of `throttled`.
+        why: reasons for unknown figures, by name: energy, idle, steps, sm_mhz and the keys of `throttled`.
     """
 
     device: int
@@ -120,7 +173,7 @@ class DeviceEnergy(Result):
         if self.idle is not None:
             known.append(("(idle)", self.idle))
         if not known:
-            why = self.why.get("energy") or self.why.get("regions") or "nothing ran on it"
+            why = self.why.get("energy") or next((row.why for row in self.regions), "nothing ran on it")
             raise NotAvailable(f"the energy of regions on GPU {self.device} is not known: {why}")
         names, energies = zip(*known, strict=True)
         return plots.bars(
@@ -135,7 +188,7 @@ class DeviceEnergy(Result):
 
     def __str__(self) -> str:
         lines = [self._title()]
-        if self.total is not None and self.idle is not None:
+        if self.idle is not None:
             idle = f"idle: {self.idle}"
             idle += f", at {self.idle_power_w:.0f} W" if self.idle_power_w is not None else ""
             lines.append(idle)
@@ -151,6 +204,8 @@ class DeviceEnergy(Result):
             lines += ["", *align_columns(rows, left=1, rule=True)]
             if len(self.regions) > _ROWS:
                 lines.append(f"... and {len(self.regions) - _ROWS} more")
+            if self.total is not None and any(row.energy is None for row in self.regions):
+                lines.append("-: a region needs 1 s of GPU time in all")
         return "\n".join(lines)
 
     def _title(self) -> str:
@@ -228,84 +283,253 @@ class EnergyReport(Result):
 def energy(trace: Trace) -> EnergyReport:
     """Computes each GPU's energy in total, by region and by step, and the share of time with throttled clocks.
 
-    The GPU is not synchronized: see `energy_model`. Intervals are 95 % confidence intervals.
+    The GPU is not synchronized. A region, idle time and steps need 1 s in all. Intervals are 95 % confidence intervals.
 
     Args:
         trace: a recording of ``profile(device_samples=True)``.
     """
-    work = _AllWork(trace)
     sampled = sampled_devices(trace)
-    used = sorted({*np.unique(work.device).tolist(), *sampled})
+    used = sorted({*trace.tracks.device.tolist(), *sampled})
     if not sampled:
         return EnergyReport((), why_not_sampled(trace, used[0] if used else 0))
-    return EnergyReport(tuple(_of_device(trace, work, device) for device in used))
+    return EnergyReport(tuple(_of_device(trace, device) for device in used))
 
 
-class _AllWork:
-    """Kernels, graphs traced as a whole, copies and fills of all GPUs."""
+class _Work:
+    """Kernels, graphs traced as a whole, copies and fills of one GPU within a recording.
 
-    def __init__(self, trace: Trace) -> None:
+    Attributes:
+        start_ns: begin of each piece.
+        end_ns: end of each piece.
+        kind: its kind: one of the kernels with the most time, or a class.
+        typical: typical power of each kind, see `_TYPICAL`.
+        region: region that launched it.
+    """
+
+    def __init__(self, trace: Trace, device: int, begin_ns: int, end_ns: int) -> None:
         names = trace.kernel_names(short=True)
         distinct = {name: row for row, name in enumerate(dict.fromkeys(names))}
         of_variant = np.array([distinct[name] for name in names], np.int64)
-        self.names = [*distinct, "CUDA graphs", "copies", "fills"]
-        start: list[Array] = []
-        end: list[Array] = []
-        name: list[Array] = []
-        region: list[Array] = []
-        device: list[Array] = []
+        of_kernels = [_TYPICAL[kernel_class(name)] for name in distinct]
+        typical = np.array([*of_kernels, _TYPICAL[KernelClass.OTHER], _TYPICAL_COPY, _TYPICAL_COPY])
+        columns: list[tuple[Array, ...]] = [(np.zeros(0, np.int64),) * 4]
         for number, table in enumerate((trace.kernels, trace.graph_launches, trace.memcpy, trace.memset)):
-            if not len(table):
-                continue
-            start.append(table.start_ns)
-            end.append(table.start_ns + np.maximum(table.duration_ns, 0))
-            region.append(table.region)
-            device.append(trace.tracks.device[table.track].astype(np.int64))
-            named = of_variant[table.variant] if number == 0 else np.full(len(table), len(distinct) + number - 1)
-            name.append(named)
-
-        def joined(columns: list[Array]) -> Array:
-            found: Array = np.concatenate([np.zeros(0, np.int64), *columns]).astype(np.int64)
-            return found
-
-        self.start_ns, self.end_ns, self.name = joined(start), joined(end), joined(name)
-        self.region, self.device = joined(region), joined(device)
+            name = of_variant[table.variant] if number == 0 else np.full(len(table), len(distinct) + number - 1)
+            until_ns = table.start_ns + np.maximum(table.duration_ns, 0)
+            here = (trace.tracks.device[table.track] == device) & (table.start_ns < end_ns) & (until_ns > begin_ns)
+            columns.append((table.start_ns[here], until_ns[here], name[here], table.region[here]))
+        joined = (np.concatenate(column).astype(np.int64) for column in zip(*columns, strict=True))
+        start_ns, until_ns, name, self.region = joined
+        self.start_ns, self.end_ns = np.maximum(start_ns, begin_ns), np.minimum(until_ns, end_ns)
+        longest = np.argsort(-np.bincount(name, self.end_ns - self.start_ns, len(typical)), kind="stable")
+        of_name = len(typical) + np.unique(typical, return_inverse=True)[1].reshape(-1)
+        of_name[longest[:_MOST_KERNELS]] = longest[:_MOST_KERNELS]
+        _, first, kind = np.unique(of_name[name], return_index=True, return_inverse=True)
+        self.kind, self.typical = kind.reshape(-1), typical[name[first]]
 
 
-def _of_device(trace: Trace, work: _AllWork, device: int) -> DeviceEnergy:
-    readings = DeviceReadings(trace, device)
-    begin_ns, end_ns = _span(trace, readings)
-    here = np.flatnonzero((work.device == device) & (work.start_ns < end_ns) & (work.end_ns > begin_ns))
-    start_ns, stop_ns = np.maximum(work.start_ns[here], begin_ns), np.minimum(work.end_ns[here], end_ns)
-    owners = _Owners(trace, work.region[here])
-    kinds = kinds_of_work(work.names, work.name[here], owners.innermost, stop_ns - start_ns)
-    own = Work(start_ns, stop_ns, *kinds)
+class _Ran:
+    """How long each kind of work ran."""
+
+    def __init__(self, work: _Work, pieces: Array) -> None:
+        self._count, self._spans = len(work.typical), {}
+        kinds, start_ns, length_ns = work.kind[pieces], work.start_ns[pieces], (work.end_ns - work.start_ns)[pieces]
+        for kind in np.unique(kinds).tolist():
+            self._spans[kind] = Spans(start_ns[kinds == kind], length_ns[kinds == kind])
+
+    def between(self, edges: Array) -> Array:
+        """Nanoseconds between edges, a column for each kind."""
+        found: Array = np.zeros((len(edges) - 1, self._count))
+        for kind, spans in self._spans.items():
+            found[:, kind] = np.diff(spans.until(edges))
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """Powers and what they are from: the seconds and the expected error of each interval."""
+
+    rows: Array
+    errors: Array
+    watts: Array
+    covariance: Array
+    misfit: float
+
+
+class _Model:
+    """The energy of one GPU between two moments.
+
+    Its tables of seconds have a row for each interval between readings, and one before and one behind them. The columns
+    are all time, then the kinds of work.
+
+    Attributes:
+        total: seconds of the whole recording.
+        base_w: idle power; None if it is uncertain.
+    """
+
+    def __init__(self, readings: Series, work: _Work, begin_ns: int, end_ns: int) -> None:
+        self._work, self._begin_ns = work, begin_ns
+        self._busy = union(work.start_ns, work.end_ns)
+        self._ran = _Ran(work, np.arange(len(work.kind)))
+        self._energy = np.diff(readings.values)
+        edges = readings.time_ns - self._ages_ns(readings.time_ns)
+        self._fitted = fitted = self._fit(edges)
+        error_w = float(fitted.covariance[0, 0]) ** 0.5
+        self.base_w = float(fitted.watts[0]) if _NORMAL * error_w <= _LARGEST_ERROR * fitted.watts[0] else None
+        # Energy before and behind the readings is scaled as that of the neighbors.
+        self._rows, self._whole = np.pad(fitted.rows, ((1, 1), (0, 0))), np.pad(self._energy, 1)
+        self._scale = np.pad(_scales(fitted.rows * fitted.watts, self._energy), ((1, 1), (0, 0)), mode="edge")
+        self._spread = np.pad(max(fitted.misfit, 1.0) ** 0.5 * fitted.errors / self._energy, 1, mode="edge")
+        self._late_s = np.full(len(edges) + 2, _LATE_S)
+        self._late_s[1] = np.hypot(_LATE_S, max(begin_ns - int(edges[0]), 0) / 2 / _NS)
+        self._edges = np.concatenate([[begin_ns], np.clip(edges, begin_ns, end_ns), [end_ns]])
+        self.total = self._seconds(self._edges)
+        all_ns = self._ran.between(self._edges).sum(axis=1)
+        self._at_once = self.total[:, 1:].sum(axis=1) / np.maximum(all_ns, 1)  # seconds, over ns of work
+
+    def _ages_ns(self, time_ns: Array) -> Array:
+        """How old the counter's value was at each reading: the mean of possible ages, weighted by likelihood."""
+        lags, phases = (each.reshape(-1, 1) for each in np.meshgrid(_LAGS_NS, np.arange(0, _STEP_NS, _STEP_NS / 10)))
+        ages = (lags + (time_ns - self._begin_ns - phases) % _STEP_NS).astype(np.int64)
+        misfits = np.array([max(self._fit(time_ns - age).misfit, _LEAST_MISFIT) for age in ages])
+        unusual = (lags[:, 0] - _USUAL_LAG_NS) / _LAG_SPREAD_NS
+        likely = (misfits / misfits.min()) ** (-len(self._energy) / 2) * np.exp(-(unusual**2) / 2)
+        found: Array = (likely @ ages / likely.sum()).astype(np.int64)
+        return found
+
+    def _seconds(self, edges: Array) -> Array:
+        """The seconds between edges. Concurrent work shares them."""
+        ran_ns = self._ran.between(edges)
+        busy_ns = covered_ns(*self._busy, edges[:-1], edges[1:])
+        ran_ns *= (busy_ns / np.maximum(ran_ns.sum(axis=1), 1))[:, None]
+        found: Array = np.column_stack([np.diff(edges), ran_ns]) / _NS
+        return found
+
+    def _fit(self, edges: Array) -> _Fit:
+        """The powers if the counter had its values at these moments."""
+        rows, energy, typical = self._seconds(edges), self._energy, self._work.typical
+        lead_ns = max(self._begin_ns - int(edges[0]), 0)
+        if lead_ns > 0:  # before the recording the GPU was idle, or did the same as just after its begin
+            rows[0, 1:] += self._seconds(np.array([self._begin_ns, self._begin_ns + lead_ns]))[0, 1:] / 2
+        late_s = np.full(len(rows), 2**0.5 * _LATE_S)
+        late_s[0] = np.hypot(late_s[0], lead_ns / 2 / _NS)
+        errors = energy * np.hypot(late_s / rows[:, 0], _LEAST_SPREAD)
+        mean = float(energy.sum() / rows[:, 0].sum())
+        expected, spread = np.array([_IDLE * mean, mean]), np.array([_IDLE * mean, 2 * mean])
+        alike = np.column_stack([rows[:, 0], rows[:, 1:] @ typical])
+        watts = typical * _solve(alike, energy, errors, expected, spread)[0][1]
+        expected, spread = np.append(expected[0], watts), np.append(spread[0], _APART * np.maximum(watts, mean))
+        return _Fit(rows, errors, *_solve(rows, energy, errors, expected, spread))
+
+    def of_pieces(self, pieces: Array) -> Array:
+        """The seconds in which these pieces of work ran."""
+        ran_ns = _Ran(self._work, pieces).between(self._edges)
+        ran = ran_ns * self._at_once[:, None]
+        found: Array = np.column_stack([ran.sum(axis=1), ran])
+        return found
+
+    def of_spans(self, spans: Array) -> Array:
+        """The seconds in spans of time, which do not overlap: begin and end of each, one row each."""
+        cells = np.unique(np.append(self._edges, spans))
+        after = np.searchsorted(spans[:, 0], cells[:-1], side="right")
+        inside = (after > 0) & (cells[:-1] < spans[np.maximum(after - 1, 0), 1])
+        found = np.zeros_like(self.total)
+        row = np.searchsorted(self._edges, cells[:-1], side="right") - 1
+        np.add.at(found, np.minimum(row, len(found) - 1), self._seconds(cells) * inside[:, None])
+        return found
+
+    def energy(self, seconds: Array) -> Energy:
+        """The energy of these seconds."""
+        fitted, whole = self._fitted, self._whole
+        scaled = self._scale * seconds
+        joules = scaled @ fitted.watts
+        share = np.where(whole > 0, joules / np.where(whole > 0, whole, 1.0), 0.0)
+        # Powers only move energy between the parts of an interval.
+        slope = (scaled - share[:, None] * self._scale * self._rows).sum(axis=0)
+        variance = slope @ fitted.covariance @ slope
+        # Powers are not constant. This is 0 for all energy of an interval.
+        uncertain = self._spread * np.where(whole > 0, 2 * whole * share * (1 - share), joules)
+        variance += (uncertain**2).sum()
+        # A reading that was early or late moves energy between the intervals before and after it.
+        moved_w = np.diff(share * whole / np.maximum(self._rows[:, 0], 1 / _NS), prepend=0, append=0)
+        half = _NORMAL * float(variance + ((self._late_s * moved_w) ** 2).sum()) ** 0.5
+        value = float(joules.sum())
+        return Energy(value, max(0.0, value - half), value + half)
+
+
+def _solve(rows: Array, energy: Array, errors: Array, expected: Array, spread: Array) -> tuple[Array, Array, float]:
+    """Non-negative least squares with a prior: the powers, their covariance, and the mean square of the residuals.
+
+    Residuals are relative to `errors`. `expected` and `spread` are the prior.
+    """
+    rows, energy, noise = rows / errors[:, None], energy / errors, 1.0
+    gram = rows.T @ rows
+    for _ in range(_ROUNDS):  # more noise gives the prior more weight
+        pull = noise * np.diag(spread**-2.0)
+        watts = solve_nonnegative(gram + pull, rows.T @ energy + pull @ expected)
+        inverse = np.linalg.inv(gram + pull)
+        covariance, parameters = noise * inverse, float(np.trace(inverse @ gram))
+        left = float(((energy - rows @ watts) ** 2).sum())
+        misfit = left / max(len(energy) - parameters, 1.0)
+        noise = max(misfit, 1.0)
+    return watts, covariance, misfit
+
+
+def _scales(joules: Array, energy: Array) -> Array:
+    """Factors that make the parts of each interval add up to its energy.
+
+    A residual belongs to the parts by their expected variance, the square of their joules.
+    """
+    variance = (joules * np.append(_STEADY, np.ones(joules.shape[1] - 1))) ** 2
+    left = (energy - joules.sum(axis=1)) / np.maximum(variance.sum(axis=1), 1e-9)
+    factors = np.maximum(1 + left[:, None] * variance / np.maximum(joules, 1e-9), 0.1)
+    found: Array = factors * (energy / np.maximum((factors * joules).sum(axis=1), 1e-9))[:, None]
+    return found
+
+
+def _too_short(what: str, seconds: float) -> str:
+    """Why so few seconds have no energy; "" if they have."""
+    return "" if seconds >= _LEAST_S else f"needs 1 s of {what} {format_seconds(seconds)}"
+
+
+def _model_of(readings: DeviceReadings, work: _Work, span: tuple[int, int]) -> tuple[_Model | None, str]:
+    """The model; or None and the reason."""
+    counter, why = readings.energy
+    if counter is None:
+        return None, why
+    here = (counter.time_ns >= span[0] - _NEAR_NS) & (counter.time_ns <= span[1] + _NEAR_NS)
+    counter = Series(counter.time_ns[here], counter.values[here])
+    if len(counter) < 2 or counter.time_ns[-1] - counter.time_ns[0] < 2 * _STEP_NS:
+        return None, _SHORT
+    return _Model(counter, work, *span), ""
+
+
+def _of_device(trace: Trace, device: int) -> DeviceEnergy:
+    readings, span = DeviceReadings(trace, device), _span(trace)
+    work = _Work(trace, device, *span)
     why: dict[str, str] = {}
-    edges = _steps(trace, begin_ns, end_ns, why)
-    ticks, reason = readings.energy
-    model = None
-    if ticks is None:
-        why["energy"] = reason
-    elif int(((ticks.time_ns >= begin_ns) & (ticks.time_ns <= end_ns)).sum()) < 2:
-        why["energy"] = _NO_TICKS
+    steps = _steps(trace, span, why)
+    model, unknown = _model_of(readings, work, span)
+    total = idle = step = idle_power_w = None
+    step_joules: tuple[float, ...] = ()
+    if model is None:
+        why["energy"] = unknown
     else:
-        try:
-            model = EnergyModel(ticks, own, begin_ns, end_ns, edges.reshape(-1))
-        except ValueError:
-            why["energy"] = _TOO_MUCH
-    if model is not None and not model.is_solved:
-        why["regions"] = _TOO_SHORT
-    of_regions = model.of_work(owners.piece, owners.owner, owners.count) if model and model.is_solved else None
-    throttled, growth = _throttled(readings, begin_ns, end_ns, why)
+        total = model.energy(model.total)
+        resting = np.zeros_like(model.total)
+        resting[:, 0] = np.maximum(model.total[:, 0] - model.total[:, 1:].sum(axis=1), 0)
+        if short := _too_short("idle time in all; it lasted", float(resting.sum())):
+            why["idle"] = short
+        else:
+            idle, idle_power_w = model.energy(resting), model.base_w
+        if len(steps):
+            step, step_joules = _of_steps(model, steps, why)
+    throttled, growth = _throttled(readings, why)
     if readings.clock is None:
         why["sm_mhz"] = why_not_sampled(trace, device, "sm_mhz")
-    rows = tuple(_rows(owners, own, of_regions, growth, readings.clock))
-    total = model.total if model else None
-    seconds = max(end_ns - begin_ns, 1) / _NS
-    idle = None
-    if model is not None and model.is_solved and total is not None:
-        idle = _rest(total, model.of_work(np.arange(len(here)), np.zeros(len(here), np.int64), 1)[0])
-    step, joules = _of_steps(model, edges)
+    *rows, outside = _rows(trace, work, model, unknown, growth, readings.clock)
+    rows.sort(key=lambda row: (-row.energy.joules if row.energy else 0.0, -row.seconds))
+    seconds = max(span[1] - span[0], 1) / _NS
     named = zip(trace.devices.ordinal.tolist(), trace.devices.name.tolist(), strict=True)
     names = {ordinal: trace.string(name) for ordinal, name in named}
     return DeviceEnergy(
@@ -314,19 +538,19 @@ def _of_device(trace: Trace, work: _AllWork, device: int) -> DeviceEnergy:
         seconds,
         total,
         idle,
-        of_regions[owners.outside] if of_regions else None,
-        model.base_w if model else None,
+        outside.energy,
+        idle_power_w,
         total.joules / seconds if total else None,
-        rows,
-        len(edges),
+        tuple(row for row in rows if row.seconds > 0),
+        len(steps),
         step,
-        joules,
+        step_joules,
         throttled,
         why,
     )
 
 
-def _span(trace: Trace, readings: DeviceReadings) -> tuple[int, int]:
+def _span(trace: Trace) -> tuple[int, int]:
     """Begin and end of the recording."""
     info = trace.info
     begin_ns, end_ns = (number_of(info, f"session.{edge}_ns") for edge in ("start", "stop"))
@@ -336,7 +560,7 @@ def _span(trace: Trace, readings: DeviceReadings) -> tuple[int, int]:
     return int(moments.min()), int(moments.max())
 
 
-def _steps(trace: Trace, begin_ns: int, end_ns: int, why: dict[str, str]) -> Array:
+def _steps(trace: Trace, span: tuple[int, int], why: dict[str, str]) -> Array:
     """Begin and end of each step, one row each."""
     try:
         found = find_steps(trace)
@@ -347,115 +571,87 @@ def _steps(trace: Trace, begin_ns: int, end_ns: int, why: dict[str, str]) -> Arr
         why["steps"] = str(error).removeprefix("steps are not known: ")
         return np.zeros((0, 2), np.int64)
     edges = np.column_stack([steps.start_ns, steps.end_ns])
-    inside: Array = edges[(edges[:, 0] >= begin_ns) & (edges[:, 1] <= end_ns) & (edges[:, 0] < edges[:, 1])]
+    inside: Array = edges[(edges[:, 0] >= span[0]) & (edges[:, 1] <= span[1]) & (edges[:, 0] < edges[:, 1])]
     return inside
 
 
-def _of_steps(model: EnergyModel | None, edges: Array) -> tuple[Energy | None, tuple[float, ...]]:
-    if model is None or not model.is_solved or len(edges) == 0:
+def _of_steps(model: _Model, steps: Array, why: dict[str, str]) -> tuple[Energy | None, tuple[float, ...]]:
+    """The mean energy of a step, and the energy of each if all are long enough."""
+    lengths_s = (steps[:, 1] - steps[:, 0]) / _NS
+    if short := _too_short("steps in all; they lasted", float(lengths_s.sum())):
+        why["steps"] = short
         return None, ()
-    middle = (model.edges_ns[:-1] + model.edges_ns[1:]) // 2
-    owner = np.searchsorted(edges[:, 0], middle, side="right") - 1
-    owner = np.where((owner >= 0) & (middle < edges[np.maximum(owner, 0), 1]), owner, -1)
-    together = model.of_cells(np.where(owner >= 0, 0, -1), 1)[0]
-    count = len(edges)
+    count, together = len(steps), model.energy(model.of_spans(steps))
     mean = Energy(together.joules / count, together.low / count, together.high / count)
-    return mean, tuple(each.joules for each in model.of_cells(owner, count))
-
-
-def _rest(whole: Energy, part: Energy) -> Energy:
-    """The whole less a part. The interval is the part's: the whole is more precise."""
-    value = max(whole.joules - part.joules, 0.0)
-    half = (part.high - part.low) / 2
-    return Energy(value, max(0.0, value - half), value + half)
-
-
-class _Owners:
-    """The call paths of each piece of work: its region and all outer regions.
-
-    Attributes:
-        count: number of paths, plus one for work outside all regions.
-        outside: index of that last one.
-        innermost: the path that launched each piece of work.
-        piece: index of a piece of work, once per path.
-        owner: the path of each entry in `piece`.
-        names: full name of each path, outer regions first.
-    """
-
-    def __init__(self, trace: Trace, region: Array) -> None:
-        parents = trace.paths.parent.astype(np.int64)
-        self.outside = len(parents)
-        self.count = len(parents) + 1
-        paths = np.append(trace.regions.path.astype(np.int64), self.outside)
-        current = paths[np.minimum(np.where(region == NONE, len(paths) - 1, region), len(paths) - 1)]
-        self.innermost = current
-        pieces, owners = [np.arange(len(region))], [current]
-        above = np.append(np.where(parents == NONE, -1, parents), -1)
-        piece = pieces[0]
-        while len(piece):
-            current = above[current]
-            inside = current >= 0
-            piece, current = piece[inside], current[inside]
-            pieces.append(piece)
-            owners.append(current)
-        self.piece, self.owner = np.concatenate(pieces), np.concatenate(owners)
-        self.names: list[str] = []
-        for name, parent in zip(trace.paths.name.tolist(), parents.tolist(), strict=True):
-            spelled = trace.string(name)
-            self.names.append(f"{self.names[parent]}/{spelled}" if parent != NONE else spelled)
+    each = steps[:, None] if lengths_s.min() >= _LEAST_S else steps[:0, None]
+    return mean, tuple(model.energy(model.of_spans(step)).joules for step in each)
 
 
 def _rows(
-    owners: _Owners,
-    work: Work,
-    energies: list[Energy] | None,
+    trace: Trace,
+    work: _Work,
+    model: _Model | None,
+    unknown: str,
     growth: Mapping[str, Series | None],
     clock: Series | None,
 ) -> list[EnergyRow]:
-    lengths = (work.end_ns - work.start_ns).astype(np.float64)
-
-    def summed(values: Array) -> Array:
-        found: Array = np.bincount(owners.owner, values[owners.piece], owners.count)
-        return found
-
-    count = np.bincount(owners.owner, minlength=owners.count)
-    time_ns = summed(lengths)
+    """A row of each call path; the last is of work outside all regions."""
+    names: list[str] = []
+    above = np.append(trace.paths.parent.astype(np.int64), NONE)
+    for name, parent in zip(trace.paths.name.tolist(), above.tolist(), strict=False):
+        names.append(f"{names[parent]}/{trace.string(name)}" if parent != NONE else trace.string(name))
+    of_region = np.append(trace.regions.path.astype(np.int64), len(names))
+    path = of_region[np.minimum(work.region, len(of_region) - 1)]  # NONE is the largest number
+    piece = np.arange(len(path))
+    pieces, owners = [], []
+    while len(piece):  # work of a region is work of all regions around it
+        pieces.append(piece)
+        owners.append(path)
+        inside = above[path] != NONE
+        piece, path = piece[inside], above[path][inside]
+    piece, owner = (np.concatenate([np.zeros(0, np.int64), *each]) for each in (pieces, owners))
+    order = np.argsort(owner, kind="stable")
+    edges = np.searchsorted(owner[order], np.arange(len(names) + 2))
     held = {
-        reason: None if series is None else summed(series.at(work.end_ns) - series.at(work.start_ns))
+        reason: None if series is None else series.at(work.end_ns) - series.at(work.start_ns)
         for reason, series in growth.items()
     }
-    clocked = None if clock is None else summed(clock.integral(work.start_ns, work.end_ns))
-    order = np.argsort(-time_ns[: owners.outside], kind="stable").tolist()
-    if energies is not None:
-        order.sort(key=lambda path: -energies[path].joules)
-    return [
-        EnergyRow(
-            owners.names[path],
-            int(count[path]),
-            float(time_ns[path]) / _NS,
-            energies[path] if energies is not None else None,
-            energies[path].joules / (float(time_ns[path]) / _NS) if energies is not None else None,
-            float(clocked[path] / time_ns[path]) if clocked is not None else None,
-            {
-                reason: None if values is None else float(np.clip(values[path] / time_ns[path], 0, 1))
-                for reason, values in held.items()
-            },
+    clocked = None if clock is None else clock.integral(work.start_ns, work.end_ns)
+    rows = []
+    for row, name in enumerate([*names, ""]):
+        here = piece[order[edges[row] : edges[row + 1]]]
+        seconds = float((work.end_ns - work.start_ns)[here].sum()) / _NS
+        why = unknown or _too_short("GPU time in all; it ran", seconds)
+        energy = model.energy(model.of_pieces(here)) if model is not None and not why else None
+        ns = max(seconds * _NS, 1.0)
+        throttled = {
+            reason: None if values is None else float(np.clip(values[here].sum() / ns, 0, 1))
+            for reason, values in held.items()
+        }
+        rows.append(
+            EnergyRow(
+                name,
+                len(here),
+                seconds,
+                energy,
+                energy.joules / seconds if energy else None,
+                None if clocked is None else float(clocked[here].sum() / ns),
+                throttled,
+                why,
+            )
         )
-        for path in order
-        if time_ns[path] > 0
-    ]
+    return rows
 
 
 def _throttled(
-    readings: DeviceReadings, begin_ns: int, end_ns: int, why: dict[str, str]
+    readings: DeviceReadings, why: dict[str, str]
 ) -> tuple[dict[str, float | None], dict[str, Series | None]]:
     """By reason: the share of the recording, and the counter over time."""
     shares: dict[str, float | None] = {}
     growth: dict[str, Series | None] = {}
     for reason in REASONS:
-        growth[reason], unknown = readings.counter(f"{reason}_ns")
-        shares[reason] = None
-        series = growth[reason]
+        series, unknown = readings.counter(f"{reason}_ns")
+        growth[reason], shares[reason] = series, None
         if series is None:
             why[reason] = unknown
         else:

@@ -10,9 +10,7 @@ import pytest
 
 from fakes.powered import IDLE_W, MS, START, THROTTLED, PoweredGpu, S
 from fakes.recordings import make_trace
-from gpuscope.analysis.device_samples import DeviceReadings
-from gpuscope.diagnosis.energy import energy
-from gpuscope.diagnosis.energy_model import Energy, kinds_of_work
+from gpuscope.diagnosis.energy import Energy, energy
 from gpuscope.recording import Recording
 
 SW_POWER_CAP = "sw_power_cap"
@@ -52,24 +50,36 @@ def counters(gpu, every=100 * MS, **columns):
     return {"device_counter": {name: [*readings[name], *more[name]] for name in readings}}
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_region_of_a_second_is_known_within_3_percent(seed):
-    gpu = regions_of_a_second(seed)
-    found = of(gpu)
-    assert found.total.joules == pytest.approx(gpu.joules(), rel=0.005)
-    for name in ("big", "small"):
-        assert found[name].energy.joules == pytest.approx(gpu.joules(name), rel=0.03)
+def test_regions_of_a_second_are_known_within_5_percent():
+    off = []
+    for seed in range(8):
+        gpu = regions_of_a_second(seed)
+        found = of(gpu)
+        assert found.total.joules == pytest.approx(gpu.joules(), rel=0.01)
+        off += [found[name].energy.joules / gpu.joules(name) - 1 for name in ("big", "small")]
+    assert np.mean(np.square(off)) ** 0.5 < 0.05  # one in 20 is off by up to 10 %
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_region_of_5_ms_that_comes_often_is_known_within_10_percent(seed):
+def test_regions_that_always_take_turns_are_known_as_well_as_their_interval_says(seed):
+    """Each second has the same mixture of work, so only the classes of the kernels separate the regions."""
     gpu = short_regions(seed)
     found = of(gpu)
     for name in ("train", "train/forward", "train/backward"):
-        assert found[name].energy.joules == pytest.approx(gpu.joules(name), rel=0.1)
-    assert found["forward"].power_w == pytest.approx(600, rel=0.1)
+        assert found[name].energy.low <= gpu.joules(name) <= found[name].energy.high
     assert found["forward"].count == 200
     assert found["forward"].seconds == pytest.approx(1.0)
+
+
+def test_a_region_needs_a_second_in_all():
+    gpu = regions_of_a_second()
+    gpu.run("gemm", 200 * MS, 600, "once")
+    found = of(gpu)
+    assert found["once"].energy is None
+    assert found["once"].power_w is None
+    assert found["once"].why == "needs 1 s of GPU time in all; it ran 200 ms"
+    assert found["big"].why == ""
+    assert "-: a region needs 1 s of GPU time in all" in str(found)
 
 
 def bursts(seed=1, **options):
@@ -91,12 +101,13 @@ def bursts(seed=1, **options):
 
 
 BEHIND = {"lag_ns": 100 * MS}
-RECORDED = {"every": 0, "tick_error_ns": 9 * MS}
-OF_BURSTS = {"copy": 0.03, "gemm": 0.03, "copy in turns": 0.1, "gemm in turns": 0.1}
+UNEVEN = {"uneven_ns": 8 * MS}
+OF_EARLIER_VERSIONS = {"read_ns": 0}
+OF_BURSTS = {"copy": 0.05, "gemm": 0.05, "copy in turns": 0.1, "gemm in turns": 0.1}
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("options", [{}, RECORDED, BEHIND, RECORDED | BEHIND, {"uneven_ns": 5 * MS}])
+@pytest.mark.parametrize("options", [{}, BEHIND, UNEVEN, OF_EARLIER_VERSIONS])
 def test_a_kernel_that_draws_more_in_turns_is_known_in_both_regions(seed, options):
     gpu = bursts(seed, **options)
     found = of(gpu)
@@ -104,19 +115,7 @@ def test_a_kernel_that_draws_more_in_turns_is_known_in_both_regions(seed, option
         assert found[name].energy.joules == pytest.approx(gpu.joules(name), rel=within), name
 
 
-VAGUE = {"every": 0, "tick_error_ns": 65 * MS, "jitter_ns": 25 * MS}
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_waiting_draws_no_more_in_turns_where_ticks_are_hardly_known(seed):
-    """Turns are far shorter than ticks are apart: only what is expected of a kernel that waits tells the two apart."""
-    gpu = bursts(seed, **VAGUE)
-    found = of(gpu)
-    for name in ("copy in turns", "gemm in turns"):
-        assert found[name].energy.joules == pytest.approx(gpu.joules(name), rel=0.1), name
-
-
-@pytest.mark.parametrize("options", [{}, RECORDED, BEHIND, {"uneven_ns": 20 * MS}, RECORDED | {"uneven_ns": 5 * MS}])
+@pytest.mark.parametrize("options", [{}, BEHIND, UNEVEN, OF_EARLIER_VERSIONS])
 def test_intervals_hold_the_truth_whatever_the_counter_does(options):
     inside = []
     for seed in range(6):
@@ -127,23 +126,13 @@ def test_intervals_hold_the_truth_whatever_the_counter_does(options):
     assert np.mean(inside) > 0.85
 
 
-def test_kinds_of_work_are_few_however_many_kernels_and_regions_there_are():
-    random = np.random.default_rng(1)
-    name, place = random.integers(0, 500, 20_000), random.integers(0, 300, 20_000)
-    name[:9000], place[:9000] = 7, np.arange(9000) % 2
-    kind, kernel = kinds_of_work([str(number) for number in range(500)], name, place, np.full(20_000, 1000))
-    assert len(kernel) == int(kind.max()) + 1 <= 49
-    assert sorted(np.unique(kind).tolist()) == list(range(len(kernel)))
-    first, second = kind[0], kind[1]
-    assert first != second
-    assert kernel[first] == kernel[second]  # the same kernel in two regions
-
-
-def test_work_of_one_kernel_in_one_region_is_one_kind():
-    kind, kernel = kinds_of_work(["a"], np.zeros(5, np.int64), np.full(5, 3), np.ones(5, np.int64))
-    assert (kind.tolist(), kernel.tolist()) == ([0] * 5, [0])
-    kind, kernel = kinds_of_work([], *([np.zeros(0, np.int64)] * 3))
-    assert (len(kind), len(kernel)) == (0, 0)
+def test_kernels_without_a_power_of_their_own_have_that_of_their_class():
+    gpu = PoweredGpu()
+    for turn in range(600):
+        gpu.run(f"gemm_{turn}", 3 * MS, 600, "products")
+        gpu.run(f"norm_{turn}", 3 * MS, 300, "norms")
+    found = of(gpu)
+    assert found["products"].power_w > 1.3 * found["norms"].power_w
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say():
@@ -158,11 +147,20 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
 
 def test_regions_idle_time_and_the_rest_add_up_to_the_whole():
     gpu = short_regions()
-    gpu.run("loose", 50 * MS, 500)
+    gpu.run("loose", 1200 * MS, 500)
     found = of(gpu)
     parts = found["train"].energy.joules + found.idle.joules + found.outside.joules
     assert parts == pytest.approx(found.total.joules, rel=1e-6)
-    assert found.outside.low < 0.05 * 500 < found.outside.high  # it ran once: little tells its power
+    assert found.outside.low < 1.2 * 500 < found.outside.high
+
+
+def test_idle_time_needs_a_second_in_all():
+    gpu = PoweredGpu()
+    gpu.run("gemm", 3 * S, 600, "forward")
+    gpu.idle(300 * MS)
+    found = of(gpu)
+    assert (found.idle, found.idle_power_w, found.outside) == (None, None, None)
+    assert found.why["idle"] == "needs 1 s of idle time in all; it lasted 300 ms"
 
 
 def test_a_region_has_what_is_used_in_those_inside_it():
@@ -172,7 +170,10 @@ def test_a_region_has_what_is_used_in_those_inside_it():
 
 
 def test_idle_power_is_known_where_the_gpu_was_idle():
-    assert of(short_regions()).idle_power_w == pytest.approx(IDLE_W, rel=0.1)
+    gpu = regions_of_a_second()
+    gpu.idle(3 * S)
+    assert of(gpu).idle_power_w == pytest.approx(IDLE_W, rel=0.1)
+    assert of(short_regions()).idle_power_w is None  # the same share of each second was idle
     busy = PoweredGpu()
     for _ in range(300):
         busy.run("gemm", 10 * MS, 600, "forward")
@@ -185,7 +186,7 @@ def test_work_that_runs_at_the_same_time_counts_once():
     gpu = short_regions()
     tables = gpu.tables()["kernel"]
     twice = {name: [*column, *column] for name, column in tables.items()}
-    assert of(gpu, kernel=twice)["train"].energy.joules == pytest.approx(gpu.joules("train"), rel=0.05)
+    assert of(gpu, kernel=twice)["train"].energy.joules == pytest.approx(of(gpu)["train"].energy.joules, rel=0.05)
 
 
 def test_a_region_whose_name_has_a_slash_is_found_by_that_name():
@@ -206,91 +207,38 @@ def test_windows_of_a_recording_in_which_nothing_repeats_are_no_steps():
     assert found.why["steps"] == "nothing in the recording repeats"
 
 
-def test_steps_have_their_energy_with_idle_time():
+def stepped(count, ms):
+    """Steps of a kernel and some idle time, and their energies."""
     gpu = PoweredGpu()
     edges = [0]
-    for _ in range(30):
+    for _ in range(count):
         for _ in range(20):
-            gpu.run("gemm", 5 * MS, 600, "forward")
-        gpu.idle(50 * MS)
+            gpu.run("gemm", ms * MS // 20, 600, "forward")
+        gpu.idle(ms * MS // 2)
         edges.append(gpu.now)
     words = [START, *np.diff(edges).tolist()]
     gpu.info["session.step_edges_ns"] = " ".join(map(str, words))
-    found = of(gpu)
-    truth = np.diff(gpu.until(np.array(edges, np.float64)))
+    return of(gpu), np.diff(gpu.until(np.array(edges, np.float64)))
+
+
+def test_steps_have_their_mean_energy_with_idle_time():
+    found, truth = stepped(30, 100)
     assert found.steps == 30
-    assert found.step.joules == pytest.approx(truth.mean(), rel=0.01)
+    assert found.step.joules == pytest.approx(truth.mean(), rel=0.02)
     assert found.step.low <= truth.mean() <= found.step.high
+    assert found.step_joules == ()  # of 0.15 s
+
+
+def test_steps_of_more_than_a_second_have_their_own_energy():
+    found, truth = stepped(8, 1000)
     assert np.array(found.step_joules) == pytest.approx(truth, rel=0.1)
-    assert sum(found.step_joules) == pytest.approx(30 * found.step.joules)
+    assert sum(found.step_joules) == pytest.approx(8 * found.step.joules)
 
 
-def test_a_counter_that_is_read_seldom_tells_regions_of_seconds():
-    gpu = regions_of_a_second(every=5)
-    found = of(gpu)
-    assert found["big"].energy.joules == pytest.approx(gpu.joules("big"), rel=0.05)
-
-
-def unread_in_the_middle(seed=1, means_ns=100 * MS, **options):
-    """A kernel that runs on, and then turns of it that draw more, most of which the counter was not read of."""
-    gpu = PoweredGpu(seed, unread_ns=(2 * S, 6_400 * MS), means_ns=means_ns, **options)
-    gpu.idle(1000 * MS)
-    for _ in range(80):
-        gpu.run("gemm", 10 * MS, 800, "steady")
-    for _ in range(120):
-        gpu.run("gemm", 10 * MS, 650, "steady")
-    gpu.idle(1000 * MS)
-    for _ in range(200):
-        gpu.run("gemm", 5 * MS, 980, "bursts")
-        gpu.idle(7 * MS)
-    return gpu
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_means_of_power_tell_what_was_used_while_the_counter_was_not_read(seed):
-    gpu = unread_in_the_middle(seed)
-    found = of(gpu)
-    assert found["steady"].energy.joules == pytest.approx(gpu.joules("steady"), rel=0.03)
-    assert found["bursts"].energy.joules == pytest.approx(gpu.joules("bursts"), rel=0.1)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_means_of_power_tell_regions_of_a_second_where_ticks_are_hardly_known(seed):
-    gpu = bursts(seed, means_ns=100 * MS, **VAGUE)
-    found = of(gpu)
-    for name, within in {"copy": 0.02, "gemm": 0.02, "copy in turns": 0.05, "gemm in turns": 0.05}.items():
-        assert found[name].energy.joules == pytest.approx(gpu.joules(name), rel=within), name
-        assert found[name].energy.low <= gpu.joules(name) <= found[name].energy.high, name
-
-
-def test_a_recording_too_long_for_ten_moments_a_second_has_one_a_second():
-    gpu = PoweredGpu(2, means_ns=100 * MS, **VAGUE)
-    for _ in range(30):
-        gpu.idle(700 * MS)
-        for name, watts, count in (("other", 300, 1300), ("one", 620, 130)):
-            for _ in range(count):
-                gpu.run(name, 10 * MS, watts, name)
-    ticks, _ = DeviceReadings(gpu.trace(), 0).energy
-    assert gpu.now > 400 * S
-    assert len(ticks.moments) == pytest.approx(gpu.now / S, rel=0.02)
-    assert of(gpu)["one"].energy.joules == pytest.approx(gpu.joules("one"), rel=0.03)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"means_ns": 0}, {"capability": (8, 0)}, {"capability": (7, 5)}, {"means_ns": 1000 * MS}],
-    ids=["not read", "of an A100", "of a T4", "read seldom"],
-)
-def test_power_that_is_no_mean_or_not_known_in_between_tells_nothing_of_energy(options):
-    gpu = unread_in_the_middle(**options)
-    assert abs(of(gpu)["steady"].energy.joules / gpu.joules("steady") - 1) > 0.04
-
-
-def test_means_of_power_that_the_counter_contradicts_are_not_believed():
-    gpu = unread_in_the_middle()
-    wrong = gpu.means()
-    wrong["power_mw"] = [value * 3 // 2 for value in wrong["power_mw"]]
-    assert abs(of(gpu, device_sample=wrong)["steady"].energy.joules / gpu.joules("steady") - 1) > 0.04
+def test_steps_need_a_second_in_all():
+    found, _ = stepped(4, 100)
+    assert (found.step, found.step_joules) == (None, ())
+    assert found.why["steps"] == "needs 1 s of steps in all; they lasted 600 ms"
 
 
 def test_throttled_time_is_a_share_of_a_region_by_reason():
@@ -381,21 +329,21 @@ def test_a_recording_that_is_too_short_for_regions_has_its_total():
     assert found.total.joules == pytest.approx(gpu.joules(), rel=0.2)
     assert found.total.low < gpu.joules() < found.total.high
     assert found["forward"].energy is None
-    assert "too seldom" in found.why["regions"]
+    assert found["forward"].why == "needs 1 s of GPU time in all; it ran 400 ms"
 
 
-@pytest.mark.parametrize("options", [{}, RECORDED])
+@pytest.mark.parametrize("options", [{}, OF_EARLIER_VERSIONS])
 def test_a_gpu_that_only_idles_has_all_its_energy_as_idle(options):
     gpu = PoweredGpu(**options)
     gpu.idle(3 * S)
     gpu.run("gemm", MS, IDLE_W, "forward")
     found = of(gpu)
-    assert found.total.joules == pytest.approx(3 * IDLE_W, rel=0.01)
-    assert found.idle.joules == pytest.approx(3 * IDLE_W, rel=0.01)
+    assert found.total.joules == pytest.approx(3 * IDLE_W, rel=0.05)
+    assert found.idle.joules == pytest.approx(3 * IDLE_W, rel=0.05)
 
 
 def test_a_recording_within_one_tick_has_no_energy_and_not_0():
-    gpu = PoweredGpu(tick_ns=10 * S)
+    gpu = PoweredGpu(step_ns=10 * S)
     gpu.run("gemm", 10 * MS, 600, "forward")
     found = of(gpu)
     assert found.total is None
@@ -432,41 +380,22 @@ def test_a_gpu_of_which_counters_alone_were_read_is_told():
     assert report[0].total.joules == pytest.approx(3 * IDLE_W, rel=0.1)
 
 
-def test_unknown_times_of_ticks_leave_no_energy():
-    gpu = regions_of_a_second()
-    readings = gpu.readings()
-    count = len(readings["start_ns"])
-    unknown = {"tick_ns": [-1] * count, "tick_error_ns": [-1] * count}
-    assert of(gpu, device_counter={**readings, **unknown}).total is None
-
-
-def test_the_first_value_is_of_the_tick_before_the_first_that_was_seen():
-    gpu = regions_of_a_second()
-    known = of(gpu)
-    readings = gpu.readings()
-    count = len(readings["start_ns"])
-    for column in ("tick_ns", "tick_error_ns"):
-        readings[column] = [-1, *readings[column][1:]]
-    assert len(readings["tick_ns"]) == count
-    assert of(gpu, device_counter=readings).total.joules == pytest.approx(known.total.joules, rel=0.01)
-
-
-@pytest.mark.parametrize("column", ["energy_mj", "tick_ns", "tick_error_ns", *THROTTLED])
+@pytest.mark.parametrize("column", ["energy_mj", *THROTTLED])
 @pytest.mark.parametrize("value", [-(2**63), 2**63 - 1, -2, 0])
 def test_no_value_of_a_file_breaks_it(column, value):
-    gpu = unread_in_the_middle()
+    gpu = regions_of_a_second()
     readings = gpu.readings()
-    readings[column][5] = value
+    readings[column][3] = value
     str(energy(gpu.trace(device_counter=readings)))
 
 
-@pytest.mark.parametrize(("column", "value"), [("start_ns", 2**61), ("start_ns", 0), ("power_mw", 2**31 - 1)])
-@pytest.mark.parametrize("row", [0, 20, -1])
-def test_no_reading_of_power_in_a_file_breaks_it(column, value, row):
-    gpu = unread_in_the_middle()
-    means = gpu.means()
-    means[column][row] = value
-    str(energy(gpu.trace(device_sample=means)))
+@pytest.mark.parametrize("value", [2**61, START - S, 0])
+@pytest.mark.parametrize("row", [0, 3, -1])
+def test_no_time_of_a_reading_in_a_file_breaks_it(value, row):
+    gpu = regions_of_a_second()
+    readings = gpu.readings()
+    readings["start_ns"][row] = value
+    str(energy(gpu.trace(device_counter=readings)))
 
 
 # -- as a result -------------------------------------------------------------------------------------------------------

@@ -168,14 +168,14 @@ def test_samples_lie_on_the_axis_of_the_events():
     assert curve["most"] == 700  # its limit
 
 
-def test_power_between_the_ticks_of_the_energy_counter_is_what_was_used():
+def test_power_between_readings_of_the_energy_counter_is_what_was_used():
     trace = powered()
     energy, _ = DeviceReadings(trace, 0).energy
     _, points = curves(trace)["GPU 0 power, by its energy counter"]
     watts = np.array([value for _, value in points[:-1]])
     used = float((watts * np.diff(energy.time_ns)).sum()) / 1e9
-    assert used == pytest.approx(energy.joules[-1] - energy.joules[0], rel=1e-3)
-    assert points[-1][1] is None  # behind the last tick nothing is known
+    assert used == pytest.approx(energy.values[-1] - energy.values[0], rel=1e-3)
+    assert points[-1][1] is None  # behind the last reading nothing is known
 
 
 def test_clocks_held_back_are_shares_of_the_time_between_readings():

@@ -86,7 +86,7 @@ def _device_curves(trace: Trace, device: int, lanes: Lanes) -> Iterator[dict[str
             yield curve
     energy, _ = readings.energy
     if energy is not None:
-        watts = np.diff(energy.joules) / np.diff(energy.time_ns) * _NS_PER_S
+        watts = np.diff(energy.values) / np.diff(energy.time_ns) * _NS_PER_S
         ticks = lanes.ticks(energy.time_ns)
         yield _curve(f"GPU {device} power, by its energy counter", "W", ticks, np.append(watts, np.nan))
     for reason in REASONS:
