@@ -84,7 +84,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "tensor": ("gpm_tensor",),
     "dram": ("gpm_dram",),
     "pcie": ("gpm_pcie",),
-    "energy": ("energy_second", "energy_short"),
+    "energy": ("energy_second",),
     "throttled": ("throttled",),
 }
 
@@ -649,7 +649,7 @@ def energy(quick: bool) -> Rows:
         for name, load in made.items():
             loads().play(load, 0.4)
             with gs.record_function(name):
-                loads().play(load, 1.0)
+                loads().play(load, 1.2)
             loads().play(load, 0.3)
         for region, load in short.items():
             short_series(region, load, 100 if quick else 200)
@@ -671,49 +671,11 @@ def energy(quick: bool) -> Rows:
     for region in short:
         begin, end, ran = spans[region]
         known = counter.grown(begin, end) - pause_w * (end - begin - ran) / SECOND
-        row = beside(found[region], known)
         steady_w = seconds[region.partition(",")[0]]["W"]
+        row = {"why": found[region].why} if found[region].energy is None else beside(found[region], known)
         shorts[region] = row | {"W": round(known / ran * SECOND, 1), "W of the region of a second": steady_w}
-    return {
-        "energy_second": {
-            "value": max(abs(row["relative"]) for row in seconds.values()),
-            "detail": {**seconds, "ticks": ticks_beside(prof.trace, counter)},
-        },
-        "energy_short": {
-            "value": max(abs(row["relative"]) for row in shorts.values()),
-            "detail": {**shorts, "pause W": round(pause_w, 1), "idle W": found.idle_power_w},
-        },
-    }
-
-
-def ticks_beside(trace: Any, counter: Watched) -> dict[str, Any]:
-    """When the counter went on, as the recording has it and as it was seen when it was read each 5 ms."""
-    from gpuscope.analysis.device_samples import DeviceReadings
-
-    ours, why = DeviceReadings(trace, 0).energy
-    if ours is None:
-        return {"why": why}
-    seen = counter.ticks
-    pairs = zip(ours.time_ns.tolist(), ours.joules.tolist(), strict=True)
-    both = [(at, seen[value]) for at, value in pairs if value in seen]
-    late_ms = np.array([(at - when) / MS for at, when in both])
-    steps_ms = np.diff(list(seen.values())) / MS
-    return {
-        "ours, seen": [len(ours), len(seen)],
-        "ours may be off by, ms": quantiles(ours.error_ns / MS),
-        "ours are later by, ms": quantiles(late_ms),
-        "between those seen, ms": quantiles(steps_ms),
-        "those seen are uneven by, ms": round(counter.uneven_ms, 2),
-        "s, later by ms": [
-            [round((when - both[0][1]) / SECOND, 3), round(late, 1)]
-            for (_, when), late in zip(both, late_ms.tolist(), strict=True)
-        ],
-    }
-
-
-def quantiles(values: Any) -> list[float]:
-    """At 0, 5, 50, 95 and 100 %."""
-    return [round(float(value), 1) for value in np.percentile(values, [0, 5, 50, 95, 100])] if len(values) else []
+    detail = {**seconds, **shorts, "pause W": round(pause_w, 1), "idle W": found.idle_power_w}
+    return {"energy_second": {"value": max(abs(row["relative"]) for row in seconds.values()), "detail": detail}}
 
 
 def beside(row: Any, known: float) -> dict[str, Any]:

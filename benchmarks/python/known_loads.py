@@ -326,11 +326,6 @@ class Watched:
             before_ns = begin_ns
 
     @property
-    def ticks(self) -> dict[float, float]:
-        """When it took each value, within some ms."""
-        return dict(zip(self._values, self._times, strict=True))
-
-    @property
     def uneven_ms(self) -> float:
         """How far the moments at which it was seen to go on are from even ones, the root of the mean square."""
         return float(np.sqrt(np.mean((np.array(self._times) - even(self._times)) ** 2))) / MS
