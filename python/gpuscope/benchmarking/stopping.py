@@ -122,9 +122,9 @@ def judge(
     """Judges whether sampling can stop: interval, number, independence and trend of the valid samples.
 
     The 95 % interval is computed at `SEQUENTIAL` confidence, as repeated looks that stop at a narrow interval lower the
-    coverage: to 91 % for samples of two equal modes (benchmarks_simulated.py). If samples drift, the interval includes
-    the first and the last level. `processes_differ` is the relative standard deviation between processes; it is added
-    in quadrature, as a type B uncertainty of the GUM.
+    coverage: to 91 % for samples of two equal modes (benchmarks/python/simulated.py). If samples drift, the interval
+    includes the first and the last level. `processes_differ` is the relative standard deviation between processes; it
+    is added in quadrature, as a type B uncertainty of the GUM.
     """
     estimate = stats.estimate(samples, tick=tick, confidence=SEQUENTIAL, bursts=bursts)
     trend, change = stats.trend(samples), stats.change(samples)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # Nominal errors of calling a point slower than an equal one. Stopping at narrow intervals raises them several times: of
-# two equal points, one is called fastest in at most 1 % of sweeps (crossovers_simulated.py).
+# two equal points, one is called fastest in at most 1 % of sweeps (benchmarks/python/simulated.py).
 ONE_OF_TWO, ANY = 0.001, 0.05
 
 SCHEMA = 1

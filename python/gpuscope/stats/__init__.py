@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Statistics of samples taken one after the other: centres, quantiles, drifts, modes and ratios.
 
-Only NumPy is needed. `benchmarks/python/statistics_simulated.py` shows how often the intervals cover the true value.
+Only NumPy is needed. `benchmarks/python/simulated.py` shows how often the intervals cover the true value.
 """
 
 from __future__ import annotations
