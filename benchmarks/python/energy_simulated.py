@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far the energy of regions is from the truth, and how often its interval holds it, by simulation. Needs no GPU.
 
-The power of the GPU is known at every moment. Its counter steps every 100 ms and is read every second. For each program
-and region the detail has the root mean square of the error, the worst, the share of runs whose 95 % interval holds the
-truth, and half of that interval, relative to the truth.
+The power of the GPU is known at every moment. Its counter steps every 100 ms and is read every second. The detail has,
+for each program and region, relative to the truth: the root mean square of the error, the worst error, and half of the
+95 % interval; and the share of runs whose interval contains the truth.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def short_regions(gpu: PoweredGpu) -> None:
 
 
 def training(gpu: PoweredGpu) -> None:
-    """Steps of 9 ms, each of the same kernels: what little differs between ticks is all that tells them apart."""
+    """Steps of 9 ms, each of the same kernels: only small differences between readings separate them."""
     for _ in range(1000):
         gpu.run("gemm", 3 * MS, 600, "train/forward")
         gpu.run("norm", 2 * MS, 350, "train/backward")

@@ -347,7 +347,7 @@ class _Ran:
 
 @dataclass(frozen=True, eq=False)
 class _Fit:
-    """Powers and what they are from: the seconds and the expected error of each interval."""
+    """Powers, with the seconds and the expected error of each interval."""
 
     rows: Array
     errors: Array
