@@ -323,7 +323,7 @@ def explore(
     series, left_out = _plan(kinds, numbers, cpu, gpu, dtype)
 
     def result(stopped: str) -> Exploration | None:
-        """What was measured until now; None if nothing was before an interruption."""
+        """The result of all visits until now; None if an interruption came before the first."""
         points = {key: each.point(PRECISION, "") for key, each in series.items()}
         measured = {key: point for key, point in points.items() if point.estimate is not None}
         interrupted = stopped in ("interrupted", "error")
@@ -395,7 +395,15 @@ def _checked_sizes(sizes: Sequence[int]) -> list[int]:
 
 
 def _checked(name: str, values: Any, fits: Callable[[object], bool], a_list: str, each: str) -> list[Any]:
-    """The values as a list; `a_list` and `each` say what is accepted."""
+    """The values as a list.
+
+    Args:
+        name: of the argument.
+        values: the argument.
+        fits: whether a value is accepted.
+        a_list: the accepted argument in words.
+        each: the accepted values in words.
+    """
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InvalidArgument(f"{name} is {brief(values)}; accepted {a_list}")
     found = list(values)
