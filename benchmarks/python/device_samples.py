@@ -3,7 +3,7 @@
 
 Parts, each on its own with ``--only cost,launches``. ``cost``: a launch-bound loop alone, with the samples of a
 recording, and with `GPUMonitor`, which reads performance counters and processes too. ``launches``: how long each single
-launch of such a loop takes. ``cpu``: what the sampling threads take of a core. ``agreement``: figures beside those of
+launch of such a loop takes. ``cpu``: what the sampling thread takes of a core. ``agreement``: figures beside those of
 nvidia-smi and pynvml of the same moment. ``sm_active``, ``tensor``, ``dram`` and ``pcie``: performance counters beside
 kernels and copies of known duty. ``energy``: joules of regions beside the counter's growth. ``throttled``: for how much
 of the time clocks were held back, beside the counter.
@@ -50,7 +50,7 @@ LATENCY_ROUNDS, QUICK_LATENCY_ROUNDS = 5, 2
 CHUNK = 500  # launches, less than the driver queues
 LATE_NS = 100_000
 DUTIES = (0.25, 0.5, 0.75, 1.0)
-PLAY_S, QUICK_PLAY_S = 4.0, 2.5  # some readings of performance counters, where they are read each 0.8 s
+PLAY_S, QUICK_PLAY_S = 4.0, 2.5  # some readings of performance counters, which are read once a second
 WARM_S = 0.3
 PAIR_NS = 50 * MS
 TENSOR_FLOPS = {"9.0": 4096, "8.0": 2048}  # bfloat16 a cycle and multiprocessor, by the architectures' white papers
@@ -60,7 +60,7 @@ LINK_BYTES = 1 << 26
 # header of 12 where the host completes a read of the GPU's, of 16 where the GPU writes to an address of 64 bits.
 TO_GPU_BYTES, TO_HOST_BYTES = 20, 24
 NO_REGION = 0xFFFFFFFF
-SAMPLERS = ("gpuscope-nvml", "gpuscope-gpus", "gpuscope-gpus-2")  # threads, as the kernel names them
+SAMPLERS = ("gpuscope-nvml", "gpuscope-gpus")  # threads, as the kernel names them
 PAIRS: dict[str, tuple[str, float, float]] = {
     # of nvidia-smi's query: our figure, its unit in ours, what may differ in its unit (power: a share)
     "utilization.gpu": ("busy_ratio", 0.01, 1),
@@ -282,7 +282,6 @@ def shares_of_core(load: Load, seconds: tuple[float, float]) -> dict[str, float]
 
 
 def cpu(quick: bool) -> Rows:
-    """What is owed of the beginning is paid before: a recording begins with 0.18 s of CPU more."""
     import gpuscope as gs
 
     fma, seconds = loads().fma(), QUICK_CPU_S if quick else CPU_S
@@ -303,8 +302,6 @@ def cpu(quick: bool) -> Rows:
         "rounds": told.rounds,
         "skipped": told.skipped,
         "mean, p99 ms": [round(1e3 * told.mean_s, 3), round(1e3 * told.p99_s, 3)],
-        "once a second, mean, p99 ms": [round(1e3 * told.slow_mean_s, 3), round(1e3 * told.slow_p99_s, 3)],
-        "limited": dict(told.limited),
     }
     return {
         "samples_cpu": {"value": round(sum(recorded.values()), 5), "detail": {**recorded, **of_recording}},
@@ -421,7 +418,6 @@ def agreement(quick: bool) -> Rows:
         while any(thread.is_alive() for thread in threads):
             loads().play(fma, 0.1)
         samples = of_first_gpu(monitor.take())
-        why["of ours"] = f"read less often: {monitor.cost.stated.limited}" if monitor.cost.limited else "all read"
     by_tool = {tool: compared(samples, found) for tool, found in readings.items()}
     shares = [
         1 - row["agree"] / row["pairs"] for figures in by_tool.values() for row in figures.values() if row["pairs"]

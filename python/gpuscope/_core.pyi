@@ -1155,21 +1155,21 @@ class PeakMemory:
         """
 class GpuSampler:
     """
-    Reads all GPUs at an interval, on threads of its own without the GIL. Any thread.
+    Reads all GPUs at an interval, on its own thread without the GIL. Any thread.
     """
     def __init__(self, interval_ns: int) -> None:
         ...
     def cost(self) -> dict:
         """
-        What sampling took: rounds, skipped (those that were due while another took too long), dropped (samples that nobody took in time), cpu_ns of elapsed_ns, longest_ns of a round, mean_ns and p99_ns of a sample of a GPU, slow_mean_ns and slow_p99_ns of what is read each slow_interval_ns, and limited: each how manieth round reads a part, where reading takes too much of the interval.
+        The cost of sampling: rounds, skipped (rounds due during a longer one), dropped (samples not taken in time), cpu_ns of elapsed_ns, longest_ns of a round, mean_ns and p99_ns of a sample of a GPU.
         """
     def stop(self) -> bool:
         """
-        Ends the threads after the round that is under way, for which it waits a second at most: whether they ended.
+        Ends the thread after the current round; waits at most a second. Returns whether it ended.
         """
     def take(self) -> list:
         """
-        Samples that were not taken before, oldest first: time_ns since the epoch, took_ns, process_cpu_s and resident_bytes of this process, slow_time_ns (when seconds of throttling were read), rare_time_ns (when energy, errors and those of RARE_COUNTERS were), host_time_ns (when the host was), host as host_state has it, and gpu as gpu_states has it; None without one.
+        Samples that were not taken before, oldest first: time_ns since the epoch, took_ns, process_cpu_s and resident_bytes of this process, slow_time_ns (when figures of each second were read), rare_time_ns (when energy, errors and those of RARE_COUNTERS were), host_time_ns (when the host was), host as host_state has it, and gpu as gpu_states has it; None without one.
         """
     @property
     def why(self) -> str:

@@ -99,10 +99,6 @@ COST = {  # of the core's sampler
     "longest_ns": 10**6,
     "mean_ns": 30_000,
     "p99_ns": 90_000,
-    "slow_mean_ns": 10**6,
-    "slow_interval_ns": 10**9,
-    "slow_p99_ns": 10**6,
-    "limited": {"performance_counters": 2, "memory": 4},
 }
 INSTANCES = [
     {

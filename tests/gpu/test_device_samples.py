@@ -107,12 +107,15 @@ def test_figures_are_those_of_nvidia_smi(busy):
     assert samples.memory_used_bytes.max() / 2**20 == pytest.approx(used, rel=0.1)
 
 
-def test_the_energy_counter_is_read_until_the_end(recorded):
+def test_the_energy_counter_is_read_each_two_seconds_and_at_both_ends(recorded):
     prof, _ = recorded
     counted(prof)
     counters = prof.trace.device_counters
-    read_ns = counters.start_ns[counters.energy_mj >= 0]
-    assert read_ns.max() >= int(prof.trace.info["session.stop_ns"]) - 1_000_000_000
+    times = counters.start_ns[counters.energy_mj >= 0]
+    started, stopped = (int(prof.trace.info[f"session.{edge}_ns"]) for edge in ("start", "stop"))
+    assert times[0] - started < 200_000_000
+    assert abs(times[-1] - stopped) < 200_000_000
+    assert np.diff(times).max() < 2_300_000_000
 
 
 def test_the_energy_of_a_region_of_seconds_is_the_counters_difference(recorded):
@@ -176,6 +179,7 @@ def test_sampling_says_what_it_costs(recorded):
     prof, _ = recorded
     info = prof.trace.info
     seconds = (int(info["session.stop_ns"]) - int(info["session.start_ns"])) / 1e9
-    assert int(info["audit.device_samples_cpu_ns"]) / 1e9 < 0.1 * seconds
+    # At 10 Hz 0.5 % of a core, and all figures once more at both ends of the window.
+    assert int(info["audit.device_samples_cpu_ns"]) / 1e9 < 0.005 * seconds + 0.1
     assert int(info["audit.device_samples_longest_ns"]) < 1e9
     assert int(info["audit.device_samples_dropped"]) == 0

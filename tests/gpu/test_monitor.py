@@ -75,7 +75,6 @@ def test_a_monitor_samples_a_busy_gpu_at_its_interval(kernels):
     samples = of_used(monitor.take())
     assert len(samples) >= 20
     assert max(sample.gpu.busy_ratio for sample in samples) > 0.5
-    assert samples[-1].gpu.energy_total_j > samples[0].gpu.energy_total_j
     assert monitor.cost.dropped == 0
 
 
@@ -106,9 +105,10 @@ def test_performance_counters_tell_a_busy_gpu_from_an_idle_one(kernels):
 
 def test_energy_between_two_moments_is_the_mean_of_the_power(kernels):
     with gs.GPUMonitor(None, interval=0.1) as monitor:
-        kernels.spin(20_000_000, count=250)  # five seconds
+        kernels.spin(20_000_000, count=300)  # six seconds: the counter is read each two
         gs.synchronize()
     samples = of_used(monitor.take())
+    assert samples[-1].gpu.energy_total_j > samples[0].gpu.energy_total_j
     found = gs.monitor.growth(samples)
     powers = [sample.gpu.power_w for sample in samples[len(samples) // 4 :]]
     assert found.energy_j.low <= found.energy_j.value
@@ -136,7 +136,6 @@ def test_sampling_at_10_hz_takes_little_and_says_so(kernels):
         gs.synchronize()
     cost = monitor.cost
     assert 0 < cost.mean_s <= cost.p99_s * 1.05
-    assert cost.slow_mean_s > 0
     assert cost.stated.cpu_ratio == cost.cpu_ratio
     print(f"cost at 10 Hz: {cost}")
 

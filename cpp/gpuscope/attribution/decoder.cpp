@@ -487,9 +487,10 @@ void Decoder::take_device_rows(Table& table, std::span<const typename Table::Row
 }
 
 // The last reading, after the end of the window, covers the window's last moments.
-void Decoder::take_device_samples(const nvml::DeviceSampling::Rows& rows) {
-  take_device_rows(state_.store->device_sample, std::span(rows.samples));
-  take_device_rows(state_.store->device_counter, std::span(rows.counters));
+void Decoder::take_device_samples(std::span<const store::DeviceSamples::Row> samples,
+                                  std::span<const store::DeviceCounters::Row> counters) {
+  take_device_rows(state_.store->device_sample, samples);
+  take_device_rows(state_.store->device_counter, counters);
   look_at_bounds();
 }
 

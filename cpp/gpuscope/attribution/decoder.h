@@ -16,7 +16,7 @@
 #include "gpuscope/base/host_usage.h"
 #include "gpuscope/base/sample_log.h"
 #include "gpuscope/counters/pm_sampling.h"
-#include "gpuscope/nvml/device_sampling.h"
+#include "gpuscope/store/schema.h"
 
 namespace gpuscope::attribution {
 
@@ -43,7 +43,8 @@ class Decoder {
   /// Adds the window's samples of a GPU's hardware counters.
   void take_counters(uint32_t device, std::span<const counters::Sampled> sampled, const counters::Samples& samples);
   /// Adds the window's NVML rows. Aggregate mode keeps a thinned selection from beginning to end.
-  void take_device_samples(const nvml::DeviceSampling::Rows& rows);
+  void take_device_samples(std::span<const store::DeviceSamples::Row> samples,
+                           std::span<const store::DeviceCounters::Row> counters);
   /// Ends the window at `close_ns` and returns its rows. The next window starts empty.
   std::unique_ptr<store::Store> finish(int64_t close_ns);
 

@@ -12,7 +12,7 @@
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/driver/libraries.h"
 #include "gpuscope/nvml/device.h"
-#include "gpuscope/nvml/gpu_sampler.h"
+#include "gpuscope/nvml/monitor_sampler.h"
 #include "gpuscope/nvml/state.h"
 
 namespace py = pybind11;
@@ -161,7 +161,7 @@ py::dict read_host_state() {
   return host_state(state);
 }
 
-py::list take_samples(nvml::GpuSampler& sampler) {
+py::list take_samples(nvml::MonitorSampler& sampler) {
   py::list taken;
   for (const nvml::GpuSample& sample : sampler.take()) {
     const bool has_gpu = sample.gpu != nvml::GpuSample::kNoGpu;
@@ -174,19 +174,11 @@ py::list take_samples(nvml::GpuSampler& sampler) {
   return taken;
 }
 
-py::dict sampling_cost(const nvml::GpuSampler& sampler) {
+py::dict sampling_cost(const nvml::MonitorSampler& sampler) {
   const nvml::SamplingCost cost = sampler.cost();
-  py::dict limited;
-  for (std::size_t part = 0; part < cost.divisors.size(); ++part) {
-    if (cost.divisors[part] > 1) {
-      limited[nvml::kPartNames[part]] = cost.divisors[part];
-    }
-  }
   return py::dict("rounds"_a = cost.rounds, "skipped"_a = cost.skipped, "dropped"_a = cost.dropped,
                   "cpu_ns"_a = cost.cpu_ns, "elapsed_ns"_a = cost.elapsed_ns, "longest_ns"_a = cost.longest_ns,
-                  "mean_ns"_a = cost.mean_ns, "p99_ns"_a = cost.p99_ns, "slow_mean_ns"_a = cost.slow_mean_ns,
-                  "slow_p99_ns"_a = cost.slow_p99_ns, "slow_interval_ns"_a = cost.slow_interval_ns,
-                  "limited"_a = limited);
+                  "mean_ns"_a = cost.mean_ns, "p99_ns"_a = cost.p99_ns);
 }
 
 }  // namespace
@@ -233,27 +225,23 @@ void bind_nvml(py::module_& module) {
              "figures (None where NVML does not tell; why says so by name), what holds its clocks back and which of "
              "that is a fault, how long it did so since the driver was loaded, and (number, bytes) of its processes. "
              "Makes no context and does not touch CUDA; takes some ms.");
-  py::class_<nvml::GpuSampler>(module, "GpuSampler",
-                               "Reads all GPUs at an interval, on threads of its own without the GIL. Any thread.")
+  py::class_<nvml::MonitorSampler>(module, "GpuSampler",
+                                   "Reads all GPUs at an interval, on its own thread without the GIL. Any thread.")
       .def(py::init([](int64_t interval_ns) {
-             return std::make_unique<nvml::GpuSampler>(libnvidia_ml(), std::chrono::nanoseconds(interval_ns));
+             return std::make_unique<nvml::MonitorSampler>(libnvidia_ml(), std::chrono::nanoseconds(interval_ns));
            }),
            py::arg("interval_ns"), py::call_guard<py::gil_scoped_release>())
-      .def("stop", &nvml::GpuSampler::stop, py::call_guard<py::gil_scoped_release>(),
-           "Ends the threads after the round that is under way, for which it waits a second at most: whether they "
-           "ended.")
+      .def("stop", &nvml::MonitorSampler::stop, py::call_guard<py::gil_scoped_release>(),
+           "Ends the thread after the current round; waits at most a second. Returns whether it ended.")
       .def("take", &take_samples,
            "Samples that were not taken before, oldest first: time_ns since the epoch, took_ns, process_cpu_s and "
-           "resident_bytes of this process, slow_time_ns (when seconds of throttling were read), "
-           "rare_time_ns (when energy, errors and those of RARE_COUNTERS were), host_time_ns (when the host was), "
+           "resident_bytes of this process, slow_time_ns (when figures of each second were read), rare_time_ns "
+           "(when the energy was), host_time_ns (when the host was), "
            "host as host_state has it, and gpu as gpu_states has it; None without one.")
-      .def(
-          "cost", &sampling_cost,
-          "What sampling took: rounds, skipped (those that were due while another took too long), dropped (samples "
-          "that nobody took in time), cpu_ns of elapsed_ns, longest_ns of a round, mean_ns and p99_ns of a sample of a "
-          "GPU, slow_mean_ns and slow_p99_ns of what is read each slow_interval_ns, and limited: each how manieth "
-          "round reads a part, where reading takes too much of the interval.")
-      .def_property_readonly("why", &nvml::GpuSampler::why, "Why there is no GPU; empty where there is one.");
+      .def("cost", &sampling_cost,
+           "The cost of sampling: rounds, skipped (rounds due during a longer one), dropped (samples not taken in "
+           "time), cpu_ns of elapsed_ns, longest_ns of a round, mean_ns and p99_ns of a sample of a GPU.")
+      .def_property_readonly("why", &nvml::MonitorSampler::why, "Why there is no GPU; empty where there is one.");
   module.def("process_memory", &process_memory, py::arg("device") = 0,
              "A GPU's memory in bytes, as NVML tells it now: process (this process, its context and all), used (by all "
              "processes), free (less than total - used: the driver keeps some), total; name; context: whether this "

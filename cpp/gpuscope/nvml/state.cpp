@@ -38,8 +38,6 @@ constexpr const char* kOverTime = "it is a mean over time, which a sampler has a
 
 constexpr const char* kWhileWatched = "NVML tells of errors when they happen, to a sampler; the kernel's log has them";
 
-constexpr const char* kReadLessOften = "it is read less often, as reading took too much of the interval or of a core";
-
 constexpr int kFreeSearches = 2;
 constexpr std::chrono::seconds kLongestWait(60);
 
@@ -157,15 +155,15 @@ void GpuReader::read_names() {
 }
 
 void GpuReader::read_fast() {
-  read_use();
-  read_memory();
+  read_load();
+  read_settled();
 }
 
-void GpuReader::read_use() {
-  read_load();
+void GpuReader::read_settled() {
   if (device_ == nullptr) {
     return;
   }
+  read_number("temperature_c", state_.temperature_c, 1, nvml_.temperature, kGpuSensor);
   read_number("power_limit_w", state_.power_limit_w, kWattsPerMilliwatt, nvml_.power_limit);
   read_number("memory_hz", state_.memory_hz, kHzPerMhz, nvml_.clock_info, kMemoryClock);
   read_number("performance_state", state_.performance_state, 1, nvml_.performance_state);
@@ -173,6 +171,16 @@ void GpuReader::read_use() {
     state_.performance_state.reset();
     state_.why["performance_state"] = kNotKnown;
   }
+  driver::NvmlMemory memory;
+  const bool is_told = ask({"memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes", "memory_total_bytes"},
+                           nvml_.memory_info, &memory);
+  const auto told = [is_told](unsigned long long bytes) {
+    return is_told ? std::optional<uint64_t>(bytes) : std::nullopt;
+  };
+  state_.memory_used_bytes = told(memory.used);
+  state_.memory_free_bytes = told(memory.free);
+  state_.memory_reserved_bytes = told(memory.reserved);
+  state_.memory_total_bytes = told(memory.total);
 }
 
 void GpuReader::read_load() {
@@ -188,7 +196,6 @@ void GpuReader::read_load() {
   }
   read_number("power_w", state_.power_w, kWattsPerMilliwatt, nvml_.power_usage);
   read_number("sm_hz", state_.sm_hz, kHzPerMhz, nvml_.clock_info, kSmClock);
-  read_number("temperature_c", state_.temperature_c, 1, nvml_.temperature, kGpuSensor);
   unsigned long long bits = 0;
   const bool is_renamed = nvml_.clocks_event_reasons != nullptr;
   state_.throttle_bits.reset();
@@ -216,7 +223,7 @@ void GpuReader::read_slow() {
   }
   read_field("memory_temperature_c", state_.memory_temperature_c, 1, kMemoryTemperature);
   read_number("fan_ratio", state_.fan_ratio, kPerPercent, nvml_.fan_speed);
-  read_throttled_where(false);
+  read_throttled(false);
   read_media();
   read_bar1();
   read_processes();
@@ -224,8 +231,7 @@ void GpuReader::read_slow() {
 }
 
 void GpuReader::read_rare() {
-  read_energy();
-  read_throttled_where(true);
+  read_throttled(true);
   read_number("pcie_generation", state_.pcie_generation, 1, nvml_.pcie_generation);
   read_number("pcie_width", state_.pcie_width, 1, nvml_.pcie_width);
   read_widest_link();
@@ -272,15 +278,6 @@ void GpuReader::read_link_bytes(std::chrono::nanoseconds interval) {
   read_field("pcie_sent_bytes", state_.pcie_sent_bytes, 1, kPcieSentBytes);
 }
 
-void GpuReader::forget_link_bytes() {
-  if (device_ == nullptr || refused_.contains("pcie_sent_bytes")) {
-    return;
-  }
-  state_.pcie_received_bytes.reset();
-  state_.pcie_sent_bytes.reset();
-  state_.why["pcie_received_bytes"] = state_.why["pcie_sent_bytes"] = kReadLessOften;
-}
-
 // An unknown link is assumed to be the fastest.
 std::optional<double> GpuReader::link_wrap_s() {
   read_widest_link();
@@ -306,33 +303,12 @@ void GpuReader::read_counters() {
   state_.why.insert(gpm.why.begin(), gpm.why.end());
 }
 
-void GpuReader::read_memory() {
-  if (device_ == nullptr) {
-    return;
-  }
-  driver::NvmlMemory memory;
-  const bool is_told = ask({"memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes", "memory_total_bytes"},
-                           nvml_.memory_info, &memory);
-  const auto told = [is_told](unsigned long long bytes) {
-    return is_told ? std::optional<uint64_t>(bytes) : std::nullopt;
-  };
-  state_.memory_used_bytes = told(memory.used);
-  state_.memory_free_bytes = told(memory.free);
-  state_.memory_reserved_bytes = told(memory.reserved);
-  state_.memory_total_bytes = told(memory.total);
-}
-
-void GpuReader::read_throttled(std::size_t reason) {
-  if (kThrottleReasons[reason].field != 0) {
-    const std::string name = std::string("throttled_s.") + kThrottleReasons[reason].name;
-    read_field(name.c_str(), state_.throttled_s[reason], kSecondsPerNs, kThrottleReasons[reason].field);
-  }
-}
-
-void GpuReader::read_throttled_where(bool takes_long) {
-  for (std::size_t reason = 0; reason < kThrottleReasons.size(); ++reason) {
-    if (kThrottleReasons[reason].takes_long == takes_long) {
-      read_throttled(reason);
+void GpuReader::read_throttled(bool takes_long) {
+  for (std::size_t at = 0; at < kThrottleReasons.size(); ++at) {
+    const ThrottleReason& reason = kThrottleReasons[at];
+    if (reason.takes_long == takes_long && reason.field != 0) {
+      const std::string name = std::string("throttled_s.") + reason.name;
+      read_field(name.c_str(), state_.throttled_s[at], kSecondsPerNs, reason.field);
     }
   }
 }
@@ -481,6 +457,7 @@ GpuStates read_gpu_states(const driver::Nvml& nvml) {
     reader.read_fast();
     reader.read_slow();
     reader.read_rare();
+    reader.read_energy();
     reader.read_link_bytes(std::chrono::nanoseconds(0));  // a single reading
     states.gpus.push_back(reader.state());
     if (states.gpus.back().why.contains("all")) {

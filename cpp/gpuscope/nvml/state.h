@@ -124,7 +124,7 @@ struct GpuState {
 
 /// Reads one GPU repeatedly. Figures that a driver refuses are not requested again, until `forget_refusals`. A lost GPU
 /// is searched at growing intervals, up to once per minute. Its figures are absent until then, and `why` has the reason
-/// under "all". Only `read_load`, `read_use` and `read_slow` search. One thread.
+/// under "all". Only `read_load` and `read_slow` search. One thread.
 class GpuReader {
  public:
   GpuReader(const driver::Nvml& nvml, unsigned index);
@@ -132,28 +132,25 @@ class GpuReader {
   const GpuState& state() const noexcept { return state_; }
   /// NVML's. Null while the GPU is lost.
   driver::NvmlDevice device() const noexcept { return device_; }
-  /// Figures that change quickly and take microseconds: use, power, clocks and temperature, and memory.
+  /// Figures that change quickly and take microseconds: `read_load` and `read_settled`.
   void read_fast();
-  void read_use();
-  void read_memory();
-  /// The fastest-changing part of `read_use`: use, power, temperature, the SM clock and its throttle reasons.
+  /// Use, power, the SM clock and throttle reasons.
   void read_load();
+  /// Memory, temperature, the power limit, the memory clock and the performance state.
+  void read_settled();
   /// Figures that change rarely.
   void read_slow();
-  /// Slow figures, milliseconds in total: the energy counter (2 to 4 ms), throttle times that are `takes_long`, memory
-  /// errors, and the link.
+  /// Slow figures, a millisecond or two: throttle times that are `takes_long`, memory errors, and the link.
   void read_rare();
-  /// Parts of the above. read_throttled: the throttle time of one of `kThrottleReasons`. read_throttled_where: of all
-  /// slow or all fast ones. read_limits: the limits of clocks and power.
+  /// The energy counter: 2 to 4 ms.
   void read_energy();
-  void read_throttled(std::size_t reason);
-  void read_throttled_where(bool takes_long);
+  /// Parts of the above. read_throttled: throttle times, all slow or all fast ones. read_limits: the limits of clocks
+  /// and power.
+  void read_throttled(bool takes_long);
   void read_limits();
   /// Bytes transferred over the link to the host: 32-bit counters, about 80 us each. Read every `interval`. Absent if
   /// they could wrap within it, as the number of wraps would be unknown.
   void read_link_bytes(std::chrono::nanoseconds interval);
-  /// Clears the bytes if they were not read this time: the old value belongs to another moment.
-  void forget_link_bytes();
   /// NVML's performance counters (GPM) since the previous reading.
   void read_counters();
   void forget_refusals() {

@@ -6,7 +6,7 @@
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/sample_log.h"
 #include "gpuscope/nvml/device.h"
-#include "gpuscope/nvml/device_sampling.h"
+#include "gpuscope/nvml/recording_sampler.h"
 
 namespace gpuscope::session {
 namespace {
@@ -70,31 +70,34 @@ class CounterSource final : public Source {
 class DeviceSource final : public Source {
  public:
   DeviceSource(const driver::Nvml& nvml, const driver::Cuda& cuda, std::chrono::nanoseconds interval)
-      : sampling_(nvml, cuda, interval) {}
+      : sampler_(nvml, cuda, interval) {}
 
-  void begin() override { sampling_.begin(); }
-  void take(attribution::Decoder& decoder) override { decoder.take_device_samples(sampling_.take()); }
-  void finish() override { sampling_.finish(); }
+  void begin() override { sampler_.begin(); }
+  void take(attribution::Decoder& decoder) override {
+    const nvml::RecordingSampler::Rows rows = sampler_.take();
+    decoder.take_device_samples(rows.samples, rows.counters);
+  }
+  void finish() override { sampler_.finish(); }
   void facts(Facts& facts) override {
-    const nvml::DeviceSampling::Spent spent = sampling_.take_spent();
-    const std::string why = sampling_.why_none();
-    if (spent.cpu_ns != 0 || !why.empty()) {
+    const nvml::SamplingCost cost = sampler_.take_cost();
+    const std::string why = sampler_.why_none();
+    if (cost.cpu_ns != 0 || !why.empty()) {
       facts.add("device_samples.why", why);
     }
-    if (spent.cpu_ns != 0) {
+    if (cost.cpu_ns != 0) {
       facts.add("audit.device_samples", facts.counters.device_samples);
       facts.add("audit.device_samples_thinned", facts.counters.device_samples_thinned);
-      facts.add("audit.device_samples_dropped", spent.dropped);
-      facts.add("audit.device_samples_cpu_ns", spent.cpu_ns);
-      facts.add("audit.device_samples_longest_ns", spent.longest_ns);
-      for (const auto& [what, reason] : sampling_.why()) {
+      facts.add("audit.device_samples_dropped", cost.dropped);
+      facts.add("audit.device_samples_cpu_ns", cost.cpu_ns);
+      facts.add("audit.device_samples_longest_ns", cost.longest_ns);
+      for (const auto& [what, reason] : sampler_.why()) {
         facts.add("device_samples." + std::to_string(what.first) + "." + what.second, reason);
       }
     }
   }
 
  private:
-  nvml::DeviceSampling sampling_;
+  nvml::RecordingSampler sampler_;
 };
 
 class PythonSource final : public Source {

@@ -9,8 +9,8 @@ import os
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -44,18 +44,11 @@ class MonitorCost:
         rounds: number of rounds; a round reads all GPUs.
         skipped: rounds that were due while another took too long.
         dropped: samples lost because they were not taken in time or the file could not be written.
-        cpu_s: CPU time of the sampling threads.
+        cpu_s: CPU time of the sampling thread.
         longest_s: the longest round.
         elapsed_s: seconds since sampling began.
         mean_s: mean time of a sample of one GPU.
         p99_s: 99th percentile of that time.
-        slow_mean_s: mean time of the slow readings of a GPU on the second thread, the rare ones included when due.
-        slow_p99_s: 99th percentile of that time.
-        slow_interval_s: interval of the slow readings: 1 s, or longer to stay within 0.015 % of a core per GPU.
-        limited: parts that are read only every n-th round because reading took too long. The limits are 2 % of the
-            interval in three rounds in a row, and 0.15 % of a core per GPU over two seconds. At intervals below 0.1 s
-            the second limit is 150 us. The parts are performance_counters, link_bytes and memory. If these are down to
-            about once a second, use follows. Other rounds repeat the latest figures, without bytes of links.
     """
 
     rounds: int = 0
@@ -66,28 +59,23 @@ class MonitorCost:
     elapsed_s: float = 0.0
     mean_s: float = 0.0
     p99_s: float = 0.0
-    slow_mean_s: float = 0.0
-    slow_p99_s: float = 0.0
-    slow_interval_s: float = 0.0
-    limited: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def cpu_ratio(self) -> float:
-        """The sampling threads' share of one core."""
+        """The sampling thread's share of one core."""
         return self.cpu_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
     @property
     def stated(self) -> SamplingCost:
         """The cost as logs contain it."""
-        limited = "+".join(f"{part}/{rounds}" for part, rounds in self.limited.items())
-        return SamplingCost(self.cpu_ratio, self.mean_s, self.p99_s, self.skipped, limited)
+        return SamplingCost(self.cpu_ratio, self.mean_s, self.p99_s, self.skipped)
 
 
 class GPUMonitor:
     """Samples every GPU of the machine in the background and appends to a file.
 
     Use ``with GPUMonitor("gpu.csv", interval=1.0): train()``, or ``start()`` and ``stop()`` on one thread at a time.
-    Threads of the core read NVML without Python's GIL. Without a GPU the log has only this process and the host; the
+    A thread of the core reads NVML without Python's GIL. Without a GPU the log has only this process and the host; the
     first `start` warns, and `why` says why.
     If the file cannot be written, a warning is issued once, and the samples wait for the next try. A .parquet or
     .gscope is written by `stop`, from a ``.part`` next to it. Columns and reading intervals:
@@ -201,13 +189,12 @@ class GPUMonitor:
         if sampler is None or self._is_parents():
             return self._cost
         facts: dict[str, Any] = sampler.cost()
-        names = ("cpu", "longest", "elapsed", "mean", "p99", "slow_mean", "slow_p99", "slow_interval")
+        names = ("cpu", "longest", "elapsed", "mean", "p99")
         return MonitorCost(
             rounds=facts["rounds"],
             skipped=facts["skipped"],
             dropped=facts["dropped"] + self._lost,
             **{f"{name}_s": facts[f"{name}_ns"] / 1e9 for name in names},
-            limited=facts["limited"],
         )
 
     def take(self) -> list[GpuSample]:

@@ -458,8 +458,6 @@ class MonitorPage(App[None]):
                 line.append((f"  PAUSED {(self.history.end_ns - self.look.paused_ns) / 1e9:.1f} s ago", TITLE))
             cost = self._monitor.cost
             line.append((f"  each {self._monitor.interval:g} s, for {100 * cost.cpu_ratio:.2f} % of a CPU", DIM))
-            if cost.limited:
-                line.append((f", {cost.stated.limited} of it", DIM))
         if self._recorder is not None:
             line.append((f"  records to {self._recorder.path}", TITLE))
         return cut(line, width)

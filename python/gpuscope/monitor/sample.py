@@ -22,12 +22,12 @@ class SamplingCost:
     """The cost of sampling so far, as in each line of a log.
 
     Attributes:
-        cpu_ratio: share of one core that the sampling threads took.
+        cpu_ratio: share of one core that sampling took.
         mean_s: mean seconds of a sample of one GPU.
         p99_s: 99th percentile of that time, within 3.1 %.
         skipped: rounds that were due while another took too long.
-        limited: parts that are read only every n-th round because reading took too long (`MonitorCost`), as
-            ``performance_counters/2+link_bytes/2``; empty if all parts are read in each round.
+        limited: in logs of earlier versions, parts that were read only every n-th round, as
+            ``performance_counters/2+link_bytes/2``.
     """
 
     cpu_ratio: float
@@ -46,13 +46,14 @@ class GpuSample:
         took_s: seconds that reading the GPU took.
         gpu: None on a machine without a GPU.
         process_cpu_s: CPU time of all threads of this process so far.
-        process_resident_bytes: host memory that this process uses, read as often as the GPUs' memory.
-        slow_time_ns: time of reading throttled seconds, once a second. Rarely changing figures are as old or older.
+        process_resident_bytes: host memory that this process uses, read once a second, as the GPUs' memory.
+        slow_time_ns: time of reading the figures that are read once a second, such as memory and throttled seconds.
         host: the machine, this process and its container.
         host_time_ns: time of reading the host.
         cost: cost of sampling; None for logs without it.
-        rare_time_ns: time of the slow calls, every few seconds: energy, memory errors, the link, and throttled seconds
-            of `sync_boost`, `hw_thermal_slowdown` and `hw_power_brake_slowdown`. 0: same as `slow_time_ns`.
+        rare_time_ns: time of reading the energy, every two seconds. Memory errors, the link, and throttled seconds of
+            `sync_boost`, `hw_thermal_slowdown` and `hw_power_brake_slowdown` are read every ten seconds, and every
+            second while such a reason holds. 0: same as `slow_time_ns`.
     """
 
     time_ns: int

@@ -17,6 +17,7 @@
 #include "fakes/nvml.h"
 #include "gpuscope/attribution/decoder.h"
 #include "gpuscope/base/clock.h"
+#include "gpuscope/nvml/recording_sampler.h"
 #include "gpuscope/session/session.h"
 
 namespace gpuscope::session {
@@ -114,8 +115,8 @@ TEST_F(DeviceSamples, LeaveTheChildOfAForkAlone) {
 }
 
 /// So many rounds of a device, a second from each other.
-nvml::DeviceSampling::Rows rounds(int64_t first, int64_t count, int64_t open_ns) {
-  nvml::DeviceSampling::Rows rows;
+nvml::RecordingSampler::Rows rounds(int64_t first, int64_t count, int64_t open_ns) {
+  nvml::RecordingSampler::Rows rows;
   for (int64_t round = first; round < first + count; ++round) {
     const int64_t time_ns = open_ns + round * 1'000'000'000;
     store::DeviceSamples::Row sample{};
@@ -139,7 +140,8 @@ TEST_F(DeviceSamples, OfLongRunsThatKeepTotalsAreThinnedOutAndKeepTheirEnds) {
   decoder.window().open_ns = open_ns;
   constexpr int64_t kRounds = 50'000;
   for (int64_t first = 0; first < kRounds; first += 1000) {
-    decoder.take_device_samples(rounds(first, 1000, open_ns));
+    const nvml::RecordingSampler::Rows rows = rounds(first, 1000, open_ns);
+    decoder.take_device_samples(rows.samples, rows.counters);
   }
   const uint64_t thinned = decoder.state().counters.device_samples_thinned;
   const std::unique_ptr<Store> store = decoder.finish(open_ns + kRounds * 1'000'000'000);
@@ -158,7 +160,8 @@ TEST_F(DeviceSamples, StayWithinARing) {
   const int64_t open_ns = base::Clock::process().now_ns();
   decoder.window().open_ns = open_ns;
   for (int64_t first = 0; first < 1000; first += 10) {
-    decoder.take_device_samples(rounds(first, 10, open_ns));
+    const nvml::RecordingSampler::Rows rows = rounds(first, 10, open_ns);
+    decoder.take_device_samples(rows.samples, rows.counters);
   }
   const std::unique_ptr<Store> store = decoder.finish(open_ns + 1'000'000'000'000);
   EXPECT_LE(store->device_sample.size(), 30U);
@@ -172,7 +175,8 @@ TEST_F(DeviceSamples, AreRefusedWhereMemoryIsFull) {
   const int64_t open_ns = base::Clock::process().now_ns();
   decoder.window().open_ns = open_ns;
   for (int64_t first = 0; first < 10'000; first += 100) {
-    decoder.take_device_samples(rounds(first, 100, open_ns));
+    const nvml::RecordingSampler::Rows rows = rounds(first, 100, open_ns);
+    decoder.take_device_samples(rows.samples, rows.counters);
   }
   EXPECT_GT(decoder.state().counters.refused, 10'000U);
   EXPECT_LE(decoder.finish(open_ns + 1)->device_sample.size(), 2000U);

@@ -362,10 +362,10 @@ def test_a_split_gpu_has_figures_of_its_parts_and_the_reason_why_it_has_none_its
     assert "MIG 1g.10gb (2/0): " in monitor("--once", FAKE_MIG="3").stdout
 
 
-def test_sampling_that_takes_too_long_limits_itself_and_says_so(monitor):
-    rows = objects(monitor("--json", "--count", "100", "--interval", "10ms", FAKE_GPUS="64"))
-    assert "performance_counters/" in rows[-1]["sampler_limited"]
+def test_every_row_says_what_sampling_took(monitor):
+    rows = objects(monitor("--json", "--count", "20", "--interval", "10ms", FAKE_GPUS="64"))
     assert rows[-1]["sample_p99_s"] > 0
+    assert rows[-1]["sampler_cpu_ratio"] > 0
 
 
 def test_names_are_of_what_is_served(gpuscope):

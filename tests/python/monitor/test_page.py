@@ -202,10 +202,8 @@ def test_the_parts_of_a_split_gpu_have_a_line_each():
     assert "8/0     SM 25 %" in drive(one(mig=True, instances=INSTANCES), "c")
 
 
-def test_the_head_says_what_sampling_takes_and_what_is_read_less_often():
-    monitor = one()
-    monitor.cost = replace(monitor.cost, limited={"memory": 2})
-    assert "for 1.00 % of a CPU, memory/2 of it" in drive(monitor, size=(120, 40)).splitlines()[0]
+def test_the_head_says_what_sampling_takes():
+    assert "for 1.00 % of a CPU" in drive(one(), size=(120, 40)).splitlines()[0]
 
 
 def test_programs_that_are_profiled_say_their_step_and_verdict(monkeypatch):

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpuscope/nvml/gpu_sampler.h"
+#include "gpuscope/nvml/monitor_sampler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -21,7 +22,7 @@ namespace {
 using namespace std::chrono_literals;
 
 /// Those whose reading began before `since_ns` are left out.
-std::vector<GpuSample> take_at_least(GpuSampler& sampler, std::size_t count, int64_t since_ns = 0) {
+std::vector<GpuSample> take_at_least(MonitorSampler& sampler, std::size_t count, int64_t since_ns = 0) {
   std::vector<GpuSample> taken;
   for (const auto limit = std::chrono::steady_clock::now() + 60s;
        taken.size() < count && std::chrono::steady_clock::now() < limit; std::this_thread::sleep_for(1ms)) {
@@ -34,14 +35,14 @@ std::vector<GpuSample> take_at_least(GpuSampler& sampler, std::size_t count, int
   return taken;
 }
 
-class GpuSamplers : public testing::Test {
+class MonitorSamplers : public testing::Test {
  protected:
   fakes::Nvml& fake_ = fakes::Nvml::reset();
   driver::Nvml nvml_ = fake_.table();
 };
 
-TEST_F(GpuSamplers, GiveWhatIsReadFastAndSlowFromTheFirstSampleOn) {
-  GpuSampler sampler(nvml_, 1ms);
+TEST_F(MonitorSamplers, GiveWhatIsReadFastAndSlowFromTheFirstSampleOn) {
+  MonitorSampler sampler(nvml_, 1ms);
   const GpuSample sample = take_at_least(sampler, 1).at(0);
   EXPECT_EQ(sample.gpu, 0U);
   EXPECT_EQ(sample.state.busy_ratio, 0.99);
@@ -52,32 +53,32 @@ TEST_F(GpuSamplers, GiveWhatIsReadFastAndSlowFromTheFirstSampleOn) {
   EXPECT_GT(sample.took_ns, 0);
 }
 
-TEST_F(GpuSamplers, GiveEachSampleOnceAndInOrder) {
-  GpuSampler sampler(nvml_, 1ms);
+TEST_F(MonitorSamplers, GiveEachSampleOnceAndInOrder) {
+  MonitorSampler sampler(nvml_, 1ms);
   const std::vector<GpuSample> samples = take_at_least(sampler, 20);
   for (std::size_t at = 1; at < samples.size(); ++at) {
     EXPECT_GT(samples[at].time_ns, samples[at - 1].time_ns);
   }
 }
 
-TEST_F(GpuSamplers, SampleEveryGpu) {
+TEST_F(MonitorSamplers, SampleEveryGpu) {
   fake_.gpus = 3;
-  GpuSampler sampler(nvml_, 1ms);
+  MonitorSampler sampler(nvml_, 1ms);
   const std::vector<GpuSample> samples = take_at_least(sampler, 6);
   for (std::size_t at = 0; at < 6; ++at) {
     EXPECT_EQ(samples.at(at).gpu, at % 3);
   }
 }
 
-TEST_F(GpuSamplers, SampleTheProcessWhereThereIsNoGpu) {
-  GpuSampler sampler({}, 1ms);
+TEST_F(MonitorSamplers, SampleTheProcessWhereThereIsNoGpu) {
+  MonitorSampler sampler({}, 1ms);
   EXPECT_THAT(sampler.why(), testing::StartsWith("libnvidia-ml was not found"));
   const GpuSample sample = take_at_least(sampler, 1).at(0);
   EXPECT_EQ(sample.gpu, GpuSample::kNoGpu);
   EXPECT_GT(sample.resident_bytes, 0U);
 }
 
-TEST_F(GpuSamplers, GoOnWithTheOthersWhereAGpuIsLostMeanwhile) {
+TEST_F(MonitorSamplers, GoOnWithTheOthersWhereAGpuIsLostMeanwhile) {
   static std::atomic<bool> is_lost;
   is_lost = false;
   fake_.gpus = 2;
@@ -89,7 +90,7 @@ TEST_F(GpuSamplers, GoOnWithTheOthersWhereAGpuIsLostMeanwhile) {
     *utilization = {99, 25};
     return device == reinterpret_cast<driver::NvmlDevice>(uintptr_t{2}) && is_lost ? 15 : 0;
   };
-  GpuSampler sampler(nvml_, 1ms);
+  MonitorSampler sampler(nvml_, 1ms);
   take_at_least(sampler, 4);
   is_lost = true;
   const int64_t lost_ns = base::Clock::process().to_ns(base::ticks());
@@ -102,8 +103,8 @@ TEST_F(GpuSamplers, GoOnWithTheOthersWhereAGpuIsLostMeanwhile) {
   }
 }
 
-TEST_F(GpuSamplers, SayWhenWhatIsReadSeldomWasRead) {
-  GpuSampler sampler(nvml_, 1ms);
+TEST_F(MonitorSamplers, SayWhenWhatIsReadSeldomWasRead) {
+  MonitorSampler sampler(nvml_, 1ms);
   const std::vector<GpuSample> samples = take_at_least(sampler, 5);
   for (const GpuSample& sample : samples) {
     EXPECT_GT(sample.slow_time_ns, 0);
@@ -113,14 +114,14 @@ TEST_F(GpuSamplers, SayWhenWhatIsReadSeldomWasRead) {
   }
 }
 
-TEST_F(GpuSamplers, GiveSamplesThatAreTakenLateWhatWasReadSeldomBeforeThem) {
+TEST_F(MonitorSamplers, GiveSamplesThatAreTakenLateWhatWasReadSeldomBeforeThem) {
   static std::atomic<unsigned> speed;
   speed = 0;
   nvml_.fan_speed = [](driver::NvmlDevice, unsigned* percent) {
     *percent = ++speed;
     return 0;
   };
-  GpuSampler sampler(nvml_, 10ms);
+  MonitorSampler sampler(nvml_, 10ms);
   while (speed < 2) {
     std::this_thread::sleep_for(10ms);
   }
@@ -133,80 +134,115 @@ TEST_F(GpuSamplers, GiveSamplesThatAreTakenLateWhatWasReadSeldomBeforeThem) {
   EXPECT_LE(samples.back().slow_time_ns, samples.back().time_ns);
 }
 
-TEST_F(GpuSamplers, NeverGiveWhatWasReadSeldomAfterTheSample) {
+TEST_F(MonitorSamplers, NeverGiveWhatWasReadSeldomAfterTheSample) {
   nvml_.utilization = [](driver::NvmlDevice, driver::NvmlUtilization* utilization) {
-    std::this_thread::sleep_for(700ms);  // the slow thread reads in the second half of one of them
+    std::this_thread::sleep_for(700ms);  // slow figures are read in the second half of one of them
     *utilization = {99, 25};
     return 0;
   };
-  GpuSampler sampler(nvml_, 100ms);
+  MonitorSampler sampler(nvml_, 100ms);
   for (const GpuSample& sample : take_at_least(sampler, 4)) {
     EXPECT_LE(sample.slow_time_ns, sample.time_ns);
     EXPECT_LE(sample.host_time_ns, sample.time_ns);
   }
 }
 
-TEST_F(GpuSamplers, ReadWhatTakesLongAsOftenAsItMayCost) {
-  static std::atomic<int> reads;
-  static std::atomic<unsigned long long> reasons;
-  reads = 0;
-  reasons = 0x4;
-  nvml_.energy = [](driver::NvmlDevice, unsigned long long* millijoules) {
-    const int64_t until_ns = base::thread_cpu_ns() + 20'000'000;
-    while (base::thread_cpu_ns() < until_ns) {
-    }
-    *millijoules = static_cast<unsigned long long>(++reads);
-    return 0;
-  };
-  nvml_.clocks_event_reasons = [](driver::NvmlDevice, unsigned long long* bits) {
-    *bits = reasons;
-    return 0;
-  };
-  GpuSampler sampler(nvml_, 100ms);
-  std::this_thread::sleep_for(3500ms);
-  const GpuSample sample = sampler.take().back();
-  EXPECT_LE(reads, 2);
-  EXPECT_EQ(sample.state.energy_total_j, 1e-3 * reads);
-  EXPECT_GE(sample.slow_time_ns - sample.rare_time_ns, 1'000'000'000);
-  reasons = 0x44;  // the GPU is too hot
-  const int before = reads;
-  for (const auto limit = std::chrono::steady_clock::now() + 60s;
-       reads == before && std::chrono::steady_clock::now() < limit; std::this_thread::sleep_for(1ms)) {
+/// Counts what the sampler asks for: use in each round, energy, and a slow throttle time.
+struct Asked {
+  static inline std::atomic<int> use;
+  static inline std::atomic<int> energy;
+  static inline std::atomic<int> heat;
+  static inline std::atomic<unsigned long long> reasons;
+  static inline std::array<std::atomic<int>, 64> use_at_energy;  // `use` at each reading of the energy
+  static inline std::chrono::nanoseconds energy_takes;
+
+  static void reset(driver::Nvml& nvml, std::chrono::nanoseconds takes) {
+    use = energy = heat = 0;
+    reasons = 0x4;
+    energy_takes = takes;
+    nvml.utilization = [](driver::NvmlDevice, driver::NvmlUtilization* utilization) {
+      ++use;
+      *utilization = {99, 25};
+      return 0;
+    };
+    nvml.energy = [](driver::NvmlDevice, unsigned long long* millijoules) {
+      std::this_thread::sleep_for(energy_takes);
+      use_at_energy.at(static_cast<std::size_t>(energy)) = use.load();
+      *millijoules = static_cast<unsigned long long>(++energy);
+      return 0;
+    };
+    nvml.field_values = [](driver::NvmlDevice, int, driver::NvmlFieldValue* value) {
+      heat += value->field == 270 ? 1 : 0;
+      value->code = 0;
+      return 0;
+    };
+    nvml.clocks_event_reasons = [](driver::NvmlDevice, unsigned long long* bits) {
+      *bits = reasons;
+      return 0;
+    };
   }
-  const GpuSample hot = take_at_least(sampler, 12).back();
-  EXPECT_GT(hot.rare_time_ns, sample.rare_time_ns);
-  EXPECT_LT(hot.rare_time_ns - sample.time_ns, 10'000'000'000);  // else it is read each 20 s
+  static void await(const std::atomic<int>& what, int count) {
+    for (const auto limit = std::chrono::steady_clock::now() + 60s;
+         what < count && std::chrono::steady_clock::now() < limit; std::this_thread::sleep_for(1ms)) {
+    }
+  }
+};
+
+TEST_F(MonitorSamplers, ReadTheEnergyEachTwoSeconds) {
+  Asked::reset(nvml_, 0ms);
+  MonitorSampler sampler(nvml_, 50ms);
+  const GpuSample first = take_at_least(sampler, 1).at(0);
+  EXPECT_EQ(first.state.energy_total_j, 1e-3);
+  std::this_thread::sleep_for(1500ms);
+  EXPECT_EQ(sampler.take().back().rare_time_ns, first.rare_time_ns);
+  Asked::await(Asked::energy, 2);
+  const GpuSample next = take_at_least(sampler, 2, base::Clock::process().now_ns()).back();
+  EXPECT_EQ(next.state.energy_total_j, 2e-3);
+  EXPECT_GE(next.rare_time_ns - first.rare_time_ns, 1'900'000'000);
 }
 
-TEST_F(GpuSamplers, ReadWhatDiffersSeldomAsOftenAsItMayCost) {
+TEST_F(MonitorSamplers, ReadSlowTimesOfThrottlingRarelyUnlessAReasonOfTheirsHolds) {
+  Asked::reset(nvml_, 0ms);
+  MonitorSampler sampler(nvml_, 10ms);
+  std::this_thread::sleep_for(2500ms);
+  EXPECT_EQ(Asked::heat, 1);
+  Asked::reasons = 0x44;  // the GPU is too hot
+  const auto began = std::chrono::steady_clock::now();
+  Asked::await(Asked::heat, 3);
+  EXPECT_GE(std::chrono::steady_clock::now() - began, 900ms);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, 6s);
+}
+
+TEST_F(MonitorSamplers, ReadOneSlowGroupARoundWhereThatTakesHalfOfTheInterval) {
+  fake_.gpus = 3;
+  Asked::reset(nvml_, 5ms);
+  MonitorSampler sampler(nvml_, 4ms);
+  Asked::await(Asked::energy, 6);  // the first three belong to the first samples
+  EXPECT_GE(Asked::use_at_energy[4] - Asked::use_at_energy[3], 3);
+  EXPECT_GE(Asked::use_at_energy[5] - Asked::use_at_energy[4], 3);
+}
+
+TEST_F(MonitorSamplers, ReadWhatDiffersSlowlyOnceASecond) {
   static std::atomic<int> reads;
   reads = 0;
   nvml_.margin_temperature = [](driver::NvmlDevice, driver::NvmlMarginTemperature*) {
     ++reads;
-    const int64_t until_ns = base::thread_cpu_ns() + 20'000'000;
-    while (base::thread_cpu_ns() < until_ns) {
-    }
     return 0;
   };
-  GpuSampler sampler(nvml_, 100ms);
-  std::this_thread::sleep_for(3500ms);
-  for (const auto limit = std::chrono::steady_clock::now() + 10s; reads < 2 && std::chrono::steady_clock::now() < limit;
-       std::this_thread::sleep_for(1ms)) {
-  }
-  EXPECT_EQ(reads, 2);
-  EXPECT_GE(sampler.cost().slow_interval_ns, 20'000'000'000);
-  const GpuSample sample = sampler.take().back();
-  EXPECT_LT(sample.time_ns - sample.slow_time_ns, 3'000'000'000);  // of seconds of throttling
+  MonitorSampler sampler(nvml_, 50ms);
+  std::this_thread::sleep_for(2500ms);
+  EXPECT_GE(reads, 2);
+  EXPECT_LE(reads, 3);
 }
 
-TEST_F(GpuSamplers, ReadLimitsOnceASecond) {
+TEST_F(MonitorSamplers, ReadLimitsOnceASecond) {
   static std::atomic<int> reads;
   reads = 0;
   nvml_.power_limit = [](driver::NvmlDevice, unsigned* milliwatts) {
     *milliwatts = static_cast<unsigned>(40'000 + 1000 * reads++);
     return 0;
   };
-  GpuSampler sampler(nvml_, 50ms);
+  MonitorSampler sampler(nvml_, 50ms);
   std::this_thread::sleep_for(2500ms);
   const std::vector<GpuSample> samples = sampler.take();
   EXPECT_LE(reads, 3);
@@ -214,7 +250,7 @@ TEST_F(GpuSamplers, ReadLimitsOnceASecond) {
   EXPECT_EQ(samples.back().state.power_limit_w, 40 + reads - 1);
 }
 
-TEST_F(GpuSamplers, AskOnceForWhatDoesNotChange) {
+TEST_F(MonitorSamplers, AskOnceForWhatDoesNotChange) {
   static std::atomic<int> reads;
   reads = 0;
   nvml_.max_clock_info = [](driver::NvmlDevice, int, unsigned* mhz) {
@@ -222,13 +258,13 @@ TEST_F(GpuSamplers, AskOnceForWhatDoesNotChange) {
     *mhz = 1980;
     return 0;
   };
-  GpuSampler sampler(nvml_, 50ms);
+  MonitorSampler sampler(nvml_, 50ms);
   std::this_thread::sleep_for(1500ms);
   EXPECT_EQ(reads, 2);  // of the processors and of the memory
   EXPECT_EQ(sampler.take().back().state.sm_max_hz, 1.98e9);
 }
 
-TEST_F(GpuSamplers, AskAnewWhereTheGpuWasSplitOrMadeWhole) {
+TEST_F(MonitorSamplers, AskAnewWhereTheGpuWasSplitOrMadeWhole) {
   static std::atomic<bool> is_split;
   is_split = true;
   nvml_.mig_mode = [](driver::NvmlDevice, unsigned* current, unsigned*) {
@@ -239,7 +275,7 @@ TEST_F(GpuSamplers, AskAnewWhereTheGpuWasSplitOrMadeWhole) {
     *utilization = {99, 25};
     return is_split ? fakes::Nvml::kNotSupported : 0;
   };
-  GpuSampler sampler(nvml_, 1ms);
+  MonitorSampler sampler(nvml_, 1ms);
   const GpuSample split = take_at_least(sampler, 5).back();
   EXPECT_EQ(split.state.mig, true);
   EXPECT_EQ(split.state.busy_ratio, std::nullopt);
@@ -254,37 +290,32 @@ TEST_F(GpuSamplers, AskAnewWhereTheGpuWasSplitOrMadeWhole) {
   EXPECT_EQ(whole.state.busy_ratio, 0.99);
 }
 
-TEST_F(GpuSamplers, CountTheRoundsThatSlowCallsMadeThemSkip) {
+TEST_F(MonitorSamplers, CountTheRoundsThatSlowCallsMadeThemSkip) {
   nvml_.utilization = [](driver::NvmlDevice, driver::NvmlUtilization*) {
     std::this_thread::sleep_for(20ms);
     return 0;
   };
-  GpuSampler sampler(nvml_, 1ms);
+  MonitorSampler sampler(nvml_, 1ms);
   take_at_least(sampler, 3);
   EXPECT_GT(sampler.cost().skipped, 10U);
   EXPECT_GE(sampler.cost().longest_ns, 20'000'000);
 }
 
-TEST_F(GpuSamplers, SayWhatTheyTookAndReadLessWhereThatIsTooMuch) {
-  nvml_.memory_info = [](driver::NvmlDevice, driver::NvmlMemory*) {
+TEST_F(MonitorSamplers, SayWhatTheyTook) {
+  nvml_.utilization = [](driver::NvmlDevice, driver::NvmlUtilization*) {
     std::this_thread::sleep_for(3ms);
     return 0;
   };
-  GpuSampler sampler(nvml_, 20ms);
-  while (sampler.cost().divisors[2] == 1) {
-    std::this_thread::sleep_for(1ms);
-  }
+  MonitorSampler sampler(nvml_, 20ms);
+  take_at_least(sampler, 3);
   const SamplingCost cost = sampler.cost();
-  EXPECT_GE(cost.divisors[0], 2U);  // performance counters before the memory
+  EXPECT_GE(cost.mean_ns, 3'000'000);
   EXPECT_GE(cost.p99_ns, 2'900'000);
-  EXPECT_GT(cost.mean_ns, 0);
-  EXPECT_GT(cost.slow_mean_ns, 0);
+  EXPECT_GT(cost.cpu_ns, 0);
   EXPECT_GT(cost.elapsed_ns, cost.cpu_ns / 2);
-  const std::vector<GpuSample> samples = take_at_least(sampler, 20);
-  EXPECT_TRUE(samples.back().state.memory_used_bytes.has_value());
 }
 
-TEST_F(GpuSamplers, TellOfErrorsOfAGpuThatIsLostToo) {
+TEST_F(MonitorSamplers, TellOfErrorsOfAGpuThatIsLostToo) {
   static std::atomic<int> told;
   static std::atomic<bool> is_lost;
   told = 0;
@@ -306,7 +337,7 @@ TEST_F(GpuSamplers, TellOfErrorsOfAGpuThatIsLostToo) {
     *device = reinterpret_cast<driver::NvmlDevice>(uintptr_t{1});
     return is_lost ? 15 : 0;
   };
-  GpuSampler sampler(nvml_, 20ms);
+  MonitorSampler sampler(nvml_, 20ms);
   GpuSample last;
   const auto is_lost_and_told = [&last] {
     return !last.state.xid_errors.value_or(std::vector<XidCount>{}).empty() && last.state.why.contains("all");
@@ -320,8 +351,8 @@ TEST_F(GpuSamplers, TellOfErrorsOfAGpuThatIsLostToo) {
   EXPECT_TRUE(last.state.why.contains("all"));
 }
 
-TEST_F(GpuSamplers, StopAtOnceHoweverLongTheInterval) {
-  GpuSampler sampler(nvml_, std::chrono::hours(1));
+TEST_F(MonitorSamplers, StopAtOnceHoweverLongTheInterval) {
+  MonitorSampler sampler(nvml_, std::chrono::hours(1));
   take_at_least(sampler, 1);
   const auto began = std::chrono::steady_clock::now();
   sampler.stop();
@@ -330,7 +361,7 @@ TEST_F(GpuSamplers, StopAtOnceHoweverLongTheInterval) {
   EXPECT_EQ(sampler.cost().rounds, 1U);
 }
 
-TEST_F(GpuSamplers, LeaveACallBehindThatDoesNotReturn) {
+TEST_F(MonitorSamplers, LeaveACallBehindThatDoesNotReturn) {
   static std::atomic<bool> hangs;
   hangs = true;
   nvml_.utilization = [](driver::NvmlDevice, driver::NvmlUtilization*) {
@@ -338,14 +369,14 @@ TEST_F(GpuSamplers, LeaveACallBehindThatDoesNotReturn) {
     }
     return 0;
   };
-  GpuSampler sampler(nvml_, 1ms);
+  MonitorSampler sampler(nvml_, 1ms);
   EXPECT_FALSE(sampler.stop());
   EXPECT_EQ(sampler.cost().rounds, 0U);
   hangs = false;
   EXPECT_TRUE(sampler.stop());
 }
 
-TEST_F(GpuSamplers, CountTheMemoryOfAGpuInstanceOnceHoweverManyComputeInstancesShareIt) {
+TEST_F(MonitorSamplers, CountTheMemoryOfAGpuInstanceOnceHoweverManyComputeInstancesShareIt) {
   static const auto is_part = [](driver::NvmlDevice device) { return reinterpret_cast<uintptr_t>(device) >= 100; };
   nvml_.mig_count_max = [](driver::NvmlDevice, unsigned* count) {
     *count = 3;
@@ -367,15 +398,15 @@ TEST_F(GpuSamplers, CountTheMemoryOfAGpuInstanceOnceHoweverManyComputeInstancesS
     memory->used = 1'000;
     return is_part(device) ? 0 : fakes::Nvml::kNotSupported;
   };
-  GpuSampler sampler(nvml_, 1ms);
+  MonitorSampler sampler(nvml_, 1ms);
   const GpuSample sample = take_at_least(sampler, 1).at(0);
   ASSERT_EQ(sample.state.instances.value().size(), 3U);
   EXPECT_EQ(sample.state.memory_used_bytes, 2'000U);
 }
 
-TEST_F(GpuSamplers, KeepTheNewestWhereNobodyTakesThem) {
+TEST_F(MonitorSamplers, KeepTheNewestWhereNobodyTakesThem) {
   fake_.gpus = 5'001;
-  GpuSampler sampler(nvml_, 1ms);
+  MonitorSampler sampler(nvml_, 1ms);
   while (sampler.cost().rounds < 3) {
     std::this_thread::sleep_for(1ms);
   }
@@ -386,8 +417,8 @@ TEST_F(GpuSamplers, KeepTheNewestWhereNobodyTakesThem) {
   EXPECT_EQ(sampler.cost().dropped, made - 10'000);
 }
 
-TEST_F(GpuSamplers, EndInAForkedChildWithoutTheirThreads) {
-  GpuSampler sampler(nvml_, 1ms);
+TEST_F(MonitorSamplers, EndInAForkedChildWithoutTheirThread) {
+  MonitorSampler sampler(nvml_, 1ms);
   take_at_least(sampler, 1);
   const pid_t child = fork();
   if (child == 0) {
@@ -400,10 +431,10 @@ TEST_F(GpuSamplers, EndInAForkedChildWithoutTheirThreads) {
   EXPECT_EQ(status, 0);
 }
 
-TEST_F(GpuSamplers, AreDestroyedInAForkedChildWithoutWaitingForTheParentsThreads) {
-  auto sampler = std::make_unique<GpuSampler>(nvml_, std::chrono::hours(1));
+TEST_F(MonitorSamplers, AreDestroyedInAForkedChildWithoutWaitingForTheParentsThread) {
+  auto sampler = std::make_unique<MonitorSampler>(nvml_, std::chrono::hours(1));
   take_at_least(*sampler, 1);
-  std::this_thread::sleep_for(50ms);  // both threads wait
+  std::this_thread::sleep_for(50ms);  // the thread waits
   const pid_t child = fork();
   if (child == 0) {
     alarm(60);
@@ -415,9 +446,9 @@ TEST_F(GpuSamplers, AreDestroyedInAForkedChildWithoutWaitingForTheParentsThreads
   EXPECT_EQ(status, 0);
 }
 
-TEST_F(GpuSamplers, ThousandsOfThemComeAndGo) {
+TEST_F(MonitorSamplers, ThousandsOfThemComeAndGo) {
   for (int cycle = 0; cycle < 2'000; ++cycle) {
-    GpuSampler sampler(nvml_, 1ms);
+    MonitorSampler sampler(nvml_, 1ms);
     sampler.stop();
   }
 }
