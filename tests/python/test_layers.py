@@ -22,9 +22,8 @@ LONG_FILES: dict[str, str] = {}  # those that are longer, and why
 CPP_LADDER = (
     ("base",),
     ("driver", "store"),
-    ("nvml",),
-    ("timing", "activity", "memory", "counters"),
-    ("attribution", "nvtx", "torch", "analysis"),
+    ("timing", "activity", "memory"),
+    ("attribution", "nvtx", "torch", "analysis", "nvml", "counters"),
     ("session", "exporters", "readers"),
     ("bindings",),
 )
@@ -311,6 +310,13 @@ OFFENCES: tuple[tuple[Rule, str, str, str], ...] = (
         "cpp/gpuscope/store/a.cpp",
         '#  include "gpuscope/driver/cuda.h"',
         "store uses driver, which lies beside",
+    ),
+    (cpp_ladder, "cpp/gpuscope/timing/a.cpp", '#include "gpuscope/nvml/device.h"', "timing uses nvml, which lies above"),
+    (
+        cpp_ladder,
+        "cpp/gpuscope/attribution/a.h",
+        '#include "gpuscope/counters/metrics.h"',
+        "attribution uses counters, which lies beside",
     ),
     (cpp_ladder, "cpp/gpuscope/session/a.h", "#include <gpuscope/exporters/chrome.h>", "which lies beside"),
     (cpp_ladder, "cpp/gpuscope/misplaced/a.h", '#include "gpuscope/base/clock.h"', "misplaced has no step"),

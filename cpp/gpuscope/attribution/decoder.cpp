@@ -407,10 +407,9 @@ void Decoder::begin_period_of_names() {
   }
 }
 
-void Decoder::take_counters(uint32_t device, std::span<const counters::Sampled> sampled,
-                            const counters::Samples& samples) {
+void Decoder::take_counters(uint32_t device, std::span<const SampledCounter> counters, const CounterSamples& samples) {
   std::vector<uint16_t> rows;  // valid until the dictionaries are renewed
-  for (std::size_t index = 0; index < samples.size(); ++index) {
+  for (std::size_t index = 0; index < samples.starts.size(); ++index) {
     const int64_t start_ns = gpu_records_.ns(samples.starts[index]);
     const int64_t end_ns = gpu_records_.ns(samples.ends[index]);
     if (!state_.window.contains(start_ns) || end_ns <= start_ns) {
@@ -421,8 +420,8 @@ void Decoder::take_counters(uint32_t device, std::span<const counters::Sampled> 
       ++state_.counters.refused;
       continue;
     }
-    for (std::size_t counter = rows.size(); counter < sampled.size(); ++counter) {
-      const counters::Sampled& name = sampled[counter];
+    for (std::size_t counter = rows.size(); counter < counters.size(); ++counter) {
+      const SampledCounter& name = counters[counter];
       rows.push_back(state_.dictionaries.counter(name.metric, name.unit, name.description));
     }
     store::Store& store = *state_.store;

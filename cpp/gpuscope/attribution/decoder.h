@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -15,10 +16,20 @@
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/base/host_usage.h"
 #include "gpuscope/base/sample_log.h"
-#include "gpuscope/counters/pm_sampling.h"
 #include "gpuscope/store/schema.h"
 
 namespace gpuscope::attribution {
+
+/// A hardware counter whose samples are taken.
+struct SampledCounter {
+  std::string metric, unit, description;
+};
+
+/// Samples of counters, oldest first. Times as in CUPTI's records; values of each sample in the order of the counters.
+struct CounterSamples {
+  std::span<const uint64_t> starts, ends;
+  std::span<const float> values;
+};
 
 /// Converts the threads' event logs and CUPTI's buffers into rows of a store. One thread at a time, except for
 /// `window()`.
@@ -41,7 +52,7 @@ class Decoder {
   /// known when its record is read. Buffers return to the pool.
   void decode(activity::BufferPool& pool);
   /// Adds the window's samples of a GPU's hardware counters.
-  void take_counters(uint32_t device, std::span<const counters::Sampled> sampled, const counters::Samples& samples);
+  void take_counters(uint32_t device, std::span<const SampledCounter> counters, const CounterSamples& samples);
   /// Adds the window's NVML rows. Aggregate mode keeps a thinned selection from beginning to end.
   void take_device_samples(std::span<const store::DeviceSamples::Row> samples,
                            std::span<const store::DeviceCounters::Row> counters);

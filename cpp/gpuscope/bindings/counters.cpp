@@ -13,6 +13,7 @@
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/counters/metrics.h"
 #include "gpuscope/counters/range_profiler.h"
+#include "gpuscope/driver/devices.h"
 #include "gpuscope/session/session.h"
 #include "gpuscope/timing/context.h"
 

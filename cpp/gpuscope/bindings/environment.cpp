@@ -14,8 +14,8 @@
 
 #include "gpuscope/base/file.h"
 #include "gpuscope/bindings/bind.h"
+#include "gpuscope/driver/devices.h"
 #include "gpuscope/driver/libraries.h"
-#include "gpuscope/nvml/device.h"
 #include "gpuscope/nvtx/ranges.h"
 #include "gpuscope/timing/context.h"
 
@@ -41,7 +41,7 @@ std::string capability(unsigned major, unsigned minor) { return std::to_string(m
 
 py::dict device_limits(int ordinal) {
   driver::find_device(vendor().cuda, ordinal);
-  const nvml::Limits limits = nvml::read_limits(vendor().cuda, ordinal);
+  const driver::Limits limits = driver::read_limits(vendor().cuda, ordinal);
   return py::dict("memory_bandwidth"_a = limits.memory_bandwidth, "fp32_flops"_a = limits.fp32_flops,
                   "l2_bytes"_a = limits.l2_bytes, "multiprocessors"_a = limits.multiprocessors,
                   "sm_hz_max"_a = limits.sm_hz_max,
@@ -53,7 +53,7 @@ py::object text_or_none(const std::string& text) { return text.empty() ? py::obj
 py::list memory_pools(int ordinal) {
   const timing::RelaxedCapture relaxed(vendor().cuda);
   py::list pools;
-  for (const nvml::MemoryPool& pool : nvml::read_memory_pools(vendor().cuda, ordinal)) {
+  for (const driver::MemoryPool& pool : driver::read_memory_pools(vendor().cuda, ordinal)) {
     pools.append(py::dict("pool"_a = pool.handle, "reserved"_a = pool.reserved, "used"_a = pool.used,
                           "peak_reserved"_a = pool.peak_reserved, "peak_used"_a = pool.peak_used));
   }
@@ -194,7 +194,11 @@ void bind_environment(py::module_& module) {
              "The driver's default and current pool of a device (cuMemAllocAsync), in bytes: pool (its handle), "
              "reserved, used, peak_reserved, peak_used. Empty without a context; makes none.");
   module.def(
-      "devices_in_use", [] { return nvml::devices_in_use(vendor().cuda); },
+      "devices_in_use",
+      [] {
+        driver::find_device(vendor().cuda, 0);  // initialises the driver
+        return driver::devices_in_use(vendor().cuda);
+      },
       "Ordinals of the GPUs on which this process has a primary context. Makes none; raises NotAvailable without a "
       "GPU.");
 }

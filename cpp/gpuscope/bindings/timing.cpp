@@ -12,6 +12,7 @@
 
 #include "gpuscope/base/errors.h"
 #include "gpuscope/bindings/bind.h"
+#include "gpuscope/driver/devices.h"
 #include "gpuscope/timing/context.h"
 #include "gpuscope/timing/event.h"
 #include "gpuscope/timing/kernels.h"

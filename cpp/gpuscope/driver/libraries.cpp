@@ -81,32 +81,6 @@ std::string Cuda::error_name(CuResult code) const {
   return "CUresult";
 }
 
-CuDevice find_device(const Cuda& cuda, int ordinal) {
-  if (!cuda.library) {
-    throw base::NotAvailable("the GPU", "no NVIDIA driver was found (" + cuda.library.why() + ")",
-                             "install the driver, or pass the GPU into this container");
-  }
-  if (const int code = cuda.init(0); code != 0) {
-    throw base::NotAvailable("the GPU", "cuInit failed with " + cuda.error_name(code), "");
-  }
-  int count = 0;
-  GPUSCOPE_CUDA(cuda, device_get_count, &count);
-  if (ordinal < 0 || ordinal >= count) {
-    throw base::NotAvailable("device " + std::to_string(ordinal),
-                             "this process sees " + std::to_string(count) + " devices", "");
-  }
-  CuDevice device = 0;
-  GPUSCOPE_CUDA(cuda, device_get, &device, ordinal);
-  return device;
-}
-
-bool has_primary_context(const Cuda& cuda, CuDevice device) noexcept {
-  unsigned flags = 0;
-  int active = 0;
-  return cuda.primary_context_state != nullptr && cuda.primary_context_state(device, &flags, &active) == 0 &&
-         active != 0;
-}
-
 namespace {
 
 // CUDA 12.0 introduced the kernel record fields read here (CUpti_ActivityKernel9).

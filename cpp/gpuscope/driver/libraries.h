@@ -188,13 +188,6 @@ struct Cuda {
     }                                                                                               \
   } while (false)
 
-/// The device with this number. Initialises the driver, and makes no context. Throws NotAvailable without a driver or
-/// such a device. Any thread.
-CuDevice find_device(const Cuda& cuda, int ordinal);
-
-/// Whether this process has a primary context on the device, including contexts of other libraries. Any thread.
-bool has_primary_context(const Cuda& cuda, CuDevice device) noexcept;
-
 // -- libcupti ---------------------------------------------------------------------------------------------------------
 
 // CUPTI's types in its own layout (checked against the headers in activity/layout.cpp).

@@ -5,25 +5,14 @@
 #include <cstddef>
 #include <vector>
 
+#include "gpuscope/driver/devices.h"
+
 namespace gpuscope::nvml {
 namespace {
 
 constexpr int kInsufficientSize = 7;
 
 constexpr const char* kPart = "NVML tells a GPU's memory as a whole, and this device is a part of one (MIG)";
-
-// cuda.h, CUmemPool_attribute
-constexpr int kReserved = 5;
-constexpr int kPeakReserved = 6;
-constexpr int kUsed = 7;
-constexpr int kPeakUsed = 8;
-
-std::optional<driver::CuDevice> find_without_throwing(const driver::Cuda& cuda, int ordinal) {
-  driver::CuDevice device = 0;
-  const bool found =
-      cuda.library && cuda.init != nullptr && cuda.init(0) == 0 && cuda.device_get(&device, ordinal) == 0;
-  return found ? std::optional(device) : std::nullopt;
-}
 
 // Adds the reason for a missing figure to a struct's `why`.
 void add_reason(std::string& why, const char* what, const std::string& reason) {
@@ -119,7 +108,7 @@ ClockState Device::clock_state() const {
 
 MemoryInfo Device::memory_info(unsigned pid) const {
   MemoryInfo info;
-  if (const std::optional device = find_without_throwing(cuda_, ordinal_); device.has_value()) {
+  if (const std::optional device = driver::find_device_if_any(cuda_, ordinal_); device.has_value()) {
     std::array<char, 128> name{};
     if (cuda_.device_get_name(name.data(), static_cast<int>(name.size()), *device) == 0) {
       info.name = name.data();
@@ -205,87 +194,6 @@ const Device& Devices::of(int ordinal) {
     device = devices_.try_emplace(ordinal, nvml_, cuda_, ordinal).first;
   }
   return device->second;
-}
-
-std::vector<MemoryPool> read_memory_pools(const driver::Cuda& cuda, int ordinal) {
-  std::vector<MemoryPool> pools;
-  const std::optional device = find_without_throwing(cuda, ordinal);
-  if (!device.has_value() || !driver::has_primary_context(cuda, *device) || cuda.memory_pool_attribute == nullptr) {
-    return pools;
-  }
-  for (const auto find : {cuda.default_memory_pool, cuda.current_memory_pool}) {
-    driver::CuMemoryPool handle = nullptr;
-    if (find == nullptr || find(&handle, *device) != 0 || handle == nullptr) {
-      continue;
-    }
-    MemoryPool pool;
-    pool.handle = reinterpret_cast<uintptr_t>(handle);
-    if (!pools.empty() && pools.front().handle == pool.handle) {
-      continue;
-    }
-    const auto ask = [&](int attribute, uint64_t& value) {
-      return cuda.memory_pool_attribute(handle, attribute, &value) == 0;
-    };
-    if (ask(kReserved, pool.reserved) && ask(kUsed, pool.used) && ask(kPeakReserved, pool.peak_reserved) &&
-        ask(kPeakUsed, pool.peak_used)) {
-      pools.push_back(pool);
-    }
-  }
-  return pools;
-}
-
-std::vector<int> devices_in_use(const driver::Cuda& cuda) {
-  driver::find_device(cuda, 0);
-  int count = 0;
-  GPUSCOPE_CUDA(cuda, device_get_count, &count);
-  std::vector<int> found;
-  for (int ordinal = 0; ordinal < count; ++ordinal) {
-    if (const std::optional device = find_without_throwing(cuda, ordinal);
-        device.has_value() && driver::has_primary_context(cuda, *device)) {
-      found.push_back(ordinal);
-    }
-  }
-  return found;
-}
-
-namespace {
-
-// FP32 FMAs per cycle and multiprocessor: CUDA C++ Programming Guide, "Arithmetic Instructions", table of throughputs.
-unsigned fp32_lanes(unsigned major, unsigned minor) {
-  const bool half = major == 7 || (major == 6 && minor == 0) || (major == 8 && minor == 0);
-  return major < 5 || major > 12 ? 0 : half ? 64 : 128;
-}
-
-}  // namespace
-
-Limits read_limits(const driver::Cuda& cuda, int ordinal) {
-  driver::CuDevice device = 0;
-  GPUSCOPE_CUDA(cuda, device_get, &device, ordinal);
-  const auto attribute = [&](int number) {
-    int value = 0;
-    GPUSCOPE_CUDA(cuda, device_get_attribute, &value, number, device);
-    return static_cast<unsigned>(value);
-  };
-  Limits limits;
-  limits.multiprocessors = attribute(driver::kMultiprocessors);
-  limits.capability_major = attribute(driver::kCapabilityMajor);
-  limits.capability_minor = attribute(driver::kCapabilityMinor);
-  limits.l2_bytes = attribute(driver::kL2CacheBytes);
-  constexpr double kHzPerKhz = 1e3;
-  const double memory_hz = attribute(driver::kMemoryClockRateKhz) * kHzPerKhz;
-  const unsigned bus_bits = attribute(driver::kMemoryBusBits);
-  if (memory_hz > 0 && bus_bits != 0) {
-    limits.memory_bandwidth = 2 * memory_hz * bus_bits / 8;  // two transfers a cycle
-  }
-  const double sm_hz = attribute(driver::kClockRateKhz) * kHzPerKhz;
-  if (sm_hz > 0) {
-    limits.sm_hz_max = sm_hz;
-    const unsigned lanes = fp32_lanes(limits.capability_major, limits.capability_minor);
-    if (lanes != 0) {
-      limits.fp32_flops = 2 * sm_hz * limits.multiprocessors * lanes;
-    }
-  }
-  return limits;
 }
 
 }  // namespace gpuscope::nvml

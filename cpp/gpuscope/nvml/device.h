@@ -117,34 +117,4 @@ class Devices {
 std::optional<std::vector<driver::NvmlProcess>> compute_processes(const driver::Nvml& nvml, driver::NvmlDevice device,
                                                                   std::string& why);
 
-/// A pool of stream-ordered memory (cuMemAllocAsync), in bytes.
-struct MemoryPool {
-  uint64_t handle = 0;
-  uint64_t reserved = 0;
-  uint64_t used = 0;
-  uint64_t peak_reserved = 0;
-  uint64_t peak_used = 0;
-};
-
-/// The default pool of a device and, if different, the current pool. Empty if this process has no primary context
-/// there. Any thread.
-std::vector<MemoryPool> read_memory_pools(const driver::Cuda& cuda, int ordinal);
-
-/// The devices with an active primary context in this process. Throws NotAvailable without a driver or a device.
-std::vector<int> devices_in_use(const driver::Cuda& cuda);
-
-/// A GPU's peak capabilities, from its own description. Figures that the driver does not report are 0 or absent.
-struct Limits {
-  unsigned multiprocessors = 0;
-  unsigned capability_major = 0;
-  unsigned capability_minor = 0;
-  uint64_t l2_bytes = 0;
-  std::optional<double> memory_bandwidth;  // bytes a second
-  std::optional<double> sm_hz_max;
-  std::optional<double> fp32_flops;  // operations per second, two per FMA
-};
-
-/// Throws CudaError if the driver refuses. Needs no context.
-Limits read_limits(const driver::Cuda& cuda, int ordinal);
-
 }  // namespace gpuscope::nvml

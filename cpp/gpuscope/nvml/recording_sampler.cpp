@@ -11,6 +11,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "gpuscope/driver/devices.h"
+
 namespace gpuscope::nvml {
 namespace {
 
@@ -137,16 +139,12 @@ class RecordingSampler::Tables : public Sampler::Loop {
     if (!cuda_.library) {
       return "no NVIDIA driver was found (" + cuda_.library.why() + ")";
     }
-    int count = 0;
-    if (cuda_.device_get_count == nullptr || cuda_.device_get_count(&count) != 0) {
-      return kNoContext;  // cuInit has not been called
-    }
     std::string reason = kNoContext;
-    for (int ordinal = 0; ordinal < count; ++ordinal) {
-      driver::CuDevice device = 0;
+    for (const int ordinal : driver::devices_in_use(cuda_)) {
       const auto number = static_cast<unsigned>(ordinal);
+      driver::CuDevice device = 0;
       const bool is_known = std::ranges::find(gpus_, number, &Gpu::number) != gpus_.end();
-      if (is_known || cuda_.device_get(&device, ordinal) != 0 || !driver::has_primary_context(cuda_, device)) {
+      if (is_known || cuda_.device_get(&device, ordinal) != 0) {
         continue;
       }
       if (count_ == 0) {

@@ -11,6 +11,7 @@
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/event_log.h"
+#include "gpuscope/driver/devices.h"
 #include "gpuscope/timing/context.h"
 
 namespace gpuscope::session {
@@ -83,13 +84,11 @@ int device_in_use(const driver::Cuda& cuda) {
   if (cuda.launch_kernel == nullptr || cuda.device_get_count == nullptr || cuda.device_get_count(&count) != 0) {
     throw base::NotAvailable("the cost of a launch", "the driver is not in use", "");
   }
-  for (int ordinal = 0; ordinal < count; ++ordinal) {
-    driver::CuDevice device = 0;
-    if (cuda.device_get(&device, ordinal) == 0 && driver::has_primary_context(cuda, device)) {
-      return ordinal;
-    }
+  const std::vector<int> found = driver::devices_in_use(cuda);
+  if (found.empty()) {
+    throw base::NotAvailable("the cost of a launch", "the program has no primary context", "");
   }
-  throw base::NotAvailable("the cost of a launch", "the program has no primary context", "");
+  return found.front();
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "gpuscope/base/event_log.h"
+#include "gpuscope/driver/devices.h"
 #include "gpuscope/timing/context.h"
 
 namespace gpuscope::session {

@@ -17,6 +17,7 @@
 #include "gpuscope/base/event_log.h"
 #include "gpuscope/base/file.h"
 #include "gpuscope/base/strings.h"
+#include "gpuscope/driver/devices.h"
 #include "gpuscope/nvtx/names.h"
 
 namespace gpuscope::session {
@@ -154,13 +155,7 @@ bool has_context(const driver::Cuda& cuda) {
   if (cuda.context_get_current != nullptr && cuda.context_get_current(&current) == 0 && current != nullptr) {
     return true;
   }
-  for (int ordinal = 0; ordinal < count; ++ordinal) {
-    driver::CuDevice device = 0;
-    if (cuda.device_get(&device, ordinal) == 0 && driver::has_primary_context(cuda, device)) {
-      return true;
-    }
-  }
-  return false;
+  return !driver::devices_in_use(cuda).empty();
 }
 
 ClockMap ClockMap::detect(const driver::Cupti& cupti) {

@@ -5,7 +5,7 @@
 
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/sample_log.h"
-#include "gpuscope/nvml/device.h"
+#include "gpuscope/driver/devices.h"
 #include "gpuscope/nvml/recording_sampler.h"
 
 namespace gpuscope::session {
@@ -19,8 +19,17 @@ class CounterSource final : public Source {
   void take(attribution::Decoder& decoder) override {
     sampling_.take(samples_);
     for (std::size_t index = 0; index < samples_.size(); ++index) {
+      const counters::Samples& samples = samples_[index];
+      if (samples.starts.empty()) {
+        continue;
+      }
       const counters::PmSampler& sampler = sampling_.readers()[index]->sampler();
-      decoder.take_counters(static_cast<uint32_t>(sampler.device()), sampler.sampled(), samples_[index]);
+      std::vector<attribution::SampledCounter> counters;
+      for (const counters::Sampled& each : sampler.sampled()) {
+        counters.push_back({each.metric, each.unit, each.description});
+      }
+      decoder.take_counters(static_cast<uint32_t>(sampler.device()), counters,
+                            {samples.starts, samples.ends, samples.values});
     }
   }
   void end(bool last) override { sampling_.begin_finish(last); }
@@ -126,7 +135,8 @@ class Absent final : public Source {
 std::unique_ptr<Source> sample_counters(const driver::Cuda& cuda, const driver::Cupti& cupti,
                                         counters::Request request) {
   try {
-    const std::vector<int> in_use = nvml::devices_in_use(cuda);  // initializes the driver
+    driver::find_device(cuda, 0);  // initialises the driver
+    const std::vector<int> in_use = driver::devices_in_use(cuda);
     request.devices = in_use.empty() ? request.devices : in_use;
     return std::make_unique<CounterSource>(cupti, request);
   } catch (const base::InvalidArgument&) {

@@ -3,6 +3,8 @@
 
 #include <chrono>
 
+#include "gpuscope/driver/devices.h"
+
 namespace gpuscope::timing {
 namespace {
 

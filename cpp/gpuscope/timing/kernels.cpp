@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "gpuscope/nvml/device.h"
+#include "gpuscope/driver/devices.h"
 
 namespace gpuscope::timing {
 namespace {
@@ -160,7 +160,7 @@ Kernels::Kernels(const driver::Cuda& cuda, int ordinal)
       copy_(module_.function("gpuscope_copy")),
       fma_(module_.function("gpuscope_fma")),
       spun_(module_.variable("gpuscope_spun")),
-      fma_blocks_(nvml::read_limits(cuda, ordinal).multiprocessors * kFmaBlocksPerMultiprocessor) {}
+      fma_blocks_(driver::read_limits(cuda, ordinal).multiprocessors * kFmaBlocksPerMultiprocessor) {}
 
 Kernels::~Kernels() {
   if (memory_ != 0) {

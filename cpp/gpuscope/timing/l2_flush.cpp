@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "gpuscope/nvml/device.h"
+#include "gpuscope/driver/devices.h"
 #include "gpuscope/timing/sampler.h"
 
 namespace gpuscope::timing {
@@ -88,7 +88,7 @@ L2Flush::L2Flush(const PrimaryContext& context, int device, uint64_t bytes)
       module_(context, kPtx),
       write_(module_.function("gpuscope_flush_write")),
       read_(module_.function("gpuscope_flush_read")) {
-  const nvml::Limits limits = nvml::read_limits(context.cuda(), device);
+  const driver::Limits limits = driver::read_limits(context.cuda(), device);
   l2_bytes_ = limits.l2_bytes;
   written_bytes_ = (bytes == kTwiceTheL2 ? 2 * l2_bytes_ : bytes) / kVector * kVector;
   read_bytes_ = written_bytes_ * 3 / 4 / kVector * kVector;

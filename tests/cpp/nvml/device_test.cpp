@@ -12,9 +12,7 @@ namespace gpuscope::nvml {
 namespace {
 
 using fakes::GpuWork;
-using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::IsEmpty;
 
 class ClockStates : public testing::Test {
  protected:
@@ -215,70 +213,6 @@ TEST_F(MemoryInfos, SayWhyThereIsNothingWithoutCuda) {
 TEST_F(MemoryInfos, MakeNoContext) {
   read();
   EXPECT_EQ(fake_cuda_.contexts_retained, 0);
-}
-
-class MemoryPools : public testing::Test {
- protected:
-  MemoryPools() {
-    fake_.active_contexts = 1;
-    cuda_.default_memory_pool = [](driver::CuMemoryPool* pool, driver::CuDevice) {
-      *pool = reinterpret_cast<driver::CuMemoryPool>(uintptr_t{0x1000});
-      return 0;
-    };
-    cuda_.current_memory_pool = cuda_.default_memory_pool;
-    cuda_.memory_pool_attribute = [](driver::CuMemoryPool pool, int attribute, void* value) {
-      *static_cast<uint64_t*>(value) = reinterpret_cast<uintptr_t>(pool) + static_cast<unsigned>(attribute);
-      return attribute >= 5 && attribute <= 8 ? 0 : 1;
-    };
-  }
-
-  fakes::Cuda& fake_ = fakes::Cuda::reset();
-  driver::Cuda cuda_ = fake_.table();
-};
-
-TEST_F(MemoryPools, HoldWhatTheDriverSays) {
-  const std::vector<MemoryPool> pools = read_memory_pools(cuda_, 0);
-  ASSERT_EQ(pools.size(), 1U);
-  EXPECT_EQ(pools[0].handle, 0x1000U);
-  EXPECT_EQ(pools[0].reserved, 0x1005U);
-  EXPECT_EQ(pools[0].peak_reserved, 0x1006U);
-  EXPECT_EQ(pools[0].used, 0x1007U);
-  EXPECT_EQ(pools[0].peak_used, 0x1008U);
-}
-
-TEST_F(MemoryPools, AreTwoWhereTheProgramSetAnother) {
-  cuda_.current_memory_pool = [](driver::CuMemoryPool* pool, driver::CuDevice) {
-    *pool = reinterpret_cast<driver::CuMemoryPool>(uintptr_t{0x2000});
-    return 0;
-  };
-  EXPECT_EQ(read_memory_pools(cuda_, 0).size(), 2U);
-}
-
-TEST_F(MemoryPools, AreNotAskedForWithoutAContext) {
-  fake_.active_contexts = 0;
-  EXPECT_THAT(read_memory_pools(cuda_, 0), IsEmpty());
-}
-
-TEST_F(MemoryPools, AreNoneWhereTheDriverHasNone) {
-  cuda_.default_memory_pool = [](driver::CuMemoryPool*, driver::CuDevice) { return 801; };
-  cuda_.current_memory_pool = nullptr;
-  EXPECT_THAT(read_memory_pools(cuda_, 0), IsEmpty());
-  cuda_.memory_pool_attribute = nullptr;
-  EXPECT_THAT(read_memory_pools(cuda_, 0), IsEmpty());
-}
-
-TEST_F(MemoryPools, AreNoneWithoutADriver) { EXPECT_THAT(read_memory_pools({}, 0), IsEmpty()); }
-
-TEST(DevicesInUse, AreThoseWithAContext) {
-  fakes::Cuda& fake = fakes::Cuda::reset();
-  fake.devices = 3;
-  driver::Cuda cuda = fake.table();
-  cuda.primary_context_state = [](driver::CuDevice device, unsigned*, int* active) {
-    *active = device == 1 ? 0 : 1;
-    return 0;
-  };
-  EXPECT_THAT(devices_in_use(cuda), ElementsAre(0, 2));
-  EXPECT_THROW(devices_in_use({}), base::NotAvailable);
 }
 
 }  // namespace
