@@ -1169,7 +1169,7 @@ class GpuSampler:
         """
     def take(self) -> list:
         """
-        Samples that were not taken before, oldest first: time_ns since the epoch, took_ns, process_cpu_s and resident_bytes of this process, slow_time_ns (when figures of each second were read), rare_time_ns (when energy, errors and those of RARE_COUNTERS were), host_time_ns (when the host was), host as host_state has it, and gpu as gpu_states has it; None without one.
+        Samples that were not taken before, oldest first: time_ns since the epoch, took_ns, process_cpu_s and resident_bytes of this process, slow_time_ns (when figures of each second were read), rare_time_ns (when the energy was), host_time_ns (when the host was), host as host_state has it, and gpu as gpu_states has it; None without one.
         """
     @property
     def why(self) -> str:
