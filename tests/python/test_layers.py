@@ -311,7 +311,12 @@ OFFENCES: tuple[tuple[Rule, str, str, str], ...] = (
         '#  include "gpuscope/driver/cuda.h"',
         "store uses driver, which lies beside",
     ),
-    (cpp_ladder, "cpp/gpuscope/timing/a.cpp", '#include "gpuscope/nvml/device.h"', "timing uses nvml, which lies above"),
+    (
+        cpp_ladder,
+        "cpp/gpuscope/timing/a.cpp",
+        '#include "gpuscope/nvml/device.h"',
+        "timing uses nvml, which lies above",
+    ),
     (
         cpp_ladder,
         "cpp/gpuscope/attribution/a.h",
