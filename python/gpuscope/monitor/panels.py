@@ -144,7 +144,7 @@ def gpu_line(at: Moment, width: int, graph: int = 0, unicode: bool = True) -> Li
         (f"  DRAM {percent(gpu.dram_bandwidth_ratio):>4}", PLAIN),
         *([(f"  busy {percent(gpu.busy_ratio):>5}", DIM)] if width >= _WIDE else []),
         (f"  {_gib(gpu.memory_used_bytes):>5}/{_gib(gpu.memory_total_bytes)}G", PLAIN),
-        (f"  {_number(gpu.power_w):>3}W {_number(gpu.temperature_c):>2}C", PLAIN),
+        (f"  {number(gpu.power_w):>3}W {number(gpu.temperature_c):>2}C", PLAIN),
     ]
     if warning := _alarms(at, gpu):  # warnings are cut last
         line = [*cut(line, max(_LABEL, width - columns_of(warning) - 2)), (f"  {warning}", ALARM)]
@@ -323,14 +323,14 @@ def _memory(gpu: GpuState) -> Line:
 
 
 def _power(at: Moment, gpu: GpuState) -> Line:
-    power = f"{_number(gpu.power_w)} of {_number(gpu.power_limit_w)} W"
+    power = f"{number(gpu.power_w)} of {number(gpu.power_limit_w)} W"
     margin = "" if gpu.temperature_margin_c is None else f", {gpu.temperature_margin_c:.0f} to its limit"
-    clock = f"{_number(gpu.sm_hz, 1e6)} of {_number(gpu.sm_max_hz, 1e6)} MHz"
+    clock = f"{number(gpu.sm_hz, 1e6)} of {number(gpu.sm_max_hz, 1e6)} MHz"
     warning = _throttled(at, gpu)
     return [
         (power, PLAIN),
         *([(f"  {warning}", ALARM)] if warning else []),
-        (f"  {_number(gpu.temperature_c)} C{margin}  {clock}", PLAIN),
+        (f"  {number(gpu.temperature_c)} C{margin}  {clock}", PLAIN),
     ]
 
 
@@ -340,10 +340,10 @@ def _links(at: Moment, gpu: GpuState) -> Line:
     if received is None and sent is None:
         parts.append(("PCIe: not known", DIM))
     else:
-        parts.append((f"PCIe {_number(received, _GB, 1)} in {_number(sent, _GB, 1)} out", PLAIN))
+        parts.append((f"PCIe {number(received, _GB, 1)} in {number(sent, _GB, 1)} out", PLAIN))
     nvlink = (gpu.nvlink_received_bytes_per_s, gpu.nvlink_sent_bytes_per_s)
     if any(nvlink):
-        parts.append((f"  NVLink {_number(nvlink[0], _GB, 1)} in {_number(nvlink[1], _GB, 1)} out", PLAIN))
+        parts.append((f"  NVLink {number(nvlink[0], _GB, 1)} in {number(nvlink[1], _GB, 1)} out", PLAIN))
     if len(parts) > 1 or received is not None or sent is not None:
         parts.append(("  GB/s", PLAIN))
     if faults := _link_faults(gpu):
@@ -418,12 +418,13 @@ def percent(ratio: float | None) -> str:
     return "-" if ratio is None else f"{100 * ratio:.0f} %"
 
 
-def _number(value: float | None, unit: float = 1.0, digits: int = 0) -> str:
+def number(value: float | None, unit: float = 1.0, digits: int = 0) -> str:
+    """A figure in a unit."""
     return "-" if value is None else f"{value / unit:.{digits}f}"
 
 
 def _gib(size: int | None) -> str:
-    return _number(size, _GIB, 1)
+    return number(size, _GIB, 1)
 
 
 def _of_gib(used: int | None, total: int | None) -> str:

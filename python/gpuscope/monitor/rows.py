@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 from gpuscope.monitor.history import LATELY_S, MINUTE_S, NO_GPU, History, Moment
-from gpuscope.monitor.panels import cut
+from gpuscope.monitor.panels import cut, number
 from gpuscope.monitor.sample import GpuSample
 
 _GIB, _GB = 1 << 30, 1e9
@@ -22,12 +22,8 @@ def _percent(ratio: float | None) -> str:
     return "-" if ratio is None else f"{100 * ratio:.0f}"
 
 
-def _number(value: float | None, unit: float = 1.0, digits: int = 0) -> str:
-    return "-" if value is None else f"{value / unit:.{digits}f}"
-
-
 def _gib(size: float | None) -> str:
-    return _number(size, _GIB, 1 if size is None or size < 99.95 * _GIB else 0)
+    return number(size, _GIB, 1 if size is None or size < 99.95 * _GIB else 0)
 
 
 def _figure(name: str) -> Callable[[Moment], float | None]:
@@ -44,18 +40,18 @@ _COLUMNS: tuple[tuple[str, str, int, Callable[[Moment], str]], ...] = (
     ("enc", "%", 3, lambda at: _percent(_figure("encoder_busy_ratio")(at))),
     ("dec", "%", 3, lambda at: _percent(_figure("decoder_busy_ratio")(at))),
     ("mem", "GiB", 4, lambda at: _gib(_figure("memory_used_bytes")(at))),
-    ("pwr", "W", 4, lambda at: _number(_figure("power_w")(at))),
-    ("tmp", "C", 3, lambda at: _number(_figure("temperature_c")(at))),
-    ("clk", "MHz", 4, lambda at: _number(_figure("sm_hz")(at), 1e6)),
+    ("pwr", "W", 4, lambda at: number(_figure("power_w")(at))),
+    ("tmp", "C", 3, lambda at: number(_figure("temperature_c")(at))),
+    ("clk", "MHz", 4, lambda at: number(_figure("sm_hz")(at), 1e6)),
     ("thr", "%", 3, lambda at: _percent(at.throttled_share)),
-    ("rx", "GB/s", 4, lambda at: _number(at.pcie_bytes_per_s[0], _GB, 1)),
-    ("tx", "GB/s", 4, lambda at: _number(at.pcie_bytes_per_s[1], _GB, 1)),
+    ("rx", "GB/s", 4, lambda at: number(at.pcie_bytes_per_s[0], _GB, 1)),
+    ("tx", "GB/s", 4, lambda at: number(at.pcie_bytes_per_s[1], _GB, 1)),
     ("cpu", "%", 3, lambda at: _percent(at.machine_cpu_ratio)),
 )
 _HOST_COLUMNS: tuple[tuple[str, str, int, Callable[[Moment], str]], ...] = (
     ("cpu", "%", 3, lambda at: _percent(at.machine_cpu_ratio)),
-    ("ram", "GiB", 5, lambda at: _number(at.sample.host.machine_memory_used_bytes, _GIB, 1)),
-    ("of", "GiB", 5, lambda at: _number(at.sample.host.machine_memory_total_bytes, _GIB, 1)),
+    ("ram", "GiB", 5, lambda at: number(at.sample.host.machine_memory_used_bytes, _GIB, 1)),
+    ("of", "GiB", 5, lambda at: number(at.sample.host.machine_memory_total_bytes, _GIB, 1)),
     ("wcpu", "%", 4, lambda at: _percent(at.host_rate("cpu_pressure_s"))),
     ("wdisk", "%", 5, lambda at: _percent(at.host_rate("io_pressure_s"))),
     ("wram", "%", 4, lambda at: _percent(at.host_rate("memory_pressure_s"))),

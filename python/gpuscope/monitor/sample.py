@@ -14,6 +14,11 @@ from gpuscope.monitor.schema import NO_FAULTS, SCHEMA, WHY, before, read_part, r
 from gpuscope.monitor.snapshot import GpuState
 
 _NOT_LOGGED = "it is not in the log"
+_UNKNOWN_GPU: dict[str, Any] = {
+    **dict.fromkeys([*_core.GPU_FIGURES, "throttle_reasons", "instances", "xid_errors"]),
+    "name": "GPU",
+    "uuid": "",
+}
 _AGES = ("slow_time_ns", "host_time_ns", "rare_time_ns")
 
 
@@ -115,8 +120,7 @@ def sample_of(row: Mapping[str, Any], told: dict[int, Mapping[str, str]]) -> Gpu
 
 
 def _gpu(row: Mapping[str, Any], told: dict[int, Mapping[str, str]]) -> GpuState:
-    facts: dict[str, Any] = {"throttle_reasons": None, "instances": None, "xid_errors": None, "name": "GPU", "uuid": ""}
-    facts |= dict.fromkeys(_core.GPU_FIGURES) | read_part(row, "gpu")
+    facts = _UNKNOWN_GPU | read_part(row, "gpu")
     if row.get(WHY) is not None:
         told[facts["index"]] = reasons_of(row[WHY])
     unknown = [name for name in _core.GPU_FIGURES if facts[name] is None]

@@ -171,8 +171,7 @@ class Column:
 
     Attributes:
         name: in every format except .gscope.
-        part: the part of a sample that has it: ``time``, ``times``, ``sample``, ``gpu``,
-            ``throttled_s``, ``host`` or ``cost``.
+        part: the part of a sample that has it: a key of `GpuSample.to_dict`'s parts.
         attribute: its name there.
         kind: the type of the cells.
         unit: the size of the column's unit in the attribute's unit.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logs that an earlier version wrote: `tests/golden/logs`, with the samples that it read from them.
 
-Two GPUs, one of which is lost for a second, and a sample of the host only.
+They contain two GPUs and a sample of only the host. The second GPU is lost for a second.
 """
 
 from __future__ import annotations
