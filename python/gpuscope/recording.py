@@ -6,8 +6,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from gpuscope.beside import cached_property
 from gpuscope.text import shown
+from gpuscope.threads import cached_property
 
 if TYPE_CHECKING:
     import os

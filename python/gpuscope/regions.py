@@ -12,9 +12,9 @@ import types
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gpuscope._core import mark, record_function, region_of_call
-from gpuscope.beside import shared_lock
 from gpuscope.errors import InvalidArgument
 from gpuscope.text import brief
+from gpuscope.threads import shared_lock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope import _core
-from gpuscope.beside import cached_property
 from gpuscope.distributed import STARTED_BY
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import import_pandas, write_parquet
 from gpuscope.text import one_line, shorten
+from gpuscope.threads import cached_property
 
 if TYPE_CHECKING:  # pandas is optional
     import pandas as pd

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from gpuscope.beside import cached_property, shared_lock
+from gpuscope.threads import cached_property, shared_lock
 
 FORKS = """
 import os, signal, threading, time, warnings
@@ -132,7 +132,7 @@ def test_a_child_samples_gpus_whose_monitor_was_the_parents():
 
 def test_a_lock_that_another_thread_holds_is_free_in_a_child():
     script = """
-        from gpuscope.beside import shared_lock
+        from gpuscope.threads import shared_lock
         lock, held = shared_lock(), threading.Event()
         def hold():
             with lock:
@@ -151,7 +151,7 @@ def test_a_lock_that_another_thread_holds_is_free_in_a_child():
 
 def test_a_lock_that_the_forking_thread_holds_is_still_its_own_in_the_child():
     script = """
-        from gpuscope.beside import shared_lock
+        from gpuscope.threads import shared_lock
         lock = shared_lock()
         with lock:
             failed = try_children(lambda: lock.release(), 1)

@@ -31,7 +31,7 @@ CPP_LADDER = (
 PYTHON_LADDER = (
     ("_core", "text"),
     ("distributed", "errors", "local_server"),
-    ("arguments", "beside"),
+    ("arguments", "threads"),
     ("paths", "spans", "stats", "tables", "units"),
     ("conditions", "plots", "targets"),
     ("figures", "page", "results", "streams"),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuscope import _core
-from gpuscope.beside import cached_property
+from gpuscope.threads import cached_property
 from gpuscope.trace import Table, Trace
 
 NOT_READ = -1

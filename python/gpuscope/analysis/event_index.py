@@ -11,7 +11,7 @@ import numpy as np
 from gpuscope import _core
 from gpuscope.analysis import flops
 from gpuscope.analysis.rows import DEVICE_KINDS, KINDS, MEMORY, Kind, RegionRows
-from gpuscope.beside import cached_property
+from gpuscope.threads import cached_property
 from gpuscope.trace import NONE, Table, Trace, number_of
 
 Array = np.ndarray[Any, Any]

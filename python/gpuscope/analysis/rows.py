@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuscope import _core
 from gpuscope._core import PayloadType, RegionKind
-from gpuscope.beside import cached_property
+from gpuscope.threads import cached_property
 from gpuscope.trace import AUTOGRAD_ENGINE, NONE, Trace
 
 NS_PER_US = 1e3

@@ -16,13 +16,13 @@ from gpuscope import plots
 from gpuscope.arguments import check_count, check_positive
 from gpuscope.benchmarking.stopping import now
 from gpuscope.benchmarking.workloads import check_batches, count_batches, describe
-from gpuscope.beside import cached_property
 from gpuscope.conditions import UNKNOWN, Conditions
 from gpuscope.errors import InvalidArgument
 from gpuscope.figures import Distribution, DrawnFigures
 from gpuscope.frameworks import torch
 from gpuscope.results import Result, import_pandas, kept_on_error, plain_fields
 from gpuscope.text import brief
+from gpuscope.threads import cached_property
 
 if TYPE_CHECKING:
     import pandas as pd

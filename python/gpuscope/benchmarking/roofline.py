@@ -18,9 +18,9 @@ import numpy as np
 
 from gpuscope import _core, stats, streams
 from gpuscope.arguments import check_positive
-from gpuscope.beside import shared_lock
 from gpuscope.errors import GpuscopeError, NotAvailable
 from gpuscope.frameworks import cupy, torch
+from gpuscope.threads import shared_lock
 from gpuscope.units import first_line, format_rate
 
 Kind = Literal["bandwidth", "float32", "float16", "bfloat16", "tf32"]

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
 
-from gpuscope.beside import start_thread
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
 from gpuscope.cli.ends import ended_by_signals
@@ -24,6 +23,7 @@ from gpuscope.cli.options import whole
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.local_server import ADDRESS, LocalHandler, LocalServer
 from gpuscope.text import brief
+from gpuscope.threads import start_thread
 
 _MOST_PORT = 65535
 # The page needs only itself and events; browsers also request an icon, which does not exist.

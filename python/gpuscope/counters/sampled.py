@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuscope import plots
-from gpuscope.beside import cached_property
 from gpuscope.counters.short_kernels import ShortKernels, solve_short_kernels
 from gpuscope.counters.timelines import Timeline, timelines
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.results import Result
 from gpuscope.tables import align_columns
 from gpuscope.text import brief
+from gpuscope.threads import cached_property
 from gpuscope.trace import NONE, Trace, number_of
 from gpuscope.units import format_time
 

@@ -12,7 +12,6 @@ import numpy as np
 from gpuscope import _core, plots
 from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.rows import NS_PER_US, Kind
-from gpuscope.beside import cached_property
 from gpuscope.diagnosis.idle import Drain, Idle, IdleCause, IdlePieces, Work, explain_idle
 from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
 from gpuscope.diagnosis.steps import Array, Steps, as_passed, calls_of, distinct, find_steps, steady_steps
@@ -20,6 +19,7 @@ from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result
 from gpuscope.tables import align_columns
 from gpuscope.text import brief, shorten, wrapped
+from gpuscope.threads import cached_property
 from gpuscope.trace import Trace
 from gpuscope.units import format_share, format_time
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from gpuscope._core import CallKind
 from gpuscope.analysis.rows import STEP
-from gpuscope.beside import cached_property
 from gpuscope.counters.sampled import SampledCounters
 from gpuscope.diagnosis.breakdown import WORK_TABLES, DeviceBreakdown, StepBreakdown
 from gpuscope.diagnosis.host_waits import DEEPEST, own_stacks, program_frame, stacks_in
@@ -23,6 +22,7 @@ from gpuscope.diagnosis.steps import Array, Steps, is_one_of, sample_of, usual
 from gpuscope.memory.call_stacks import is_program
 from gpuscope.spans import covered_ns, has_overlap, in_turn, union
 from gpuscope.text import shown
+from gpuscope.threads import cached_property
 from gpuscope.trace import NONE, Trace, number_of
 
 T = TypeVar("T")

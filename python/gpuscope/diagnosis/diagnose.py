@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpuscope.analysis.completeness import audit
-from gpuscope.beside import Workers, for_each
 from gpuscope.diagnosis.breakdown import IDLE, break_down
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.findings import CRITICAL, FINDINGS, FINE, OWN_CODE, SMALL, UNKNOWN, Diagnosis, Finding, percent
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.idle_counters import idle_by_counters
 from gpuscope.diagnosis.own_code import FEWEST_SAMPLES, MUCH, HostTime, host_time
-from gpuscope.diagnosis.replay import Replay, Saving, make_replay
+from gpuscope.diagnosis.replay import Replay, Saving
 from gpuscope.diagnosis.rules import RULES, Cause, Rule
 from gpuscope.diagnosis.rules.inputs import loaded_by_thread_ns
 from gpuscope.diagnosis.rules.products import shortened_by
@@ -26,6 +25,7 @@ from gpuscope.diagnosis.rules.rule import count_of
 from gpuscope.diagnosis.rules.scheduling import machine_condition
 from gpuscope.diagnosis.steps import LEAST_LEFT, START_UP, WHOLE_RUN, as_passed, find_steps, steady_steps
 from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.threads import thread_pool
 from gpuscope.trace import NONE, Trace, number_of, program_name
 from gpuscope.units import format_seconds
 
@@ -82,12 +82,12 @@ def diagnose(trace: Trace) -> Diagnosis:
     except NotAvailable as error:
         return Diagnosis(UNKNOWN, (), (), (str(error),), (), "the recording has no steps", None, program)
     kept, left_out = steady_steps(steps)
-    with Workers(1) as beside:
-        making = beside.begin(make_replay, trace, kept)
+    with thread_pool(1) as pool:
+        making = pool.submit(Replay, trace, kept)
         context = Context(trace, kept, break_down(trace, as_passed(trace, kept)))
         found, unseen, blind = _ask(context)
         is_paced = _is_paced(context)
-        replay = making()
+        replay = making.result()
         if not is_paced:
             replay.leave_out_recording()
         findings, small = _ranked(context, found, replay)
@@ -154,7 +154,8 @@ def _is_paced(context: Context) -> bool:
 def _ask(context: Context) -> tuple[list[tuple[Rule, Cause]], tuple[str, ...], tuple[str, ...]]:
     """The causes that the rules find, the omitted checks, and the ids of rules without their data."""
     # More threads gained nothing on a machine of 16 cores: parts of each rule hold the GIL.
-    causes = for_each(lambda rule: list(rule.find(context)), RULES)
+    with thread_pool(2) as pool:
+        causes = list(pool.map(lambda rule: list(rule.find(context)), RULES))
     found = [(rule, cause) for rule, several in zip(RULES, causes, strict=True) for cause in several]
     needs = [(rule.id, need) for rule in RULES if (need := rule.needs(context)) is not None]
     unseen = list(dict.fromkeys(need for _, need in needs))

@@ -8,22 +8,25 @@ Otherwise it is attributed to the activities of the launching thread from the st
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuscope import _core
 from gpuscope._core import CallKind, FunctionKind, OverheadKind, RegionKind, SyncKind
 from gpuscope.analysis.rows import ANNOTATIONS
-from gpuscope.beside import Workers, cached_property
 from gpuscope.diagnosis.host_waits import cpu_waits, lock_waits, own_stacks, program_frame
 from gpuscope.diagnosis.steps import Array, Steps, is_one_of, profiler_spans, usual
 from gpuscope.frameworks.python_functions import FILES
 from gpuscope.spans import count_before
+from gpuscope.threads import cached_property, thread_pool
 from gpuscope.trace import NONE, Trace
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 
 class IdleCause(IntEnum):
@@ -269,15 +272,15 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array, 
     host = late & (host_end > gaps.start_ns)
     drain, waited_ns = np.full(len(launch), -1), np.zeros(len(launch), np.int64)
     cause_ns = np.zeros((len(IdleCause), len(gap)), np.int64)
-    with Workers(1) as beside:
-        divided_of: list[tuple[Array, Callable[[], Array]]] = []
+    with thread_pool(1) as pool:
+        divided_of: list[tuple[Array, Future[Array]]] = []
         for thread in np.flatnonzero(np.bincount(calls.thread[launch[host]], minlength=1)).tolist():
             here = host & (calls.thread[launch] == thread)
             of_thread = np.flatnonzero(here)
             rows = np.flatnonzero(of_pieces(here) & (starts < host_until))
             spans = starts[rows], np.minimum(ends[rows], host_until[rows])
             since = gaps.start_ns[of_thread]
-            divided_of.append((rows, beside.begin(_explain_host, trace, calls, thread, since, *spans)))
+            divided_of.append((rows, pool.submit(_explain_host, trace, calls, thread, since, *spans)))
             call = calls.draining(thread, since, host_end[of_thread])
             drain[of_thread] = call
             waited_ns[of_thread] = (since - calls.start_ns[call]) * (call >= 0)
@@ -289,7 +292,7 @@ def explain_idle(trace: Trace, steps: Steps, device_work: Work, idle_ns: Array, 
         _overlap(starts, ends, latency_from, ends, out=cause_ns[IdleCause.LAUNCH_LATENCY])
         after, by, drained_by, ahead_ns = map(of_pieces, (gaps.next, launch, drain, waited_ns))
         for rows, division in divided_of:
-            divided = division()
+            divided = division.result()
             for cause in np.flatnonzero(divided.max(axis=1, initial=0)).tolist():
                 cause_ns[cause, rows] = divided[cause]
 

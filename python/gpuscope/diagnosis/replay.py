@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from gpuscope import _core
-from gpuscope.beside import cached_property
 from gpuscope.diagnosis.steps import Array, Steps, as_passed, profiler_spans
 from gpuscope.errors import InvalidArgument
 from gpuscope.stats.distributions import median_rank, student_factor
+from gpuscope.threads import cached_property
 from gpuscope.trace import Table, Trace, number_of
 from gpuscope.units import format_share
 

@@ -16,7 +16,6 @@ from gpuscope import _core
 from gpuscope._core import CallKind, Flag
 from gpuscope.analysis.program_tree import MOST_KNOWN, OWNERS
 from gpuscope.analysis.rows import STEP
-from gpuscope.beside import cached_property
 from gpuscope.diagnosis.breakdown import IDLE, WORK_TABLES, StepBreakdown, break_down
 from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.host_waits import DEEPEST, cpu_waits, spans_seen
@@ -25,6 +24,7 @@ from gpuscope.diagnosis.rules.scheduling import machine_condition
 from gpuscope.diagnosis.steps import Steps, as_passed, launched_ns, steady_steps, whole_run
 from gpuscope.spans import covered_ns, union
 from gpuscope.stats.means import variance_of_samples, variance_of_sums
+from gpuscope.threads import cached_property
 from gpuscope.trace import NONE, Table, Trace, number_of
 
 MOST_ROWS = 128

@@ -15,7 +15,6 @@ import numpy as np
 from gpuscope import plots
 from gpuscope.analysis.completeness import audit
 from gpuscope.arguments import check_count, check_fraction
-from gpuscope.beside import for_each
 from gpuscope.conditions import RECORDED
 from gpuscope.diagnosis.diagnose import diagnose
 from gpuscope.diagnosis.findings import Diagnosis
@@ -45,6 +44,7 @@ from gpuscope.results import Result, import_pandas, plain_values
 from gpuscope.tables import GAP, align_columns
 from gpuscope.targets import Target
 from gpuscope.text import columns_of, one_line, shorten, wrapped
+from gpuscope.threads import thread_pool
 from gpuscope.trace import Trace, program_name
 from gpuscope.units import format_digits, format_seconds, format_share
 
@@ -374,7 +374,8 @@ def diff(
     usual = ONE_RUN_MARGIN if replicates == ONE_RUN else MARGIN
     margin = usual if margin is None else check_fraction("margin", margin)
     given = [list(zip(*side, strict=True)) for side in zip(sides, found_steps, strict=True)]
-    costs = for_each(lambda side: [costs_of(*each, is_run=unit == RUN) for each in side], given)
+    with thread_pool(len(given)) as pool:
+        costs = list(pool.map(lambda side: [costs_of(*each, is_run=unit == RUN) for each in side], given))
     costs = without_waits(_comparable(costs))
     others = sum(map(len, given_traces)) - sum(map(len, sides))
     not_compared = [f"{others} processes that the programs started: name one recording of each side"] if others else []
@@ -389,7 +390,8 @@ def diff(
         not_compared.append("what the time is spent on: no kernel, region or function was recorded")
     if shared < LEAST_SHARED:
         step, *changes = (replace(change, verdict=NOT_COMPARABLE) for change in (step, *changes))
-    found = for_each(_diagnosis, sides) if findings and shared >= LEAST_SHARED else []
+    with thread_pool(len(sides)) as pool:
+        found = list(pool.map(_diagnosis, sides)) if findings and shared >= LEAST_SHARED else []
     changes.sort(key=lambda change: (_rank(change), [-size for size in change.size_ns[_rank(change) != 1 :]]))
     return Diff(
         step=step,

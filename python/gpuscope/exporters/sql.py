@@ -19,12 +19,12 @@ import numpy as np
 
 from gpuscope import _core
 from gpuscope._core import CallKind, Flag, RegionKind
-from gpuscope.beside import Workers
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.paths import check_writable, is_utf8, replacing
 from gpuscope.results import Result, import_pandas, write_parquet
 from gpuscope.tables import align_columns
 from gpuscope.text import brief, columns_of, one_line, shorten, wrapped
+from gpuscope.threads import thread_pool
 from gpuscope.trace import Trace
 from gpuscope.units import first_line
 
@@ -303,14 +303,14 @@ class Database:
 
     def _until_interrupted(self, call: Callable[[], Any]) -> Any:
         """Runs a call of DuckDB on a thread, so that Ctrl-C ends it: DuckDB does not check for signals itself."""
-        with self._in_one_sentence(), Workers(1) as beside:
-            made = beside.begin(call)
+        with self._in_one_sentence(), thread_pool(1) as pool:
+            made = pool.submit(call)
             try:
-                return made()
+                return made.result()
             except KeyboardInterrupt:
                 self._connection.interrupt()
                 with contextlib.suppress(Exception):
-                    made()  # the connection may be closed next
+                    made.result()  # the connection may be closed next
                 raise
 
     @contextlib.contextmanager

@@ -3,19 +3,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import zlib
 from collections import deque
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from gpuscope import _core
-from gpuscope.beside import Workers
 from gpuscope.errors import InvalidArgument
 from gpuscope.exporters.protobuf import message
 from gpuscope.paths import as_path, check_writable, find_suffix, replacing
 from gpuscope.text import brief
+from gpuscope.threads import thread_pool
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _PERFETTO_SUFFIXES = (".pftrace", ".perfetto-trace")
 _GSCOPE_SUFFIXES = (".gscope",)
@@ -47,7 +51,7 @@ def export_chrome_trace(store: _core.Store, path: str | os.PathLike[str]) -> Non
     checked = check_writable(path)
     with replacing(checked) as file:
         if find_suffix(checked, (".gz",)):
-            with _GzipStream(file.write) as stream:
+            with _gzip(file.write) as stream:
                 _core.write_chrome(store, stream)
         else:
             _core.write_chrome(store, file.write)
@@ -65,8 +69,8 @@ def export_perfetto(store: _core.Store, path: str | os.PathLike[str]) -> None:
         GpuscopeError: the file cannot be written.
     """
     checked = check_writable(path, _PERFETTO_SUFFIXES)
-    with replacing(checked) as file, _OrderedPool(_compressed_packet, file.write) as pool:
-        _core.write_perfetto(store, pool)
+    with replacing(checked) as file, _in_order(_compressed_packet, file.write) as stream:
+        _core.write_perfetto(store, stream)
 
 
 def save(store: _core.Store, path: str | os.PathLike[str]) -> None:
@@ -93,65 +97,47 @@ def load_store(path: str | os.PathLike[str], salvage: bool = False) -> _core.Sto
     return _core.read_gscope(str(as_path(path)), salvage)
 
 
-class _OrderedPool:
-    """Calls `work` on chunks in worker threads and hands the results on in the order of the chunks.
+@contextlib.contextmanager
+def _in_order(work: Callable[[bytes], bytes], write: Callable[[bytes], object]) -> Iterator[Callable[[bytes], None]]:
+    """A function that takes chunks: threads call `work` on them, and `write` gets the results in the same order.
 
     zlib works without the GIL, so that chunks are compressed while the next ones are written.
     """
+    count = min(_MOST_WORKERS, os.cpu_count() or 1)
+    pending: deque[Future[bytes]] = deque()
 
-    def __init__(self, work: Callable[[bytes], bytes], write: Callable[[bytes], object]) -> None:
-        count = min(_MOST_WORKERS, os.cpu_count() or 1)
-        self._work = work
-        self._write = write
-        self._workers = Workers(count)
-        self._most_pending = 2 * count
-        self._pending: deque[Callable[[], bytes]] = deque()
+    def drain(most_pending: int) -> None:
+        while len(pending) > most_pending:
+            write(pending.popleft().result())
 
-    def __call__(self, chunk: bytes) -> None:
-        """Take the next chunk; waits when the workers are far behind."""
-        self._pending.append(self._workers.begin(self._work, chunk))
-        self._drain(self._most_pending)
+    with thread_pool(count) as pool:
 
-    def __enter__(self) -> _OrderedPool:
-        return self
+        def take(chunk: bytes) -> None:
+            pending.append(pool.submit(work, chunk))
+            drain(2 * count)  # waits when the threads are far behind
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._workers:
-            if kind is None:
-                self._drain(0)
-
-    def _drain(self, most_pending: int) -> None:
-        while len(self._pending) > most_pending:
-            self._write(self._pending.popleft()())
+        yield take
+        drain(0)
 
 
-class _GzipStream:
-    """Chunks as one gzip member (RFC 1952): deflate blocks that begin and end on bytes can be joined."""
+@contextlib.contextmanager
+def _gzip(write: Callable[[bytes], object]) -> Iterator[Callable[[bytes], None]]:
+    """A function that takes chunks of one gzip member (RFC 1952).
 
-    def __init__(self, write: Callable[[bytes], object]) -> None:
-        self._write = write
-        self._pool = _OrderedPool(_deflate, write)
-        self._crc = 0
-        self._size = 0
+    Deflate blocks that begin and end on bytes can be joined.
+    """
+    crc = size = 0
+    write(b"\x1f\x8b\x08" + bytes(5) + b"\x04\xff")  # deflate, no time, fastest, unknown system
+    with _in_order(_deflate, write) as compress:
 
-    def __call__(self, chunk: bytes) -> None:
-        """Take the next chunk."""
-        self._crc = zlib.crc32(chunk, self._crc)
-        self._size += len(chunk)
-        self._pool(chunk)
+        def take(chunk: bytes) -> None:
+            nonlocal crc, size
+            crc = zlib.crc32(chunk, crc)
+            size += len(chunk)
+            compress(chunk)
 
-    def __enter__(self) -> _GzipStream:
-        self._write(b"\x1f\x8b\x08" + bytes(5) + b"\x04\xff")  # deflate, no time, fastest, unknown system
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._pool.__exit__(kind, error, trace)
-        if kind is None:
-            self._write(b"\x03\x00" + struct.pack("<II", self._crc, self._size & 0xFFFFFFFF))  # an empty last block
+        yield take
+    write(b"\x03\x00" + struct.pack("<II", crc, size & 0xFFFFFFFF))  # an empty last block
 
 
 def _deflate(chunk: bytes) -> bytes:

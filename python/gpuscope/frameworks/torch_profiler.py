@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from gpuscope._core import TorchRanges, keep_primary_contexts
-from gpuscope.beside import shared_lock, start_thread
 from gpuscope.errors import NotAvailable
 from gpuscope.frameworks.observers import Note, Observer, Options
 from gpuscope.late_imports import WhenImported
+from gpuscope.threads import shared_lock, start_thread
 
 _Result = TypeVar("_Result")
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuscope import _core
-from gpuscope.beside import shared_lock
 from gpuscope.frameworks import torch_profiler
+from gpuscope.threads import shared_lock
 
 _lock = shared_lock()
 _users = 0

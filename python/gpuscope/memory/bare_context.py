@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from gpuscope.beside import shared_lock
+from gpuscope.threads import shared_lock
 
 _SECONDS = 20
 # These load tools into the child, whose GPU memory would be counted.

@@ -14,7 +14,6 @@ import numpy as np
 
 from gpuscope import _core
 from gpuscope.arguments import check_choice
-from gpuscope.beside import shared_lock
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.frameworks.cupy import CupyReports
 from gpuscope.frameworks.numpy import NumpyReports, unreported
@@ -25,6 +24,7 @@ from gpuscope.memory.allocation_watch import unwatch_allocations, watch_allocati
 from gpuscope.memory.categories import known_at_end
 from gpuscope.memory.events import COLUMNS, AtEnd, Frame, MemoryEvents
 from gpuscope.text import brief
+from gpuscope.threads import shared_lock
 
 MAX_ENTRIES = 100_000
 MOST_ENTRIES = 100_000_000  # 6.4 GB; the core's limit

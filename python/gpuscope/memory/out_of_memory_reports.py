@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import Any, TextIO, TypeVar, cast
 
 from gpuscope import _core
-from gpuscope.beside import shared_lock
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.late_imports import WhenImported
 from gpuscope.memory.call_stacks import stack_of_caller, stack_of_error
@@ -25,6 +24,7 @@ from gpuscope.memory.out_of_memory import OutOfMemory, gather
 from gpuscope.memory.out_of_memory_errors import Request, causes_of, find_out_of_memory, request_of
 from gpuscope.paths import is_stream, write_text
 from gpuscope.regions import decorate_calls
+from gpuscope.threads import shared_lock
 from gpuscope.units import first_line, format_bytes
 
 MOST = 20  # full reports; further errors are only counted

@@ -14,11 +14,11 @@ import threading
 from typing import NamedTuple
 
 from gpuscope import _core
-from gpuscope.beside import shared_lock
 from gpuscope.devices import HOST, ordinal_or_host, why_no_gpu
 from gpuscope.frameworks import torch_memory
 from gpuscope.memory import allocators
 from gpuscope.memory.host import highest_resident_bytes, resident_bytes
+from gpuscope.threads import shared_lock
 from gpuscope.units import first_line
 
 _lock = shared_lock()

@@ -13,12 +13,12 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, cast
 
 from gpuscope import _core
-from gpuscope.beside import shared_lock
 from gpuscope.devices import ordinal_or_host
 from gpuscope.errors import InvalidArgument
 from gpuscope.memory.peak_counters import Peak, PeakWatch, Reading, follow, peak_until, read, watch
 from gpuscope.memory.stages import MemoryStage, MemoryStages
 from gpuscope.regions import OpenBlocks, decorate, decorate_calls
+from gpuscope.threads import shared_lock
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpuscope import _core
 from gpuscope.arguments import as_float
-from gpuscope.beside import shared_lock, start_thread
 from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument, NotAvailable
 from gpuscope.monitor.host import host_state
 from gpuscope.monitor.log import Log
@@ -24,6 +23,7 @@ from gpuscope.monitor.sample import GpuSample, SamplingCost
 from gpuscope.monitor.snapshot import gpu_state
 from gpuscope.results import write_parquet
 from gpuscope.text import brief
+from gpuscope.threads import shared_lock, start_thread
 
 if TYPE_CHECKING:  # both are optional
     import pandas as pd

@@ -12,10 +12,10 @@ from itertools import pairwise
 from typing import Any
 
 from gpuscope import _core
-from gpuscope.beside import cached_property
 from gpuscope.monitor.counters import HOST_COUNTERS, Grown, Growth, growth, throttled
 from gpuscope.monitor.sample import GpuSample
 from gpuscope.monitor.snapshot import GpuState
+from gpuscope.threads import cached_property
 
 NO_GPU = -1  # the host of a machine without a GPU
 MINUTE_S = 60.0

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from gpuscope import _core
-from gpuscope.beside import shared_lock, start_thread
 from gpuscope.errors import GpuscopeError, NotAvailable
 from gpuscope.local_server import ADDRESS, LocalHandler, LocalServer
 from gpuscope.monitor.gpu_monitor import GPUMonitor
 from gpuscope.monitor.sample import GpuSample
 from gpuscope.paths import write_text
+from gpuscope.threads import shared_lock, start_thread
 
 _PREFIX = "gpuscope_"
 BOARD_FILES = ("board.json", "alerts.yml")

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuscope.beside import for_each
+from gpuscope.threads import thread_pool
 
 Array = np.ndarray[Any, Any]
 
@@ -44,7 +44,8 @@ class Column:
 def encode(columns: dict[str, Column]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """The facts that a page needs to read each column, and each column's text."""
     workers = min(4, os.cpu_count() or 1)  # zlib has no GIL
-    made = dict(zip(columns, for_each(_packed, columns.values(), workers), strict=True))
+    with thread_pool(workers) as pool:
+        made = dict(zip(columns, pool.map(_packed, columns.values()), strict=True))
     facts = {name: {"rows": len(columns[name].values), "planes": made[name][0], "coding": columns[name].coding}
              for name in columns}  # fmt: skip
     return facts, {name: text for name, (_, text) in made.items()}

@@ -16,7 +16,7 @@ import numpy as np
 from gpuscope._core import Flag, FunctionKind
 from gpuscope.analysis.function_events import FunctionEvent
 from gpuscope.analysis.rows import NS_PER_US, REGION_LABELS
-from gpuscope.beside import cached_property
+from gpuscope.threads import cached_property
 from gpuscope.trace import NONE, number_of
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from gpuscope import _core
 from gpuscope._core import ALL_STEPS, STEP_PREFIX, merge, record_function, resumed
 from gpuscope.arguments import Graphs, Mode
-from gpuscope.beside import shared_lock
 from gpuscope.counters.names import SampledSet
 from gpuscope.errors import (
     GpuscopeWarning,
@@ -34,6 +33,7 @@ from gpuscope.profiler.schedules import ProfilerAction, Schedule, check_action
 from gpuscope.profiler.windows import Annotations, Collector, ProfilerStats, Windows
 from gpuscope.recording import Analyses, Recording
 from gpuscope.regions import body_of
+from gpuscope.threads import shared_lock
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -9,9 +9,9 @@ from collections import deque
 from dataclasses import dataclass
 
 from gpuscope import _core, streams
-from gpuscope.beside import shared_lock
 from gpuscope.devices import why_no_gpu
 from gpuscope.errors import GpuscopeError
+from gpuscope.threads import shared_lock
 
 _ANCHOR_AGE_NS = 1_000_000_000  # until it is renewed
 # How long to wait for a GPU to answer: while the program runs, and while it waits for the result anyway.

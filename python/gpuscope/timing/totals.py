@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpuscope.beside import shared_lock
 from gpuscope.results import Result, import_pandas
 from gpuscope.tables import align_columns
+from gpuscope.threads import shared_lock
 from gpuscope.timing.measurement import Measurement, Steps, Times
 from gpuscope.units import format_seconds
 

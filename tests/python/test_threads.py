@@ -9,7 +9,7 @@ import pytest
 
 from fakes.loops import Loop
 from gpuscope import _core
-from gpuscope.beside import Workers, for_each
+from gpuscope.threads import thread_pool
 
 AT_EXIT = """
 import atexit, sys
@@ -27,48 +27,54 @@ def refuse(self):
 def test_results_come_in_order_of_the_values_whether_or_not_threads_can_be_started(monkeypatch, refused):
     if refused:
         monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert for_each(lambda value: value * 2, range(100)) == list(range(0, 200, 2))
+    with thread_pool(2) as pool:
+        assert list(pool.map(lambda value: value * 2, range(100))) == list(range(0, 200, 2))
 
 
 @pytest.mark.parametrize("refused", [False, True])
 def test_an_error_comes_with_the_result_and_not_before(monkeypatch, refused):
     if refused:
         monkeypatch.setattr(threading.Thread, "start", refuse)
-    with Workers(1) as beside:
-        failing = beside.begin(lambda: 1 // 0)
-        working = beside.begin(lambda: 1)
-    assert working() == 1
+    with thread_pool(1) as pool:
+        failing = pool.submit(lambda: 1 // 0)
+        working = pool.submit(lambda: 1)
+    assert working.result() == 1
     with pytest.raises(ZeroDivisionError):
-        failing()
+        failing.result()
 
 
-def test_calls_run_beside_the_calling_thread():
+def test_calls_run_concurrently_with_the_calling_thread():
     met = threading.Barrier(2, timeout=60)
-    with Workers(1) as beside:
-        other = beside.begin(met.wait)
+    with thread_pool(1) as pool:
+        other = pool.submit(met.wait)
         met.wait()
-        assert other() in (0, 1)
+        assert other.result() in (0, 1)
 
 
 def test_no_thread_is_left():
-    with Workers(3) as beside:
-        results = [beside.begin(threading.current_thread) for _ in range(9)]
-    assert not any(result().is_alive() for result in results)
+    with thread_pool(3) as pool:
+        results = [pool.submit(threading.current_thread) for _ in range(9)]
+    assert not any(result.result().is_alive() for result in results)
 
 
 def test_an_error_does_not_wait_for_what_was_begun():
-    goes_on = threading.Event()
+    met, goes_on = threading.Barrier(2, timeout=60), threading.Event()
     begun = []
 
+    def wait():
+        met.wait()
+        return goes_on.wait(60)
+
     def fail():
-        with Workers(1) as beside:
-            begun.append(beside.begin(goes_on.wait, 60))
+        with thread_pool(1) as pool:
+            begun.append(pool.submit(wait))
+            met.wait()
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
     goes_on.set()
-    assert begun[0]()
+    assert begun[0].result()
 
 
 @pytest.mark.parametrize(
