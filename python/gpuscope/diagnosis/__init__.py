@@ -10,7 +10,7 @@ from gpuscope.diagnosis.energy import DeviceEnergy, Energy, EnergyReport, Energy
 from gpuscope.diagnosis.findings import Diagnosis, Finding
 from gpuscope.diagnosis.idle import Drain, IdleCause
 from gpuscope.diagnosis.idle_counters import IdleByCounters
-from gpuscope.diagnosis.replay import Edit, Replay, Saving, make_replay
+from gpuscope.diagnosis.replay import Edit, Replay, Saving
 from gpuscope.diagnosis.roofline import Roofline, RooflinePoint
 from gpuscope.diagnosis.steps import Steps, find_steps
 
@@ -39,7 +39,6 @@ __all__ = [
     "diagnose",
     "find_steps",
     "known_findings",
-    "make_replay",
 ]
 
 

@@ -250,11 +250,6 @@ class Context:
         work = self.device.work
         return np.flatnonzero((work.tables <= GRAPHS) & (work.classes != int(KernelClass.COMMUNICATION)))
 
-    @cached_property
-    def exposed_copies_ns(self) -> Array:
-        """Time of each of `copies` in which nothing is computed."""
-        return self.exposed_ns(self.copies)
-
     # -- the pace of launches ------------------------------------------------------------------------------------------
 
     @cached_property

@@ -86,8 +86,16 @@ class Saving:
 class Replay:
     """Recorded steps that can be run again with edits.
 
+    The model has queues: host threads are pieces of fixed length between driver calls, and streams begin their work in
+    order. Waits come from the calls and from recorded times. The model is accepted if it reproduces the recorded steps
+    within `ACCEPTED_ERROR`. Of a long recording, some steps from all over it are replayed.
+
     A step ends when the host has left it and the work launched by then is done. So a program whose host runs ahead is
     as fast as its GPU.
+
+    Args:
+        trace: the recording.
+        steps: those that count, as `find_steps` gives them.
 
     Attributes:
         error: distance of replayed / recorded from 1 without edits, the median over the steps; inf without a model.
@@ -280,20 +288,6 @@ def is_replayed(trace: Trace, steps: Steps) -> Array:
         found[np.clip(chosen + beside, 0, len(steps))] = True
     found[-1] = True
     return found
-
-
-def make_replay(trace: Trace, steps: Steps) -> Replay:
-    """The steps of a recording, to be run again with edits.
-
-    The model has queues: host threads are pieces of fixed length between driver calls, and streams begin their work in
-    order. Waits come from the calls and from recorded times. The model is accepted if it reproduces the recorded steps
-    within `ACCEPTED_ERROR`. Of a long recording, some steps from all over it are replayed.
-
-    Args:
-        trace: the recording.
-        steps: those that count, as `find_steps` gives them.
-    """
-    return Replay(trace, steps)
 
 
 def _missing(trace: Trace, steps: Steps) -> str | None:

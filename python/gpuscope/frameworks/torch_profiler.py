@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from weakref import WeakSet
 
 from gpuscope._core import TorchRanges, keep_primary_contexts
@@ -68,26 +68,12 @@ class Subscriber:
     on_stop: Callable[[], None] = _nothing
 
 
-class StepCount:
-    """Counts a profiler's steps in torch's step tracker, for its daemon, whenever torch.profiler would count."""
-
-    def __init__(self) -> None:
-        if (tracker := _step_tracker()) is not None:
-            tracker.init_step_count(_STEPS)
-
-    def add(self) -> None:
-        """Counts the end of a step."""
-        if (tracker := _step_tracker()) is not None and (not _counts_for_a_daemon() or os.environ.get(_DAEMON)):
-            tracker.increment_step(_STEPS)
-
-    def end(self) -> None:
-        """Ends the count."""
-        if (tracker := _step_tracker()) is not None:
-            tracker.erase_step_count(_STEPS)
-
-
-def _step_tracker() -> Any:
-    return getattr(sys.modules.get(_PROFILER), "KinetoStepTracker", None)
+def count_steps(change: Literal["init_step_count", "increment_step", "erase_step_count"]) -> None:
+    """Calls torch's step tracker, for its daemon. Steps count whenever those of torch.profiler would."""
+    tracker = getattr(sys.modules.get(_PROFILER), "KinetoStepTracker", None)
+    if tracker is None or (change == "increment_step" and _counts_for_a_daemon() and not os.environ.get(_DAEMON)):
+        return
+    getattr(tracker, change)(_STEPS)
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from gpuscope.errors import (
     NotEnoughMemory,
     lacks_memory,
 )
-from gpuscope.frameworks.torch_profiler import StepCount
+from gpuscope.frameworks.torch_profiler import count_steps
 from gpuscope.monitor.programs import status_page
 from gpuscope.profiler import lifecycle
 from gpuscope.profiler.activities import ProfilerActivity, parse_group
@@ -214,7 +214,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         self._calls: set[_DecoratedCall] = set()  # that have not ended
         self._to_end: ProfilerAction | None = None  # of the step that has ended, until its window has
         self._started_at_step: int | None = None
-        self._step_count = StepCount()
+        count_steps("init_step_count")
         self._kineto_results: KinetoResults | None = None  # of the latest recording, once they are asked for
         self._made_here = frozenset(vars(self)) | {"_made_here"}
 
@@ -271,7 +271,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         finally:
             if self._entered:
                 self._entered = False
-                self._step_count.end()
+                count_steps("erase_step_count")
                 self._windows.observe("cleanup")
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -327,7 +327,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             action = self._action_of(self.step_num + 1)
             previous = self.current_action
             self._to_end, self.current_action, self.step_num = previous, action, self.step_num + 1
-            self._step_count.add()
+            count_steps("increment_step")
             if not self._running:
                 if self._started_at_step is None and previous is ProfilerAction.NONE and action.collects:
                     self._begin_run()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fakes.queue_programs import GAP, LATENCY, LAUNCH, QUEUE, WAKE, Changed, QueueProgram
 from fakes.recordings import aggregate, cpu_only, make_trace
-from gpuscope.diagnosis import Edit, Steps, make_replay
+from gpuscope.diagnosis import Edit, Replay, Steps
 from gpuscope.errors import CorruptTrace, InvalidArgument
 
 US = 1000
@@ -19,7 +19,7 @@ STEPS = 10
 
 def replay(program):
     run = program.run()
-    return make_replay(run.trace(), run.steps)
+    return Replay(run.trace(), run.steps)
 
 
 def predicted(program, *changes):
@@ -124,7 +124,7 @@ def test_what_recording_cost_each_launch_is_saved_by_no_change(cost):
     truth, change = looped(10 * US)
     recorded, _ = looped(10 * US + cost)
     run = recorded.run()
-    made = make_replay(run.trace(**{"audit.launch_cost_ns": str(cost)}), run.steps)
+    made = Replay(run.trace(**{"audit.launch_cost_ns": str(cost)}), run.steps)
     made.leave_out_recording()
     assert made.saving([recorded.edit(change)]).value == pytest.approx(realised(truth, change), abs=0.01)
 
@@ -225,7 +225,7 @@ def test_threads_at_their_own_pace_do_not_wait_for_each_other():
             tables[table][name] += (
                 [1] * len(values) if name in ("thread", "track") else [each + moved for each in values]
             )
-    made = make_replay(make_trace(tables), first.run().steps)
+    made = Replay(make_trace(tables), first.run().steps)
     assert made.reason is None
     start, end = first.run().steps.start_ns[0], first.run().steps.end_ns[-1]
     saving = made.saving([Edit(host_spans=np.array([[1, start, end]]))])
@@ -366,7 +366,7 @@ KERNEL = {"track": {"device": [0]}, "variant": {"name": ["kernel"]}}
     ],
 )
 def test_what_a_replay_needs_is_said(trace, reason):
-    made = make_replay(trace(), Steps(np.array([0]), np.array([10**19 // 10]), "given"))
+    made = Replay(trace(), Steps(np.array([0]), np.array([10**19 // 10]), "given"))
     assert reason in made.reason
     edit = Edit(unwaited=np.arange(3), kernels=np.array([0]), kernel_factors=np.array([0.5]))
     assert made.saving([edit]) is None
@@ -380,7 +380,7 @@ def test_a_recording_that_comes_out_differently_promises_nothing():
     api = tables["api"]
     # The GPU starts whenever it likes: what held it back is not in the recording.
     tables["kernel"]["start_ns"] = [each + int(rng.integers(0, 400) * US) for each in tables["kernel"]["start_ns"]]
-    made = make_replay(make_trace(tables), program.run().steps)
+    made = Replay(make_trace(tables), program.run().steps)
     assert len(api["call"]) == 2 * STEPS
     assert made.error > 0.03
     assert "off by" in made.reason
@@ -391,7 +391,7 @@ def test_work_without_its_launch_makes_no_model():
     program, _, _ = waiting_loop()
     tables = program.run().tables()
     tables["kernel"]["correlation"] = [9999] * 5 + tables["kernel"]["correlation"][5:]
-    made = make_replay(make_trace(tables), program.run().steps)
+    made = Replay(make_trace(tables), program.run().steps)
     assert made.reason == "the launches of 5 of 10 kernels, copies and fills were not recorded"
 
 
@@ -452,7 +452,7 @@ def test_damaged_rows_do_no_harm(data):
     if trace is None:
         return
     steps = backward_on_a_worker()[0].run().steps
-    made = make_replay(trace, steps)
+    made = Replay(trace, steps)
     made.leave_out_recording()
     edit = Edit(
         unwaited=np.arange(50),

@@ -7,7 +7,7 @@ no durations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import reduce
 
 import numpy as np
@@ -158,24 +158,17 @@ def _of_kernels(context: Context, held_ns: Array) -> float:
     return float(held_ns.sum()) / max(float(context.duration_ns[context.kernels].sum()), 1.0)
 
 
-def _lacks(context: Context, columns: Iterable[str]) -> str | None:
-    if context.device is None:
-        return None
-    readings = DeviceReadings(context.trace, context.device.device)
-    if all(readings.counter(column)[0] is None for column in columns):
-        return f"clock throttling: {why_not_sampled(context.trace, readings.device, next(iter(columns)))}"
-    return None
+def _needs_any(*reasons: str) -> Callable[[Context], str | None]:
+    def missing(context: Context) -> str | None:
+        readings = _readings(context)
+        if readings is None or any(readings.counter(f"{reason}_ns")[0] is not None for reason in reasons):
+            return None
+        return f"clock throttling: {why_not_sampled(context.trace, readings.device, f'{reasons[0]}_ns')}"
 
-
-def _lacks_reasons(context: Context) -> str | None:
-    return _lacks(context, [f"{reason}_ns" for reason in _HELD_BACK])
-
-
-def _lacks_power(context: Context) -> str | None:
-    return _lacks(context, [f"{_POWER}_ns"])
+    return missing
 
 
 RULES = (
-    Rule("R43", "clock throttling", _throttled, 0.02, _lacks_reasons),
-    Rule("R44", "lowered clocks or power limit", _lowered, 0.03, _lacks_power),
+    Rule("R43", "clock throttling", _throttled, 0.02, _needs_any(*_HELD_BACK)),
+    Rule("R44", "lowered clocks or power limit", _lowered, 0.03, _needs_any(_POWER)),
 )

@@ -25,7 +25,7 @@ from gpuscope.counters.timelines import timelines
 from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.kernel_classes import KernelClass
-from gpuscope.diagnosis.rules.rule import SPECIAL, Cause, Rule, places
+from gpuscope.diagnosis.rules.rule import SPECIAL, Cause, Rule, needs, places
 from gpuscope.diagnosis.steps import Array
 from gpuscope.units import format_share
 
@@ -140,14 +140,14 @@ def _shared_gpu(context: Context) -> Iterator[Cause]:
     )
 
 
-def _lacks_counters(context: Context) -> str | None:
-    if context.device is None or len(context.trace.counter_samples):
-        return None
-    return "memory-bound kernels, other processes on the GPU: counters='why', --counters why"
+_COUNTERS = needs(
+    "memory-bound kernels, other processes on the GPU: counters='why', --counters why",
+    lambda context: context.device is None or len(context.trace.counter_samples),
+)
 
 
 RULES = (
-    Rule("R37", "memory-bound kernels", _memory_bound, 0.20, _lacks_counters, is_note=True),
-    Rule("R38", "latency-bound kernels", _slow, 0.05, _lacks_counters),
-    Rule("R45", "other processes on the GPU", _shared_gpu, 0.03, _lacks_counters, weight=SPECIAL),
+    Rule("R37", "memory-bound kernels", _memory_bound, 0.20, _COUNTERS, is_note=True),
+    Rule("R38", "latency-bound kernels", _slow, 0.05, _COUNTERS),
+    Rule("R45", "other processes on the GPU", _shared_gpu, 0.03, _COUNTERS, weight=SPECIAL),
 )

@@ -24,7 +24,7 @@ from gpuscope.diagnosis.own_code import (
     spans_of,
 )
 from gpuscope.diagnosis.replay import Edit
-from gpuscope.diagnosis.rules.rule import GENERAL, LEAST, Cause, Rule, count_of, host_edit, places
+from gpuscope.diagnosis.rules.rule import GENERAL, LEAST, Cause, Rule, count_of, host_edit, needs, places
 from gpuscope.diagnosis.rules.waits import drained
 from gpuscope.diagnosis.steps import WHOLE_RUN, Array
 from gpuscope.memory.call_stacks import is_program
@@ -440,15 +440,15 @@ def _time(time_ns: float) -> str:
     return format_seconds(time_ns / 1e9)
 
 
-def _lacks_stacks(context: Context) -> str | None:
-    if len(context.trace.python_functions) or "metadata.with_stack" in context.trace.info:
-        return None
-    return "lines, functions and garbage collections of Python: with_stack=True, --with-stack"
+_STACKS = needs(
+    "lines, functions and garbage collections of Python: with_stack=True, --with-stack",
+    lambda context: len(context.trace.python_functions) or "metadata.with_stack" in context.trace.info,
+)
 
 
 RULES = (
     Rule("R17", "allocation in the loop", _allocation, 0.02),
-    Rule("R23", "garbage collection", _garbage, 0.01, _lacks_stacks),
+    Rule("R23", "garbage collection", _garbage, 0.01, _STACKS),
     Rule("R24", "code of the program that keeps the GPU waiting", _python, LEAST, weight=GENERAL),
     Rule("R26", "files and sockets in the loop", _files, 0.01),
     Rule(OWN_CODE, "own code with much of the time, without GPU work", _own_code, MUCH, is_note=True),

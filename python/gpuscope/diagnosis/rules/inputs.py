@@ -15,7 +15,7 @@ from gpuscope.diagnosis.idle import IdleCause, causes_of_paths
 from gpuscope.diagnosis.own_code import functions_in
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import LEAST, SPECIAL, Cause, Rule, host_edit, places
-from gpuscope.diagnosis.rules.scheduling import lacks
+from gpuscope.diagnosis.rules.scheduling import needs_host
 from gpuscope.diagnosis.steps import Array
 from gpuscope.spans import count_before, in_turn, union
 from gpuscope.trace import number_of
@@ -292,14 +292,6 @@ def _is_own(context: Context, waits: Array) -> Array:
     return own
 
 
-def _lacks_processes(context: Context) -> str | None:
-    return lacks(context, "process_usages")
-
-
-def _lacks_storage(context: Context) -> str | None:
-    return lacks(context, "process_usages", "control_group_usages.io_wait_ns")
-
-
 def _waits(context: Context) -> Array:
     """Rows of ``trace.regions`` of the outermost waits for data in the steps."""
     regions, causes = context.trace.regions, causes_of_paths(context.trace)
@@ -354,12 +346,15 @@ def _cause(context: Context, waits: Array, title: str, advice: str) -> Cause:
     return Cause(title, advice, Edit(host_spans=spans), where, evidence)
 
 
+_PROCESSES = needs_host("process_usages")
+_STORAGE_WAITS = needs_host("process_usages", "control_group_usages.io_wait_ns")
+
 RULES = (
     Rule("R01", "the program waits for data", _waiting, LEAST),
     Rule("R02", "data loading in the training thread", _in_own_thread, LEAST),
-    Rule("R03", "too few workers", _few_workers, LEAST, _lacks_processes, weight=SPECIAL),
-    Rule("R04", "workers that wait for storage", _storage, LEAST, _lacks_storage, weight=SPECIAL),
-    Rule("R05", "epochs that start new workers", _new_workers, LEAST, _lacks_processes, weight=SPECIAL),
-    Rule("R06", "one thread that prepares all batches", _one_thread, LEAST, _lacks_processes, weight=SPECIAL),
-    Rule("R08", "workers that wait for a CPU", _workers_wait, LEAST, _lacks_processes, weight=SPECIAL),
+    Rule("R03", "too few workers", _few_workers, LEAST, _PROCESSES, weight=SPECIAL),
+    Rule("R04", "workers that wait for storage", _storage, LEAST, _STORAGE_WAITS, weight=SPECIAL),
+    Rule("R05", "epochs that start new workers", _new_workers, LEAST, _PROCESSES, weight=SPECIAL),
+    Rule("R06", "one thread that prepares all batches", _one_thread, LEAST, _PROCESSES, weight=SPECIAL),
+    Rule("R08", "workers that wait for a CPU", _workers_wait, LEAST, _PROCESSES, weight=SPECIAL),
 )

@@ -14,7 +14,7 @@ from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.launches import launched_at_once, of_launches
-from gpuscope.diagnosis.rules.rule import LEAST, SPECIAL, Cause, Rule, count_of, host_edit, places
+from gpuscope.diagnosis.rules.rule import LEAST, SPECIAL, Cause, Rule, count_of, host_edit, needs, places
 from gpuscope.trace import number_of
 from gpuscope.units import format_bytes, format_seconds, format_share
 
@@ -81,12 +81,6 @@ def _full_memory(context: Context) -> Iterator[Cause]:
         evidence=evidence,
         share=0.0,
     )
-
-
-def _lacks_memory(context: Context) -> str | None:
-    if len(context.trace.memory) or context.device is None:
-        return None
-    return "memory and batch size: profile_memory=True, --profile-memory"
 
 
 def _communication(context: Context) -> Iterator[Cause]:
@@ -194,9 +188,14 @@ def _start_up(context: Context) -> Iterator[Cause]:
     )
 
 
+_MEMORY = needs(
+    "memory and batch size: profile_memory=True, --profile-memory",
+    lambda context: len(context.trace.memory) or context.device is None,
+)
+
 RULES = (
     Rule("R28", "warm-up steps in the recording", _start_up, 0.01),
-    Rule("R41", "a batch that is too small", _small_batch, 0.05, _lacks_memory, weight=SPECIAL),
+    Rule("R41", "a batch that is too small", _small_batch, 0.05, _MEMORY, weight=SPECIAL),
     Rule("R42", "memory that is nearly full", _full_memory, 0.0),
     Rule("R46", "communication that does not overlap", _communication, LEAST),
     Rule("R47", "GPUs without work", _unused_gpus, 0.05),

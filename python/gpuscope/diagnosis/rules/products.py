@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.kernel_classes import KernelClass
-from gpuscope.diagnosis.rules.rule import LEAST, LEAST_OF_KERNELS, Cause, Rule, kernel_edit, places
+from gpuscope.diagnosis.rules.rule import LEAST, LEAST_OF_KERNELS, Cause, Rule, kernel_edit, needs, places
 from gpuscope.diagnosis.steps import Array
 from gpuscope.trace import NONE
 from gpuscope.units import format_digits, format_share
@@ -317,17 +317,17 @@ def _without_scores(context: Context, between: Array, products: Array) -> Array:
     return found
 
 
-def _lacks_shapes(context: Context) -> str | None:
-    details = context.trace.details
-    was_asked = "metadata.record_shapes" in context.trace.info
-    if was_asked or len(details) == 0 or (details.shapes != NONE).any():
-        return None
-    return "shapes and types of operators: record_shapes=True, --record-shapes"
+def _has_shapes(context: Context) -> bool:
+    shapes = context.trace.details.shapes
+    return "metadata.record_shapes" in context.trace.info or len(shapes) == 0 or bool((shapes != NONE).any())
+
+
+_SHAPES = needs("shapes and types of operators: record_shapes=True, --record-shapes", _has_shapes)
 
 
 RULES = (
     Rule("R33", "products in float32 without tensor cores", _without_tensor_cores, LEAST_OF_KERNELS),
-    Rule("R34", "sizes misaligned for tensor cores", _misaligned, 0.05, _lacks_shapes),
+    Rule("R34", "sizes misaligned for tensor cores", _misaligned, 0.05, _SHAPES),
     Rule("R35", "double precision", _double, LEAST_OF_KERNELS),
     Rule("R36", "casts and layout changes", _casts, LEAST),
     Rule("R39", "unfused attention", _attention, LEAST),

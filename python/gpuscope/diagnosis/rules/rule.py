@@ -73,6 +73,11 @@ class Rule:
     is_note: bool = False
 
 
+def needs(missing: str, has: Callable[[Context], object]) -> Callable[[Context], str | None]:
+    """For `Rule.needs`: the sentence `missing` if the recording does not have the data."""
+    return lambda context: None if has(context) else missing
+
+
 def count_of(count: int, noun: str, several: str = "") -> str:
     """A number of things: "1 step", "2 steps"."""
     return f"{count:,} {noun if count == 1 else several or f'{noun}s'}"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from gpuscope.diagnosis.host_waits import NOT_KNOWN, Spans, cpu_waits, lock_wait
 from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.own_code import waits_for_threads
 from gpuscope.diagnosis.replay import Edit
-from gpuscope.diagnosis.rules.rule import Cause, Rule, count_of, places
+from gpuscope.diagnosis.rules.rule import Cause, Rule, count_of, needs, places
 from gpuscope.diagnosis.steps import WHOLE_RUN, Array
 from gpuscope.spans import union
 from gpuscope.units import format_digits, format_seconds
@@ -23,6 +23,7 @@ _CONDITION = 0.01  # least share of waits for a CPU to report
 _SOME_CPU = 0.3
 _ONE_CPU = 1.1  # CPUs that a program with one computing thread uses
 _RECORDED = "recorded"
+_NO_SAMPLES = "waits for CPUs, locks and worker processes: python_samples=True, --python-samples 1ms"
 _MEANING = {
     "thread_waits": "waits for a CPU",
     "process_usages": "what worker processes do",
@@ -182,32 +183,29 @@ def _in_steps(context: Context, starts: Array) -> Array:
     return inside
 
 
-def lacks(context: Context, *sources: str) -> str | None:
-    """A sentence on the first of these sources (in ``info``) that was not recorded, with the reason; else None."""
-    for source in sources:
-        said = context.trace.info.get(f"host.{source}")
-        if said is None:
-            return "waits for CPUs, locks and worker processes: python_samples=True, --python-samples 1ms"
-        if said != _RECORDED:
-            return f"{_MEANING[source]}: {said}"
-    return None
+def needs_host(*sources: str) -> Callable[[Context], str | None]:
+    """For `Rule.needs`: a sentence on the first of these sources (in ``info``) that was not recorded."""
+
+    def missing(context: Context) -> str | None:
+        for source in sources:
+            said = context.trace.info.get(f"host.{source}")
+            if said is None:
+                return _NO_SAMPLES
+            if said != _RECORDED:
+                return f"{_MEANING[source]}: {said}"
+        return None
+
+    return missing
 
 
-def _lacks_limit(context: Context) -> str | None:
-    return lacks(context, "control_group_usages.throttled_ns", "thread_waits")
-
-
-def _lacks_waits(context: Context) -> str | None:
-    return lacks(context, "thread_waits")
-
-
-def _lacks_samples(context: Context) -> str | None:
-    asked = len(context.trace.python_samples) or "samples.interval_ns" in context.trace.info
-    return None if asked else lacks(context, "python_samples")
-
+_LIMIT = needs_host("control_group_usages.throttled_ns", "thread_waits")
+_SAMPLES = needs(
+    _NO_SAMPLES,
+    lambda context: len(context.trace.python_samples) or "samples.interval_ns" in context.trace.info,
+)
 
 RULES = (
-    Rule("R07", "a CPU limit that stops the program", _cpu_limit, 0.03, _lacks_limit),
-    Rule("R08", "more threads than CPUs", _cpu_wait, 0.03, _lacks_waits),
-    Rule("R25", "the GIL and locks", _lock, 0.01, _lacks_samples),
+    Rule("R07", "a CPU limit that stops the program", _cpu_limit, 0.03, _LIMIT),
+    Rule("R08", "more threads than CPUs", _cpu_wait, 0.03, needs_host("thread_waits")),
+    Rule("R25", "the GIL and locks", _lock, 0.01, _SAMPLES),
 )
