@@ -73,13 +73,13 @@ struct QueueModel::Changes {
   std::vector<double> factors;  // of work
   std::unordered_map<uint16_t, Saved> saved;
 
-  Changes(const QueueModel& model, const Window& window, std::pair<int64_t, int64_t> time, const QueueEdits& edits) {
+  Changes(const Queues& queues, const Window& window, std::pair<int64_t, int64_t> time, const QueueEdits& edits) {
     const auto flag = [&](std::span<const int64_t> rows, uint8_t bit) {
       for (const int64_t row : rows) {
-        if (row < 0 || static_cast<std::size_t>(row) >= model.call_of_row_.size()) {
+        if (row < 0 || static_cast<std::size_t>(row) >= queues.call_of_row.size()) {
           continue;
         }
-        const std::size_t call = model.call_of_row_[static_cast<std::size_t>(row)];
+        const std::size_t call = queues.call_of_row[static_cast<std::size_t>(row)];
         if (call >= window.first_call && call < window.last_call) {
           flags.resize(window.last_call - window.first_call);
           flags[call - window.first_call] |= bit;
@@ -98,12 +98,12 @@ struct QueueModel::Changes {
     };
     flag(edits.unwaited, kUnwaited);
     flag(edits.removed_calls, kRemoved);
-    scale(edits.kernels, edits.kernel_factors, model.work_of_kernel_);
-    scale(edits.copies, edits.copy_factors, model.work_of_copy_);
+    scale(edits.kernels, edits.kernel_factors, queues.work_of_kernel);
+    scale(edits.copies, edits.copy_factors, queues.work_of_copy);
     for (std::size_t at = 0; at + 2 < edits.host_spans.size(); at += 3) {
       const int64_t thread = edits.host_spans[at];
-      const int64_t start = model.after_base(edits.host_spans[at + 1]);
-      const int64_t end = model.after_base(edits.host_spans[at + 2]);
+      const int64_t start = queues.after_base(edits.host_spans[at + 1]);
+      const int64_t end = queues.after_base(edits.host_spans[at + 2]);
       if (thread >= 0 && thread <= UINT16_MAX && start < time.second && end > time.first) {
         saved[static_cast<uint16_t>(thread)].add(start, end);
       }
@@ -138,26 +138,19 @@ struct QueueModel::Changes {
   }
 };
 
-int64_t QueueModel::after_base(int64_t time_ns) const noexcept {
-  const auto distance = [](int64_t from, int64_t to) {
-    return static_cast<int64_t>(std::min(static_cast<uint64_t>(to) - static_cast<uint64_t>(from), uint64_t{kFar}));
-  };
-  return time_ns >= base_ ? distance(base_, time_ns) : -distance(time_ns, base_);
-}
-
 void QueueModel::take_out(const store::Store& store, const RecordingCosts& costs) {
   const auto known = [](int64_t cost) { return std::clamp<int64_t>(cost, 0, kMostCost); };
   const int64_t of_launch = known(costs.launch);
   const int64_t of_copy = known(costs.copy);
   const int64_t of_call = known(costs.call);
   const int64_t of_region = known(costs.region);
-  Rows<int64_t> spent(calls_.size());
-  for (std::size_t at = 0; at < calls_.size(); ++at) {
-    spent[at] = calls_[at].first_work < works_before(at + 1) ? of_launch : of_call;
+  Rows<int64_t> spent(queues_.calls.size());
+  for (std::size_t at = 0; at < queues_.calls.size(); ++at) {
+    spent[at] = queues_.calls[at].first_work < queues_.works_before(at + 1) ? of_launch : of_call;
   }
-  for (const uint32_t work : work_of_copy_) {
-    if (work < works_.size()) {
-      spent[works_[work].call] = of_copy;
+  for (const uint32_t work : queues_.work_of_copy) {
+    if (work < queues_.works.size()) {
+      spent[queues_.works[work].call] = of_copy;
     }
   }
   struct OfThread {
@@ -176,8 +169,8 @@ void QueueModel::take_out(const store::Store& store, const RecordingCosts& costs
     }
     const std::vector<uint32_t>& calls = *here->calls;
     std::size_t& next = here->next;
-    const int64_t start = after_base(store.region.start_ns[row]);
-    const auto is_before = [&](uint32_t call) { return calls_[call].start < start; };
+    const int64_t start = queues_.after_base(store.region.start_ns[row]);
+    const auto is_before = [&](uint32_t call) { return queues_.calls[call].start < start; };
     for (int step = 0; step < kNear && next < calls.size() && is_before(calls[next]); ++step) {
       ++next;
     }
@@ -191,9 +184,9 @@ void QueueModel::take_out(const store::Store& store, const RecordingCosts& costs
       spent[calls[next]] += of_region;
     }
   }
-  scales_.resize(calls_.size());
-  for (std::size_t at = 0; at < calls_.size(); ++at) {
-    const int64_t whole = calls_[at].piece + calls_[at].own;
+  scales_.resize(queues_.calls.size());
+  for (std::size_t at = 0; at < queues_.calls.size(); ++at) {
+    const int64_t whole = queues_.calls[at].piece + queues_.calls[at].own;
     const double left = whole > 0 ? 1.0 - static_cast<double>(spent[at]) / static_cast<double>(whole) : 1.0;
     scales_[at] = static_cast<float>(std::clamp(left, kLeastLeft, 1.0));
   }
@@ -203,18 +196,18 @@ std::vector<std::size_t> QueueModel::calls_before(std::span<const int64_t> momen
   std::vector<std::size_t> before;
   before.reserve(moments.size());
   for (const int64_t moment : moments) {
-    const int64_t at = after_base(moment);
-    const auto next =
-        std::partition_point(calls_.begin(), calls_.end(), [at](const Call& call) { return call.start < at; });
-    before.push_back(static_cast<std::size_t>(next - calls_.begin()));
+    const int64_t at = queues_.after_base(moment);
+    const auto next = std::partition_point(queues_.calls.begin(), queues_.calls.end(),
+                                           [at](const Call& call) { return call.start < at; });
+    before.push_back(static_cast<std::size_t>(next - queues_.calls.begin()));
   }
   return before;
 }
 
 /// The replayed begin and end of calls and work of a window. Outside the window as recorded.
 struct QueueModel::Times {
-  Times(const QueueModel& model, const Window& window)
-      : model_(model),
+  Times(const Queues& queues, const Window& window)
+      : queues_(queues),
         window_(window),
         starts(window.last_call - window.first_call),
         ends(starts.size()),
@@ -223,22 +216,22 @@ struct QueueModel::Times {
 
   bool has_call(std::size_t call) const { return call >= window_.first_call && call < window_.last_call; }
   int64_t start_of(std::size_t call) const {
-    return has_call(call) ? starts[call - window_.first_call] : model_.calls_[call].start;
+    return has_call(call) ? starts[call - window_.first_call] : queues_.calls[call].start;
   }
   int64_t end_of(std::size_t call) const {
-    return has_call(call) ? ends[call - window_.first_call] : model_.calls_[call].end;
+    return has_call(call) ? ends[call - window_.first_call] : queues_.calls[call].end;
   }
   // Of work before or in the window.
   int64_t begin_of_work(std::size_t work) const {
-    return work >= window_.first_work ? begun[work - window_.first_work] : model_.works_[work].start;
+    return work >= window_.first_work ? begun[work - window_.first_work] : queues_.works[work].start;
   }
   int64_t end_of_work(std::size_t work) const {
-    return work >= window_.first_work ? ended[work - window_.first_work] : model_.works_[work].end;
+    return work >= window_.first_work ? ended[work - window_.first_work] : queues_.works[work].end;
   }
   const Window& window() const { return window_; }
 
  private:
-  const QueueModel& model_;
+  const Queues& queues_;
   Window window_;
 
  public:
@@ -256,31 +249,34 @@ QueueModel::Window QueueModel::window(const std::vector<std::size_t>& before, st
   const auto [least, most] = std::minmax_element(before.begin(), before.end());
   std::size_t last = *most;
   // The thread's next call too: the time before it may depend on it.
-  while (last < calls_.size() && last < *most + kAhead && thread && calls_[last].thread != *thread) {
+  while (last < queues_.calls.size() && last < *most + kAhead && thread && queues_.calls[last].thread != *thread) {
     ++last;
   }
-  last = std::min(last + 1, calls_.size());
-  return {.first_call = *least, .last_call = last, .first_work = works_before(*least), .last_work = works_before(last)};
+  last = std::min(last + 1, queues_.calls.size());
+  return {.first_call = *least,
+          .last_call = last,
+          .first_work = queues_.works_before(*least),
+          .last_work = queues_.works_before(last)};
 }
 
 void QueueModel::run(Times& times, const std::vector<std::size_t>& before, const Changes& changes) const {
   const Window& window = times.window();
   times.done.reserve(before.size());
-  int64_t done = done_[window.first_call];
-  std::vector<int64_t> of_device(devices_, done);
+  int64_t done = queues_.done[window.first_call];
+  std::vector<int64_t> of_device(queues_.devices, done);
   std::size_t moment = 0;
   for (std::size_t at = window.first_call; at < window.last_call; ++at) {
     for (; moment < before.size() && before[moment] <= at; ++moment) {
       times.done.push_back(done);
     }
-    const Call& call = calls_[at];
+    const Call& call = queues_.calls[at];
     const uint8_t flags = changes.flags.empty() ? 0 : changes.flags[at - window.first_call];
     const bool removed = (flags & Changes::kRemoved) != 0;
     const bool waits = flags == 0;
     int64_t piece = call.piece;
     int64_t own = removed ? 0 : call.own;
     if (!changes.saved.empty()) {
-      piece -= changes.saved_before(calls_, call);
+      piece -= changes.saved_before(queues_.calls, call);
       own = removed ? 0 : changes.own(call);
     }
     piece = scaled(at, piece);
@@ -290,8 +286,8 @@ void QueueModel::run(Times& times, const std::vector<std::size_t>& before, const
     if (waits && call.queue_wait != kNone) {
       end = std::max(end, plus(times.begin_of_work(call.queue_wait), call.queue_wake));
     }
-    for (std::size_t each = call.first_work; each < works_before(at + 1); ++each) {
-      const Work& work = works_[each];
+    for (std::size_t each = call.first_work; each < queues_.works_before(at + 1); ++each) {
+      const Work& work = queues_.works[each];
       const std::size_t place = each - window.first_work;
       const double factor = changes.factors.empty() ? 1.0 : changes.factors[place];
       if (removed || factor == 0.0) {
@@ -303,14 +299,15 @@ void QueueModel::run(Times& times, const std::vector<std::size_t>& before, const
         from = std::max(from, plus(times.end_of_work(work.after), work.gap));
       }
       if (work.beside != kNone) {
-        from = std::max(from, plus(times.begin_of_work(work.beside), work.start - works_[work.beside].start));
+        from = std::max(from, plus(times.begin_of_work(work.beside), work.start - queues_.works[work.beside].start));
       }
       if (work.held != kNone) {
-        from = std::max(from, plus(times.end_of_work(work.held), held_gap_));
+        from = std::max(from, plus(times.end_of_work(work.held), queues_.held_gap));
       }
       int64_t length = work.end - work.start;
       if (factor != 1.0) {
-        length = static_cast<int64_t>(std::min(static_cast<double>(length) * factor, static_cast<double>(kFar)));
+        length =
+            static_cast<int64_t>(std::min(static_cast<double>(length) * factor, static_cast<double>(Queues::kFar)));
       }
       times.begun[place] = from;
       times.ended[place] = plus(from, length);
@@ -331,18 +328,19 @@ void QueueModel::run(Times& times, const std::vector<std::size_t>& before, const
 
 /// Null for all threads.
 const std::vector<uint32_t>* QueueModel::calls_of(std::optional<uint16_t> thread) const {
-  const auto found = thread ? calls_of_thread_.find(*thread) : calls_of_thread_.end();
-  return found == calls_of_thread_.end() ? nullptr : &found->second;
+  const auto found = thread ? queues_.calls_of_thread.find(*thread) : queues_.calls_of_thread.end();
+  return found == queues_.calls_of_thread.end() ? nullptr : &found->second;
 }
 
 /// The number of calls that have begun, of a thread or of all.
 std::size_t QueueModel::calls_until(int64_t moment, const std::vector<uint32_t>* of_thread) const {
   const auto begun = [moment](const Call& call) { return call.start <= moment; };
   if (of_thread == nullptr) {
-    return static_cast<std::size_t>(std::partition_point(calls_.begin(), calls_.end(), begun) - calls_.begin());
+    return static_cast<std::size_t>(std::partition_point(queues_.calls.begin(), queues_.calls.end(), begun) -
+                                    queues_.calls.begin());
   }
-  const auto next =
-      std::partition_point(of_thread->begin(), of_thread->end(), [&](uint32_t call) { return begun(calls_[call]); });
+  const auto next = std::partition_point(of_thread->begin(), of_thread->end(),
+                                         [&](uint32_t call) { return begun(queues_.calls[call]); });
   return static_cast<std::size_t>(next - of_thread->begin());
 }
 
@@ -351,10 +349,10 @@ std::vector<int64_t> QueueModel::passed(std::span<const int64_t> moments, std::o
   std::vector<int64_t> found;
   found.reserve(moments.size());
   const std::vector<uint32_t>* const of_thread = calls_of(thread);
-  const std::size_t count = of_thread == nullptr ? calls_.size() : of_thread->size();
+  const std::size_t count = of_thread == nullptr ? queues_.calls.size() : of_thread->size();
   const auto call_at = [&](std::size_t at) -> std::size_t { return of_thread == nullptr ? at : (*of_thread)[at]; };
   for (std::size_t each = 0; each < moments.size(); ++each) {
-    const int64_t moment = after_base(moments[each]);
+    const int64_t moment = queues_.after_base(moments[each]);
     const std::size_t next = calls_until(moment, of_thread);
     // The remaining time before the next call.
     const auto remains = [&](const Call& call, int64_t start, int64_t end) {
@@ -366,16 +364,16 @@ std::vector<int64_t> QueueModel::passed(std::span<const int64_t> moments, std::o
     };
     // Keeps the recorded time before the next call.
     const auto before_next = [&] {
-      const Call& call = calls_[call_at(next)];
+      const Call& call = queues_.calls[call_at(next)];
       return plus(times.start_of(call_at(next)), -remains(call, moment, call.start));
     };
     int64_t at = moment;
     if (next != 0) {
       const std::size_t row = call_at(next - 1);
-      const Call& call = calls_[row];
+      const Call& call = queues_.calls[row];
       if (moment < call.end) {
         at = plus(times.start_of(row), std::min(moment - call.start, times.end_of(row) - times.start_of(row)));
-      } else if (next != count && calls_[call_at(next)].after != row && times.has_call(call_at(next))) {
+      } else if (next != count && queues_.calls[call_at(next)].after != row && times.has_call(call_at(next))) {
         at = std::max(times.end_of(row), before_next());  // it waited for another thread
       } else {
         at = plus(times.end_of(row), std::max<int64_t>(0, remains(call, call.end, moment)));
@@ -389,9 +387,9 @@ std::vector<int64_t> QueueModel::passed(std::span<const int64_t> moments, std::o
 }
 
 std::vector<int64_t> QueueModel::recorded(std::span<const int64_t> moments, std::optional<uint16_t> thread) const {
-  Times times(*this, {});
+  Times times(queues_, {});
   for (const std::size_t before : calls_before(moments)) {
-    times.done.push_back(done_[before]);
+    times.done.push_back(queues_.done[before]);
   }
   return passed(moments, thread, times, nullptr);
 }
@@ -403,14 +401,14 @@ std::pair<int64_t, int64_t> QueueModel::asked_for(const Window& window, std::spa
     return {};
   }
   const std::vector<uint32_t>* const of_thread = calls_of(thread);
-  int64_t first = after_base(moments.front());
-  int64_t last = after_base(moments.back());
+  int64_t first = queues_.after_base(moments.front());
+  int64_t last = queues_.after_base(moments.back());
   if (const std::size_t begun = calls_until(first, of_thread); begun > 0) {
-    first = std::min(first, calls_[of_thread == nullptr ? begun - 1 : (*of_thread)[begun - 1]].end);
+    first = std::min(first, queues_.calls[of_thread == nullptr ? begun - 1 : (*of_thread)[begun - 1]].end);
   }
   for (std::size_t at = window.first_call; at < window.last_call; ++at) {
-    first = std::min(first, calls_[at].start - calls_[at].piece);
-    last = std::max(last, calls_[at].end);
+    first = std::min(first, queues_.calls[at].start - queues_.calls[at].piece);
+    last = std::max(last, queues_.calls[at].end);
   }
   return {first, last};
 }
@@ -418,8 +416,8 @@ std::pair<int64_t, int64_t> QueueModel::asked_for(const Window& window, std::spa
 std::vector<int64_t> QueueModel::replayed(std::span<const int64_t> moments, std::optional<uint16_t> thread,
                                           const QueueEdits& edits) const {
   const std::vector<std::size_t> before = calls_before(moments);
-  Times times(*this, window(before, thread));
-  const Changes changes(*this, times.window(), asked_for(times.window(), moments, thread), edits);
+  Times times(queues_, window(before, thread));
+  const Changes changes(queues_, times.window(), asked_for(times.window(), moments, thread), edits);
   run(times, before, changes);
   return passed(moments, thread, times, &changes);
 }

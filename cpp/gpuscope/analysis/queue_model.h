@@ -5,11 +5,10 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "gpuscope/base/pages.h"
+#include "gpuscope/analysis/queue_reader.h"
 #include "gpuscope/store/store.h"
 
 namespace gpuscope::analysis {
@@ -47,7 +46,7 @@ struct RecordingCosts {
 class QueueModel {
  public:
   /// Ignores references to missing rows, as in damaged files. Throws std::bad_alloc.
-  explicit QueueModel(const store::Store& store);
+  explicit QueueModel(const store::Store& store) : queues_(read_queues(store)) {}
 
   /// Removes the cost of recording from later replays. The cost of an event is removed from its call, and the cost of a
   /// region from its thread's next call and the time before it.
@@ -61,44 +60,18 @@ class QueueModel {
   std::vector<int64_t> replayed(std::span<const int64_t> moments, std::optional<uint16_t> thread,
                                 const QueueEdits& edits) const;
 
-  std::size_t calls() const noexcept { return calls_.size(); }
-  std::size_t works() const noexcept { return works_.size(); }
+  std::size_t calls() const noexcept { return queues_.calls.size(); }
+  std::size_t works() const noexcept { return queues_.works.size(); }
   /// Work without a recorded call. The replay excludes it.
-  std::size_t unlaunched() const noexcept { return unlaunched_; }
+  std::size_t unlaunched() const noexcept { return queues_.unlaunched; }
 
  private:
-  static constexpr uint32_t kNone = UINT32_MAX;
   template <class T>
-  using Rows = std::vector<T, base::ScratchAllocator<T>>;
+  using Rows = Queues::Rows<T>;
+  using Call = Queues::Call;
+  using Work = Queues::Work;
+  static constexpr uint32_t kNone = Queues::kNone;
 
-  // Times are ns after base_. Calls are sorted by start, work by its call.
-  struct Call {
-    int64_t start;
-    int64_t end;
-    int64_t piece;  // from the end of `after` to its start
-    int64_t own;    // its duration without waiting
-    uint32_t row;
-    uint32_t after = kNone;       // the previous call on its thread, or on the thread for which it waited
-    uint32_t first_work = 0;      // its work ends at the next call's first work
-    uint32_t wait = kNone;        // the work for which it waits
-    uint32_t queue_wait = kNone;  // the launch, as work, that must begin before there is room
-    int32_t wake = 0;
-    int32_t queue_wake = 0;
-    uint16_t thread;
-    uint16_t wait_device = 0;  // 1 + the device whose work it waits for
-  };
-  struct Work {
-    int64_t start;
-    int64_t end;
-    uint32_t call;
-    uint32_t after = kNone;   // begins `gap` after the end of this work
-    uint32_t beside = kNone;  // begins as long after this work's beginning as recorded
-    uint32_t held = kNone;    // begins after the end of this work on another stream
-    int32_t latency = 0;      // from the end of its call, or from its start
-    int32_t gap = 0;
-    uint16_t device;
-    bool from_start = false;
-  };
   /// The replayed part: these calls and all their launches. The rest is as recorded.
   struct Window {
     std::size_t first_call;
@@ -109,14 +82,7 @@ class QueueModel {
   struct Times;
   class Saved;
   struct Changes;
-  friend class QueueReader;
 
-  static constexpr int64_t kFar = int64_t{1} << 60;  // limits times of damaged recordings
-
-  int64_t after_base(int64_t time_ns) const noexcept;
-  std::size_t works_before(std::size_t call) const noexcept {
-    return call < calls_.size() ? calls_[call].first_work : works_.size();
-  }
   std::vector<std::size_t> calls_before(std::span<const int64_t> moments) const;
   int64_t scaled(std::size_t call, int64_t time) const noexcept {
     return scales_.empty() ? time : static_cast<int64_t>(static_cast<double>(time) * scales_[call]);
@@ -130,18 +96,8 @@ class QueueModel {
   std::vector<int64_t> passed(std::span<const int64_t> moments, std::optional<uint16_t> thread, const Times& times,
                               const Changes* changes) const;
 
-  int64_t base_ = 0;
-  std::size_t unlaunched_ = 0;
-  std::size_t devices_ = 0;
-  int32_t held_gap_ = 0;
-  Rows<Call> calls_;
-  Rows<Work> works_;
+  Queues queues_;
   Rows<float> scales_;  // remaining share of each call and the piece before it without recording; empty: all
-  Rows<int64_t> done_;  // before each call, and after the last: end of all work launched so far
-  std::unordered_map<uint16_t, std::vector<uint32_t>> calls_of_thread_;
-  Rows<uint32_t> call_of_row_;
-  Rows<uint32_t> work_of_kernel_;
-  Rows<uint32_t> work_of_copy_;
 };
 
 }  // namespace gpuscope::analysis

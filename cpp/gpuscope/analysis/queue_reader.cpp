@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds a QueueModel from a recording: which call launched which work, which waits occurred, and the latencies
-// between them without other delays.
+// Which call launched which work, which waits occurred, and the latencies between them without other delays.
+#include "gpuscope/analysis/queue_reader.h"
+
 #include <algorithm>
 #include <map>
 #include <string_view>
@@ -8,7 +9,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "gpuscope/analysis/queue_model.h"
 #include "gpuscope/store/values.h"
 
 namespace gpuscope::analysis {
@@ -106,13 +106,11 @@ void sort_rows(Rows& rows, Before before) {
 // The wait of a call. Free: all work, if the recording shows the wait.
 enum class Waits : uint8_t { No, Stream, Device, Event, Free };
 
-}  // namespace
-
 class QueueReader {
  public:
-  QueueReader(QueueModel& model, const store::Store& store) : model_(model), store_(store) {}
+  explicit QueueReader(const store::Store& store) : store_(store) {}
 
-  void read() {
+  Queues read() {
     read_calls();
     read_work();
     chain_work();
@@ -121,22 +119,23 @@ class QueueReader {
     find_waits();
     find_limits();
     find_hand_overs();
-    model_.done_.assign(calls().size() + 1, -kFar);
+    queues_.done.assign(calls().size() + 1, -kFar);
     for (std::size_t at = 0; at < calls().size(); ++at) {
-      model_.done_[at + 1] = model_.done_[at];
+      queues_.done[at + 1] = queues_.done[at];
       for (std::size_t each = calls()[at].first_work; each < end_of_works(at); ++each) {
-        model_.done_[at + 1] = std::max(model_.done_[at + 1], works()[each].end);
+        queues_.done[at + 1] = std::max(queues_.done[at + 1], works()[each].end);
       }
     }
+    return std::move(queues_);
   }
 
  private:
-  static constexpr uint32_t kNone = QueueModel::kNone;
-  static constexpr int64_t kFar = QueueModel::kFar;
-  using Call = QueueModel::Call;
-  using Work = QueueModel::Work;
+  static constexpr uint32_t kNone = Queues::kNone;
+  static constexpr int64_t kFar = Queues::kFar;
+  using Call = Queues::Call;
+  using Work = Queues::Work;
 
-  /// Facts about work, used while the model is built.
+  /// Facts about work, used while reading.
   struct About {
     uint16_t track;
     uint16_t kind;  // selects its latency and gap
@@ -145,8 +144,8 @@ class QueueReader {
     bool big = false;
   };
 
-  QueueModel::Rows<Call>& calls() { return model_.calls_; }
-  QueueModel::Rows<Work>& works() { return model_.works_; }
+  Queues::Rows<Call>& calls() { return queues_.calls; }
+  Queues::Rows<Work>& works() { return queues_.works; }
   const store::Calls& functions() const { return store_.call; }
   uint16_t function_of(const Call& call) const { return store_.api.call[call.row]; }
   CallKind kind_of(const Call& call) const {
@@ -157,17 +156,17 @@ class QueueReader {
     const uint32_t id = function < functions().size() ? functions().name[function] : kNone;
     return id < store_.strings.size() ? std::string_view(store_.strings[id]) : std::string_view();
   }
-  std::size_t end_of_works(std::size_t call) const { return model_.works_before(call + 1); }
+  std::size_t end_of_works(std::size_t call) const { return queues_.works_before(call + 1); }
 
   void read_calls() {
     const store::Apis& api = store_.api;
-    QueueModel::Rows<uint32_t> rows(api.size());
+    Queues::Rows<uint32_t> rows(api.size());
     for (uint32_t row = 0; row < rows.size(); ++row) {
       rows[row] = row;
     }
     sort_rows(rows, [&](uint32_t a, uint32_t b) { return api.start_ns[a] < api.start_ns[b]; });
-    model_.base_ = rows.empty() ? 0 : api.start_ns[rows.front()];
-    model_.call_of_row_.resize(rows.size());
+    queues_.base = rows.empty() ? 0 : api.start_ns[rows.front()];
+    queues_.call_of_row.resize(rows.size());
     calls().reserve(rows.size());
     last_of_thread_.assign(std::size_t{UINT16_MAX} + 1, kNone);
     previous_.assign(rows.size(), kNone);
@@ -175,11 +174,11 @@ class QueueReader {
       const uint32_t row = rows[at];
       const uint16_t thread = api.thread[row];
       const uint32_t before = last_of_thread_[thread];
-      const int64_t start = model_.after_base(api.start_ns[row]);
+      const int64_t start = queues_.after_base(api.start_ns[row]);
       const int64_t free = before == kNone ? 0 : calls()[before].end;
       // A call inside another call ends with it, and has no own time.
       const int64_t end = std::max(free, start + std::clamp<int64_t>(api.duration_ns[row], 0, kFar));
-      model_.call_of_row_[row] = at;
+      queues_.call_of_row[row] = at;
       calls().push_back({.start = start,
                          .end = end,
                          .piece = std::max<int64_t>(0, start - free),
@@ -193,7 +192,7 @@ class QueueReader {
   }
 
   template <class Table>
-  void add_works(const Table& table, store::Work kind, QueueModel::Rows<uint32_t>* index) {
+  void add_works(const Table& table, store::Work kind, Queues::Rows<uint32_t>* index) {
     if (index != nullptr) {
       index->assign(table.size(), kNone);
     }
@@ -220,18 +219,18 @@ class QueueReader {
       const bool known =
           correlation != 0 && hint < by_correlation_.size() && by_correlation_[hint].first == correlation;
       if (!known || (table.flags[row] & store::kZeroTime) != 0) {
-        ++model_.unlaunched_;
+        ++queues_.unlaunched;
         continue;
       }
-      found_.push_back({model_.after_base(table.start_ns[row]), std::clamp<int64_t>(table.duration_ns[row], 0, kFar),
+      found_.push_back({queues_.after_base(table.start_ns[row]), std::clamp<int64_t>(table.duration_ns[row], 0, kFar),
                         by_correlation_[hint].second, row, kind});
     }
   }
 
   void read_work() {
     found_.reserve(store_.kernel.size() + store_.memcpy.size() + store_.memset.size() + store_.graph_launch.size());
-    add_works(store_.kernel, store::Work::Kernel, &model_.work_of_kernel_);
-    add_works(store_.memcpy, store::Work::Memcpy, &model_.work_of_copy_);
+    add_works(store_.kernel, store::Work::Kernel, &queues_.work_of_kernel);
+    add_works(store_.memcpy, store::Work::Memcpy, &queues_.work_of_copy);
     add_works(store_.memset, store::Work::Memset, nullptr);
     add_works(store_.graph_launch, store::Work::GraphLaunch, nullptr);
     sort_rows(found_,
@@ -243,7 +242,7 @@ class QueueReader {
       const auto number = static_cast<uint16_t>(devices.size());
       device_of_track.push_back(devices.try_emplace(device, number).first->second);
     }
-    model_.devices_ = devices.size();
+    queues_.devices = devices.size();
     works().reserve(found_.size());
     about_.reserve(found_.size());
     uint32_t call = 0;
@@ -259,9 +258,9 @@ class QueueReader {
                          .device = device_of_track[std::min<std::size_t>(about.track, store_.track.size())]});
       about_.push_back(about);
       if (each.kind == store::Work::Kernel) {
-        model_.work_of_kernel_[each.row] = at;
+        queues_.work_of_kernel[each.row] = at;
       } else if (each.kind == store::Work::Memcpy) {
-        model_.work_of_copy_[each.row] = at;
+        queues_.work_of_copy[each.row] = at;
       }
     }
     for (; call < calls().size(); ++call) {
@@ -467,7 +466,7 @@ class QueueReader {
         gaps.add(work.start - works()[work.held].end);
       }
     }
-    model_.held_gap_ = gaps.middle(kGap);
+    queues_.held_gap = gaps.middle(kGap);
     find_events();
   }
 
@@ -533,8 +532,8 @@ class QueueReader {
     }
     std::vector<uint32_t> last_of_track(std::size_t{UINT16_MAX} + 1, kNone);
     std::vector<uint32_t> last_of_thread(std::size_t{UINT16_MAX} + 1, kNone);
-    std::vector<int64_t> device_ends(model_.devices_, -kFar);
-    QueueModel::Rows<int64_t> waited_until(calls().size(), INT64_MIN);
+    std::vector<int64_t> device_ends(queues_.devices, -kFar);
+    Queues::Rows<int64_t> waited_until(calls().size(), INT64_MIN);
     const std::size_t functions_and_none = functions().size() + 1;
     std::vector<Samples> wakes(functions_and_none + kKinds);
     std::vector<Samples> unwaited(functions_and_none);
@@ -707,7 +706,7 @@ class QueueReader {
   void find_hand_overs() {
     std::vector<uint32_t> place(calls().size());
     for (uint32_t at = 0; at < calls().size(); ++at) {
-      std::vector<uint32_t>& rows = model_.calls_of_thread_[calls()[at].thread];
+      std::vector<uint32_t>& rows = queues_.calls_of_thread[calls()[at].thread];
       place[at] = static_cast<uint32_t>(rows.size());
       rows.push_back(at);
     }
@@ -722,7 +721,7 @@ class QueueReader {
         continue;
       }
       const Call& before = calls()[previous_[at]];
-      const std::vector<uint32_t>& others = model_.calls_of_thread_[last.thread];
+      const std::vector<uint32_t>& others = queues_.calls_of_thread[last.thread];
       const std::size_t behind = std::size_t{place[at - 1]} + 1;
       const auto first = std::partition_point(others.begin(), others.begin() + static_cast<std::ptrdiff_t>(behind),
                                               [&](uint32_t each) { return calls()[each].start < before.end; });
@@ -763,18 +762,27 @@ class QueueReader {
 
   static constexpr std::size_t kKinds = 256;
 
-  QueueModel& model_;
+  Queues queues_;
   const store::Store& store_;
   std::vector<uint32_t> last_of_thread_;
-  QueueModel::Rows<uint32_t> previous_;  // the previous call on each call's thread
-  QueueModel::Rows<std::pair<uint32_t, uint32_t>> by_correlation_;
-  QueueModel::Rows<Found> found_;
-  QueueModel::Rows<About> about_;
-  QueueModel::Rows<uint32_t> by_end_;
+  Queues::Rows<uint32_t> previous_;  // the previous call on each call's thread
+  Queues::Rows<std::pair<uint32_t, uint32_t>> by_correlation_;
+  Queues::Rows<Found> found_;
+  Queues::Rows<About> about_;
+  Queues::Rows<uint32_t> by_end_;
   std::vector<int64_t> own_;  // of each function, its usual duration without waiting
   std::unordered_map<uint64_t, uint16_t> kinds_;
 };
 
-QueueModel::QueueModel(const store::Store& store) { QueueReader(*this, store).read(); }
+}  // namespace
+
+int64_t Queues::after_base(int64_t time_ns) const noexcept {
+  const auto distance = [](int64_t from, int64_t to) {
+    return static_cast<int64_t>(std::min(static_cast<uint64_t>(to) - static_cast<uint64_t>(from), uint64_t{kFar}));
+  };
+  return time_ns >= base ? distance(base, time_ns) : -distance(time_ns, base);
+}
+
+Queues read_queues(const store::Store& store) { return QueueReader(store).read(); }
 
 }  // namespace gpuscope::analysis

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -24,40 +24,33 @@
 
 namespace gpuscope::attribution {
 
-/// The times at which something was switched off and on: increasing, alternating, off first. One thread switches while
-/// another queries. No lock.
-class Switch {
+/// The times at which something was switched off and on: increasing, alternating, off first. Any thread.
+class SwitchTimes {
  public:
-  /// Whether it was off at that time.
+  /// Whether it was off at that time. Without a lock until the first switch.
   bool off_at(int64_t at_ns) const noexcept {
-    const std::size_t count = count_.load(std::memory_order_acquire);
-    if (count == 0) [[likely]] {
+    if (!is_switched_.load(std::memory_order_acquire)) [[likely]] {
       return false;
     }
-    std::size_t low = 0;  // times before `low` are <= at_ns, times from `high` on are later
-    for (std::size_t high = count; low < high;) {
-      const std::size_t middle = (low + high) / 2;
-      (at(middle) <= at_ns ? low : high) = at(middle) <= at_ns ? middle + 1 : middle;
-    }
-    return low % 2 == 1;
+    const std::lock_guard lock(mutex_);
+    return (std::upper_bound(times_.begin(), times_.end(), at_ns) - times_.begin()) % 2 == 1;
   }
 
   /// Switches. A repeated state has no effect. Throws std::bad_alloc without a change.
   void turn(bool on, int64_t at_ns) {
-    const std::size_t count = count_.load(std::memory_order_relaxed);
-    if ((count % 2 == 0) == on || segment_of(count) == kSegments) {
-      return;
+    const std::lock_guard lock(mutex_);
+    if ((times_.size() % 2 == 0) != on) {
+      times_.push_back(at_ns);
+      is_switched_.store(true, std::memory_order_release);
     }
-    std::unique_ptr<int64_t[]>& segment = segments_[segment_of(count)];
-    if (segment == nullptr) {
-      segment = std::make_unique<int64_t[]>(kFirst << segment_of(count));
-    }
-    segment[place_of(count)] = at_ns;
-    count_.store(count + 1, std::memory_order_release);
   }
 
-  /// On since the beginning. Not while another thread queries.
-  void reset() noexcept { count_.store(0, std::memory_order_relaxed); }
+  /// On since the beginning.
+  void reset() noexcept {
+    const std::lock_guard lock(mutex_);
+    times_.clear();
+    is_switched_.store(false, std::memory_order_release);
+  }
 
   struct Total {
     uint64_t times = 0;
@@ -65,30 +58,20 @@ class Switch {
   };
   /// The number of off periods until that time, and their total length.
   Total off_until(int64_t end_ns) const noexcept {
-    const std::size_t count = count_.load(std::memory_order_acquire);
+    const std::lock_guard lock(mutex_);
     Total total;
-    for (std::size_t index = 0; index < count && at(index) < end_ns; index += 2) {
-      const int64_t on_ns = index + 1 < count ? at(index + 1) : end_ns;
-      total.duration_ns += (on_ns < end_ns ? on_ns : end_ns) - at(index);
+    for (std::size_t index = 0; index < times_.size() && times_[index] < end_ns; index += 2) {
+      const int64_t on_ns = index + 1 < times_.size() ? times_[index + 1] : end_ns;
+      total.duration_ns += std::min(on_ns, end_ns) - times_[index];
       ++total.times;
     }
     return total;
   }
 
  private:
-  // Segments of doubling size: stored times never move.
-  static constexpr std::size_t kFirst = 64;
-  static constexpr std::size_t kSegments = 24;
-  static std::size_t segment_of(std::size_t index) noexcept {
-    return static_cast<std::size_t>(std::bit_width(index / kFirst + 1)) - 1;
-  }
-  static std::size_t place_of(std::size_t index) noexcept {
-    return index - kFirst * ((std::size_t{1} << segment_of(index)) - 1);
-  }
-  int64_t at(std::size_t index) const noexcept { return segments_[segment_of(index)][place_of(index)]; }
-
-  std::array<std::unique_ptr<int64_t[]>, kSegments> segments_;
-  std::atomic<std::size_t> count_{0};
+  mutable std::mutex mutex_;
+  std::vector<int64_t> times_;
+  std::atomic<bool> is_switched_{false};
 };
 
 enum class Mode { Full, Ring, Aggregate };
@@ -111,8 +94,8 @@ struct Settings {
 struct Window {
   std::atomic<int64_t> open_ns{INT64_MAX};
   std::atomic<int64_t> close_ns{INT64_MAX};
-  Switch gpu;      // driver calls and the GPU work that they launch
-  Switch regions;  // regions, operators and marks
+  SwitchTimes gpu;      // driver calls and the GPU work that they launch
+  SwitchTimes regions;  // regions, operators and marks
 
   bool contains(int64_t at_ns) const noexcept {
     return at_ns >= open_ns.load(std::memory_order_acquire) && at_ns < close_ns.load(std::memory_order_relaxed);

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <unistd.h>
-
 #include <array>
 #include <cerrno>
 #include <new>
-#include <string>
 #include <system_error>
-#include <vector>
 
 #include "gpuscope/base/errors.h"
 #include "gpuscope/bindings/bind.h"
@@ -47,30 +43,7 @@ void translate_errors() {
   });
 }
 
-// libcupti files from Python wheels, CUDA 13 first.
-std::vector<std::string> cupti_wheels() {
-  std::vector<std::string> found;
-  for (const char* relative : {"/nvidia/cu13/lib/libcupti.so.13", "/nvidia/cuda_cupti/lib/libcupti.so.13",
-                               "/nvidia/cuda_cupti/lib/libcupti.so.12"}) {
-    for (const py::handle folder : py::module_::import("sys").attr("path")) {
-      if (py::isinstance<py::str>(folder)) {
-        const std::string path = folder.cast<std::string>() + relative;
-        if (access(path.c_str(), R_OK) == 0) {
-          found.push_back(path);
-        }
-      }
-    }
-  }
-  return found;
-}
-
 }  // namespace
-
-session::Vendor& vendor() {
-  static auto* libraries = new session::Vendor(cupti_wheels());  // leaked: CUPTI's callbacks may come at any time
-  return *libraries;
-}
-
 }  // namespace gpuscope::bindings
 
 PYBIND11_MODULE(_core_of_main, module) {

@@ -191,7 +191,7 @@ bool Session::release_cupti() {
 void Session::switch_gpu(bool on) { turn(&attribution::Window::gpu, on); }
 void Session::switch_regions(bool on) { turn(&attribution::Window::regions, on); }
 
-void Session::turn(attribution::Switch attribution::Window::*which, bool on) {
+void Session::turn(attribution::SwitchTimes attribution::Window::*which, bool on) {
   if (in_forked_child()) {
     return;
   }

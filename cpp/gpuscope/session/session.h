@@ -70,7 +70,7 @@ class Session {
   std::unique_ptr<store::Store> request(Request what, std::chrono::nanoseconds wait_limit);
   /// Passes the request to the decode thread, and waits.
   std::unique_ptr<store::Store> hand_over(Request what, std::chrono::nanoseconds wait_limit = kGpuWaitLimit);
-  void turn(attribution::Switch attribution::Window::*which, bool on);
+  void turn(attribution::SwitchTimes attribution::Window::*which, bool on);
 
   Vendor& vendor_;
   Options options_;

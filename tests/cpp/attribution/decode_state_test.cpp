@@ -9,7 +9,7 @@ namespace gpuscope::attribution {
 namespace {
 
 TEST(Switches, AreOnUntilTheyAreTurned) {
-  Switch unused;
+  SwitchTimes unused;
   EXPECT_FALSE(unused.off_at(0));
   unused.turn(true, 5);
   EXPECT_FALSE(unused.off_at(10));
@@ -17,7 +17,7 @@ TEST(Switches, AreOnUntilTheyAreTurned) {
 }
 
 TEST(Switches, AreOffFromTheMomentOfTheTurnUntilThatOfTheNext) {
-  Switch one;
+  SwitchTimes one;
   one.turn(false, 10);
   EXPECT_FALSE(one.off_at(9));
   EXPECT_TRUE(one.off_at(10));
@@ -28,7 +28,7 @@ TEST(Switches, AreOffFromTheMomentOfTheTurnUntilThatOfTheNext) {
 }
 
 TEST(Switches, TakeASecondTurnToTheSameSideForOne) {
-  Switch one;
+  SwitchTimes one;
   one.turn(false, 10);
   one.turn(false, 15);
   one.turn(true, 20);
@@ -39,7 +39,7 @@ TEST(Switches, TakeASecondTurnToTheSameSideForOne) {
 }
 
 TEST(Switches, CountTheTimeOffUpToTheEndOfTheWindow) {
-  Switch one;
+  SwitchTimes one;
   one.turn(false, 10);
   one.turn(true, 20);
   one.turn(false, 30);
@@ -49,7 +49,7 @@ TEST(Switches, CountTheTimeOffUpToTheEndOfTheWindow) {
 }
 
 TEST(Switches, KnowEveryOneOfManyTurns) {
-  Switch many;
+  SwitchTimes many;
   for (int64_t turn = 0; turn < 10'000; ++turn) {
     many.turn(turn % 2 == 1, turn * 10);
   }
@@ -62,7 +62,7 @@ TEST(Switches, KnowEveryOneOfManyTurns) {
 }
 
 TEST(Switches, CanBeAskedWhileTheyTurn) {
-  Switch shared;
+  SwitchTimes shared;
   std::atomic<bool> done{false};
   std::thread asks([&] {
     while (!done.load()) {
