@@ -21,7 +21,7 @@
 #include "fakes/cupti.h"
 #include "gpuscope/activity/buffers.h"
 #include "gpuscope/attribution/decoder.h"
-#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/event_logs.h"
 #include "gpuscope/base/strings.h"
 
 namespace gpuscope::fakes {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/events.h"
 
 namespace gpuscope::fakes {
 

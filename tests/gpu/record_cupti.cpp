@@ -10,6 +10,7 @@
 #include "gpuscope/activity/collector.h"
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/base/clock.h"
+#include "gpuscope/base/event_logs.h"
 #include "gpuscope/base/strings.h"
 #include "gpuscope/timing/kernels.h"
 

@@ -12,7 +12,7 @@
 #include "gpuscope/activity/calls.h"
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/base/clock.h"
-#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/event_logs.h"
 #include "gpuscope/base/hooks.h"
 
 namespace gpuscope::activity {
@@ -98,7 +98,7 @@ struct Collector::BufferCallbacks {
     *size = BufferPool::kBufferBytes;
     *buffer = self != nullptr ? self->buffers_.take() : nullptr;
     if (self != nullptr && *buffer == nullptr) {
-      EventLogs::process().wake().release();
+      EventLog::wake().release();
     }
     if (*buffer == nullptr) {
       const bool refuse = self == nullptr || self->cupti_.version >= kMayRefuseBuffer;
@@ -112,7 +112,7 @@ struct Collector::BufferCallbacks {
     if (self != nullptr && buffer != nullptr && buffer != scrap.data()) {
       self->buffers_.complete(context, stream, buffer, valid);
       if (self->buffers_.unread() % BufferPool::kManyUnread == 0) {
-        EventLogs::process().wake().release();
+        EventLog::wake().release();
       }
     }
   }

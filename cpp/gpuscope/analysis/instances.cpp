@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/events.h"
 #include "gpuscope/store/values.h"
 
 namespace gpuscope::analysis {

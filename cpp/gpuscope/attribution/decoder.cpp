@@ -11,6 +11,7 @@
 
 #include "gpuscope/activity/calls.h"
 #include "gpuscope/attribution/decode_state.h"
+#include "gpuscope/base/event_logs.h"
 
 namespace gpuscope::attribution {
 namespace {
@@ -42,7 +43,7 @@ Decoder::Decoder(const Settings& settings, const driver::Cupti& cupti, uint64_t 
   if (settings.by_time) {
     gpu_records_.set_api([this](const activity::ApiRecord& record) { take_api(record); });
   }
-  base::Names::process().set_room(settings.max_bytes / kShareOfNames, &EventLogs::process().wake());
+  base::Names::process().set_room(settings.max_bytes / kShareOfNames, &EventLog::wake());
 }
 
 Decoder::~Decoder() {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/events.h"
 #include "gpuscope/base/flat_map.h"
 #include "gpuscope/base/strings.h"
 #include "gpuscope/store/store.h"

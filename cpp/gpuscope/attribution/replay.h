@@ -13,7 +13,7 @@
 
 #include "gpuscope/activity/calls.h"
 #include "gpuscope/attribution/decode_state.h"
-#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/events.h"
 
 namespace gpuscope::attribution {
 

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "gpuscope/base/clock.h"
-#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/event_logs.h"
 #include "gpuscope/bindings/bind.h"
 #include "gpuscope/bindings/frames.h"
 #include "gpuscope/bindings/function_names.h"

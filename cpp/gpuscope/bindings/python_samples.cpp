@@ -286,7 +286,7 @@ class Sampling {
     row.count = row.stack != 0 ? row.count : 0;  // it ran no Python
     row.ends_thread = ends;
     if ((row.count != 0 || ends) && base::SampleLog::process().append(row)) {
-      base::EventLogs::process().wake().release();
+      base::EventLog::wake().release();
     }
   }
 

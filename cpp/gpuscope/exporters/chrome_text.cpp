@@ -14,7 +14,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/events.h"
 #include "gpuscope/base/strings.h"
 #include "gpuscope/exporters/labels.h"
 #include "gpuscope/store/call_names.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/events.h"
 #include "gpuscope/store/store.h"
 
 namespace gpuscope::exporters {

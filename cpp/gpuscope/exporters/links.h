@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/events.h"
 #include "gpuscope/store/store.h"
 
 namespace gpuscope::exporters {

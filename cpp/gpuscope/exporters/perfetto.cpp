@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/events.h"
 #include "gpuscope/base/strings.h"
 #include "gpuscope/exporters/export.h"
 #include "gpuscope/exporters/labels.h"

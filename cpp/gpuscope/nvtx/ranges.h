@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "gpuscope/base/clock.h"
-#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/event_logs.h"
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/nvtx/names.h"
 

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "gpuscope/base/event_log.h"
+#include "gpuscope/base/event_logs.h"
 #include "gpuscope/driver/devices.h"
 #include "gpuscope/timing/context.h"
 

@@ -220,7 +220,7 @@ void Flusher::run() noexcept {
     cpu_ns_.fetch_add(base::thread_cpu_ns() - cpu_ns, std::memory_order_relaxed);
     longest_ns_.store(std::max<int64_t>(longest_ns_.load(std::memory_order_relaxed), took.count()));
     ended_.release();
-    base::EventLogs::process().wake().release();
+    base::EventLog::wake().release();
   }
 }
 
@@ -544,8 +544,8 @@ void Recorder::gather(Facts& facts) {
       without(counters.launches, counters.matched) + without(counters.graph_launches, counters.matched_graphs);
   // Copies between host buffers have none. The record of a copy that far outlasts its window comes too late.
   counters.copies_without_record = without(counters.copies, counters.matched_copies);
-  const attribution::Switch::Total gpu_off = window.gpu.off_until(close_ns);
-  const attribution::Switch::Total regions_off = window.regions.off_until(close_ns);
+  const attribution::SwitchTimes::Total gpu_off = window.gpu.off_until(close_ns);
+  const attribution::SwitchTimes::Total regions_off = window.regions.off_until(close_ns);
   counters.gpu_off = gpu_off.times;
   counters.gpu_off_ns = gpu_off.duration_ns;
   counters.regions_off = regions_off.times;

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <utility>
 
+#include "gpuscope/base/event_logs.h"
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/timing/context.h"
 
@@ -262,7 +263,7 @@ std::unique_ptr<store::Store> Session::hand_over(Request what, std::chrono::nano
   std::unique_lock lock(mutex_);
   request_ = what;
   wait_limit_ = wait_limit;
-  base::EventLogs::process().wake().release();
+  base::EventLog::wake().release();
   done_.wait(lock, [this] { return request_ == Request::None; });
   if (error_ != nullptr) {
     std::rethrow_exception(std::exchange(error_, nullptr));
@@ -276,7 +277,7 @@ void Session::run() {
   entered_.release();
   std::chrono::steady_clock::time_point flushed;
   while (true) {
-    auto& wake = base::EventLogs::process().wake();
+    auto& wake = base::EventLog::wake();
     if (wake.try_acquire_for(kPollInterval)) {
       // A writer without room wakes us at every event. One poll serves many wakeups, but must not be late.
       for (int wakes = 1; wakes < kWakesOfAPoll && wake.try_acquire(); ++wakes) {

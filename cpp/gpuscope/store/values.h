@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/events.h"
 
 // The enumerations of trace columns. X(enumerator, value). Values are stored in files: append only. Python's
 // enumerations (_core.CopyKind.HOST_TO_DEVICE) are made from these lists.

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "gpuscope/base/clock.h"
-#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/event_logs.h"
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/torch/argument_text.h"
 #include "gpuscope/torch/operators.h"

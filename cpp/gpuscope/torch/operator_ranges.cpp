@@ -7,7 +7,7 @@
 #include <charconv>
 
 #include "gpuscope/base/clock.h"
-#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/event_logs.h"
 #include "gpuscope/base/hooks.h"
 #include "gpuscope/memory/history.h"
 #include "gpuscope/torch/operators.h"

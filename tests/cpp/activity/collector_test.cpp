@@ -21,7 +21,7 @@
 #include "fakes/cupti.h"
 #include "gpuscope/activity/calls.h"
 #include "gpuscope/activity/layout.h"
-#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/event_logs.h"
 
 namespace gpuscope::activity {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "fakes/rows.h"
 #include "gpuscope/analysis/summary.h"
-#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/events.h"
 
 namespace gpuscope::analysis {
 namespace {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "fakes/program.h"
+#include "gpuscope/base/event_logs.h"
 
 namespace gpuscope::attribution {
 namespace {

@@ -11,6 +11,7 @@
 
 #include "gpuscope/activity/layout.h"
 #include "gpuscope/attribution/decoder.h"
+#include "gpuscope/base/event_logs.h"
 #include "gpuscope/base/strings.h"
 
 namespace gpuscope {

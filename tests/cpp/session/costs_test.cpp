@@ -11,7 +11,7 @@
 #include "fakes/cuda.h"
 #include "fakes/cupti.h"
 #include "gpuscope/base/errors.h"
-#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/event_logs.h"
 #include "gpuscope/session/session.h"
 
 namespace gpuscope::session {

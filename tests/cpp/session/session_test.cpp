@@ -24,7 +24,7 @@
 #include "fakes/cuda.h"
 #include "fakes/cupti.h"
 #include "gpuscope/base/errors.h"
-#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/event_logs.h"
 #include "gpuscope/base/strings.h"
 
 // A test names only the options that it is about.
@@ -630,7 +630,7 @@ TEST_F(Sessions, EmptyBuffersWhileAFlushWaits) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   const activity::BufferPool& buffers = vendor_->collector.buffers();
   while (buffers.unread() != 0 && std::chrono::steady_clock::now() < limit) {
-    base::EventLogs::process().wake().release();
+    base::EventLog::wake().release();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   EXPECT_EQ(buffers.unread(), 0U);
@@ -1004,9 +1004,9 @@ TEST_F(Sessions, KnowNoRegionFromWhenMemoryRanOut) {
     cupti_.change([&] { cupti_.on_next_record = [] { throw std::bad_alloc(); }; });
     cupti_.launch();
     const int flushes = cupti_.flushes;
-    base::EventLogs::process().wake().release();
+    base::EventLog::wake().release();
     while (cupti_.flushes < flushes + 2) {  // one whole round in between
-      base::EventLogs::process().wake().release();
+      base::EventLog::wake().release();
       std::this_thread::yield();
     }
   }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "gpuscope/base/event_log.h"
+#include "gpuscope/base/event_logs.h"
 #include "gpuscope/base/strings.h"
 #include "gpuscope/memory/history.h"
 #include "gpuscope/torch/operators.h"
