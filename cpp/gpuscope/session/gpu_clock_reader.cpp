@@ -5,7 +5,6 @@
 #include <exception>
 #include <optional>
 
-#include "gpuscope/base/event_log.h"
 #include "gpuscope/base/event_logs.h"
 #include "gpuscope/driver/devices.h"
 #include "gpuscope/timing/context.h"
