@@ -131,8 +131,8 @@ class Decoder {
   std::unordered_map<uint64_t, Replay*> by_system_id_;
   bool logs_are_read_ = false;     // since base::Names' period began
   std::size_t renewed_bytes_ = 0;  // size of the dictionaries after the last renewal
-  uint64_t events_ = 0;     // read from logs
-  uint64_t looked_at_ = 0;  // events_ at the last check of the bounds
+  uint64_t events_ = 0;            // read from logs
+  uint64_t looked_at_ = 0;         // events_ at the last check of the bounds
 };
 
 }  // namespace gpuscope::attribution
