@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import heapq
+import sys
 from typing import Any
 
 import numpy as np
@@ -65,11 +67,48 @@ def covered_ns(starts: Array, ends: Array, begins: Array, until: Array) -> Array
     return found
 
 
+def expand(first: Array, count: Array) -> tuple[Array, Array]:
+    """Pairs of an entry and one of its places: each entry has `count` places, from `first` on."""
+    entry = np.repeat(np.arange(len(count)), count)
+    return entry, np.repeat(first - np.cumsum(count) + count, count) + np.arange(len(entry))
+
+
+def overlaps(spans: Spans, begins: Array, until: Array) -> tuple[Array, Array]:
+    """Pairs of a row of `begins` and a span that overlap. Spans are in order and do not overlap each other."""
+    first = count_before(spans[1], begins, equal=True)
+    return expand(first, np.maximum(count_before(spans[0], until, equal=False) - first, 0))
+
+
 def intersection(spans: Spans, others: Spans) -> Spans:
     """The intersection. Both inputs are in order and apart."""
-    begins, ends = others
-    first = np.searchsorted(spans[1], begins, side="right")
-    count = np.maximum(np.searchsorted(spans[0], ends, side="left") - first, 0)
-    each = np.repeat(np.arange(len(begins)), count)
-    span = np.repeat(first, count) + np.arange(len(each)) - np.repeat(np.cumsum(count) - count, count)
-    return np.maximum(begins[each], spans[0][span]), np.minimum(ends[each], spans[1][span])
+    begins, until = others
+    each, span = overlaps(spans, begins, until)
+    return np.maximum(begins[each], spans[0][span]), np.minimum(until[each], spans[1][span])
+
+
+def free_lanes(starts: Array, ends: Array, *, shortest: int = 0, most: int = sys.maxsize) -> Array:
+    """The first lane that is free at each start. Starts are in order.
+
+    Args:
+        starts: in order.
+        ends: likewise.
+        shortest: least time for which a span takes its lane, if any spans overlap.
+        most: number of lanes. Spans that find none free are in the last one.
+    """
+    found = np.zeros(len(starts), np.int64)
+    if not has_overlap(starts, ends):
+        return found
+    taken: list[tuple[int, int]] = []  # until when, and the lane
+    free: list[int] = []
+    count = 0
+    for row, (start, end) in enumerate(zip(starts.tolist(), np.maximum(ends, starts + shortest).tolist(), strict=True)):
+        while taken and taken[0][0] <= start:
+            heapq.heappush(free, heapq.heappop(taken)[1])
+        if not free and count == most:
+            found[row] = most - 1
+            continue
+        if not free:
+            free, count = [count], count + 1
+        found[row] = lane = heapq.heappop(free)
+        heapq.heappush(taken, (end, lane))
+    return found

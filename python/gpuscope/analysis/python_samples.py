@@ -16,6 +16,7 @@ from gpuscope.analysis.completeness import has_every_region, kept_ns
 from gpuscope.arguments import as_float, check_choice, check_count
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result, import_pandas
+from gpuscope.spans import expand
 from gpuscope.tables import GAP, fit_columns
 from gpuscope.text import brief, file_names, one_line, shown, wrapped
 from gpuscope.trace import NONE, Trace, number_of
@@ -453,10 +454,10 @@ def sampled_paths(trace: Trace) -> tuple[Array, Array, Array]:
     begins = np.concatenate([regions.start_ns[nested], calls.start_ns])
     ends = begins + np.concatenate([regions.duration_ns[nested], calls.duration_ns])
     paths = np.concatenate([regions.path[nested], np.full(len(calls), IN_CALL, np.uint32)])
-    spans_of = dict(_by_value(np.concatenate([regions.thread[nested], calls.thread])))
+    spans_of = dict(by_value(np.concatenate([regions.thread[nested], calls.thread])))
     main = np.flatnonzero(trace.threads.system_id == number_of(trace.info, "process.id"))
     pieces = [(np.zeros(0, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.int64))]
-    for thread, rows in _by_value(table.thread):
+    for thread, rows in by_value(table.thread):
         if thread not in spans_of:
             times = table.duration_ns if thread in main else table.cpu_ns
             pieces.append((rows, np.full(len(rows), NONE, np.uint32), times[rows]))
@@ -468,8 +469,7 @@ def sampled_paths(trace: Trace) -> tuple[Array, Array, Array]:
         starts, stops = table.start_ns[rows], table.start_ns[rows] + table.duration_ns[rows]
         first = np.searchsorted(cuts, starts, side="right") - 1
         count = np.maximum(np.searchsorted(cuts, stops, side="left") - first, 0)
-        row = np.repeat(np.arange(len(rows)), count)
-        piece = np.repeat(first, count) + np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+        row, piece = expand(first, count)
         time_ns = np.minimum(stops[row], edges[piece + 1]) - np.maximum(starts[row], edges[piece])
         pieces.append((rows[row], np.append(paths[spans], np.uint32(NONE))[innermost[piece]], time_ns))
     row, path, time_ns = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
@@ -492,8 +492,8 @@ def _innermost(begins: Array, ends: Array, at: Array) -> Array:
     return np.where((found >= 0) & (ends[found] <= at), around[found], found)
 
 
-def _by_value(values: Array) -> list[tuple[int, Array]]:
-    """Each value and the indices where it occurs."""
+def by_value(values: Array) -> list[tuple[int, Array]]:
+    """Each value, ascending, and the indices where it occurs."""
     order = np.argsort(values, kind="stable")
     found, first = np.unique(values[order], return_index=True)
     return list(zip(found.tolist(), np.split(order, first[1:]), strict=True)) if len(values) else []

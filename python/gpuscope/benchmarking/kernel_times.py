@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuscope import _core
 from gpuscope._core import CallKind, Flag
+from gpuscope.spans import in_turn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -204,15 +205,11 @@ def _union(
     busy, span = np.zeros(calls), np.zeros(calls)
     if not len(call):
         return busy, span
-    order = np.lexsort((start, call))
-    call, start, end = call[order], start[order], end[order]
-    # Calls are shifted apart, so that one running maximum serves all of them.
+    # Calls are shifted apart, so that all are one sequence of spans.
     origin, room = start.min(), end.max() - start.min() + 1
-    start, end = start - origin + call * room, end - origin + call * room
-    reached = np.maximum.accumulate(end)
-    covered = np.concatenate([[np.iinfo(np.int64).min], reached[:-1]])
-    busy_ns = np.maximum(end - np.maximum(start, covered), 0)
+    begins, until = in_turn(start - origin + call * room, end - origin + call * room)
+    call = np.sort(call)
     first = np.flatnonzero(np.diff(call, prepend=-1))
-    busy[call[first]] = np.add.reduceat(busy_ns, first) * 1e-9
-    span[call[first]] = (np.maximum.reduceat(end, first) - start[first]) * 1e-9
+    busy[call[first]] = np.add.reduceat(until - begins, first) * 1e-9
+    span[call[first]] = (np.maximum.reduceat(until, first) - begins[first]) * 1e-9
     return busy, span

@@ -140,8 +140,7 @@ def running_ns(trace: Trace, rows: Array, starts: Array, ends: Array) -> Array:
         own = rows[samples.thread[rows] == thread]
         own = own[np.argsort(samples.start_ns[own], kind="stable")]
         begins = samples.start_ns[own] - first_ns
-        until = np.maximum.accumulate(begins + samples.duration_ns[own])
-        times = np.stack([begins, np.maximum(until, begins)], axis=1).ravel()
+        times = np.stack(in_turn(begins, begins + samples.duration_ns[own]), axis=1).ravel()
         after = np.cumsum(samples.cpu_ns[own])
         spent = np.stack([after - samples.cpu_ns[own], after], axis=1).ravel()
         total += np.interp(ends - first_ns, times, spent) - np.interp(starts - first_ns, times, spent)

@@ -21,7 +21,7 @@ from gpuscope.analysis.rows import ANNOTATIONS
 from gpuscope.diagnosis.host_waits import cpu_waits, lock_waits, own_stacks, program_frame
 from gpuscope.diagnosis.steps import Array, Steps, is_one_of, profiler_spans, usual
 from gpuscope.frameworks.python_functions import FILES
-from gpuscope.spans import count_before
+from gpuscope.spans import count_before, overlaps
 from gpuscope.threads import cached_property, thread_pool
 from gpuscope.trace import NONE, Trace
 
@@ -450,18 +450,8 @@ def _cut(steps: Steps, starts: Array, ends: Array) -> tuple[Array, Array, Array,
     """The parts of the spans in steps, cut at the ends of steps, with the span and the step of each part."""
     lasting = np.flatnonzero(steps.durations_ns > 0)
     begins, until = steps.start_ns[lasting], steps.end_ns[lasting]
-    first = count_before(ends, begins, equal=True)
-    count = count_before(starts, until, equal=False) - first
-    kept = count > 0
-    lasting, begins, until, first, count = (each[kept] for each in (lasting, begins, until, first, count))
-    after = np.cumsum(count)  # end of the parts of each step
-    before = after - count
-    span = np.arange(after[-1] if len(after) else 0)
-    span += np.repeat(first - before, count)
-    cut_starts, cut_ends = starts[span], ends[span]
-    cut_starts[before] = np.maximum(cut_starts[before], begins)
-    cut_ends[after - 1] = np.minimum(cut_ends[after - 1], until)
-    return span, np.repeat(lasting, count), cut_starts, cut_ends
+    step, span = overlaps((starts, ends), begins, until)
+    return span, lasting[step], np.maximum(starts[span], begins[step]), np.minimum(ends[span], until[step])
 
 
 Spans = tuple[Array, Array, Array]

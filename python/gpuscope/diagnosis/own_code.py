@@ -20,7 +20,7 @@ from gpuscope.analysis.rows import ANNOTATIONS, STEP
 from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.host_waits import spans_seen, stacks_in
 from gpuscope.diagnosis.steps import Array
-from gpuscope.spans import covered_ns, intersection, union
+from gpuscope.spans import covered_ns, expand, intersection, overlaps, union
 from gpuscope.system import bytecode_version
 from gpuscope.trace import NONE, Trace, number_of
 
@@ -241,16 +241,10 @@ def _work_meanwhile(
     own = np.array([is_own[row] for row in stack.tolist()], bool)
     # Cut the spans into pieces, then pair each sample with each piece it overlaps.
     counts = np.maximum(-(-(ends - begins) // _PIECE_NS), 1)
-    span = np.repeat(np.arange(len(begins)), counts)
-    number = np.arange(len(span)) - np.repeat(np.cumsum(counts) - counts, counts)
+    span, number = expand(np.zeros_like(counts), counts)
     piece_starts = begins[span] + number * _PIECE_NS
     piece_ends = np.minimum(piece_starts + _PIECE_NS, ends[span])
-    first = np.searchsorted(piece_ends, starts, side="right")
-    overlapped = np.maximum(np.searchsorted(piece_starts, starts + lasted, side="left") - first, 0)
-    row = np.repeat(np.arange(len(others)), overlapped)
-    piece = (
-        np.repeat(first, overlapped) + np.arange(len(row)) - np.repeat(np.cumsum(overlapped) - overlapped, overlapped)
-    )
+    row, piece = overlaps((piece_starts, piece_ends), starts, starts + lasted)
     shared = np.minimum((starts + lasted)[row], piece_ends[piece]) - np.maximum(starts[row], piece_starts[piece])
     computed = np.bincount(piece, shared * busy[row], len(span))
     is_busy = computed >= _LEAST_ON_CPU * (piece_ends - piece_starts)

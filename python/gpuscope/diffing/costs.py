@@ -22,7 +22,7 @@ from gpuscope.diagnosis.host_waits import DEEPEST, cpu_waits, spans_seen
 from gpuscope.diagnosis.own_code import own_places
 from gpuscope.diagnosis.rules.scheduling import machine_condition
 from gpuscope.diagnosis.steps import Steps, as_passed, launched_ns, steady_steps, whole_run
-from gpuscope.spans import covered_ns, union
+from gpuscope.spans import covered_ns, overlaps, union
 from gpuscope.stats.means import variance_of_samples, variance_of_sums
 from gpuscope.threads import cached_property
 from gpuscope.trace import NONE, Table, Trace, number_of
@@ -265,10 +265,7 @@ class _Rows:
 
     def spread(self, starts: Array, ends: Array, columns: Array, width: int, values: Array) -> Array:
         """The same for values that are spread evenly from `starts` to `ends`."""
-        first = np.searchsorted(self.steps.end_ns, starts, side="right")
-        count = np.maximum(np.searchsorted(self.steps.start_ns, ends, side="left") - first, 0)
-        each = np.repeat(np.arange(len(starts)), count)
-        step = np.repeat(first, count) + np.arange(len(each)) - np.repeat(np.cumsum(count) - count, count)
+        each, step = overlaps((self.steps.start_ns, self.steps.end_ns), starts, ends)
         shared = np.minimum(ends[each], self.steps.end_ns[step]) - np.maximum(starts[each], self.steps.start_ns[step])
         return self._sums(step, columns[each], width, values[each] * (shared / np.maximum(ends - starts, 1)[each]))
 

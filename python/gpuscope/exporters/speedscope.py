@@ -17,10 +17,11 @@ import numpy as np
 
 from gpuscope import _core
 from gpuscope._core import Flag
-from gpuscope.analysis.python_samples import SampledFrames
+from gpuscope.analysis.python_samples import SampledFrames, by_value
 from gpuscope.errors import InvalidArgument
 from gpuscope.paths import check_writable, replacing
-from gpuscope.trace import NONE, Trace, command_line
+from gpuscope.spans import free_lanes
+from gpuscope.trace import Trace, command_line
 
 SUFFIXES = (".json",)
 MOST_BYTES = 450_000_000
@@ -112,7 +113,7 @@ def _threads(trace: Trace, frames: _Frames) -> Iterator[tuple[str, Array, Array,
     frame = np.concatenate([of_functions[function], of_paths[regions.path], of_calls[api.call]])
     nests = np.ones(len(thread), bool)
     nests[len(functions) : len(functions) + len(regions)] = (regions.flags & Flag.ASYNC) == 0
-    for number, rows in _by(thread):
+    for number, rows in by_value(thread):
         name = _thread(trace, number)
         nested = rows[nests[rows]]
         yield name, *_in_order(start[nested], duration[nested], frame[nested])
@@ -127,7 +128,7 @@ def _thread(trace: Trace, number: int) -> str:
 def _samples(trace: Trace) -> Iterator[tuple[str, Array, Array, Array]]:
     """Name, starts, durations and rows of stacks of each thread's samples."""
     table = trace.python_samples
-    for number, rows in _by(table.thread):
+    for number, rows in by_value(table.thread):
         columns = (table[name][rows] for name in ("start_ns", "duration_ns", "stack"))
         yield f"{_thread(trace, number)} (Python samples)", *_in_order(*columns)
 
@@ -161,7 +162,7 @@ def _streams(trace: Trace, frames: _Frames) -> Iterator[tuple[str, Array, Array,
     )
     timed = (flags & Flag.ZERO_TIME) == 0
     track, start, duration, frame = (values[timed] for values in (track, start, duration, frame))
-    for number, rows in _by(track):
+    for number, rows in by_value(track):
         device, stream = int(trace.tracks.device[number]), int(trace.tracks.stream[number])
         yield from _side_by_side(f"GPU {device} stream {stream}", start[rows], duration[rows], frame[rows])
 
@@ -169,23 +170,10 @@ def _streams(trace: Trace, frames: _Frames) -> Iterator[tuple[str, Array, Array,
 def _side_by_side(name: str, start: Array, duration: Array, frame: Array) -> Iterator[tuple[str, Array, Array, Array]]:
     """Spans that do not nest, in as many lanes as needed so that none overlap."""
     start, duration, frame = _in_order(start, duration, frame)
-    lane = _lanes(start, start + duration)
+    lane = free_lanes(start, start + duration)
     for number in range(int(lane.max(initial=-1)) + 1):
         rows = lane == number
         yield f"{name} (lane {number + 1})" if number else name, start[rows], duration[rows], frame[rows]
-
-
-def _lanes(start: Array, end: Array) -> Array:
-    """The first lane that is free at each start; starts are in order."""
-    lane = np.zeros(len(start), np.int64)
-    if not (start[1:] < np.maximum.accumulate(end)[:-1]).any():
-        return lane
-    free_at: list[int] = []
-    for row, (begins, ends) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
-        number = next((number for number, at in enumerate(free_at) if at <= begins), len(free_at))
-        free_at[number : number + 1] = [ends]
-        lane[row] = number
-    return lane
 
 
 def _copies(trace: Trace, frames: _Frames) -> Array:
@@ -193,15 +181,6 @@ def _copies(trace: Trace, frames: _Frames) -> Array:
     names, codes = next((texts, codes) for name, texts, codes in trace.store.frame("memcpy") if name == "name")
     found: Array = frames.of(map(str, names))[codes]
     return found
-
-
-def _by(numbers: Array) -> Iterator[tuple[int, Array]]:
-    """The rows of each number."""
-    order = np.argsort(numbers, kind="stable")
-    edges = np.flatnonzero(np.diff(numbers[order])) + 1
-    for rows in np.split(order, edges):
-        if len(rows) and int(numbers[rows[0]]) != NONE:
-            yield int(numbers[rows[0]]), rows
 
 
 def _in_order(start: Array, duration: Array, frame: Array) -> tuple[Array, Array, Array]:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuscope.spans import covered_ns, in_turn, union
+
 Range = tuple[int, int]  # address and bytes
 
 
@@ -72,31 +74,11 @@ def uncovered(ranges: Sequence[Range], cover: Sequence[Range] = ()) -> list[int]
 
     The sum, plus the bytes of the union of `cover`, is the size of the union of all ranges.
     """
-    covering = _united(cover)
-    left = [0] * len(ranges)
-    at, passed = 0, 0
-    for number in sorted(range(len(ranges)), key=lambda number: ranges[number]):
-        begin, size = ranges[number]
-        end = begin + size
-        begin = max(begin, passed)
-        passed = max(passed, end)
-        while at < len(covering) and covering[at][1] <= begin:
-            at += 1
-        left[number] = max(0, end - begin)
-        for following in range(at, len(covering)):
-            low, high = covering[following]
-            if low >= end:
-                break
-            left[number] -= max(0, min(high, end) - max(low, begin))
-    return left
-
-
-def _united(ranges: Sequence[Range]) -> list[Range]:
-    """The union of the ranges, as disjoint pairs of begin and end."""
-    united: list[Range] = []
-    for begin, size in sorted(ranges):
-        if united and begin <= united[-1][1]:
-            united[-1] = (united[-1][0], max(united[-1][1], begin + size))
-        elif size:
-            united.append((begin, begin + size))
-    return united
+    (starts, sizes), (covering, lengths) = (np.array(each, np.int64).reshape(-1, 2).T for each in (ranges, cover))
+    begins, until = in_turn(starts, starts + sizes)
+    left = np.empty(len(starts), np.int64)
+    left[np.argsort(starts, kind="stable")] = (
+        until - begins - covered_ns(*union(covering, covering + lengths), begins, until)
+    )
+    found: list[int] = left.tolist()
+    return found

@@ -17,7 +17,7 @@ from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import LEAST, SPECIAL, Cause, Rule, host_edit, places
 from gpuscope.diagnosis.rules.scheduling import needs_host
 from gpuscope.diagnosis.steps import Array
-from gpuscope.spans import count_before, in_turn, union
+from gpuscope.spans import covered_ns, in_turn, union
 from gpuscope.trace import number_of
 from gpuscope.units import format_bytes, format_seconds, format_share
 
@@ -319,13 +319,9 @@ def _pieces_of(context: Context, waits: Array) -> Array:
     regions, pieces = context.trace.regions, context.pieces
     if len(waits) == 0:
         return waits
-    waits = waits[np.argsort(regions.start_ns[waits], kind="stable")]
-    starts = regions.start_ns[waits]
-    until = np.maximum.accumulate(starts + regions.duration_ns[waits])
-    at = count_before(starts, pieces.end_ns, equal=False) - 1
-    found = np.flatnonzero((at >= 0) & (pieces.cause_ns[IdleCause.DATA_WAIT] > 0))
-    overlapping: Array = found[until[at[found]] > pieces.start_ns[found]]
-    return overlapping
+    spans = union(regions.start_ns[waits], regions.start_ns[waits] + regions.duration_ns[waits])
+    waited_ns = covered_ns(*spans, pieces.start_ns, pieces.end_ns)
+    return np.flatnonzero((waited_ns > 0) & (pieces.cause_ns[IdleCause.DATA_WAIT] > 0))
 
 
 def _cause(context: Context, waits: Array, title: str, advice: str) -> Cause:

@@ -7,7 +7,6 @@ single ones are kept only in important windows, and each long lane has sums over
 
 from __future__ import annotations
 
-import heapq
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from gpuscope.diagnosis.breakdown import StepBreakdown
 from gpuscope.diagnosis.steps import calls_of
 from gpuscope.exporters.page.report_names import Names, path_texts
 from gpuscope.page.planes import STEPS, TIMES, Array, Column
+from gpuscope.spans import free_lanes, union
 from gpuscope.trace import NONE, Trace, number_of
 
 TICK_NS = 32
@@ -263,13 +263,10 @@ class Lanes:
         start, end = self._tables[table].start, self._tables[table].end
         if (start[rows[1:]] < start[rows[:-1]]).any():
             rows = rows[np.argsort(start[rows], kind="stable")]
-        if not (start[rows[1:]] < end[rows[:-1]]).any():
+        if len(rows) > _SLOW_TO_SPREAD:  # work of many streams in one lane: later events cover earlier ones
             yield rows
             return
-        lane = _lanes_of(start[rows].tolist(), end[rows].tolist()) if len(rows) <= _SLOW_TO_SPREAD else None
-        if lane is None:  # work of many streams in one lane: later events cover earlier ones
-            yield rows
-            return
+        lane = free_lanes(start[rows], end[rows], shortest=1, most=_MOST_BESIDE)
         for each in range(int(lane.max()) + 1):
             yield rows[lane == each]
 
@@ -529,33 +526,6 @@ def _frames(trace: Trace, stack: int) -> list[int]:
     return found[::-1][:_MOST_LEVELS]
 
 
-def _lanes_of(starts: list[int], ends: list[int]) -> Array:
-    """The first free lane for each event; the last lane if none is free."""
-    free: list[tuple[int, int]] = []  # until when a lane is taken, and which
-    lanes: list[int] = []
-    idle: list[int] = []
-    count = 0
-    for start, end in zip(starts, ends, strict=True):
-        while free and free[0][0] <= start:
-            heapq.heappush(idle, heapq.heappop(free)[1])
-        if idle:
-            lane = heapq.heappop(idle)
-        elif count < _MOST_BESIDE:
-            lane, count = count, count + 1
-        else:
-            lane = _MOST_BESIDE - 1
-            lanes.append(lane)
-            continue
-        heapq.heappush(free, (max(end, start + 1), lane))
-        lanes.append(lane)
-    return np.array(lanes, np.int64)
-
-
 def _joined(windows: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for start, end in sorted(windows):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
-        else:
-            found.append((start, end))
-    return found
+    starts, ends = union(*np.array(windows, np.int64).reshape(-1, 2).T)
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
