@@ -49,23 +49,32 @@ _DAEMON = "KINETO_USE_DAEMON"
 _PROBE_BYTES = 12_345_664  # only reports of this size count in a probe
 
 
-def _nothing() -> None:
-    pass
-
-
-@dataclass(frozen=True, eq=False)
 class Subscriber:
-    """Callbacks on the thread that uses torch.profiler. They must not raise.
+    """Callbacks on the thread that uses torch.profiler, from `start` to `stop`. They must not raise.
 
-    Attributes:
+    Args:
         on_prepare: called with the activities before torch.profiler prepares or starts.
         on_start: called before torch.profiler starts.
         on_stop: called after torch.profiler has stopped, or could not start.
     """
 
-    on_prepare: Callable[[Any], None] = lambda activities: None
-    on_start: Callable[[], None] = _nothing
-    on_stop: Callable[[], None] = _nothing
+    def __init__(
+        self,
+        on_prepare: Callable[[Any], None] = lambda activities: None,
+        on_start: Callable[[], None] = lambda: None,
+        on_stop: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.on_prepare, self.on_start, self.on_stop = on_prepare, on_start, on_stop
+        self._import = WhenImported("torch", lambda: _wrappers.subscribe(self))
+
+    def start(self) -> None:
+        """Begins, now or when torch is imported."""
+        self._import.watch()
+
+    def stop(self) -> None:
+        """Ends the calls."""
+        self._import.cancel()
+        _wrappers.unsubscribe(self)
 
 
 def count_steps(change: Literal["init_step_count", "increment_step", "erase_step_count"]) -> None:
@@ -162,23 +171,6 @@ def _activities_of(_config: Any = None, activities: Any = (), *_rest: Any, **_na
 _wrappers = _Wrappers()
 
 
-class Subscription:
-    """Calls a subscriber while this is open and torch is imported."""
-
-    def __init__(self, subscriber: Subscriber) -> None:
-        self._subscriber = subscriber
-        self._import = WhenImported("torch", lambda: _wrappers.subscribe(self._subscriber))
-
-    def open(self) -> None:
-        """Begins, now or when torch is imported."""
-        self._import.watch()
-
-    def close(self) -> None:
-        """Ends the subscription."""
-        self._import.cancel()
-        _wrappers.unsubscribe(self._subscriber)
-
-
 class _Listeners:
     """torch's own listeners to regions: its profilers and execution traces."""
 
@@ -247,34 +239,21 @@ def keep_contexts_from_kineto() -> None:
 
 
 def observe(options: Options, note: Note) -> Observer:
-    """An observer that releases CUPTI for a torch.profiler started inside a window: CUPTI serves one at a time."""
-    return _TorchProfilerObserver(options, note)
+    """Releases CUPTI for a torch.profiler that starts inside a window: CUPTI serves one profiler at a time.
 
+    torch.profiler would otherwise miss GPU work without a message.
+    """
 
-class _TorchProfilerObserver:
-    """Releases CUPTI when torch.profiler asks for GPU work, which it would otherwise miss without a message."""
-
-    def __init__(self, options: Options, note: Note) -> None:
-        self._options = options
-        self._note = note
-        self._subscription = Subscription(Subscriber(on_prepare=self._on_prepare))
-
-    def start(self) -> None:
-        self._subscription.open()
-
-    def stop(self) -> None:
-        self._subscription.close()
-
-    def _on_prepare(self, activities: Any) -> None:
+    def on_prepare(activities: Any) -> None:
         if not wants_gpu(activities):
             return
         try:
-            if self._options.release_cupti():
-                self._note(
-                    "GPU work is missing after the start of torch.profiler in the window: it needs CUPTI for itself"
-                )
+            if options.release_cupti():
+                note("GPU work is missing after the start of torch.profiler in the window: it needs CUPTI for itself")
         except Exception as error:  # torch.profiler starts anyway
-            self._note(f"CUPTI could not be released for torch.profiler: {error!r}")
+            note(f"CUPTI could not be released for torch.profiler: {error!r}")
+
+    return Subscriber(on_prepare)
 
 
 @dataclass(frozen=True)

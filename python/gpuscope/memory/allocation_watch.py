@@ -30,7 +30,7 @@ def watch_allocations(stacks: bool = True) -> str:
         if not why:
             _users += 1
             if _users == 1:
-                _pause.subscription.open()
+                _pause.subscriber.start()
         return why
 
 
@@ -54,8 +54,7 @@ class _TorchProfilerPause:
 
     def __init__(self) -> None:
         self._paused = False
-        subscriber = torch_profiler.Subscriber(on_prepare=self._on_prepare, on_stop=self._on_stop)
-        self.subscription = torch_profiler.Subscription(subscriber)
+        self.subscriber = torch_profiler.Subscriber(on_prepare=self._on_prepare, on_stop=self._on_stop)
 
     def _on_prepare(self, activities: Any) -> None:
         if not self._paused and torch_profiler.wants_gpu(activities):
@@ -73,7 +72,7 @@ class _TorchProfilerPause:
     def close(self) -> None:
         """Ends the subscription. While a torch.profiler has CUPTI, `_on_stop` does that later."""
         if not self._paused:
-            self.subscription.close()
+            self.subscriber.stop()
 
 
 @dataclass(frozen=True)

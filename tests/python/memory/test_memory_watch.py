@@ -131,7 +131,7 @@ def core(monkeypatch: pytest.MonkeyPatch) -> Iterator[Core]:
     yield core
     while allocation_watch._users:
         allocation_watch.unwatch_allocations()
-    allocation_watch._pause.subscription.close()
+    allocation_watch._pause.subscriber.stop()
 
 
 @pytest.fixture
