@@ -75,12 +75,12 @@ def start_thread(start: Callable[[], object], what: str) -> None:
 
 @contextlib.contextmanager
 def thread_pool(count: int) -> Iterator[Executor]:
-    """At most `count` threads, for calls that work without the GIL, in arrays and in C++.
+    """At most `count` threads, for calls that change nothing and work without the GIL, in arrays and in C++.
 
     Leaving the context waits for all calls; an error cancels those that have not begun and waits for none. If no thread
-    can be started, each call runs at once on the caller's thread.
+    can be started, a call runs at once on the caller's thread.
     """
-    pool = _threads(count) or _inline()
+    pool = _executor(count)
     try:
         yield pool
     except BaseException:
@@ -89,25 +89,22 @@ def thread_pool(count: int) -> Iterator[Executor]:
     pool.shutdown()
 
 
-def _threads(count: int) -> Executor | None:
-    # A thread needs some 70 MB of address space; without them Python waits for ever for its start.
-    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-        return None
-    try:  # the import and the start of a thread both fail while the interpreter ends, as in functions of atexit
-        from concurrent.futures import ThreadPoolExecutor
-
-        pool = ThreadPoolExecutor(count, "gpuscope worker")
-        pool.submit(int).result()
-    except RuntimeError:
-        return None
-    return pool
-
-
-def _inline() -> Executor:
+def _executor(count: int) -> Executor:
     from concurrent.futures import Executor, Future  # with logging, which not every program needs
 
-    class Inline(Executor):
+    threads: Executor | None = None
+    # A thread needs some 70 MB of address space; without them Python waits for ever for its start.
+    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+        with contextlib.suppress(RuntimeError):  # the import fails while the interpreter ends
+            from concurrent.futures import ThreadPoolExecutor
+
+            threads = ThreadPoolExecutor(count, "gpuscope worker")
+
+    class Pool(Executor):
         def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+            with contextlib.suppress(RuntimeError):  # the system has no further thread, or the interpreter ends
+                if threads is not None:
+                    return threads.submit(function, *arguments, **named)
             made: Future[Any] = Future()
             try:
                 made.set_result(function(*arguments, **named))
@@ -115,4 +112,8 @@ def _inline() -> Executor:
                 made.set_exception(error)
             return made
 
-    return Inline()
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            if threads is not None:
+                threads.shutdown(wait, cancel_futures=cancel_futures)
+
+    return Pool()

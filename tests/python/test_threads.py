@@ -43,6 +43,25 @@ def test_an_error_comes_with_the_result_and_not_before(monkeypatch, refused):
         failing.result()
 
 
+def test_calls_begun_while_the_interpreter_ends_have_results(monkeypatch):
+    with thread_pool(2) as pool:
+        before = pool.submit(lambda: 1)
+        monkeypatch.setattr("concurrent.futures.thread._shutdown", True)
+        after = pool.submit(lambda: 2)
+        monkeypatch.undo()
+    assert (before.result(), after.result()) == (1, 2)
+
+
+def test_a_second_thread_may_be_refused(monkeypatch):
+    met = threading.Event()
+    with thread_pool(2) as pool:
+        waiting = pool.submit(met.wait, 60)
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        assert pool.submit(lambda: 2).result(timeout=60) == 2
+        met.set()
+        assert waiting.result()
+
+
 def test_calls_run_concurrently_with_the_calling_thread():
     met = threading.Barrier(2, timeout=60)
     with thread_pool(1) as pool:
