@@ -19,7 +19,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from fakes.powered import MS, PoweredGpu
-from gpuscope.diagnosis.energy import energy
+from gpuscope.costs.energy import energy
 
 
 def long_regions(gpu: PoweredGpu) -> None:

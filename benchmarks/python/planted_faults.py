@@ -42,7 +42,7 @@ Line = dict[str, Any]
 
 def unexplained(found: Any) -> float:
     """The share of the GPUs' idle time in the steps that a diagnosis looked at for which there is no cause."""
-    from gpuscope.diagnosis.idle import IdleCause
+    from gpuscope.steps.idle import IdleCause
 
     devices = found.breakdown.devices
     without = {cause.label for cause in (IdleCause.UNSEEN, IdleCause.NO_WORK_AFTER)}

@@ -96,7 +96,7 @@ class Analyses(ABC):
         ``profile(device_samples=True)``; nothing waits for the GPU. Unknown values are None, with the reason, as are
         energies of regions that ran less than 1 s in all.
         """
-        from gpuscope.diagnosis.energy import energy
+        from gpuscope.costs.energy import energy
 
         return energy(self.trace)
 
@@ -138,7 +138,7 @@ class Analyses(ABC):
             NotAvailable: the recording has only totals (``mode="aggregate"``), or no kernels of this GPU.
             InvalidArgument: a peak has another name, or is not a rate.
         """
-        from gpuscope.diagnosis.roofline import roofline
+        from gpuscope.costs.roofline import roofline
 
         return roofline(self.trace, device, peaks)
 

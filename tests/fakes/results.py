@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from fakes.steps import steps_store
 from gpuscope import timing
-from gpuscope.diagnosis.roofline import RooflinePoint
+from gpuscope.costs.roofline import RooflinePoint
 from gpuscope.recording import Recording
 
 POINT = RooflinePoint("gemm", "kernel", 3, 0.1, 1e12, "counters", 2e14, "bfloat16", 0.5, 0.4, 0.3, "latency-bound")

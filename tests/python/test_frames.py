@@ -15,9 +15,9 @@ from fakes.monitors import series
 from fakes.recordings import aggregate, cpu_only, training
 from fakes.results import POINT, recording, timings
 from gpuscope import _core, diffing
+from gpuscope.costs.energy import DeviceEnergy, EnergyReport, EnergyRow
+from gpuscope.costs.roofline import Roofline
 from gpuscope.counters.measuring import CounterMeasurement
-from gpuscope.diagnosis.energy import DeviceEnergy, EnergyReport, EnergyRow
-from gpuscope.diagnosis.roofline import Roofline
 from gpuscope.errors import GpuscopeError, NotAvailable
 from gpuscope.memory.batch_size import MaxBatchSize
 from gpuscope.memory.leaks import LeakReport

@@ -39,6 +39,8 @@ PYTHON_LADDER = (
     ("frameworks",),
     ("timing", "memory", "monitor"),
     ("analysis", "readers", "benchmarking", "counters"),
+    ("steps",),
+    ("costs",),
     ("diagnosis",),
     ("exporters",),
     ("recording",),

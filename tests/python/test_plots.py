@@ -16,9 +16,9 @@ from fakes.recordings import training
 from fakes.results import POINT, recording, timings
 from gpuscope import plots
 from gpuscope.benchmarking.dataloader import DataLoaderResult, DataLoaderWorkers
+from gpuscope.costs.energy import DeviceEnergy, Energy, EnergyReport, EnergyRow
+from gpuscope.costs.roofline import Roofline
 from gpuscope.counters.sampled import SampledCounters
-from gpuscope.diagnosis.energy import DeviceEnergy, Energy, EnergyReport, EnergyRow
-from gpuscope.diagnosis.roofline import Roofline
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.figures import Distribution
 from gpuscope.memory.events import Frame

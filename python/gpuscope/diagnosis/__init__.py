@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time of a program's steps: where it goes, why, and how much a fix saves."""
+"""Why a program's steps lose time, and how much a fix saves."""
 
 from __future__ import annotations
 
-from gpuscope.diagnosis.breakdown import DeviceBreakdown, Part, StepBreakdown, break_down
+from gpuscope.costs.energy import DeviceEnergy, Energy, EnergyReport, EnergyRow
+from gpuscope.costs.idle_counters import IdleByCounters
+from gpuscope.costs.roofline import Roofline, RooflinePoint
 from gpuscope.diagnosis.context import Where
 from gpuscope.diagnosis.diagnose import check_wanted, diagnose, known_findings
-from gpuscope.diagnosis.energy import DeviceEnergy, Energy, EnergyReport, EnergyRow
 from gpuscope.diagnosis.findings import Diagnosis, Finding
-from gpuscope.diagnosis.idle import Drain, IdleCause
-from gpuscope.diagnosis.idle_counters import IdleByCounters
 from gpuscope.diagnosis.replay import Edit, Replay, Saving
-from gpuscope.diagnosis.roofline import Roofline, RooflinePoint
-from gpuscope.diagnosis.steps import Steps, find_steps
+from gpuscope.steps.breakdown import DeviceBreakdown, Part, StepBreakdown, break_down
+from gpuscope.steps.idle import Drain, IdleCause
+from gpuscope.steps.steps import Steps, find_steps
 
 __all__ = [
     "DeviceBreakdown",

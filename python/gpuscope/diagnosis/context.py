@@ -13,14 +13,14 @@ import numpy as np
 from gpuscope._core import CallKind
 from gpuscope.analysis.rows import STEP
 from gpuscope.counters.sampled import SampledCounters
-from gpuscope.diagnosis.breakdown import WORK_TABLES, DeviceBreakdown, StepBreakdown
-from gpuscope.diagnosis.host_waits import DEEPEST, own_stacks, program_frame, stacks_in
-from gpuscope.diagnosis.idle import IdlePieces, explain_steps
-from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import is_replayed
-from gpuscope.diagnosis.steps import Array, Steps, is_one_of, sample_of, usual
 from gpuscope.memory.call_stacks import is_program
 from gpuscope.spans import covered_ns, has_overlap, in_turn, union
+from gpuscope.steps.breakdown import WORK_TABLES, DeviceBreakdown, StepBreakdown
+from gpuscope.steps.host_waits import DEEPEST, own_stacks, program_frame, stacks_in
+from gpuscope.steps.idle import IdlePieces, explain_steps
+from gpuscope.steps.kernel_classes import KernelClass
+from gpuscope.steps.steps import Array, Steps, is_one_of, sample_of, usual
 from gpuscope.text import shown
 from gpuscope.threads import cached_property
 from gpuscope.trace import NONE, Trace, number_of

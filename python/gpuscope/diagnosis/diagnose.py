@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpuscope.analysis.completeness import audit
-from gpuscope.diagnosis.breakdown import IDLE, break_down
+from gpuscope.costs.idle_counters import idle_by_counters
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.findings import CRITICAL, FINDINGS, FINE, OWN_CODE, SMALL, UNKNOWN, Diagnosis, Finding, percent
-from gpuscope.diagnosis.idle import IdleCause
-from gpuscope.diagnosis.idle_counters import idle_by_counters
 from gpuscope.diagnosis.own_code import FEWEST_SAMPLES, MUCH, HostTime, host_time
 from gpuscope.diagnosis.replay import Replay, Saving
 from gpuscope.diagnosis.rules import RULES, Cause, Rule
@@ -23,8 +21,10 @@ from gpuscope.diagnosis.rules.inputs import loaded_by_thread_ns
 from gpuscope.diagnosis.rules.products import shortened_by
 from gpuscope.diagnosis.rules.rule import count_of
 from gpuscope.diagnosis.rules.scheduling import machine_condition
-from gpuscope.diagnosis.steps import LEAST_LEFT, START_UP, WHOLE_RUN, as_passed, find_steps, steady_steps
 from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.steps.breakdown import IDLE, break_down
+from gpuscope.steps.idle import IdleCause
+from gpuscope.steps.steps import LEAST_LEFT, START_UP, WHOLE_RUN, as_passed, find_steps, steady_steps
 from gpuscope.threads import thread_pool
 from gpuscope.trace import NONE, Trace, number_of, program_name
 from gpuscope.units import format_seconds

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from gpuscope.diagnosis.breakdown import IDLE, DeviceBreakdown, StepBreakdown
+from gpuscope.costs.idle_counters import IdleByCounters
 from gpuscope.diagnosis.context import Where
-from gpuscope.diagnosis.idle_counters import IdleByCounters
-from gpuscope.diagnosis.steps import WHOLE_RUN
 from gpuscope.results import Result
+from gpuscope.steps.breakdown import IDLE, DeviceBreakdown, StepBreakdown
+from gpuscope.steps.steps import WHOLE_RUN
 from gpuscope.text import wrapped
 from gpuscope.units import format_digits, format_seconds
 

@@ -18,9 +18,9 @@ import numpy as np
 from gpuscope.analysis.program_tree import MOST_KNOWN, OWNERS, ProgramStacks
 from gpuscope.analysis.rows import ANNOTATIONS, STEP
 from gpuscope.diagnosis.context import Context, Where
-from gpuscope.diagnosis.host_waits import spans_seen, stacks_in
-from gpuscope.diagnosis.steps import Array
 from gpuscope.spans import covered_ns, expand, intersection, overlaps, union
+from gpuscope.steps.host_waits import spans_seen, stacks_in
+from gpuscope.steps.steps import Array
 from gpuscope.system import bytecode_version
 from gpuscope.trace import NONE, Trace, number_of
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from gpuscope import _core
-from gpuscope.diagnosis.steps import Array, Steps, as_passed, profiler_spans
 from gpuscope.errors import InvalidArgument
 from gpuscope.stats.distributions import median_rank, student_factor
+from gpuscope.steps.steps import Array, Steps, as_passed, profiler_spans
 from gpuscope.threads import cached_property
 from gpuscope.trace import Table, Trace, number_of
 from gpuscope.units import format_share

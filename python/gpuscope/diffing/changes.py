@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuscope.diagnosis.context import Where
 from gpuscope.diagnosis.findings import OWN_CODE, Diagnosis, Finding
-from gpuscope.diagnosis.steps import WHOLE_RUN, Steps
+from gpuscope.steps.steps import WHOLE_RUN, Steps
 from gpuscope.targets import Target
 from gpuscope.trace import Trace
 from gpuscope.units import format_seconds, format_share

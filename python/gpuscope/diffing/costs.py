@@ -16,14 +16,14 @@ from gpuscope import _core
 from gpuscope._core import CallKind, Flag
 from gpuscope.analysis.program_tree import MOST_KNOWN, OWNERS
 from gpuscope.analysis.rows import STEP
-from gpuscope.diagnosis.breakdown import IDLE, WORK_TABLES, StepBreakdown, break_down
 from gpuscope.diagnosis.context import Context, Where
-from gpuscope.diagnosis.host_waits import DEEPEST, cpu_waits, spans_seen
 from gpuscope.diagnosis.own_code import own_places
 from gpuscope.diagnosis.rules.scheduling import machine_condition
-from gpuscope.diagnosis.steps import Steps, as_passed, launched_ns, steady_steps, whole_run
 from gpuscope.spans import covered_ns, overlaps, union
 from gpuscope.stats.means import variance_of_samples, variance_of_sums
+from gpuscope.steps.breakdown import IDLE, WORK_TABLES, StepBreakdown, break_down
+from gpuscope.steps.host_waits import DEEPEST, cpu_waits, spans_seen
+from gpuscope.steps.steps import Steps, as_passed, launched_ns, steady_steps, whole_run
 from gpuscope.threads import cached_property
 from gpuscope.trace import NONE, Table, Trace, number_of
 

@@ -18,7 +18,6 @@ from gpuscope.arguments import check_count, check_fraction
 from gpuscope.conditions import RECORDED
 from gpuscope.diagnosis.diagnose import diagnose
 from gpuscope.diagnosis.findings import Diagnosis
-from gpuscope.diagnosis.steps import Steps, as_passed, find_steps, steady_steps
 from gpuscope.diffing.changes import (
     ENOUGH_RUNS,
     LEAST_SHARED,
@@ -41,6 +40,7 @@ from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.paths import write_text
 from gpuscope.recording import Analyses, load
 from gpuscope.results import Result, import_pandas, plain_values
+from gpuscope.steps.steps import Steps, as_passed, find_steps, steady_steps
 from gpuscope.tables import GAP, align_columns
 from gpuscope.targets import Target
 from gpuscope.text import columns_of, one_line, shorten, wrapped

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from gpuscope.diagnosis.breakdown import StepBreakdown, break_down
-from gpuscope.diagnosis.steps import WHOLE_RUN, Steps
 from gpuscope.diffing.changes import NOT_COMPARABLE, RUN, STEP, Change, Differences, MedianStep, Promise
 from gpuscope.exporters.page.report_events import TICK_NS, Group, Lanes, Stretch, columns_of
 from gpuscope.exporters.page.report_names import Names, brief_name
 from gpuscope.page.markup import file_of_page, filled, island, page_of, share_text, shown, table, time_text
 from gpuscope.page.planes import encode
+from gpuscope.steps.breakdown import StepBreakdown, break_down
+from gpuscope.steps.steps import WHOLE_RUN, Steps
 from gpuscope.text import shorten
 
 SCRIPTS = (

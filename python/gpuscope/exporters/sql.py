@@ -432,7 +432,7 @@ def _doc(column: _core.ColumnInfo) -> str:
 
 
 def _steps(trace: Trace) -> dict[str, Any]:
-    from gpuscope.diagnosis.steps import find_steps
+    from gpuscope.steps.steps import find_steps
 
     try:
         steps = find_steps(trace)

@@ -21,8 +21,8 @@ from gpuscope._core import FunctionKind, RegionKind
 from gpuscope.diagnosis import break_down, check_wanted, diagnose, find_steps, known_findings
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.rules import RULES
-from gpuscope.diagnosis.steps import as_passed
 from gpuscope.errors import InvalidArgument
+from gpuscope.steps.steps import as_passed
 
 MIB = 1 << 20
 

@@ -12,10 +12,10 @@ import pytest
 from fakes.loops import Loop
 from fakes.recordings import make_trace
 from gpuscope.diagnosis import diagnose, find_steps
-from gpuscope.diagnosis.breakdown import break_down
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.findings import Where
 from gpuscope.diagnosis.own_code import OWNERS, OwnFunction, _called, own_places
+from gpuscope.steps.breakdown import break_down
 from gpuscope.trace import NONE
 
 CALLS = {

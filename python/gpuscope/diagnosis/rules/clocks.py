@@ -16,7 +16,7 @@ from gpuscope.analysis.device_samples import NOT_READ, DeviceReadings, Series, w
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import Cause, Rule
-from gpuscope.diagnosis.steps import Array
+from gpuscope.steps.steps import Array
 from gpuscope.units import format_share
 
 _POWER = "sw_power_cap"

@@ -10,11 +10,11 @@ import numpy as np
 
 from gpuscope._core import CallKind, CopyKind, MemoryKind, RegionKind
 from gpuscope.diagnosis.context import Context, Where
-from gpuscope.diagnosis.idle import HOST
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import LEAST, SPECIAL, Cause, Rule, host_edit, places
 from gpuscope.diagnosis.rules.waits import SMALL_COPY_BYTES, drained
-from gpuscope.diagnosis.steps import Array
+from gpuscope.steps.idle import HOST
+from gpuscope.steps.steps import Array
 from gpuscope.trace import NONE
 from gpuscope.units import format_bytes, format_digits, format_share
 

@@ -23,10 +23,10 @@ from gpuscope.counters.names import (
 )
 from gpuscope.counters.timelines import timelines
 from gpuscope.diagnosis.context import Context, Where
-from gpuscope.diagnosis.idle import IdleCause
-from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.rules.rule import SPECIAL, Cause, Rule, needs, places
-from gpuscope.diagnosis.steps import Array
+from gpuscope.steps.idle import IdleCause
+from gpuscope.steps.kernel_classes import KernelClass
+from gpuscope.steps.steps import Array
 from gpuscope.units import format_share
 
 # Copies on the GPU reach nine tenths of the peak memory bandwidth (H100: 3.0 of 3.35 TB/s). A memory-bound kernel

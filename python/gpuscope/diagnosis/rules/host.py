@@ -12,8 +12,6 @@ import numpy as np
 from gpuscope._core import CallKind
 from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.findings import OWN_CODE, percent
-from gpuscope.diagnosis.host_waits import DEEPEST
-from gpuscope.diagnosis.idle import IdleCause, causes_of_paths, function_rows, overheads_of_thread
 from gpuscope.diagnosis.own_code import (
     MUCH,
     OwnFunction,
@@ -26,9 +24,11 @@ from gpuscope.diagnosis.own_code import (
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import GENERAL, LEAST, Cause, Rule, count_of, host_edit, needs, places
 from gpuscope.diagnosis.rules.waits import drained
-from gpuscope.diagnosis.steps import WHOLE_RUN, Array
 from gpuscope.memory.call_stacks import is_program
 from gpuscope.spans import count_before, covered_ns, union
+from gpuscope.steps.host_waits import DEEPEST
+from gpuscope.steps.idle import IdleCause, causes_of_paths, function_rows, overheads_of_thread
+from gpuscope.steps.steps import WHOLE_RUN, Array
 from gpuscope.trace import number_of
 from gpuscope.units import format_digits, format_seconds
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuscope.diagnosis.context import Context
-from gpuscope.diagnosis.host_waits import NOT_KNOWN, stacks_in
-from gpuscope.diagnosis.idle import IdleCause, causes_of_paths
 from gpuscope.diagnosis.own_code import functions_in
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import LEAST, SPECIAL, Cause, Rule, host_edit, places
 from gpuscope.diagnosis.rules.scheduling import needs_host
-from gpuscope.diagnosis.steps import Array
 from gpuscope.spans import covered_ns, in_turn, union
+from gpuscope.steps.host_waits import NOT_KNOWN, stacks_in
+from gpuscope.steps.idle import IdleCause, causes_of_paths
+from gpuscope.steps.steps import Array
 from gpuscope.trace import number_of
 from gpuscope.units import format_bytes, format_seconds, format_share
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuscope.diagnosis.context import Context, Where
-from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.rules.rule import LEAST_OF_KERNELS, SHORTEST_KERNEL_NS, Cause, Rule, kernel_edit, places
-from gpuscope.diagnosis.steps import Array
+from gpuscope.steps.kernel_classes import KernelClass
+from gpuscope.steps.steps import Array
 from gpuscope.units import format_digits, format_seconds
 
 _LARGE = 0.05  # of the time: smaller kernels get no finding of their own

@@ -12,8 +12,6 @@ import numpy as np
 
 from gpuscope._core import CallKind, Flag
 from gpuscope.diagnosis.context import Context
-from gpuscope.diagnosis.idle import WAITING, IdleCause
-from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import (
     LEAST,
@@ -25,7 +23,9 @@ from gpuscope.diagnosis.rules.rule import (
     kernel_edit,
     places,
 )
-from gpuscope.diagnosis.steps import Array, distinct, is_one_of
+from gpuscope.steps.idle import WAITING, IdleCause
+from gpuscope.steps.kernel_classes import KernelClass
+from gpuscope.steps.steps import Array, distinct, is_one_of
 from gpuscope.units import format_digits, format_seconds
 
 LAUNCHING = (IdleCause.FRAMEWORK, IdleCause.HOST_CODE, IdleCause.LAUNCH_CALL, IdleCause.LAUNCH_LATENCY)

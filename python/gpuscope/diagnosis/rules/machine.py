@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuscope.analysis.completeness import is_of_another_tool
-from gpuscope.diagnosis.breakdown import IDLE
 from gpuscope.diagnosis.context import Context
-from gpuscope.diagnosis.idle import IdleCause
-from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.launches import launched_at_once, of_launches
 from gpuscope.diagnosis.rules.rule import LEAST, SPECIAL, Cause, Rule, count_of, host_edit, needs, places
+from gpuscope.steps.breakdown import IDLE
+from gpuscope.steps.idle import IdleCause
+from gpuscope.steps.kernel_classes import KernelClass
 from gpuscope.trace import number_of
 from gpuscope.units import format_bytes, format_seconds, format_share
 

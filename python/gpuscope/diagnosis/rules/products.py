@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuscope.diagnosis.context import Context
-from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.rules.rule import LEAST, LEAST_OF_KERNELS, Cause, Rule, kernel_edit, needs, places
-from gpuscope.diagnosis.steps import Array
+from gpuscope.steps.kernel_classes import KernelClass
+from gpuscope.steps.steps import Array
 from gpuscope.trace import NONE
 from gpuscope.units import format_digits, format_share
 

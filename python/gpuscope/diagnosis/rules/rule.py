@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpuscope.diagnosis.context import Context, Where
-from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.replay import Edit
-from gpuscope.diagnosis.steps import Array
+from gpuscope.steps.idle import IdleCause
+from gpuscope.steps.steps import Array
 
 LEAST = 0.02
 """Default limit, below 3 %: a cause of 3 % is found even if its share in the recorded steps varies."""

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from gpuscope.diagnosis.context import Context, Where
-from gpuscope.diagnosis.host_waits import NOT_KNOWN, Spans, cpu_waits, lock_waits
-from gpuscope.diagnosis.idle import IdleCause
 from gpuscope.diagnosis.own_code import waits_for_threads
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import Cause, Rule, count_of, needs, places
-from gpuscope.diagnosis.steps import WHOLE_RUN, Array
 from gpuscope.spans import union
+from gpuscope.steps.host_waits import NOT_KNOWN, Spans, cpu_waits, lock_waits
+from gpuscope.steps.idle import IdleCause
+from gpuscope.steps.steps import WHOLE_RUN, Array
 from gpuscope.units import format_digits, format_seconds
 
 _FEWEST_STEPS = 3

@@ -17,8 +17,8 @@ from gpuscope._core import CallKind, CopyKind, MemoryKind
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import GENERAL, SPECIAL, Cause, Rule, places
-from gpuscope.diagnosis.steps import Array, distinct
 from gpuscope.spans import count_before
+from gpuscope.steps.steps import Array, distinct
 from gpuscope.units import format_bytes, format_digits, format_seconds
 
 SMALL_COPY_BYTES = 64 << 10

@@ -15,14 +15,14 @@ from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.program_tree import ProgramTree
 from gpuscope.analysis.rows import OUTSIDE
 from gpuscope.diagnosis import break_down, diagnose
-from gpuscope.diagnosis.breakdown import StepBreakdown
-from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
 from gpuscope.errors import NotAvailable
 from gpuscope.exporters.page.report import render
 from gpuscope.exporters.page.report_overview import figure_facts, title_of
 from gpuscope.page.markup import share_text, shown, time_text
 from gpuscope.page.planes import Array
 from gpuscope.plots import COLOURS, GREY
+from gpuscope.steps.breakdown import StepBreakdown
+from gpuscope.steps.kernel_classes import KernelClass, kernel_class
 from gpuscope.text import shorten
 from gpuscope.trace import NONE, Trace
 

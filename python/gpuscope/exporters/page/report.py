@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuscope.analysis import Tree, audit, key_averages, samples, tree
-from gpuscope.diagnosis.breakdown import StepBreakdown, break_down
+from gpuscope.costs.roofline import roofline
 from gpuscope.diagnosis.diagnose import diagnose
-from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
-from gpuscope.diagnosis.roofline import roofline
-from gpuscope.diagnosis.steps import WHOLE_RUN
 from gpuscope.errors import NotAvailable
 from gpuscope.exporters.page import report_overview as overview
 from gpuscope.exporters.page.report_events import TICK_NS, Lanes, Stretch, columns_of
@@ -39,6 +36,9 @@ from gpuscope.page.markup import (
 )
 from gpuscope.page.planes import encode
 from gpuscope.paths import check_writable, replacing
+from gpuscope.steps.breakdown import StepBreakdown, break_down
+from gpuscope.steps.kernel_classes import KernelClass, kernel_class
+from gpuscope.steps.steps import WHOLE_RUN
 from gpuscope.trace import NONE, Trace
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from gpuscope._core import Flag
-from gpuscope.diagnosis.breakdown import StepBreakdown
-from gpuscope.diagnosis.steps import calls_of
 from gpuscope.exporters.page.report_names import Names, path_texts
 from gpuscope.page.planes import STEPS, TIMES, Array, Column
 from gpuscope.spans import free_lanes, union
+from gpuscope.steps.breakdown import StepBreakdown
+from gpuscope.steps.steps import calls_of
 from gpuscope.trace import NONE, Trace, number_of
 
 TICK_NS = 32

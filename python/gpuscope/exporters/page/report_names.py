@@ -15,10 +15,10 @@ from gpuscope import _core
 from gpuscope._core import CallKind
 from gpuscope.analysis import Averages
 from gpuscope.analysis.rows import STEP, STEPS, Kind, region_kind
-from gpuscope.diagnosis.idle import IdleCause
-from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
 from gpuscope.memory.call_stacks import is_program, is_standard
 from gpuscope.page.planes import Array
+from gpuscope.steps.idle import IdleCause
+from gpuscope.steps.kernel_classes import KernelClass, kernel_class
 from gpuscope.text import one_line
 from gpuscope.trace import NONE, Table, Trace
 from gpuscope.units import format_bytes

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuscope.diagnosis.breakdown import IDLE, DeviceBreakdown, Part, StepBreakdown
 from gpuscope.diagnosis.context import Context, Where
 from gpuscope.diagnosis.findings import OWN_CODE, Diagnosis, Finding, percent
-from gpuscope.diagnosis.idle import IdleCause
-from gpuscope.diagnosis.kernel_classes import KernelClass
 from gpuscope.diagnosis.own_code import host_time, source_lines
-from gpuscope.diagnosis.steps import WHOLE_RUN
 from gpuscope.exporters.page.report_names import CATEGORIES, IMPORTS, OF_KINDS, brief_name
 from gpuscope.page.markup import facts_list, share_bar, share_text, shown, table, time_text
 from gpuscope.page.planes import Array
 from gpuscope.plots import robust_limits
+from gpuscope.steps.breakdown import IDLE, DeviceBreakdown, Part, StepBreakdown
+from gpuscope.steps.idle import IdleCause
+from gpuscope.steps.kernel_classes import KernelClass
+from gpuscope.steps.steps import WHOLE_RUN
 from gpuscope.text import shorten
 from gpuscope.trace import Trace, command_line, metadata_of, number_of
 from gpuscope.units import format_bytes, format_date, format_digits, format_rate

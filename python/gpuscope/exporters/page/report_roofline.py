@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from gpuscope.diagnosis.roofline import BANDWIDTH, COUNTERS, Roofline, RooflinePoint
+from gpuscope.costs.roofline import BANDWIDTH, COUNTERS, Roofline, RooflinePoint
 from gpuscope.page.markup import share_text, shown, table, time_text
 from gpuscope.units import format_digits, format_rate
 

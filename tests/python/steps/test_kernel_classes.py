@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
+from gpuscope.steps.kernel_classes import KernelClass, kernel_class
 
 # Names as the libraries give them: cuBLAS, cuDNN, CUTLASS, PyTorch, Triton's code of Inductor, XLA, CuPy, NCCL.
 NAMES = {

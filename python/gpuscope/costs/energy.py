@@ -18,11 +18,11 @@ from gpuscope import plots
 from gpuscope.analysis.device_samples import REASONS, DeviceReadings, Series, sampled_devices, why_not_sampled
 from gpuscope.arguments import check_count
 from gpuscope.counters.short_kernels import Spans, solve_nonnegative
-from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
-from gpuscope.diagnosis.steps import as_passed, find_steps
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.results import Result, plain_fields
 from gpuscope.spans import covered_ns, union
+from gpuscope.steps.kernel_classes import KernelClass, kernel_class
+from gpuscope.steps.steps import as_passed, find_steps
 from gpuscope.tables import align_columns
 from gpuscope.text import brief
 from gpuscope.trace import NONE, Trace, number_of

@@ -10,7 +10,7 @@ import pytest
 
 from fakes.powered import IDLE_W, MS, START, THROTTLED, PoweredGpu, S
 from fakes.recordings import make_trace
-from gpuscope.diagnosis.energy import Energy, energy
+from gpuscope.costs.energy import Energy, energy
 from gpuscope.recording import Recording
 
 SW_POWER_CAP = "sw_power_cap"

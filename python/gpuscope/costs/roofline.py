@@ -22,10 +22,10 @@ from gpuscope.analysis.traffic import count_bytes
 from gpuscope.arguments import check_choice, check_count
 from gpuscope.counters.sampled import LEAST_SAMPLES, brief_path
 from gpuscope.counters.timelines import timelines
-from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
-from gpuscope.diagnosis.steps import Array
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.results import Result
+from gpuscope.steps.kernel_classes import KernelClass, kernel_class
+from gpuscope.steps.steps import Array
 from gpuscope.tables import align_columns
 from gpuscope.text import brief
 from gpuscope.trace import NONE, Trace

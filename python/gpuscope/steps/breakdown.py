@@ -12,11 +12,11 @@ import numpy as np
 from gpuscope import _core, plots
 from gpuscope.analysis.completeness import audit
 from gpuscope.analysis.rows import NS_PER_US, Kind
-from gpuscope.diagnosis.idle import Drain, Idle, IdleCause, IdlePieces, Work, explain_idle
-from gpuscope.diagnosis.kernel_classes import KernelClass, kernel_class
-from gpuscope.diagnosis.steps import Array, Steps, as_passed, calls_of, distinct, find_steps, steady_steps
 from gpuscope.errors import InvalidArgument
 from gpuscope.results import Result
+from gpuscope.steps.idle import Drain, Idle, IdleCause, IdlePieces, Work, explain_idle
+from gpuscope.steps.kernel_classes import KernelClass, kernel_class
+from gpuscope.steps.steps import Array, Steps, as_passed, calls_of, distinct, find_steps, steady_steps
 from gpuscope.tables import align_columns
 from gpuscope.text import brief, shorten, wrapped
 from gpuscope.threads import cached_property

@@ -18,10 +18,10 @@ import numpy as np
 from gpuscope import _core
 from gpuscope._core import CallKind, FunctionKind, OverheadKind, RegionKind, SyncKind
 from gpuscope.analysis.rows import ANNOTATIONS
-from gpuscope.diagnosis.host_waits import cpu_waits, lock_waits, own_stacks, program_frame
-from gpuscope.diagnosis.steps import Array, Steps, is_one_of, profiler_spans, usual
 from gpuscope.frameworks.python_functions import FILES
 from gpuscope.spans import count_before, overlaps
+from gpuscope.steps.host_waits import cpu_waits, lock_waits, own_stacks, program_frame
+from gpuscope.steps.steps import Array, Steps, is_one_of, profiler_spans, usual
 from gpuscope.threads import cached_property, thread_pool
 from gpuscope.trace import NONE, Trace
 

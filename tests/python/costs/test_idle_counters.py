@@ -10,9 +10,9 @@ import pytest
 
 from fakes.recordings import make_trace
 from gpuscope._core import CallKind
+from gpuscope.costs.idle_counters import idle_by_counters
 from gpuscope.counters.names import ENGINE_ACTIVE, NOTHING_QUEUED, WAITS_AT_SEMAPHORE
 from gpuscope.diagnosis import Steps, break_down, diagnose
-from gpuscope.diagnosis.idle_counters import idle_by_counters
 
 US = 1000
 LENGTH = 100

@@ -11,8 +11,8 @@ from fakes.recordings import aggregate, make_trace
 from gpuscope import _core
 from gpuscope._core import Flag, FunctionKind, RegionKind
 from gpuscope.diagnosis import Steps, find_steps
-from gpuscope.diagnosis.steps import as_passed, calls_of, count_before, profiler_spans, whole_run
 from gpuscope.errors import NotAvailable
+from gpuscope.steps.steps import as_passed, calls_of, count_before, profiler_spans, whole_run
 from gpuscope.trace import NONE, Trace, moments_of
 
 SPAN = {"session.start_ns": "0", "session.stop_ns": "250000000"}

@@ -14,9 +14,9 @@ import numpy as np
 
 from gpuscope.counters.names import ENGINE_ACTIVE, NOTHING_QUEUED, WAITS_AT_SEMAPHORE
 from gpuscope.counters.timelines import Timeline, timelines
-from gpuscope.diagnosis.breakdown import DeviceBreakdown, StepBreakdown
-from gpuscope.diagnosis.idle import IdleCause
-from gpuscope.diagnosis.steps import Array
+from gpuscope.steps.breakdown import DeviceBreakdown, StepBreakdown
+from gpuscope.steps.idle import IdleCause
+from gpuscope.steps.steps import Array
 from gpuscope.trace import Trace
 
 _HOST = range(IdleCause.LAUNCH_CALL + 1)

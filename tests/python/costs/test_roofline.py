@@ -13,7 +13,7 @@ from fakes.recordings import make_trace
 from gpuscope import _core
 from gpuscope._core import Flag, RegionKind
 from gpuscope.benchmarking.roofline import Peak
-from gpuscope.diagnosis.roofline import roofline
+from gpuscope.costs.roofline import roofline
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.recording import Recording
 from gpuscope.trace import NONE
