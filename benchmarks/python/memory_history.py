@@ -57,7 +57,7 @@ def workload(device: str) -> Workload:
 def under_ours(counted: list[int], stacks: bool = True) -> Iterator[None]:
     """`counted`: the events of each round."""
     from gpuscope import _core
-    from gpuscope.memory.history import record_memory_history
+    from gpuscope.memory.history.history import record_memory_history
 
     with record_memory_history(max_entries=MAX_ENTRIES, stacks=stacks) as history:
         yield

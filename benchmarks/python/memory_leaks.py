@@ -51,7 +51,7 @@ def found(report: Any) -> bool:
 
 def row(torch: Any, clean_steps: tuple[int, ...]) -> measure.Row:
     """The fewest steps from which on the leak is always found; false alarms of clean loops count as never."""
-    from gpuscope.memory.leaks import find_leaks
+    from gpuscope.memory.history.leaks import find_leaks
 
     outcomes = {}
     for steps in STEPS:

@@ -49,7 +49,7 @@ HOLDERS: dict[str, Callable[[], Held]] = {"torch": with_torch, "cupy": with_cupy
 def watch() -> str:
     """Has allocations watched; why it cannot be had."""
     try:
-        from gpuscope.memory.history import record_memory_history
+        from gpuscope.memory.history.history import record_memory_history
     except ImportError:
         return "this build of gpuscope records no memory history"
     record_memory_history()
@@ -63,8 +63,8 @@ def program(name: str, rounds: int) -> dict[str, Any]:
         held = [HOLDERS[framework]() for framework in PROGRAMS[name]]
     except ImportError as error:
         return {"skipped": str(error)}
-    from gpuscope.memory.ledger import memory_ledger
-    from gpuscope.memory.snapshot import memory_snapshot
+    from gpuscope.memory.usage.ledger import memory_ledger
+    from gpuscope.memory.usage.snapshot import memory_snapshot
 
     ledger = memory_ledger()
     if ledger.process_bytes is None:

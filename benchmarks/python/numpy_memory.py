@@ -46,7 +46,7 @@ def make_arrays(count: int, work: Callable[[], object], depth: int = DEPTH) -> N
 
 @contextlib.contextmanager
 def under_ours(**options: Any) -> Iterator[None]:
-    from gpuscope.memory.history import record_memory_history
+    from gpuscope.memory.history.history import record_memory_history
 
     with record_memory_history(max_entries=1_000_000, **options) as history:
         yield

@@ -16,7 +16,7 @@ import numpy as np
 from gpuscope import _core, devices
 from gpuscope.devices import HOST
 from gpuscope.errors import NotAvailable
-from gpuscope.memory import bare_context
+from gpuscope.memory.usage import bare_context
 
 MIB = 1 << 20
 ALLOCATION_KINDS = ("device", "pool", "managed", "pinned", "virtual", "array")

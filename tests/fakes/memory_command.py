@@ -90,7 +90,7 @@ def category_lines(peak):
 
 
 def peak_memory(events, device=None, *, steps_ns=()):
-    from gpuscope.memory.events import Frame
+    from gpuscope.memory.history.events import Frame
 
     places = tuple(
         SimpleNamespace(place=Frame(f"f{n}", f"/home/me/m{n}.py", n), bytes=1024 * (5 - n), count=n, backward=False)

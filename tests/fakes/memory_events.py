@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuscope.devices import HOST
-from gpuscope.memory.events import COLUMNS, SOURCES, Frame, MemoryEvents
+from gpuscope.memory.history.events import COLUMNS, SOURCES, Frame, MemoryEvents
 
 START = 1_700_000_000_000_000_000
 STEP = 1_000  # ns between events

@@ -9,11 +9,11 @@ import weakref
 
 from fakes import memory_events
 from gpuscope import _core
-from gpuscope.memory import history
+from gpuscope.memory.history import history
 
 
 class FakeHistory:
-    """Stands in for gpuscope.memory.history."""
+    """Stands in for gpuscope.memory.history.history."""
 
     def __init__(self, lost=0):
         self.notes = ()

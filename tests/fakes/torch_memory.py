@@ -7,7 +7,7 @@ import numpy as np
 
 import gpuscope
 from gpuscope.devices import HOST
-from gpuscope.memory.events import SOURCES, Frame, MemoryEvents
+from gpuscope.memory.history.events import SOURCES, Frame, MemoryEvents
 from gpuscope.trace import NONE
 
 

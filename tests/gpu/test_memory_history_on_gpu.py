@@ -10,9 +10,9 @@ import pytest
 
 from gpuscope import _core
 from gpuscope.frameworks import torch_memory
-from gpuscope.memory.events import SOURCES
-from gpuscope.memory.history import record_memory_history
-from gpuscope.memory.snapshot_writer import dump_memory_snapshot, torch_snapshot
+from gpuscope.memory.history.events import SOURCES
+from gpuscope.memory.history.history import record_memory_history
+from gpuscope.memory.history.snapshot_writer import dump_memory_snapshot, torch_snapshot
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():

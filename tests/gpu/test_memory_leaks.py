@@ -6,16 +6,16 @@ from __future__ import annotations
 import pytest
 
 from gpuscope.frameworks import torch_autograd
-from gpuscope.memory.fragments import fragmentation
-from gpuscope.memory.leaks import find_leaks
-from gpuscope.memory.peak import peak_memory
+from gpuscope.memory.history.fragments import fragmentation
+from gpuscope.memory.history.leaks import find_leaks
+from gpuscope.memory.history.peak import peak_memory
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("this torch has no CUDA", allow_module_level=True)
 
 from fakes.leaking import PLANTS  # noqa: E402
-from gpuscope.memory import history  # noqa: E402
+from gpuscope.memory.history import history  # noqa: E402
 
 MIB = 1 << 20
 

@@ -165,7 +165,7 @@ def test_a_snapshot_makes_no_context():
     out = run_code(
         "import json, gpuscope\n"
         "from gpuscope import _core\n"
-        "from gpuscope.memory.snapshot import memory_snapshot\n"
+        "from gpuscope.memory.usage.snapshot import memory_snapshot\n"
         "one, every = memory_snapshot(0), memory_snapshot()\n"
         'print(json.dumps({"one": len(one.devices), "every": len(every.devices), "used": _core.devices_in_use()}))'
     )
@@ -176,7 +176,7 @@ def test_a_bare_context_is_what_nvml_counts_for_one():
     out = run_code(
         "import json\n"
         "from gpuscope import _core\n"
-        "from gpuscope.memory.bare_context import bare_context_bytes\n"
+        "from gpuscope.memory.usage.bare_context import bare_context_bytes\n"
         "event = _core.Event()\n"
         'print(json.dumps({"bare": bare_context_bytes(0), "own": _core.process_memory(0)["process"]}))'
     )

@@ -17,8 +17,8 @@ if not torch.cuda.is_available():
 # A small share of the GPU, so that it is full in no time.
 LIMITED = """
 import io, json, sys, torch
-from gpuscope.memory.batch_size import find_max_batch_size
-from gpuscope.memory.out_of_memory_reports import report_out_of_memory
+from gpuscope.memory.limits.batch_size import find_max_batch_size
+from gpuscope.memory.limits.out_of_memory_reports import report_out_of_memory
 SHARE = 0.02
 torch.cuda.set_per_process_memory_fraction(SHARE)
 LIMIT = int(SHARE * torch.cuda.get_device_properties(0).total_memory)

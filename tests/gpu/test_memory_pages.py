@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from gpuscope.memory.snapshot_reader import load_memory_snapshot
+from gpuscope.memory.history.snapshot_reader import load_memory_snapshot
 
 TRAINING = """\
 import torch

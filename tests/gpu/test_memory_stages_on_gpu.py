@@ -12,11 +12,11 @@ from reading import Reading
 
 import gpuscope as gs
 from fakes import seeds, seeds_memory
-from gpuscope.memory import peak_counters as peaks
-from gpuscope.memory import peak_counters as reading
-from gpuscope.memory.peak_counters import reset_peak
-from gpuscope.memory.summary import memory_summary
-from gpuscope.memory.tracking import memory_stages, reset_memory_stages, track_memory
+from gpuscope.memory.usage import peak_counters as peaks
+from gpuscope.memory.usage import peak_counters as reading
+from gpuscope.memory.usage.peak_counters import reset_peak
+from gpuscope.memory.usage.summary import memory_summary
+from gpuscope.memory.usage.tracking import memory_stages, reset_memory_stages, track_memory
 from gpuscope.units import format_bytes
 
 torch = pytest.importorskip("torch")
@@ -241,7 +241,7 @@ def test_a_block_makes_no_context():
     out = run_code(
         """
 import torch
-from gpuscope.memory.tracking import track_memory
+from gpuscope.memory.usage.tracking import track_memory
 with track_memory("x") as stage:
     pass
 assert not torch.cuda.is_initialized()

@@ -24,7 +24,7 @@ from gpuscope.benchmarking.sweeps import Sweep
 from gpuscope.errors import CorruptTrace, GpuscopeError, GpuscopeWarning, InvalidArgument
 from gpuscope.exporters.page import report
 from gpuscope.exporters.page.memory import render
-from gpuscope.memory.events import Frame, MemoryEvents
+from gpuscope.memory.history.events import Frame, MemoryEvents
 from gpuscope.pytest_plugin.gate import Verdict
 from gpuscope.pytest_plugin.measured import Measured
 from gpuscope.pytest_plugin.session import State

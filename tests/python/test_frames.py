@@ -19,8 +19,8 @@ from gpuscope.costs.energy import DeviceEnergy, EnergyReport, EnergyRow
 from gpuscope.costs.roofline import Roofline
 from gpuscope.counters.measuring import CounterMeasurement
 from gpuscope.errors import GpuscopeError, NotAvailable
-from gpuscope.memory.batch_size import MaxBatchSize
-from gpuscope.memory.leaks import LeakReport
+from gpuscope.memory.history.leaks import LeakReport
+from gpuscope.memory.limits.batch_size import MaxBatchSize
 from gpuscope.monitor.frames import frame_of_samples
 from gpuscope.monitor.log import Log
 from gpuscope.recording import Recording
@@ -108,7 +108,7 @@ def test_there_is_no_result_without():
         getattr(gs, module)
     names = {each.__name__ for each in every_result(Result)}
     assert {"Averages", "Diff", "StepBreakdown", "BenchmarkResult", "Crossover"} <= names
-    for kind in (*every_result(Result), type(training().kernels), gs.memory.events.MemoryEvents, gs.GPUMonitor):
+    for kind in (*every_result(Result), type(training().kernels), gs.memory.MemoryEvents, gs.GPUMonitor):
         assert callable(kind.to_pandas)
         assert callable(kind.to_parquet)
 

@@ -10,7 +10,7 @@ import pytest
 
 import gpuscope
 from gpuscope import _core
-from gpuscope.memory import references
+from gpuscope.memory.history import references
 from gpuscope.monitor import layout, programs
 from gpuscope.pytest_plugin.replay import ReplayClock
 

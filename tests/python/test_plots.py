@@ -21,12 +21,12 @@ from gpuscope.costs.roofline import Roofline
 from gpuscope.counters.sampled import SampledCounters
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.figures import Distribution
-from gpuscope.memory.events import Frame
-from gpuscope.memory.growth import Growth
+from gpuscope.memory.history.events import Frame
+from gpuscope.memory.history.growth import Growth
+from gpuscope.memory.history.leaks import Leak, LeakReport
+from gpuscope.memory.history.peak import peak_memory
 from gpuscope.memory.host import host_memory
-from gpuscope.memory.leaks import Leak, LeakReport
-from gpuscope.memory.ledger import LedgerRow, MemoryLedger
-from gpuscope.memory.peak import peak_memory
+from gpuscope.memory.usage.ledger import LedgerRow, MemoryLedger
 from gpuscope.monitor.frames import frame_of_samples, plot_frame
 from gpuscope.recording import Recording
 from gpuscope.trace import Trace

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuscope.analysis.completeness import kept_ns
 from gpuscope.analysis.python_samples import HEADINGS, Array, aligned
-from gpuscope.memory.call_stacks import is_program, is_standard, unix_path
+from gpuscope.memory.history.call_stacks import is_program, is_standard, unix_path
 from gpuscope.tables import GAP
 from gpuscope.text import file_names, one_line, wrapped
 from gpuscope.trace import Trace, number_of, thread_name

@@ -25,15 +25,15 @@ from gpuscope.cli.program import Program
 from gpuscope.errors import GpuscopeError, NotAvailable
 from gpuscope.exporters.page.memory import export_memory_page
 from gpuscope.frameworks.numpy import unreported
-from gpuscope.memory.events import MemoryEvents
-from gpuscope.memory.history import MOST_ENTRIES, record_memory_history
-from gpuscope.memory.leaks import find_leaks
-from gpuscope.memory.ledger import memory_ledger
-from gpuscope.memory.out_of_memory_reports import report_out_of_memory
-from gpuscope.memory.peak import peak_memory
-from gpuscope.memory.snapshot import memory_snapshot
-from gpuscope.memory.snapshot_writer import dump_memory_snapshot
-from gpuscope.memory.tracking import memory_stages
+from gpuscope.memory.history.events import MemoryEvents
+from gpuscope.memory.history.history import MOST_ENTRIES, record_memory_history
+from gpuscope.memory.history.leaks import find_leaks
+from gpuscope.memory.history.peak import peak_memory
+from gpuscope.memory.history.snapshot_writer import dump_memory_snapshot
+from gpuscope.memory.limits.out_of_memory_reports import report_out_of_memory
+from gpuscope.memory.usage.ledger import memory_ledger
+from gpuscope.memory.usage.snapshot import memory_snapshot
+from gpuscope.memory.usage.tracking import memory_stages
 from gpuscope.paths import find_suffix, write_text
 from gpuscope.profiler import lifecycle
 from gpuscope.text import brief

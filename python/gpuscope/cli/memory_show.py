@@ -16,11 +16,11 @@ from gpuscope.cli.options import PAGE_SUFFIXES, check_apart, ordinal, positive, 
 from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument
 from gpuscope.exporters.page.memory import export_memory_page
-from gpuscope.memory.call_stacks import line_text, program_line
-from gpuscope.memory.categories import WITHOUT_PYTHON, backward_without_stack
-from gpuscope.memory.events import Frame, Lifetimes, MemoryEvents
-from gpuscope.memory.peak import category_lines, peak_memory
-from gpuscope.memory.snapshot_reader import MemoryFile, load_memory_snapshot
+from gpuscope.memory.history.call_stacks import line_text, program_line
+from gpuscope.memory.history.categories import WITHOUT_PYTHON, backward_without_stack
+from gpuscope.memory.history.events import Frame, Lifetimes, MemoryEvents
+from gpuscope.memory.history.peak import category_lines, peak_memory
+from gpuscope.memory.history.snapshot_reader import MemoryFile, load_memory_snapshot
 from gpuscope.tables import align_columns
 from gpuscope.units import format_bytes
 

@@ -14,7 +14,7 @@ from gpuscope._core import CallKind
 from gpuscope.analysis.rows import STEP
 from gpuscope.counters.sampled import SampledCounters
 from gpuscope.diagnosis.replay import is_replayed
-from gpuscope.memory.call_stacks import is_program
+from gpuscope.memory.history.call_stacks import is_program
 from gpuscope.spans import covered_ns, has_overlap, in_turn, union
 from gpuscope.steps.breakdown import WORK_TABLES, DeviceBreakdown, StepBreakdown
 from gpuscope.steps.host_waits import DEEPEST, own_stacks, program_frame, stacks_in

@@ -22,8 +22,8 @@ from gpuscope._core import RegionKind
 from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.exporters.page.memory import render
-from gpuscope.memory.categories import UNKNOWN, Phase, between_neighbours, by_phase, phase_of
-from gpuscope.memory.events import SOURCES, Frame, MemoryEvents
+from gpuscope.memory.history.categories import UNKNOWN, Phase, between_neighbours, by_phase, phase_of
+from gpuscope.memory.history.events import SOURCES, Frame, MemoryEvents
 from gpuscope.paths import check_writable, find_suffix, replacing
 from gpuscope.text import brief
 from gpuscope.trace import AUTOGRAD_ENGINE, NONE, Trace

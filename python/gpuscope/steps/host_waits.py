@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from gpuscope._core import CallKind
-from gpuscope.memory.call_stacks import is_program
+from gpuscope.memory.history.call_stacks import is_program
 from gpuscope.spans import covered_ns, in_turn
 from gpuscope.steps.steps import Array, is_one_of
 from gpuscope.trace import NONE, Trace

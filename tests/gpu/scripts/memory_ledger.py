@@ -104,8 +104,8 @@ def main() -> None:
     except ImportError as error:
         print(json.dumps({"skip": str(error)}))
         return
-    from gpuscope.memory.ledger import memory_ledger
-    from gpuscope.memory.snapshot import memory_snapshot
+    from gpuscope.memory.usage.ledger import memory_ledger
+    from gpuscope.memory.usage.snapshot import memory_snapshot
 
     snapshot, ledger = memory_snapshot(0), memory_ledger(0)
     print(ledger, file=sys.stderr)

@@ -15,8 +15,8 @@ from fakes.memory_events import events
 from gpuscope.devices import HOST
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.exporters.page.memory import ALLOCATIONS, GROUPS, STEPS, export_memory_page, make_steps, render
-from gpuscope.memory.events import MemoryEvents
-from gpuscope.memory.peak import peak_memory
+from gpuscope.memory.history.events import MemoryEvents
+from gpuscope.memory.history.peak import peak_memory
 
 KIB = 1 << 10
 MODULE = ("Module._call_impl", "/usr/lib/python3/site-packages/torch/nn/modules/module.py", 1700)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpuscope.memory import bare_context
+from gpuscope.memory.usage import bare_context
 
 
 @pytest.fixture

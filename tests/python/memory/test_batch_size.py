@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from fakes.memory_machine import Machine, OutOfMemoryError, torch_on
 from gpuscope.errors import GpuscopeWarning, InvalidArgument, NotAvailable
 from gpuscope.frameworks import cupy
-from gpuscope.memory import batch_size, host
-from gpuscope.memory.batch_size import MaxBatchSize, find_max_batch_size
+from gpuscope.memory import host
+from gpuscope.memory.limits import batch_size
+from gpuscope.memory.limits.batch_size import MaxBatchSize, find_max_batch_size
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from fakes.memory_machine import Machine, torch_on
-from gpuscope.memory import batch_size
-from gpuscope.memory.batch_size import GpuMeter
+from gpuscope.memory.limits import batch_size
+from gpuscope.memory.limits.batch_size import GpuMeter
 
 
 @pytest.fixture(autouse=True)

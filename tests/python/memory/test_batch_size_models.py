@@ -9,8 +9,9 @@ import re
 import pytest
 
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.memory import batch_size, host
-from gpuscope.memory.batch_size import find_max_batch_size as find
+from gpuscope.memory import host
+from gpuscope.memory.limits import batch_size
+from gpuscope.memory.limits.batch_size import find_max_batch_size as find
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscope.memory.batch_size import Search, line
+from gpuscope.memory.limits.batch_size import Search, line
 
 
 def found(largest, start=8, limit=None, predict=lambda search: None):

@@ -10,7 +10,7 @@ import pytest
 
 import gpuscope
 from gpuscope import _core
-from gpuscope.memory.call_stacks import (
+from gpuscope.memory.history.call_stacks import (
     CPP_CODE,
     NO_STACK,
     YOUR_CODE,
@@ -21,7 +21,7 @@ from gpuscope.memory.call_stacks import (
     program_line,
     program_line_text,
 )
-from gpuscope.memory.events import Frame
+from gpuscope.memory.history.events import Frame
 
 PACKAGES = "/opt/env/lib/python3.11/site-packages"
 TORCH = Frame("Module._call_impl", f"{PACKAGES}/torch/nn/modules/module.py", 1700)

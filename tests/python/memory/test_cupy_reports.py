@@ -9,8 +9,8 @@ import types
 
 import pytest
 
-from gpuscope.memory.events import SOURCES
-from gpuscope.memory.history import record_memory_history
+from gpuscope.memory.history.events import SOURCES
+from gpuscope.memory.history.history import record_memory_history
 
 
 class MemoryHook:

@@ -9,8 +9,8 @@ from fakes.memory_history import FakeHistory
 from fakes.tensors import needs_autograd, tensors_of_torch, torch  # noqa: F401
 from gpuscope import _core
 from gpuscope.errors import InvalidArgument
-from gpuscope.memory import leaks as module
-from gpuscope.memory.leaks import find_leaks
+from gpuscope.memory.history import leaks as module
+from gpuscope.memory.history.leaks import find_leaks
 
 MIB = 1 << 20
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.memory.fragments import fragmentation, fragmentation_of
+from gpuscope.memory.history.fragments import fragmentation, fragmentation_of
 
 MIB = 1 << 20
 
@@ -160,7 +160,7 @@ def test_it_is_plain_values_too():
 
 
 def source(monkeypatch, segments):
-    monkeypatch.setattr("gpuscope.memory.fragments.segments", segments)
+    monkeypatch.setattr("gpuscope.memory.history.fragments.segments", segments)
 
 
 def test_the_segments_of_the_device_are_asked_for(monkeypatch):
@@ -170,7 +170,7 @@ def test_the_segments_of_the_device_are_asked_for(monkeypatch):
 
 @pytest.mark.parametrize(("gpu", "said"), [("", "PyTorch holds no memory on GPU 0"), ("no driver", "no driver")])
 def test_without_memory_there_is_none_and_it_says_why(monkeypatch, gpu, said):
-    monkeypatch.setattr("gpuscope.memory.fragments.why_no_gpu", lambda: gpu)
+    monkeypatch.setattr("gpuscope.memory.history.fragments.why_no_gpu", lambda: gpu)
     source(monkeypatch, lambda device: ())
     with pytest.raises(NotAvailable, match=f"^fragmentation is not available: {said}$"):
         fragmentation(0)

@@ -13,9 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuscope.frameworks import torch_autograd  # noqa: E402
-from gpuscope.memory import references  # noqa: E402
-from gpuscope.memory.growth import Growth  # noqa: E402
-from gpuscope.memory.holders import find_holders  # noqa: E402
+from gpuscope.memory.history import references  # noqa: E402
+from gpuscope.memory.history.growth import Growth  # noqa: E402
+from gpuscope.memory.history.holders import find_holders  # noqa: E402
 
 COUNT = 12
 needs_saved = pytest.mark.skipif(

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.memory_events import START, STEP, events
-from gpuscope.memory.growth import leaks_in
+from gpuscope.memory.history.growth import leaks_in
 
 MIB = 1 << 20
 FRAMES = {

@@ -8,8 +8,8 @@ import pytest
 
 from fakes.memory_events import START, STEP, events
 from gpuscope import _core
-from gpuscope.memory.history import times_at
-from gpuscope.memory.leaks import free_memory
+from gpuscope.memory.history.history import times_at
+from gpuscope.memory.history.leaks import free_memory
 
 ROWS = (("alloc", 1, 512), ("alloc", 2, 512), ("free", 1, 512))
 

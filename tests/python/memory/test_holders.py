@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from fakes.tensors import needs_autograd, tensors_of_torch, torch  # noqa: F401
-from gpuscope.memory import holders, references
-from gpuscope.memory.growth import Growth
-from gpuscope.memory.holders import find_holders
+from gpuscope.memory.history import holders, references
+from gpuscope.memory.history.growth import Growth
+from gpuscope.memory.history.holders import find_holders
 
 KEPT = []
 COUNT = 12

@@ -3,10 +3,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpuscope.memory.events import Frame
-from gpuscope.memory.growth import Growth
-from gpuscope.memory.holders import Holder
-from gpuscope.memory.leaks import Leak, LeakReport
+from gpuscope.memory.history.events import Frame
+from gpuscope.memory.history.growth import Growth
+from gpuscope.memory.history.holders import Holder
+from gpuscope.memory.history.leaks import Leak, LeakReport
 
 MIB = 1 << 20
 STACK = (

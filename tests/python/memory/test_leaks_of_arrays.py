@@ -12,11 +12,11 @@ import threading
 import numpy as np
 import pytest
 
-from gpuscope.memory import history
-from gpuscope.memory import leaks as leaks_module
-from gpuscope.memory.history import record_memory_history
-from gpuscope.memory.leaks import find_leaks
-from gpuscope.memory.tracking import memory_stages, reset_memory_stages, track_memory
+from gpuscope.memory.history import history
+from gpuscope.memory.history import leaks as leaks_module
+from gpuscope.memory.history.history import record_memory_history
+from gpuscope.memory.history.leaks import find_leaks
+from gpuscope.memory.usage.tracking import memory_stages, reset_memory_stages, track_memory
 
 SIZE = 3_000_000  # numbers
 BYTES = 8 * SIZE

@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuscope.memory import history  # noqa: E402
-from gpuscope.memory.leaks import find_leaks  # noqa: E402
-from gpuscope.memory.peak import peak_memory  # noqa: E402
+from gpuscope.memory.history import history  # noqa: E402
+from gpuscope.memory.history.leaks import find_leaks  # noqa: E402
+from gpuscope.memory.history.peak import peak_memory  # noqa: E402
 
 MIB = 1 << 20
 

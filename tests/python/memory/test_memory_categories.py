@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fakes.memory_events import HOST, events
-from gpuscope.memory.categories import (
+from gpuscope.memory.history.categories import (
     CATEGORIES,
     GRADIENT,
     PARAMETER,
@@ -23,7 +23,7 @@ from gpuscope.memory.categories import (
     known_at_end,
     phase_of,
 )
-from gpuscope.memory.events import AtEnd, Frame, Storage
+from gpuscope.memory.history.events import AtEnd, Frame, Storage
 
 TORCH = "/usr/lib/python3/site-packages/torch"
 SCRIPT = ("main", "/home/me/train.py", 3)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fakes.memory_events import HOST, events
 from gpuscope import plots
-from gpuscope.memory.events import NEVER
+from gpuscope.memory.history.events import NEVER
 
 
 def test_a_release_ends_the_piece_at_its_address():

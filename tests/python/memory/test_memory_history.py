@@ -14,9 +14,9 @@ import pytest
 from gpuscope import _core
 from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument
-from gpuscope.memory import history as history_module
-from gpuscope.memory.events import SOURCES
-from gpuscope.memory.history import history_events, record_memory_history, recording
+from gpuscope.memory.history import history as history_module
+from gpuscope.memory.history.events import SOURCES
+from gpuscope.memory.history.history import history_events, record_memory_history, recording
 
 OTHER = SOURCES.index("other")
 
@@ -172,7 +172,7 @@ def test_bad_input_leaves_a_running_history_alone():
 def test_without_a_history_it_says_what_to_call():
     code = """
         from gpuscope.errors import NotAvailable
-        from gpuscope.memory.history import history_events, recording
+        from gpuscope.memory.history.history import history_events, recording
         assert not recording()
         try:
             history_events()
@@ -229,7 +229,7 @@ def test_a_child_of_a_fork_goes_on_recording_for_itself():
     code = """
         import os, threading
         from gpuscope import _core
-        from gpuscope.memory.history import record_memory_history, history_events
+        from gpuscope.memory.history.history import record_memory_history, history_events
         record_memory_history()
         _core.record_memory(3, 0, 1, 1)
         child = os.fork()
@@ -247,7 +247,7 @@ def test_a_child_of_a_fork_goes_on_recording_for_itself():
 
 def test_the_program_may_end_while_a_history_is_recorded():
     in_a_process("""
-        from gpuscope.memory.history import record_memory_history
+        from gpuscope.memory.history.history import record_memory_history
         record_memory_history()
     """)
 
@@ -255,7 +255,7 @@ def test_the_program_may_end_while_a_history_is_recorded():
 def test_the_program_may_end_while_the_history_of_its_tensors_is_recorded():
     pytest.importorskip("torch")
     in_a_process("""
-        from gpuscope.memory.history import record_memory_history
+        from gpuscope.memory.history.history import record_memory_history
         record_memory_history()
         import torch
         kept = [torch.empty(10) for _ in range(100)]
@@ -265,7 +265,7 @@ def test_the_program_may_end_while_the_history_of_its_tensors_is_recorded():
 def test_frameworks_are_not_imported():
     in_a_process("""
         import sys
-        from gpuscope.memory.history import record_memory_history
+        from gpuscope.memory.history.history import record_memory_history
         with record_memory_history():
             pass
         assert not {"torch", "cupy", "jax"} & set(sys.modules)

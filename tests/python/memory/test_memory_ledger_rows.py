@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fakes.frameworks import MIB, Machine, segment
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.memory.ledger import memory_ledger
-from gpuscope.memory.snapshot import memory_snapshot
+from gpuscope.memory.usage.ledger import memory_ledger
+from gpuscope.memory.usage.snapshot import memory_snapshot
 
 BASE = 1 << 40  # away from where pieces lie that are given no address
 

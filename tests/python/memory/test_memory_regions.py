@@ -13,12 +13,12 @@ import pytest
 from fakes.frameworks import MIB, segment
 from fakes.memory_events import events as events_of
 from gpuscope import _core, record_function
-from gpuscope.memory import history as history_module
-from gpuscope.memory.events import SOURCES
-from gpuscope.memory.history import record_memory_history
-from gpuscope.memory.ledger import memory_ledger
-from gpuscope.memory.snapshot_reader import load_memory_snapshot
-from gpuscope.memory.snapshot_writer import dump_memory_snapshot
+from gpuscope.memory.history import history as history_module
+from gpuscope.memory.history.events import SOURCES
+from gpuscope.memory.history.history import record_memory_history
+from gpuscope.memory.history.snapshot_reader import load_memory_snapshot
+from gpuscope.memory.history.snapshot_writer import dump_memory_snapshot
+from gpuscope.memory.usage.ledger import memory_ledger
 
 OTHER = SOURCES.index("other")
 

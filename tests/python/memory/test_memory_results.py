@@ -10,13 +10,13 @@ import pytest
 from fakes.frameworks import MIB, segment
 from fakes.memory_events import events
 from gpuscope.frameworks.torch_memory import segments
-from gpuscope.memory.batch_size import MaxBatchSize
-from gpuscope.memory.fragments import fragmentation_of
-from gpuscope.memory.leaks import LeakReport
-from gpuscope.memory.ledger import memory_ledger
-from gpuscope.memory.peak import peak_memory
-from gpuscope.memory.snapshot import memory_snapshot
-from gpuscope.memory.stages import MemoryStage, MemoryStages
+from gpuscope.memory.history.fragments import fragmentation_of
+from gpuscope.memory.history.leaks import LeakReport
+from gpuscope.memory.history.peak import peak_memory
+from gpuscope.memory.limits.batch_size import MaxBatchSize
+from gpuscope.memory.usage.ledger import memory_ledger
+from gpuscope.memory.usage.snapshot import memory_snapshot
+from gpuscope.memory.usage.stages import MemoryStage, MemoryStages
 
 STAGE = MemoryStage("load", 0, 1, MIB, 2 * MIB, 0, MIB, MIB, MIB, MIB, 5 * MIB)
 STACK = {1: (("step", "/me/train.py", 41),)}

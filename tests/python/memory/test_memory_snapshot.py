@@ -11,7 +11,7 @@ import pytest
 from fakes.frameworks import MIB, segment
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.memory.host import HostMemory
-from gpuscope.memory.snapshot import memory_snapshot
+from gpuscope.memory.usage.snapshot import memory_snapshot
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_figures_are_read_as_in_profiling_guides(busy):
 
 def test_figures_are_those_of_the_current_gpu(busy, monkeypatch):
     busy.gpus, busy.contexts = 2, [0, 1]
-    monkeypatch.setattr("gpuscope.memory.snapshot.current", lambda: 1)
+    monkeypatch.setattr("gpuscope.memory.usage.snapshot.current", lambda: 1)
     busy.process[1] = 0
     snapshot = memory_snapshot()
     assert len(snapshot.devices) == 2

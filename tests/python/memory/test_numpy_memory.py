@@ -17,11 +17,11 @@ from fakes import numpy_handler
 from gpuscope import _core
 from gpuscope.devices import HOST
 from gpuscope.frameworks.numpy import NumpyReports
-from gpuscope.memory import history as history_module
-from gpuscope.memory.events import SOURCES
-from gpuscope.memory.history import record_memory_history
-from gpuscope.memory.ledger import memory_ledger
-from gpuscope.memory.peak import peak_memory
+from gpuscope.memory.history import history as history_module
+from gpuscope.memory.history.events import SOURCES
+from gpuscope.memory.history.history import record_memory_history
+from gpuscope.memory.history.peak import peak_memory
+from gpuscope.memory.usage.ledger import memory_ledger
 from gpuscope.regions import record_function
 
 NUMPY = SOURCES.index("numpy")
@@ -304,7 +304,7 @@ def test_arrays_live_on_in_a_forked_child():
     said = python("""\
         import os, sys
         import numpy as np
-        from gpuscope.memory.history import record_memory_history
+        from gpuscope.memory.history.history import record_memory_history
         history = record_memory_history()
         arrays = [np.ones(100_000) for _ in range(10)]
         child = os.fork()
@@ -325,7 +325,7 @@ def test_arrays_that_live_at_the_interpreters_end_do_no_harm(ends):
     python(f"""\
         import threading
         import numpy as np
-        from gpuscope.memory.history import record_memory_history
+        from gpuscope.memory.history.history import record_memory_history
         history = record_memory_history()
         class Cycle:
             pass
@@ -357,7 +357,7 @@ def test_numpy_that_is_reloaded_is_recorded_and_has_its_functions_back():
         import importlib, warnings
         import numpy as np
         from fakes import numpy_handler
-        from gpuscope.memory.history import record_memory_history
+        from gpuscope.memory.history.history import record_memory_history
         before = numpy_handler.functions_of(numpy_handler.current())
         history = record_memory_history()
         warnings.simplefilter("ignore")

@@ -9,7 +9,7 @@ import pytest
 
 from gpuscope.devices import HOST
 from gpuscope.errors import CudaError
-from gpuscope.memory.out_of_memory_errors import Request, is_out_of_memory, may_be_out_of_memory, request_of
+from gpuscope.memory.limits.out_of_memory_errors import Request, is_out_of_memory, may_be_out_of_memory, request_of
 
 GiB = 1 << 30
 

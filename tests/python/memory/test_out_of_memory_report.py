@@ -12,10 +12,10 @@ from fakes.memory_events import START, events
 from fakes.memory_parts import GiB, Ledger, parts, pool
 from gpuscope import _core
 from gpuscope.devices import HOST
-from gpuscope.memory import out_of_memory as evidence
-from gpuscope.memory.events import Frame
-from gpuscope.memory.out_of_memory import HISTORY_HINT, gather
-from gpuscope.memory.out_of_memory_errors import Request
+from gpuscope.memory.history.events import Frame
+from gpuscope.memory.limits import out_of_memory as evidence
+from gpuscope.memory.limits.out_of_memory import HISTORY_HINT, gather
+from gpuscope.memory.limits.out_of_memory_errors import Request
 
 STACK = (Frame("forward", "/lib/site-packages/torch/nn.py", 7), Frame("step", "/home/me/train.py", 31))
 

@@ -19,8 +19,8 @@ import pytest
 from fakes.memory_machine import OutOfMemoryError
 from fakes.memory_parts import parts
 from gpuscope.errors import InvalidArgument
-from gpuscope.memory import out_of_memory, out_of_memory_reports
-from gpuscope.memory.out_of_memory_reports import MOST, ExceptHook, muted, report_out_of_memory
+from gpuscope.memory.limits import out_of_memory, out_of_memory_reports
+from gpuscope.memory.limits.out_of_memory_reports import MOST, ExceptHook, muted, report_out_of_memory
 
 TEXT = "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.10 GiB"
 ASKED = 20 << 20

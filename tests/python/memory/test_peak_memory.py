@@ -11,10 +11,10 @@ import pytest
 from fakes.memory_events import HOST, START, STEP, events
 from fakes.memory_history import FakeHistory
 from gpuscope.errors import InvalidArgument
-from gpuscope.memory.categories import PARAMETER
-from gpuscope.memory.events import AtEnd, Frame, Storage
-from gpuscope.memory.history import record_memory_history
-from gpuscope.memory.peak import peak_memory
+from gpuscope.memory.history.categories import PARAMETER
+from gpuscope.memory.history.events import AtEnd, Frame, Storage
+from gpuscope.memory.history.history import record_memory_history
+from gpuscope.memory.history.peak import peak_memory
 
 MIB = 1 << 20
 FRAMES = {

@@ -10,7 +10,7 @@ if not hasattr(torch._C._autograd.SavedTensor, "data"):
     pytest.skip("this torch does not show what was saved", allow_module_level=True)
 
 from fakes.leaking import MIB, PLANTS  # noqa: E402
-from gpuscope.memory.leaks import find_leaks  # noqa: E402
+from gpuscope.memory.history.leaks import find_leaks  # noqa: E402
 
 
 @pytest.mark.parametrize("plant", PLANTS)

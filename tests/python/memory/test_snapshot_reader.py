@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from fakes.snapshot_files import BASE, FORWARD, LOAD, MIB, snapshot
 from gpuscope.errors import CorruptTrace, InvalidArgument
-from gpuscope.memory.categories import PARAMETER
-from gpuscope.memory.events import Frame, Storage
-from gpuscope.memory.plain_pickle import load_plain_pickle
-from gpuscope.memory.snapshot_reader import OF_LIBRARIES, MemoryFile, load_memory_snapshot
+from gpuscope.memory.history.categories import PARAMETER
+from gpuscope.memory.history.events import Frame, Storage
+from gpuscope.memory.history.plain_pickle import load_plain_pickle
+from gpuscope.memory.history.snapshot_reader import OF_LIBRARIES, MemoryFile, load_memory_snapshot
 
 
 @pytest.fixture

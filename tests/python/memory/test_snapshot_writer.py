@@ -18,14 +18,14 @@ import pytest
 
 from fakes.memory_events import HOST, START, events
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
-from gpuscope.memory import history as history_module
-from gpuscope.memory import snapshot_writer as torch_pickle
-from gpuscope.memory.categories import PARAMETER
-from gpuscope.memory.events import AtEnd, Storage
-from gpuscope.memory.history import record_memory_history
-from gpuscope.memory.peak import peak_memory
-from gpuscope.memory.snapshot_reader import load_memory_snapshot
-from gpuscope.memory.snapshot_writer import dump_memory_snapshot, torch_snapshot
+from gpuscope.memory.history import history as history_module
+from gpuscope.memory.history import snapshot_writer as torch_pickle
+from gpuscope.memory.history.categories import PARAMETER
+from gpuscope.memory.history.events import AtEnd, Storage
+from gpuscope.memory.history.history import record_memory_history
+from gpuscope.memory.history.peak import peak_memory
+from gpuscope.memory.history.snapshot_reader import load_memory_snapshot
+from gpuscope.memory.history.snapshot_writer import dump_memory_snapshot, torch_snapshot
 
 MIB = 1 << 20
 STACKS = {

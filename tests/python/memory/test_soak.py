@@ -9,12 +9,12 @@ import threading
 import pytest
 
 from gpuscope import _core
-from gpuscope.memory import tracking
-from gpuscope.memory.events import SOURCES
-from gpuscope.memory.history import record_memory_history
+from gpuscope.memory.history.events import SOURCES
+from gpuscope.memory.history.history import record_memory_history
 from gpuscope.memory.host import resident_bytes
-from gpuscope.memory.peak_counters import reset_peak
-from gpuscope.memory.tracking import memory_stages, reset_memory_stages, track_memory
+from gpuscope.memory.usage import tracking
+from gpuscope.memory.usage.peak_counters import reset_peak
+from gpuscope.memory.usage.tracking import memory_stages, reset_memory_stages, track_memory
 
 OTHER = SOURCES.index("other")
 ROUNDS = 2_000

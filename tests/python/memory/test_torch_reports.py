@@ -13,8 +13,8 @@ import pytest
 import gpuscope as gs
 from gpuscope import _core
 from gpuscope.frameworks import torch_memory
-from gpuscope.memory.events import SOURCES
-from gpuscope.memory.history import record_memory_history
+from gpuscope.memory.history.events import SOURCES
+from gpuscope.memory.history.history import record_memory_history
 
 torch = pytest.importorskip("torch")
 
@@ -265,7 +265,7 @@ def test_acquiring_imports_no_torch():
 def test_torch_imported_inside_the_history_is_recorded_from_there_on():
     code = """
         import sys
-        from gpuscope.memory.history import record_memory_history
+        from gpuscope.memory.history.history import record_memory_history
         with record_memory_history() as history:
             assert "torch" not in sys.modules
             import torch

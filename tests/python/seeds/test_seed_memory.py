@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from fakes import seeds, seeds_memory
-from gpuscope.memory.tracking import memory_stages, reset_memory_stages
+from gpuscope.memory.usage.tracking import memory_stages, reset_memory_stages
 
 torch = pytest.importorskip("torch")
 if torch.cuda.is_available():

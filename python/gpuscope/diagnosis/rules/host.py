@@ -24,7 +24,7 @@ from gpuscope.diagnosis.own_code import (
 from gpuscope.diagnosis.replay import Edit
 from gpuscope.diagnosis.rules.rule import GENERAL, LEAST, Cause, Rule, count_of, host_edit, needs, places
 from gpuscope.diagnosis.rules.waits import drained
-from gpuscope.memory.call_stacks import is_program
+from gpuscope.memory.history.call_stacks import is_program
 from gpuscope.spans import count_before, covered_ns, union
 from gpuscope.steps.host_waits import DEEPEST
 from gpuscope.steps.idle import IdleCause, causes_of_paths, function_rows, overheads_of_thread

@@ -15,9 +15,15 @@ from numpy.typing import NDArray
 
 from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.memory.call_stacks import library_of, line_text, program_line
-from gpuscope.memory.categories import CATEGORIES, WITHOUT_PYTHON, backward_without_stack, categorize, category_text
-from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of, counted_events
+from gpuscope.memory.history.call_stacks import library_of, line_text, program_line
+from gpuscope.memory.history.categories import (
+    CATEGORIES,
+    WITHOUT_PYTHON,
+    backward_without_stack,
+    categorize,
+    category_text,
+)
+from gpuscope.memory.history.events import SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of, counted_events
 from gpuscope.page.markup import island, page_of
 from gpuscope.paths import check_writable, replacing
 from gpuscope.text import brief
@@ -53,7 +59,7 @@ def export_memory_page(
         events: the history, of any length.
         path: where to write, ending in .html.
         device: ordinal of the GPU, or HOST; None takes the GPU with the most events, or the host if no GPU has any.
-        categories: of each of ``events.lifetimes()``; from `gpuscope.memory.categories.categorize` when left out.
+        categories: of each of ``events.lifetimes()``; by default from `categorize` of the history.
         title: heading of the page.
         notes: sentences above the chart.
 

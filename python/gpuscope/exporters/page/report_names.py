@@ -15,7 +15,7 @@ from gpuscope import _core
 from gpuscope._core import CallKind
 from gpuscope.analysis import Averages
 from gpuscope.analysis.rows import STEP, STEPS, Kind, region_kind
-from gpuscope.memory.call_stacks import is_program, is_standard
+from gpuscope.memory.history.call_stacks import is_program, is_standard
 from gpuscope.page.planes import Array
 from gpuscope.steps.idle import IdleCause
 from gpuscope.steps.kernel_classes import KernelClass, kernel_class

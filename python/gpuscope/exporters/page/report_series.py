@@ -15,7 +15,7 @@ from gpuscope.counters.timelines import timelines
 from gpuscope.errors import GpuscopeError
 from gpuscope.exporters.memory_timeline import CATEGORIES, MemoryTimeline, read_timeline
 from gpuscope.exporters.page.report_events import Lanes
-from gpuscope.memory.call_stacks import line_text, program_line
+from gpuscope.memory.history.call_stacks import line_text, program_line
 from gpuscope.page.markup import share_bar, shown, table
 from gpuscope.page.planes import Array
 from gpuscope.text import one_line

@@ -23,8 +23,8 @@ from gpuscope.exporters.page.report_names import (
     is_import,
     path_texts,
 )
-from gpuscope.memory.call_stacks import library_of
-from gpuscope.memory.events import Frame
+from gpuscope.memory.history.call_stacks import library_of
+from gpuscope.memory.history.events import Frame
 from gpuscope.page.planes import Array
 from gpuscope.text import one_line
 from gpuscope.trace import NONE, Trace

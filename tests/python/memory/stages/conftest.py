@@ -10,7 +10,7 @@ import pytest
 from fakes.allocating_torch import FakeTorch
 from gpuscope import _core, devices
 from gpuscope.errors import NotAvailable
-from gpuscope.memory.tracking import reset_memory_stages
+from gpuscope.memory.usage.tracking import reset_memory_stages
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from gpuscope.memory.stages import MemoryStage, MemoryStages
-from gpuscope.memory.tracking import memory_stages, track_memory
+from gpuscope.memory.usage.stages import MemoryStage, MemoryStages
+from gpuscope.memory.usage.tracking import memory_stages, track_memory
 
 MIB = 1 << 20
 

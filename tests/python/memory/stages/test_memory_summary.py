@@ -7,14 +7,14 @@ import pytest
 
 from fakes.allocating_torch import pool
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.memory import summary
-from gpuscope.memory.summary import memory_summary
+from gpuscope.memory.usage import summary
+from gpuscope.memory.usage.summary import memory_summary
 
 MIB = 1 << 20
 
 
 class Snapshots:
-    """`gpuscope.memory.snapshot` that answers with what the test puts here."""
+    """`gpuscope.memory.usage.snapshot` that answers with what the test puts here."""
 
     def __init__(self):
         self.asked = []

@@ -12,9 +12,9 @@ from gpuscope import _core
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import torch_memory
 from gpuscope.memory import allocators
-from gpuscope.memory import peak_counters as peaks
-from gpuscope.memory.peak_counters import reset_peak
-from gpuscope.memory.tracking import memory_stages, track_memory
+from gpuscope.memory.usage import peak_counters as peaks
+from gpuscope.memory.usage.peak_counters import reset_peak
+from gpuscope.memory.usage.tracking import memory_stages, track_memory
 
 
 @pytest.fixture(params=["reports", "counters"])
@@ -168,7 +168,7 @@ class TestReports:
 
     def test_they_end_even_where_reading_fails(self, reporting_torch, monkeypatch):
         with track_memory("x"):
-            monkeypatch.setattr("gpuscope.memory.tracking.measured", None)
+            monkeypatch.setattr("gpuscope.memory.usage.tracking.measured", None)
         assert (reporting_torch.acquired, reporting_torch.watches) == (0, [])
 
     def test_the_counters_are_taken_where_they_are_refused(self, reporting_torch, monkeypatch):

@@ -13,8 +13,8 @@ import pytest
 
 from fakes.allocating_torch import FakeTorch
 from gpuscope.errors import InvalidArgument, NotAvailable
-from gpuscope.memory.stages import MemoryStage
-from gpuscope.memory.tracking import memory_stages, reset_memory_stages, track_memory
+from gpuscope.memory.usage.stages import MemoryStage
+from gpuscope.memory.usage.tracking import memory_stages, reset_memory_stages, track_memory
 
 
 def stage(name):
@@ -106,7 +106,7 @@ class TestStatement:
         assert stage("second").delta_bytes == 5
 
     def test_what_lives_until_the_end_of_the_program_prints_nothing(self, capfd):
-        program = "from gpuscope.memory.tracking import track_memory\nkept = track_memory('x', 'cpu')"
+        program = "from gpuscope.memory.usage.tracking import track_memory\nkept = track_memory('x', 'cpu')"
         subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
         assert capfd.readouterr() == ("", "")
 
@@ -212,7 +212,7 @@ class TestBlock:
 
     def test_what_fails_at_its_end_does_not_reach_the_program(self, fake_torch, monkeypatch):
         with track_memory("x"):
-            monkeypatch.setattr("gpuscope.memory.tracking.measured", None)
+            monkeypatch.setattr("gpuscope.memory.usage.tracking.measured", None)
         assert names() == []
 
     def test_one_object_can_be_entered_within_itself(self, fake_torch):

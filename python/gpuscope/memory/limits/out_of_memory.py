@@ -21,13 +21,13 @@ from gpuscope import _core
 from gpuscope.devices import HOST
 from gpuscope.errors import NotAvailable
 from gpuscope.frameworks.pools import Pool
-from gpuscope.memory.call_stacks import line_text, program_line, stack_of_main_thread
-from gpuscope.memory.events import SOURCES, Frame, MemoryEvents
-from gpuscope.memory.history import history_events, recording
+from gpuscope.memory.history.call_stacks import line_text, program_line, stack_of_main_thread
+from gpuscope.memory.history.events import SOURCES, Frame, MemoryEvents
+from gpuscope.memory.history.history import history_events, recording
 from gpuscope.memory.host import available_memory
-from gpuscope.memory.ledger import MemoryLedger, memory_ledger
-from gpuscope.memory.out_of_memory_errors import Request
-from gpuscope.memory.snapshot import memory_snapshot
+from gpuscope.memory.limits.out_of_memory_errors import Request
+from gpuscope.memory.usage.ledger import MemoryLedger, memory_ledger
+from gpuscope.memory.usage.snapshot import memory_snapshot
 from gpuscope.results import Result
 from gpuscope.units import format_bytes
 
@@ -97,7 +97,7 @@ class OutOfMemory(Result):
         used_bytes: of the device, by all processes.
         process_bytes: of the device, by this process.
         pools: the allocator of each library (`gpuscope.frameworks.pools.Pool`).
-        ledger: the memory by library (`gpuscope.memory.ledger.MemoryLedger`); None without one.
+        ledger: the memory by library (`gpuscope.memory.usage.ledger.MemoryLedger`); None without one.
         last: the newest allocations, newest first.
         largest: lines with live allocations, most bytes first.
         refused: requests that the driver refused since the reports began, newest last.

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 from gpuscope import _core
 from gpuscope.devices import ordinal_or_host
 from gpuscope.errors import InvalidArgument
-from gpuscope.memory.peak_counters import Peak, PeakWatch, Reading, follow, peak_until, read, watch
-from gpuscope.memory.stages import MemoryStage, MemoryStages
+from gpuscope.memory.usage.peak_counters import Peak, PeakWatch, Reading, follow, peak_until, read, watch
+from gpuscope.memory.usage.stages import MemoryStage, MemoryStages
 from gpuscope.regions import OpenBlocks, decorate, decorate_calls
 from gpuscope.threads import shared_lock
 
@@ -306,7 +306,7 @@ def _largest(before: Reading | None, after: Reading) -> tuple[str, int]:
     """The line that allocated most new memory, and how much; ("", 0) without a memory history."""
     if before is None or before.events is None or after.events is None:
         return "", 0
-    from gpuscope.memory.call_stacks import program_line_text  # imports NumPy
+    from gpuscope.memory.history.call_stacks import program_line_text  # imports NumPy
 
     stack, size = _core.largest_allocator(before.events, after.device)
     line = program_line_text(stack)

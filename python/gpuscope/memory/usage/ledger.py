@@ -17,14 +17,15 @@ from gpuscope.frameworks import torch_memory
 from gpuscope.frameworks.numpy import unreported
 from gpuscope.frameworks.pools import Pool
 from gpuscope.frameworks.torch_memory import DEFAULT, Segment
-from gpuscope.memory import allocators, history
+from gpuscope.memory import allocators
 from gpuscope.memory.addresses import AddressRanges, uncovered
 from gpuscope.memory.allocation_watch import PINNED, DriverAllocation, Watched, watched
 from gpuscope.memory.allocators import CUDA_POOL
-from gpuscope.memory.bare_context import additions_bytes, bare_context_bytes
-from gpuscope.memory.call_stacks import cached_lines, line_text, program_line_text
-from gpuscope.memory.events import SOURCES, MemoryEvents
+from gpuscope.memory.history import history
+from gpuscope.memory.history.call_stacks import cached_lines, line_text, program_line_text
+from gpuscope.memory.history.events import SOURCES, MemoryEvents
 from gpuscope.memory.host import HostMemory, host_memory
+from gpuscope.memory.usage.bare_context import additions_bytes, bare_context_bytes
 from gpuscope.results import Result, import_pandas
 from gpuscope.tables import align_columns
 from gpuscope.units import format_bytes

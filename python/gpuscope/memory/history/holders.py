@@ -17,9 +17,9 @@ from typing import Any
 
 from gpuscope.frameworks import numpy, torch_autograd
 from gpuscope.frameworks.torch_autograd import Graphs, graph_of, is_operation, untouched_by_programs
-from gpuscope.memory import references
-from gpuscope.memory.growth import Growth
-from gpuscope.memory.references import NAMELESS, Chain, Link, Names, References
+from gpuscope.memory.history import references
+from gpuscope.memory.history.growth import Growth
+from gpuscope.memory.history.references import NAMELESS, Chain, Link, Names, References
 from gpuscope.text import shown
 
 _SAMPLES = 4  # allocations of one place that are followed

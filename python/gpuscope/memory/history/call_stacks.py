@@ -14,11 +14,11 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 from gpuscope import _core
-from gpuscope.memory.events import Frame
+from gpuscope.memory.history.events import Frame
 
 NO_STACK = "no call stack"
 NO_PYTHON_STACK = "a place without a Python stack"
-_GPUSCOPE = str(Path(__file__).resolve().parents[1]) + os.sep
+_GPUSCOPE = str(Path(__file__).resolve().parents[2]) + os.sep
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _SOURCE = (".py", ".pyw", ".pyx")
 # File names of code that was typed or compiled from a string. A notebook's cell may also be a real file.

@@ -19,12 +19,12 @@ from gpuscope.arguments import check_count, check_done, check_function
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks import torch_memory
 from gpuscope.frameworks.numpy import unreported
-from gpuscope.memory import history
-from gpuscope.memory.call_stacks import NO_PYTHON_STACK, is_program, line_text
-from gpuscope.memory.events import Frame, MemoryEvents
-from gpuscope.memory.growth import FEWEST_GROWTHS, FEWEST_STEPS, Growth, leaks_in, warm_up_of, whole_steps
-from gpuscope.memory.history import MemoryHistory
-from gpuscope.memory.holders import Holder, find_holders
+from gpuscope.memory.history import history
+from gpuscope.memory.history.call_stacks import NO_PYTHON_STACK, is_program, line_text
+from gpuscope.memory.history.events import Frame, MemoryEvents
+from gpuscope.memory.history.growth import FEWEST_GROWTHS, FEWEST_STEPS, Growth, leaks_in, warm_up_of, whole_steps
+from gpuscope.memory.history.history import MemoryHistory
+from gpuscope.memory.history.holders import Holder, find_holders
 from gpuscope.memory.host import resident_bytes
 from gpuscope.results import Result
 from gpuscope.text import brief, shown

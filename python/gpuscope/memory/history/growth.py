@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.memory.call_stacks import cached_lines, frames_of, without_gpuscope
-from gpuscope.memory.events import SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of
+from gpuscope.memory.history.call_stacks import cached_lines, frames_of, without_gpuscope
+from gpuscope.memory.history.events import SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of
 
 FEWEST_STEPS = 5
 WARM_UP = 3  # steps in which programs allocate gradients, optimizer state, workspaces and caches

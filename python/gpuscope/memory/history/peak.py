@@ -15,8 +15,8 @@ from gpuscope.devices import HOST, is_cpu, ordinal_of
 from gpuscope.errors import InvalidArgument
 from gpuscope.frameworks.numpy import unreported
 from gpuscope.frameworks.torch_memory import why_opaque
-from gpuscope.memory import history
-from gpuscope.memory.call_stacks import (
+from gpuscope.memory.history import history
+from gpuscope.memory.history.call_stacks import (
     NO_PYTHON_STACK,
     cached_lines,
     frames_of,
@@ -24,7 +24,7 @@ from gpuscope.memory.call_stacks import (
     unix_path,
     without_gpuscope,
 )
-from gpuscope.memory.categories import (
+from gpuscope.memory.history.categories import (
     CATEGORIES,
     UNKNOWN,
     WITHOUT_PYTHON,
@@ -32,7 +32,7 @@ from gpuscope.memory.categories import (
     categorize,
     category_text,
 )
-from gpuscope.memory.events import NEVER, SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of, levels_of
+from gpuscope.memory.history.events import NEVER, SOURCES, Frame, Lifetimes, MemoryEvents, allocations_of, levels_of
 from gpuscope.results import Result, import_pandas
 from gpuscope.tables import align_columns
 from gpuscope.text import brief

@@ -18,10 +18,10 @@ from typing import Any, TextIO, TypeVar, cast
 from gpuscope import _core
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.late_imports import WhenImported
-from gpuscope.memory.call_stacks import stack_of_caller, stack_of_error
-from gpuscope.memory.events import Frame
-from gpuscope.memory.out_of_memory import OutOfMemory, gather
-from gpuscope.memory.out_of_memory_errors import Request, causes_of, find_out_of_memory, request_of
+from gpuscope.memory.history.call_stacks import stack_of_caller, stack_of_error
+from gpuscope.memory.history.events import Frame
+from gpuscope.memory.limits.out_of_memory import OutOfMemory, gather
+from gpuscope.memory.limits.out_of_memory_errors import Request, causes_of, find_out_of_memory, request_of
 from gpuscope.paths import is_stream, write_text
 from gpuscope.regions import decorate_calls
 from gpuscope.threads import shared_lock

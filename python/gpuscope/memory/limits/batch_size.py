@@ -26,8 +26,8 @@ from gpuscope.frameworks import torch_memory
 from gpuscope.frameworks.torch import initialized
 from gpuscope.frameworks.torch_model import ModelStep, is_model, kept_random, kept_state
 from gpuscope.memory import host
-from gpuscope.memory.out_of_memory_errors import is_out_of_memory, may_be_out_of_memory
-from gpuscope.memory.out_of_memory_reports import muted
+from gpuscope.memory.limits.out_of_memory_errors import is_out_of_memory, may_be_out_of_memory
+from gpuscope.memory.limits.out_of_memory_reports import muted
 from gpuscope.results import Result
 from gpuscope.streams import refuse_capture
 from gpuscope.text import brief, shown

@@ -10,7 +10,7 @@ from typing import Any
 from gpuscope.devices import ordinal_of, why_no_gpu
 from gpuscope.errors import NotAvailable
 from gpuscope.frameworks.torch_memory import DEFAULT, Segment, segments, why_opaque
-from gpuscope.memory.leaks import wrapped
+from gpuscope.memory.history.leaks import wrapped
 from gpuscope.results import Result
 from gpuscope.units import first_line, format_bytes
 

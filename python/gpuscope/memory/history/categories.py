@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gpuscope.devices import HOST
 from gpuscope.frameworks import torch_memory
-from gpuscope.memory.events import SOURCES, AtEnd, Frame, Lifetimes, MemoryEvents, Storage, is_segment
+from gpuscope.memory.history.events import SOURCES, AtEnd, Frame, Lifetimes, MemoryEvents, Storage, is_segment
 
 # In the order of torch.profiler._memory_profiler, then UNKNOWN and our own: the pools of CUDA graphs, memory that
 # libraries take from the driver, and memory that they take from torch and keep, as cuBLAS does.

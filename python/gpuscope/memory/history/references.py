@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpuscope import _core
-from gpuscope.memory.call_stacks import is_gpuscope, is_program
+from gpuscope.memory.history.call_stacks import is_gpuscope, is_program
 
 NAMELESS = "no name leads to it"
 LONGEST_SEARCH = 2.0  # seconds of CPU time: the load of the machine makes no difference

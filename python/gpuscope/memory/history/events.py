@@ -49,7 +49,7 @@ class Storage(NamedTuple):
     """Memory of a live tensor of PyTorch.
 
     Attributes:
-        category: index into `gpuscope.memory.categories.CATEGORIES`; None: decided by the allocating code.
+        category: index into `gpuscope.memory.history.categories.CATEGORIES`; None: decided by the allocating code.
         bytes: size.
         device: ordinal of the GPU, HOST for host memory.
     """

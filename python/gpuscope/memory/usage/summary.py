@@ -10,7 +10,7 @@ from gpuscope.devices import HOST, ordinal_or_host
 from gpuscope.frameworks import torch_memory
 from gpuscope.frameworks.pools import Pool
 from gpuscope.memory.host import HostMemory
-from gpuscope.memory.snapshot import DeviceMemory, memory_snapshot
+from gpuscope.memory.usage.snapshot import DeviceMemory, memory_snapshot
 from gpuscope.tables import align_columns
 from gpuscope.text import shown
 from gpuscope.units import format_bytes

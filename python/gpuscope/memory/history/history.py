@@ -21,8 +21,8 @@ from gpuscope.frameworks.torch import initialized
 from gpuscope.frameworks.torch_memory import TorchReports, why_opaque
 from gpuscope.late_imports import WhenImported
 from gpuscope.memory.allocation_watch import unwatch_allocations, watch_allocations
-from gpuscope.memory.categories import known_at_end
-from gpuscope.memory.events import COLUMNS, AtEnd, Frame, MemoryEvents
+from gpuscope.memory.history.categories import known_at_end
+from gpuscope.memory.history.events import COLUMNS, AtEnd, Frame, MemoryEvents
 from gpuscope.text import brief
 from gpuscope.threads import shared_lock
 

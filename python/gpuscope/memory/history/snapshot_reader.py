@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuscope.errors import CorruptTrace, GpuscopeError
-from gpuscope.memory.categories import CATEGORIES
-from gpuscope.memory.events import COLUMNS, SOURCES, AtEnd, Frame, MemoryEvents, Storage
-from gpuscope.memory.plain_pickle import Damaged, load_plain_pickle
+from gpuscope.memory.history.categories import CATEGORIES
+from gpuscope.memory.history.events import COLUMNS, SOURCES, AtEnd, Frame, MemoryEvents, Storage
+from gpuscope.memory.history.plain_pickle import Damaged, load_plain_pickle
 from gpuscope.paths import as_path, open_file
 
 # torch's actions. Memory counts as released at "free_requested"; "free_completed" is when a stream has finished with

@@ -17,9 +17,9 @@ from gpuscope.devices import HOST
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.frameworks import torch_memory
 from gpuscope.memory.addresses import AddressRange, AddressRanges
-from gpuscope.memory.categories import CATEGORIES
-from gpuscope.memory.events import NEVER, SOURCES, MemoryEvents
-from gpuscope.memory.history import history_events
+from gpuscope.memory.history.categories import CATEGORIES
+from gpuscope.memory.history.events import NEVER, SOURCES, MemoryEvents
+from gpuscope.memory.history.history import history_events
 from gpuscope.paths import as_path, check_writable, replacing
 from gpuscope.units import first_line
 
