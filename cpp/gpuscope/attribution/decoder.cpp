@@ -68,7 +68,7 @@ void Decoder::discard_logs() {
 }
 
 Replay& Decoder::replay_of(EventLog& log) {
-  Thread& thread = threads_[&log];
+  DecodedThread& thread = threads_[&log];
   const uint32_t generation = log.generation.load(std::memory_order_acquire);
   if (thread.replay == nullptr || thread.generation != generation) {
     if (thread.replay != nullptr) {
@@ -112,23 +112,23 @@ void Decoder::drain_logs() {
   // The same order applies between other threads: pool threads take work from older threads. Ends of older logs are
   // taken later, and their logs read earlier. Work that an older thread takes from a younger one is looked up on demand
   // (read_others_until).
-  struct Reading {
+  struct LogInOrder {
     EventLog* log;
     uint32_t order;  // a copy: a thread that takes over the log changes it at any time
     EventLog::Position end;
   };
-  std::vector<Reading> logs;
+  std::vector<LogInOrder> logs;
   EventLogs::process().each([&](EventLog& log) {
     logs.push_back({&log, log.order.load(std::memory_order_relaxed), {}});
   });
-  std::ranges::sort(logs, std::ranges::greater{}, &Reading::order);
+  std::ranges::sort(logs, std::ranges::greater{}, &LogInOrder::order);
   const int64_t began_ns = state_.clock.now_ns();
-  for (Reading& reading : logs) {
+  for (LogInOrder& reading : logs) {
     reading.end = reading.log->end();
   }
   std::ranges::reverse(logs);
   std::stable_partition(logs.begin(), logs.end(),
-                        [this](const Reading& reading) { return reading.log->system_id == main_thread_; });
+                        [this](const LogInOrder& reading) { return reading.log->system_id == main_thread_; });
   being_read_.clear();
   has_read_ahead_ = false;
   for (auto& [log, order, end] : logs) {

@@ -77,7 +77,7 @@ class Decoder {
  private:
   template <class Table>
   void take_device_rows(Table& table, std::span<const typename Table::Row> rows);
-  struct Thread {
+  struct DecodedThread {
     uint32_t generation = 0;
     std::unique_ptr<Replay> replay;
   };
@@ -121,7 +121,7 @@ class Decoder {
   activity::Walker walker_;
   uint64_t main_thread_;
   Replay* main_ = nullptr;
-  std::unordered_map<base::EventLog*, Thread> threads_;
+  std::unordered_map<base::EventLog*, DecodedThread> threads_;
   std::unordered_map<uint64_t, SampledThread> sampled_;  // those that have not ended
   std::vector<const base::EventLog*> being_read_;        // the outermost first
   bool has_read_ahead_ = false;                          // of logs that are read later

@@ -110,13 +110,13 @@ void GpuRecords::place_waits() {
 }
 
 template <class Record>
-GpuRecords::Work GpuRecords::work_of(const Record& record) {
+GpuRecords::WorkRecord GpuRecords::work_of(const Record& record) {
   return {record.start,  record.end,         record.device, record.context,
           record.stream, record.correlation, record.graph,  record.graph_node};
 }
 
 // Launched by this package, without a logged launch.
-bool GpuRecords::is_clock_kernel(const Work& work, const char* kernel) {
+bool GpuRecords::is_clock_kernel(const WorkRecord& work, const char* kernel) {
   if (gpu_clocks_ == nullptr || kernel == nullptr || std::string_view(kernel) != timing::DeviceClock::kKernel) {
     return false;
   }
@@ -125,7 +125,7 @@ bool GpuRecords::is_clock_kernel(const Work& work, const char* kernel) {
   return true;
 }
 
-GpuRecords::Row GpuRecords::place(const Work& work, const char* kernel) {
+GpuRecords::Row GpuRecords::place(const WorkRecord& work, const char* kernel) {
   Counters& counters = state_->counters;
   const auto to_ns = [&](uint64_t timestamp) {
     return gpu_clocks_ != nullptr ? gpu_clocks_->to_ns(work.device, timestamp) : ns(timestamp);
@@ -182,7 +182,7 @@ GpuRecords::Row GpuRecords::place(const Work& work, const char* kernel) {
   return row;
 }
 
-void GpuRecords::count_node(const Work& work) {
+void GpuRecords::count_node(const WorkRecord& work) {
   if (graphs_.size() >= kMaxGraphs) {
     graphs_.clear();
     short_graphs_ = new_graphs_ = 0;
@@ -200,7 +200,7 @@ void GpuRecords::count_node(const Work& work) {
   new_graphs_ += graph.launches == 1;
 }
 
-bool GpuRecords::merge(const Work& work, const Row& row) {
+bool GpuRecords::merge(const WorkRecord& work, const Row& row) {
   if (work.graph_node == 0 || !state_->settings.merge_graphs || !state_->keeps_rows()) {
     return false;
   }
@@ -251,7 +251,7 @@ uint32_t GpuRecords::capture_path(uint64_t node) {
   return path != nullptr ? *path : kNone;
 }
 
-void GpuRecords::graph_node(const Work& work, const Row& row, store::Work kind, uint32_t event) {
+void GpuRecords::graph_node(const WorkRecord& work, const Row& row, store::Work kind, uint32_t event) {
   if (work.graph_node != 0) {
     state_->store->graph_node.append(
         {event, work.graph, work.graph_node, capture_path(work.graph_node), static_cast<uint16_t>(kind), row.flags});
@@ -262,7 +262,7 @@ void GpuRecords::kernel(const activity::KernelRecord& record) {
   if (defer(record)) {
     return;
   }
-  const Work work = work_of(record);
+  const WorkRecord work = work_of(record);
   const Row row = place(work, record.name);
   if (!row.keep) {
     return;
@@ -289,7 +289,7 @@ void GpuRecords::kernel(const activity::KernelRecord& record) {
   graph_node(work, row, store::Work::Kernel, event);
 }
 
-void GpuRecords::copy(const Work& work, const store::Memcpys::Row& like) {
+void GpuRecords::copy(const WorkRecord& work, const store::Memcpys::Row& like) {
   const Row row = place(work);
   if (!row.keep || state_->settings.no_copies) {
     return;
@@ -334,7 +334,7 @@ void GpuRecords::memset(const activity::MemsetRecord& record) {
   if (defer(record)) {
     return;
   }
-  const Work work = work_of(record);
+  const WorkRecord work = work_of(record);
   const Row row = place(work);
   if (!row.keep || state_->settings.no_fills) {
     return;

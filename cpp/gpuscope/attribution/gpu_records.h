@@ -58,7 +58,7 @@ class GpuRecords {
   const ClockKernels& clock_kernels() const noexcept { return clock_kernels_; }
 
  private:
-  struct Work {  // common to kernels, copies and fills
+  struct WorkRecord {  // common to kernels, copies and fills
     uint64_t start, end;
     uint32_t device, context, stream, correlation, graph;
     uint64_t graph_node;
@@ -81,17 +81,17 @@ class GpuRecords {
   void memory_pool(const activity::MemoryPoolRecord& record);
 
   template <class Record>
-  static Work work_of(const Record& record);
+  static WorkRecord work_of(const Record& record);
   /// `kernel`: its name.
-  Row place(const Work& work, const char* kernel = nullptr);
-  bool is_clock_kernel(const Work& work, const char* kernel);
+  Row place(const WorkRecord& work, const char* kernel = nullptr);
+  bool is_clock_kernel(const WorkRecord& work, const char* kernel);
   Row place_memory(uint64_t timestamp, uint32_t correlation);
   uint16_t track(uint32_t device, uint32_t context, uint32_t stream);
-  void count_node(const Work& work);
-  void copy(const Work& work, const store::Memcpys::Row& like);
+  void count_node(const WorkRecord& work);
+  void copy(const WorkRecord& work, const store::Memcpys::Row& like);
   /// True if the row was added to its graph launch's row.
-  bool merge(const Work& work, const Row& row);
-  void graph_node(const Work& work, const Row& row, store::Work kind, uint32_t event);
+  bool merge(const WorkRecord& work, const Row& row);
+  void graph_node(const WorkRecord& work, const Row& row, store::Work kind, uint32_t event);
   uint32_t capture_path(uint64_t node);
   uint32_t library(const activity::MemoryRecord& record);
   /// True if the record is kept for retry because its launch is unknown.

@@ -135,14 +135,14 @@ bool enter_module(CalledFrames& functions, const InterpreterFrame* frame) {
 }
 
 /// The calling thread's log and open functions.
-struct Thread {
+struct ThreadFunctions {
   EventLog* log = nullptr;
   CalledFrames* functions = nullptr;
 };
 
 /// Has no log if nothing is recorded: in a forked child, or after the session was abandoned. `called`: the function
 /// that is being called.
-Thread recorded_thread(const InterpreterFrame* called) {
+ThreadFunctions recorded_thread(const InterpreterFrame* called) {
   CalledFrames* functions = CalledFrames::current();
   EventLog* log = base::EventLogs::current();
   if (functions == nullptr || log == nullptr || !is_on) [[unlikely]] {

@@ -112,7 +112,7 @@ class Sampling {
     const bool is_whole = thread_list_.walk(reader_, found_);
     ++round_;
     for (const KnownThread& thread : found_) {
-      Thread& known = threads_[thread.number];
+      SampledThread& known = threads_[thread.number];
       // Up to Python 3.11, a new thread has its creator's system number until it runs.
       const bool is_new = known.row.thread_id != thread.system_id;
       if (is_new) {
@@ -170,7 +170,7 @@ class Sampling {
   }
 
  private:
-  struct Thread {
+  struct SampledThread {
     clockid_t clock = 0;
     int64_t cpu_ns = 0;
     uint64_t looked_ticks = 0;
@@ -190,7 +190,7 @@ class Sampling {
     return clock.to_ticks(now_ns + time.count()) - clock.to_ticks(now_ns);
   }
 
-  void look_at(const KnownThread& thread, Thread& known, bool is_new) {
+  void look_at(const KnownThread& thread, SampledThread& known, bool is_new) {
     const int64_t cpu_ns = knows_cpu_time_ ? cpu_ns_of(known.clock) : 0;
     if (cpu_ns < 0) {
       return;  // it has just ended
@@ -222,7 +222,7 @@ class Sampling {
     ++row.count;
   }
 
-  void begin_wait(Thread& thread, uint64_t now) {
+  void begin_wait(SampledThread& thread, uint64_t now) {
     const bool has_room = knows_waits_ && threads_.size() <= kMostWaiting;
     thread.schedstat = has_room
                            ? base::KeptFile("/proc/self/task/" + std::to_string(thread.row.thread_id) + "/schedstat")
@@ -233,7 +233,7 @@ class Sampling {
   }
 
   /// The system counts a wait when it ends. So it is read when the thread runs again.
-  void follow_wait(Thread& thread, uint64_t before, uint64_t now, int64_t ran_ns) {
+  void follow_wait(SampledThread& thread, uint64_t before, uint64_t now, int64_t ran_ns) {
     if (!thread.schedstat) {
       return;
     }
@@ -251,7 +251,7 @@ class Sampling {
     }
   }
 
-  void look_at_wait(Thread& thread, uint64_t now) {
+  void look_at_wait(SampledThread& thread, uint64_t now) {
     const std::optional<int64_t> waited_ns = base::run_queue_wait_ns(thread.schedstat);
     if (!waited_ns.has_value()) {
       return;  // it has ended, or its waits are not read
@@ -280,7 +280,7 @@ class Sampling {
     }
   }
 
-  void append(Thread& thread, bool ends) {
+  void append(SampledThread& thread, bool ends) {
     Sample row = thread.row;
     thread.row.count = 0;
     row.count = row.stack != 0 ? row.count : 0;  // it ran no Python
@@ -308,7 +308,7 @@ class Sampling {
   base::MemoryReader reader_;
   std::unique_ptr<StackReader> stacks_;
   std::vector<KnownThread> found_;
-  std::unordered_map<uint64_t, Thread> threads_;  // by number
+  std::unordered_map<uint64_t, SampledThread> threads_;  // by number
   uint64_t round_ = 0;
   uint64_t last_round_ticks_ = 0;
   uint64_t ticks_of_longest_ = 0;

@@ -23,15 +23,15 @@ inline void settle(store::Store& store) {
 /// While a store is read without the GIL, set_info is deferred: it would move strings and rows under the reader. No
 /// thread waits for a lock, so the program may set facts anywhere, also in a signal handler. Begins and ends with the
 /// GIL.
-class Reading {
+class StoreReading {
  public:
-  explicit Reading(store::Store& store) : store_(store) {
+  explicit StoreReading(store::Store& store) : store_(store) {
     settle(store);
     ++store.readers;
   }
-  ~Reading() { --store_.readers; }
-  Reading(const Reading&) = delete;
-  Reading& operator=(const Reading&) = delete;
+  ~StoreReading() { --store_.readers; }
+  StoreReading(const StoreReading&) = delete;
+  StoreReading& operator=(const StoreReading&) = delete;
 
  private:
   store::Store& store_;
@@ -40,7 +40,7 @@ class Reading {
 /// The result of `read(store)`, called without the GIL.
 template <class F>
 auto read_unlocked(store::Store& store, F&& read) {
-  const Reading reading(store);
+  const StoreReading reading(store);
   const pybind11::gil_scoped_release unlocked;
   return read(std::as_const(store));
 }

@@ -163,7 +163,7 @@ py::typing::List<py::str> strings(const store::Store& store) {
 }
 
 StorePointer merge(const std::vector<StorePointer>& stores) {
-  std::deque<Reading> readings;
+  std::deque<StoreReading> readings;
   for (const StorePointer& each : stores) {
     readings.emplace_back(*each);
   }

@@ -225,7 +225,7 @@ void ModuleCalls::add(const py::object& module, py::object path, const Place& pl
   if (!path && calls_.empty()) {
     path = name_of_class(module);
   } else if (!path) {
-    const Call& around = calls_.back();
+    const ModuleCall& around = calls_.back();
     path = around.module.is(module)
                ? around.path + py::str(".") + py::object(around.path.attr("rpartition")(".")[py::int_(2)])
                : known().joined(around.path, name_of_class(module));
@@ -247,7 +247,7 @@ void ModuleCalls::enter(const py::object& module) {
 }
 
 void ModuleCalls::leave(const py::object& module) {
-  const auto is_it = [&](const Call& call) { return call.module.is(module); };
+  const auto is_it = [&](const ModuleCall& call) { return call.module.is(module); };
   const auto left = std::find_if(calls_.rbegin(), calls_.rend(), is_it);
   for (auto inside = left != calls_.rend() ? left - calls_.rbegin() : -1; inside >= 0; --inside) {
     leave_last();
@@ -258,7 +258,7 @@ void ModuleCalls::leave_last() {
   if (calls_.empty()) {  // closed before
     return;
   }
-  const Call call = std::move(calls_.back());
+  const ModuleCall call = std::move(calls_.back());
   calls_.pop_back();
   --open_;
   if (call.region) {

@@ -44,7 +44,7 @@ class ModuleCalls {
 
     bool operator==(const Place&) const = default;
   };
-  struct Call {
+  struct ModuleCall {
     pybind11::object module;
     pybind11::object path;
     pybind11::object region;  // null if the surrounding call has it
@@ -57,7 +57,7 @@ class ModuleCalls {
   pybind11::object path_in_caller(const pybind11::object& module) const;
 
   inline static std::size_t open_ = 0;
-  std::vector<Call> calls_;
+  std::vector<ModuleCall> calls_;
 };
 
 }  // namespace gpuscope::bindings

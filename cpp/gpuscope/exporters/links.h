@@ -90,7 +90,7 @@ class Links {
   void add_calls();
   void add_graph_nodes();
 
-  struct Call {
+  struct CallSlot {
     uint32_t correlation;  // 0 is a free slot: no correlation is 0
     uint32_t api;
   };
@@ -100,7 +100,7 @@ class Links {
   Rows backward_flows_;
   std::vector<bool> has_work_;
   // A hash table with open addressing. Correlations increase, so their low bits fill the slots in order.
-  std::vector<Call> calls_;
+  std::vector<CallSlot> calls_;
   std::size_t mask_;
 };
 

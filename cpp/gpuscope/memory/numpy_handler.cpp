@@ -35,13 +35,13 @@ constinit thread_local struct {
 } here;
 
 /// A call of a recording function. A wrapped handler may call NumPy's own: that is the same memory.
-struct Call {
-  explicit Call(void* context) noexcept
+struct RecordedCall {
+  explicit RecordedCall(void* context) noexcept
       : is_outer(!std::exchange(here.within, true)),
         to(context != nullptr ? *static_cast<const Functions*>(context) : own) {}
-  ~Call() { here.within = !is_outer; }
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
+  ~RecordedCall() { here.within = !is_outer; }
+  RecordedCall(const RecordedCall&) = delete;
+  RecordedCall& operator=(const RecordedCall&) = delete;
 
   void record(const void* address, int64_t bytes) const noexcept {
     if (is_outer && address != nullptr && (std::abs(bytes) >= kSmallest || bytes == kUnknownRelease)) {
@@ -62,21 +62,21 @@ struct Call {
 // Releases are recorded first: another thread may get the address at once.
 
 void* record_malloc(void* context, std::size_t bytes) noexcept {
-  const Call call(context);
+  const RecordedCall call(context);
   void* address = call.to.malloc(call.to.context, bytes);
   call.record_taken(address, bytes);
   return address;
 }
 
 void* record_calloc(void* context, std::size_t count, std::size_t bytes) noexcept {
-  const Call call(context);
+  const RecordedCall call(context);
   void* address = call.to.calloc(call.to.context, count, bytes);
   call.record_taken(address, count * bytes);
   return address;
 }
 
 void* record_realloc(void* context, void* before, std::size_t bytes) noexcept {
-  const Call call(context);
+  const RecordedCall call(context);
   call.record(before, kUnknownRelease);
   void* address = call.to.realloc(call.to.context, before, bytes);
   call.record_taken(address, bytes);
@@ -84,7 +84,7 @@ void* record_realloc(void* context, void* before, std::size_t bytes) noexcept {
 }
 
 void record_free(void* context, void* address, std::size_t bytes) noexcept {
-  const Call call(context);
+  const RecordedCall call(context);
   call.record(address, bytes != 0 ? -static_cast<int64_t>(bytes) : kUnknownRelease);
   call.to.free(call.to.context, address, bytes);
 }

@@ -25,12 +25,13 @@ namespace {
 
 template <class Text>
 auto named(const Text* text) noexcept {
-  return [text](Thread& thread, base::EventLog&) { return text_id(thread, text); };
+  return [text](ThreadRanges& thread, base::EventLog&) { return text_id(thread, text); };
 }
 
 auto described(Domain domain, const nvtxEventAttributes_t* attributes) noexcept {
-  return
-      [domain, attributes](Thread& thread, base::EventLog& log) { return describe(thread, log, domain, attributes); };
+  return [domain, attributes](ThreadRanges& thread, base::EventLog& log) {
+    return describe(thread, log, domain, attributes);
+  };
 }
 
 template <class Text>
@@ -228,7 +229,7 @@ uint64_t register_enum(nvtxDomainHandle_t domain, const nvtxPayloadEnumAttr_t* a
 }
 
 auto described(nvtxDomainHandle_t domain, const nvtxPayloadData_t* blobs, std::size_t count) noexcept {
-  return [=](Thread& thread, base::EventLog& log) {
+  return [=](ThreadRanges& thread, base::EventLog& log) {
     PayloadWriter writer(thread, log, number_of(domain));
     writer.write_blobs(blobs, count);
     return writer.message() != 0 ? writer.message() : no_name();

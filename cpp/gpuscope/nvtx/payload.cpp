@@ -401,7 +401,7 @@ void PayloadWriter::write_field(const Field& field, std::string_view bytes, int 
   write(field.name, number->type, number->bits);
 }
 
-uint32_t describe(Thread& thread, base::EventLog& log, Domain domain,
+uint32_t describe(ThreadRanges& thread, base::EventLog& log, Domain domain,
                   const nvtxEventAttributes_v2* attributes) noexcept {
   if (attributes == nullptr || attributes->size < sizeof(nvtxEventAttributes_t)) {
     return no_name();

@@ -50,7 +50,7 @@ uint64_t register_schema(Schema schema) noexcept;
 /// at most 64 values.
 class PayloadWriter {
  public:
-  PayloadWriter(Thread& thread, base::EventLog& log, Domain domain) noexcept
+  PayloadWriter(ThreadRanges& thread, base::EventLog& log, Domain domain) noexcept
       : thread_(thread), log_(log), domain_(domain) {}
 
   /// `schema`: a predefined type or the id of a registered one. SIZE_MAX means the size of the schema.
@@ -69,7 +69,7 @@ class PayloadWriter {
 
   static constexpr int kMaxValues = 64;
   static constexpr int kMaxFields = 4096;  // fields visited: a schema may contain itself more than once
-  Thread& thread_;
+  ThreadRanges& thread_;
   base::EventLog& log_;
   Domain domain_;
   int values_ = 0;
@@ -80,12 +80,12 @@ class PayloadWriter {
 
 /// The Names id of a text. The id of "(no name)" for null.
 template <class Text>
-uint32_t text_id(Thread& thread, const Text* text) noexcept {
+uint32_t text_id(ThreadRanges& thread, const Text* text) noexcept {
   return text != nullptr ? thread.text_id(bytes_of(text), Encoding{sizeof(Text)}) : no_name();
 }
 
 /// Appends category and payload as Arguments and returns the id of the message.
-uint32_t describe(Thread& thread, base::EventLog& log, Domain domain,
+uint32_t describe(ThreadRanges& thread, base::EventLog& log, Domain domain,
                   const nvtxEventAttributes_v2* attributes) noexcept;
 
 }  // namespace gpuscope::nvtx

@@ -15,19 +15,19 @@ std::atomic<uint64_t> ranges{0};
 
 }  // namespace
 
-constinit thread_local Thread* Thread::current_ = nullptr;
-thread_local Thread::End Thread::end_;
-constinit thread_local bool Thread::ended_ = false;
+constinit thread_local ThreadRanges* ThreadRanges::current_ = nullptr;
+thread_local ThreadRanges::End ThreadRanges::end_;
+constinit thread_local bool ThreadRanges::ended_ = false;
 
-Thread::End::~End() {
+ThreadRanges::End::~End() {
   ended_ = true;
   delete current_;
   current_ = nullptr;
 }
 
-Thread* Thread::make() noexcept {
+ThreadRanges* ThreadRanges::make() noexcept {
   if (!ended_) {
-    current_ = new (std::nothrow) Thread;
+    current_ = new (std::nothrow) ThreadRanges;
     if (current_ != nullptr) {
       end_.armed = true;  // the access makes its destructor run at the thread's end
     }
@@ -35,7 +35,7 @@ Thread* Thread::make() noexcept {
   return current_;
 }
 
-uint32_t Thread::text_id(std::string_view bytes, Encoding encoding) noexcept {
+uint32_t ThreadRanges::text_id(std::string_view bytes, Encoding encoding) noexcept {
   if (texts_ == nullptr) [[unlikely]] {
     texts_.reset(new (std::nothrow) TextCache);
   }
@@ -51,11 +51,11 @@ uint32_t session_of_range(uint64_t range) noexcept { return static_cast<uint32_t
 
 int pop(Domain domain) noexcept {
   const uint32_t listening = base::listening.load(std::memory_order_relaxed);
-  Thread* thread = Thread::current();
+  ThreadRanges* thread = ThreadRanges::current();
   if (thread == nullptr) [[unlikely]] {
     return kNotCounted;
   }
-  const Thread::Popped popped = thread->pop(domain, listening >> base::kListenBits);
+  const ThreadRanges::Popped popped = thread->pop(domain, listening >> base::kListenBits);
   base::EventLog* log = listening != 0 && popped.recorded ? base::EventLogs::current() : nullptr;
   if (log != nullptr) {
     log->append(base::ticks(), 0, base::Op::Pop, range_detail(domain, base::EnterDetail::kPopped));

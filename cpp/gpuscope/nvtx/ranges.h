@@ -19,11 +19,11 @@ namespace gpuscope::nvtx {
 inline constexpr int kNotCounted = -2;
 
 /// A thread's pushed ranges, and the ids of its texts. Only for the calling thread.
-class Thread {
+class ThreadRanges {
  public:
   /// The calling thread's. Null if the thread is ending or memory ran out.
-  static Thread* current() noexcept {
-    Thread* thread = current_;
+  static ThreadRanges* current() noexcept {
+    ThreadRanges* thread = current_;
     return thread != nullptr ? thread : make();
   }
   /// The base::Names id of a text.
@@ -68,12 +68,12 @@ class Thread {
     }
     return level;
   }
-  static Thread* make() noexcept;
+  static ThreadRanges* make() noexcept;
 
 #if defined(__x86_64__) || defined(__aarch64__)
   [[gnu::tls_model("initial-exec")]]  // like the event log's: saves the hot path a call
 #endif
-  static constinit thread_local Thread* current_;
+  static constinit thread_local ThreadRanges* current_;
   static thread_local End end_;
   static constinit thread_local bool ended_;
 
@@ -96,7 +96,7 @@ inline uint32_t range_detail(Domain domain, uint32_t flags) noexcept {
 template <class F>
 int push(Domain domain, F&& describe) noexcept {
   const uint32_t listening = base::listening.load(std::memory_order_relaxed);
-  Thread* thread = Thread::current();
+  ThreadRanges* thread = ThreadRanges::current();
   if (thread == nullptr) [[unlikely]] {
     return kNotCounted;
   }
@@ -120,7 +120,7 @@ template <class F>
 uint64_t start(Domain domain, F&& describe) noexcept {
   const uint32_t listening = base::listening.load(std::memory_order_relaxed);
   const uint64_t range = new_range(listening >> base::kListenBits);
-  Thread* thread = listening != 0 ? Thread::current() : nullptr;
+  ThreadRanges* thread = listening != 0 ? ThreadRanges::current() : nullptr;
   base::EventLog* log = thread != nullptr ? base::EventLogs::current() : nullptr;
   if (log != nullptr) {
     const uint32_t name = describe(*thread, *log);
@@ -138,7 +138,7 @@ void end(uint64_t range) noexcept;
 template <class F>
 void mark(F&& describe) noexcept {
   const uint32_t listening = base::listening.load(std::memory_order_relaxed);
-  Thread* thread = listening != 0 ? Thread::current() : nullptr;
+  ThreadRanges* thread = listening != 0 ? ThreadRanges::current() : nullptr;
   base::EventLog* log = thread != nullptr ? base::EventLogs::current() : nullptr;
   if (log != nullptr) {
     const uint32_t name = describe(*thread, *log);

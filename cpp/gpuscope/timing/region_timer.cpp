@@ -93,7 +93,7 @@ void RegionTimer::take_all_back() noexcept {
   }
 }
 
-RegionTimer::Reading RegionTimer::read(uint32_t pair) noexcept {
+RegionTimer::Elapsed RegionTimer::read(uint32_t pair) noexcept {
   const driver::CuResult state = cuda_.event_query(pairs_[pair].stop);
   if (state == driver::kNotReady) {
     return {State::Running, 0};
@@ -101,8 +101,8 @@ RegionTimer::Reading RegionTimer::read(uint32_t pair) noexcept {
   float ms = 0;
   const bool done = state == 0 && cuda_.event_elapsed_time(&ms, pairs_[pair].start, pairs_[pair].stop) == 0;
   give_back(pair);
-  return done ? Reading{State::Done, static_cast<int64_t>(static_cast<double>(ms) * kNsPerMs)}
-              : Reading{State::Void, 0};
+  return done ? Elapsed{State::Done, static_cast<int64_t>(static_cast<double>(ms) * kNsPerMs)}
+              : Elapsed{State::Void, 0};
 }
 
 void RegionTimer::give_back(uint32_t pair) noexcept {

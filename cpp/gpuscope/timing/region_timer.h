@@ -30,12 +30,12 @@ class RegionTimer {
   bool end(uint32_t pair) noexcept;
 
   enum class State { Running, Done, Void };
-  struct Reading {
+  struct Elapsed {
     State state;
     int64_t duration_ns;
   };
   /// The duration of the pair's work. Pairs that are Done or Void become free.
-  Reading read(uint32_t pair) noexcept;
+  Elapsed read(uint32_t pair) noexcept;
 
   /// Frees every pair: open regions of an earlier session lose theirs.
   void take_all_back() noexcept;

@@ -26,14 +26,14 @@ using base::RegionKind;
 using driver::TorchCallback;
 
 // Read by the callbacks. Written once, as callbacks of an earlier recording may still run.
-struct Reading {
+struct CallbackLayout {
   Layout layout;
   const void* undefined_tensor = nullptr;
   decltype(driver::Torch::function_name) name = nullptr;
   decltype(driver::Torch::overload_name) overload = nullptr;
   decltype(driver::Torch::module_hierarchy) modules = nullptr;
 };
-Reading reading;
+CallbackLayout reading;
 // Torch's cost of a callback's call: OperatorCallbacks::CallCost.
 std::atomic<uint32_t> operator_ns{0};
 std::atomic<uint32_t> backward_ns{0};
@@ -294,7 +294,7 @@ OperatorCallbacks& OperatorCallbacks::process() {
 }
 
 std::string OperatorCallbacks::study(const driver::Torch& torch, const std::string& user_name,
-                                     const std::function<Work()>& work) {
+                                     const std::function<KnownWork()>& work) {
   if (!torch.has_callbacks()) {
     return "this libtorch offers no callbacks";
   }
@@ -314,7 +314,7 @@ std::string OperatorCallbacks::study(const driver::Torch& torch, const std::stri
     torch.remove_callback(handle);
     running_study = nullptr;
   };
-  Work known;
+  KnownWork known;
   try {
     known = work();
   } catch (...) {

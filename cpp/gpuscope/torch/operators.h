@@ -101,14 +101,14 @@ class OperatorCallbacks {
 
   static OperatorCallbacks& process();
 
-  struct Work {
+  struct KnownWork {
     std::vector<KnownTensor> tensors;
     std::vector<KnownCall> calls;
     std::vector<KnownArguments> arguments;
   };
   /// Infers torch's layout from the operators that `work` calls on this thread and returns, and from a range named
   /// `user_name`. Returns why it could not be inferred.
-  std::string study(const driver::Torch& torch, const std::string& user_name, const std::function<Work()>& work);
+  std::string study(const driver::Torch& torch, const std::string& user_name, const std::function<KnownWork()>& work);
   const Layout& layout() const noexcept { return layout_; }
 
   /// Torch's cost of a callback's call, in ns. Higher for operators called by autograd's engine, as torch then makes a

@@ -287,7 +287,7 @@ class SampledFrames:
         return {row: int(sums[row]) for row in np.flatnonzero(sums).tolist()}
 
 
-class _Call:
+class _GrowingCall:
     """A `SampledCall` under construction."""
 
     def __init__(self, function: str, file: str) -> None:
@@ -296,7 +296,7 @@ class _Call:
         self.total_ns = self.cpu_ns = 0
         self.own_lines: defaultdict[int, int] = defaultdict(int)  # ns in the line itself
         self.all_lines: defaultdict[int, int] = defaultdict(int)  # including calls
-        self.children: list[_Call] = []
+        self.children: list[_GrowingCall] = []
 
     def line(self) -> int:
         return max(self.all_lines, key=lambda line: (self.all_lines[line], -line), default=0)
@@ -307,10 +307,10 @@ class _Calls:
 
     def __init__(self, frames: SampledFrames) -> None:
         self._parents = {row: parent for row, parent, *_ in frames.rows}
-        self.all: list[_Call] = []  # callers before callees
-        self._roots: list[_Call] = []
-        self._of_row: dict[int, tuple[_Call | None, int]] = {-1: (None, 0)}  # with the line in it
-        places: dict[tuple[int, str, str], _Call] = {}
+        self.all: list[_GrowingCall] = []  # callers before callees
+        self._roots: list[_GrowingCall] = []
+        self._of_row: dict[int, tuple[_GrowingCall | None, int]] = {-1: (None, 0)}  # with the line in it
+        places: dict[tuple[int, str, str], _GrowingCall] = {}
         for row, parent, function, file, line in frames.rows:
             caller, caller_line = self._of_row[parent]
             if file.startswith(_IMPORT_SYSTEM) and caller is not None:
@@ -318,7 +318,7 @@ class _Calls:
                 continue
             place = (id(caller), function, file)
             if place not in places:
-                places[place] = _Call(function, file)
+                places[place] = _GrowingCall(function, file)
                 self.all.append(places[place])
                 (caller.children if caller is not None else self._roots).append(places[place])
             self._of_row[row] = (places[place], line)
@@ -366,7 +366,7 @@ class _Calls:
         sums: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(lambda: dict.fromkeys(_SUMS, 0))
         lines: defaultdict[tuple[str, str], defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
         open_now: defaultdict[tuple[str, str], int] = defaultdict(int)
-        stack: list[tuple[_Call, bool]] = [(root, True) for root in reversed(self._roots)]
+        stack: list[tuple[_GrowingCall, bool]] = [(root, True) for root in reversed(self._roots)]
         while stack:
             call, enters = stack.pop()
             key = (call.function, call.file)

@@ -211,7 +211,7 @@ def _benchmark(settings: _Settings, budget: float) -> BenchmarkResult:
         engine = stack.enter_context(
             Engine([measured], stream=stream, device=device, cold=settings.cold, per_call=settings.per_call)
         )
-        run = _Run(engine, whole, settings.precision, settings.processes)
+        run = _BenchmarkRun(engine, whole, settings.precision, settings.processes)
         result = functools.partial(_result, run, settings)
         with kept_on_error(lambda: result() if run.cut_short("error") else None):
             run.measure(None if settings.graph else measured)
@@ -219,7 +219,7 @@ def _benchmark(settings: _Settings, budget: float) -> BenchmarkResult:
             return result()
 
 
-def _result(run: _Run, settings: _Settings) -> BenchmarkResult:
+def _result(run: _BenchmarkRun, settings: _Settings) -> BenchmarkResult:
     engine, samples, quantities = run.engine, run.samples, run.quantities()
     facts, progress = engine.facts[0], run.progress
     assert progress is not None
@@ -289,7 +289,7 @@ def _environment(engine: Engine) -> dict[str, object]:
     return found
 
 
-class _Run:
+class _BenchmarkRun:
     """One benchmark: its samples so far, kept on an interrupt."""
 
     def __init__(self, engine: Engine, whole: Budget, precision: float, processes: int | None) -> None:
@@ -535,7 +535,7 @@ def _drift_sentence(progress: Progress, span: float) -> str:
     )
 
 
-def _unsettled(run: _Run, headline: Measured) -> Iterator[str]:
+def _unsettled(run: _BenchmarkRun, headline: Measured) -> Iterator[str]:
     """Warnings about a time without drift whose interval did not become narrow enough."""
     progress = run.progress
     assert progress is not None

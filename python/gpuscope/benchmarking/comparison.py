@@ -245,7 +245,7 @@ def compare(
         seed = check_count("seed", seed, 0)
     named, per_call = _names(a, b, names), PerCall(setup, teardown)
     with Engine([a, b], stream=stream, device=device, cold=cold, per_call=per_call) as engine:
-        run = _Run(engine, quantity, np.random.default_rng(seed), spent, margin, precision)
+        run = _ComparisonRun(engine, quantity, np.random.default_rng(seed), spent, margin, precision)
         with kept_on_error(lambda: run.result(named, "error") if run.blocks else None):
             run.measure()
             return run.result(named, run.stopped)
@@ -418,7 +418,7 @@ def _ratio(logs: NDArray[np.float64], confidence: float, step: float) -> Ratio:
     return Ratio(found.value, low, high, len(logs), found.p)
 
 
-class _Run:
+class _ComparisonRun:
     """One comparison: its samples so far, kept on an interrupt."""
 
     def __init__(

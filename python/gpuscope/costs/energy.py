@@ -295,7 +295,7 @@ def energy(trace: Trace) -> EnergyReport:
     return EnergyReport(tuple(_of_device(trace, device) for device in used))
 
 
-class _Work:
+class _DeviceWork:
     """Kernels, graphs traced as a whole, copies and fills of one GPU within a recording.
 
     Attributes:
@@ -331,7 +331,7 @@ class _Work:
 class _Ran:
     """How long each kind of work ran."""
 
-    def __init__(self, work: _Work, pieces: Array) -> None:
+    def __init__(self, work: _DeviceWork, pieces: Array) -> None:
         self._count, self._spans = len(work.typical), {}
         kinds, start_ns, length_ns = work.kind[pieces], work.start_ns[pieces], (work.end_ns - work.start_ns)[pieces]
         for kind in np.unique(kinds).tolist():
@@ -367,7 +367,7 @@ class _Model:
         base_w: idle power; None if it is uncertain.
     """
 
-    def __init__(self, readings: Series, work: _Work, begin_ns: int, end_ns: int) -> None:
+    def __init__(self, readings: Series, work: _DeviceWork, begin_ns: int, end_ns: int) -> None:
         self._work, self._begin_ns = work, begin_ns
         self._busy = union(work.start_ns, work.end_ns)
         self._ran = _Ran(work, np.arange(len(work.kind)))
@@ -492,7 +492,7 @@ def _too_short(what: str, seconds: float) -> str:
     return "" if seconds >= _LEAST_S else f"needs 1 s of {what} {format_seconds(seconds)}"
 
 
-def _model_of(readings: DeviceReadings, work: _Work, span: tuple[int, int]) -> tuple[_Model | None, str]:
+def _model_of(readings: DeviceReadings, work: _DeviceWork, span: tuple[int, int]) -> tuple[_Model | None, str]:
     """The model; or None and the reason."""
     counter, why = readings.energy
     if counter is None:
@@ -506,7 +506,7 @@ def _model_of(readings: DeviceReadings, work: _Work, span: tuple[int, int]) -> t
 
 def _of_device(trace: Trace, device: int) -> DeviceEnergy:
     readings, span = DeviceReadings(trace, device), _span(trace)
-    work = _Work(trace, device, *span)
+    work = _DeviceWork(trace, device, *span)
     why: dict[str, str] = {}
     steps = _steps(trace, span, why)
     model, unknown = _model_of(readings, work, span)
@@ -589,7 +589,7 @@ def _of_steps(model: _Model, steps: Array, why: dict[str, str]) -> tuple[Energy 
 
 def _rows(
     trace: Trace,
-    work: _Work,
+    work: _DeviceWork,
     model: _Model | None,
     unknown: str,
     growth: Mapping[str, Series | None],

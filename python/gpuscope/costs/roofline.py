@@ -214,7 +214,7 @@ def roofline(trace: Trace, device: int | None = None, peaks: Mapping[str, float]
     given = _checked(peaks)
     if trace.info.get("session.mode") == "aggregate":
         raise NotAvailable("roofline() needs the kernels of a recording; mode='aggregate' keeps only totals")
-    work = _Work(trace, device)
+    work = _KernelData(trace, device)
     found = _Peaks(trace, work.device, given)
     kernels = work.points("kernel", found)
     regions = work.points("region", found)
@@ -276,7 +276,7 @@ class _Peaks:
         return found.reason
 
 
-class _Work:
+class _KernelData:
     """Data of each kernel of one GPU; nan if unknown."""
 
     def __init__(self, trace: Trace, device: int | None) -> None:

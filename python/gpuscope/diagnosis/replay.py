@@ -242,7 +242,7 @@ class Replay:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _ReplayedSteps:
     """Steps that are replayed one after the other; the first `lead` steps are not counted."""
 
     first: int
@@ -261,18 +261,18 @@ class _Run:
         return durations
 
 
-def _runs(trace: Trace, steps: Steps) -> list[_Run]:
+def _runs(trace: Trace, steps: Steps) -> list[_ReplayedSteps]:
     """All steps as one run, or several runs of some steps, evenly spread, if there are too many calls."""
     every = len(steps)
     affordable = max(LEAST_REPLAYED, every * MOST_CALLS // max(len(trace.api), 1))
     if affordable >= every:  # the first is left out: nothing is queued when it begins
-        return [_Run(0, every, int(every > FEWEST_FOR_AN_INTERVAL))]
+        return [_ReplayedSteps(0, every, int(every > FEWEST_FOR_AN_INTERVAL))]
     count = affordable // RUNS
     lead = min(LEAD_IN, count // 2)
-    return [_Run(int(first), count, lead) for first in np.linspace(0, every - count, RUNS)]
+    return [_ReplayedSteps(int(first), count, lead) for first in np.linspace(0, every - count, RUNS)]
 
 
-def _in_runs(runs: Sequence[_Run]) -> Array:
+def _in_runs(runs: Sequence[_ReplayedSteps]) -> Array:
     """The steps that are replayed, each once."""
     return np.unique(np.concatenate([np.arange(run.first, run.first + run.count) for run in runs]))
 

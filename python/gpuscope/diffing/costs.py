@@ -125,7 +125,7 @@ class Costs:
 
     def with_functions(self, owns: Callable[[str], bool]) -> Costs:
         """The same with the program's functions, and one more node for the other time of the steps."""
-        rows, waits = _Rows(self.context.host_steps, self.is_run), self.waits if self.left_out_ns else _NO_SPANS
+        rows, waits = _StepRows(self.context.host_steps, self.is_run), self.waits if self.left_out_ns else _NO_SPANS
         part, places = _functions(self.context, rows, own_places(self.context, owns), waits)
         return replace(
             self,
@@ -183,7 +183,7 @@ def costs_of(trace: Trace, every: Steps, *, is_run: bool = False) -> Costs:
     if is_run:
         steps, left_out = replace(whole_run(trace, MOST_ROWS), thread=every.thread), 0
         completed = as_passed(trace, steps)
-    rows, paths = _Rows(steps, is_run), _Paths(trace)
+    rows, paths = _StepRows(steps, is_run), _Paths(trace)
     parts = [*_gpu_work(trace, rows, paths), _regions(trace, rows, paths)]
     own = frozenset(node for part in parts for node in part.nodes) - {THE_STEP}
     found = break_down(trace, completed)
@@ -242,7 +242,7 @@ class _Part:
     variance: Array
 
 
-class _Rows:
+class _StepRows:
     """The row of each step; all pieces of a run are in one row, which has their sums."""
 
     def __init__(self, steps: Steps, is_run: bool) -> None:
@@ -302,7 +302,7 @@ class _Paths:
         return numbers
 
 
-def _gpu_work(trace: Trace, rows: _Rows, paths: _Paths) -> Iterable[_Part]:
+def _gpu_work(trace: Trace, rows: _StepRows, paths: _Paths) -> Iterable[_Part]:
     for attribute in WORK_TABLES:
         table: Table = getattr(trace, attribute)
         if len(table) == 0:
@@ -334,7 +334,7 @@ def _names_of(trace: Trace, attribute: str, table: Table) -> tuple[list[str], Ar
     return [only], np.zeros(len(table), np.int64)
 
 
-def _regions(trace: Trace, rows: _Rows, paths: _Paths) -> _Part:
+def _regions(trace: Trace, rows: _StepRows, paths: _Paths) -> _Part:
     regions = trace.regions
     own = np.flatnonzero((regions.flags & Flag.ASYNC) == 0)
     keys = paths.of_regions(own)
@@ -346,7 +346,7 @@ def _region(path: tuple[str, ...]) -> Node:
     return Node(HOST, path[:-1], path[-1]) if path else THE_STEP
 
 
-def _calls(trace: Trace, rows: _Rows, paths: _Paths) -> _Part:
+def _calls(trace: Trace, rows: _StepRows, paths: _Paths) -> _Part:
     """Calls that take the host's own time; launches and copies may wait for a full queue, as synchronizing does."""
     calls = trace.api
     kinds = np.append(trace.calls.kind, int(CallKind.OTHER))
@@ -360,7 +360,7 @@ def _calls(trace: Trace, rows: _Rows, paths: _Paths) -> _Part:
     return _part(rows, calls.start_ns[own], keys, calls.duration_ns[own], node)
 
 
-def _part(rows: _Rows, moments: Array, keys: Array, values: Array, node: Callable[[int], Node]) -> _Part:
+def _part(rows: _StepRows, moments: Array, keys: Array, values: Array, node: Callable[[int], Node]) -> _Part:
     each, first, column = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")  # columns in the order in which they first came
     place = np.empty(len(order), np.int64)
@@ -375,7 +375,7 @@ def _part(rows: _Rows, moments: Array, keys: Array, values: Array, node: Callabl
     return _Part([node(key) for key in each[order].tolist()], time_ns, count, variance)
 
 
-def _idle(found: StepBreakdown, rows: _Rows) -> tuple[_Part, Array]:
+def _idle(found: StepBreakdown, rows: _StepRows) -> tuple[_Part, Array]:
     """Idle time by cause, and the work of the busiest GPU."""
     nodes, columns = [], []
     durations = found.steps.durations_ns
@@ -399,7 +399,7 @@ def _idle(found: StepBreakdown, rows: _Rows) -> tuple[_Part, Array]:
 
 
 def _functions(
-    context: Context, rows: _Rows, lines: dict[int, tuple[Where, float]], waits: tuple[Array, Array]
+    context: Context, rows: _StepRows, lines: dict[int, tuple[Where, float]], waits: tuple[Array, Array]
 ) -> tuple[_Part, dict[Node, Where]]:
     """Functions by name and file, by samples in each step and without these waits; and their longest lines.
 

@@ -326,7 +326,7 @@ def is_on() -> bool:
     return enabled is not None and enabled()
 
 
-class _Thread:
+class _ProfiledThread:
     """Our use of torch's profiler on one thread."""
 
     def __init__(self) -> None:
@@ -410,7 +410,7 @@ class _Thread:
 
 class _Threads(threading.local):
     def __init__(self) -> None:
-        self.here = _Thread()
+        self.here = _ProfiledThread()
         with _lock:
             _known.add(self.here)
 
@@ -434,8 +434,8 @@ def _unsubscribe_if_unused() -> None:
 
 
 _lock = shared_lock()
-_known: WeakSet[_Thread] = WeakSet()
-_on: WeakSet[_Thread] = WeakSet()
+_known: WeakSet[_ProfiledThread] = WeakSet()
+_on: WeakSet[_ProfiledThread] = WeakSet()
 _threads = _Threads()
 _subscriber = Subscriber(on_start=_started, on_stop=_stopped)
 listeners = _Listeners()

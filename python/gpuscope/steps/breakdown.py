@@ -307,14 +307,14 @@ def break_down(trace: Trace, steps: Steps | None = None) -> StepBreakdown:
     if steps is None:
         kept, left_out = steady_steps(find_steps(trace))
         steps = as_passed(trace, kept)
-    work = _Work(trace)
+    work = _AllWork(trace)
     devices = tuple(_device(trace, steps, work, number) for number in work.numbers)
     found = audit(trace)
     reason = "" if found.gpu_traced else found.tier_reason
     return StepBreakdown(steps, devices, _all_idle_ns(steps, work, devices), found.verdict, reason, left_out)
 
 
-def _all_idle_ns(steps: Steps, work: _Work, devices: Sequence[DeviceBreakdown]) -> Array:
+def _all_idle_ns(steps: Steps, work: _AllWork, devices: Sequence[DeviceBreakdown]) -> Array:
     """Time of each step in which no GPU worked."""
     if len(devices) == 1:
         idle: Array = sum(
@@ -327,7 +327,7 @@ def _all_idle_ns(steps: Steps, work: _Work, devices: Sequence[DeviceBreakdown]) 
     return none
 
 
-class _Work:
+class _AllWork:
     """All work of GPUs: one entry per kernel, graph, copy and fill, of all devices. Kernels come first."""
 
     def __init__(self, trace: Trace) -> None:
@@ -368,7 +368,7 @@ class _Work:
         return found
 
 
-def _device(trace: Trace, steps: Steps, work: _Work, number: int) -> DeviceBreakdown:
+def _device(trace: Trace, steps: Steps, work: _AllWork, number: int) -> DeviceBreakdown:
     here = work.device == number
     chosen = slice(None) if here.all() else here
     on_device = DeviceWork(
@@ -400,7 +400,7 @@ def _device(trace: Trace, steps: Steps, work: _Work, number: int) -> DeviceBreak
     return DeviceBreakdown(number, product, tuple(parts), on_device, idle)
 
 
-def _fills(trace: Trace, work: _Work, here: Array, processors: int) -> Sequence[float | None]:
+def _fills(trace: Trace, work: _AllWork, here: Array, processors: int) -> Sequence[float | None]:
     """Of each class of kernels, the share of the GPU that their grids fill."""
     variants, kernels = trace.variants, trace.kernels
     if processors == 0 or len(variants) == 0:

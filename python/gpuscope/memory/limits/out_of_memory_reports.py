@@ -149,7 +149,7 @@ class OutOfMemoryReports:
     def __call__(self, function: _Function) -> _Function:
         """Decorates a function: reports during its calls; for a generator, while its body runs."""
         self.close()
-        return cast("_Function", decorate_calls(_Call(self), function, self._coroutine))
+        return cast("_Function", decorate_calls(_ReportedCall(self), function, self._coroutine))
 
     def __repr__(self) -> str:
         return f"<OutOfMemoryReports {'on' if self in _reporter.listeners else 'closed'}, {self.count} so far>"
@@ -157,7 +157,7 @@ class OutOfMemoryReports:
     def _coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with _Call(self):
+            with _ReportedCall(self):
                 return await function(*args, **kwargs)
 
         return wrapper
@@ -206,7 +206,7 @@ class OutOfMemoryReports:
             return None
 
 
-class _Call:
+class _ReportedCall:
     """Reports during a call or a step of a generator."""
 
     def __init__(self, reports: OutOfMemoryReports) -> None:

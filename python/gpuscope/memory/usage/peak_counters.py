@@ -36,7 +36,7 @@ class PeakWatch:
         self._span = span
         self._reports = reports
 
-    def until(self, before: Reading, after: Reading) -> Peak:
+    def until(self, before: MemoryReading, after: MemoryReading) -> Peak:
         """The peak from `before`, read when the watch began, to `after`, read now. The watch continues."""
         with _lock:
             highest, whole = (self._reports.highest(), self._reports.whole) if self._reports else (None, False)
@@ -73,7 +73,7 @@ def watch(device: int) -> PeakWatch:
         return _opened(PeakWatch(device, span, reports))
 
 
-def follow(reading: Reading) -> PeakWatch:
+def follow(reading: MemoryReading) -> PeakWatch:
     """Begins to watch at a reading, and only reads torch's counter. Only a new maximum gives an exact peak."""
     floor = next((usage.peak_bytes or 0 for usage in reading.usages if usage.library == "torch"), None)
     with _lock:
@@ -210,7 +210,12 @@ class Span:
 
 
 def peak_between(
-    before: Reading, after: Reading, span: Span | None = None, reported: int | None = None, *, whole: bool = True
+    before: MemoryReading,
+    after: MemoryReading,
+    span: Span | None = None,
+    reported: int | None = None,
+    *,
+    whole: bool = True,
 ) -> Peak:
     """The peak between two readings of a device.
 
@@ -239,7 +244,7 @@ def peak_between(
     return Peak(sum(peak.bytes for peak in peaks), sum(bounds) if all_bounded and all_read else None)
 
 
-def peak_until(now: Reading) -> Peak:
+def peak_until(now: MemoryReading) -> Peak:
     """The peak since the program began, or since it reset the counters itself."""
     return peak_between(now._replace(usages=()), now)
 
@@ -270,7 +275,7 @@ class Usage(NamedTuple):
     peak_bytes: int | None
 
 
-class Reading(NamedTuple):
+class MemoryReading(NamedTuple):
     """The memory of a device.
 
     Attributes:
@@ -300,14 +305,14 @@ class Reading(NamedTuple):
         return sum(usage.reserved_bytes or 0 for usage in self.usages)
 
 
-def read(device: int) -> Reading:
+def read(device: int) -> MemoryReading:
     """The current memory of a GPU or of HOST. Never raises."""
     resident = resident_bytes()
     history = _core.memory_history()
     events = history["recorded"] if history["recording"] else None
     if device == HOST:
         highest = max(resident, highest_resident_bytes())
-        return Reading(HOST, (Usage("host", resident, None, highest),), resident, why_no_gpu(), events)
+        return MemoryReading(HOST, (Usage("host", resident, None, highest),), resident, why_no_gpu(), events)
     usages: tuple[Usage, ...] = ()
     whys = []
     for library, ask in (("torch", _read_torch), ("other libraries", _read_others)):
@@ -315,7 +320,7 @@ def read(device: int) -> Reading:
             usages += ask(device)
         except Exception as error:  # an allocator without counters, as torch's pluggable ones
             whys.append(f"memory of {library} is not known: {first_line(str(error) or type(error).__name__)}")
-    return Reading(device, usages, resident, "; ".join(whys), events)
+    return MemoryReading(device, usages, resident, "; ".join(whys), events)
 
 
 def read_torch(device: int) -> Usage | None:

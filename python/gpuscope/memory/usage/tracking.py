@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from gpuscope import _core
 from gpuscope.devices import ordinal_or_host
 from gpuscope.errors import InvalidArgument
-from gpuscope.memory.usage.peak_counters import Peak, PeakWatch, Reading, follow, peak_until, read, watch
+from gpuscope.memory.usage.peak_counters import Peak, PeakWatch, MemoryReading, follow, peak_until, read, watch
 from gpuscope.memory.usage.stages import MemoryStage, MemoryStages
 from gpuscope.regions import OpenBlocks, decorate, decorate_calls
 from gpuscope.threads import shared_lock
@@ -264,11 +264,11 @@ class Steps:
 class _Statement(NamedTuple):
     """A statement's reading and the watch that began with it."""
 
-    reading: Reading
+    reading: MemoryReading
     watch: PeakWatch
 
 
-def _end_statement(before: _Statement | None, now: Reading) -> Peak:
+def _end_statement(before: _Statement | None, now: MemoryReading) -> Peak:
     """The peak from the statement before `now` to `now`. The next stage begins at `now`."""
     with _lock:
         peak = peak_until(now) if before is None else before.watch.until(before.reading, now)
@@ -280,7 +280,7 @@ def _end_statement(before: _Statement | None, now: Reading) -> Peak:
     return peak
 
 
-def measured(name: str, before: Reading | None, after: Reading, peak: Peak) -> MemoryStage:
+def measured(name: str, before: MemoryReading | None, after: MemoryReading, peak: Peak) -> MemoryStage:
     """A stage of one run, between two readings."""
     delta = None if before is None else after.allocated_bytes - before.allocated_bytes
     where, where_bytes = _largest(before, after)
@@ -302,7 +302,7 @@ def measured(name: str, before: Reading | None, after: Reading, peak: Peak) -> M
     )
 
 
-def _largest(before: Reading | None, after: Reading) -> tuple[str, int]:
+def _largest(before: MemoryReading | None, after: MemoryReading) -> tuple[str, int]:
     """The line that allocated most new memory, and how much; ("", 0) without a memory history."""
     if before is None or before.events is None or after.events is None:
         return "", 0
