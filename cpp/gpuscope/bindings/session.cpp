@@ -260,8 +260,8 @@ py::typing::Tuple<int, int, int> take_counts() {
 /// Reads Python's list of the operators that it called. Tensors: (address, sizes, type, strides). Calls: (name,
 /// tensors, numbered by autograd, result). Calls with other arguments: (name, pairs of a kind and its words). The last
 /// part keeps the tensors alive.
-torch::OperatorCallbacks::Work read_work(const py::handle& listed) {
-  torch::OperatorCallbacks::Work work;
+torch::OperatorCallbacks::KnownWork read_work(const py::handle& listed) {
+  torch::OperatorCallbacks::KnownWork work;
   const auto parts = listed.cast<py::tuple>();
   for (const py::handle tensor : parts[0]) {
     const auto fields = tensor.cast<py::tuple>();

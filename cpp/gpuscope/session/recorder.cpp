@@ -508,7 +508,7 @@ void Recorder::read_gpu_spans() {
   attribution::DecodeState& state = decoder_->state();
   std::vector<attribution::GpuSpan> running;
   for (const attribution::GpuSpan& span : state.gpu_spans) {
-    const timing::RegionTimer::Reading reading = vendor_.region_timer.read(span.pair);
+    const timing::RegionTimer::Elapsed reading = vendor_.region_timer.read(span.pair);
     if (reading.state == timing::RegionTimer::State::Running) {
       running.push_back(span);
     } else if (reading.state == timing::RegionTimer::State::Done && span.path != store::kNone) {

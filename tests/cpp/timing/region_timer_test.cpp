@@ -27,7 +27,7 @@ TEST_F(RegionTimers, TellTheTimeBetweenTheirEvents) {
   const uint32_t pair = timer_.begin();
   ASSERT_NE(pair, RegionTimer::kNoPair);
   ASSERT_TRUE(timer_.end(pair));
-  const RegionTimer::Reading reading = timer_.read(pair);
+  const RegionTimer::Elapsed reading = timer_.read(pair);
   EXPECT_EQ(reading.state, State::Done);
   EXPECT_EQ(reading.duration_ns, 1'000'000);
 }

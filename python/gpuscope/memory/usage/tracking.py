@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from gpuscope import _core
 from gpuscope.devices import ordinal_or_host
 from gpuscope.errors import InvalidArgument
-from gpuscope.memory.usage.peak_counters import Peak, PeakWatch, MemoryReading, follow, peak_until, read, watch
+from gpuscope.memory.usage.peak_counters import MemoryReading, Peak, PeakWatch, follow, peak_until, read, watch
 from gpuscope.memory.usage.stages import MemoryStage, MemoryStages
 from gpuscope.regions import OpenBlocks, decorate, decorate_calls
 from gpuscope.threads import shared_lock
