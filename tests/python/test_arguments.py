@@ -44,7 +44,7 @@ NEITHER: list[Any] = [
     Decimal("0.01"),
     object(),
 ]
-NO_NUMBERS = [*NEITHER, 0]  # as budgets, targets and margins are
+NO_NUMBERS = [*NEITHER, 0]  # as budgets, precisions and margins are
 NO_COUNTS = [*NEITHER, 2.5, 1e-300, Fraction(5, 2)]
 
 
@@ -77,16 +77,16 @@ SUSPENDED = [coroutine, generator, functools.partial(coroutine, 1), Awaited()]
 Call = Callable[[Any], object]
 
 NUMBERS: dict[str, Call] = {
-    "benchmark target": lambda value: gs.benchmark(called, target=value),
+    "benchmark precision": lambda value: gs.benchmark(called, precision=value),
     "benchmark budget": lambda value: gs.benchmark(called, budget=value),
     "benchmark bytes": lambda value: gs.benchmark(called, bytes=value),
     "benchmark flops": lambda value: gs.benchmark(called, flops=value),
     "compare margin": lambda value: gs.compare(called, called, margin=value),
-    "compare target": lambda value: gs.compare(called, called, target=value),
+    "compare precision": lambda value: gs.compare(called, called, precision=value),
     "compare budget": lambda value: gs.compare(called, called, budget=value),
-    "sweep target": lambda value: gs.sweep(made, n=[1], target=value),
+    "sweep precision": lambda value: gs.sweep(made, n=[1], precision=value),
     "sweep budget": lambda value: gs.sweep(made, n=[1], budget=value),
-    "crossover target": lambda value: gs.crossover(made, made, n=[1, 2], target=value),
+    "crossover precision": lambda value: gs.crossover(made, made, n=[1, 2], precision=value),
     "crossover budget": lambda value: gs.crossover(made, made, n=[1, 2], budget=value),
     "benchmark_dataloader step_ms": lambda value: gs.benchmark_dataloader(batches(), step_ms=value),
 }
@@ -286,13 +286,13 @@ def test_any_quantile_has_a_value_and_an_interval_or_the_reason_for_none(q):
     "measure",
     [
         lambda tiny: gs.benchmark(int, budget=tiny),
-        lambda tiny: gs.benchmark(int, target=tiny, budget=0.01),
+        lambda tiny: gs.benchmark(int, precision=tiny, budget=0.01),
         lambda tiny: gs.benchmark(int, bytes=tiny, flops=tiny, budget=0.01),
         lambda tiny: gs.compare(int, int, budget=tiny),
         lambda tiny: gs.compare(int, int, margin=tiny, budget=0.01),
-        lambda tiny: gs.compare(int, int, target=tiny, budget=0.01),
+        lambda tiny: gs.compare(int, int, precision=tiny, budget=0.01),
         lambda tiny: gs.sweep(lambda n: int, n=[1], budget=tiny),
-        lambda tiny: gs.sweep(lambda n: int, n=[1], target=tiny, budget=0.1),
+        lambda tiny: gs.sweep(lambda n: int, n=[1], precision=tiny, budget=0.1),
         lambda tiny: gs.crossover(lambda n: int, lambda n: int, n=[tiny, 1], budget=tiny),
         lambda tiny: gs.benchmark_dataloader(batches(), step_ms=tiny),
     ],
@@ -305,13 +305,13 @@ def test_the_smallest_numbers_above_0_are_measured_with(measure, tiny):
 
 @pytest.mark.parametrize("fraction", [Fraction(1, 50), np.float32(0.02), np.float64(0.02)])
 def test_numbers_of_other_types_become_plain_ones(fraction):
-    result = gs.benchmark(int, target=fraction, budget=fraction, bytes=np.int64(8), flops=Fraction(5, 2))
+    result = gs.benchmark(int, precision=fraction, budget=fraction, bytes=np.int64(8), flops=Fraction(5, 2))
     saved = json.loads(result.to_json())
     assert (saved["bytes"], saved["flops"]) == (8, 2.5)
     compared = gs.compare(int, int, margin=fraction, budget=fraction)
     assert "margin 2 %" in str(compared)
     assert json.loads(compared.to_json())["margin"] == pytest.approx(0.02)
-    assert "+-2 %" in str(gs.sweep(lambda n: int, n=[1], target=fraction, budget=fraction))
+    assert "+-2 %" in str(gs.sweep(lambda n: int, n=[1], precision=fraction, budget=fraction))
 
 
 def test_the_longest_integers_are_points_of_a_sweep():

@@ -21,7 +21,7 @@ from gpuscope.monitor.snapshot import GpuState
 _TICK_NS = 99_500_000
 _TICK_OF_BYTES_NS = 120_000
 _WRAP = 1 << 32
-_STUCK_NS = 2_000_000_000  # a board draws some watts at any time: its energy grows
+_STUCK_NS = 1_500_000_000  # a board draws some watts at any time; its counter is read every two seconds
 _S = 1e-9
 _ANEW = "the counter was reset: the driver was reloaded, or it counts something else now"
 _BACKWARDS = "the samples' clock goes backwards"
