@@ -124,14 +124,14 @@ def memory_stages():
 
 
 PARTS = {
-    "history": {"record_memory_history": record_memory_history, "MOST_ENTRIES": 100_000_000},
-    "snapshot_writer": {"dump_memory_snapshot": dump_memory_snapshot},
-    "out_of_memory_reports": {"report_out_of_memory": Refusals},
-    "leaks": {"find_leaks": Finder},
-    "peak": {"peak_memory": peak_memory, "category_lines": category_lines},
-    "snapshot": {"memory_snapshot": memory_snapshot},
-    "ledger": {"memory_ledger": lambda device: watched(f"the ledger of GPU {device}")},
-    "tracking": {"memory_stages": memory_stages},
+    "history.history": {"record_memory_history": record_memory_history, "MOST_ENTRIES": 100_000_000},
+    "history.snapshot_writer": {"dump_memory_snapshot": dump_memory_snapshot},
+    "limits.out_of_memory_reports": {"report_out_of_memory": Refusals},
+    "history.leaks": {"find_leaks": Finder},
+    "history.peak": {"peak_memory": peak_memory, "category_lines": category_lines},
+    "usage.snapshot": {"memory_snapshot": memory_snapshot},
+    "usage.ledger": {"memory_ledger": lambda device: watched(f"the ledger of GPU {device}")},
+    "usage.tracking": {"memory_stages": memory_stages},
 }
 
 
@@ -143,6 +143,5 @@ def install():
 
     for name, content in PARTS.items():
         module = ModuleType(f"gpuscope.memory.{name}")
-        module.__path__ = []
-        vars(module).update(dict.fromkeys(content, fails) if name == BROKEN else content)
+        vars(module).update(dict.fromkeys(content, fails) if name.rpartition(".")[2] == BROKEN else content)
         sys.modules[module.__name__] = module

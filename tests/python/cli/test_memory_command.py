@@ -239,7 +239,7 @@ def test_a_program_that_closes_its_streams_is_no_failure(memory, script):
 
 def test_every_module_that_findings_come_from_is_there():
     source = inspect.getsource(memory_command)
-    names = re.findall(r"from gpuscope\.memory\.(\w+) import (?:[A-Z_]+, )?([a-z]\w+)", source)
+    names = re.findall(r"from gpuscope\.memory\.([\w.]+) import (?:[A-Z_]+, )?([a-z]\w+)", source)
     assert len(names) > 5
     for module, function in names:
         assert callable(getattr(importlib.import_module(f"gpuscope.memory.{module}"), function))
