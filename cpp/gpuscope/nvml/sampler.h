@@ -74,8 +74,8 @@ class Sampler {
   std::shared_ptr<Loop> loop_;  // shared with the thread, which may outlive this
 };
 
-/// The thread and what it shares with its sampler: `mutex_` guards members that the comments say, and is never held
-/// during calls of NVML and CUDA. The others are the thread's.
+/// The state of the sampling thread. It shares the members that are marked as guarded with its sampler, under `mutex_`.
+/// `mutex_` is never held during calls of NVML and CUDA.
 class Sampler::Loop {
  public:
   Loop(const driver::Nvml& nvml, std::chrono::nanoseconds interval, const char* thread)
