@@ -107,7 +107,7 @@ def test_figures_are_those_of_nvidia_smi(busy):
     assert samples.memory_used_bytes.max() / 2**20 == pytest.approx(used, rel=0.1)
 
 
-def test_the_energy_counter_is_read_each_two_seconds_and_at_both_ends(recorded):
+def test_the_energy_counter_is_read_each_second_and_at_both_ends(recorded):
     prof, _ = recorded
     counted(prof)
     counters = prof.trace.device_counters
@@ -115,7 +115,7 @@ def test_the_energy_counter_is_read_each_two_seconds_and_at_both_ends(recorded):
     started, stopped = (int(prof.trace.info[f"session.{edge}_ns"]) for edge in ("start", "stop"))
     assert times[0] - started < 200_000_000
     assert abs(times[-1] - stopped) < 200_000_000
-    assert np.diff(times).max() < 2_300_000_000
+    assert np.diff(times).max() < 1_300_000_000
 
 
 def test_the_energy_of_a_region_of_seconds_is_the_counters_difference(recorded):

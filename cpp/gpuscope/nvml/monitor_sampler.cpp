@@ -79,6 +79,7 @@ class MonitorSampler::Samples : public Sampler::Loop {
   int64_t find_gpus(int64_t /*now_ns*/) override {
     for (auto index = static_cast<unsigned>(gpus_.size()); index < count_; ++index) {
       gpus_.push_back({GpuReader(nvml_, index), index});
+      gpus_.back().energy.interval_ns = 2 * kSecondNs;  // a reading takes 2 to 4 ms
     }
     return INT64_MAX;
   }

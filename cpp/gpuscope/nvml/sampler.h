@@ -42,8 +42,9 @@ struct SamplingCost {
 /// Reads GPUs in rounds on its own thread, which takes no GIL and blocks no launch. Each figure has a fixed rate:
 ///
 ///     each round   use, power, SM clock, throttle reasons; for a recording throttle times that are fast to read
-///     1 s          memory, temperature, limits, the memory clock; for a monitor performance counters and other figures
-///     2 s          the energy counter
+///     1 s          memory, temperature, limits, the memory clock; for a recording the energy counter; for a monitor
+///                  performance counters and other figures
+///     2 s          for a monitor the energy counter
 ///     10 s         slow throttle times, memory errors, the link
 ///
 /// Figures of the last line are also read when a throttle reason of theirs begins, ends or continues, at most once per
@@ -106,7 +107,7 @@ class Sampler::Loop {
     uint64_t held = 0;     // throttle reasons with slow times
     Timed second{kSecond, kSecondNs};
     Timed rare{kRare, 10 * kSecondNs};
-    Timed energy{kEnergy, 2 * kSecondNs};
+    Timed energy{kEnergy, kSecondNs};
   };
 
   static int64_t now_ns() { return base::Clock::process().now_ns(); }

@@ -201,7 +201,7 @@ TEST_F(RecordingSamplers, ReadWhatTakesLongRarelyUnlessWhatHoldsClocksBackHasCha
   EXPECT_EQ(sampling.why().count({0, "hw_thermal_slowdown_ns"}), 0U);
 }
 
-TEST_F(RecordingSamplers, ReadTheEnergyAtBothEndsOfAWindowAndEachTwoSeconds) {
+TEST_F(RecordingSamplers, ReadTheEnergyAtBothEndsOfAWindowAndEachSecond) {
   const auto energies = [](const RecordingSampler::Rows& rows) {
     return std::ranges::count_if(rows.counters, [](const auto& row) { return row.energy_mj >= 0; });
   };
@@ -216,7 +216,7 @@ TEST_F(RecordingSamplers, ReadTheEnergyAtBothEndsOfAWindowAndEachTwoSeconds) {
   const auto began = std::chrono::steady_clock::now();
   RecordingSampler::Rows two =
       take_until(sampling, [&](const RecordingSampler::Rows& rows) { return energies(rows) == 2; });
-  EXPECT_GE(std::chrono::steady_clock::now() - began, 1900ms);
+  EXPECT_GE(std::chrono::steady_clock::now() - began, 900ms);
   EXPECT_LT(std::chrono::steady_clock::now() - began, 30s);
 }
 
