@@ -45,6 +45,7 @@ PYTHON_LADDER = (
     ("exporters",),
     ("recording",),
     ("diffing",),
+    ("fleet",),
     ("profiler",),
     ("integrations",),
     ("gpuscope",),
