@@ -408,14 +408,6 @@ def load(path: str | os.PathLike[str], salvage: bool = False) -> Recording:
         NotAvailable: Parquet files need pyarrow.
         GpuscopeError: it cannot be read at all.
     """
-    from gpuscope.exporters import load_store
-    from gpuscope.paths import as_path, find_suffix
+    from gpuscope.readers.files import load_store
 
-    if find_suffix(as_path(path), (".gscope",)) is None:
-        from gpuscope.readers.files import read_foreign, recording_of
-
-        path = recording_of(as_path(path))
-        store = read_foreign(path, salvage)
-        if store is not None:
-            return Recording(store)
     return Recording(load_store(path, salvage))

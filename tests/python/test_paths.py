@@ -18,8 +18,9 @@ import pytest
 from fakes.stores import training_store
 from gpuscope import _core
 from gpuscope.errors import GpuscopeError, InvalidArgument
-from gpuscope.exporters import export_chrome_trace, export_perfetto, load_store, save
+from gpuscope.exporters import export_chrome_trace, export_perfetto, save
 from gpuscope.paths import check_writable, replacing, write_text
+from gpuscope.readers.files import load_store
 from gpuscope.recording import Recording
 
 EXPORTS = [

@@ -16,7 +16,7 @@ from gpuscope.cli.console import Console
 from gpuscope.cli.options import PAGE_SUFFIXES, check_apart, writable_paths
 from gpuscope.distributed import distributed_rank
 from gpuscope.errors import GpuscopeError, InvalidArgument
-from gpuscope.paths import as_path, find_suffix, is_stream, open_file
+from gpuscope.paths import as_path, find_suffix, is_stream
 
 if TYPE_CHECKING:
     from gpuscope.analysis.call_tree import StackMetric
@@ -290,15 +290,12 @@ def open_recording(options: argparse.Namespace, out: Console) -> Recording:
 def is_recording(path: str) -> bool:
     """Whether the file is a recording of gpuscope or another tool, by its name or content."""
     if path.endswith(_SCRIPT) and not os.path.isdir(path):
-        return False
-    from gpuscope.readers.files import SUFFIXES, kind_of  # and NumPy, which a script must import first
-    from gpuscope.readers.nsys import is_export
+        return False  # without `kind_of`, which imports NumPy: a script must import it first
+    from gpuscope.readers.files import SUFFIXES, kind_of
 
     if find_suffix(Path(path), SUFFIXES) is not None:
         return True
-    if os.path.isdir(path):
-        return is_export(Path(path))
-    return os.path.isfile(path) and kind_of(Path(path)) != ""
+    return (os.path.isfile(path) or os.path.isdir(path)) and kind_of(Path(path)) != ""
 
 
 def recordings_of(path: str) -> list[Path]:
@@ -312,14 +309,11 @@ def recordings_of(path: str) -> list[Path]:
 
 def check_recording(path: str) -> None:
     """Raises InvalidArgument for any other file."""
-    from gpuscope.readers.files import ACCEPTED, SUFFIXES, kind_of, recording_of
+    from gpuscope.readers.files import ACCEPTED, kind_of, recording_of
 
-    path = str(recording_of(as_path(path)))
-    if not os.path.isdir(path):
-        with open_file(path):  # refuses non-files before the name is checked
-            pass
-    if find_suffix(Path(path), SUFFIXES) is None and kind_of(Path(path)) == "":
-        raise InvalidArgument(f"{path!r} is not a recording; accepted are {ACCEPTED}")
+    found = recording_of(as_path(path))
+    if kind_of(found) == "":
+        raise InvalidArgument(f"{str(found)!r} is not a recording; accepted are {ACCEPTED}")
 
 
 def exit_code(recording: Recording) -> int:

@@ -3,16 +3,6 @@
 
 from __future__ import annotations
 
-from gpuscope.exporters.trace_files import (
-    export_chrome_trace,
-    export_perfetto,
-    load_store,
-    save,
-)
+from gpuscope.exporters.trace_files import export_chrome_trace, export_perfetto, save
 
-__all__ = [
-    "export_chrome_trace",
-    "export_perfetto",
-    "load_store",
-    "save",
-]
+__all__ = ["export_chrome_trace", "export_perfetto", "save"]

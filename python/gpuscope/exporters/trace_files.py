@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from gpuscope import _core
-from gpuscope.errors import InvalidArgument
 from gpuscope.exporters.protobuf import message
-from gpuscope.paths import as_path, check_writable, find_suffix, replacing
-from gpuscope.text import brief
+from gpuscope.paths import check_writable, find_suffix, replacing
 from gpuscope.threads import thread_pool
 
 if TYPE_CHECKING:
@@ -82,19 +80,6 @@ def save(store: _core.Store, path: str | os.PathLike[str]) -> None:
     """
     with replacing(check_writable(path, _GSCOPE_SUFFIXES)) as file:
         _core.write_gscope(store, file.write)
-
-
-def load_store(path: str | os.PathLike[str], salvage: bool = False) -> _core.Store:
-    """Open a saved recording; its info has the losses of a damaged file, under ``file.``.
-
-    Raises:
-        InvalidArgument: the path is not a path, or ``salvage`` not a bool.
-        CorruptTrace: the file is damaged, not a .gscope file, or of another version of the format.
-        GpuscopeError: the file cannot be opened.
-    """
-    if not isinstance(salvage, bool):
-        raise InvalidArgument(f"salvage is {brief(salvage)}; accepted are True and False")
-    return _core.read_gscope(str(as_path(path)), salvage)
 
 
 @contextlib.contextmanager

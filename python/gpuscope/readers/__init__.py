@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers that convert recordings of other profilers to gpuscope's."""
+"""Readers of recordings: gpuscope's own files, and those of other profilers, which they convert."""
 
 from __future__ import annotations

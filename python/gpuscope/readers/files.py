@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of other tools, recognized by their content."""
+"""Opens recordings of gpuscope and of other tools, recognized by their content.
+
+Readers are imported late: a ``.gscope`` file needs none of them, nor NumPy.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuscope import _core
 from gpuscope.errors import CorruptTrace, InvalidArgument
 from gpuscope.paths import as_path, find_suffix, open_file
-from gpuscope.readers.chrome import Batch, EventMapper, read_chrome_trace, read_parts
-from gpuscope.readers.jax_trace import JaxEvents
-from gpuscope.readers.nsys import SQLITE, is_export, read_nsys
-from gpuscope.readers.proton import ProtonEvents, is_tree, read_proton_tree
-from gpuscope.readers.tables import NONE
-from gpuscope.readers.torch_trace import TorchEvents
 from gpuscope.text import brief
+
+if TYPE_CHECKING:
+    from gpuscope.readers.chrome import Batch, EventMapper
 
 ACCEPTED = (
     ".gscope files and traces of torch.profiler, JAX and Proton, .json and .json.gz, Proton's trees, .hatchet, and "
@@ -23,30 +24,43 @@ ACCEPTED = (
 )
 SUFFIXES = (".gscope", ".json", ".json.gz", ".hatchet", ".sqlite")
 _GSCOPE = b"\x89GSCOPE\n"
+_SQLITE = b"SQLite format 3\0"
 _NSYS_REPORT = (".nsys-rep", ".qdrep")
 _HEAD = 1 << 12
 _MOST_NAMES = 3  # of recordings, in a message
 
 
-def read_foreign(path: str | os.PathLike[str], salvage: bool = False) -> _core.Store | None:
-    """Reads a file or folder of another tool as a recording; None if it is one of ours.
+def load_store(path: str | os.PathLike[str], salvage: bool = False) -> _core.Store:
+    """The rows of the recording at a path; its info has the losses of a damaged file, under ``file.``.
 
     Raises:
-        InvalidArgument: there is no such file, or it is no regular file.
-        CorruptTrace: it is damaged, or of no known tool.
+        InvalidArgument: it is no file, or a folder without one recording, or ``salvage`` is not a bool.
+        CorruptTrace: it is damaged, of no known tool, or of another version of the format.
         NotAvailable: reading it needs a library that is not installed.
         GpuscopeError: the file cannot be read.
     """
+    if not isinstance(salvage, bool):
+        raise InvalidArgument(f"salvage is {brief(salvage)}; accepted are True and False")
     checked = as_path(path)
+    kind = "gscope"
+    if find_suffix(checked, (".gscope",)) is None:
+        checked = recording_of(checked)
+        kind = kind_of(checked)
     name = str(checked)
-    kind = kind_of(checked)
     if kind == "gscope":
-        return None
+        return _core.read_gscope(name, salvage)
     if kind == "nsys":
+        from gpuscope.readers.nsys import read_nsys
+
         return read_nsys(name)
     if kind == "tree":
+        from gpuscope.readers.proton import read_proton_tree
+
         return read_proton_tree(name)
     if kind == "json":
+        from gpuscope.readers.chrome import read_chrome_trace
+        from gpuscope.readers.torch_trace import TorchEvents
+
         return read_chrome_trace(name, _whose, TorchEvents, salvage)
     advice = ""
     if checked.suffix.lower() in _NSYS_REPORT:
@@ -65,7 +79,7 @@ def recording_of(path: Path) -> Path:
     Raises:
         InvalidArgument: the folder has no recording, or several.
     """
-    if not path.is_dir() or is_export(path):
+    if not path.is_dir() or kind_of(path):
         return path
     found = recordings_in(path)
     if len(found) == 1:
@@ -85,20 +99,25 @@ def kind_of(path: Path) -> str:
         InvalidArgument: there is no such file, or it is no regular file.
         GpuscopeError: the file cannot be read.
     """
-    if path.is_dir() and is_export(path):
-        return "nsys"
+    if path.is_dir():
+        from gpuscope.readers.nsys import is_export
+
+        return "nsys" if is_export(path) else ""
+    suffix = find_suffix(path, SUFFIXES)
     with open_file(path) as file:
-        start = file.read(len(SQLITE))
+        start = file.read(len(_SQLITE))
+        if start.startswith(_GSCOPE) or suffix == ".gscope":
+            return "gscope"
+        if start == _SQLITE or suffix == ".sqlite":
+            return "nsys"
+        from gpuscope.readers.chrome import read_parts
+        from gpuscope.readers.proton import is_tree
+
         file.seek(0)
         try:
             head = next(read_parts(file, str(path)), b"")[:_HEAD].lstrip(b"\xef\xbb\xbf \t\r\n")
         except CorruptTrace:
             head = b""
-    suffix = find_suffix(path, SUFFIXES)
-    if start.startswith(_GSCOPE) or suffix == ".gscope":
-        return "gscope"
-    if start == SQLITE or suffix == ".sqlite":
-        return "nsys"
     if is_tree(head) or suffix == ".hatchet":
         return "tree"
     return "json" if head[:1] in (b"{", b"[") or suffix is not None else ""
@@ -106,6 +125,10 @@ def kind_of(path: Path) -> str:
 
 def _whose(batch: Batch, events: _core.TraceEvents) -> type[EventMapper] | None:
     """The mapper of the tool that wrote these events, or None if they do not show it."""
+    from gpuscope.readers.jax_trace import JaxEvents
+    from gpuscope.readers.proton import ProtonEvents
+    from gpuscope.readers.tables import NONE
+    from gpuscope.readers.torch_trace import TorchEvents
 
     def word(text: str) -> int:
         found: int = events.find(text)

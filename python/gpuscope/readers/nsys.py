@@ -41,7 +41,6 @@ from gpuscope.readers.tables import (
 )
 from gpuscope.text import brief
 
-SQLITE = b"SQLite format 3\0"
 _PARQUET = ".parquet"
 _ROWS = 1 << 16  # fetched at once
 _WANTED = "it has none of the tables CUPTI_ACTIVITY_KIND_KERNEL, CUPTI_ACTIVITY_KIND_RUNTIME and NVTX_EVENTS"

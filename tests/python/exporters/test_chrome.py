@@ -352,7 +352,8 @@ def test_gz_can_be_written_while_the_interpreter_shuts_down(tmp_path):
     save(training_store(many_kernels), source)
     script = f"""
         import atexit
-        from gpuscope.exporters import export_chrome_trace, load_store
+        from gpuscope.exporters import export_chrome_trace
+        from gpuscope.readers.files import load_store
         atexit.register(export_chrome_trace, load_store({source!r}), {path!r})
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
@@ -366,7 +367,8 @@ def test_a_recording_is_written_by_what_is_first_imported_while_the_interpreter_
     script = f"""
         import atexit
         def export():
-            from gpuscope.exporters import export_chrome_trace, load_store
+            from gpuscope.exporters import export_chrome_trace
+            from gpuscope.readers.files import load_store
             export_chrome_trace(load_store({source!r}), {path!r})
         import numpy
         atexit.register(export)

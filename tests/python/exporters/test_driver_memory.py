@@ -11,7 +11,8 @@ from fakes.gscope import NONE, make_store
 from fakes.steps import steps_store
 from fakes.stores import INFO, START, training_tables
 from gpuscope import _core
-from gpuscope.exporters import load_store, save
+from gpuscope.exporters import save
+from gpuscope.readers.files import load_store
 from gpuscope.trace import MemoryKind, PoolOperation, Trace
 
 MIB = 1 << 20

@@ -21,7 +21,8 @@ from fakes.gscope import (
 from fakes.stores import INFO, training_store, training_tables
 from gpuscope import _core
 from gpuscope.errors import CorruptTrace, GpuscopeError, InvalidArgument
-from gpuscope.exporters import load_store, save
+from gpuscope.exporters import save
+from gpuscope.readers.files import load_store
 
 WHOLE = gscope_bytes(training_tables(), info=INFO)
 
@@ -159,8 +160,9 @@ def test_missing_file_is_told(tmp_path):
 
 
 def test_folder_is_told(tmp_path):
+    (tmp_path / "a.gscope").mkdir()
     with pytest.raises(GpuscopeError, match="it is a directory"):
-        load_store(tmp_path)
+        load_store(tmp_path / "a.gscope")
 
 
 @pytest.mark.parametrize("path", [3, None, b"a.gscope", "", "a\0.gscope", "\udcff.gscope"])

@@ -202,6 +202,12 @@ def test_a_folder_of_something_else_gets_one_sentence(tmp_path: Path) -> None:
         gs.load(tmp_path)
 
 
+def test_salvage_is_a_bool_for_other_tools_too(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(other_traces.proton()))
+    with pytest.raises(InvalidArgument, match="salvage is 'no'; accepted are True and False"):
+        gs.load(tmp_path / "a.json", salvage="no")  # type: ignore[arg-type]
+
+
 def test_what_stands_before_damage_is_salvaged(tmp_path: Path) -> None:
     text = json.dumps(other_traces.proton(), indent=1)
     middle = len(text) // 2
