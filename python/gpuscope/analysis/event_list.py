@@ -98,7 +98,7 @@ COLUMN_WIDTH = 12
 FLOPS = ("FLOPs", "KFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs")
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A heading and the cells below it; a cell with several lines continues below its row."""
 
     heading: str
@@ -244,17 +244,17 @@ class EventList(Result, list[E], Generic[E]):
             lines.append(self.verdict)
         return "\n".join(lines) + "\n"
 
-    def _number_columns(self, unit: TimeUnit | None) -> list[Column]:
+    def _number_columns(self, unit: TimeUnit | None) -> list[TableColumn]:
         """torch.profiler's, then p50, p95 and p99."""
 
-        def time(heading: str, attribute: str) -> Column:
-            return Column(heading, lambda event: format_time(getattr(event, attribute), unit))
+        def time(heading: str, attribute: str) -> TableColumn:
+            return TableColumn(heading, lambda event: format_time(getattr(event, attribute), unit))
 
-        def share(heading: str, attribute: str, total: float) -> Column:
-            return Column(heading, lambda event: format_share(getattr(event, attribute), total))
+        def share(heading: str, attribute: str, total: float) -> TableColumn:
+            return TableColumn(heading, lambda event: format_share(getattr(event, attribute), total))
 
-        def memory(heading: str, attribute: str) -> Column:
-            return Column(heading, lambda event: format_memory(getattr(event, attribute)))
+        def memory(heading: str, attribute: str) -> TableColumn:
+            return TableColumn(heading, lambda event: format_memory(getattr(event, attribute)))
 
         columns = [
             share("Self CPU %", "self_cpu_time_total", self.self_cpu_time_total),
@@ -277,7 +277,7 @@ class EventList(Result, list[E], Generic[E]):
             if self._has_device_memory:
                 columns.append(memory("CUDA Mem", "device_memory_usage"))
                 columns.append(memory("Self CUDA Mem", "self_device_memory_usage"))
-        columns.append(Column("# of Calls", lambda event: str(event.count)))
+        columns.append(TableColumn("# of Calls", lambda event: str(event.count)))
         if self and hasattr(self[0], "p50"):
             columns += [time("p50", "p50"), time("p95", "p95"), time("p99", "p99")]
         return columns
@@ -360,39 +360,41 @@ def format_share(time_us: float, total_us: float) -> str:
     return f"{time_us * 100.0 / total_us:.2f}%" if total_us else "NaN"
 
 
-def _name_column(events: Sequence[Any], limit: int | None) -> Column:
+def _name_column(events: Sequence[Any], limit: int | None) -> TableColumn:
     def name(event: Any) -> str:
         key = one_line(event.key.replace("\n", " "))
         if limit is not None and len(key) >= limit - 3:
             key = key[: limit - 3] + "..."
         return key
 
-    return Column("Name", name, _limited(max((len(one_line(event.key)) for event in events), default=0) + 4, limit))
+    return TableColumn(
+        "Name", name, _limited(max((len(one_line(event.key)) for event in events), default=0) + 4, limit)
+    )
 
 
-def _overload_columns(events: Sequence[Any], limit: int | None) -> list[Column]:
+def _overload_columns(events: Sequence[Any], limit: int | None) -> list[TableColumn]:
     def name(event: Any) -> str:
         return one_line(str(event.overload_name))
 
     widest = max((len(name(event)) for event in events), default=0)
     if not widest:
         return []
-    return [Column("Overload Name", lambda event: name(event)[:limit], _limited(widest + 4, limit))]
+    return [TableColumn("Overload Name", lambda event: name(event)[:limit], _limited(widest + 4, limit))]
 
 
 def _detail_columns(
     events: Sequence[Any], shapes_width: int | None, src_width: int | None, with_flops: bool
-) -> list[Column]:
+) -> list[TableColumn]:
     """Shapes, source locations and operations, as in torch.profiler: each only if some event has it."""
     result = []
     if any(event.input_shapes for event in events):
         width = _limited(max(len(str(event.input_shapes)) for event in events) + 4, shapes_width)
-        result.append(Column("Input Shapes", lambda event: one_line(str(event.input_shapes))[:width], width))
+        result.append(TableColumn("Input Shapes", lambda event: one_line(str(event.input_shapes))[:width], width))
     frames = [len(frame) for event in events for frame in event.stack]
     if frames:
         width_of_frame = _limited(max(frames) + 4, src_width)
         result.append(
-            Column(
+            TableColumn(
                 "Source Location",
                 lambda event: "\n".join(_tail(one_line(frame), width_of_frame) for frame in event.stack),
                 width_of_frame,
@@ -403,7 +405,9 @@ def _detail_columns(
     if counts:
         step = min(int(math.log10(min(counts)) / 3), len(FLOPS) - 1)
         result.append(
-            Column(f"Total {FLOPS[step]}", lambda event: f"{event.flops / 1000**step:.3f}" if event.flops else "--")
+            TableColumn(
+                f"Total {FLOPS[step]}", lambda event: f"{event.flops / 1000**step:.3f}" if event.flops else "--"
+            )
         )
     return result
 

@@ -26,7 +26,7 @@ from gpuscope.monitor.lines import csv_line, json_line
 from gpuscope.monitor.log import SUFFIXES, read_log
 from gpuscope.monitor.processes import BY_CPU, LEAST_S, ProcessReader, ProcessRow, process_lines, sorted_rows
 from gpuscope.monitor.programs import programs
-from gpuscope.monitor.rows import Rows
+from gpuscope.monitor.rows import SampleRows
 from gpuscope.monitor.sample import GpuSample
 from gpuscope.monitor.schema import COLUMNS
 from gpuscope.monitor.snapshot import gpu_snapshot
@@ -236,7 +236,7 @@ def _writer(
     """A function that writes samples in the requested form; `before` are earlier samples, which are not written."""
     if options.csv:
         out.line(",".join(COLUMNS))
-    rows = Rows(before, None if options.file else ProcessReader().busiest)
+    rows = SampleRows(before, None if options.file else ProcessReader().busiest)
     why: dict[int, Mapping[str, str]] = {}
 
     def write(samples: Iterable[GpuSample]) -> None:

@@ -142,7 +142,7 @@ _VIEWS = (
 
 
 @dataclass(frozen=True)
-class Column:
+class ViewColumn:
     """A column of a view: its name, its SQL type and its meaning."""
 
     name: str
@@ -156,7 +156,7 @@ class ViewInfo:
 
     name: str
     doc: str
-    columns: tuple[Column, ...]
+    columns: tuple[ViewColumn, ...]
 
 
 @dataclass(frozen=True, repr=False)
@@ -383,9 +383,9 @@ class Database:
             found.append(ViewInfo(attribute, table.doc, self._columns(attribute, _meanings(table))))
         return found
 
-    def _columns(self, view: str, meanings: dict[str, str]) -> tuple[Column, ...]:
+    def _columns(self, view: str, meanings: dict[str, str]) -> tuple[ViewColumn, ...]:
         described = self._connection.execute(f'describe "{view}"').fetchall()
-        return tuple(Column(name, str(kind).lower(), meanings.get(name, "")) for name, kind, *_ in described)
+        return tuple(ViewColumn(name, str(kind).lower(), meanings.get(name, "")) for name, kind, *_ in described)
 
 
 def write_query(trace: Trace, query: str, path: str | os.PathLike[str]) -> None:

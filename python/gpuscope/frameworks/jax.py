@@ -19,14 +19,14 @@ from gpuscope.late_imports import WhenImported
 from gpuscope.units import first_line
 
 if TYPE_CHECKING:
-    from gpuscope.frameworks.observers import Note, Options
+    from gpuscope.frameworks.observers import Note, ObserverOptions
 
 _REGION = "_gpuscope_region"
 _METHODS = ("__init__", "__enter__", "__exit__")
 _GPU = ("gpu", "cuda")
 
 
-def observe(options: Options, note: Note) -> _AnnotationObserver | None:
+def observe(options: ObserverOptions, note: Note) -> _AnnotationObserver | None:
     """An observer of JAX's annotations, if annotations of libraries are requested."""
     return _AnnotationObserver() if options.operators else None
 

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 from gpuscope import _core
 
 if TYPE_CHECKING:
-    from gpuscope.frameworks.observers import Note, Options
+    from gpuscope.frameworks.observers import Note, ObserverOptions
 
 _VARIABLE = "NVTX_INJECTION64_PATH"
 # Index of the environment argument of _posixsubprocess.fork_exec and os.posix_spawn; None is the process's own.
 _OF_FORK_EXEC, _OF_POSIX_SPAWN = 5, 2
 
 
-def observe(options: Options, note: Note) -> _InjectionObserver | None:
+def observe(options: ObserverOptions, note: Note) -> _InjectionObserver | None:
     """An observer that libraries find from now on, if annotations of libraries are requested."""
     if not options.operators:
         return None

@@ -15,7 +15,7 @@ Note = Callable[[str], object]
 
 
 @dataclass(frozen=True)
-class Options:
+class ObserverOptions:
     """The user's choices: what to record.
 
     Attributes:
@@ -82,7 +82,7 @@ _MODULES: tuple[str, ...] = (
 class Observers:
     """All observers of one profiler. A failure in one is noted, and stops neither the others nor the program."""
 
-    def __init__(self, options: Options, note: Note) -> None:
+    def __init__(self, options: ObserverOptions, note: Note) -> None:
         self._note = note
         made = (importlib.import_module(name).observe(options, note) for name in _MODULES)
         self._observers: list[Observer] = [observer for observer in made if observer is not None]

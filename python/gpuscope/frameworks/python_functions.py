@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any
 
 from gpuscope._core import PythonFunctions
-from gpuscope.frameworks.observers import Note, Options
+from gpuscope.frameworks.observers import Note, ObserverOptions
 from gpuscope.frameworks.torch_modules import TorchModules, are_called
 
 FILES = re.compile(
@@ -39,7 +39,7 @@ _WHO = (
 class _PythonFunctions:
     """Makes the core log calls, of running threads and of new ones."""
 
-    def __init__(self, note: Note, options: Options) -> None:
+    def __init__(self, note: Note, options: ObserverOptions) -> None:
         self._note = note
         self._garbage = options.garbage
         self._every = options.python_functions
@@ -148,7 +148,7 @@ def _module_call() -> CodeType | None:
     return code
 
 
-def observe(options: Options, note: Note) -> _PythonFunctions | None:
+def observe(options: ObserverOptions, note: Note) -> _PythonFunctions | None:
     """An observer of function calls, if stacks and operators are requested."""
     if not options.with_stack or not options.operators:
         return None

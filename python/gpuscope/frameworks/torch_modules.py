@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import Any
 
 from gpuscope import _core
-from gpuscope.frameworks.observers import Note, Options
+from gpuscope.frameworks.observers import Note, ObserverOptions
 from gpuscope.late_imports import WhenImported
 
 # torch's warning at each call of a compiled module. The regions are right, and the hooks are not the program's.
@@ -114,11 +114,11 @@ class TorchModules:
             self._after = None
 
 
-def are_called(options: Options) -> bool:
+def are_called(options: ObserverOptions) -> bool:
     """Whether modules come from the recorded calls of Python functions instead of hooks."""
     return options.with_stack and options.operators and options.python_functions
 
 
-def observe(options: Options, note: Note) -> TorchModules | None:
+def observe(options: ObserverOptions, note: Note) -> TorchModules | None:
     """An observer of module calls, if they are requested and do not come from function calls."""
     return TorchModules(note) if options.with_modules and not are_called(options) else None

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuscope._core import BACKWARD_LINKS, TorchCallbacks, TorchRanges
 from gpuscope.frameworks import torch_memory, torch_profiler
-from gpuscope.frameworks.observers import Note, Observer, Options
+from gpuscope.frameworks.observers import Note, Observer, ObserverOptions
 from gpuscope.frameworks.torch_regions import regions_for_torch
 from gpuscope.late_imports import WhenImported
 
@@ -28,7 +28,7 @@ _measured: set[tuple[bool, ...]] = set()  # options for which the cost of callba
 _studied = False  # whether the layout of torch's objects is known
 
 
-def observe(options: Options, note: Note) -> Observer | None:
+def observe(options: ObserverOptions, note: Note) -> Observer | None:
     """The observer of torch's operators and allocations; None if neither is requested."""
     return _TorchOperatorsObserver(options, note) if options.operators or options.profile_memory else None
 
@@ -36,7 +36,7 @@ def observe(options: Options, note: Note) -> Observer | None:
 class _TorchOperatorsObserver:
     """Records every operator of every thread while a window is open."""
 
-    def __init__(self, options: Options, note: Note) -> None:
+    def __init__(self, options: ObserverOptions, note: Note) -> None:
         self._options = options
         self._note = note
         self._import = WhenImported("torch", self._begin)
@@ -104,7 +104,7 @@ class _Profiler:
     make their ranges only while ``torch.autograd._profiler_enabled()`` is True.
     """
 
-    def __init__(self, options: Options, operators: bool, note: Note) -> None:
+    def __init__(self, options: ObserverOptions, operators: bool, note: Note) -> None:
         self._options = options
         self._operators = operators
         self._what = "torch's operators" if operators else "torch's allocations"
@@ -191,7 +191,7 @@ def _study() -> str:
         return repr(error)
 
 
-def _measure(options: Options) -> None:
+def _measure(options: ObserverOptions) -> None:
     """Measures torch's cost of callbacks with these options, once without and once with its autograd engine."""
     wanted = {"shapes": options.record_shapes, "results": options.with_flops, "numbers": options.execution_trace}
     has_engine = _runs_engine()

@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 from gpuscope._core import TorchRanges, keep_primary_contexts
 from gpuscope.errors import NotAvailable
-from gpuscope.frameworks.observers import Note, Observer, Options
+from gpuscope.frameworks.observers import Note, Observer, ObserverOptions
 from gpuscope.late_imports import WhenImported
 from gpuscope.threads import shared_lock, start_thread
 
@@ -238,7 +238,7 @@ def keep_contexts_from_kineto() -> None:
         keep_primary_contexts()
 
 
-def observe(options: Options, note: Note) -> Observer:
+def observe(options: ObserverOptions, note: Note) -> Observer:
     """Releases CUPTI for a torch.profiler that starts inside a window: CUPTI serves one profiler at a time.
 
     torch.profiler would otherwise miss GPU work without a message.

@@ -58,7 +58,7 @@ _HOST_COLUMNS: tuple[tuple[str, str, int, Callable[[Moment], str]], ...] = (
 )
 
 
-class Rows:
+class SampleRows:
     """Lines of samples as they come, with repeated headers: 80 columns.
 
     ``-`` is an unknown value. ``enc`` and ``dec`` are the shares of time in which the video encoder and decoder worked.

@@ -166,7 +166,7 @@ _OF_INSTANCE = _kinds(MigInstance, [name for name in MigInstance.__annotations__
 
 
 @dataclass(frozen=True)
-class Column:
+class LogColumn:
     """A column of logs.
 
     Attributes:
@@ -224,43 +224,43 @@ _STORED: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def _figures(part: str, kinds: Mapping[str, Kind]) -> Iterator[Column]:
-    return (Column(name, part, name, kind, **_STORED.get(name, {})) for name, kind in kinds.items())
+def _figures(part: str, kinds: Mapping[str, Kind]) -> Iterator[LogColumn]:
+    return (LogColumn(name, part, name, kind, **_STORED.get(name, {})) for name, kind in kinds.items())
 
 
-def _throttled(reason: str) -> Column:
+def _throttled(reason: str) -> LogColumn:
     age = RARE if reason in _core.RARE_COUNTERS else SLOW
-    return Column(f"throttled_{reason}_s", "throttled_s", reason, stored=f"{reason}_ns", factor=1e9, age=age)
+    return LogColumn(f"throttled_{reason}_s", "throttled_s", reason, stored=f"{reason}_ns", factor=1e9, age=age)
 
 
 SCHEMA = (
-    Column("timestamp", "time", "timestamp", TEXT),
-    Column("gpu_idx", "gpu", "index", INDEX),
+    LogColumn("timestamp", "time", "timestamp", TEXT),
+    LogColumn("gpu_idx", "gpu", "index", INDEX),
     # The columns of scripts around nvidia-smi. Names of figures come later: they replace what these have.
-    Column("util_pct", "gpu", "busy_ratio", unit=0.01, stored="busy_percent"),
-    Column("mem_used_mb", "gpu", "memory_used_bytes", INTEGER, _MIB, stored="memory_used_bytes", factor=_MIB),
-    Column("mem_total_mb", "gpu", "memory_total_bytes", INTEGER, _MIB),
-    Column("temp_c", "gpu", "temperature_c", stored="temperature_c"),
-    Column("power_w", "gpu", "power_w", stored="power_mw", factor=1e3),
+    LogColumn("util_pct", "gpu", "busy_ratio", unit=0.01, stored="busy_percent"),
+    LogColumn("mem_used_mb", "gpu", "memory_used_bytes", INTEGER, _MIB, stored="memory_used_bytes", factor=_MIB),
+    LogColumn("mem_total_mb", "gpu", "memory_total_bytes", INTEGER, _MIB),
+    LogColumn("temp_c", "gpu", "temperature_c", stored="temperature_c"),
+    LogColumn("power_w", "gpu", "power_w", stored="power_mw", factor=1e3),
     *_figures("gpu", _kinds(GpuState, [name for name in _core.GPU_FIGURES if name != "power_w"])),
-    Column("throttle_reasons", "gpu", "throttle_reasons", REASONS, stored="throttle_reasons"),
+    LogColumn("throttle_reasons", "gpu", "throttle_reasons", REASONS, stored="throttle_reasons"),
     *map(_throttled, _core.THROTTLE_COUNTERS),
-    Column("gpu_uuid", "gpu", "uuid", TEXT),
-    Column("gpu_name", "gpu", "name", TEXT),
-    Column("xid_errors", "gpu", "xid_errors", XIDS),
-    Column("mig_instances", "gpu", "instances", INSTANCES),
-    Column("process_cpu_s", "sample", "process_cpu_s"),
-    Column("process_resident_bytes", "sample", "process_resident_bytes", INTEGER),
-    Column("took_s", "sample", "took_s"),
-    Column(SLOW, "times", "slow_time_ns"),
-    Column("host_age_s", "times", "host_time_ns"),
-    Column(RARE, "times", "rare_time_ns"),
+    LogColumn("gpu_uuid", "gpu", "uuid", TEXT),
+    LogColumn("gpu_name", "gpu", "name", TEXT),
+    LogColumn("xid_errors", "gpu", "xid_errors", XIDS),
+    LogColumn("mig_instances", "gpu", "instances", INSTANCES),
+    LogColumn("process_cpu_s", "sample", "process_cpu_s"),
+    LogColumn("process_resident_bytes", "sample", "process_resident_bytes", INTEGER),
+    LogColumn("took_s", "sample", "took_s"),
+    LogColumn(SLOW, "times", "slow_time_ns"),
+    LogColumn("host_age_s", "times", "host_time_ns"),
+    LogColumn(RARE, "times", "rare_time_ns"),
     *_figures("host", _kinds(HostState, _core.HOST_FIGURES)),
-    Column("sampler_cpu_ratio", "cost", "cpu_ratio"),
-    Column("sample_mean_s", "cost", "mean_s"),
-    Column("sample_p99_s", "cost", "p99_s"),
-    Column("samples_skipped", "cost", "skipped", INTEGER),
-    Column("sampler_limited", "cost", "limited", TEXT),
+    LogColumn("sampler_cpu_ratio", "cost", "cpu_ratio"),
+    LogColumn("sample_mean_s", "cost", "mean_s"),
+    LogColumn("sample_p99_s", "cost", "p99_s"),
+    LogColumn("samples_skipped", "cost", "skipped", INTEGER),
+    LogColumn("sampler_limited", "cost", "limited", TEXT),
 )
 COLUMNS = tuple(column.name for column in SCHEMA)
 """The columns of a CSV file, in order."""
@@ -278,7 +278,7 @@ def read_part(row: Mapping[str, Any], part: str) -> dict[str, Any]:
     return {name: read(cell) for column, name, read in _PARTS[part] if (cell := cells(column)) is not None}
 
 
-def pack(row: Mapping[str, Any], columns: Iterable[Column]) -> dict[str, int]:
+def pack(row: Mapping[str, Any], columns: Iterable[LogColumn]) -> dict[str, int]:
     """The known cells of a row in columns of the store; raises one of `NOT_A_CELL`."""
     return {each.stored: each.pack(cell) for each in columns if (cell := row.get(each.name)) is not None}
 

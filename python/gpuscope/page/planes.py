@@ -27,7 +27,7 @@ _LEVEL = 6  # of zlib: clearly smaller than 1, and hardly slower
 
 
 @dataclass(frozen=True, eq=False)
-class Column:
+class PageColumn:
     """Whole numbers from 0, below 2**48.
 
     Attributes:
@@ -41,7 +41,7 @@ class Column:
     firsts: Sequence[int] = ()
 
 
-def encode(columns: dict[str, Column]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+def encode(columns: dict[str, PageColumn]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """The facts that a page needs to read each column, and each column's text."""
     workers = min(4, os.cpu_count() or 1)  # zlib has no GIL
     with thread_pool(workers) as pool:
@@ -51,14 +51,14 @@ def encode(columns: dict[str, Column]) -> tuple[dict[str, dict[str, Any]], dict[
     return facts, {name: text for name, (_, text) in made.items()}
 
 
-def _packed(column: Column) -> tuple[int, str]:
+def _packed(column: PageColumn) -> tuple[int, str]:
     planes = list(_planes(_differences(column)))
     stream = zlib.compressobj(_LEVEL)
     parts = [stream.compress(plane) for plane in planes]
     return len(planes), base64.b64encode(b"".join([*parts, stream.flush()])).decode("ascii")
 
 
-def _differences(column: Column) -> Array:
+def _differences(column: PageColumn) -> Array:
     values = column.values.astype(np.int64)
     if column.coding == PLAIN or len(values) == 0:
         return values

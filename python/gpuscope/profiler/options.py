@@ -16,7 +16,7 @@ from gpuscope._core import ADJUSTED_STEPS, EXTERNAL_IDS
 from gpuscope.arguments import OPERATOR_OPTIONS, Graphs, Mode, as_float, check_choice
 from gpuscope.counters.names import parse_counters
 from gpuscope.errors import GpuscopeWarning, InvalidArgument
-from gpuscope.frameworks.observers import Options
+from gpuscope.frameworks.observers import ObserverOptions
 from gpuscope.profiler.activities import RECORDED, ActivitySelection, ProfilerActivity, parse_activities
 from gpuscope.profiler.execution_trace import WITH_EFFECT, leaves_out_threads, options_of
 from gpuscope.profiler.schedules import Schedule
@@ -35,7 +35,7 @@ _COUNTER_US = (10.0, 1e6)
 
 
 @dataclass(frozen=True)
-class RecordingOptions(Options):
+class RecordingOptions(ObserverOptions):
     """What a profiler records. The core reads the fields that `_core.SESSION_OPTIONS` names.
 
     Attributes:

@@ -60,8 +60,8 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One test in one run, by the logarithm of its time.
+class RunEstimate:
+    """The time of one test in one run, as a logarithm.
 
     Attributes:
         log: of the estimate.
@@ -72,18 +72,18 @@ class Run:
     variance: float | None
 
     @staticmethod
-    def of(facts: Mapping[str, Any]) -> Run:
-        """The run from stored facts."""
-        return Run(math.log(facts["estimate"]), _variance(facts))
+    def of(facts: Mapping[str, Any]) -> RunEstimate:
+        """The estimate from stored facts."""
+        return RunEstimate(math.log(facts["estimate"]), _variance(facts))
 
 
 @dataclass(frozen=True)
 class _Case:
     """A test with baselines, the oldest first."""
 
-    now: Run
-    runs: list[Run]
-    before: list[Run]  # before the last change of level
+    now: RunEstimate
+    runs: list[RunEstimate]
+    before: list[RunEstimate]  # before the last change of level
     residuals: list[float]  # of all runs from their level
     freedom: int
     reasons: list[str]
@@ -140,7 +140,7 @@ def _cases(
     reasons: Mapping[str, list[str]],
 ) -> dict[str, _Case]:
     """The histories, cut at their last change of level."""
-    histories = {test: [Run.of(then) for _, then in runs] for test, runs in accepted.items()}
+    histories = {test: [RunEstimate.of(then) for _, then in runs] for test, runs in accepted.items()}
     logs = [[run.log for run in runs] for runs in histories.values()]
     noises = [math.sqrt(_mean_variance(runs)) for runs in histories.values()]
     cases = {}
@@ -153,7 +153,7 @@ def _cases(
             label = accepted[test][starts[-1]][0]
             reasons[test].append(f"{older} left out: the time changed by {ratio} with {label}")
         cases[test] = _Case(
-            now=Run.of(measured[test].stored()),
+            now=RunEstimate.of(measured[test].stored()),
             runs=runs[starts[-1] if starts else 0 :],
             before=runs[: starts[-1] if starts else 0],
             residuals=[run.log - mean for level, mean in zip(levels, means, strict=True) for run in level],
@@ -218,7 +218,9 @@ def _throttled(facts: Mapping[str, Any]) -> bool:
     return bool(facts["throttled"] > MOST_THROTTLED)
 
 
-def interval(now: Run, runs: Sequence[Run], spread: Spread | None, confidence: float) -> tuple[float, float, float]:
+def interval(
+    now: RunEstimate, runs: Sequence[RunEstimate], spread: Spread | None, confidence: float
+) -> tuple[float, float, float]:
     """The logarithm of the time now over that of earlier runs, and the ends of its interval.
 
     With a known spread this is Student's prediction interval for one further run (G. J. Hahn and W. Q. Meeker,
@@ -246,7 +248,7 @@ def interval(now: Run, runs: Sequence[Run], spread: Spread | None, confidence: f
     return value, value - half, value + half
 
 
-def _mean_variance(runs: Sequence[Run]) -> float:
+def _mean_variance(runs: Sequence[RunEstimate]) -> float:
     """The mean known variance of runs by their own samples; 0 if none is known."""
     known = [run.variance for run in runs if run.variance is not None]
     return sum(known) / len(known) if known else 0.0

@@ -13,7 +13,7 @@ from gpuscope.results import plain_values
 if TYPE_CHECKING:
     from gpuscope.benchmarking.comparison import Comparison
     from gpuscope.benchmarking.result import BenchmarkResult
-    from gpuscope.pytest_plugin.options import Options
+    from gpuscope.pytest_plugin.options import BenchmarkOptions
     from gpuscope.stats import Estimate
 
 MOST_STORED = 2000  # samples; ten times what an estimate usually takes
@@ -36,7 +36,7 @@ class Measured:
     on_cpu: str = ""
 
     @staticmethod
-    def of(result: BenchmarkResult, options: Options) -> Measured:
+    def of(result: BenchmarkResult, options: BenchmarkOptions) -> Measured:
         """The values of a result; ``options.quantity`` is None or one of ``result.quantities``."""
         quantity = options.quantity or result.quantity
         measured = result.quantities[quantity]
@@ -64,7 +64,7 @@ class Measured:
         return Measured(facts, [float(sample) for sample in measured.samples[measured.valid]], options.margin, on_cpu)
 
     @staticmethod
-    def of_comparison(comparison: Comparison, options: Options) -> Measured:
+    def of_comparison(comparison: Comparison, options: BenchmarkOptions) -> Measured:
         """The values of the second function of a comparison, with those of the first."""
         from gpuscope import streams
         from gpuscope.stats import estimate
@@ -116,7 +116,7 @@ def _estimate(estimate: Estimate) -> dict[str, Any]:
     }
 
 
-def _precise(estimate: Estimate, options: Options) -> bool:
+def _precise(estimate: Estimate, options: BenchmarkOptions) -> bool:
     return estimate.relative_half_width <= options.precision
 
 

@@ -19,7 +19,7 @@ QUANTITIES = (*get_args(Quantity), "marginal")
 
 
 @dataclass(frozen=True)
-class Options:
+class BenchmarkOptions:
     """How one test measures.
 
     Attributes:
@@ -45,8 +45,8 @@ class Options:
     graph: bool = False
 
 
-CHOSEN = pytest.StashKey[Options]()
-NAMES = tuple(field.name for field in fields(Options))
+CHOSEN = pytest.StashKey[BenchmarkOptions]()
+NAMES = tuple(field.name for field in fields(BenchmarkOptions))
 MARKER = (
     "gpu_benchmark(cold=True, quantity=None, precision=0.01, budget=2.0, bytes=None, flops=None, margin=0.05, "
     "stream=None, graph=False): how the fixture gpu_benchmark measures, and how much slower than its baseline the test "
@@ -72,7 +72,7 @@ def _mode(text: str) -> bool:
     return text == "cold"
 
 
-# Command line and ini name, the field of Options, how its text is read, help.
+# Command line and ini name, the field of BenchmarkOptions, how its text is read, help.
 _SETTINGS = (
     ("precision", "precision", _share, "confidence interval's half-width at which measuring ends, as 1%% or 0.01"),
     ("budget", "budget", _seconds, "time after which measuring ends at the latest, as 2s or 500ms"),
@@ -121,7 +121,7 @@ def check(config: pytest.Config) -> None:
         )
 
 
-def of(item: pytest.Item) -> Options:
+def of(item: pytest.Item) -> BenchmarkOptions:
     """The options of one test; a marker on it wins over one on its class or module.
 
     Raises:
@@ -141,12 +141,12 @@ def of(item: pytest.Item) -> Options:
                 )
         chosen |= marker.kwargs
     try:
-        return _checked(Options(**chosen))
+        return _checked(BenchmarkOptions(**chosen))
     except InvalidArgument as error:
         raise pytest.UsageError(f"@pytest.mark.gpu_benchmark: {error}") from None
 
 
-def _checked(given: Options) -> Options:
+def _checked(given: BenchmarkOptions) -> BenchmarkOptions:
     """The options with plain numbers; raises InvalidArgument for an invalid one."""
     for name in ("cold", "graph"):
         if not isinstance(getattr(given, name), bool):

@@ -22,8 +22,8 @@ from gpuscope.readers.tables import (
     NONE,
     NOT_GIVEN,
     Column,
-    Rows,
     Strings,
+    TableBuilder,
     absent,
     json_of,
     kept,
@@ -58,11 +58,11 @@ class ProtonEvents(EventMapper):
 
     def __init__(self, events: _core.TraceEvents) -> None:
         super().__init__(events)
-        self._scopes, self._kernels = Rows(), Rows()
+        self._scopes, self._kernels = TableBuilder(), TableBuilder()
         self._stacks = Meanings(events, self._innermost)
         self._nested: dict[tuple[int, int], int] = {}  # scopes of stacks, by outer scope and name
-        self._within = Rows()  # the kernels' scopes by their stacks, until a scope event occurs
-        self._arrows = {"s": Rows(), "f": Rows()}  # their begins, and ends
+        self._within = TableBuilder()  # the kernels' scopes by their stacks, until a scope event occurs
+        self._arrows = {"s": TableBuilder(), "f": TableBuilder()}  # their begins, and ends
 
     @staticmethod
     def knows(batch: Batch, word: Callable[[str], int]) -> bool:
@@ -85,7 +85,7 @@ class ProtonEvents(EventMapper):
             if len(rows):
                 into.add({name: batch[name][rows] for name in (*names, *(("flags",) if table == "kernel" else ()))})
             if self._scopes.count:
-                self._within = Rows()
+                self._within = TableBuilder()
             elif len(rows):
                 self._within.add({"region": self._stacks(batch["args.call_stack"][rows])[0].astype(np.uint32)})
         for phase, arrows in self._arrows.items():

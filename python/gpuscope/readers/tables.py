@@ -109,8 +109,8 @@ class _Growing:
         return self._values[: self._count]
 
 
-class Rows:
-    """Columns of one table."""
+class TableBuilder:
+    """Collects the rows of one table, as columns."""
 
     def __init__(self) -> None:
         self.columns: dict[str, _Growing] = {}
@@ -137,7 +137,7 @@ class Tables:
 
     def __init__(self) -> None:
         self.checks = Checks()
-        self._rows: dict[str, Rows] = {}
+        self._rows: dict[str, TableBuilder] = {}
         self.threads = _core.RowNumbers(1)
         self._tracks = _core.RowNumbers(3)
         self._variants = _core.RowNumbers(len(_VARIANT))
@@ -155,7 +155,7 @@ class Tables:
         if len(next(iter(columns.values()))):
             types = _TYPES.get(table, {})
             typed = {name: values.astype(types.get(name, values.dtype), copy=False) for name, values in columns.items()}
-            self._rows.setdefault(table, Rows()).add(typed)
+            self._rows.setdefault(table, TableBuilder()).add(typed)
 
     def set_column(self, table: str, name: str, values: Column) -> None:
         """Adds a column to all rows of a table."""

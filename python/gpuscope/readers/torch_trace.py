@@ -20,8 +20,8 @@ from gpuscope.readers.tables import (
     OVERHEAD,
     Column,
     Lookup,
-    Rows,
     Strings,
+    TableBuilder,
     absent,
     bounded,
     json_of,
@@ -83,8 +83,9 @@ class TorchEvents(EventMapper):
     def __init__(self, events: _core.TraceEvents) -> None:
         super().__init__(events)
         self._callers: list[dict[str, Column]] = []
-        self._arrows = {"s": Rows(), "f": Rows()}  # begins and ends of arrows from forward to backward operators
-        self._range_ends = {"b": Rows(), "e": Rows()}
+        # Begins and ends of arrows from forward to backward operators.
+        self._arrows = {"s": TableBuilder(), "f": TableBuilder()}
+        self._range_ends = {"b": TableBuilder(), "e": TableBuilder()}
         self._sort_index: dict[int, int] = {}  # thread id of each lane, by place
         self._categories = Meanings(events, lambda text: (_CATEGORIES.get(text.lower(), -1),))
         self._is_step = Meanings(events, lambda name: (int(name.startswith(STEP_PREFIX)),))

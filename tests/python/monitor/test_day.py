@@ -14,7 +14,7 @@ from fakes.machines import COST, gpu, sample
 from gpuscope import _core
 from gpuscope.monitor.history import History
 from gpuscope.monitor.prometheus import Collector
-from gpuscope.monitor.rows import Rows
+from gpuscope.monitor.rows import SampleRows
 
 EVERY_S = 10
 GROWTH_BYTES = 64 << 10  # of some MB: what dicts and free lists go up and down by
@@ -55,7 +55,7 @@ class Sampler:
 @pytest.mark.parametrize("name", ["gpu.csv", "gpu.jsonl"])
 def test_hours_of_it_keep_ten_minutes_and_no_more(tmp_path, monkeypatch, name):
     monkeypatch.setattr(_core, "GpuSampler", Sampler)
-    history, rows = History(), Rows()
+    history, rows = History(), SampleRows()
     monitor = gs.GPUMonitor(tmp_path / name, interval=EVERY_S)
     collector = Collector(monitor)
 

@@ -16,7 +16,7 @@ from fakes.machines import INSTANCES, XIDS, gpu, sample
 from fakes.monitors import BEGIN_S, FakeMonitor, series, taken
 from gpuscope.monitor.history import History, moment
 from gpuscope.monitor.programs import Program
-from gpuscope.monitor.rows import Rows, row
+from gpuscope.monitor.rows import SampleRows, row
 
 pytest.importorskip("textual")
 
@@ -768,7 +768,7 @@ def test_a_gpu_that_was_not_read_for_long_is_not_as_it_was():
 @pytest.mark.parametrize(("gib", "shown"), [(61.04, "61.0"), (99.97, "100"), (141.2, "141")])
 def test_rows_have_encoder_decoder_and_memory_in_their_columns(gib, shown):
     facts = {"encoder_busy_ratio": 0.31, "decoder_busy_ratio": 1.0, "memory_used_bytes": int(gib * (1 << 30))}
-    names, _, line = Rows().lines(series(1, **facts))
+    names, _, line = SampleRows().lines(series(1, **facts))
     columns = dict(zip(names.split()[1:], line.split()[1:], strict=True))
     assert (columns["enc"], columns["dec"], columns["mem"]) == ("31", "100", shown)
     assert len(line) == len(names) == 80
@@ -779,7 +779,7 @@ def test_rows_tell_of_the_last_minute_and_the_last_seconds():
         replace(each, slow_time_ns=each.time_ns // 10**9 * 10**9, rare_time_ns=0)
         for each in series(700, every_s=0.1, throttled_s=lambda s: 0.25 * int(s), pcie_sent_bytes_per_s=None)
     ]
-    *_, last = Rows().lines(samples)
+    *_, last = SampleRows().lines(samples)
     history = History()
     history.append(samples)
     assert last == row(moment(history, 0))
@@ -789,7 +789,7 @@ def test_rows_tell_of_the_last_minute_and_the_last_seconds():
 def test_rows_have_rates_however_long_the_interval():
     host = [dict(HOST, machine_cpu_s=4.0 * 60 * number) for number in range(3)]
     samples = taken(*(sample(gpu(), BEGIN_S + 60 * number, host=each) for number, each in enumerate(host)))
-    *_, last = Rows().lines(samples)
+    *_, last = SampleRows().lines(samples)
     assert last.split()[-1] == "50"
 
 

@@ -18,7 +18,7 @@ from gpuscope.diffing import page as diff_page
 from gpuscope.exporters.page import memory, report
 from gpuscope.exporters.page.report_names import COLORS, brief_name
 from gpuscope.page import chart, markup
-from gpuscope.page.planes import PLAIN, STEPS, TIMES, Column, encode
+from gpuscope.page.planes import PLAIN, STEPS, TIMES, PageColumn, encode
 
 PAGES = {module.__name__: module for module in (report, memory, chart, diff_page)}
 ROOT = Path(gpuscope.__file__).parent
@@ -27,11 +27,11 @@ CSP = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'
 HOSTILE = "</script><script>document.title = 'taken'</script>&amp;{{data}}"
 
 COLUMNS = {
-    "none": Column(np.array([], np.int64)),
-    "small": Column(np.array([0, 1, 255])),
-    "wide": Column(np.array([0, 256, 65_535, 65_536, 2**32 - 1, 2**40 + 3])),
-    "times": Column(np.array([5, 5, 9, 3, 2**36, 2**36 + 1, 0, 7]), TIMES, (0, 3, 6)),
-    "steps": Column(np.array([7, 8, 9, 0, 0, 100, 99, 70_000, 1]), STEPS),
+    "none": PageColumn(np.array([], np.int64)),
+    "small": PageColumn(np.array([0, 1, 255])),
+    "wide": PageColumn(np.array([0, 256, 65_535, 65_536, 2**32 - 1, 2**40 + 3])),
+    "times": PageColumn(np.array([5, 5, 9, 3, 2**36, 2**36 + 1, 0, 7]), TIMES, (0, 3, 6)),
+    "steps": PageColumn(np.array([7, 8, 9, 0, 0, 100, 99, 70_000, 1]), STEPS),
 }
 
 
@@ -79,7 +79,7 @@ def test_pages_write_shares_as_they_are_written_without_javascript(browser, tmp_
 def test_sorted_times_take_few_bytes():
     chance = np.random.default_rng(1)
     starts = np.cumsum(chance.integers(100, 200, 100_000))
-    _, texts = encode({"times": Column(starts, TIMES), "plain": Column(starts, PLAIN)})
+    _, texts = encode({"times": PageColumn(starts, TIMES), "plain": PageColumn(starts, PLAIN)})
     assert len(texts["times"]) < 1.3 * len(starts)
     assert len(texts["times"]) < 0.75 * len(texts["plain"])
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuscope.pytest_plugin.baselines import Baseline
-from gpuscope.pytest_plugin.gate import Run, interval, judge
+from gpuscope.pytest_plugin.gate import RunEstimate, interval, judge
 from gpuscope.pytest_plugin.measured import Measured
 from gpuscope.stats.histories import Spread
 
@@ -153,7 +153,9 @@ def test_time_of_nothing_is_refused():
 def test_prediction_interval_is_students():
     logs = np.array([-0.02, 0.0, 0.01, 0.03])
     spread = Spread(float(logs.var(ddof=1)), 3)
-    value, low, high = interval(Run(math.log(1.1), 1e-8), [Run(float(log), 1e-8) for log in logs], spread, 0.95)
+    value, low, high = interval(
+        RunEstimate(math.log(1.1), 1e-8), [RunEstimate(float(log), 1e-8) for log in logs], spread, 0.95
+    )
     students = 3.182446305  # of three degrees of freedom, at 97.5 %
     half = students * logs.std(ddof=1) * np.sqrt(1 + 1 / 4)
     centre = np.log(1.1) - logs.mean()
@@ -161,12 +163,12 @@ def test_prediction_interval_is_students():
 
 
 def test_unsure_run_widens_the_prediction_interval():
-    runs = [Run(0.0, 1e-8)] * 3
-    sure = interval(Run(0.2, 1e-8), runs, Spread(1e-4, 100), 0.95)
-    unsure = interval(Run(0.2, 0.01), runs, Spread(1e-4, 100), 0.95)
+    runs = [RunEstimate(0.0, 1e-8)] * 3
+    sure = interval(RunEstimate(0.2, 1e-8), runs, Spread(1e-4, 100), 0.95)
+    unsure = interval(RunEstimate(0.2, 0.01), runs, Spread(1e-4, 100), 0.95)
     assert unsure[2] - unsure[1] > 5 * (sure[2] - sure[1])
 
 
 def test_run_of_a_single_call_is_as_unsure_as_runs_may_be():
-    _, low, high = interval(Run(0.0, None), [Run(0.0, 1e-8)], None, 0.95)
+    _, low, high = interval(RunEstimate(0.0, None), [RunEstimate(0.0, 1e-8)], None, 0.95)
     assert (low, high) == pytest.approx((-0.196, 0.196), abs=1e-3)

@@ -16,7 +16,7 @@ import numpy as np
 
 from gpuscope._core import Flag
 from gpuscope.exporters.page.report_names import Names, path_texts
-from gpuscope.page.planes import STEPS, TIMES, Array, Column
+from gpuscope.page.planes import STEPS, TIMES, Array, PageColumn
 from gpuscope.spans import free_lanes, union
 from gpuscope.steps.breakdown import StepBreakdown
 from gpuscope.steps.steps import calls_of
@@ -113,7 +113,7 @@ class Lanes:
         found: Array = np.clip((moments_ns - self.zero_ns) // TICK_NS, 0, self.span)
         return found
 
-    def columns(self) -> tuple[dict[str, Column], list[dict[str, Any]], dict[str, list[int]]]:
+    def columns(self) -> tuple[dict[str, PageColumn], list[dict[str, Any]], dict[str, list[int]]]:
         """The columns of each table, the groups with the rows of their lanes, and the first rows of lanes."""
         return columns_of([Stretch(self, 0, self.span)], [(0, group) for group in self.groups])
 
@@ -373,7 +373,7 @@ class Stretch:
 
 def columns_of(
     stretches: Sequence[Stretch], groups: Sequence[tuple[int, Group]]
-) -> tuple[dict[str, Column], list[dict[str, Any]], dict[str, list[int]]]:
+) -> tuple[dict[str, PageColumn], list[dict[str, Any]], dict[str, list[int]]]:
     """The columns of stretches that share one axis of time, each from its start on.
 
     Args:
@@ -398,7 +398,7 @@ def columns_of(
             sums = lane.sums if stretches[at].is_whole else None
             lanes.append({"table": lane.table, "first": first, "end": end, "total": total, "sums": sums})
         made.append({"title": stretches[at].lanes.names.id(group.title), "kind": group.kind, "lanes": lanes})
-    columns: dict[str, Column] = {}
+    columns: dict[str, PageColumn] = {}
     for name, pieces in parts.items():
         tables = [(stretches[at], stretches[at].lanes._tables[name], rows) for at, rows in pieces]
         starts, ends = (
@@ -407,13 +407,15 @@ def columns_of(
         )
         if len(starts) == 0:
             continue
-        columns[f"{name}-start"] = Column(starts, TIMES, firsts[name])
-        columns[f"{name}-length"] = Column(ends - starts)
-        columns[f"{name}-thing"] = Column(np.concatenate([table.thing[rows] for _, table, rows in tables]))
+        columns[f"{name}-start"] = PageColumn(starts, TIMES, firsts[name])
+        columns[f"{name}-length"] = PageColumn(ends - starts)
+        columns[f"{name}-thing"] = PageColumn(np.concatenate([table.thing[rows] for _, table, rows in tables]))
     if counts.get("work") and counts.get("calls"):
-        columns["work-call"] = Column(_links_of(stretches, parts), STEPS)
+        columns["work-call"] = PageColumn(_links_of(stretches, parts), STEPS)
     if counts.get("work"):
-        columns["work-path"] = Column(np.concatenate([stretches[at].lanes._paths[rows] for at, rows in parts["work"]]))
+        columns["work-path"] = PageColumn(
+            np.concatenate([stretches[at].lanes._paths[rows] for at, rows in parts["work"]])
+        )
     return columns, made, {name: at for name, at in firsts.items() if at}
 
 
