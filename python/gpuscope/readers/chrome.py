@@ -52,6 +52,9 @@ _INTEGERS = (
     "Ev Idx",
     "sort_index",
 )
+COLLECTIVE_INTEGERS = ("In msg nelems", "Out msg nelems", "Group size", "Seq", "Src Rank", "Dst Rank")
+COLLECTIVE_TEXTS = ("Collective name", "Process Group Name", "Process Group Ranks", "dtype")
+"""What torch's operators of collectives have, with the numbers above."""
 _TEXTS = (
     "name",
     "grid",
@@ -196,7 +199,7 @@ def read_chrome_trace(
         GpuscopeError: the file cannot be read.
     """
     name = os.fspath(path)
-    events = _core.TraceEvents(_PHASES, list(_INTEGERS), list(_TEXTS), _ALIASES)
+    events = _core.TraceEvents(_PHASES, [*_INTEGERS, *COLLECTIVE_INTEGERS], [*_TEXTS, *COLLECTIVE_TEXTS], _ALIASES)
     known: dict[str, int] = {}
 
     def word(text: str) -> int:

@@ -11,8 +11,16 @@ from typing import Any
 import numpy as np
 
 from gpuscope import _core
-from gpuscope._core import STEP_PREFIX, CopyKind, FunctionKind, RegionKind, SyncKind, Work
-from gpuscope.readers.chrome import Batch, EventMapper, Meanings, arrows_of, names_of_threads
+from gpuscope._core import STEP_PREFIX, CopyKind, FunctionKind, PayloadType, RegionKind, SyncKind, Work
+from gpuscope.readers.chrome import (
+    COLLECTIVE_INTEGERS,
+    COLLECTIVE_TEXTS,
+    Batch,
+    EventMapper,
+    Meanings,
+    arrows_of,
+    names_of_threads,
+)
 from gpuscope.readers.tables import (
     MOST_NS,
     NONE,
@@ -176,9 +184,24 @@ class TorchEvents(EventMapper):
                 "types": types[known],
             },
         )
+        self._add_collectives(batch, rows)
         columns = self._span(batch, rows) | {"name": batch["name"][rows]}
         columns["kind"] = np.full(len(rows), int(kind), np.uint8)
         self.tables.add_regions(columns, bounded(_raw(batch, rows, "External id"), -1, MOST_NS))
+
+    def _add_collectives(self, batch: Batch, rows: Column) -> None:
+        """Adds what operators say of their collectives as payloads of the regions, which are added after this."""
+        first = self.tables.count("region")
+        known = np.flatnonzero(batch["args.Collective name"][rows] != NONE)
+        types = dict.fromkeys(COLLECTIVE_TEXTS, PayloadType.TEXT)
+        types |= dict.fromkeys(COLLECTIVE_INTEGERS, PayloadType.SIGNED)
+        for name, kind in types.items() if len(known) else ():
+            values = _raw(batch, rows[known], name).astype(np.int64)
+            given = values != NONE if kind == PayloadType.TEXT else values >= 0
+            count = int(np.count_nonzero(given))
+            columns = {"region": known[given] + first, "value": values[given]}
+            fixed = {"name": self.events.intern(name), "type": int(kind)}
+            self.tables.add("payload", columns | {key: np.full(count, value) for key, value in fixed.items()})
 
     def _keep_ranges(self, batch: Batch, word: Callable[[str], int]) -> None:
         """Keeps begins and ends of ranges that do not nest, from our own traces. Events of calls have no number."""

@@ -35,8 +35,10 @@ _LABELS = {
     KernelClass.COMMUNICATION: "communication",
 }
 
-# Of NCCL, NVSHMEM and torch's symmetric memory.
-_COMMUNICATION = re.compile(r"nccl|nvshmem|symm_mem|symmetric_memory|(one|two)_shot_all_?reduce|cross_device_reduce")
+# Of NCCL, NVSHMEM, DeepEP, torch's symmetric memory and vLLM.
+_COMMUNICATION = re.compile(
+    r"nccl|nvshmem|deep_ep::|symm_mem|symmetric_memory|(one|two)_shot_all_?reduce|cross_device_reduce"
+)
 # FlashAttention, xFormers and cuDNN's, and the templates of compilers.
 _ATTENTION = re.compile(r"flash_?(fwd|bwd|attn|attention)|fmha|sdpa|attention|attn_(fwd|bwd)|_attn_|mha_(fwd|bwd)")
 # cuBLAS: gemm, gemv, nvjet, splitK. cuDNN: fprop, dgrad, wgrad, xmma, winograd. CUTLASS, Triton and XLA: the others.

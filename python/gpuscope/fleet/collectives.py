@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collectives of one process: each communication kernel's communicator, place in its sequence, kind and bytes.
+
+The communicator comes from the first source that a kernel has:
+
+* "payload": the NVTX range of NCCL that launched it, or whose group did;
+* "arguments": the arguments of the collective in a trace of torch.profiler;
+* "order": the kernel's name and stream, if neither was recorded;
+* "gloo": operators of gloo, which run on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from gpuscope._core import Flag, Work
+from gpuscope.steps.steps import calls_of
+from gpuscope.trace import NONE, Trace
+
+Array = np.ndarray[Any, Any]
+
+FENCES = ("all_reduce", "all_gather", "reduce_scatter", "barrier", "all_to_all")
+"""Kinds that no rank can leave before all have arrived."""
+
+# Parts of names in lower case and without "_"; the first that occurs counts. Names of NCCL's kernels and ranges, of
+# torch's collectives, of NVSHMEM, of vLLM's and torch's own all-reduce, and of DeepEP.
+_KINDS = (
+    ("barrier", "barrier"),
+    ("reducescatter", "reduce_scatter"),
+    ("allreduce", "all_reduce"),
+    ("crossdevicereduce", "all_reduce"),
+    ("allgather", "all_gather"),
+    ("alltoall", "all_to_all"),
+    ("deepep", "all_to_all"),
+    ("broadcast", "broadcast"),
+    ("sendrecv", "other"),  # of one message, of an exchange, or of an all-to-all
+    ("reduce", "reduce"),
+    ("send", "send"),
+    ("recv", "recv"),
+)
+# Prefixes of ranges and operators whose names contain the kind; other names are the program's.
+_RANGES = ("nccl", "c10d::", "_c10d_functional::")
+_GLOO = "gloo:"
+_ITEM_BYTES = (
+    (8, ("Double", "Long", "ComplexFloat", "UInt64")),
+    (4, ("Float", "Int", "ComplexHalf", "UInt32")),
+    (2, ("Half", "BFloat16", "Short", "UInt16")),
+    (1, ("Byte", "Char", "Bool")),
+)
+_BYTES_OF = {name: size for size, names in _ITEM_BYTES for name in names}
+_FLOAT_8 = "Float8"  # the start of several types
+_POINT_TO_POINT = ("send", "recv", "other")
+
+# Values of NCCL's ranges, then those of torch's operators.
+_ID, _MESSAGE, _RANKS, _OWN_RANK, _PEER = (
+    "NCCL communicator ID",
+    "Message size [bytes]",
+    "No. of ranks",
+    "Rank",
+    "Peer rank",
+)
+_NAME, _GROUP, _MEMBERS, _SIZE, _IN, _OUT, _TYPE, _SEQUENCE, _SOURCE, _DESTINATION = (
+    "Collective name",
+    "Process Group Name",
+    "Process Group Ranks",
+    "Group size",
+    "In msg nelems",
+    "Out msg nelems",
+    "dtype",
+    "Seq",
+    "Src Rank",
+    "Dst Rank",
+)
+_TEXTS = (_NAME, _GROUP, _MEMBERS, _TYPE)
+_READ = (_ID, _MESSAGE, _RANKS, _OWN_RANK, _PEER, _SIZE, _IN, _OUT, _SEQUENCE, _SOURCE, _DESTINATION, *_TEXTS)
+
+Values = dict[str, Any]
+
+
+@dataclass
+class Collective:
+    """One collective of one process.
+
+    Attributes:
+        kernel: its row of ``trace.kernels``; -1 for gloo.
+        start_ns: start of its kernel, the arrival.
+        end_ns: end of its kernel, the release.
+        communicator: hash of the communicator; -1 until it is known.
+        size: number of ranks in the communicator; -1 if unknown.
+        sequence: its place among those of its communicator in the recording, from 0, or torch's number of it.
+        kind: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, send, recv, barrier or other.
+        bytes: the message of one rank as NCCL counts it: of an all_gather its input, of a reduce_scatter its output;
+            -1 if unknown.
+        source: how the communicator was found, as the module says.
+    """
+
+    kernel: int
+    start_ns: int
+    end_ns: int
+    kind: str
+    communicator: int = -1
+    size: int = -1
+    sequence: int = -1
+    bytes: int = -1
+    source: str = "order"
+    key: tuple[Any, ...] = field(default=(), repr=False)
+
+
+@lru_cache(maxsize=1 << 16)
+def content_hash(text: str) -> int:
+    """A number of 64 bits, with sign, that is the same for the same text in all processes."""
+    return int.from_bytes(blake2b(text.encode(errors="replace"), digest_size=8).digest(), "little", signed=True)
+
+
+@lru_cache(maxsize=1 << 14)
+def collective_kind(name: str) -> str:
+    """The kind of collective that the name of a kernel, range or operator contains; "other" without one."""
+    plain = name.lower().replace("_", "")
+    return next((kind for part, kind in _KINDS if part in plain), "other")
+
+
+def find_collectives(trace: Trace, rows: Array) -> list[Collective]:
+    """The collectives of some communication kernels of one GPU, in order of their start.
+
+    Args:
+        trace: the recording.
+        rows: the kernels' rows of ``trace.kernels``.
+    """
+    if len(rows) == 0:
+        return []
+    kernels = trace.kernels
+    rows = rows[np.argsort(kernels.start_ns[rows], kind="stable")]
+    names, variants = trace.kernel_names(), np.minimum(kernels.variant[rows], len(trace.variants) - 1)
+    starts = kernels.start_ns[rows]
+    found = [
+        Collective(row, start, end, collective_kind(names[variant]))
+        for row, start, end, variant in zip(
+            *(each.tolist() for each in (rows, starts, starts + kernels.duration_ns[rows], variants)), strict=True
+        )
+    ]
+    kind_of_path = _kinds_of_paths(trace)
+    regions = kernels.region[rows]
+    paths = np.append(trace.regions.path, NONE)[np.minimum(regions, len(trace.regions))]
+    for each, path in zip(found, paths.tolist(), strict=True):
+        if each.kind == "other":
+            each.kind = kind_of_path[path] if path < len(kind_of_path) else "other"
+    _identify(trace, found, rows)
+    streams = np.append(trace.tracks.stream, 0)[np.minimum(kernels.track[rows], len(trace.tracks))]
+    order = np.unique(streams, return_inverse=True)[1]
+    for each, variant, stream in zip(found, variants.tolist(), order.tolist(), strict=True):
+        if not each.key:
+            each.key = ("order", names[variant], each.kind, stream)
+    return _numbered(found)
+
+
+def find_gloo(trace: Trace) -> list[Collective]:
+    """The collectives that gloo ran on the CPU, in order of their start. Their times are those of the operators."""
+    names = [trace.string(name) for name in trace.paths.name.tolist()]
+    is_gloo = np.array([*(name.startswith(_GLOO) for name in names), False])
+    regions = trace.regions
+    rows = np.flatnonzero(is_gloo[np.minimum(regions.path, len(names))])
+    rows = rows[np.argsort(regions.start_ns[rows], kind="stable")]
+    starts = regions.start_ns[rows]
+    columns = (starts, starts + regions.duration_ns[rows], regions.path[rows])
+    found = [
+        Collective(-1, start, end, collective_kind(names[path]), source="gloo", key=("gloo",))
+        for start, end, path in zip(*(each.tolist() for each in columns), strict=True)
+    ]
+    return _numbered(found)
+
+
+def _numbered(found: list[Collective]) -> list[Collective]:
+    """Gives each its communicator and sequence. Messages between two ranks are counted apart: other ranks lack them."""
+    counts: Counter[tuple[Any, ...]] = Counter()
+    given = Counter((each.key, each.sequence) for each in found)
+    uncertain = {key for (key, sequence), count in given.items() if sequence < 0 or count > 1}
+    for each in found:
+        if each.key in uncertain:
+            each.sequence = counts[each.key]
+            counts[each.key] += 1
+        each.communicator = content_hash(repr(each.key))
+    return found
+
+
+def _kinds_of_paths(trace: Trace) -> list[str]:
+    """The kind that the innermost range of a library with a kind gives, of each call path."""
+    found: list[str] = []
+    for name_id, parent in zip(trace.paths.name.tolist(), trace.paths.parent.tolist(), strict=True):
+        name = trace.string(name_id)
+        kind = collective_kind(name) if name.startswith(_RANGES) else "other"
+        found.append(found[parent] if kind == "other" and parent < len(found) else kind)
+    return found
+
+
+# -- communicators ---------------------------------------------------------------------------------------------------
+def _identify(trace: Trace, found: list[Collective], rows: Array) -> None:
+    """Fills in what the ranges and operators that launched the kernels say."""
+    given = _given(trace)
+    carriers = {region for region, values in given.items() if _MESSAGE in values or _NAME in values}
+    if not carriers:
+        return
+    communicators = _Communicators(trace, given)
+    nearest = _nearest(trace, carriers, trace.kernels.region[rows])
+    of_groups = _of_groups(trace, carriers, rows)
+    of_nodes = _of_nodes(trace, carriers, rows)
+    for each, carrier, group in zip(found, nearest.tolist(), of_groups, strict=True):
+        members = [carrier] if carrier != NONE else group or of_nodes.get(each.kernel, [])
+        if members:
+            communicators.fill(each, members, is_node=carrier == NONE and not group)
+
+
+def _given(trace: Trace) -> dict[int, Values]:
+    """The values of collectives, by region."""
+    table, found = trace.payloads, dict[int, Values]()
+    for name in np.unique(table.name).tolist():
+        text = trace.string(name)
+        known = _MESSAGE if text.startswith("Message size") else text
+        if known not in _READ:
+            continue
+        rows = np.flatnonzero((table.name == name) & (table.region < len(trace.regions)))
+        for region, value in zip(table.region[rows].tolist(), table.value[rows].tolist(), strict=True):
+            found.setdefault(region, {})[known] = trace.string(value) if known in _TEXTS else value
+    return found
+
+
+def _nearest(trace: Trace, carriers: set[int], regions: Array) -> Array:
+    """The innermost carrier around each region, the region itself included; NONE without."""
+    count = len(trace.regions)
+    stops = np.zeros(count + 1, bool)
+    stops[[count, *carriers]] = True
+    parents = np.append(trace.regions.parent, NONE)
+    at = np.minimum(regions, count)
+    while not stops[at].all():
+        at = np.where(stops[at], at, np.minimum(parents[at], count))
+    return np.where(at == count, NONE, at)
+
+
+def _of_groups(trace: Trace, carriers: set[int], rows: Array) -> list[list[int]]:
+    """The calls of NCCL since the previous launch of the thread, which ncclGroupEnd launches together."""
+    calls = calls_of(trace, trace.kernels.correlation[rows])
+    regions = np.array(sorted(carriers))
+    regions = regions[np.argsort(trace.regions.start_ns[regions], kind="stable")]
+    found: list[list[int]] = [[] for _ in rows]
+    for thread in np.unique(trace.api.thread[calls[calls >= 0]]).tolist():
+        own = regions[trace.regions.thread[regions] == thread]
+        launched = np.flatnonzero(calls >= 0)
+        launched = launched[trace.api.thread[calls[launched]] == thread]
+        launched = launched[np.argsort(trace.api.start_ns[calls[launched]], kind="stable")]
+        moments = trace.api.start_ns[calls[launched]]
+        until = np.searchsorted(trace.regions.start_ns[own], moments, side="right")
+        for at, first, last in zip(launched.tolist(), [0, *until[:-1].tolist()], until.tolist(), strict=True):
+            found[at] = own[first:last].tolist()
+    return found
+
+
+def _of_nodes(trace: Trace, carriers: set[int], rows: Array) -> dict[int, list[int]]:
+    """Of kernels in CUDA graphs, the carriers with the call path that the node was captured in."""
+    nodes = trace.graph_nodes
+    chosen = np.flatnonzero((nodes.kind == int(Work.KERNEL)) & (nodes.path != NONE) & np.isin(nodes.event, rows))
+    captured: dict[int, list[int]] = {}
+    if len(chosen):
+        for region in carriers:
+            captured.setdefault(int(trace.regions.path[region]), []).append(region)
+    pairs = zip(nodes.event[chosen].tolist(), nodes.path[chosen].tolist(), strict=True)
+    in_graph = (trace.kernels.flags & Flag.IN_GRAPH) != 0
+    return {event: captured[path] for event, path in pairs if path in captured and in_graph[event]}
+
+
+class _Communicators:
+    """What is known of the communicators of a recording."""
+
+    def __init__(self, trace: Trace, given: dict[int, Values]) -> None:
+        self._given = given
+        self._trace = trace
+        self._kinds = _kinds_of_paths(trace)
+        created = [region for region, values in given.items() if _RANKS in values and _ID in values]
+        created.sort(key=lambda region: int(trace.regions.start_ns[region]))
+        self._created: dict[int, list[tuple[int, Values]]] = {}  # the moment and the values, by id
+        for region in created:
+            moment = int(trace.regions.start_ns[region])
+            self._created.setdefault(given[region][_ID], []).append((moment, given[region]))
+
+    def fill(self, each: Collective, members: list[int], is_node: bool) -> None:
+        """Fills in what the carriers say, as far as they agree."""
+        values = [self._given[region] for region in members]
+        kinds = {self._kind_of(region) for region in members}
+        if each.kind == "other" and len(kinds) == 1:
+            each.kind = kinds.pop()
+        last, is_one = values[-1], len(values) == 1
+        point_to_point = each.kind in _POINT_TO_POINT
+        if is_node:  # all captures at that path; which of them it was is not known
+            is_same = len({value.get(_ID, value.get(_GROUP)) for value in values}) == 1
+            sizes = {_bytes_of(value) for value in values}
+            if not is_same:
+                return
+            each.bytes = sizes.pop() if len(sizes) == 1 else -1
+        else:
+            sizes_of_members = [_bytes_of(value) for value in values]
+            each.bytes = -1 if -1 in sizes_of_members else sum(sizes_of_members)
+        if _ID in last:
+            epoch, created = self._epoch(last[_ID], int(self._trace.regions.start_ns[members[-1]]))
+            each.source, each.size = "payload", created.get(_RANKS, -1)
+            each.key = ("nccl", last[_ID], epoch)
+            ends = (created.get(_OWN_RANK), last.get(_PEER))
+        else:
+            each.source, each.size = "arguments", last.get(_SIZE, -1)
+            each.key = ("torch", last.get(_GROUP, ""), last.get(_MEMBERS, ""), each.size)
+            each.sequence = last.get(_SEQUENCE, -1) if is_one and not point_to_point and not is_node else -1
+            ends = (last.get(_SOURCE), last.get(_DESTINATION))
+        if point_to_point:
+            known = is_one and None not in ends and each.kind != "other"
+            if known and each.kind == "recv" and _ID in last:
+                ends = ends[::-1]
+            each.key = (*each.key, *ends) if known else (*each.key, each.kind)
+            each.size = 2 if known else -1
+
+    def _kind_of(self, region: int) -> str:
+        named = self._given[region].get(_NAME)
+        path = int(self._trace.regions.path[region])
+        kind = collective_kind(named) if named else "other"
+        return kind if kind != "other" or path >= len(self._kinds) else self._kinds[path]
+
+    def _epoch(self, number: int, moment: int) -> tuple[int, Values]:
+        """How often the communicator had been created again by a moment, and the values of the latest creation."""
+        created = [values for start, values in self._created.get(number, []) if start <= moment]
+        return max(len(created) - 1, 0), created[-1] if created else {}
+
+
+def _bytes_of(values: Values) -> int:
+    """The message of one rank; -1 if unknown."""
+    if _MESSAGE in values:
+        return int(values[_MESSAGE])
+    items = [values[name] for name in (_IN, _OUT) if values.get(name, 0) > 0]
+    kind = values.get(_TYPE, "")
+    size = 1 if kind.startswith(_FLOAT_8) else _BYTES_OF.get(kind, -1)
+    return min(items) * size if items and size > 0 else -1
