@@ -244,7 +244,11 @@ def _nearest(trace: Trace, carriers: set[int], regions: Array) -> Array:
 def _of_groups(trace: Trace, carriers: set[int], rows: Array) -> list[list[int]]:
     """The calls of NCCL since the previous launch of the thread, which ncclGroupEnd launches together."""
     calls = calls_of(trace, trace.kernels.correlation[rows])
+    calls[(trace.kernels.flags[rows] & Flag.IN_GRAPH) != 0] = -1
     regions = np.array(sorted(carriers))
+    regions = regions[
+        ~np.isin(trace.regions.path[regions], trace.graph_nodes.path)
+    ]  # calls in a capture launch nothing
     regions = regions[np.argsort(trace.regions.start_ns[regions], kind="stable")]
     found: list[list[int]] = [[] for _ in rows]
     for thread in np.unique(trace.api.thread[calls[calls >= 0]]).tolist():

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recordings of one rank of a job, written as what its GPU did; every time is given, in ns since `START`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fakes.gscope import NONE
+from fakes.recordings import make_trace
+from gpuscope._core import CallKind, Flag, PayloadType, RegionKind, Work
+from gpuscope.trace import Trace
+
+START = 1_700_000_000_000_000_000
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+GEMM = "gemm"
+
+
+class RankRecording:
+    """Regions, work and payloads of one process."""
+
+    def __init__(self, end: int = 1000, **info: str) -> None:
+        facts = {"session.mode": "full", "session.tier": "cupti"}
+        edges = {"session.start_ns": str(START), "session.stop_ns": str(START + end)}
+        self.info = facts | edges | {name.replace("_", ".", 1): value for name, value in info.items()}
+        self._rows: dict[str, list[dict[str, Any]]] = {}
+        self._known: dict[str, dict[Any, int]] = {}
+
+    def step(self, start: int, end: int, number: int = 0) -> int:
+        """A step that was marked."""
+        return self.region(f"ProfilerStep#{number}", start, end)
+
+    def region(self, name: str, start: int, end: int, parent: int = NONE, **payload: int | str) -> int:
+        """A region with the values that it was given, "_" for spaces in their names."""
+        above = self._rows["region"][parent]["path"] if parent != NONE else NONE
+        kind = int(RegionKind.RANGE)
+        path = self._number("path", (name, above), name=name, parent=above, kind=kind)
+        times = {"start_ns": START + start, "duration_ns": end - start}
+        row = self._add("region", **times, parent=parent, path=path, thread=0)
+        for key, value in payload.items():
+            text = isinstance(value, str)
+            kinds = {"type": int(PayloadType.TEXT if text else PayloadType.UNSIGNED)}
+            stored = self._add("text", text=value) if text else value
+            self._add("payload", region=row, name=key.replace("_", " "), value=stored, is_text=text, **kinds)
+        return row
+
+    def call_of_nccl(self, name: str, start: int, communicator: int, size: int, parent: int = NONE, **more: int) -> int:
+        """A call of NCCL with its payload, of 10 ns."""
+        payload = {"NCCL_communicator_ID": communicator, "Message_size_[bytes]": size}
+        return self.region(name, start, start + 10, parent, **payload, **more)
+
+    def creation_of_nccl(self, start: int, communicator: int, ranks: int, rank: int) -> None:
+        """A communicator is created."""
+        payload = {"NCCL_communicator_ID": communicator, "No._of_ranks": ranks, "Rank": rank}
+        self.region("ncclCommInitRank", start, start + 10, **payload)
+
+    def kernel(
+        self,
+        name: str,
+        start: int,
+        end: int,
+        *,
+        region: int = NONE,
+        stream: int = 7,
+        device: int = 0,
+        launched: int | None = None,
+        blocks: int = 1,
+    ) -> int:
+        """A kernel; launched 5 ns before it starts, or when that is given."""
+        correlation = len(self._rows.get("api", ())) + 1
+        called = {"start_ns": START + (start - 5 if launched is None else launched), "duration_ns": 1}
+        self._add("api", **called, correlation=correlation, region=region, call=0)
+        return self._kernel(name, start, end, stream, device, correlation, region, 0, blocks)
+
+    def replay(self, kernels: list[tuple[str, int, int]], path_of: int = NONE, stream: int = 7) -> None:
+        """A launch of a CUDA graph; `path_of` is a region with the call path of the capture."""
+        correlation = len(self._rows.get("api", ())) + 1
+        self._add(
+            "api", start_ns=START + kernels[0][1] - 5, duration_ns=1, correlation=correlation, region=NONE, call=1
+        )
+        path = self._rows["region"][path_of]["path"] if path_of != NONE else NONE
+        for name, start, end in kernels:
+            row = self._kernel(name, start, end, stream, 0, correlation, NONE, int(Flag.IN_GRAPH), 1)
+            self._add("graph_node", event=row, path=path, kind=int(Work.KERNEL))
+
+    def copy(self, start: int, end: int, stream: int = 8, device: int = 0) -> None:
+        """A copy to the GPU."""
+        track = self._number("track", (device, stream), device=device, context=1, stream=stream)
+        times = {"start_ns": START + start, "duration_ns": end - start}
+        self._add("memcpy", **times, bytes=1, kind=1, source=2, destination=3, peer=255, track=track, region=NONE)
+
+    def _kernel(
+        self,
+        name: str,
+        start: int,
+        end: int,
+        stream: int,
+        device: int,
+        correlation: int,
+        region: int,
+        flags: int,
+        blocks: int,
+    ) -> int:
+        grid = {"grid_x": blocks, **dict.fromkeys(("grid_y", "grid_z", "block_x", "block_y", "block_z"), 1)}
+        variant = self._number("variant", (name, blocks), name=name, **grid)
+        track = self._number("track", (device, stream), device=device, context=1, stream=stream)
+        times = {"start_ns": START + start, "duration_ns": end - start}
+        row = {"correlation": correlation, "variant": variant, "track": track, "region": region, "flags": flags}
+        return self._add("kernel", **times, **row)
+
+    def _add(self, table: str, **values: Any) -> int:
+        self._rows.setdefault(table, []).append(values)
+        return len(self._rows[table]) - 1
+
+    def _number(self, table: str, key: Any, **values: Any) -> int:
+        known = self._known.setdefault(table, {})
+        if key not in known:
+            known[key] = self._add(table, **values)
+        return known[key]
+
+    def trace(self) -> Trace:
+        """The recording."""
+        rows = {name: [dict(row) for row in each] for name, each in self._rows.items()}
+        texts = [""]
+        given = [row["text"] for row in rows.pop("text", ())]
+        for row in rows.get("payload", ()):
+            if row.pop("is_text"):
+                text = given[row["value"]]
+                if text not in texts:
+                    texts.append(text)
+                row["value"] = texts.index(text)
+        rows["thread"] = [{"system_id": 1, "name": "MainThread"}]
+        kinds = {"cuLaunchKernel": CallKind.LAUNCH, "cuGraphLaunch": CallKind.GRAPH_LAUNCH}
+        rows["call"] = [{"name": name, "kind": int(kind)} for name, kind in kinds.items()]
+        tables = {name: {column: [row[column] for row in each] for column in each[0]} for name, each in rows.items()}
+        return make_trace(tables, texts, self.info)
