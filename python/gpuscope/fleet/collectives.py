@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuscope._core import Flag, Work
+from gpuscope._core import Flag, PayloadType, Work
 from gpuscope.steps.steps import calls_of
 from gpuscope.trace import NONE, Trace
 
@@ -47,38 +47,23 @@ _KINDS = (
 # Prefixes of ranges and operators whose names contain the kind; other names are the program's.
 _RANGES = ("nccl", "c10d::", "_c10d_functional::")
 _GLOO = "gloo:"
-_ITEM_BYTES = (
-    (8, ("Double", "Long", "ComplexFloat", "UInt64")),
-    (4, ("Float", "Int", "ComplexHalf", "UInt32")),
-    (2, ("Half", "BFloat16", "Short", "UInt16")),
-    (1, ("Byte", "Char", "Bool")),
-)
-_BYTES_OF = {name: size for size, names in _ITEM_BYTES for name in names}
+_ITEM_BYTES = {
+    **dict.fromkeys(("Double", "Long", "ComplexFloat", "UInt64"), 8),
+    **dict.fromkeys(("Float", "Int", "ComplexHalf", "UInt32"), 4),
+    **dict.fromkeys(("Half", "BFloat16", "Short", "UInt16"), 2),
+    **dict.fromkeys(("Byte", "Char", "Bool"), 1),
+}
 _FLOAT_8 = "Float8"  # the start of several types
 _POINT_TO_POINT = ("send", "recv", "other")
 
 # Values of NCCL's ranges, then those of torch's operators.
-_ID, _MESSAGE, _RANKS, _OWN_RANK, _PEER = (
-    "NCCL communicator ID",
-    "Message size [bytes]",
-    "No. of ranks",
-    "Rank",
-    "Peer rank",
-)
-_NAME, _GROUP, _MEMBERS, _SIZE, _IN, _OUT, _TYPE, _SEQUENCE, _SOURCE, _DESTINATION = (
-    "Collective name",
-    "Process Group Name",
-    "Process Group Ranks",
-    "Group size",
-    "In msg nelems",
-    "Out msg nelems",
-    "dtype",
-    "Seq",
-    "Src Rank",
-    "Dst Rank",
-)
+_ID, _MESSAGE, _PEER = "NCCL communicator ID", "Message size [bytes]", "Peer rank"
+_RANKS, _OWN_RANK = "No. of ranks", "Rank"
+_NAME, _GROUP, _MEMBERS, _TYPE = "Collective name", "Process Group Name", "Process Group Ranks", "dtype"
+_SIZE, _IN, _OUT = "Group size", "In msg nelems", "Out msg nelems"
+_SEQUENCE, _SOURCE, _DESTINATION = "Seq", "Src Rank", "Dst Rank"
 _TEXTS = (_NAME, _GROUP, _MEMBERS, _TYPE)
-_READ = (_ID, _MESSAGE, _RANKS, _OWN_RANK, _PEER, _SIZE, _IN, _OUT, _SEQUENCE, _SOURCE, _DESTINATION, *_TEXTS)
+_NUMBERS = (_ID, _MESSAGE, _PEER, _RANKS, _OWN_RANK, _SIZE, _IN, _OUT, _SEQUENCE, _SOURCE, _DESTINATION)
 
 Values = dict[str, Any]
 
@@ -88,6 +73,7 @@ class Collective:
     """One collective of one process.
 
     Attributes:
+        name: the name of its kernel, or of gloo's operator.
         kernel: its row of ``trace.kernels``; -1 for gloo.
         start_ns: start of its kernel, the arrival.
         end_ns: end of its kernel, the release.
@@ -100,6 +86,7 @@ class Collective:
         source: how the communicator was found, as the module says.
     """
 
+    name: str
     kernel: int
     start_ns: int
     end_ns: int
@@ -139,7 +126,7 @@ def find_collectives(trace: Trace, rows: Array) -> list[Collective]:
     names, variants = trace.kernel_names(), np.minimum(kernels.variant[rows], len(trace.variants) - 1)
     starts = kernels.start_ns[rows]
     found = [
-        Collective(row, start, end, collective_kind(names[variant]))
+        Collective(names[variant], row, start, end, collective_kind(names[variant]))
         for row, start, end, variant in zip(
             *(each.tolist() for each in (rows, starts, starts + kernels.duration_ns[rows], variants)), strict=True
         )
@@ -153,9 +140,8 @@ def find_collectives(trace: Trace, rows: Array) -> list[Collective]:
     _identify(trace, found, rows)
     streams = np.append(trace.tracks.stream, 0)[np.minimum(kernels.track[rows], len(trace.tracks))]
     order = np.unique(streams, return_inverse=True)[1]
-    for each, variant, stream in zip(found, variants.tolist(), order.tolist(), strict=True):
-        if not each.key:
-            each.key = ("order", names[variant], each.kind, stream)
+    for each, stream in zip(found, order.tolist(), strict=True):
+        each.key = each.key or ("order", each.name, each.kind, stream)
     return _numbered(found)
 
 
@@ -169,14 +155,14 @@ def find_gloo(trace: Trace) -> list[Collective]:
     starts = regions.start_ns[rows]
     columns = (starts, starts + regions.duration_ns[rows], regions.path[rows])
     found = [
-        Collective(-1, start, end, collective_kind(names[path]), source="gloo", key=("gloo",))
+        Collective(names[path], -1, start, end, collective_kind(names[path]), source="gloo", key=("gloo",))
         for start, end, path in zip(*(each.tolist() for each in columns), strict=True)
     ]
     return _numbered(found)
 
 
 def _numbered(found: list[Collective]) -> list[Collective]:
-    """Gives each its communicator and sequence. Messages between two ranks are counted apart: other ranks lack them."""
+    """Gives each its communicator and sequence; torch's numbers count if they are complete and distinct."""
     counts: Counter[tuple[Any, ...]] = Counter()
     given = Counter((each.key, each.sequence) for each in found)
     uncertain = {key for (key, sequence), count in given.items() if sequence < 0 or count > 1}
@@ -210,20 +196,24 @@ def _identify(trace: Trace, found: list[Collective], rows: Array) -> None:
     of_groups = _of_groups(trace, carriers, rows)
     of_nodes = _of_nodes(trace, carriers, rows)
     for each, carrier, group in zip(found, nearest.tolist(), of_groups, strict=True):
-        members = [carrier] if carrier != NONE else group or of_nodes.get(each.kernel, [])
-        if members:
-            communicators.fill(each, members, is_node=carrier == NONE and not group)
+        members = [carrier] if carrier != NONE else group if each.name.startswith("nccl") else []
+        captured = [] if members else of_nodes.get(each.kernel, [])
+        if members or captured:
+            communicators.fill(each, members or captured, is_node=bool(captured))
 
 
 def _given(trace: Trace) -> dict[int, Values]:
     """The values of collectives, by region."""
     table, found = trace.payloads, dict[int, Values]()
+    is_text = table.type == int(PayloadType.TEXT)
+    is_number = np.isin(table.type, [int(PayloadType.UNSIGNED), int(PayloadType.SIGNED)])
     for name in np.unique(table.name).tolist():
         text = trace.string(name)
         known = _MESSAGE if text.startswith("Message size") else text
-        if known not in _READ:
+        if known not in (*_TEXTS, *_NUMBERS):
             continue
-        rows = np.flatnonzero((table.name == name) & (table.region < len(trace.regions)))
+        typed = is_text if known in _TEXTS else is_number
+        rows = np.flatnonzero((table.name == name) & typed & (table.region < len(trace.regions)))
         for region, value in zip(table.region[rows].tolist(), table.value[rows].tolist(), strict=True):
             found.setdefault(region, {})[known] = trace.string(value) if known in _TEXTS else value
     return found
@@ -246,9 +236,8 @@ def _of_groups(trace: Trace, carriers: set[int], rows: Array) -> list[list[int]]
     calls = calls_of(trace, trace.kernels.correlation[rows])
     calls[(trace.kernels.flags[rows] & Flag.IN_GRAPH) != 0] = -1
     regions = np.array(sorted(carriers))
-    regions = regions[
-        ~np.isin(trace.regions.path[regions], trace.graph_nodes.path)
-    ]  # calls in a capture launch nothing
+    # Calls in a capture launch nothing.
+    regions = regions[~np.isin(trace.regions.path[regions], trace.graph_nodes.path)]
     regions = regions[np.argsort(trace.regions.start_ns[regions], kind="stable")]
     found: list[list[int]] = [[] for _ in rows]
     for thread in np.unique(trace.api.thread[calls[calls >= 0]]).tolist():
@@ -272,8 +261,7 @@ def _of_nodes(trace: Trace, carriers: set[int], rows: Array) -> dict[int, list[i
         for region in carriers:
             captured.setdefault(int(trace.regions.path[region]), []).append(region)
     pairs = zip(nodes.event[chosen].tolist(), nodes.path[chosen].tolist(), strict=True)
-    in_graph = (trace.kernels.flags & Flag.IN_GRAPH) != 0
-    return {event: captured[path] for event, path in pairs if path in captured and in_graph[event]}
+    return {event: captured[path] for event, path in pairs if path in captured}
 
 
 class _Communicators:
@@ -298,15 +286,13 @@ class _Communicators:
             each.kind = kinds.pop()
         last, is_one = values[-1], len(values) == 1
         point_to_point = each.kind in _POINT_TO_POINT
+        sizes = [_bytes_of(value) for value in values]
         if is_node:  # all captures at that path; which of them it was is not known
-            is_same = len({value.get(_ID, value.get(_GROUP)) for value in values}) == 1
-            sizes = {_bytes_of(value) for value in values}
-            if not is_same:
+            if len({value.get(_ID, value.get(_GROUP)) for value in values}) > 1:
                 return
-            each.bytes = sizes.pop() if len(sizes) == 1 else -1
+            each.bytes = sizes[0] if len(set(sizes)) == 1 else -1
         else:
-            sizes_of_members = [_bytes_of(value) for value in values]
-            each.bytes = -1 if -1 in sizes_of_members else sum(sizes_of_members)
+            each.bytes = -1 if -1 in sizes else sum(sizes)
         if _ID in last:
             epoch, created = self._epoch(last[_ID], int(self._trace.regions.start_ns[members[-1]]))
             each.source, each.size = "payload", created.get(_RANKS, -1)
@@ -317,7 +303,7 @@ class _Communicators:
             each.key = ("torch", last.get(_GROUP, ""), last.get(_MEMBERS, ""), each.size)
             each.sequence = last.get(_SEQUENCE, -1) if is_one and not point_to_point and not is_node else -1
             ends = (last.get(_SOURCE), last.get(_DESTINATION))
-        if point_to_point:
+        if point_to_point:  # counted apart, as other ranks of the communicator lack them
             known = is_one and None not in ends and each.kind != "other"
             if known and each.kind == "recv" and _ID in last:
                 ends = ends[::-1]
@@ -342,5 +328,5 @@ def _bytes_of(values: Values) -> int:
         return int(values[_MESSAGE])
     items = [values[name] for name in (_IN, _OUT) if values.get(name, 0) > 0]
     kind = values.get(_TYPE, "")
-    size = 1 if kind.startswith(_FLOAT_8) else _BYTES_OF.get(kind, -1)
+    size = 1 if kind.startswith(_FLOAT_8) else _ITEM_BYTES.get(kind, -1)
     return min(items) * size if items and size > 0 else -1

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpuscope._core import Flag, divide_time
-from gpuscope.analysis.completeness import audit
+from gpuscope.analysis.completeness import audit, is_of_another_tool
 from gpuscope.errors import NotAvailable
 from gpuscope.fleet.collectives import Collective, content_hash, find_collectives, find_gloo
 from gpuscope.steps.kernel_classes import KernelClass, kernel_class
@@ -115,7 +115,7 @@ class GpuWork:
         return np.flatnonzero(devices[np.minimum(table.track, len(trace.tracks))] == device)
 
     def add_communication(self, found: Sequence[Collective]) -> None:
-        """Adds collectives that ran elsewhere than on the GPU."""
+        """Adds the collectives of a rank without a GPU."""
         starts, ends = (np.array([getattr(each, name) for each in found], np.int64) for name in ("start_ns", "end_ns"))
         self.spans.append((starts, ends, np.full(len(found), COMMUNICATION, np.uint8)))
 
@@ -169,19 +169,22 @@ def reduce(trace: Trace, source: str = "") -> dict[str, Columns]:
         )
     steps = _steps(trace)
     parts: dict[str, list[Columns]] = {table: [] for table in COLUMNS}
-    for number, device in _ranks(trace):
+    ranks = _ranks(trace)
+    for number, device in ranks:
         work = GpuWork(trace, device)
         found = find_collectives(trace, work.communication)
         if device is None and (of_gloo := find_gloo(trace)):
-            work.add_communication(of_gloo)
+            if not any(len(starts) for starts, _, _ in work.spans):
+                work.add_communication(of_gloo)
             found = sorted([*found, *of_gloo], key=lambda each: each.start_ns)
         step_of = steps.at(work.spans[0][0]) if len(steps) else np.full(len(work.variant), -1)
         tables = {
-            "rank": _rank_table(trace, work, steps, step_of, device, source),
+            "rank": _rank_table(trace, work, steps, step_of, device, len(ranks)),
             **_windows(trace, work, steps, found),
             "kernel_stat": _kernel_table(trace, work),
             "anchor": _anchor_table(trace),
         }
+        tables["rank"]["source"] = np.array([source], object)
         tables["step"]["launches"] = _launches(trace, work, steps, step_of)
         for table, columns in tables.items():
             rows = len(next(iter(columns.values())))
@@ -214,19 +217,18 @@ def _ranks(trace: Trace) -> list[tuple[int, int | None]]:
 
 
 # -- the tables ------------------------------------------------------------------------------------------------------
-def _rank_table(trace: Trace, work: GpuWork, steps: Steps, step_of: Array, device: int | None, source: str) -> Columns:
+def _rank_table(trace: Trace, work: GpuWork, steps: Steps, step_of: Array, device: int | None, ranks: int) -> Columns:
     info, checked = trace.info, audit(trace)
     known = checked.recorded_ns > 0 and not checked.overhead_source.startswith("not recorded")
     local = number_of(info, "process.local_rank") if "process.local_rank" in info else -1
-    size = number_of(info, "process.world_size") if "process.world_size" in info else len(_ranks(trace))
+    size = number_of(info, "process.world_size") if "process.world_size" in info else ranks
     row = {
         "world_size": size,
         "local_rank": local if device is None else device,
         "host": info.get("process.host", ""),
-        "process": number_of(info, "process.id"),
+        "process": -1 if device is not None and is_of_another_tool(trace) else number_of(info, "process.id"),
         "device": _device_name(trace, _main_device(trace) if device is None else device),
         "role": _role(trace, work, steps, step_of),
-        "source": source,
         "start_ns": number_of(info, "session.start_ns"),
         "end_ns": number_of(info, "session.stop_ns"),
         "steps": len(steps),

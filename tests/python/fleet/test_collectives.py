@@ -191,6 +191,19 @@ def test_operators_of_gloo_are_collectives():
     assert found == [("all_reduce", 0, "gloo"), ("barrier", 1, "gloo")]
 
 
+def test_a_kernel_of_another_library_is_not_of_a_group_of_nccl():
+    rank = RankRecording()
+    rank.call_of_nccl("ncclSend", 10, ID, 1000)
+    rank.kernel("deep_ep::intranode::dispatch", 200, 250)
+    assert collectives(rank.trace(), "kind", "bytes", "source") == [("all_to_all", -1, "order")]
+
+
+def test_values_of_other_operators_are_not_read():
+    rank = all_reduces([ID])
+    rank.region("aten::to", 200, 210, dtype=1 << 40)
+    assert collectives(rank.trace(), "source") == ["payload"]
+
+
 def torch_trace(folder: Path, collectives: list[dict[str, Any]]) -> Trace:
     """A trace of torch.profiler with operators that say what their collective was."""
     events: list[dict[str, Any]] = []

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import gpuscope as gs
 from fakes.rank_recordings import ALL_REDUCE, GEMM, START, RankRecording
@@ -166,11 +168,39 @@ def test_a_collective_over_the_end_of_a_step_shortens_the_next():
     assert found == [(0, 0, 0, 400), (0, 1, 0, 0), (1, 0, 250, 150)]
 
 
+SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30), st.sampled_from("kcm")), max_size=12)
+
+
+@given(spans=SPANS, length=st.integers(5, 40))
+def test_segments_and_communication_fill_each_step(spans: list[tuple[int, int, str]], length: int):
+    rank = RankRecording(end=2 * length)
+    for number in (0, 1):
+        rank.step(length * number, length * (number + 1), number)
+    for start, lasts, kind in spans:
+        if kind == "m":
+            rank.copy(start, start + lasts)
+        else:
+            rank.kernel(GEMM if kind == "k" else ALL_REDUCE, start, start + lasts, launched=0, stream=start)
+    tables = reduce(rank.trace())
+    steps, segments = tables["step"], tables["segment"]
+    pieces = segments["compute_ns"] + segments["copy_ns"] + segments["host_ns"]
+    filled = np.bincount(segments["step"], pieces, len(steps["step"])) + steps["communication_ns"]
+    assert filled.tolist() == steps["duration_ns"].tolist()
+
+
 def test_collectives_of_gloo_are_communication():
     rank = RankRecording(session_tier="cpu")
     rank.step(0, 1000)
     rank.region("gloo:all_reduce", 100, 300)
     assert rows(rank.trace(), "step", "communication_ns", "exposed_ns", "idle_ns") == [(200, 200, 800)]
+
+
+def test_gloo_on_the_host_of_a_gpu_does_not_fill_its_idle_time():
+    rank = RankRecording()
+    rank.step(0, 1000)
+    rank.kernel(GEMM, 100, 200)
+    rank.region("gloo:barrier", 300, 900)
+    assert rows(rank.trace(), "step", "exposed_ns", "idle_ns") == [(0, 900)]
 
 
 # -- kernels and ranks -------------------------------------------------------------------------------------------------
@@ -260,7 +290,10 @@ def length(spans: list[tuple[int, int]]) -> int:
 
 
 def by_hand(path: Path) -> dict[str, float]:
-    """HTA's temporal breakdown and overlap, computed from the events: the span of GPU events is the whole."""
+    """HTA's temporal breakdown and overlap, computed from the events: the span of GPU events is the whole.
+
+    HTA itself also counts waits (cuda_sync) as kernels, rounds to us, and leaves out the last step by default.
+    """
     spans: dict[str, list[tuple[int, int]]] = {"compute": [], "communication": [], "memory": []}
     for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]:
         category = str(event.get("cat", "")).lower()
