@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations of a training job in the schema of ByteDance's StragglerAnalysis (OSDI '25): Parquet, and YAML with facts.
+
+A row is an operation of a worker in a step. Workers are numbered by replica (data parallel) and pipeline stage; of the
+GPUs of a tensor parallel group, the file has one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuscope.errors import CorruptTrace, InvalidArgument, NotAvailable
+from gpuscope.paths import as_path, open_file, read_text
+from gpuscope.text import brief
+
+_NUMBERS = ("dp_rank", "stage", "rank", "step", "seq_id", "mc", "mb_id")
+_TIMES = ("start_ts", "duration")
+_MOST_ROWS = 1 << 10  # per byte of the file; real traces have 0.1
+_MOST_NUMBER = 1 << 40
+_MOST_S = 1e9
+_MOST_FACTS = 1 << 16  # bytes
+_FORWARD, _BACKWARD = "forward-pp-comm", "backward-pp-comm"
+_PAIRS = {"forward-send": _FORWARD, "forward-recv": _FORWARD, "backward-send": _BACKWARD, "backward-recv": _BACKWARD}
+# Members of a transfer: the replicas of a stage, the first and last stage of a replica, the whole job, or one worker.
+_OVER_REPLICAS = ("params-all-gather", "grads-reduce-scatter")
+_OVER_STAGES = ("embedding-grads-all-reduce",)
+_OVER_ALL = ("optimizer-clip-main-grad",)
+_OVER_ONE = ("layernorm-grads-all-reduce",)
+_TRANSFERS = (*_PAIRS, *_OVER_REPLICAS, *_OVER_STAGES, *_OVER_ALL, *_OVER_ONE)
+_FACT = re.compile(r"([A-Za-z_]\w*)\s*:\s*(.*?)\s*(?:#.*)?")
+
+Column = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class StragglerTrace:
+    """The operations of a job.
+
+    Attributes:
+        columns: int64 arrays of one length. ``rank``, ``step``, ``kind`` (index into `kinds`), ``start_ns`` and
+            ``end_ns`` (from the begin of the step), ``group`` (number of the transfer, -1 for work of one rank; the
+            members in one step have the same), ``replica``, ``stage``, ``microbatch`` (-1 for none).
+        kinds: names of the kinds of operations; a send and its receive have one.
+        facts: of the YAML file: ``world_size``, ``pp_size`` and others; integers where they are some.
+    """
+
+    columns: Mapping[str, Column]
+    kinds: tuple[str, ...]
+    facts: Mapping[str, int | str]
+
+
+def read_straggler(path: str | os.PathLike[str]) -> StragglerTrace:
+    """Reads ``trace-NAME.parquet``, and ``meta-NAME.yaml`` from the same folder if there is one.
+
+    Raises:
+        InvalidArgument: there is no such file, or it is Parquet of another schema.
+        CorruptTrace: it is damaged.
+        NotAvailable: pyarrow is not installed.
+        GpuscopeError: the file cannot be read.
+    """
+    checked = as_path(path)
+    name = str(checked)
+    with open_file(checked):
+        pass
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise NotAvailable(
+            "Parquet files are not available: pyarrow is not installed; pip install pyarrow"
+        ) from error
+    try:
+        with parquet.ParquetFile(checked) as file:
+            if missing := {*_NUMBERS, *_TIMES, "optype"} - {*file.schema_arrow.names}:
+                raise InvalidArgument(
+                    f"{brief(repr(name))} lacks the columns {', '.join(sorted(missing))}; "
+                    "accepted are traces of StragglerAnalysis"
+                )
+            rows, size = file.metadata.num_rows, checked.stat().st_size
+            if rows > size * _MOST_ROWS:
+                raise CorruptTrace(f"{brief(repr(name))} has {rows:,} rows in {size:,} bytes: no trace has", name, 0)
+            table = file.read([*_NUMBERS, *_TIMES, "optype"], use_threads=False)
+            types = table.column("optype").cast(pyarrow.string()).combine_chunks().dictionary_encode()
+            columns = {each: table.column(each) for each in (*_NUMBERS, *_TIMES)}
+            if any(each.null_count for each in (*columns.values(), types)):
+                raise CorruptTrace(f"{brief(repr(name))} has rows without a value", name, 0)
+            numbers = {each: columns[each].cast("int64").to_numpy() for each in _NUMBERS}
+            seconds = {each: columns[each].cast("double").to_numpy() for each in _TIMES}
+            kinds, kind = types.dictionary.to_pylist(), types.indices.to_numpy().astype(np.int64)
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # of many kinds in damaged files
+        raise CorruptTrace(f"{brief(repr(name))} cannot be read: {brief(str(error))}", name, 0) from error
+    if not rows:
+        raise CorruptTrace(f"{brief(repr(name))} has no rows", name, 0)
+    for each, values in numbers.items():
+        if values.min() < -1 or values.max() > _MOST_NUMBER:
+            raise CorruptTrace(f"{brief(repr(name))} has {each} {values.min()} to {values.max()}: no job has", name, 0)
+    for each, times in seconds.items():
+        if not ((times >= 0) & (times < _MOST_S)).all():  # also of NaN
+            raise CorruptTrace(f"{brief(repr(name))} has values of {each} that are no times", name, 0)
+    group = _groups(name, kinds, kind, numbers)
+    merged = [_PAIRS.get(each, each) for each in kinds]
+    names = tuple(dict.fromkeys(merged))
+    start_ns, duration_ns = (np.rint(seconds[each] * 1e9).astype(np.int64) for each in _TIMES)
+    return StragglerTrace(
+        {
+            "rank": numbers["rank"],
+            "step": numbers["step"],
+            "kind": np.array([names.index(each) for each in merged])[kind],
+            "start_ns": start_ns,
+            "end_ns": start_ns + duration_ns,
+            "group": group,
+            "replica": numbers["dp_rank"],
+            "stage": numbers["stage"],
+            "microbatch": numbers["mb_id"],
+        },
+        names,
+        _read_facts(checked.with_name(re.sub(r"^trace-(.*)\.parquet$", r"meta-\1.yaml", checked.name))),
+    )
+
+
+def _groups(name: str, kinds: list[str], kind: Column, numbers: Mapping[str, Column]) -> Column:
+    """The number of each operation's transfer, -1 for work of one rank."""
+    replica, stage, rank = numbers["dp_rank"] + 1, numbers["stage"] + 1, numbers["rank"] + 1
+    stages, chunks, pieces = (int(numbers[each].max()) + 2 for each in ("stage", "mc", "seq_id"))
+    peers = max(int(replica.max() + 1) * stages, int(rank.max()) + 1)
+    if len(kinds) * peers * chunks * pieces >= 1 << 62:
+        raise CorruptTrace(f"{brief(repr(name))} has numbers of ranks and operations that no job has", name, 0)
+    # The number of the k-th send of a stage is that of the k-th receive of the next stage; the last sends to the first.
+    before, after = (stage - 2) % (stages - 1) + 1, stage % (stages - 1) + 1
+    group = np.full(len(kind), -1)
+    for number, each in enumerate(kinds):
+        if each not in _TRANSFERS:
+            continue
+        rows = np.flatnonzero(kind == number)
+        first = kinds.index(each.replace("recv", "send")) if each.replace("recv", "send") in kinds else number
+        sender = {"forward-recv": before, "backward-recv": after}.get(each, stage)[rows]
+        if each in _OVER_REPLICAS:
+            peer, chunk = stage[rows], numbers["mc"][rows] + 1
+        else:
+            chunk = 0
+            peer = replica[rows] * stages + sender if each in _PAIRS else rank[rows]
+            peer = replica[rows] if each in _OVER_STAGES else np.zeros(len(rows)) if each in _OVER_ALL else peer
+        group[rows] = ((first * peers + peer) * chunks + chunk) * pieces + numbers["seq_id"][rows] + 1
+    return group
+
+
+def _read_facts(path: Any) -> dict[str, int | str]:
+    """The lines ``key: value`` of a YAML file; empty if there is none."""
+    if not path.is_file() or path.suffix != ".yaml":
+        return {}
+    facts: dict[str, int | str] = {}
+    for line in read_text(path, _MOST_FACTS).splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if not (found := _FACT.fullmatch(line)):
+            raise CorruptTrace(f"{brief(str(path))!r} has the line {brief(repr(line))}; accepted is key: value", str(path), 0)
+        value = found[2]
+        facts[found[1]] = int(value) if re.fullmatch(r"[0-9]{1,18}", value) else value
+    return facts
