@@ -104,7 +104,7 @@ class Operations:
         rows = np.r_[which + len(inside), np.arange(len(inside))]  # into rank_of and step_of
         start_ns = np.r_[at[which], calls["start_ns"]]
         end_ns = np.r_[at[which] + np.concatenate([each[u] for each, u in zip(spent, used, strict=True)]), calls["end_ns"]]
-        group = _number(calls["communicator"], calls["sequence"])
+        group = number_rows(calls["communicator"], calls["sequence"])
         role, stage = np.zeros(len(ranks), np.int64), None
         if rank is not None:
             found = np.searchsorted(ranks, rank["rank"])
@@ -114,8 +114,8 @@ class Operations:
                 stage_of = np.full(len(ranks), -1)
                 stage_of[found[known]] = rank["stage"][known]
                 stage = stage_of[rank_of[rows]]
-        work = _number(kind_of[: len(which)], role[rank_of[rows[: len(which)]]], segment["position"][pieces][which])
-        moved = _number(calls["kind"].astype(str), calls["size"], calls["bytes"])
+        work = number_rows(kind_of[: len(which)], role[rank_of[rows[: len(which)]]], segment["position"][pieces][which])
+        moved = number_rows(calls["kind"].astype(str), calls["size"], calls["bytes"])
         return Operations(
             rank=ranks[rank_of[rows]],
             step=steps[step_of[rows]],
@@ -212,7 +212,7 @@ class Replay:
         return float(np.maximum.reduceat(ends[self._by_step], self._step_begins).mean())
 
 
-def _number(*columns: Column) -> Column:
+def number_rows(*columns: Column) -> Column:
     """Equal numbers, from 0, for rows with equal values in all columns."""
     number = np.zeros(len(columns[0]), np.int64)
     for each in columns:
