@@ -103,7 +103,9 @@ class Operations:
         kind_of = np.r_[np.repeat(np.arange(3), [len(each) for each in used]), kind + 3]
         rows = np.r_[which + len(inside), np.arange(len(inside))]  # into rank_of and step_of
         start_ns = np.r_[at[which], calls["start_ns"]]
-        end_ns = np.r_[at[which] + np.concatenate([each[u] for each, u in zip(spent, used, strict=True)]), calls["end_ns"]]
+        end_ns = np.r_[
+            at[which] + np.concatenate([each[u] for each, u in zip(spent, used, strict=True)]), calls["end_ns"]
+        ]
         group = number_rows(calls["communicator"], calls["sequence"])
         role, stage = np.zeros(len(ranks), np.int64), None
         if rank is not None:
@@ -162,7 +164,7 @@ class Replay:
     """
 
     def __init__(self, operations: Operations) -> None:
-        by_time = np.lexsort((operations.start_ns, operations.rank, operations.step))
+        by_time = _order(number_rows(operations.step, operations.rank), operations.start_ns)
         rank, step, start_ns, group = (
             getattr(operations, name)[by_time] for name in ("rank", "step", "start_ns", "group")
         )
@@ -176,17 +178,17 @@ class Replay:
         before, after = _edges(is_work, first, unit, start_ns, end_ns)
         level = _levels(int(unit.max()) + 1, rows, unit, before, after)
         # Units by level, operations by unit: then each level is a slice.
-        units = np.argsort(level, kind="stable")
+        units = _order(level)
         new_unit = np.empty_like(units)
         new_unit[units] = np.arange(len(units))
         unit = new_unit[unit]
-        order = np.argsort(unit, kind="stable")
+        order = _order(unit)
         place = np.empty_like(order)
         place[order] = np.arange(rows)
         self.order, self.duration_ns, self.is_work = by_time[order], duration_ns[order], is_work[order]
         unit = unit[order]
         before, after = place[before], new_unit[after]
-        edges = np.argsort(after, kind="stable")
+        edges = _order(after)
         before, after = before[edges], after[edges]
         bounds = np.searchsorted(level[units], np.arange(1, int(level.max()) + 2))
         op_bounds, edge_bounds = np.searchsorted(unit, bounds), np.searchsorted(after, bounds)
@@ -201,7 +203,7 @@ class Replay:
             for each in range(len(bounds) - 1)
         ]
         step = step[order]
-        self._by_step = np.argsort(step, kind="stable")
+        self._by_step = _order(step)
         self._step_begins = np.searchsorted(step[self._by_step], np.arange(len(self.steps)))
 
     def mean_step_ns(self, duration_ns: Column) -> float:
@@ -213,12 +215,29 @@ class Replay:
 
 
 def number_rows(*columns: Column) -> Column:
-    """Equal numbers, from 0, for rows with equal values in all columns."""
-    number = np.zeros(len(columns[0]), np.int64)
+    """Equal numbers, 0 or more, for rows with equal values in all columns. They are below 16 per row."""
+    rows = len(columns[0])
+    number, count = np.zeros(rows, np.int64), 1
     for each in columns:
-        values, index = np.unique(each, return_inverse=True)
-        number = np.unique(number * len(values) + index, return_inverse=True)[1]
+        if each.dtype.kind not in "iu" or rows == 0 or int(each.max()) - int(each.min()) >= 16 * rows:
+            each = np.unique(each, return_inverse=True)[1]
+        low, width = (int(each.min()), int(each.max()) - int(each.min()) + 1) if rows else (0, 1)
+        number, count = number * width + (each - low), count * width
+        if count > 16 * rows:
+            values, number = np.unique(number, return_inverse=True)
+            count = len(values)
     return number
+
+
+def _order(*columns: Column) -> Column:
+    """Rows sorted by the first column, then by the next, then as given. One number sorts faster than `lexsort`."""
+    key, count = np.zeros(len(columns[0]), np.int64), 1
+    for each in (*columns, np.arange(len(key))) if len(key) else ():
+        low, width = int(each.min()), int(each.max()) - int(each.min()) + 1
+        if (count := count * width) >= 1 << 62:
+            return np.lexsort(columns[::-1])
+        key = key * width + (each - low)
+    return np.argsort(key)
 
 
 def _units(is_work: Column, step: Column, group: Column, start_ns: Column) -> tuple[Column, Column]:
@@ -227,7 +246,7 @@ def _units(is_work: Column, step: Column, group: Column, start_ns: Column) -> tu
     arrival_ns = start_ns.copy()
     moves = np.flatnonzero(~is_work)
     if len(moves):
-        by_group = moves[np.lexsort((group[moves], step[moves]))]
+        by_group = moves[_order(step[moves], group[moves])]
         new = np.r_[True, np.diff(group[by_group]) | np.diff(step[by_group])] != 0
         number = np.cumsum(new) - 1
         unit[by_group] = number + np.count_nonzero(is_work)
@@ -262,7 +281,7 @@ def _levels(units: int, rows: int, unit: Column, before: Column, after: Column) 
         InvalidArgument: operations wait for each other in a circle.
     """
     before = unit[before]
-    by_before = np.argsort(before, kind="stable")
+    by_before = _order(before)
     before, after = before[by_before], after[by_before]
     begins = np.searchsorted(before, np.arange(units + 1))
     waits = np.bincount(after, minlength=units)

@@ -90,13 +90,13 @@ class WhatIf(Result):
             f"lost: {format_digits(lost * self.gpus)} GPU-seconds per step ({self.gpus:,} GPUs, {self.steps:,} steps)",
         ]
         if self.shares:
-            parts = (f"{name} {format_share(share)}" for name, share in self.shares.items())
+            parts = (f"{name} {format_share(round(share, 3) + 0.0)}" for name, share in self.shares.items())
             lines.append(f"of which: {', '.join(parts)}")
         for name, share, what in (
             ("by_ranks", self.by_ranks, f"the slowest ranks ({_listed(self.worst_ranks)})"),
             ("by_stage", self.by_stage, "the last stage"),
         ):
-            known = f"would remove {format_share(share)} of the loss" if share is not None else ""
+            known = f"would remove {format_share(round(share, 3) + 0.0)} of the loss" if share is not None else ""
             lines.append(f"ideal durations of {what}: {known or f'unknown, {self.why[name]}'}")
         table = [("operation", "slowdown")]
         table += [(kind, f"{each:.3f}") for kind, each in self.by_operation.items()]
@@ -159,14 +159,16 @@ class _Job:
         self.step_ns = self.replay.mean_step_ns
         self.kinds = operations.kinds
         self.kind, self.rank, self.step = operations.kind[order], operations.rank[order], operations.step[order]
-        self.ranks = np.unique(self.rank)
+        self.ranks, self.first, self.at = np.unique(self.rank, return_index=True, return_inverse=True)
         self.stage = operations.stage[order] if operations.stage is not None else np.full(len(order), -1)
         self.replica = operations.replica[order] if operations.replica is not None else None
         self.microbatch = operations.microbatch[order] if operations.microbatch is not None else None
         self.work = self.replay.is_work
         self.spent = self.replay.duration_ns.astype(np.float64)
         self.like = number_rows(operations.like[order] if operations.like is not None else self.kind, self.work)
-        self.ideal = np.where(self.work, _means(self.spent, self.like), _medians(self.spent, self.like))
+        self.ideal = _means(self.spent, self.like)
+        moves = np.flatnonzero(~self.work)
+        self.ideal[moves] = _medians(self.spent[moves], self.like[moves])
         stages = np.unique(self.stage[self.stage >= 0])
         self.last_stage = int(stages[-1]) if len(stages) > 1 else None
 
@@ -184,15 +186,14 @@ class _Job:
         A rank is as slow as its replica or its stage, whichever slows the job less. This needs fewer simulations than
         one per rank. Without replicas and stages, it is as slow as its work exceeds the ideal.
         """
-        at = np.searchsorted(self.ranks, self.rank)
         if self.replica is not None and self.last_stage is not None:
             slowness = np.full(len(self.ranks), np.inf)
             for column in (self.replica, self.stage):
-                slow = {each: self.slow(column == each) for each in np.unique(column).tolist()}
-                first = np.unique(at, return_index=True)[1]
-                slowness = np.minimum(slowness, [slow[each] for each in column[first].tolist()])
+                of_rank = column[self.first]
+                slow = {each: self.slow(column == each) for each in set(of_rank.tolist())}
+                slowness = np.minimum(slowness, [slow[each] for each in of_rank.tolist()])
         else:
-            slowness = np.bincount(at, np.where(self.work, self.spent - self.ideal, 0.0))
+            slowness = self._work_of_ranks(self.spent - self.ideal)
         worst = np.argsort(-slowness, kind="stable")[: max(1, math.ceil(_WORST * len(self.ranks)))]
         return [int(each) for each in self.ranks[worst]]
 
@@ -224,11 +225,7 @@ class _Job:
         if largest == "ranks":
             return RANKS, f"{self._rank_words(worst)} {cost}"
         if largest == "stages":
-            spent = self._work_by(self.stage)
-            slowest = max(spent, key=lambda each: spent[each])
-            others = float(np.median([each for stage, each in spent.items() if stage != slowest]))
-            name = "The last stage" if slowest == self.last_stage else f"Stage {slowest}"
-            return STAGES, f"{name} works {format_times(spent[slowest] / max(others, 1.0))} as long as the others. {cost}"
+            return STAGES, f"{self._stage_words()} {cost}"
         if largest == "communication":
             moves = {self.kinds[each] for each in np.unique(self.kind[~self.work])}
             kind = max(moves & {*kinds}, key=lambda each: kinds[each])
@@ -238,21 +235,29 @@ class _Job:
                 f"Microbatches take different times on all ranks, equally in the forward and the backward pass "
                 f"(correlation {together:.2f}), so their work differs. {cost}"
             )
-        return VARIATION, f"The same work takes different times from step to step, on no rank more than on others. {cost}"
+        return (
+            VARIATION,
+            f"The same work takes different times from step to step, on no rank more than on others. {cost}",
+        )
 
-    def _work_by(self, column: Column) -> dict[int, float]:
-        """ns of work per rank, by the value of a column."""
-        values, at = np.unique(column[self.work], return_inverse=True)
-        spent = np.bincount(at, self.spent[self.work])
-        ranks = np.bincount(np.unique(np.stack((at, self.rank[self.work])), axis=1)[0])
-        return dict(zip(values.tolist(), (spent / ranks).tolist(), strict=True))
+    def _work_of_ranks(self, spent: Column) -> Column:
+        """The total of each rank's work."""
+        return np.bincount(self.at, np.where(self.work, spent, 0.0))
+
+    def _stage_words(self) -> str:
+        """How much longer the slowest stage works than the median of the others."""
+        stages, at = np.unique(self.stage[self.first], return_inverse=True)
+        spent = np.bincount(at, self._work_of_ranks(self.spent)) / np.bincount(at)
+        slowest = int(spent.argmax())
+        name = "The last stage" if stages[slowest] == self.last_stage else f"Stage {stages[slowest]}"
+        ratio = spent[slowest] / max(float(np.median(np.delete(spent, slowest))), 1.0)
+        return f"{name} works {format_times(ratio)} as long as the others."
 
     def _rank_words(self, worst: list[int]) -> str:
-        """How much slower the worst ranks are than the median of their stage."""
-        spent = self._work_by(self.rank)
-        stage_of = dict(zip(self.rank.tolist(), self.stage.tolist(), strict=True))
-        peers = [each for rank, each in spent.items() if stage_of[rank] == stage_of[worst[0]]]
-        ratio = format_times(spent.get(worst[0], 0.0) / max(float(np.median(peers)), 1.0))
+        """How much slower the worst rank is than the median of its stage."""
+        spent, stage = self._work_of_ranks(self.spent), self.stage[self.first]
+        rank = int(np.searchsorted(self.ranks, worst[0]))
+        ratio = format_times(spent[rank] / max(float(np.median(spent[stage == stage[rank]])), 1.0))
         among = "its stage" if self.last_stage is not None else "all ranks"
         words = f"Rank {worst[0]} takes {ratio} the work time of the median of {among}."
         return words + (f" The slowest ranks are {_listed(worst)}." if len(worst) > 1 else "")
@@ -283,11 +288,13 @@ def _means(values: Column, number: Column) -> Column:
 
 def _medians(values: Column, number: Column) -> Column:
     """For each value the median of those with the same number."""
+    if not len(values):
+        return values
     ordered = values[np.lexsort((values, number))]
     count = np.bincount(number)
     first = np.cumsum(count) - count
-    middle = first + count // 2
-    medians: Column = (ordered[first + np.maximum(count - 1, 0) // 2] + ordered[np.minimum(middle, len(values) - 1)]) / 2
+    low, high = first + np.maximum(count - 1, 0) // 2, first + count // 2
+    medians: Column = 0.5 * (ordered[np.minimum(low, len(values) - 1)] + ordered[np.minimum(high, len(values) - 1)])
     return medians[number]
 
 

@@ -72,9 +72,7 @@ def read_straggler(path: str | os.PathLike[str]) -> StragglerTrace:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise NotAvailable(
-            "Parquet files are not available: pyarrow is not installed; pip install pyarrow"
-        ) from error
+        raise NotAvailable("Parquet files are not available: pyarrow is not installed; pip install pyarrow") from error
     try:
         with parquet.ParquetFile(checked) as file:
             if missing := {*_NUMBERS, *_TIMES, "optype"} - {*file.schema_arrow.names}:
@@ -85,18 +83,18 @@ def read_straggler(path: str | os.PathLike[str]) -> StragglerTrace:
             rows, size = file.metadata.num_rows, checked.stat().st_size
             if rows > size * _MOST_ROWS:
                 raise CorruptTrace(f"{brief(repr(name))} has {rows:,} rows in {size:,} bytes: no trace has", name, 0)
+            if not rows:
+                raise CorruptTrace(f"{brief(repr(name))} has no rows", name, 0)
             table = file.read([*_NUMBERS, *_TIMES, "optype"], use_threads=False)
             types = table.column("optype").cast(pyarrow.string()).combine_chunks().dictionary_encode()
             columns = {each: table.column(each) for each in (*_NUMBERS, *_TIMES)}
             if any(each.null_count for each in (*columns.values(), types)):
                 raise CorruptTrace(f"{brief(repr(name))} has rows without a value", name, 0)
-            numbers = {each: columns[each].cast("int64").to_numpy() for each in _NUMBERS}
-            seconds = {each: columns[each].cast("double").to_numpy() for each in _TIMES}
-            kinds, kind = types.dictionary.to_pylist(), types.indices.to_numpy().astype(np.int64)
+            numbers = {each: _values(columns[each].cast("int64").combine_chunks(), np.int64) for each in _NUMBERS}
+            seconds = {each: _values(columns[each].cast("double").combine_chunks(), np.float64) for each in _TIMES}
+            kinds, kind = types.dictionary.to_pylist(), _values(types.indices.cast("int64"), np.int64)
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # of many kinds in damaged files
         raise CorruptTrace(f"{brief(repr(name))} cannot be read: {brief(str(error))}", name, 0) from error
-    if not rows:
-        raise CorruptTrace(f"{brief(repr(name))} has no rows", name, 0)
     for each, values in numbers.items():
         if values.min() < -1 or values.max() > _MOST_NUMBER:
             raise CorruptTrace(f"{brief(repr(name))} has {each} {values.min()} to {values.max()}: no job has", name, 0)
@@ -124,29 +122,36 @@ def read_straggler(path: str | os.PathLike[str]) -> StragglerTrace:
     )
 
 
+def _values(array: Any, kind: type) -> Column:
+    """The values of a primitive array without nulls. pyarrow's own conversion imports pandas."""
+    return np.frombuffer(array.buffers()[1], kind, len(array), array.offset * 8)
+
+
 def _groups(name: str, kinds: list[str], kind: Column, numbers: Mapping[str, Column]) -> Column:
     """The number of each operation's transfer, -1 for work of one rank."""
     replica, stage, rank = numbers["dp_rank"] + 1, numbers["stage"] + 1, numbers["rank"] + 1
-    stages, chunks, pieces = (int(numbers[each].max()) + 2 for each in ("stage", "mc", "seq_id"))
-    peers = max(int(replica.max() + 1) * stages, int(rank.max()) + 1)
+    chunk, piece = numbers["mc"] + 1, numbers["seq_id"] + 1
+    stages, chunks, pieces = (int(each.max()) + 1 for each in (stage, chunk, piece))
+    peers = max((int(replica.max()) + 1) * stages, int(rank.max()) + 1)
     if len(kinds) * peers * chunks * pieces >= 1 << 62:
         raise CorruptTrace(f"{brief(repr(name))} has numbers of ranks and operations that no job has", name, 0)
-    # The number of the k-th send of a stage is that of the k-th receive of the next stage; the last sends to the first.
-    before, after = (stage - 2) % (stages - 1) + 1, stage % (stages - 1) + 1
+    # The k-th send of a stage goes to the k-th receive of the next. With several chunks, the last sends to the first.
+    pipeline = max(1, stages - 1)
+    sender = {"forward-recv": (stage - 2) % pipeline + 1, "backward-recv": stage % pipeline + 1}
     group = np.full(len(kind), -1)
     for number, each in enumerate(kinds):
         if each not in _TRANSFERS:
             continue
-        rows = np.flatnonzero(kind == number)
-        first = kinds.index(each.replace("recv", "send")) if each.replace("recv", "send") in kinds else number
-        sender = {"forward-recv": before, "backward-recv": after}.get(each, stage)[rows]
-        if each in _OVER_REPLICAS:
-            peer, chunk = stage[rows], numbers["mc"][rows] + 1
+        send = each.replace("recv", "send")
+        first = kinds.index(send) if send in kinds else number
+        if each in _PAIRS:
+            peer = replica * stages + sender.get(each, stage)
         else:
-            chunk = 0
-            peer = replica[rows] * stages + sender if each in _PAIRS else rank[rows]
-            peer = replica[rows] if each in _OVER_STAGES else np.zeros(len(rows)) if each in _OVER_ALL else peer
-        group[rows] = ((first * peers + peer) * chunks + chunk) * pieces + numbers["seq_id"][rows] + 1
+            peer = next((of for names, of in ((_OVER_REPLICAS, stage), (_OVER_STAGES, replica)) if each in names), rank)
+            peer = np.zeros_like(rank) if each in _OVER_ALL else peer
+        place = peer * chunks + (chunk if each in _OVER_REPLICAS else 0)
+        rows = kind == number
+        group[rows] = ((first * peers * chunks + place) * pieces + piece)[rows]
     return group
 
 
@@ -159,7 +164,9 @@ def _read_facts(path: Any) -> dict[str, int | str]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if not (found := _FACT.fullmatch(line)):
-            raise CorruptTrace(f"{brief(str(path))!r} has the line {brief(repr(line))}; accepted is key: value", str(path), 0)
+            raise CorruptTrace(
+                f"{brief(repr(str(path)))} has the line {brief(repr(line))}; accepted is key: value", str(path), 0
+            )
         value = found[2]
         facts[found[1]] = int(value) if re.fullmatch(r"[0-9]{1,18}", value) else value
     return facts
