@@ -80,55 +80,50 @@ class Operations:
             InvalidArgument: no step has operations.
         """
         inside = np.flatnonzero(collective["step"] >= 0)
-        order = np.lexsort((collective["start_ns"][inside], collective["step"][inside], collective["rank"][inside]))
-        calls = {name: np.asarray(values)[inside[order]] for name, values in collective.items()}
-        pieces = np.flatnonzero(segment["step"] >= 0)
-        # Rows of both tables by rank and step, so that a segment finds the collective before and after it.
-        ranks, rank_of = np.unique(np.r_[calls["rank"], segment["rank"][pieces]], return_inverse=True)
-        steps, step_of = np.unique(np.r_[calls["step"], segment["step"][pieces]], return_inverse=True)
-        if not len(ranks):
-            raise InvalidArgument("the tables segment and collective have no row of a step; a what-if needs steps")
+        order = np.lexsort(tuple(collective[name][inside] for name in ("start_ns", "step", "rank")))
+        calls = {name: values[inside[order]] for name, values in collective.items()}
+        inside = np.flatnonzero(segment["step"] >= 0)
+        pieces = {name: values[inside] for name, values in segment.items()}
+        if not len(calls["step"]) + len(inside):
+            raise InvalidArgument("segment and collective have no rows of a step; a what-if needs steps")
+        # A segment begins with the collective after it, before which it is sorted; the last with the end of the last.
+        ranks, rank_of = np.unique(np.r_[calls["rank"], pieces["rank"]], return_inverse=True)
+        steps, step_of = np.unique(np.r_[calls["step"], pieces["step"]], return_inverse=True)
         block = rank_of * len(steps) + step_of
-        ours, theirs = block[: len(inside)], block[len(inside) :]
-        first, last = np.searchsorted(ours, theirs), np.searchsorted(ours, theirs, side="right")
-        after = first + segment["position"][pieces]
+        count = len(calls["step"])
+        first, last = (np.searchsorted(block[:count], block[count:], side) for side in ("left", "right"))
+        after = first + pieces["position"]
         starts, ends = np.r_[calls["start_ns"], 0], np.r_[calls["end_ns"], 0]
-        at = np.where(after < last, starts[np.minimum(after, len(inside))], ends[np.maximum(last, 1) - 1])
-        at = np.where(first == last, 0, at)
-        names = ("compute", "copy", "host")
-        spent = [segment[f"{name}_ns"][pieces] for name in names]
-        used = [np.flatnonzero(each > 0) for each in spent]
-        which = np.concatenate(used)
-        kinds, kind = np.unique(calls["kind"].astype(str), return_inverse=True)
-        kind_of = np.r_[np.repeat(np.arange(3), [len(each) for each in used]), kind + 3]
-        rows = np.r_[which + len(inside), np.arange(len(inside))]  # into rank_of and step_of
-        start_ns = np.r_[at[which], calls["start_ns"]]
-        end_ns = np.r_[
-            at[which] + np.concatenate([each[u] for each, u in zip(spent, used, strict=True)]), calls["end_ns"]
-        ]
-        group = number_rows(calls["communicator"], calls["sequence"])
+        start_ns = np.where(after < last, starts[np.minimum(after, count)], np.where(first < last, ends[last - 1], 0))
         role, stage = np.zeros(len(ranks), np.int64), None
         if rank is not None:
-            found = np.searchsorted(ranks, rank["rank"])
-            known = ranks[np.minimum(found, len(ranks) - 1)] == rank["rank"]
-            role[found[known]] = np.unique(rank["role"], return_inverse=True)[1][known]
-            if "stage" in rank:
-                stage_of = np.full(len(ranks), -1)
-                stage_of[found[known]] = rank["stage"][known]
-                stage = stage_of[rank_of[rows]]
-        work = number_rows(kind_of[: len(which)], role[rank_of[rows[: len(which)]]], segment["position"][pieces][which])
-        moved = number_rows(calls["kind"].astype(str), calls["size"], calls["bytes"])
+            row = np.argsort(rank["rank"], kind="stable")
+            row = row[np.minimum(np.searchsorted(rank["rank"][row], ranks), len(row) - 1)]
+            known = rank["rank"][row] == ranks
+            role = np.where(known, np.unique(rank["role"], return_inverse=True)[1][row], -1)
+            stage = np.where(known, rank["stage"][row], -1) if "stage" in rank else None
+        # Each part of a segment is an operation, unless all segments like it lack that part.
+        parts = ("compute", "copy", "host")
+        part = np.repeat(np.arange(len(parts)), len(inside))
+        piece = np.tile(np.arange(len(inside)), len(parts))
+        spent = np.concatenate([pieces[f"{name}_ns"] for name in parts])
+        like = number_rows(part, role[rank_of[count:]][piece], pieces["position"][piece])
+        kept = np.flatnonzero(np.bincount(like, spent)[like] > 0)
+        part, piece, spent, like = part[kept], piece[kept], spent[kept], like[kept]
+        kinds, kind = np.unique(calls["kind"].astype(str), return_inverse=True)
+        moved = number_rows(kind, calls["size"], calls["bytes"])
+        rows = np.r_[piece + count, np.arange(count)]
         return Operations(
             rank=ranks[rank_of[rows]],
             step=steps[step_of[rows]],
-            kind=kind_of,
-            start_ns=start_ns,
-            end_ns=end_ns,
-            group=np.r_[np.full(len(which), -1), group],
-            kinds=(*names, *kinds.tolist()),
+            kind=np.r_[part, kind + len(parts)],
+            start_ns=np.r_[start_ns[piece], calls["start_ns"]],
+            end_ns=np.r_[start_ns[piece] + spent, calls["end_ns"]],
+            group=np.r_[np.full(len(piece), -1), number_rows(calls["communicator"], calls["sequence"])],
+            kinds=(*parts, *kinds.tolist()),
             gpus=len(ranks),
-            like=np.r_[work, moved + work.max(initial=-1) + 1],
-            stage=stage,
+            like=np.r_[like, moved + like.max(initial=-1) + 1],
+            stage=stage[rank_of[rows]] if stage is not None else None,
         )
 
 

@@ -11,13 +11,15 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpuscope.errors import CorruptTrace, InvalidArgument, NotAvailable
+from gpuscope.errors import CorruptTrace, GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.paths import as_path, open_file, read_text
 from gpuscope.text import brief
+from gpuscope.units import first_line
 
 _NUMBERS = ("dp_rank", "stage", "rank", "step", "seq_id", "mc", "mb_id")
 _TIMES = ("start_ts", "duration")
@@ -70,37 +72,20 @@ def read_straggler(path: str | os.PathLike[str]) -> StragglerTrace:
         pass
     try:
         import pyarrow
-        from pyarrow import parquet
     except ImportError as error:
         raise NotAvailable("Parquet files are not available: pyarrow is not installed; pip install pyarrow") from error
     try:
-        with parquet.ParquetFile(checked) as file:
-            if missing := {*_NUMBERS, *_TIMES, "optype"} - {*file.schema_arrow.names}:
-                raise InvalidArgument(
-                    f"{brief(repr(name))} lacks the columns {', '.join(sorted(missing))}; "
-                    "accepted are traces of StragglerAnalysis"
-                )
-            rows, size = file.metadata.num_rows, checked.stat().st_size
-            if rows > size * _MOST_ROWS:
-                raise CorruptTrace(f"{brief(repr(name))} has {rows:,} rows in {size:,} bytes: no trace has", name, 0)
-            if not rows:
-                raise CorruptTrace(f"{brief(repr(name))} has no rows", name, 0)
-            table = file.read([*_NUMBERS, *_TIMES, "optype"], use_threads=False)
-            types = table.column("optype").cast(pyarrow.string()).combine_chunks().dictionary_encode()
-            columns = {each: table.column(each) for each in (*_NUMBERS, *_TIMES)}
-            if any(each.null_count for each in (*columns.values(), types)):
-                raise CorruptTrace(f"{brief(repr(name))} has rows without a value", name, 0)
-            numbers = {each: _values(columns[each].cast("int64").combine_chunks(), np.int64) for each in _NUMBERS}
-            seconds = {each: _values(columns[each].cast("double").combine_chunks(), np.float64) for each in _TIMES}
-            kinds, kind = types.dictionary.to_pylist(), _values(types.indices.cast("int64"), np.int64)
+        numbers, seconds, kinds, kind = _read_columns(checked)
+    except GpuscopeError:
+        raise
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # of many kinds in damaged files
-        raise CorruptTrace(f"{brief(repr(name))} cannot be read: {brief(str(error))}", name, 0) from error
+        raise CorruptTrace(f"{brief(name)} cannot be read: {brief(first_line(str(error)))}", name, 0) from error
     for each, values in numbers.items():
         if values.min() < -1 or values.max() > _MOST_NUMBER:
-            raise CorruptTrace(f"{brief(repr(name))} has {each} {values.min()} to {values.max()}: no job has", name, 0)
+            raise CorruptTrace(f"{brief(name)} has {each} {values.min()} to {values.max()}: no job has", name, 0)
     for each, times in seconds.items():
         if not ((times >= 0) & (times < _MOST_S)).all():  # also of NaN
-            raise CorruptTrace(f"{brief(repr(name))} has values of {each} that are no times", name, 0)
+            raise CorruptTrace(f"{brief(name)} has values of {each} that are no times", name, 0)
     group = _groups(name, kinds, kind, numbers)
     merged = [_PAIRS.get(each, each) for each in kinds]
     names = tuple(dict.fromkeys(merged))
@@ -122,6 +107,34 @@ def read_straggler(path: str | os.PathLike[str]) -> StragglerTrace:
     )
 
 
+def _read_columns(path: Path) -> tuple[dict[str, Column], dict[str, Column], list[str], Column]:
+    """The columns of integers and of seconds, the types of operations, and the type of each row."""
+    from pyarrow import parquet
+
+    name = str(path)
+    with parquet.ParquetFile(path) as file:
+        if missing := {*_NUMBERS, *_TIMES, "optype"} - {*file.schema_arrow.names}:
+            raise InvalidArgument(
+                f"{brief(name)} lacks the columns {', '.join(sorted(missing))}; "
+                "accepted are traces of StragglerAnalysis"
+            )
+        rows, size = file.metadata.num_rows, path.stat().st_size
+        if not rows:
+            raise CorruptTrace(f"{brief(name)} has no rows", name, 0)
+        if rows > size * _MOST_ROWS:
+            raise CorruptTrace(f"{brief(name)} has {rows:,} rows in {size:,} bytes: no trace has", name, 0)
+        table = file.read([*_NUMBERS, *_TIMES, "optype"], use_threads=False)
+    if any(column.null_count for column in table.columns):
+        raise CorruptTrace(f"{brief(name)} has rows without a value", name, 0)
+    types = table.column("optype").cast("string").combine_chunks().dictionary_encode()
+    return (
+        {each: _values(table.column(each).cast("int64").combine_chunks(), np.int64) for each in _NUMBERS},
+        {each: _values(table.column(each).cast("double").combine_chunks(), np.float64) for each in _TIMES},
+        types.dictionary.to_pylist(),
+        _values(types.indices.cast("int64"), np.int64),
+    )
+
+
 def _values(array: Any, kind: type) -> Column:
     """The values of a primitive array without nulls. pyarrow's own conversion imports pandas."""
     return np.frombuffer(array.buffers()[1], kind, len(array), array.offset * 8)
@@ -134,7 +147,7 @@ def _groups(name: str, kinds: list[str], kind: Column, numbers: Mapping[str, Col
     stages, chunks, pieces = (int(each.max()) + 1 for each in (stage, chunk, piece))
     peers = max((int(replica.max()) + 1) * stages, int(rank.max()) + 1)
     if len(kinds) * peers * chunks * pieces >= 1 << 62:
-        raise CorruptTrace(f"{brief(repr(name))} has numbers of ranks and operations that no job has", name, 0)
+        raise CorruptTrace(f"{brief(name)} has numbers of ranks and operations that no job has", name, 0)
     # The k-th send of a stage goes to the k-th receive of the next. With several chunks, the last sends to the first.
     pipeline = max(1, stages - 1)
     sender = {"forward-recv": (stage - 2) % pipeline + 1, "backward-recv": stage % pipeline + 1}
@@ -155,7 +168,7 @@ def _groups(name: str, kinds: list[str], kind: Column, numbers: Mapping[str, Col
     return group
 
 
-def _read_facts(path: Any) -> dict[str, int | str]:
+def _read_facts(path: Path) -> dict[str, int | str]:
     """The lines ``key: value`` of a YAML file; empty if there is none."""
     if not path.is_file() or path.suffix != ".yaml":
         return {}
@@ -164,9 +177,7 @@ def _read_facts(path: Any) -> dict[str, int | str]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if not (found := _FACT.fullmatch(line)):
-            raise CorruptTrace(
-                f"{brief(repr(str(path)))} has the line {brief(repr(line))}; accepted is key: value", str(path), 0
-            )
+            raise CorruptTrace(f"{brief(str(path))} has the line {brief(line)}; accepted is key: value", str(path), 0)
         value = found[2]
         facts[found[1]] = int(value) if re.fullmatch(r"[0-9]{1,18}", value) else value
     return facts
