@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "gpuscope/attribution/audit.h"
+#include "gpuscope/attribution/collectives.h"
 #include "gpuscope/attribution/correlations.h"
 #include "gpuscope/attribution/dictionaries.h"
 #include "gpuscope/attribution/totals.h"
@@ -217,6 +218,7 @@ struct DecodeState {
   base::FlatMap<uint32_t> node_paths;  // graph node id -> path of its capture
   base::FlatMap<uint64_t> node_origins;
 
+  Collectives collectives;
   ForwardOps forward_ops;
   base::FlatMap<StartedRange> started_ranges;  // by number
   base::FlatMap<int64_t> ended_ranges;         // ranges with unread starts: their end; INT64_MIN: the start was read

@@ -550,6 +550,9 @@ std::unique_ptr<store::Store> Decoder::finish(int64_t close_ns) {
   state_.close_ranges(close_ns);
   gpu_records_.place_waits();
   state_.totals.move_into(*state_.store);
+  if (!state_.aggregates()) {
+    state_.collectives.write(*state_.store);
+  }
   sampled_.clear();
   std::unique_ptr<store::Store> finished = std::exchange(state_.store, std::make_unique<store::Store>());
   renew_dictionaries().move_into(*finished);

@@ -56,6 +56,12 @@ class Decoder {
   /// Adds the window's NVML rows. Aggregate mode keeps a thinned selection from beginning to end.
   void take_device_samples(std::span<const store::DeviceSamples::Row> samples,
                            std::span<const store::DeviceCounters::Row> counters);
+  /// Adds a reading of the system's clocks to the window.
+  void take_anchor(const store::Anchors::Row& row) {
+    if (state_.keeps_rows() && state_.window.contains(row.start_ns)) {
+      state_.store->anchor.append(row);
+    }
+  }
   /// Ends the window at `close_ns` and returns its rows. The next window starts empty.
   std::unique_ptr<store::Store> finish(int64_t close_ns);
 

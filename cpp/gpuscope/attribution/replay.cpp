@@ -314,6 +314,9 @@ void Replay::enter(int64_t at_ns, uint32_t name, uint32_t detail) {
     }
     begin_part(region);
   }
+  if (has_arguments_) {
+    note_collective(at_ns, region.name, region.is_hidden ? kNone : region.row);
+  }
   stack.insert(stack.begin() + static_cast<std::ptrdiff_t>(depth), region);
   settle(current_, at_ns, region.call != 0);
   note_moment(at_ns);
@@ -475,9 +478,16 @@ bool Replay::exit_of(uint64_t task, int64_t at_ns, uint32_t name, uint32_t detai
 }
 
 void Replay::pop(int64_t at_ns, uint32_t source) {
-  close_innermost(at_ns, false, [source](const OpenRegion& region) {
+  const auto is_of_source = [source](const OpenRegion& region) {
     return EnterDetail::source(region.detail) == EnterDetail::source(source);
-  });
+  };
+  if (has_arguments_) {
+    const std::vector<OpenRegion>& stack = strands_[current_].stack;
+    if (const auto closed = std::find_if(stack.rbegin(), stack.rend(), is_of_source); closed != stack.rend()) {
+      note_collective(closed->start_ns, closed->name, closed->is_hidden ? kNone : closed->row);
+    }
+  }
+  close_innermost(at_ns, false, is_of_source);
 }
 
 void Replay::gpu_time(uint32_t pair, uint32_t name) {

@@ -196,6 +196,7 @@ class Replay {
   void end_functions(std::size_t depth, int64_t end_ns);
   void close_functions(std::size_t depth, int64_t end_ns);
   void add_results(uint32_t row);
+  void note_collective(int64_t at_ns, uint32_t name, uint32_t row);
   void add_details(uint32_t row, const OpenRegion& region, uint32_t parent_path);
 
   /// The row and path of the region around one that is entered at `at_ns`.

@@ -142,6 +142,22 @@ void Replay::add_details(uint32_t row, const OpenRegion& region, uint32_t parent
   }
 }
 
+/// Counts a call of NCCL by its payload. `row`: its region, kNone for none.
+void Replay::note_collective(int64_t at_ns, uint32_t name, uint32_t row) {
+  Dictionaries& dictionaries = state_->dictionaries;
+  Collectives::Payload payload;
+  for (const Arguments::Payload& each : arguments_.payloads) {
+    if (each.type == Argument::Unsigned || each.type == Argument::Signed) {
+      Collectives::read(dictionaries.text(dictionaries.region_name(each.name)), each.value, payload);
+    }
+  }
+  std::optional call = state_->collectives.call(dictionaries.text(name), payload, at_ns);
+  if (call.has_value() && row != kNone) {
+    call->region = row;
+    state_->store->collective.append(*call);
+  }
+}
+
 void Replay::add_results(uint32_t row) {
   if (arguments_.text(Argument::Results) == 0 || row == kNone) {
     return;

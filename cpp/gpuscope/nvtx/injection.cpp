@@ -48,6 +48,8 @@ Handle handle_of(uint64_t number) noexcept {
   return reinterpret_cast<Handle>(static_cast<uintptr_t>(number));
 }
 
+void without_payload(ThreadRanges&, base::EventLog&) noexcept {}
+
 // The functions of module CORE.
 void mark_ex(const nvtxEventAttributes_t* attributes) { mark(described(kDefaultDomain, attributes)); }
 template <class Text>
@@ -69,7 +71,7 @@ template <class Text>
 int push_text(const Text* message) {
   return push(kDefaultDomain, named(message));
 }
-int pop_range() { return pop(kDefaultDomain); }
+int pop_range() { return pop(kDefaultDomain, without_payload); }
 template <class Text>
 void name_category_text(uint32_t category, const Text* name) {
   name_category(kDefaultDomain, category, interned(name));
@@ -90,7 +92,7 @@ void domain_end(nvtxDomainHandle_t, nvtxRangeId_t range) { end(range); }
 int domain_push(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* attributes) {
   return push(number_of(domain), described(number_of(domain), attributes));
 }
-int domain_pop(nvtxDomainHandle_t domain) { return pop(number_of(domain)); }
+int domain_pop(nvtxDomainHandle_t domain) { return pop(number_of(domain), without_payload); }
 template <class Text>
 void domain_name_category(nvtxDomainHandle_t domain, uint32_t category, const Text* name) {
   name_category(number_of(domain), category, interned(name));
@@ -242,11 +244,13 @@ void mark_payload(nvtxDomainHandle_t domain, const nvtxPayloadData_t* blobs, std
 int push_payload(nvtxDomainHandle_t domain, const nvtxPayloadData_t* blobs, std::size_t count) {
   return push(number_of(domain), described(domain, blobs, count));
 }
-// A payload at the end of a range is dropped.
-int pop_payload(nvtxDomainHandle_t domain, const nvtxPayloadData_t*, std::size_t) { return pop(number_of(domain)); }
+int pop_payload(nvtxDomainHandle_t domain, const nvtxPayloadData_t* blobs, std::size_t count) {
+  return pop(number_of(domain), described(domain, blobs, count));
+}
 nvtxRangeId_t start_payload(nvtxDomainHandle_t domain, const nvtxPayloadData_t* blobs, std::size_t count) {
   return start(number_of(domain), described(domain, blobs, count));
 }
+// A payload at the end of a range with a number is dropped.
 void end_payload(nvtxDomainHandle_t, nvtxRangeId_t range, const nvtxPayloadData_t*, std::size_t) { end(range); }
 
 }  // namespace

@@ -49,20 +49,6 @@ uint64_t new_range(uint32_t session) noexcept {
 
 uint32_t session_of_range(uint64_t range) noexcept { return static_cast<uint32_t>(range >> kCountBits); }
 
-int pop(Domain domain) noexcept {
-  const uint32_t listening = base::listening.load(std::memory_order_relaxed);
-  ThreadRanges* thread = ThreadRanges::current();
-  if (thread == nullptr) [[unlikely]] {
-    return kNotCounted;
-  }
-  const ThreadRanges::Popped popped = thread->pop(domain, listening >> base::kListenBits);
-  base::EventLog* log = listening != 0 && popped.recorded ? base::EventLogs::current() : nullptr;
-  if (log != nullptr) {
-    log->append(base::ticks(), 0, base::Op::Pop, range_detail(domain, base::EnterDetail::kPopped));
-  }
-  return popped.depth;
-}
-
 void end(uint64_t range) noexcept {
   const uint32_t session = base::listening.load(std::memory_order_relaxed) >> base::kListenBits;
   if (session == 0 || session_of_range(range) != (session & kSessionMask)) {

@@ -112,8 +112,22 @@ int push(Domain domain, F&& describe) noexcept {
   return depth;
 }
 
-/// Returns the depth of the closing range, or -1 if none is open.
-int pop(Domain domain) noexcept;
+/// Returns the depth of the closing range, or -1 if none is open. The name that `describe` returns is not used.
+template <class F>
+int pop(Domain domain, F&& describe) noexcept {
+  const uint32_t listening = base::listening.load(std::memory_order_relaxed);
+  ThreadRanges* thread = ThreadRanges::current();
+  if (thread == nullptr) [[unlikely]] {
+    return kNotCounted;
+  }
+  const ThreadRanges::Popped popped = thread->pop(domain, listening >> base::kListenBits);
+  base::EventLog* log = listening != 0 && popped.recorded ? base::EventLogs::current() : nullptr;
+  if (log != nullptr) {
+    describe(*thread, *log);
+    log->append(base::ticks(), 0, base::Op::Pop, range_detail(domain, base::EnterDetail::kPopped));
+  }
+  return popped.depth;
+}
 
 /// Returns the number of the new range.
 template <class F>

@@ -265,6 +265,7 @@ void Recorder::make_sources() {
   if (options_.device_interval.count() > 0) {
     sources_.push_back(sample_devices(options_.nvml, vendor_.cuda, options_.device_interval));
   }
+  sources_.push_back(clock_anchors());
   sources_.push_back(python_samples());
 }
 

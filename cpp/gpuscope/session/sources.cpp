@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpuscope/session/sources.h"
 
+#include <atomic>
 #include <cstdint>
+#include <mutex>
 
+#include "gpuscope/base/clock.h"
 #include "gpuscope/base/errors.h"
 #include "gpuscope/base/sample_log.h"
 #include "gpuscope/driver/devices.h"
@@ -120,6 +123,37 @@ class PythonSource final : public Source {
   }
 };
 
+class AnchorSource final : public Source {
+ public:
+  void begin() override { read(); }
+  void take(attribution::Decoder& decoder) override {
+    if (base::Clock::process().now_ns() >= due_ns_.load()) {
+      read();
+    }
+    const std::lock_guard lock(mutex_);
+    for (const store::Anchors::Row& row : rows_) {
+      decoder.take_anchor(row);
+    }
+    rows_.clear();
+  }
+  void facts(Facts&) override {}
+
+ private:
+  static constexpr int64_t kIntervalNs = 1'000'000'000;
+
+  void read() {
+    const base::Anchor anchor = base::take_anchor();
+    const int64_t at_ns = base::Clock::process().to_ns(anchor.ticks);
+    due_ns_ = at_ns + kIntervalNs;
+    const std::lock_guard lock(mutex_);
+    rows_.push_back({at_ns, anchor.realtime_ns, anchor.monotonic_ns});
+  }
+
+  std::atomic<int64_t> due_ns_{0};
+  std::mutex mutex_;
+  std::vector<store::Anchors::Row> rows_;  // guarded
+};
+
 /// Stands in for a source that is not available.
 class Absent final : public Source {
  public:
@@ -155,6 +189,7 @@ std::unique_ptr<Source> sample_devices(const driver::Nvml& nvml, const driver::C
   }
 }
 
+std::unique_ptr<Source> clock_anchors() { return std::make_unique<AnchorSource>(); }
 std::unique_ptr<Source> python_samples() { return std::make_unique<PythonSource>(); }
 
 }  // namespace gpuscope::session

@@ -58,6 +58,8 @@ std::unique_ptr<Source> sample_counters(const driver::Cuda& cuda, const driver::
 /// Samples the state of GPUs. If no thread can be started, only the reason is recorded.
 std::unique_ptr<Source> sample_devices(const driver::Nvml& nvml, const driver::Cuda& cuda,
                                        std::chrono::nanoseconds interval);
+/// Reads the system's clocks once a second.
+std::unique_ptr<Source> clock_anchors();
 /// Samples of Python, which the decoder reads with the event logs.
 std::unique_ptr<Source> python_samples();
 

@@ -134,6 +134,25 @@
   X(uint32_t, region, optional(owner(row(Regions))), "the region that it was given along") \
   X(uint32_t, name, text, "what the value is called")                                      \
   X(uint16_t, type, values<PayloadType>, "how to read `value`")
+#define GPUSCOPE_COLLECTIVE(X)                                                              \
+  X(int64_t, start_ns, time, "when it was called")                                          \
+  X(uint64_t, communicator, number, "the library's id of the communicator")                 \
+  X(uint64_t, sequence, number, "the number of the call on its communicator, from 0")       \
+  X(uint64_t, bytes, amount, "the size of the message; 0 where it is not told")             \
+  X(uint32_t, epoch, number, "how many communicators had this id before")                   \
+  X(uint32_t, region, optional(row(Regions)), "the call, in which its kernel was launched") \
+  X(uint16_t, kind, values<CollectiveKind>, "what it does")
+#define GPUSCOPE_COMMUNICATOR(X)                                                     \
+  X(int64_t, start_ns, time, "when it was created, or first used in the recording")  \
+  X(uint64_t, id, number, "the library's id, which all ranks have")                  \
+  X(uint64_t, calls, amount, "collectives called on it until the end of the window") \
+  X(uint32_t, epoch, number, "how many communicators had this id before")            \
+  X(uint32_t, ranks, number, "how many it has; 0 where it was created before")       \
+  X(uint32_t, rank, number, "this process's rank in it; NONE likewise")
+#define GPUSCOPE_ANCHOR(X)                                             \
+  X(int64_t, start_ns, time, "a moment on the recording's clock")      \
+  X(int64_t, realtime_ns, number, "CLOCK_REALTIME of the same moment") \
+  X(int64_t, monotonic_ns, number, "CLOCK_MONOTONIC of the same moment")
 #define GPUSCOPE_ALLOCATION(X)                                                                 \
   X(int64_t, start_ns, time, "when it was")                                                    \
   X(int64_t, bytes, amount, "how much, negative when given back")                              \
@@ -355,6 +374,11 @@
     "Which regions are parts of one call of a decorated coroutine or generator, in the order of `region`.")          \
   X(Payloads, payload, GPUSCOPE_PAYLOAD, Event, payloads,                                                            \
     "Numbers and texts that a region was given along, as an NVTX payload has them.")                                 \
+  X(Collectives, collective, GPUSCOPE_COLLECTIVE, Event, collectives,                                                \
+    "Calls of NCCL's collective operations and of its sends and receives, by NVTX.")                                 \
+  X(Communicators, communicator, GPUSCOPE_COMMUNICATOR, Event, communicators,                                        \
+    "NCCL's communicators, by NVTX; calls of one id and epoch have the same sequence number on all ranks.")          \
+  X(Anchors, anchor, GPUSCOPE_ANCHOR, Event, anchors, "Readings of the system's clocks, one a second.")              \
   X(Allocations, allocation, GPUSCOPE_ALLOCATION, Event, memory,                                                     \
     "Memory that frameworks' allocators handed out and took back, with `profile_memory`.")                           \
   X(FailedAllocations, failed_allocation, GPUSCOPE_FAILED_ALLOCATION, Event, failed_allocations,                     \

@@ -57,6 +57,18 @@
   X(Free, 7)
 #define GPUSCOPE_PAYLOAD_TYPE(X) \
   X(Unsigned, 0) X(Signed, 1) X(Float, 2) X(Text, 3) X(Bool, 4) X(List, 5) X(None, 6) X(Complex, 7)
+#define GPUSCOPE_COLLECTIVE_KIND(X) \
+  X(Other, 0)                       \
+  X(AllReduce, 1)                   \
+  X(AllGather, 2)                   \
+  X(ReduceScatter, 3)               \
+  X(Broadcast, 4)                   \
+  X(Reduce, 5)                      \
+  X(AllToAll, 6)                    \
+  X(Send, 7)                        \
+  X(Recv, 8)                        \
+  X(Gather, 9)                      \
+  X(Scatter, 10)
 #define GPUSCOPE_FLAG(X)                                                            \
   X(ZeroTime, 1 << 0)     /* the GPU gave no timestamps */                          \
   X(BackwardTime, 1 << 1) /* it ended before it began: the duration reads 0 */      \
@@ -79,7 +91,8 @@
   X(OverheadKind, uint32_t, GPUSCOPE_OVERHEAD_KIND, "What held a thread up; CUpti_ActivityOverheadKind's numbers.") \
   X(CallKind, uint16_t, GPUSCOPE_CALL_KIND, "What a driver call does.")                                             \
   X(PayloadType, uint16_t, GPUSCOPE_PAYLOAD_TYPE,                                                                   \
-    "How to read the 64 bits of a payload; TEXT, LIST and COMPLEX are string ids.")
+    "How to read the 64 bits of a payload; TEXT, LIST and COMPLEX are string ids.")                                 \
+  X(CollectiveKind, uint16_t, GPUSCOPE_COLLECTIVE_KIND, "What a collective operation does.")
 #define GPUSCOPE_ENUMS(X)                                               \
   GPUSCOPE_SCOPED_ENUMS(X)                                              \
   X(RegionKind, uint8_t, GPUSCOPE_REGION_KIND, "What opened a region.") \

@@ -131,6 +131,17 @@ TEST_F(Sessions, RecordWhatIsLaunchedInsideTheWindow) {
   EXPECT_EQ(audit(*store, "missing"), 0U);
 }
 
+TEST_F(Sessions, ReadTheSystemsClocksInEachWindow) {
+  Session& session = start();
+  for (int window = 0; window < 2; ++window) {
+    session.open();
+    std::this_thread::sleep_for(kShort);
+    const auto store = session.cut();
+    ASSERT_EQ(store->anchor.size(), 1U);
+    EXPECT_LT(std::abs(store->anchor.realtime_ns[0] - store->anchor.start_ns[0]), 10'000'000'000);
+  }
+}
+
 // -- the GPU's own clock
 
 class ClockedSessions : public Sessions {
