@@ -45,8 +45,6 @@ class Bandwidth:
         count: number of instances.
         median: of instances; None if the transfers are below the clock error.
         best: 95 % of the instances are below it.
-        slowest_communicator: the communicator with the lowest median; None if all instances have one communicator.
-        slowest: its median.
     """
 
     kind: str
@@ -56,8 +54,6 @@ class Bandwidth:
     count: int
     median: float | None
     best: float | None
-    slowest_communicator: int | None
-    slowest: float | None
 
 
 @dataclass(frozen=True)
@@ -89,16 +85,15 @@ class SlowLink:
 def _cells(row: Bandwidth) -> tuple[str, ...]:
     group = f"{row.ranks} ranks, {row.nodes} node{'s' * (row.nodes != 1)}"
     if row.median is None or row.best is None:
-        rates = (BELOW, "-", "-")
+        rates = (BELOW, "-")
     else:
-        slowest = "-" if row.slowest is None else f"{row.slowest_communicator}: {format_digits(row.slowest)}"
-        rates = (format_digits(row.median), format_digits(row.best), slowest)
+        rates = (format_digits(row.median), format_digits(row.best))
     return row.kind, format_bytes(row.size_bytes), group, f"{row.count:,}", *rates
 
 
 def bandwidth_table(rows: tuple[Bandwidth, ...]) -> list[str]:
     """The lines of a table."""
-    head = ("collective", "size", "group", "count", "GB/s", "best", "slowest group")
+    head = ("collective", "size", "group", "count", "GB/s", "best")
     return align_columns([head, *map(_cells, rows)], left=3, rule=True)
 
 
@@ -119,21 +114,15 @@ def find_bandwidths(found: Instances) -> tuple[Bandwidth, ...]:
         factor[rows] = of_size(size[rows].astype(float))
     is_known = transfer > found.error_ns[at]
     rate = np.where(is_known, found.size_bytes[at] / np.where(is_known, transfer, 1.0) * factor, np.nan)
-    order = np.lexsort((rate, code, which))  # unknown rates are last
-    order = order[is_known[order]]
-    begin = np.flatnonzero(np.append(True, (np.diff(which[order]) != 0) | (np.diff(code[order]) != 0))[: len(order)])
-    of_communicator = grouped_medians(rate[order], np.diff(np.append(begin, len(order))))
-    of_class, communicator = which[order[begin]], code[order[begin]]
     rows = []
-    by_class = order[np.lexsort((rate[order], which[order]))]
+    by_class = np.lexsort((rate, which))
+    by_class = by_class[is_known[by_class]]
     edges = np.searchsorted(which[by_class], np.arange(len(classes) + 1))
     totals = np.bincount(which, minlength=len(classes))
     for each, (kind, bucket, members, nodes) in enumerate(classes.tolist()):
         rates = rate[by_class[edges[each] : edges[each + 1]]]
         # A class with fewer known transfers than this would be judged by its slow ones.
         known = len(rates) > 0 and len(rates) >= 0.5 * totals[each]
-        groups = np.flatnonzero(of_class == each)
-        slowest = groups[of_communicator[groups].argmin()] if known and len(groups) > 1 else None
         rows.append(
             Bandwidth(
                 kind=KINDS[kind],
@@ -143,8 +132,6 @@ def find_bandwidths(found: Instances) -> tuple[Bandwidth, ...]:
                 count=int(totals[each]),
                 median=float(np.median(rates)) if known else None,
                 best=float(rates[min(int(_BEST * len(rates)), len(rates) - 1)]) if known else None,
-                slowest_communicator=int(found.communicators[communicator[slowest]]) if slowest is not None else None,
-                slowest=float(of_communicator[slowest]) if slowest is not None else None,
             )
         )
     return tuple(rows)
