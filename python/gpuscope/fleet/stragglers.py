@@ -187,6 +187,8 @@ def find_stragglers(steps: Columns, ranks: Columns, *, waits: Waits | None = Non
     members = Members.of(ranks)
     rank = members.index(number, "steps").astype(np.int64)
     named = np.unique(step[step >= 0])
+    known = len(named)
+    named = named if known else np.array([-1])
     shape = len(members.rank), len(named)
     cell = rank[step >= 0] * shape[1] + np.searchsorted(named, step[step >= 0])
     total = np.bincount(cell, compute[step >= 0], shape[0] * shape[1]).reshape(shape)
@@ -194,9 +196,9 @@ def find_stragglers(steps: Columns, ranks: Columns, *, waits: Waits | None = Non
         levels = np.where(total > 0, np.log(total), np.nan)  # of each rank and step
 
     notes = []
-    count = shape[1] // window
+    count = known // window
     if count < 2:
-        notes.append(f"slow ranks: {shape[1]} steps are fewer than two windows of {window}")
+        notes.append(f"slow ranks: {known} steps are fewer than two windows of {window}")
     edges = np.linspace(0, shape[1], max(count, 1) + 1).astype(np.int64)
     values = np.stack([_row_medians(levels[:, a:b]) for a, b in pairwise(edges.tolist())], axis=1)
     role, peers = np.unique(members.role, return_inverse=True, return_counts=True)[1:]
@@ -223,7 +225,7 @@ def find_stragglers(steps: Columns, ranks: Columns, *, waits: Waits | None = Non
         )
         for each, cost, facts in _episodes(flags, apart, at)
     ]
-    has_finding = flags.any(axis=1) | node_flags.any(axis=1)[members.node]
+    has_finding = flags.any(axis=1) | (node_flags.sum(axis=1) > 0)[members.node]
 
     durations = np.asarray(steps["duration_ns"]) if "duration_ns" in steps else None
     transients = _transients(levels, role, peers, ~has_finding, members, named)
@@ -243,7 +245,7 @@ def find_stragglers(steps: Columns, ranks: Columns, *, waits: Waits | None = Non
     return Stragglers(
         seen=shape[0],
         expected=members.expected,
-        steps=shape[1],
+        steps=known,
         windows=count,
         stragglers=_costliest(stragglers),
         nodes=_costliest(nodes),
@@ -273,11 +275,11 @@ def _episodes(
 
 def _row_medians(values: Array) -> Array:
     """The median of each row; nan if fewer than half of its values are known."""
+    if not values.shape[1]:
+        return np.full(len(values), np.nan)
     ordered = np.sort(values, axis=1)  # nan are last
     known = np.isfinite(values).sum(axis=1)
     rows = np.arange(len(values))
-    if not values.shape[1]:
-        return np.full(len(values), np.nan)
     middle = ordered[rows, np.maximum(known - 1, 0) // 2] + ordered[rows, np.minimum(known // 2, values.shape[1] - 1)]
     medians: Array = np.where(2 * known >= values.shape[1], middle / 2, np.nan)
     return medians
@@ -333,13 +335,18 @@ def _transients(levels: Array, role: Array, peers: Array, judged: Array, members
     What all ranks of a role have in common is taken away; for small roles, what all ranks of the job have in common.
     """
     apart = levels - _row_medians(levels)[:, None]
-    everyone = np.median(apart, axis=0) if len(apart) >= LEAST_PEERS else np.zeros(levels.shape[1])
-    for each in np.unique(np.where(peers[role] >= LEAST_PEERS, role, -1)).tolist():
-        rows = peers[role] < LEAST_PEERS if each < 0 else role == each
-        known = np.isfinite(apart[rows])
-        common = everyone if each < 0 else np.nanmedian(np.where(known.any(axis=0), apart[rows], 0.0), axis=0)
-        apart[rows] -= np.nan_to_num(common)
-    deviation = np.maximum(DEVIATION * np.nan_to_num(_row_medians(np.abs(apart))), _LEAST_DEVIATION)
+    is_few = peers[role] < LEAST_PEERS
+    for each in (-1, *np.flatnonzero(peers >= LEAST_PEERS).tolist()):
+        rows = is_few if each < 0 else role == each
+        equals = levels[: len(levels) * (len(levels) >= LEAST_PEERS)] if each < 0 else levels[rows]
+        equals = equals - _row_medians(equals)[:, None]
+        apart[rows] -= (
+            np.nanmedian(np.where(np.isfinite(equals).any(axis=0), equals, 0.0), axis=0) if len(equals) else 0
+        )
+    # Differences between steps do not grow by a slow time; the usual deviation includes slow changes of all ranks.
+    own = DEVIATION * np.nan_to_num(_row_medians(np.abs(np.diff(apart, axis=1)))) / 2**0.5
+    usual = DEVIATION * np.median(np.nan_to_num(_row_medians(np.abs(apart)))) if len(apart) else 0.0
+    deviation = np.maximum(np.maximum(own, usual), _LEAST_DEVIATION)
     scores = np.clip(np.nan_to_num(apart / deviation[:, None]), -_CLIP, _CLIP) - _SLACK
     scores[~judged] = -_SLACK
     limit = math.log(max(levels.size, 2) / FALSE_ALARMS) / _RATE
