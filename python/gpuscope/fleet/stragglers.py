@@ -199,49 +199,22 @@ def find_stragglers(steps: Columns, ranks: Columns, *, waits: Waits | None = Non
     count = known // window
     if count < 2:
         notes.append(f"slow ranks: {known} steps are fewer than two windows of {window}")
-    edges = np.linspace(0, shape[1], max(count, 1) + 1).astype(np.int64)
-    values = np.stack([_row_medians(levels[:, a:b]) for a, b in pairwise(edges.tolist())], axis=1)
     role, peers = np.unique(members.role, return_inverse=True, return_counts=True)[1:]
-    apart, spread = _compare(values, role, peers)
-    usual = np.exp(np.nan_to_num(values.T, nan=-np.inf))
-    usual = np.array([np.median(each[each > 0]) if each.any() else 0.0 for each in usual]) * np.diff(edges)
-    # First and last step, and the compute time of a usual rank.
-    at = [(int(named[a]), int(named[b - 1]), ns) for (a, b), ns in zip(pairwise(edges.tolist()), usual, strict=True)]
-
-    effect, judged = _node_effects(apart, members)
-    node_flags: Array = _twice(np.stack([_flags(column, judged) for column in effect.T], axis=1))
-    on_node = np.bincount(members.node + 1, minlength=len(members.hosts) + 1)[1:]
-    nodes = [
-        Slow(rank=None, node=members.hosts[each], cost_s=cost * int(shape[0] - on_node[each]), basis="nodes", **facts)
-        for each, cost, facts in _episodes(node_flags, effect, at)
-    ]
-    node_flags = np.vstack([node_flags, np.zeros((1, len(at)), bool)])  # for ranks of unknown node, of index -1
-    apart = apart - np.where(node_flags[members.node], np.vstack([effect, np.zeros((1, len(at)))])[members.node], 0.0)
-    limit = normal_quantile(1 - FALSE_ALARMS / max(shape[0], 2))
-    flags = _twice((apart > limit * spread) & (apart >= _LEAST))
-    stragglers = [
-        Slow(
-            rank=int(members.rank[each]), node=members.host(each), cost_s=cost * (shape[0] - 1), basis="equals", **facts
-        )
-        for each, cost, facts in _episodes(flags, apart, at)
-    ]
-    has_finding = flags.any(axis=1) | (node_flags.sum(axis=1) > 0)[members.node]
-
-    durations = np.asarray(steps["duration_ns"]) if "duration_ns" in steps else None
-    transients = _transients(levels, role, peers, ~has_finding, members, named)
+    stragglers, nodes, judged, compared = _slow_ranks(levels, max(count, 1), named, role, peers, members)
+    transients = _transients(levels, role, peers, judged, members, named)
     few = peers[role] < LEAST_PEERS
     if few.any():
         how = "judged by their own history" + (" and by waits" if waits is not None else "")
         notes.append(f"{int(few.sum()):,} ranks with fewer than {LEAST_PEERS} ranks of their role: {how}")
     if waits is not None:
         stragglers += _by_waits(waits, members, few, total.sum(axis=1), named)
-    if judged < LEAST_PEERS:
-        notes.append(f"slow nodes: {int(judged)} nodes with several compared ranks; {LEAST_PEERS} are needed")
+    if compared < LEAST_PEERS:
+        notes.append(f"slow nodes: {compared} nodes with several compared ranks; {LEAST_PEERS} are needed")
     links, why = find_slow_links(waits.instances) if waits is not None else ((), "links: no waits are given")
     odd = _odd_ranks(members, waits)
     goodput = None
-    if durations is not None and "start_ns" in steps and {"start_ns", "end_ns"} <= set(ranks):
-        goodput = _goodput(rank, np.asarray(steps["start_ns"]), durations, ranks, members)
+    if {"start_ns", "duration_ns"} <= set(steps) and {"start_ns", "end_ns"} <= set(ranks):
+        goodput = _goodput(rank, np.asarray(steps["start_ns"]), np.asarray(steps["duration_ns"]), ranks, members)
     return Stragglers(
         seen=shape[0],
         expected=members.expected,
@@ -260,6 +233,37 @@ def find_stragglers(steps: Columns, ranks: Columns, *, waits: Waits | None = Non
 
 def _costliest(found: list[Slow]) -> tuple[Slow, ...]:
     return tuple(sorted(found, key=lambda each: -each.cost_s))
+
+
+def _slow_ranks(
+    levels: Array, count: int, named: Array, role: Array, peers: Array, members: Members
+) -> tuple[list[Slow], list[Slow], Array, int]:
+    """Slow ranks, slow nodes, whether a rank belongs to neither, and the number of compared nodes."""
+    number = len(members.rank)
+    edges = np.linspace(0, len(named), count + 1).astype(np.int64)
+    values = np.stack([_row_medians(levels[:, a:b]) for a, b in pairwise(edges.tolist())], axis=1)
+    apart, spread = _compare(values, role, peers)
+    usual = np.nan_to_num(np.exp(_row_medians(values.T))) * np.diff(edges)  # compute of a usual rank in each window
+    at = [(int(named[a]), int(named[b - 1]), ns) for (a, b), ns in zip(pairwise(edges.tolist()), usual, strict=True)]
+
+    effect, compared = _node_effects(apart, members)
+    node_flags: Array = _twice(np.stack([_flags(column, compared) for column in effect.T], axis=1))
+    size = np.bincount(members.node + 1, minlength=len(members.hosts) + 1)[1:].tolist()
+    nodes = [
+        Slow(rank=None, node=members.hosts[each], cost_s=cost * (number - size[each]), basis="nodes", **facts)
+        for each, cost, facts in _episodes(node_flags, effect, at)
+    ]
+    # Ranks of unknown node have the index -1.
+    effect = np.vstack([np.where(node_flags, effect, 0.0), np.zeros((1, count))])[members.node]
+    flags = _twice(
+        (apart - effect > normal_quantile(1 - FALSE_ALARMS / max(number, 2)) * spread) & (apart - effect >= _LEAST)
+    )
+    ranks = [
+        Slow(rank=int(members.rank[each]), node=members.host(each), cost_s=cost * (number - 1), basis="equals", **facts)
+        for each, cost, facts in _episodes(flags, apart - effect, at)
+    ]
+    judged = (flags | (effect > 0)).sum(axis=1) == 0
+    return ranks, nodes, judged, compared
 
 
 def _episodes(
@@ -289,12 +293,10 @@ def _compare(values: Array, role: Array, peers: Array) -> tuple[Array, Array]:
     """Distance of each rank and window from the median of its role, and the deviation of the role; nan if too few."""
     apart, spread = np.full(values.shape, np.nan), np.full(values.shape, np.nan)
     for each in np.flatnonzero(peers >= LEAST_PEERS).tolist():
-        rows = np.flatnonzero(role == each)
-        known = np.isfinite(values[rows]).sum(axis=0) >= LEAST_PEERS
-        of_role = values[np.ix_(rows, np.flatnonzero(known))]
-        of_role = of_role - np.nanmedian(of_role, axis=0)
-        apart[np.ix_(rows, np.flatnonzero(known))] = of_role
-        spread[np.ix_(rows, np.flatnonzero(known))] = DEVIATION * np.nanmedian(np.abs(of_role), axis=0)
+        part = values[role == each]
+        center = np.where(np.isfinite(part).sum(axis=0) >= LEAST_PEERS, _row_medians(part.T), np.nan)
+        apart[role == each] = part - center
+        spread[role == each] = DEVIATION * _row_medians(np.abs(part - center).T)
     return apart, spread
 
 
@@ -335,14 +337,11 @@ def _transients(levels: Array, role: Array, peers: Array, judged: Array, members
     What all ranks of a role have in common is taken away; for small roles, what all ranks of the job have in common.
     """
     apart = levels - _row_medians(levels)[:, None]
-    is_few = peers[role] < LEAST_PEERS
-    for each in (-1, *np.flatnonzero(peers >= LEAST_PEERS).tolist()):
-        rows = is_few if each < 0 else role == each
-        equals = levels[: len(levels) * (len(levels) >= LEAST_PEERS)] if each < 0 else levels[rows]
-        equals = equals - _row_medians(equals)[:, None]
-        apart[rows] -= (
-            np.nanmedian(np.where(np.isfinite(equals).any(axis=0), equals, 0.0), axis=0) if len(equals) else 0
-        )
+    groups = [(role == each, levels[role == each]) for each in np.flatnonzero(peers >= LEAST_PEERS).tolist()]
+    if len(levels) >= LEAST_PEERS:
+        groups.append((peers[role] < LEAST_PEERS, levels))
+    for rows, equals in groups:
+        apart[rows] -= np.nan_to_num(_row_medians((equals - _row_medians(equals)[:, None]).T))
     # Differences between steps do not grow by a slow time; the usual deviation includes slow changes of all ranks.
     own = DEVIATION * np.nan_to_num(_row_medians(np.abs(np.diff(apart, axis=1)))) / 2**0.5
     usual = DEVIATION * np.median(np.nan_to_num(_row_medians(np.abs(apart)))) if len(apart) else 0.0
