@@ -162,16 +162,19 @@ class Waits(Result):
     def _frame_rows(self) -> list[Mapping[str, Any]]:
         """One row per rank."""
         late = {each.rank: each for each in self.late}
-        columns = zip(self.ranks.tolist(), self.wait_ns.tolist(), self.transfer_ns.tolist(), strict=True)
+        columns = zip(
+            *(each.tolist() for each in (self.ranks, self.wait_ns, self.transfer_ns, self.error_ns)), strict=True
+        )
         return [
             {
                 "rank": rank,
                 "wait_ns": wait,
                 "transfer_ns": transfer,
+                "error_ns": error,
                 "cost_s": late[rank].cost_s if rank in late else 0.0,
                 "cause": late[rank].cause if rank in late else "",
             }
-            for rank, wait, transfer in columns
+            for rank, wait, transfer, error in columns
         ]
 
     def __str__(self) -> str:

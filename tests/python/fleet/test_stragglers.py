@@ -58,10 +58,11 @@ def test_a_healthy_job_has_no_finding():
     assert "no slow rank or node" in str(found)
 
 
-def test_ranks_that_are_all_equally_slow_are_no_finding():
+@pytest.mark.parametrize("roles", [[0] * 64, range(64)])
+def test_ranks_that_are_all_equally_slow_are_no_finding(roles):
     compute = factors(64)
-    compute[:, 50:] *= 1.5
-    found = find_stragglers(steps(compute), ranks(64))
+    compute[:, 50:75] *= 1.5
+    found = find_stragglers(steps(compute), ranks(64, roles=roles))
     assert (found.stragglers, found.transients) == ((), ())
 
 
@@ -110,6 +111,7 @@ def test_a_slow_node_is_one_finding():
     compute[40:48] *= 1.06
     found = find_stragglers(steps(compute), ranks(128))
     assert [(each.node, each.rank) for each in found.nodes] == [("n5", None)]
+    assert found.nodes[0].cost_s == pytest.approx(0.06 * 0.1 * 100 * 120, rel=0.2)
     assert found.stragglers == ()
     assert found.transients == ()
 

@@ -88,6 +88,12 @@ def test_wait_and_transfer_add_up_to_the_duration_of_every_rank():
     assert min(found.wait_ns.min(), found.transfer_ns.min()) >= 0
 
 
+def test_a_rank_that_is_released_before_the_last_arrival_waits_until_its_release():
+    found = waits_of(call([0, 0, 0, 5], [1, 6, 6, 6], kind="broadcast"))
+    assert found.wait_ns.tolist() == [MS, 5 * MS, 5 * MS, 0]
+    assert found.transfer_ns.tolist() == [0, MS, MS, MS]
+
+
 def test_the_transfer_of_an_instance_ends_with_the_median_release():
     found = waits_of(call([0, 0, 0, 2], [3, 4, 6, 9]))
     assert found.instances.transfer_ns.tolist() == [3 * MS]
@@ -289,14 +295,14 @@ def test_wrong_tables_are_refused(table, message):
         find_waits(collectives(*call([0, 0], 1)), table)
 
 
-def links_of(slow, groups, calls=10):
+def links_of(slow, groups, calls=10, noise=0.01):
     """Slow links of groups of ranks, each on its own node; `slow` are pairs whose transfers take twice as long."""
     random = np.random.default_rng(2)
     rows = []
     for communicator, group in enumerate(groups):
         factor = 2.0 if any(set(pair) <= set(group) for pair in slow) else 1.0
         for sequence in range(calls):
-            end = factor * random.normal(1, 0.01)
+            end = factor * random.lognormal(0, noise)
             rows += [
                 {"rank": rank, "communicator": communicator, "size": len(group), "sequence": sequence, "end_ns": end}
                 for rank in group
@@ -329,6 +335,10 @@ def test_links_that_no_group_separates_are_one_suspect():
 def test_equally_slow_links_are_no_finding():
     groups = [(each, each + 1) for each in range(0, 20, 2)]
     assert links_of(groups, groups)[0] == ()
+
+
+def test_noise_is_no_slow_link():
+    assert links_of([], [(each, each + 1) for each in range(0, 80, 2)], noise=0.3)[0] == ()
 
 
 def test_few_groups_are_not_compared():
