@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fences: collectives that no rank leaves before all ranks have arrived, matched between ranks.
+
+Ranks agree on the sequence number of a collective within its communicator. A rank whose recording began late may have
+counted from another number. Its shift is found from kinds, bytes and times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuscope.errors import InvalidArgument
+from gpuscope.text import brief
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "barrier", "all_to_all")
+COLUMNS = ("rank", "communicator", "sequence", "kind", "bytes", "start_ns", "end_ns")
+_REALTIME_NS = 5e6  # CLOCK_REALTIME under NTP is within about twice this
+_FAR_NS = 2e7  # a difference between two such clocks that makes a shift likely
+_NEAR_NS = 1e8  # a shift moves collectives by less than this
+_LEAST_SPREAD_NS = 1e3
+_MOST_SHIFTS, _PROBES, _LEAST_PROBES = 400, 256, 8
+_ALIKE = 0.95  # of the collectives that have the same kind and bytes
+_SURE = 0.99  # confidence that a shift needs
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class LateStart:
+    """A rank that counts the collectives of a communicator from another number than its peers.
+
+    Attributes:
+        rank: the rank.
+        communicator: hash of the communicator.
+        shift: added to the rank's sequence numbers.
+        confidence: probability of this shift, compared with the other shifts, 0 to 1.
+        used: whether the collectives were used; False if the confidence is below 0.99.
+    """
+
+    rank: int
+    communicator: int
+    shift: int
+    confidence: float
+    used: bool
+
+
+@dataclass(frozen=True)
+class Fences:
+    """Rows of fences; instances are contiguous, in order of communicator and sequence.
+
+    Attributes:
+        rank: index of the rank in the table of ranks, per row.
+        communicator: number of the communicator from 0, per row.
+        start_ns: arrival on the rank's clock, per row.
+        end_ns: release on the rank's clock, per row.
+        first: first row of each instance.
+        late_starts: ranks that count from another number.
+    """
+
+    rank: Array
+    communicator: Array
+    start_ns: Array
+    end_ns: Array
+    first: Array
+    late_starts: tuple[LateStart, ...]
+
+
+def group_medians(values: Array, first: Array) -> Array:
+    """The median of each group of rows.
+
+    Args:
+        values: floats, groups contiguous.
+        first: first row of each group.
+    """
+    count = np.diff(np.append(first, len(values)))
+    ordered = values[np.lexsort((values, np.repeat(np.arange(len(first)), count)))]
+    return (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2
+
+
+def first_rows(*keys: Array) -> Array:
+    """The first row of each group of equal keys; rows are sorted."""
+    if len(keys[0]) == 0:
+        return np.zeros(0, np.int64)
+    changes = np.any([key[1:] != key[:-1] for key in keys], axis=0)
+    return np.flatnonzero(np.append(True, changes))
+
+
+def columns_of(name: str, table: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Array]:
+    """The columns of a table as arrays of one length.
+
+    Raises:
+        InvalidArgument: a column is missing or has another length.
+    """
+    if missing := [each for each in names if each not in table]:
+        raise InvalidArgument(f"{name} lacks {', '.join(missing)}; accepted are tables with {', '.join(names)}")
+    columns = {each: np.asarray(table[each]) for each in names}
+    if len({len(column) for column in columns.values()}) > 1:
+        lengths = ", ".join(f"{each} {len(column)}" for each, column in columns.items())
+        raise InvalidArgument(f"{name} has columns of {lengths} rows; accepted are columns of one length")
+    return columns
+
+
+def find_fences(collectives: Mapping[str, Any], ranks: Array, realtime_ns: Any) -> Fences:
+    """Matches the fences of all ranks.
+
+    Args:
+        collectives: columns of `COLUMNS`.
+        ranks: the known ranks, sorted.
+        realtime_ns: function of (indexes into `ranks`, their clocks' times) that returns about CLOCK_REALTIME.
+
+    Raises:
+        InvalidArgument: a column is missing, or a rank is not in `ranks`.
+    """
+    table = columns_of("collectives", collectives, COLUMNS)
+    kind = np.zeros(len(table["kind"]), np.int8)
+    for code, each in enumerate(KINDS, 1):
+        kind[table["kind"] == each] = code
+    kept = np.flatnonzero((kind > 0) & (table["end_ns"] >= table["start_ns"]))
+    number = table["rank"][kept]
+    rank = np.minimum(np.searchsorted(ranks, number), len(ranks) - 1)
+    if len(wrong := np.flatnonzero(ranks[rank] != number)):
+        raise InvalidArgument(f"collectives has rank {brief(int(number[wrong[0]]))}; accepted are the ranks of `ranks`")
+    hashes, communicator = np.unique(table["communicator"][kept], return_inverse=True)
+    sequence = table["sequence"][kept].astype(np.int64)
+    order = np.lexsort((sequence, rank, communicator))
+    rows = _Sequences(
+        rank[order],
+        communicator.reshape(-1)[order],
+        sequence[order],
+        kind[kept][order],
+        table["bytes"][kept][order].astype(np.int64),
+        table["end_ns"][kept][order].astype(np.int64),
+        realtime_ns,
+    )
+    late, used = rows.align()
+    starts = tuple(
+        LateStart(int(ranks[rank]), int(hashes[communicator]), *rest) for rank, communicator, *rest in late
+    )
+    by_instance = np.lexsort((rows.rank, rows.sequence, rows.communicator))
+    by_instance = by_instance[used[by_instance]]
+    first = first_rows(rows.communicator[by_instance], rows.sequence[by_instance])
+    count = np.diff(np.append(first, len(by_instance)))
+    by_instance = by_instance[np.repeat(count > 1, count)]
+    return Fences(
+        rows.rank[by_instance],
+        rows.communicator[by_instance],
+        table["start_ns"][kept][order][by_instance].astype(np.int64),
+        rows.end_ns[by_instance],
+        first_rows(rows.communicator[by_instance], rows.sequence[by_instance]),
+        starts,
+    )
+
+
+class _Sequences:
+    """Rows sorted by communicator, rank and sequence; a pair is a rank in a communicator."""
+
+    def __init__(
+        self, rank: Array, communicator: Array, sequence: Array, kind: Array, size: Array, end_ns: Array, realtime: Any
+    ) -> None:
+        self.rank, self.communicator, self.sequence = rank, communicator, sequence
+        self._kind, self._bytes, self.end_ns = kind, size, end_ns
+        self._realtime_ns = realtime(rank, end_ns)
+        self._first = first_rows(communicator, rank)
+        self._count = np.diff(np.append(self._first, len(rank)))
+
+    def align(self) -> tuple[list[tuple[int, int, int, float, bool]], Array]:
+        """Shifts sequences to those of the longest one of each communicator; returns shifts and the rows to use."""
+        used = np.ones(len(self.rank), bool)
+        late: list[tuple[int, int, int, float, bool]] = []
+        of_pair = self.communicator[self._first]
+        longest = np.lexsort((-self._count, of_pair))
+        reference = longest[first_rows(of_pair[longest])]
+        for pair in np.flatnonzero(self._doubtful(reference[of_pair])).tolist():
+            own, other = self._rows(pair), self._rows(int(reference[of_pair[pair]]))
+            shift, confidence = self._find_shift(own, other)
+            sure = confidence >= _SURE
+            if sure:
+                self.sequence[own] += shift
+            used[own] = sure
+            if shift or not sure:
+                late.append((int(self.rank[own][0]), int(of_pair[pair]), shift, confidence, sure))
+        return late, used
+
+    def _rows(self, pair: int) -> slice:
+        return slice(int(self._first[pair]), int(self._first[pair] + self._count[pair]))
+
+    def _doubtful(self, reference: Array) -> Array:
+        """Whether the numbers of each pair may differ from those of its reference pair."""
+        pair = np.repeat(np.arange(len(self._first)), self._count)
+        is_reference = reference[pair] == pair
+        by_instance = np.lexsort((~is_reference, self.sequence, self.communicator))
+        first = first_rows(self.communicator[by_instance], self.sequence[by_instance])
+        partner = np.empty(len(pair), np.int64)
+        partner[by_instance] = np.repeat(by_instance[first], np.diff(np.append(first, len(pair))))
+        both = np.flatnonzero(is_reference[partner] & ~is_reference)
+        doubtful: Array = reference != np.arange(len(reference))
+        if len(both) == 0:
+            return doubtful
+        first = first_rows(pair[both])
+        count = np.diff(np.append(first, len(both)))
+        found = pair[both][first]
+        alike = np.add.reduceat(self._alike(both, partner[both]), first, dtype=np.int64) / count
+        apart = np.abs(group_medians((self._realtime_ns[both] - self._realtime_ns[partner[both]]) * 1.0, first))
+        spread = group_medians(_changes((self.end_ns[both] - self.end_ns[partner[both]]) * 1.0, first), first)
+        far = spread > 5 * np.median(spread) + _LEAST_SPREAD_NS
+        doubtful[found] = (alike < _ALIKE) | (apart > _FAR_NS) | far
+        return doubtful
+
+    def _alike(self, own: Array, other: Array) -> Array:
+        sizes = self._bytes[own], self._bytes[other]
+        known = (sizes[0] >= 0) & (sizes[1] >= 0)
+        alike: Array = (self._kind[own] == self._kind[other]) & ((sizes[0] == sizes[1]) | ~known)
+        return alike
+
+    def _find_shift(self, own: slice, other: slice) -> tuple[int, float]:
+        """The most probable shift and its probability; 0 if no shift fits.
+
+        The right shift has the smallest spread of time differences between successive collectives. Differences that
+        CLOCK_REALTIME makes improbable count against a shift, with heavy tails, as such a clock may be unset.
+        """
+        count = own.stop - own.start
+        begin = own.start + max(0, (count - _PROBES) // 2)
+        rows = np.arange(begin, min(begin + _PROBES, own.stop))
+        middle = rows[len(rows) // 2]
+        apart = np.abs(self._realtime_ns[other] - self._realtime_ns[middle])
+        near = np.argsort(apart, kind="stable")[:_MOST_SHIFTS]
+        near = near[apart[near] <= _NEAR_NS]
+        shifts = np.unique(np.append(0, self.sequence[other][near] - self.sequence[middle]))
+        wanted = self.sequence[rows] + shifts[:, None]
+        at = other.start + np.minimum(np.searchsorted(self.sequence[other], wanted), other.stop - other.start - 1)
+        matched = self.sequence[at] == wanted
+        fits = matched.sum(1) >= min(_LEAST_PROBES, len(rows))
+        fits &= (matched & self._alike(rows, at)).sum(1) >= _ALIKE * matched.sum(1)
+        score = np.full(len(shifts), -np.inf)
+        for each in np.flatnonzero(fits).tolist():
+            mine, partner = rows[matched[each]], at[each][matched[each]]
+            changes = np.abs(np.diff((self.end_ns[mine] - self.end_ns[partner]) * 1.0))
+            spread = float(np.median(changes)) if len(changes) else np.inf
+            off = float(np.median(self._realtime_ns[mine] - self._realtime_ns[partner])) / _REALTIME_NS
+            # Spreads of neighbouring shifts are correlated: they count as 8 observations, however many there are.
+            score[each] = -8 * np.log(spread + _LEAST_SPREAD_NS) - np.log1p(off**2)
+        if not np.isfinite(score).any():
+            return 0, 0.0
+        best = int(np.argmax(score))
+        return int(shifts[best]), float(1 / np.exp(score - score[best]).sum())
+
+
+def _changes(values: Array, first: Array) -> Array:
+    """The absolute difference from the row before; the first row of a group has that of its next row."""
+    changes = np.abs(np.diff(values, prepend=values[:1]))
+    following = np.minimum(first + 1, len(values) - 1)
+    single = np.append(first[1:], len(values)) == first + 1
+    changes[first] = np.where(single, 0.0, changes[following])
+    return changes
