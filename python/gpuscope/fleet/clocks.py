@@ -323,6 +323,7 @@ class _Alignment:
         for bins in (_BINS, _FINE_BINS):
             self._corrections = self._corrections.refined(low, high, segments)
             once(bins)
+            once(bins)  # the first one's medians are of nodes that drift
             found, _ = once(bins)
             if not np.any(wanders := found.wanders & enough):
                 break
@@ -366,9 +367,8 @@ class _Alignment:
         fences, nodes = self._fences, len(self._names)
         error = np.zeros(nodes)
         if found is not None:
-            freedom = found.freedom
-            error = (1.96 + 2.4 / freedom + 2.8 / freedom**2) * found.error_ns + np.maximum(found.excess_ns, 0)
-            if freedom < 2:
+            error = found.error_ns + found.excess_ns
+            if found.scale == 0:
                 error[np.unique(self._row_node[rows])] = _UNKNOWN_NS
         steps = self._steps()
         for rank, step in steps.items():

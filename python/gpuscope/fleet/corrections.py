@@ -9,6 +9,7 @@ piecewise linear between them: one knot is an offset, two are an offset and a dr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,9 @@ _TUKEY = 4.685  # 95 % efficiency for normal errors
 _MAD = 1.4826  # of a normal distribution, to its standard deviation
 _MEDIAN = 1.2533  # standard error of a median, relative to that of a mean
 _SAMPLES = 32  # of the noise, for standard errors
-_LEAST_INSTANCES = 8  # of a node, for a drift
 _WANDERS = 5.0  # standard deviations of a residual; more need more knots
 _LEAST_CLUSTERS = 8
+_KNOTS = 41  # of a node, at most
 
 Array = np.ndarray[Any, Any]
 
@@ -132,12 +133,14 @@ def observe(
     of_instance = np.minimum((when - low) / max(high - low, 1.0) * bins, bins - 1).astype(np.int64)
     nodes = int(node.max()) + 1
     key = (communicator * bins + of_instance[instance]) * nodes + node
-    order = np.lexsort((value, key))
+    order = np.argsort(key, kind="stable")
     ordered, key = value[order], key[order]
     edges = first_rows(key)
     count = np.diff(np.append(edges, len(key)))
-    medians = (ordered[edges + (count - 1) // 2] + ordered[edges + count // 2]) / 2
-    deviation = np.median(np.abs(ordered - np.repeat(medians, count)))
+    medians = group_medians(ordered, edges)
+    several = np.repeat(count > 1, count)
+    lost = np.repeat((count / np.maximum(count - 1, 1)) ** 0.5, count)  # by deviations from their own median
+    deviation = np.median((np.abs(ordered - np.repeat(medians, count)) * lost)[several]) if several.any() else 0.0
     members = len(time) / (len(time) - len(first))  # n / (n - 1): the median of n members follows each of them
     group = np.cumsum(np.append(True, np.diff(key[edges] // nodes) > 0)) - 1
     observations = Observations(
@@ -220,14 +223,12 @@ class Fit:
 
     Attributes:
         scale: standard error of an observation of one release, ns.
-        freedom: degrees of freedom of `scale`.
-        excess_ns: per node, by how much its residuals exceed the noise.
+        excess_ns: per node, its largest mean residual of a time bin, if larger than the noise; else 0.
         wanders: per node, whether its clock is not linear between knots.
-        error_ns: per node, standard error of its correction at its worst knot.
+        error_ns: per node, half-width of the 95 % interval of its correction at all times.
     """
 
     scale: float
-    freedom: float
     excess_ns: Array
     wanders: Array
     error_ns: Array
@@ -256,14 +257,20 @@ def fit(corrections: Corrections, seen: Observations, part: Array, *, errors: bo
         limit = _TUKEY * max(between, seen.noise, 1.0)
         system.weigh(seen.count * np.clip(1 - (standard / limit) ** 2, 0, None) ** 2)
     corrections.values += corrections.without_common(part, change)
-    key = seen.node * (int(seen.bin.max()) + 1) + seen.bin
+    scale = max(between, seen.noise, _between_communicators(seen, residual, system.weight, parts))
+    bins = int(seen.bin.max()) + 1
+    key = seen.node * bins + seen.bin
     total = np.bincount(key, seen.count)
     filled = np.flatnonzero(total)
-    mean = np.abs(np.bincount(key, seen.count * residual)[filled]) / total[filled]
-    beyond = mean - _WANDERS * max(seen.noise, 1.0) / total[filled] ** 0.5
+    most = limit / seen.count**0.5  # else a few late releases would look as a clock that wanders
+
+    def means(values: Array) -> Array:
+        found: Array = np.abs(np.bincount(key, seen.count * values)[filled]) / total[filled]
+        return found
+
+    beyond = means(np.clip(residual, -most, most)) > _WANDERS * (seen.noise or between) / total[filled] ** 0.5 + 1
     excess = np.zeros(nodes)
-    np.maximum.at(excess, filled // (int(seen.bin.max()) + 1), beyond)
-    scale = max(between, seen.noise, _between_communicators(seen, residual, parts))
+    np.maximum.at(excess, filled[beyond] // bins, means(residual)[beyond])
     error = np.zeros(nodes)
     if errors:
         random, squares = np.random.default_rng(0), np.zeros(len(change))
@@ -272,17 +279,26 @@ def fit(corrections: Corrections, seen: Observations, part: Array, *, errors: bo
             noise = np.zeros(len(residual))
             noise[noisy] = random.standard_normal(len(noisy)) * scale / system.weight[noisy] ** 0.5
             squares += corrections.without_common(part, system.solve(noise, np.zeros(len(change)), 1e-3)) ** 2
+        knots = np.minimum(corrections.segments + 1, _KNOTS)
+        factor = np.array([0.0, *(_quantile(1 - 0.025 / each, min(freedom, _SAMPLES)) for each in range(1, _KNOTS + 1))])
         np.maximum.at(error, corrections.node, (squares / _SAMPLES) ** 0.5)
-    return Fit(scale, float(freedom), excess, excess > 0, error)
+        error *= factor[knots]
+    return Fit(scale, excess, excess > 0, error)
 
 
-def _between_communicators(seen: Observations, residual: Array, parts: int) -> float:
+def _quantile(share: float, freedom: float) -> float:
+    """Quantile of Student's distribution, by its expansion at the normal one (Abramowitz and Stegun, 26.7.5)."""
+    z = NormalDist().inv_cdf(share)
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+def _between_communicators(seen: Observations, residual: Array, weight: Array, parts: int) -> float:
     """The scale from means of a node in each communicator: larger than others if ranks leave in a steady order."""
     pair = seen.communicator * (int(seen.node.max()) + 1) + seen.node
-    total = np.bincount(pair, seen.count)
+    total = np.bincount(pair, weight)
     filled = np.flatnonzero(total)
     total = total[filled]
-    mean = np.bincount(pair, seen.count * residual)[filled] / total
+    mean = np.bincount(pair, weight * residual)[filled] / total
     freedom = len(filled) - len(np.unique(seen.communicator)) - len(np.unique(seen.node)) + parts
     if freedom < _LEAST_CLUSTERS:
         return 0.0

@@ -7,6 +7,7 @@ counted from another number. Its shift is found from kinds, bytes and times.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -77,8 +78,23 @@ def group_medians(values: Array, first: Array) -> Array:
         first: first row of each group.
     """
     count = np.diff(np.append(first, len(values)))
-    ordered = values[np.lexsort((values, np.repeat(np.arange(len(first)), count)))]
-    return (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2
+    medians = np.empty(len(first))
+    for size in np.unique(count).tolist():  # rows of a matrix sort much faster than groups of any size
+        groups = np.flatnonzero(count == size)
+        ordered = np.sort(values[first[groups, None] + np.arange(size)], axis=1)
+        medians[groups] = (ordered[:, (size - 1) // 2] + ordered[:, size // 2]) / 2
+    return medians
+
+
+def sorted_rows(*keys: Array) -> Array:
+    """The order of rows by integer keys, the first key first."""
+    spans = [int(key.max()) - int(key.min()) + 1 if len(key) else 1 for key in keys]
+    if math.prod(spans) >= 2**62:
+        return np.lexsort(keys[::-1])
+    packed = np.zeros(len(keys[0]), np.int64)  # one key sorts faster than many
+    for key, span in zip(keys, spans, strict=True):
+        packed = packed * span + (key - (key.min() if len(key) else 0))
+    return np.argsort(packed, kind="stable")
 
 
 def first_rows(*keys: Array) -> Array:
@@ -126,7 +142,7 @@ def find_fences(collectives: Mapping[str, Any], ranks: Array, realtime_ns: Any) 
         raise InvalidArgument(f"collectives has rank {brief(int(number[wrong[0]]))}; accepted are the ranks of `ranks`")
     hashes, communicator = np.unique(table["communicator"][kept], return_inverse=True)
     sequence = table["sequence"][kept].astype(np.int64)
-    order = np.lexsort((sequence, rank, communicator))
+    order = sorted_rows(communicator.reshape(-1), rank, sequence)
     rows = _Sequences(
         rank[order],
         communicator.reshape(-1)[order],
@@ -140,7 +156,7 @@ def find_fences(collectives: Mapping[str, Any], ranks: Array, realtime_ns: Any) 
     starts = tuple(
         LateStart(int(ranks[rank]), int(hashes[communicator]), *rest) for rank, communicator, *rest in late
     )
-    by_instance = np.lexsort((rows.rank, rows.sequence, rows.communicator))
+    by_instance = sorted_rows(rows.communicator, rows.sequence, rows.rank)
     by_instance = by_instance[used[by_instance]]
     first = first_rows(rows.communicator[by_instance], rows.sequence[by_instance])
     count = np.diff(np.append(first, len(by_instance)))
@@ -192,7 +208,7 @@ class _Sequences:
         """Whether the numbers of each pair may differ from those of its reference pair."""
         pair = np.repeat(np.arange(len(self._first)), self._count)
         is_reference = reference[pair] == pair
-        by_instance = np.lexsort((~is_reference, self.sequence, self.communicator))
+        by_instance = sorted_rows(self.communicator, self.sequence, np.where(is_reference, 0, 1))
         first = first_rows(self.communicator[by_instance], self.sequence[by_instance])
         partner = np.empty(len(pair), np.int64)
         partner[by_instance] = np.repeat(by_instance[first], np.diff(np.append(first, len(pair))))
