@@ -94,10 +94,11 @@ class NodeClocks:
         }
 
     def errors_ns(self, clock: Any, ranks: Array | None = None, part: int = 0) -> Array:
-        """Of aligned times of a part, nodes by moments: without the offset and drift that all nodes share."""
+        """Of aligned times of a part, nodes by moments, relative to the mean of the nodes."""
         chosen = np.arange(0, len(self.node), self.per_node) if ranks is None else np.asarray(ranks)
         true = np.linspace(0, self.span_ns - 10 * MS, 41).astype(np.int64)
         rank, moment = np.repeat(chosen, len(true)), np.tile(true, len(chosen))
         aligned = clock.aligned(rank, self.clock(self.node[rank], moment), part=part)
-        off = (aligned - EPOCH_NS - moment).reshape(len(chosen), len(true)).astype(float)
-        return off - np.polyval(np.polyfit(true / 1e9, (off - off[0, 0]).mean(0), 1), true / 1e9) - off[0, 0]
+        off = (aligned - EPOCH_NS - moment).reshape(len(chosen), len(true))
+        apart: Array = (off - off[0]).astype(float)
+        return apart - apart.mean(0)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpuscope.errors import InvalidArgument
-from gpuscope.fleet.corrections import Corrections, Fit, fit, observe
+from gpuscope.fleet.corrections import LEAST_RELEASES, Corrections, Fit, fit, observe
 from gpuscope.fleet.fences import Fences, LateStart, columns_of, find_fences, first_rows, group_medians
 from gpuscope.results import Result, plain_fields, plain_values
 from gpuscope.tables import align_columns
@@ -22,7 +22,7 @@ from gpuscope.text import brief
 from gpuscope.units import format_seconds
 
 _STEP_NS = 50_000  # between processes of a node, that is no noise
-_BINS, _FINE_BINS = 10, 40
+_LEAST_BINS, _BINS, _FINE_BINS = 2, 10, 40  # of time
 _USABLE = 0.25  # of the median collective
 _UNKNOWN_NS = 10_000_000  # the error of CLOCK_REALTIME, where fences are too few to know better
 _LEAST_INSTANCES = 8  # of a node, for a drift
@@ -320,7 +320,9 @@ class _Alignment:
         np.maximum.at(high, node, when)
         low, high = np.where(np.isfinite(low), low, 0), np.where(np.isfinite(high), high, 0)
         segments = np.where(enough, 1, 0)
-        for bins in (_BINS, _FINE_BINS):
+        lengths = np.bincount(communicator.reshape(-1)[begins])
+        most = int(np.median(lengths[lengths > 0])) // LEAST_RELEASES
+        for bins in sorted({min(max(most, _LEAST_BINS), limit) for limit in (_BINS, _FINE_BINS)}):
             self._corrections = self._corrections.refined(low, high, segments)
             once(bins)
             once(bins)  # the first one's medians are of nodes that drift
