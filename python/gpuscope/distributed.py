@@ -49,6 +49,11 @@ class Rank:
         return {**facts, "process.launcher": self.launcher}
 
 
+def recording_name(rank: int) -> str:
+    """The file name of a rank's recording in the folder of a job; 0 is also the process without a launcher."""
+    return f"rank-{rank:05d}.gscope"
+
+
 def distributed_rank(
     variables: Mapping[str, str] = os.environ, note: Callable[[str], object] = lambda sentence: None
 ) -> Rank | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from gpuscope.errors import GpuscopeError, InvalidArgument
 STANDARD_OUTPUT = 1
 _MOST_LINKS = 40  # that Linux follows
 _DIGITS = 10  # that no file descriptor has
+_MOST_SHARED = 16  # names of temporary files that any process takes
 _MOST_REMOVALS = 100  # of a file before it is locked: on some file systems an open file has another inode number
 
 
@@ -60,6 +62,64 @@ def as_path(path: str | os.PathLike[str]) -> Path:
     if not text or "\0" in text or not is_utf8(text):
         raise InvalidArgument(f"path must be the name of a file in UTF-8, got {text!r}")
     return Path(text)
+
+
+def make_folder(path: str) -> str:
+    """Makes a folder and its parents, unless they exist.
+
+    Raises:
+        GpuscopeError: the system refuses, or a file has the name.
+    """
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise GpuscopeError(f"the folder {path!r} cannot be made: {error.strerror}") from None
+    return path
+
+
+def numbered(path: Path, number: int, suffix: str) -> Path:
+    """The name of a further file: ``run.gscope`` with 1, ``run-2.gscope`` with 2."""
+    if number == 1:
+        return path
+    stem = len(path.name) - len(suffix)
+    return path.with_name(f"{path.name[:stem]}-{number}{path.name[stem:]}")
+
+
+def free_number(path: Path, suffix: str) -> int:
+    """The first number from 1 whose `numbered` name does not exist."""
+    number = 1
+    while os.path.lexists(numbered(path, number, suffix)):
+        number += 1
+    return number
+
+
+def claim(path: Path, suffix: str, number: int) -> int:
+    """Creates an empty file, so that no other process takes its name; returns the first free number from `number`.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    while True:
+        try:
+            os.close(os.open(numbered(path, number, suffix), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+            return number
+        except FileExistsError:
+            number += 1
+
+
+def drop_claim(path: Path) -> None:
+    """Removes a file of `claim` that nothing was written to."""
+    if not has_content(path):
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def has_content(path: str | os.PathLike[str]) -> bool:
+    """Whether the path is a file with content: an empty file has only been started."""
+    try:
+        return os.path.isfile(path) and os.path.getsize(path) > 0
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager
@@ -296,11 +356,13 @@ def _create_beside(target: Path) -> tuple[int, Path]:
     """Create an empty file in the target's folder; only from there can it take the target's name in one step.
 
     It is locked while its descriptor is open. An unlocked file was left behind by a killed process; the next writer
-    into the folder removes it. O_TMPFILE is no better: replacing a file needs a temporary name too, and not every file
-    system has it.
+    into the folder removes it. If many processes write into the folder, as the ranks of a job, the others' files have
+    names of their own: to try the names of all would take each of them too long. O_TMPFILE is no better: replacing a
+    file needs a temporary name too, and not every file system has it.
     """
-    for number in range(1000):
-        temporary = target.with_name(f".gpuscope-{number}.tmp")
+    own = (f"{os.uname().nodename}-{os.getpid()}-{number}" for number in itertools.count())
+    for name in itertools.chain(map(str, range(_MOST_SHARED)), own):
+        temporary = target.with_name(f".gpuscope-{name}.tmp")
         _remove_abandoned(temporary)
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -311,7 +373,7 @@ def _create_beside(target: Path) -> tuple[int, Path]:
         if _is_named(descriptor, temporary):
             return descriptor, temporary
         os.close(descriptor)  # it was removed before it was locked
-    raise GpuscopeError(f"cannot write {target}: its folder is full of files named {temporary.name}")
+    raise AssertionError("the names have no end")
 
 
 def _remove_abandoned(temporary: Path) -> None:

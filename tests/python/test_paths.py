@@ -327,6 +327,13 @@ def test_file_that_another_process_is_writing_is_left_alone(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_folder_that_a_thousand_processes_write_into_takes_one_more(tmp_path):
+    for number in range(1000):
+        (tmp_path / f".gpuscope-{number}.tmp").mkdir()  # cannot be removed, as a locked file
+    write_text(tmp_path / "a", "text")
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["a"]
+
+
 def test_many_threads_write_one_file(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: write_text(tmp_path / "a", str(number) * 1000), range(64)))

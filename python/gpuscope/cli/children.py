@@ -100,7 +100,7 @@ class Order:
         """Starts recording this process; None if that fails, with the reason in the log."""
         self.say()
         try:
-            path = in_folder(self.folder, self.rank)
+            path = in_folder(self.folder, True, self.rank)
             child = Child(Outputs([path], replaces=False), self)
             child.profiler.start()
         except Exception as error:  # the program must run anyway

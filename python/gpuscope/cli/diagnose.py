@@ -111,7 +111,7 @@ class Diagnose:
             choose_folder(options, program.name)
         outcome = Outcome(options.json, _checked(options.fail_on))
         named = options.output or []
-        given = [in_folder(each) for each in named]
+        given = [in_folder(each, options.children) for each in named]
         outputs = Outputs(given, replaces=given == named)
         check_apart([*outputs.paths, *outcome.paths], words[:1] if options.kind is None else [])
         if program is None:

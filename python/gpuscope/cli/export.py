@@ -14,9 +14,20 @@ from typing import TYPE_CHECKING
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
 from gpuscope.cli.options import PAGE_SUFFIXES, check_apart, writable_paths
-from gpuscope.distributed import distributed_rank
+from gpuscope.distributed import distributed_rank, recording_name
 from gpuscope.errors import GpuscopeError, InvalidArgument
-from gpuscope.paths import as_path, find_suffix, is_stream
+from gpuscope.paths import (
+    as_path,
+    claim,
+    drop_claim,
+    find_suffix,
+    free_number,
+    has_content,
+    is_stream,
+    make_folder,
+    numbered,
+    open_file,
+)
 
 if TYPE_CHECKING:
     from gpuscope.analysis.call_tree import StackMetric
@@ -80,8 +91,7 @@ class Outputs:
             self.paths = writable_paths(paths, tuple(_WRITERS))
             return
         self.paths = [Path(os.path.abspath(path)) for path in paths]
-        while os.path.lexists(self._named(self.paths[0])):
-            self._number += 1
+        self._number = free_number(self.paths[0], _suffix(self.paths[0]))
         writable_paths([str(self._named(path)) for path in self.paths], tuple(_WRITERS))
 
     @property
@@ -116,9 +126,8 @@ class Outputs:
                 except Exception as error:
                     errors.append(error)
         finally:
-            if not self._replaces and not _has_content(claimed := self._named(self.paths[0])):
-                with contextlib.suppress(OSError):
-                    os.unlink(claimed)
+            if not self._replaces:
+                drop_claim(self._named(self.paths[0]))
         return errors
 
     def write_again(self) -> None:
@@ -152,8 +161,8 @@ class Outputs:
         """The command that compares the latest recording with the previous one; empty without a previous one."""
         if self._replaces or self._first is None or self._first == 1:
             return ""
-        before, after = (_numbered(self.paths[0], number) for number in (self._first - 1, self._first))
-        if after not in self._written or not _has_content(before):
+        before, after = (numbered(self.paths[0], number, _suffix(self.paths[0])) for number in (self._first - 1, self._first))
+        if after not in self._written or not has_content(before):
             return ""
         # A name that begins with a dash would be an option.
         sides = [f"./{name}" if name.startswith("-") else name for name in map(console.display, (before, after))]
@@ -166,20 +175,11 @@ class Outputs:
         elif self._replaces:
             self._number += self._first is not None
         else:
-            while not self._claim():
-                self._number += 1
+            self._number = claim(self.paths[0], _suffix(self.paths[0]), self._number)
         self._first = self._first or self._number
 
-    def _claim(self) -> bool:
-        """Makes the first file of this number, still empty; False if the name is taken."""
-        try:
-            os.close(os.open(self._named(self.paths[0]), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-        except FileExistsError:
-            return False
-        return True
-
     def _named(self, path: Path) -> Path:
-        return path if self._replaces and is_stream(path) else _numbered(path, self._number)
+        return path if self._replaces and is_stream(path) else numbered(path, self._number, _suffix(path))
 
 
 def left_out(results: Analyses, path: Path) -> list[str]:
@@ -211,21 +211,20 @@ def is_folder(path: str) -> bool:
     return path.endswith(os.sep) or os.path.isdir(path)
 
 
-def in_folder(path: str, parents_rank: int | None = None) -> str:
+def in_folder(path: str, children: bool, parents_rank: int | None = None) -> str:
     """The path of a file; for a folder, which is created, the path of this process's recording in it.
 
-    A helper of a rank (a DataLoader worker) inherits the rank's environment; its file is not named by the rank.
+    Args:
+        path: of the file or folder.
+        children: processes that the program starts write into the folder too. Only ranks are then named by their rank.
+        parents_rank: a helper of a rank (a DataLoader worker) inherits this rank, which is not its own.
     """
     if not is_folder(path):
         return path
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise GpuscopeError(f"the folder {path!r} cannot be made: {error.strerror}") from None
     rank = distributed_rank()
-    if rank is None or rank.rank == parents_rank:
-        return os.path.join(path, f"pid-{os.getpid()}.gscope")
-    return os.path.join(path, f"rank-{rank.rank:05d}.gscope")
+    is_named = not children if rank is None else rank.rank != parents_rank
+    name = recording_name(rank.rank if rank else 0) if is_named else f"pid-{os.getpid()}.gscope"
+    return os.path.join(make_folder(path), name)
 
 
 def add_recording(parser: argparse.ArgumentParser) -> None:
@@ -263,18 +262,10 @@ def newest_recording() -> str | None:
     found = []
     with os.scandir() as entries:
         for entry in entries:
-            if entry.name.lower().endswith(_RECORDING) and _has_content(entry):
+            if entry.name.lower().endswith(_RECORDING) and has_content(entry):
                 with contextlib.suppress(FileNotFoundError):
                     found.append((entry.stat().st_mtime_ns, entry.name))
     return max(found)[1] if found else None
-
-
-def _has_content(path: str | os.PathLike[str]) -> bool:
-    """Whether the path is a file with content: an empty file has only been started."""
-    try:
-        return os.path.isfile(path) and os.path.getsize(path) > 0
-    except OSError:
-        return False
 
 
 def open_recording(options: argparse.Namespace, out: Console) -> Recording:
@@ -339,13 +330,6 @@ def _metric(results: Analyses) -> StackMetric:
 
 def _suffix(path: Path) -> str:
     return find_suffix(path, tuple(_WRITERS)) or _OF_STREAMS
-
-
-def _numbered(path: Path, number: int) -> Path:
-    if number == 1:
-        return path
-    stem = len(path.name) - len(_suffix(path))
-    return path.with_name(f"{path.name[:stem]}-{number}{path.name[stem:]}")
 
 
 class Export:

@@ -37,6 +37,8 @@ class Run:
   gpuscope run -o train.html --open train.py             an interactive page, shown in the browser
   gpuscope run --python-samples 5ms script.py            where Python was, looked at every 5 ms
   gpuscope run --counters why train.py                   what the GPU's hardware counters say of regions and kernels
+  torchrun --nproc-per-node 8 -m gpuscope run -o job/ train.py
+                                                         a recording of each rank, as job/rank-00003.gscope
   gpuscope run --children -o run/ train.py               the workers of a DataLoader and other processes too
   gpuscope run --mode aggregate --tree server.py         one row per call path, for runs of any length
   gpuscope run --mode ring --ring-seconds 10 server.py   the last ten seconds, then Ctrl-C
@@ -58,8 +60,9 @@ class Run:
             "--output",
             metavar="FILE",
             action="append",
-            help=".gscope, .html, .json, .json.gz or .pftrace, or - for JSON; a folder (out/) gets pid-12345.gscope, "
-            "or rank-00003.gscope under torchrun, mpirun or srun; what exists is replaced; may be repeated "
+            help=".gscope, .html, .json, .json.gz or .pftrace, or - for JSON; a folder (out/) gets "
+            "rank-00000.gscope, or the rank's number under torchrun, mpirun or srun; a file that exists is replaced, "
+            "in a folder numbered; may be repeated "
             "(default: <script name>.gscope, or with the next free number, as train-2.gscope)",
         )
         parser.add_argument(
@@ -78,7 +81,7 @@ class Run:
         if options.ring_seconds is not None and options.mode != "ring":
             raise InvalidArgument("--ring-seconds needs --mode ring, which keeps the last seconds alone")
         choose_folder(options, program.name)
-        given = [in_folder(each) for each in options.output or []] or [f"{program.name}.gscope"]
+        given = [in_folder(each, options.children) for each in options.output or []] or [f"{program.name}.gscope"]
         replaces = given == options.output  # only named files are replaced
         if options.open and not any(each.endswith(PAGE_SUFFIXES) for each in given):
             given.append(f"{program.name}.html")

@@ -30,6 +30,7 @@ from gpuscope.profiler.activities import ProfilerActivity, parse_group
 from gpuscope.profiler.execution_trace import observer_of
 from gpuscope.profiler.options import RecordingOptions, check_callable, check_flags, check_timeout
 from gpuscope.profiler.schedules import ProfilerAction, Schedule, check_action
+from gpuscope.profiler.trace_handler import write_into
 from gpuscope.profiler.windows import Annotations, Collector, ProfilerStats, Windows
 from gpuscope.recording import Analyses, Recording
 from gpuscope.regions import body_of
@@ -146,9 +147,13 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
             every millisecond, or the interval in seconds; see `samples`.
         device_samples: reads power, clocks, temperature, use and memory of the GPUs in use. True for every 0.1 s, or
             the interval in seconds; see `energy`.
+        path: a folder, which is created. Each window is written there, before `on_trace_ready` is called, as
+            ``rank-00341.gscope``: by the rank from torchrun, mpirun, srun or torch.distributed, 0 without one. A
+            file that exists is kept, and the new one numbered, as ``rank-00341-2.gscope``.
 
     Raises:
         InvalidArgument: an argument is wrong; also by `start` while another profiler collects.
+        GpuscopeError: the folder `path` cannot be made or written to.
 
     Attributes:
         step_num: the current step, counted from 0.
@@ -188,6 +193,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         python_samples: bool | float = False,
         counter_interval_us: float = 100.0,
         device_samples: bool | float = False,
+        path: str | PathLike[str] | None = None,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         self._options = options = RecordingOptions.of(self._arguments)
@@ -195,6 +201,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         self.use_device = "cuda" if options.cuda else None
         self.schedule = schedule or _default_schedule_fn
         self.on_trace_ready = on_trace_ready
+        self._write = write_into(path) if path is not None else None
         self.custom_trace_id_callback = custom_trace_id_callback
         self.execution_trace_observer = observer_of(execution_trace_observer)
         self.experimental_config = experimental_config
@@ -620,13 +627,21 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         if self._windows.is_open and not goes_on:
             for sentence in _not_recorded(self._options):
                 self._annotations.note(sentence)
-            then = functools.partial(self.on_trace_ready, self) if saves and self.on_trace_ready is not None else None
+            is_wanted = saves and (self._write is not None or self.on_trace_ready is not None)
+            then = self._hand_over if is_wanted else None
             self._windows.end(then, last=action is None or self._schedule_is_over(), timeout=timeout)
 
     def _deliver(self) -> None:
         """Calls the callback of each window that has ended."""
         while self._windows.undelivered:
             self._windows.undelivered.popitem()[1]()
+
+    def _hand_over(self) -> None:
+        """Writes the latest window, and calls the program's callback."""
+        if self._write is not None and self._windows.latest is not None:
+            self._write(self._windows.latest)
+        if self.on_trace_ready is not None:
+            self.on_trace_ready(self)
 
     def _schedule_is_over(self) -> bool:
         return isinstance(self.schedule, Schedule) and self.schedule.finished(self.step_num)

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ready-made callables for `on_trace_ready`."""
+"""Ready-made callables that write each window: for `on_trace_ready`, and for ``profile(path=...)``."""
 
 from __future__ import annotations
 
 import os
+import warnings
 from typing import TYPE_CHECKING
 
 from gpuscope import _core
-from gpuscope.errors import InvalidArgument
+from gpuscope.distributed import distributed_rank, recording_name
+from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuscope.recording import Analyses
+    from gpuscope.recording import Analyses, Recording
+
+_RECORDING = ".gscope"
 
 
 def tensorboard_trace_handler(
@@ -56,5 +60,41 @@ def tensorboard_trace_handler(
 
     def write(recording: Analyses) -> None:
         recording.export_chrome_trace(name())
+
+    return write
+
+
+def write_into(path: str | os.PathLike[str]) -> Callable[[Recording], None]:
+    """Writes every recording into a folder as ``rank-00341.gscope``, by the rank that the recording has; 0 without one.
+
+    The folder is created, and found writable, now: before the run. A file that exists is kept: the next one gets the
+    first free number, as ``rank-00341-2.gscope``. A failed write is a warning: the program goes on.
+
+    Raises:
+        InvalidArgument: `path` is not a path, or the name of a recording.
+        GpuscopeError: the folder cannot be made or written to.
+    """
+    from gpuscope.paths import as_path, check_writable, claim, drop_claim, free_number, make_folder, numbered
+
+    folder = as_path(path).absolute()  # the program may change its directory
+    if folder.suffix == _RECORDING:
+        raise InvalidArgument(f"path is {str(path)!r}; accepted is a folder, for files named by rank")
+    make_folder(str(folder))
+    rank = distributed_rank()
+    first = folder / recording_name(rank.rank if rank else 0)
+    check_writable(numbered(first, free_number(first, _RECORDING), _RECORDING))
+
+    def write(recording: Recording) -> None:
+        from gpuscope.trace import number_of
+
+        name = folder / recording_name(number_of(recording.trace.info, "process.rank"))
+        try:
+            target = numbered(name, claim(name, _RECORDING, 1), _RECORDING)
+            try:
+                recording.save(target)
+            finally:
+                drop_claim(target)
+        except (OSError, GpuscopeError) as error:
+            warnings.warn(f"the recording could not be written: {error}", GpuscopeWarning, stacklevel=2)
 
     return write
