@@ -161,7 +161,8 @@ class Outputs:
         """The command that compares the latest recording with the previous one; empty without a previous one."""
         if self._replaces or self._first is None or self._first == 1:
             return ""
-        before, after = (numbered(self.paths[0], number, _suffix(self.paths[0])) for number in (self._first - 1, self._first))
+        first, suffix = self.paths[0], _suffix(self.paths[0])
+        before, after = (numbered(first, number, suffix) for number in (self._first - 1, self._first))
         if after not in self._written or not has_content(before):
             return ""
         # A name that begins with a dash would be an option.
