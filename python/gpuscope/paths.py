@@ -356,8 +356,8 @@ def _create_beside(target: Path) -> tuple[int, Path]:
     """Create an empty file in the target's folder; only from there can it take the target's name in one step.
 
     It is locked while its descriptor is open. An unlocked file was left behind by a killed process; the next writer
-    into the folder removes it. If many processes write into the folder, as the ranks of a job, the others' files have
-    names of their own: to try the names of all would take each of them too long. O_TMPFILE is no better: replacing a
+    into the folder removes it. The first few names are shared, so that this works. More writers at once, as the ranks
+    of a job, use names of their own: trying the names of all others would take too long. O_TMPFILE is no better: replacing a
     file needs a temporary name too, and not every file system has it.
     """
     own = (f"{os.uname().nodename}-{os.getpid()}-{number}" for number in itertools.count())

@@ -68,7 +68,7 @@ def write_into(path: str | os.PathLike[str]) -> Callable[[Recording], None]:
     """Writes every recording into a folder as ``rank-00341.gscope``, by the rank that the recording has; 0 without one.
 
     The folder is created, and found writable, now: before the run. A file that exists is kept: the next one gets the
-    first free number, as ``rank-00341-2.gscope``. A failed write is a warning: the program goes on.
+    first free number, as ``rank-00341-2.gscope``. A failed write is a warning, and the program continues.
 
     Raises:
         InvalidArgument: `path` is not a path, or the name of a recording.

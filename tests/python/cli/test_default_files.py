@@ -63,9 +63,7 @@ def test_a_named_recording_is_replaced(gpuscope, script, tmp_path):
     ids=["one process", "a rank"],
 )
 @pytest.mark.parametrize("command", ["run", "diagnose"])
-def test_a_folder_gets_a_recording_named_by_its_rank(
-    gpuscope, script, tmp_path, monkeypatch, command, variables, name
-):
+def test_a_folder_gets_a_recording_named_by_its_rank(gpuscope, script, tmp_path, monkeypatch, command, variables, name):
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
     done = gpuscope(command, "-o", "new/run/", script("print('ran')", "train.py"))

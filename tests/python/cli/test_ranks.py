@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``run -o DIR/`` under a launcher: a recording of each rank, also of those that a failure of the job ends."""
+"""``run -o DIR/`` under a launcher: each rank has a recording, also if the job fails."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ time.sleep(300)  # until the launcher ends the job
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a job of which one rank was killed, one ended by a signal and one by an exception."""
+    """The folder of a job with failures: one rank was killed, one got SIGTERM, and one raised."""
     pytest.importorskip("torch.distributed.run")
     folder = tmp_path_factory.mktemp("job")
     (folder / "train.py").write_text(TRAIN)
