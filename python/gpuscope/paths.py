@@ -357,8 +357,8 @@ def _create_beside(target: Path) -> tuple[int, Path]:
 
     It is locked while its descriptor is open. An unlocked file was left behind by a killed process; the next writer
     into the folder removes it. The first few names are shared, so that this works. More writers at once, as the ranks
-    of a job, use names of their own: trying the names of all others would take too long. O_TMPFILE is no better: replacing a
-    file needs a temporary name too, and not every file system has it.
+    of a job, use names of their own: trying the names of all others would take too long. O_TMPFILE is no better:
+    replacing a file needs a temporary name too, and not every file system has it.
     """
     own = (f"{os.uname().nodename}-{os.getpid()}-{number}" for number in itertools.count())
     for name in itertools.chain(map(str, range(_MOST_SHARED)), own):
