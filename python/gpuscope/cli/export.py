@@ -26,7 +26,6 @@ from gpuscope.paths import (
     is_stream,
     make_folder,
     numbered,
-    open_file,
 )
 
 if TYPE_CHECKING:

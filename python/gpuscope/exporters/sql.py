@@ -9,7 +9,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -249,39 +249,30 @@ def _fitted(widths: Sequence[int], numbers: Sequence[bool], width: int) -> list[
     return fitted
 
 
-class Database:
-    """The views of one recording, on which queries run.
+class SqlViews:
+    """Tables in memory, on which queries run.
 
     Args:
-        trace: the recording; its numbers are read without a copy.
+        tables: by the name of the view, what DuckDB can read: columns by name, or an object with Arrow's interface.
+        queries: further views, as name and query.
         output: the only file that queries can reach.
 
     Raises:
         NotAvailable: DuckDB is not installed.
     """
 
-    def __init__(self, trace: Trace, output: str | None = None) -> None:
+    def __init__(
+        self, tables: Mapping[str, Any], queries: Iterable[tuple[str, str]] = (), output: str | None = None
+    ) -> None:
         self._duckdb = _import_duckdb()
         self._connection = self._duckdb.connect(config=_CONFINED)
-        for table in _core.schema():
-            if table.role != _core.Role.INFO:
-                self._connection.register(table.attribute, getattr(trace, table.attribute))
-        info = trace.info
-        self._register("info", {"key": list(info), "value": list(info.values())})
-        kinds = np.append(trace.paths.kind, np.uint32(0)).astype(np.uint32)
-        path = np.minimum(trace.regions.path, len(kinds) - 1)
-        self._register("region_kinds", {"kind": kinds[path]})
-        numbers = np.arange(len(trace.calls), dtype=np.uint16)
-        self._register("call_kinds", {"call": numbers, "kind": np.array(trace.calls.kind)})
-        self._register("found_steps", _steps(trace))
-        for view in _VIEWS:
-            self._connection.execute(f"create view {view.name} as {view.query}")
+        for name, table in tables.items():
+            self._connection.register(name, table)
+        for name, query in queries:
+            self._connection.execute(f"create view {name} as {query}")
         if output is not None:
             self._connection.execute(f"set allowed_paths = ['{output}']")
         self._connection.execute("set enable_external_access = false; set lock_configuration = true")
-
-    def _register(self, name: str, columns: dict[str, Any]) -> None:
-        self._connection.register(name, {key: np.asarray(values) for key, values in columns.items()})
 
     def run(self, query: str) -> SqlResult:
         """Runs a query.
@@ -369,6 +360,38 @@ class Database:
                 break
             text = text[:place]
         return text.decode()
+
+
+class Database(SqlViews):
+    """The views of one recording.
+
+    Args:
+        trace: the recording; its numbers are read without a copy.
+        output: the only file that queries can reach.
+
+    Raises:
+        NotAvailable: DuckDB is not installed.
+    """
+
+    def __init__(self, trace: Trace, output: str | None = None) -> None:
+        info = trace.info
+        kinds = np.append(trace.paths.kind, np.uint32(0)).astype(np.uint32)
+        path = np.minimum(trace.regions.path, len(kinds) - 1)
+        calls = np.arange(len(trace.calls), dtype=np.uint16)
+        helpers = {
+            "info": {"key": list(info), "value": list(info.values())},
+            "region_kinds": {"kind": kinds[path]},
+            "call_kinds": {"call": calls, "kind": np.array(trace.calls.kind)},
+            "found_steps": _steps(trace),
+        }
+        tables: dict[str, Any] = {
+            table.attribute: getattr(trace, table.attribute)
+            for table in _core.schema()
+            if table.role != _core.Role.INFO
+        }
+        for name, columns in helpers.items():
+            tables[name] = {key: np.asarray(values) for key, values in columns.items()}
+        super().__init__(tables, ((view.name, view.query) for view in _VIEWS), output)
 
     def views(self) -> list[ViewInfo]:
         """All views, the recording's own tables last."""

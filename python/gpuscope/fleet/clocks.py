@@ -16,7 +16,7 @@ import numpy as np
 from gpuscope.errors import InvalidArgument
 from gpuscope.fleet.corrections import LEAST_RELEASES, Corrections, Fit, fit, observe
 from gpuscope.fleet.fences import Fences, LateStart, columns_of, find_fences, first_rows, group_medians
-from gpuscope.results import Result, plain_fields, plain_values
+from gpuscope.results import Result, plain_fields
 from gpuscope.tables import align_columns
 from gpuscope.text import brief
 from gpuscope.units import format_seconds
@@ -254,9 +254,7 @@ class _Alignment:
         self._names, self._numbers, self._node, self._readings = names, numbers, node, readings
         self._fences = fences
         self._row_node = node[fences.rank]
-        self._instance = np.repeat(
-            np.arange(len(fences.first)), np.diff(np.append(fences.first, len(fences.rank)))
-        )
+        self._instance = np.repeat(np.arange(len(fences.first)), np.diff(np.append(fences.first, len(fences.rank))))
         self._part = self._parts()
         alone = np.bincount(self._part, minlength=len(names))[self._part] < 2
         self._offset = np.where(alone, 0, readings.ahead_ns)
@@ -391,9 +389,13 @@ class _Alignment:
         collective = float(np.median(durations)) if len(rows) else None
         usual = float(np.median(error[self._part == 0]))
         usable = collective is None or usual <= _USABLE * collective
-        why = "" if usable else (
-            f"the median error of nodes, {format_seconds(usual / 1e9)}, is more than a quarter of the median collective, "
-            f"{format_seconds((collective or 0) / 1e9)}"
+        why = (
+            ""
+            if usable
+            else (
+                f"the median error of nodes, {format_seconds(usual / 1e9)}, is more than a quarter of the median collective, "
+                f"{format_seconds((collective or 0) / 1e9)}"
+            )
         )
         return Clock(
             tuple(

@@ -291,7 +291,9 @@ def fit(corrections: Corrections, seen: Observations, part: Array, *, errors: bo
             noise[noisy] = random.standard_normal(len(noisy)) * scale / system.weight[noisy] ** 0.5
             squares += corrections.without_common(part, system.solve(noise, np.zeros(len(change)), 1e-2)) ** 2
         knots = np.minimum(corrections.segments + 1, _KNOTS)
-        factor = np.array([0.0, *(_quantile(1 - 0.025 / each, min(freedom, _SAMPLES)) for each in range(1, _KNOTS + 1))])
+        factor = np.array(
+            [0.0, *(_quantile(1 - 0.025 / each, min(freedom, _SAMPLES)) for each in range(1, _KNOTS + 1))]
+        )
         np.maximum.at(error, corrections.node, (squares / _SAMPLES) ** 0.5)
         error = error * factor[knots] * _MARGIN + corrections.bend() / 8
     return Fit(scale, excess, excess > 0, error)

@@ -153,9 +153,7 @@ def find_fences(collectives: Mapping[str, Any], ranks: Array, realtime_ns: Any) 
         realtime_ns,
     )
     late, used = rows.align()
-    starts = tuple(
-        LateStart(int(ranks[rank]), int(hashes[communicator]), *rest) for rank, communicator, *rest in late
-    )
+    starts = tuple(LateStart(int(ranks[rank]), int(hashes[communicator]), *rest) for rank, communicator, *rest in late)
     by_instance = sorted_rows(rows.communicator, rows.sequence, rows.rank)
     by_instance = by_instance[used[by_instance]]
     first = first_rows(rows.communicator[by_instance], rows.sequence[by_instance])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -17,62 +16,10 @@ from gpuscope._core import Flag, divide_time
 from gpuscope.analysis.completeness import audit, is_of_another_tool
 from gpuscope.errors import NotAvailable
 from gpuscope.fleet.collectives import Collective, content_hash, find_collectives, find_gloo
+from gpuscope.fleet.tables import SCHEMA, Array, Columns, join
 from gpuscope.steps.kernel_classes import KernelClass, kernel_class
 from gpuscope.steps.steps import Steps, as_passed, distinct, find_steps, whole_run
 from gpuscope.trace import Table, Trace, number_of, numbers_of
-
-Array = np.ndarray[Any, Any]
-Columns = dict[str, Array]
-
-COLUMNS: dict[str, dict[str, str]] = {
-    "rank": {
-        "rank": "i4",
-        "world_size": "i4",
-        "local_rank": "i4",
-        "host": "O",
-        "process": "i8",
-        "device": "O",
-        "role": "i8",
-        "source": "O",
-        "start_ns": "i8",
-        "end_ns": "i8",
-        "steps": "i4",
-        "complete": "?",
-        "verdict": "O",
-        "overhead": "f8",
-    },
-    "step": {
-        "rank": "i4",
-        "step": "i4",
-        **dict.fromkeys(("start_ns", "duration_ns", "compute_ns", "communication_ns", "exposed_ns"), "i8"),
-        **dict.fromkeys(("copy_ns", "idle_ns", "launches"), "i8"),
-    },
-    "kernel_stat": {
-        "rank": "i4",
-        "kernel": "i8",
-        "name": "O",
-        **dict.fromkeys(("count", "total_ns", "min_ns", "max_ns"), "i8"),
-    },
-    "collective": {
-        "rank": "i4",
-        "communicator": "i8",
-        "size": "i4",
-        "sequence": "i8",
-        "step": "i4",
-        "kind": "O",
-        "bytes": "i8",
-        **dict.fromkeys(("start_ns", "end_ns", "before_compute_ns", "before_idle_ns"), "i8"),
-        "source": "O",
-    },
-    "segment": {
-        "rank": "i4",
-        "step": "i4",
-        "position": "i4",
-        **dict.fromkeys(("compute_ns", "copy_ns", "host_ns"), "i8"),
-    },
-    "anchor": {"rank": "i4", "time_ns": "i8", "realtime_ns": "i8"},
-}
-"""The columns of each table, with their types in NumPy; "O" is text."""
 
 COMPUTE, COMMUNICATION, COPY = range(3)
 """Classes of work. Of work that runs at once, the lowest counts."""
@@ -158,7 +105,7 @@ def reduce(trace: Trace, source: str = "") -> dict[str, Columns]:
         source: path of the recording's file, for the table `rank`.
 
     Returns:
-        The columns of `COLUMNS`, by table.
+        The columns of `SCHEMA`, by table.
 
     Raises:
         NotAvailable: the recording has only sums, as mode "aggregate" makes them.
@@ -168,7 +115,7 @@ def reduce(trace: Trace, source: str = "") -> dict[str, Columns]:
             'the recording has only sums, of mode "aggregate"; record the ranks with mode "full" or "ring"'
         )
     steps = _steps(trace)
-    parts: dict[str, list[Columns]] = {table: [] for table in COLUMNS}
+    parts: list[dict[str, Columns]] = []
     ranks = _ranks(trace)
     for number, device in ranks:
         work = GpuWork(trace, device)
@@ -186,14 +133,10 @@ def reduce(trace: Trace, source: str = "") -> dict[str, Columns]:
         }
         tables["rank"]["source"] = np.array([source], object)
         tables["step"]["launches"] = _launches(trace, work, steps, step_of)
-        for table, columns in tables.items():
-            rows = len(next(iter(columns.values())))
-            parts[table].append({"rank": np.full(rows, number), **columns})
-    return {table: _joined(COLUMNS[table], columns) for table, columns in parts.items()}
-
-
-def _joined(types: dict[str, str], parts: list[Columns]) -> Columns:
-    return {name: np.concatenate([part[name] for part in parts]).astype(kind) for name, kind in types.items()}
+        for columns in tables.values():
+            columns["rank"] = np.full(len(next(iter(columns.values()))), number)
+        parts.append(tables)
+    return join(parts)
 
 
 def _steps(trace: Trace) -> Steps:
@@ -236,7 +179,7 @@ def _rank_table(trace: Trace, work: GpuWork, steps: Steps, step_of: Array, devic
         "verdict": checked.verdict,
         "overhead": checked.overhead_percent / 100 if known else np.nan,
     }
-    return {name: np.array([value], COLUMNS["rank"][name]) for name, value in row.items()}
+    return {name: np.array([value], SCHEMA["rank"][name][0]) for name, value in row.items()}
 
 
 def _main_device(trace: Trace) -> int | None:
@@ -308,7 +251,7 @@ def _windows(trace: Trace, work: GpuWork, steps: Steps, found: Sequence[Collecti
     """The tables `step`, `collective` and `segment`: what ran in steps, before collectives, and between them."""
     numbers = np.arange(len(steps)) if steps.numbers is None else steps.numbers
     own = ("communicator", "size", "sequence", "kind", "bytes", "start_ns", "end_ns", "source")
-    columns = {name: np.array([getattr(each, name) for each in found], COLUMNS["collective"][name]) for name in own}
+    columns = {name: np.array([getattr(each, name) for each in found], SCHEMA["collective"][name][0]) for name in own}
     arrival, release = columns["start_ns"], columns["end_ns"]
     at = steps.at(arrival) if len(steps) and len(found) else np.full(len(found), -1)
     before = _before(steps, at, arrival, release, number_of(trace.info, "session.start_ns"))

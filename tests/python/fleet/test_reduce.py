@@ -17,7 +17,8 @@ import gpuscope as gs
 from fakes.rank_recordings import ALL_REDUCE, GEMM, START, RankRecording
 from fakes.recordings import aggregate, cpu_only
 from gpuscope.errors import NotAvailable
-from gpuscope.fleet.reduce import COLUMNS, GpuWork, reduce
+from gpuscope.fleet.reduce import GpuWork, reduce
+from gpuscope.fleet.tables import SCHEMA
 from gpuscope.trace import Trace
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -57,14 +58,14 @@ def with_two_collectives() -> RankRecording:
 def test_every_table_has_its_columns_and_types():
     tables = reduce(overlapped().trace())
     assert {name: {key: each.dtype for key, each in columns.items()} for name, columns in tables.items()} == {
-        name: {key: np.dtype(kind) for key, kind in columns.items()} for name, columns in COLUMNS.items()
+        name: {key: np.dtype(kind) for key, (kind, _) in columns.items()} for name, columns in SCHEMA.items()
     }
 
 
 def test_a_recording_without_a_gpu_has_the_same_columns():
     tables = reduce(cpu_only())
     assert {name: list(columns) for name, columns in tables.items()} == {
-        name: list(columns) for name, columns in COLUMNS.items()
+        name: list(columns) for name, columns in SCHEMA.items()
     }
 
 

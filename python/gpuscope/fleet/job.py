@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Fleet`: the recordings of all ranks of a job, and its answers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuscope.errors import InvalidArgument, NotAvailable
+from gpuscope.exporters.sql import SqlResult, SqlViews
+from gpuscope.fleet import tables
+from gpuscope.fleet.clocks import Clock, align
+from gpuscope.fleet.dependencies import Operations
+from gpuscope.fleet.merge import Paths, Shard, find_recordings, merge_files, merge_into, read_notes
+from gpuscope.fleet.stragglers import Stragglers, find_stragglers
+from gpuscope.fleet.tables import Array, Columns
+from gpuscope.fleet.waits import Waits, find_waits
+from gpuscope.fleet.what_if import WhatIf, what_if
+from gpuscope.results import Result
+from gpuscope.tables import align_columns
+from gpuscope.text import brief
+from gpuscope.threads import cached_property
+from gpuscope.units import format_seconds, format_share
+
+_NS = 1e9
+_PARTS = {
+    "compute": "compute_ns",
+    "exposed communication": "exposed_ns",
+    "exposed copies": "copy_ns",
+    "idle": "idle_ns",
+}
+_QUERIES = Path(__file__).parent / "sql"
+_LISTED = 5
+
+
+@dataclass(frozen=True, repr=False)
+class JobBreakdown(Result):
+    """What the steps of all ranks consist of; printing it shows a table.
+
+    Attributes:
+        ranks: number of ranks.
+        steps: number of steps.
+        step_s: mean duration of a step.
+        shares: of the time of steps, by "compute", "exposed communication", "exposed copies" and "idle".
+        communication: share of the time with communication, exposed or not.
+        overlap: share of the communication that runs beside compute; None without communication.
+        extremes: by part, the ranks with the smallest and with the largest share, and these shares.
+    """
+
+    ranks: int
+    steps: int
+    step_s: float
+    shares: Mapping[str, float]
+    communication: float
+    overlap: float | None
+    extremes: Mapping[str, tuple[int, float, int, float]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Seconds and shares."""
+        return {
+            "ranks": self.ranks,
+            "steps": self.steps,
+            "step_s": self.step_s,
+            "shares": dict(self.shares),
+            "communication": self.communication,
+            "overlap": self.overlap,
+            "extremes": {
+                part: {"least_rank": least, "least": low, "most_rank": most, "most": high}
+                for part, (least, low, most, high) in self.extremes.items()
+            },
+        }
+
+    def _frame_rows(self) -> list[Mapping[str, Any]]:
+        """One row per part."""
+        return [{"part": part, "share": share} for part, share in self.shares.items()]
+
+    def __str__(self) -> str:
+        rows = [("a step", "of the time", "least", "most")]
+        for part, share in self.shares.items():
+            least, low, most, high = self.extremes[part]
+            ends = (f"{format_share(each)} (rank {rank})" for rank, each in ((least, low), (most, high)))
+            rows.append((part, format_share(share), *ends))
+        lines = [f"{self.steps:,} steps of {format_seconds(self.step_s)}", *align_columns(rows, left=1, rule=True)]
+        if self.overlap is not None:
+            lines.append(f"{format_share(self.overlap)} of the communication runs beside compute")
+        return "\n".join(lines)
+
+
+class Fleet:
+    """The tables of a job, made by `merge`.
+
+    Times in answers are aligned between hosts; `clock` has the errors. The tables are on each rank's own clock.
+
+    Args:
+        columns: the tables, by name; missing ones are empty.
+        notes: recordings that could not be read, a sentence each.
+    """
+
+    def __init__(self, columns: Mapping[str, Columns], notes: Sequence[str] = ()) -> None:
+        self._tables = tables.join([columns])
+        self.notes = tuple(notes)
+        if not len(self._tables["rank"]["rank"]):
+            raise InvalidArgument("the job has no rank; accepted are recordings of at least one")
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Fleet:
+        """Opens the tables that ``gpuscope merge`` or ``merge(..., to=...)`` wrote.
+
+        Raises:
+            InvalidArgument: the folder has none.
+            CorruptTrace: a file is damaged.
+            NotAvailable: pyarrow is not installed.
+        """
+        return cls(tables.read(Path(folder)), read_notes(Path(folder)))
+
+    def table(self, name: str) -> Columns:
+        """A table as NumPy columns: rank, step, kernel_stat, collective, segment or anchor.
+
+        Raises:
+            InvalidArgument: there is no such table.
+        """
+        if name not in self._tables:
+            raise InvalidArgument(f"the table is {brief(name)}; accepted are {', '.join(self._tables)}")
+        return self._tables[name]
+
+    @property
+    def ranks(self) -> Any:
+        """The ranks, as a table of pyarrow."""
+        return tables.to_arrow("rank", self._tables["rank"])
+
+    @property
+    def steps(self) -> Any:
+        """The steps of all ranks, as a table of pyarrow."""
+        return tables.to_arrow("step", self._tables["step"])
+
+    @property
+    def collectives(self) -> Any:
+        """The collectives of all ranks, as a table of pyarrow."""
+        return tables.to_arrow("collective", self._tables["collective"])
+
+    @property
+    def seen(self) -> int:
+        """The number of ranks with a recording."""
+        return len(self._tables["rank"]["rank"])
+
+    @property
+    def expected(self) -> int:
+        """The number of ranks of the job, as its processes were told."""
+        numbers = self._tables["rank"]
+        return max(int(numbers["world_size"].max()), self.seen, int(numbers["rank"].max()) + 1)
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks without a recording."""
+        return sorted(set(range(self.expected)) - set(self._tables["rank"]["rank"].tolist()))
+
+    @cached_property
+    def clock(self) -> Clock:
+        """The clocks of the hosts, aligned by collectives."""
+        return align(self._tables["collective"], self._tables["rank"], self._tables["anchor"])
+
+    def breakdown(self) -> JobBreakdown:
+        """What the steps of all ranks consist of.
+
+        Raises:
+            NotAvailable: no rank has a step.
+        """
+        step = self._tables["step"]
+        total = float(step["duration_ns"].sum())
+        if not total:
+            raise NotAvailable("the breakdown is not available: no rank has a step; call prof.step() once per step")
+        ranks, row = np.unique(step["rank"], return_inverse=True)
+        of_rank = np.maximum(np.bincount(row, step["duration_ns"]), 1)
+        extremes = {}
+        for part, column in _PARTS.items():
+            shares = np.bincount(row, step[column]) / of_rank
+            least, most = int(shares.argmin()), int(shares.argmax())
+            extremes[part] = int(ranks[least]), float(shares[least]), int(ranks[most]), float(shares[most])
+        communication = float(step["communication_ns"].sum())
+        return JobBreakdown(
+            ranks=len(ranks),
+            steps=len(np.unique(step["step"])),
+            step_s=float(step["duration_ns"].mean()) / _NS,
+            shares={part: float(step[column].sum()) / total for part, column in _PARTS.items()},
+            communication=communication / total,
+            overlap=1 - float(step["exposed_ns"].sum()) / communication if communication else None,
+            extremes=extremes,
+        )
+
+    def waits(self) -> Waits:
+        """Who arrived late at collectives, what that cost, and why. Only ranks with comparable clocks are judged."""
+        return self._waits
+
+    @cached_property
+    def _waits(self) -> Waits:
+        ranks, collective = self._tables["rank"], self._aligned_collectives
+        return find_waits(collective, ranks, self._error_ns(ranks["rank"]))
+
+    def stragglers(self) -> Stragglers:
+        """Ranks, nodes and links that are slower than their equals."""
+        return find_stragglers(self._tables["step"], self._tables["rank"], waits=self._waits)
+
+    def what_if(self) -> WhatIf:
+        """How long the job would take if all ranks and steps took equally long.
+
+        Raises:
+            InvalidArgument: no step has work.
+        """
+        aligned = self._aligned_collectives
+        return what_if(Operations.of_tables(self._tables["segment"], aligned, self._tables["rank"]))
+
+    @cached_property
+    def _comparable(self) -> Array:
+        """The ranks whose clocks are aligned."""
+        numbers = self._tables["rank"]["rank"]
+        return numbers[~np.isin(numbers, np.array(list(self.clock.unaligned), np.int64))]
+
+    @cached_property
+    def _aligned_collectives(self) -> Columns:
+        collective = self._tables["collective"]
+        rows = np.flatnonzero(np.isin(collective["rank"], self._comparable))
+        found = {name: values[rows] for name, values in collective.items()}
+        for column in ("start_ns", "end_ns"):
+            found[column] = self.clock.aligned(found["rank"], found[column])
+        return found
+
+    def _error_ns(self, ranks: Array) -> Array:
+        errors = np.full(len(ranks), np.inf)
+        known = np.isin(ranks, self._comparable)
+        errors[known] = self.clock.error_ns(ranks[known])
+        return np.where(np.isfinite(errors), errors, 0.0)
+
+    def sql(self, query: str) -> SqlResult:
+        """Runs a query on the tables, by DuckDB.
+
+        Args:
+            query: a query, or the name of one of ours: `queries` has them.
+
+        Raises:
+            InvalidArgument: it cannot be run.
+            NotAvailable: DuckDB or pyarrow is not installed.
+        """
+        text = queries().get(query, query)
+        views = {f"{name}s": tables.to_arrow(name, columns) for name, columns in self._tables.items()}
+        return SqlViews(views).run(text)
+
+    def __repr__(self) -> str:
+        return f"<Fleet: {self.seen:,} of {self.expected:,} ranks>"
+
+    def __str__(self) -> str:
+        from gpuscope.fleet.verdict import diagnose
+
+        return str(diagnose(self))
+
+    def diagnose(self) -> Any:
+        """What the job loses time to, most GPU-seconds first."""
+        from gpuscope.fleet.verdict import diagnose
+
+        return diagnose(self)
+
+
+def queries() -> dict[str, str]:
+    """Queries on the tables of a job, by name: they run on DuckDB, and translated by sqlglot on other engines."""
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(_QUERIES.glob("*.sql"))}
+
+
+def merge(inputs: Paths, to: str | os.PathLike[str] | None = None, shard: Shard = (1, 1)) -> Fleet:
+    """Reduces the recordings of a job's ranks to small tables.
+
+    Args:
+        inputs: recordings of gpuscope, traces of torch.profiler or exports of Nsight Systems; folders of them, or
+            patterns.
+        to: a folder for the tables as Parquet; default none.
+        shard: which part of the ranks to reduce, as (1, 4); needs `to`. The Fleet has what the folder then has.
+
+    Raises:
+        InvalidArgument: nothing can be read, two recordings have the same rank, or they are of two jobs.
+        NotAvailable: `to` needs pyarrow.
+    """
+    number, count = shard
+    if not (1 <= number <= count):
+        raise InvalidArgument(f"shard is {number}/{count}; accepted are 1/{count} to {count}/{count}")
+    if to is None:
+        if count > 1:
+            raise InvalidArgument("shard needs `to`, the folder in which all parts come together")
+        return Fleet(*merge_files(find_recordings(inputs)))
+    merge_into(inputs, to, shard)
+    return Fleet.open(to)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of a job of many ranks, in memory and as Parquet.
+
+A folder has a folder per table, with a file for each 64 ranks. Times are ns since the epoch on the rank's own clock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from gpuscope.errors import CorruptTrace, InvalidArgument, NotAvailable
+from gpuscope.text import one_line
+
+Array = np.ndarray[Any, Any]
+Columns = dict[str, Array]
+"""A table: a NumPy array per column, all of one length. Texts are arrays of objects."""
+
+RANKS_PER_FILE = 64
+_TEXT = "O"
+
+SCHEMA: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "rank": {
+        "rank": ("i4", "number among all ranks, from 0"),
+        "world_size": ("i4", "number of ranks of the job"),
+        "local_rank": ("i4", "number among the ranks of its host; -1 if unknown"),
+        "host": (_TEXT, "name of its host"),
+        "process": ("i8", "the system's number of its process"),
+        "device": (_TEXT, "name of its GPU"),
+        "role": ("i8", "hash of the kernels of a step: ranks of one role do the same work"),
+        "source": (_TEXT, "file of the recording"),
+        "start_ns": ("i8", "begin of the recording"),
+        "end_ns": ("i8", "end of the recording"),
+        "steps": ("i4", "number of steps"),
+        "complete": ("?", "whether nothing is missing in the recording"),
+        "verdict": (_TEXT, "verdict of its audit"),
+        "overhead": ("f8", "share of the time that recording took"),
+    },
+    "step": {
+        "rank": ("i4", "rank"),
+        "step": ("i4", "number of the step, from 0"),
+        "start_ns": ("i8", "begin"),
+        "duration_ns": ("i8", "duration"),
+        "compute_ns": ("i8", "time with kernels other than communication"),
+        "communication_ns": ("i8", "time with communication"),
+        "exposed_ns": ("i8", "time with communication and no other kernel"),
+        "copy_ns": ("i8", "time with copies or fills, and no kernel"),
+        "idle_ns": ("i8", "time without work"),
+        "launches": ("i8", "number of kernels and graphs"),
+    },
+    "kernel_stat": {
+        "rank": ("i4", "rank"),
+        "kernel": ("i8", "hash of the name"),
+        "name": (_TEXT, "name of the kernel"),
+        "count": ("i8", "number of kernels"),
+        "total_ns": ("i8", "their total duration"),
+        "min_ns": ("i8", "the shortest"),
+        "max_ns": ("i8", "the longest"),
+    },
+    "collective": {
+        "rank": ("i4", "rank"),
+        "communicator": ("i8", "hash of the communicator"),
+        "size": ("i4", "number of its ranks; -1 if unknown"),
+        "sequence": ("i8", "number of the call on its communicator"),
+        "step": ("i4", "step; -1 outside"),
+        "kind": (_TEXT, "operation, as all_reduce"),
+        "bytes": ("i8", "size of the message; -1 if unknown"),
+        "start_ns": ("i8", "arrival: begin of its GPU work"),
+        "end_ns": ("i8", "release: end of its GPU work"),
+        "before_compute_ns": ("i8", "compute since the previous release of the rank"),
+        "before_idle_ns": ("i8", "time without work since then"),
+        "source": (_TEXT, "what told the communicator: nvtx, trace, order or gloo"),
+    },
+    "segment": {
+        "rank": ("i4", "rank"),
+        "step": ("i4", "step"),
+        "position": ("i4", "number of the part of the step between two collectives"),
+        "compute_ns": ("i8", "time with kernels"),
+        "copy_ns": ("i8", "time with copies or fills, and no kernel"),
+        "host_ns": ("i8", "time without work"),
+    },
+    "anchor": {
+        "rank": ("i4", "rank"),
+        "time_ns": ("i8", "a moment on the clock of the recording"),
+        "realtime_ns": ("i8", "CLOCK_REALTIME of the same moment"),
+    },
+    "reason": {
+        "rank": ("i4", "rank"),
+        "start_ns": ("i8", "begin"),
+        "end_ns": ("i8", "end"),
+        "reason": (_TEXT, "what the host did: waiting for data, garbage collection, synchronization, or a line"),
+    },
+}
+"""Tables, their columns, and of each its NumPy type and meaning."""
+
+
+def empty(table: str) -> Columns:
+    """A table without rows."""
+    return {column: np.zeros(0, kind) for column, (kind, _) in SCHEMA[table].items()}
+
+
+def checked(table: str, columns: Mapping[str, Any]) -> Columns:
+    """These columns with the types of the schema.
+
+    Raises:
+        InvalidArgument: a column is missing, or columns differ in length.
+    """
+    if missing := [column for column in SCHEMA[table] if column not in columns]:
+        raise InvalidArgument(f"the table {table} lacks {', '.join(missing)}")
+    found = {column: np.asarray(columns[column], kind) for column, (kind, _) in SCHEMA[table].items()}
+    if len({len(values) for values in found.values()}) > 1:
+        raise InvalidArgument(f"the columns of the table {table} differ in length")
+    return found
+
+
+def join(parts: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, Columns]:
+    """All rows of the tables of several recordings. Missing tables are empty."""
+    given = list(parts)
+    found: dict[str, Columns] = {}
+    for table, schema in SCHEMA.items():
+        present = [checked(table, part[table]) for part in given if table in part]
+        found[table] = (
+            {column: np.concatenate([each[column] for each in present]) for column in schema}
+            if present
+            else empty(table)
+        )
+    return found
+
+
+def import_arrow() -> tuple[ModuleType, ModuleType]:
+    """Pyarrow and its module for Parquet.
+
+    Raises:
+        NotAvailable: pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise NotAvailable(
+            "a job's tables are not available: pyarrow is not installed; pip install 'gpuscope[fleet]'"
+        ) from None
+    return pyarrow, pyarrow.parquet
+
+
+def to_arrow(table: str, columns: Columns) -> Any:
+    """The table for pyarrow, with texts as dictionaries."""
+    arrow, _ = import_arrow()
+    values = {}
+    for column, (kind, _) in SCHEMA[table].items():
+        array = columns[column]
+        if kind == _TEXT:
+            texts, codes = np.unique(array.astype(str), return_inverse=True) if len(array) else (array, array)
+            values[column] = arrow.DictionaryArray.from_arrays(
+                arrow.array(codes.astype(np.int32)), arrow.array(texts.tolist(), arrow.string())
+            )
+        else:
+            values[column] = arrow.array(array)
+    return arrow.table(values)
+
+
+def write(folder: Path, tables: Mapping[str, Columns], part: int) -> list[Path]:
+    """Writes the tables of ranks ``64 * part`` to ``64 * part + 63``; replaces an earlier version of these files."""
+    _, parquet = import_arrow()
+    written = []
+    for table, columns in tables.items():
+        path = folder / table / f"ranks-{part * RANKS_PER_FILE:05d}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(f".{os.getpid()}.part")
+        parquet.write_table(to_arrow(table, columns), unfinished, compression="zstd")
+        unfinished.replace(path)
+        written.append(path)
+    return written
+
+
+def is_job(folder: str | os.PathLike[str]) -> bool:
+    """Whether the folder has a job's tables."""
+    return any(Path(folder, "rank").glob("ranks-*.parquet"))
+
+
+def read(folder: Path, wanted: Sequence[str] = tuple(SCHEMA)) -> dict[str, Columns]:
+    """The tables in a folder.
+
+    Raises:
+        InvalidArgument: it has none.
+        CorruptTrace: a file is damaged.
+        NotAvailable: pyarrow is not installed.
+    """
+    if not is_job(folder):
+        raise InvalidArgument(f"{str(folder)!r} has no tables of a job; gpuscope merge RECORDINGS -o JOB makes them")
+    arrow, parquet = import_arrow()
+    found = {}
+    for table in wanted:
+        parts = []
+        for path in sorted((folder / table).glob("ranks-*.parquet")):
+            try:
+                read_table = parquet.read_table(path)
+                parts.append({column: _values(read_table.column(column)) for column in SCHEMA[table]})
+            except (OSError, KeyError, ValueError, arrow.ArrowException) as error:
+                raise CorruptTrace(f"{path} is damaged: {one_line(str(error))}", str(path), 0) from None
+        found[table] = join({table: part} for part in parts)[table]
+    return found
+
+
+def _values(column: Any) -> Array:
+    values: Array = column.combine_chunks().to_numpy(zero_copy_only=False)
+    return values

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job of many ranks loses time to: its findings, and the verdict in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpuscope.errors import GpuscopeError
+from gpuscope.fleet.waits import UNEXPLAINED
+from gpuscope.results import Result, plain_fields
+from gpuscope.text import shorten
+from gpuscope.units import format_seconds, format_share
+
+if TYPE_CHECKING:
+    from gpuscope.fleet.clocks import Clock
+    from gpuscope.fleet.job import Fleet, JobBreakdown
+    from gpuscope.fleet.stragglers import Stragglers
+    from gpuscope.fleet.waits import Waits
+
+_LEAST = 0.01  # of the GPU time, for a finding
+_MUCH_EXPOSED = 0.1  # of a step
+_MUCH_IDLE = 0.2
+_LISTED = 8
+_MOST_LINES = 40
+
+KINDS = ("straggler", "node", "link", "late rank", "order", "ending", "roles", "communication", "idle", "missing")
+
+
+@dataclass(frozen=True)
+class JobFinding:
+    """A cause of lost time.
+
+    Attributes:
+        kind: one of `KINDS`.
+        sentence: what happens, where, and why.
+        advice: what to look at or to change; "" for none.
+        ranks: the ranks that it is about; empty for all.
+        cost_s: GPU-seconds that it costs the job; None if unknown.
+        share: of the GPU time of all steps; None if unknown.
+    """
+
+    kind: str
+    sentence: str
+    advice: str
+    ranks: tuple[int, ...]
+    cost_s: float | None
+    share: float | None
+
+
+@dataclass(frozen=True, repr=False)
+class JobDiagnosis(Result):
+    """The findings of a job; printing it shows the verdict first, on one screen.
+
+    Attributes:
+        seen: number of ranks with a recording.
+        expected: number of ranks of the job.
+        hosts: number of hosts.
+        verdict: the answer in a sentence.
+        findings: most GPU-seconds first.
+        breakdown: the parts of a step; None without steps.
+        waits: of collectives.
+        stragglers: slow ranks, nodes and links.
+        clock: the clocks of the hosts.
+        notes: what could not be read or judged.
+    """
+
+    seen: int
+    expected: int
+    hosts: int
+    verdict: str
+    findings: tuple[JobFinding, ...]
+    breakdown: JobBreakdown | None
+    waits: Waits
+    stragglers: Stragglers
+    clock: Clock
+    notes: tuple[str, ...]
+
+    @property
+    def has_straggler(self) -> bool:
+        """Whether a rank, a node or a link is slower than its equals, or arrives late."""
+        return any(each.kind in ("straggler", "node", "link", "late rank") for each in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Seconds and shares; None where something is not known."""
+        parts = {name: getattr(self, name) for name in ("breakdown", "waits", "stragglers", "clock")}
+        return {
+            **plain_fields(self, without=tuple(parts)),
+            **{name: part.to_dict() if part is not None else None for name, part in parts.items()},
+        }
+
+    def _frame_rows(self) -> list[Mapping[str, Any]]:
+        """One row per finding."""
+        return [plain_fields(each) for each in self.findings]
+
+    def __str__(self) -> str:
+        title = f"{self.seen:,} of {self.expected:,} ranks on {self.hosts:,} host{'s' * (self.hosts != 1)}"
+        lines = [title, self.verdict, ""]
+        for number, finding in enumerate(self.findings[:_LISTED], 1):
+            cost = ""
+            if finding.cost_s is not None and finding.share is not None:
+                cost = f" It costs {format_seconds(finding.cost_s)} of GPU time, {format_share(finding.share)}."
+            lines.append(f"{number}. {finding.sentence}{cost}")
+            if finding.advice:
+                lines.append(f"   {finding.advice}")
+        if len(self.findings) > _LISTED:
+            lines.append(f"... and {len(self.findings) - _LISTED} more")
+        if self.breakdown is not None:
+            lines += ["", *str(self.breakdown).splitlines()]
+        share = self.waits.wait_share
+        if self.waits.count and share is not None:
+            lines.append(f"{format_share(share)} of the time in {self.waits.count:,} collectives is waiting")
+        worst = max((node.error_ns for node in self.clock.nodes), default=0.0)
+        if len(self.clock.nodes) > 1:
+            lines.append(f"clocks of {len(self.clock.nodes):,} hosts are aligned within {format_seconds(worst / 1e9)}")
+        room = max(1, _MOST_LINES - len(lines))
+        notes = [f"note: {shorten(each, 300)}" for each in self.notes]
+        if len(notes) > room:
+            notes = [*notes[: room - 1], f"note: {len(notes) - room + 1} more; --json has all"]
+        return "\n".join([*lines, *notes])
+
+
+def diagnose(fleet: Fleet) -> JobDiagnosis:
+    """Ranks what costs the job GPU time."""
+    notes = list(fleet.notes)
+    try:
+        breakdown: JobBreakdown | None = fleet.breakdown()
+    except GpuscopeError as error:
+        breakdown = None
+        notes.append(str(error))
+    waits, stragglers, clock = fleet.waits(), fleet.stragglers(), fleet.clock
+    total_s = float(fleet.table("step")["duration_ns"].sum()) / 1e9
+    findings = [*_of_slow(stragglers, waits, total_s), *_of_late(stragglers, waits, total_s), *_of_order(waits)]
+    findings += _of_job(fleet, breakdown, stragglers, total_s)
+    findings.sort(key=lambda each: -(each.cost_s if each.cost_s is not None else -1.0))
+    if not clock.usable and clock.why:
+        notes.append(f"clocks: {clock.why}")
+    notes += [f"rank {rank}: {why}" for rank, why in list(clock.unaligned.items())[:_LISTED]]
+    notes += [f"not judged: {each}" for each in stragglers.notes]
+    hosts = {str(each) for each in fleet.table("rank")["host"].tolist()}
+    return JobDiagnosis(
+        seen=fleet.seen,
+        expected=fleet.expected,
+        hosts=len(hosts),
+        verdict=_verdict(findings, waits, breakdown),
+        findings=tuple(findings),
+        breakdown=breakdown,
+        waits=waits,
+        stragglers=stragglers,
+        clock=clock,
+        notes=tuple(notes),
+    )
+
+
+def _share(cost_s: float, total_s: float) -> float | None:
+    return cost_s / total_s if total_s > 0 else None
+
+
+def _verdict(findings: Iterable[JobFinding], waits: Waits, breakdown: JobBreakdown | None) -> str:
+    worst = next((each for each in findings if (each.share or 0.0) >= _LEAST), None)
+    if worst is not None:
+        return f"verdict: {worst.sentence}"
+    if not waits.count and breakdown is None:
+        return "verdict: not known, the recordings have no steps and no collectives"
+    if not waits.count:
+        return "verdict: not known who waits for whom, as the recordings have no collectives"
+    return "verdict: no rank holds the others up"
+
+
+def _of_slow(stragglers: Stragglers, waits: Waits, total_s: float) -> list[JobFinding]:
+    causes = {each.rank: each for each in waits.late}
+    found = []
+    for slow in (*stragglers.nodes, *stragglers.stragglers, *stragglers.transients):
+        where = f"rank {slow.rank}{f' ({slow.node})' if slow.node else ''}" if slow.rank is not None else slow.node
+        when = f", steps {slow.first_step} to {slow.last_step}" if slow.basis == "own history" else ""
+        late = causes.get(slow.rank) if slow.rank is not None else None
+        why = f": {late.cause}" if late is not None and late.cause not in (UNEXPLAINED, "compute") else ""
+        found.append(
+            JobFinding(
+                "node" if slow.rank is None else "straggler",
+                f"{where} computes {100 * slow.slower:.1f} % longer than its equals{when}{why}.",
+                "Look at its clocks, temperature and other processes; then exclude it and compare.",
+                () if slow.rank is None else (slow.rank,),
+                slow.cost_s,
+                _share(slow.cost_s, total_s),
+            )
+        )
+    for link in stragglers.links:
+        found.append(JobFinding("link", f"{link}", "", (), None, None))
+    for odd in stragglers.odd[:_LISTED]:
+        sentence = f"rank {odd.rank} runs other kernels than most of {odd.members:,} ranks of its group."
+        found.append(JobFinding("roles", sentence, "Compare its program and its input.", (odd.rank,), None, None))
+    return found
+
+
+_ADVICE = {
+    "host idle": "Its GPU waits for its host: diagnose the recording of this rank.",
+    "compute": "Its GPU computes longer before the collectives: compare its kernels with those of another rank.",
+    UNEXPLAINED: "",
+}
+
+
+def _of_late(stragglers: Stragglers, waits: Waits, total_s: float) -> list[JobFinding]:
+    known = {each.rank for each in (*stragglers.stragglers, *stragglers.transients)}
+    found = []
+    for late in waits.late:
+        share = _share(late.cost_s, total_s)
+        if late.rank in known or share is None or share < _LEAST:
+            continue
+        where = f"rank {late.rank}{f' ({late.node})' if late.node else ''}"
+        why = "the cause is not explained" if late.cause == UNEXPLAINED else f"because of {late.cause}"
+        found.append(
+            JobFinding(
+                "late rank",
+                f"{where} arrives last at {late.count:,} of {late.fences:,} collectives, by "
+                f"{format_seconds(late.lead_s)}, {why}.",
+                _ADVICE.get(late.cause, ""),
+                (late.rank,),
+                late.cost_s,
+                share,
+            )
+        )
+    return found
+
+
+def _of_order(waits: Waits) -> list[JobFinding]:
+    found = [
+        JobFinding(
+            "order",
+            f"rank {each.rank} calls {each.call} where others call {each.usual}, first in step {each.step}.",
+            "Collectives in another order can hang: make the order the same on all ranks.",
+            (each.rank,),
+            None,
+            None,
+        )
+        for each in waits.orders[:_LISTED]
+    ]
+    for ending in waits.endings[:_LISTED]:
+        if not ending.recorded_only:
+            found.append(
+                JobFinding(
+                    "ending",
+                    f"rank {ending.rank} stops after call {ending.sequence} of a communicator, {ending.behind:,} calls "
+                    "before the others.",
+                    "Look for an error or an endless wait on this rank.",
+                    (ending.rank,),
+                    None,
+                    None,
+                )
+            )
+    return found
+
+
+def _of_job(
+    fleet: Fleet, breakdown: JobBreakdown | None, stragglers: Stragglers, total_s: float
+) -> Iterable[JobFinding]:
+    if missing := fleet.missing:
+        names = ", ".join(map(str, missing[:_LISTED])) + (" and more" if len(missing) > _LISTED else "")
+        sentence = f"{len(missing):,} of {fleet.expected:,} ranks have no recording: {names}."
+        yield JobFinding("missing", sentence, "", tuple(missing), None, None)
+    if stragglers.imbalance is not None and stragglers.imbalance > 0.05:
+        sentence = (
+            f"{len(stragglers.roles)} roles compute unequally long: the largest "
+            f"{100 * stragglers.imbalance:.0f} % over the mean."
+        )
+        yield JobFinding("roles", sentence, "Divide layers so that pipeline stages take equally long.", (), None, None)
+    if breakdown is None:
+        return
+    for kind, part, least, advice in (
+        ("communication", "exposed communication", _MUCH_EXPOSED, "Overlap it with compute, or send less."),
+        ("idle", "idle", _MUCH_IDLE, "Diagnose the recording of a rank: its host is late."),
+    ):
+        share = breakdown.shares[part]
+        if share >= least:
+            sentence = f"{part} takes {format_share(share)} of a step."
+            yield JobFinding(kind, sentence[0].upper() + sentence[1:], advice, (), share * total_s, share)
