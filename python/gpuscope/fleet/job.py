@@ -80,7 +80,7 @@ class JobBreakdown(Result):
         return [{"part": part, "share": share} for part, share in self.shares.items()]
 
     def __str__(self) -> str:
-        rows = [("a step", "of the time", "least", "most")]
+        rows: list[tuple[str, ...]] = [("a step", "of the time", "least", "most")]
         for part, share in self.shares.items():
             least, low, most, high = self.extremes[part]
             ends = (f"{format_share(each)} (rank {rank})" for rank, each in ((least, low), (most, high)))
