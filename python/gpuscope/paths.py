@@ -360,9 +360,9 @@ def _create_beside(target: Path) -> tuple[int, Path]:
     of a job, use names of their own: trying the names of all others would take too long. O_TMPFILE is no better:
     replacing a file needs a temporary name too, and not every file system has it.
     """
-    own = (f"{os.uname().nodename}-{os.getpid()}-{number}" for number in itertools.count())
-    for name in itertools.chain(map(str, range(_MOST_SHARED)), own):
-        temporary = target.with_name(f".gpuscope-{name}.tmp")
+    for number in itertools.count():
+        owner = "" if number < _MOST_SHARED else f"{os.uname().nodename}-{os.getpid()}-"
+        temporary = target.with_name(f".gpuscope-{owner}{number}.tmp")
         _remove_abandoned(temporary)
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

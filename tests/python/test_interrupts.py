@@ -28,7 +28,7 @@ from gpuscope.late_imports import WhenImported
 from gpuscope.monitor import programs
 from gpuscope.profiler import lifecycle
 from gpuscope.profiler.facade import _DecoratedCall
-from gpuscope.recording import Analyses, Recording
+from gpuscope.recording import Analyses, Recording, load
 
 PACKAGE = str(Path(gpuscope.__file__).parent)
 with suppress(ImportError):  # beside PyTorch where it is installed
@@ -188,6 +188,23 @@ def test_the_end_of_a_block_delivers_at_whatever_line_it_is_interrupted():
         with suppress(Interrupt), injection.on():
             profiler.__exit__(None, None, None)
         assert delivery.counts() == [1], injection.where
+
+    interrupt_at_each_line(run)
+
+
+def test_a_window_is_written_into_a_folder_at_whatever_line_the_end_is_interrupted(tmp_path):
+    folders = (tmp_path / str(number) for number in itertools.count())
+
+    def run(injection: Injection) -> None:
+        folder = next(folders)
+        profiler = profile(path=folder)
+        profiler.start()
+        work()
+        with suppress(Interrupt), injection.on():
+            profiler.stop()
+        profiler.stop()
+        files = [path for path in folder.glob("*.gscope") if path.stat().st_size]  # an empty one was only begun
+        assert [count_of_work(load(path)) for path in files] == [1], injection.where
 
     interrupt_at_each_line(run)
 

@@ -30,7 +30,7 @@ from gpuscope.profiler.activities import ProfilerActivity, parse_group
 from gpuscope.profiler.execution_trace import observer_of
 from gpuscope.profiler.options import RecordingOptions, check_callable, check_flags, check_timeout
 from gpuscope.profiler.schedules import ProfilerAction, Schedule, check_action
-from gpuscope.profiler.trace_handler import write_into
+from gpuscope.profiler.trace_handler import FolderWriter
 from gpuscope.profiler.windows import Annotations, Collector, ProfilerStats, Windows
 from gpuscope.recording import Analyses, Recording
 from gpuscope.regions import body_of
@@ -201,7 +201,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         self.use_device = "cuda" if options.cuda else None
         self.schedule = schedule or _default_schedule_fn
         self.on_trace_ready = on_trace_ready
-        self._write = write_into(path) if path is not None else None
+        self._writer = FolderWriter(path) if path is not None else None
         self.custom_trace_id_callback = custom_trace_id_callback
         self.execution_trace_observer = observer_of(execution_trace_observer)
         self.experimental_config = experimental_config
@@ -627,21 +627,19 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         if self._windows.is_open and not goes_on:
             for sentence in _not_recorded(self._options):
                 self._annotations.note(sentence)
-            is_wanted = saves and (self._write is not None or self.on_trace_ready is not None)
-            then = self._hand_over if is_wanted else None
+            then: Callable[[], object] | None = None
+            if saves and self.on_trace_ready is not None:
+                then = functools.partial(self.on_trace_ready, self)
+            elif saves and self._writer is not None:
+                then = bool  # nothing but the file
             self._windows.end(then, last=action is None or self._schedule_is_over(), timeout=timeout)
 
     def _deliver(self) -> None:
-        """Calls the callback of each window that has ended."""
+        """Writes each window that has ended, and calls its callback. If an exception interrupts it, it writes again."""
         while self._windows.undelivered:
+            if self._writer is not None and self._windows.latest is not None:
+                self._writer.write(self._windows.latest)
             self._windows.undelivered.popitem()[1]()
-
-    def _hand_over(self) -> None:
-        """Writes the latest window, and calls the program's callback."""
-        if self._write is not None and self._windows.latest is not None:
-            self._write(self._windows.latest)
-        if self.on_trace_ready is not None:
-            self.on_trace_ready(self)
 
     def _schedule_is_over(self) -> bool:
         return isinstance(self.schedule, Schedule) and self.schedule.finished(self.step_num)

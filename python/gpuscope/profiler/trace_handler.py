@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import warnings
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from gpuscope import _core
 from gpuscope.distributed import distributed_rank, recording_name
@@ -64,37 +65,45 @@ def tensorboard_trace_handler(
     return write
 
 
-def write_into(path: str | os.PathLike[str]) -> Callable[[Recording], None]:
-    """Writes every recording into a folder as ``rank-00341.gscope``, by the rank that the recording has; 0 without one.
+class FolderWriter:
+    """Writes recordings into a folder as ``rank-00341.gscope``, by the rank that the recording has; 0 without one.
 
     The folder is created, and found writable, now: before the run. A file that exists is kept: the next one gets the
-    first free number, as ``rank-00341-2.gscope``. A failed write is a warning, and the program continues.
+    first free number, as ``rank-00341-2.gscope``.
 
     Raises:
         InvalidArgument: `path` is not a path, or the name of a recording.
         GpuscopeError: the folder cannot be made or written to.
     """
-    from gpuscope.paths import as_path, check_writable, claim, drop_claim, free_number, make_folder, numbered
 
-    folder = as_path(path).absolute()  # the program may change its directory
-    if folder.suffix == _RECORDING:
-        raise InvalidArgument(f"path is {str(path)!r}; accepted is a folder, for files named by rank")
-    make_folder(str(folder))
-    rank = distributed_rank()
-    first = folder / recording_name(rank.rank if rank else 0)
-    check_writable(numbered(first, free_number(first, _RECORDING), _RECORDING))
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        # pathlib is a fifth of what `import gpuscope` may take
+        from gpuscope.paths import as_path, check_writable, free_number, make_folder, numbered
 
-    def write(recording: Recording) -> None:
+        self._folder = as_path(path).absolute()  # the program may change its directory
+        if self._folder.suffix == _RECORDING:
+            raise InvalidArgument(f"path is {str(path)!r}; accepted is a folder, for files named by rank")
+        make_folder(str(self._folder))
+        rank = distributed_rank()
+        first = self._folder / recording_name(rank.rank if rank else 0)
+        check_writable(numbered(first, free_number(first, _RECORDING), _RECORDING))
+        self._target = first
+        self._of: ref[Recording] | None = None  # the recording that has the name `_target`
+
+    def write(self, recording: Recording) -> None:
+        """Writes a recording. The same one again replaces its file. A failed write is a warning."""
+        from gpuscope.paths import claim, drop_claim, numbered
         from gpuscope.trace import number_of
 
-        name = folder / recording_name(number_of(recording.trace.info, "process.rank"))
         try:
-            target = numbered(name, claim(name, _RECORDING, 1), _RECORDING)
+            if self._of is None or self._of() is not recording:
+                name = self._folder / recording_name(number_of(recording.trace.info, "process.rank"))
+                self._target = numbered(name, claim(name, _RECORDING, 1), _RECORDING)
+                self._of = ref(recording)
             try:
-                recording.save(target)
-            finally:
-                drop_claim(target)
+                recording.save(self._target)
+            except GpuscopeError:
+                drop_claim(self._target)
+                raise
         except (OSError, GpuscopeError) as error:
             warnings.warn(f"the recording could not be written: {error}", GpuscopeWarning, stacklevel=2)
-
-    return write
