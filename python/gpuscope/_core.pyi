@@ -11,7 +11,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'AuditCounts', 'BACKWARD_LINKS', 'CallKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPM_FIGURES', 'GPU_FIGURES', 'GRAPH_NAME', 'GpuSampler', 'Graph', 'HOST_FIGURES', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NOT_GIVEN', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RARE_COUNTERS', 'RangeCounters', 'RegionGroups', 'RegionKind', 'Role', 'RowNumbers', 'SESSION_OPTIONS', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'THROTTLE_COUNTERS', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'TraceEvents', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'choose_counters', 'clock_state', 'copy_name', 'count_before', 'counter_chip', 'counter_chips', 'counter_endings', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'enter_module', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'find_rows', 'gpu_states', 'group_regions', 'hide_region', 'host_state', 'is_capturing', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'largest_allocator', 'leave_ended_modules', 'leave_module', 'leave_modules', 'leave_out_numpy', 'link_bytes_per_s', 'list_counters', 'live_allocations', 'make_store', 'mark', 'memory_history', 'memory_pools', 'merge', 'monotonic_ns', 'nest_functions', 'nest_spans', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'open_modules', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'realtime_ns', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'show_region', 'split_ranges', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'thread_cpu_ns', 'time_calls', 'unwatch_allocations', 'unwatch_numpy', 'unwatch_signals', 'watch_allocations', 'watch_numpy', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'AuditCounts', 'BACKWARD_LINKS', 'CallKind', 'CollectiveKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPM_FIGURES', 'GPU_FIGURES', 'GRAPH_NAME', 'GpuSampler', 'Graph', 'HOST_FIGURES', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NOT_GIVEN', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RARE_COUNTERS', 'RangeCounters', 'RegionGroups', 'RegionKind', 'Role', 'RowNumbers', 'SESSION_OPTIONS', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'THROTTLE_COUNTERS', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'TraceEvents', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'choose_counters', 'clock_state', 'copy_name', 'count_before', 'counter_chip', 'counter_chips', 'counter_endings', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'enter_module', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'find_rows', 'gpu_states', 'group_regions', 'hide_region', 'host_state', 'is_capturing', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'largest_allocator', 'leave_ended_modules', 'leave_module', 'leave_modules', 'leave_out_numpy', 'link_bytes_per_s', 'list_counters', 'live_allocations', 'make_store', 'mark', 'memory_history', 'memory_pools', 'merge', 'monotonic_ns', 'nest_functions', 'nest_spans', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'open_modules', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'realtime_ns', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'show_region', 'split_ranges', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'thread_cpu_ns', 'time_calls', 'unwatch_allocations', 'unwatch_numpy', 'unwatch_signals', 'watch_allocations', 'watch_numpy', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Work(enum.IntEnum):
     """
@@ -105,6 +105,21 @@ class PayloadType(enum.IntEnum):
     LIST = 5
     NONE = 6
     COMPLEX = 7
+class CollectiveKind(enum.IntEnum):
+    """
+    What a collective operation does.
+    """
+    OTHER = 0
+    ALL_REDUCE = 1
+    ALL_GATHER = 2
+    REDUCE_SCATTER = 3
+    BROADCAST = 4
+    REDUCE = 5
+    ALL_TO_ALL = 6
+    SEND = 7
+    RECV = 8
+    GATHER = 9
+    SCATTER = 10
 class RegionKind(enum.IntEnum):
     """
     What opened a region.

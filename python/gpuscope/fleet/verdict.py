@@ -5,19 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gpuscope.errors import GpuscopeError
-from gpuscope.fleet.waits import UNEXPLAINED
+from gpuscope.errors import NotAvailable
+from gpuscope.fleet.breakdown import JobBreakdown, break_down
+from gpuscope.fleet.clocks import Clock
+from gpuscope.fleet.stragglers import Stragglers
+from gpuscope.fleet.tables import Columns
+from gpuscope.fleet.waits import UNEXPLAINED, Waits
 from gpuscope.results import Result, plain_fields
 from gpuscope.text import shorten
 from gpuscope.units import format_seconds, format_share
-
-if TYPE_CHECKING:
-    from gpuscope.fleet.clocks import Clock
-    from gpuscope.fleet.job import Fleet, JobBreakdown
-    from gpuscope.fleet.stragglers import Stragglers
-    from gpuscope.fleet.waits import Waits
 
 _LEAST = 0.01  # of the GPU time, for a finding
 _MUCH_EXPOSED = 0.1  # of a step
@@ -121,28 +119,44 @@ class JobDiagnosis(Result):
         return "\n".join([*lines, *notes])
 
 
-def diagnose(fleet: Fleet) -> JobDiagnosis:
-    """Ranks what costs the job GPU time."""
-    notes = list(fleet.notes)
+def diagnose(
+    tables: Mapping[str, Columns],
+    expected: int,
+    notes: Iterable[str],
+    waits: Waits,
+    stragglers: Stragglers,
+    clock: Clock,
+) -> JobDiagnosis:
+    """Ranks what costs the job GPU time.
+
+    Args:
+        tables: rank and step, by name.
+        expected: number of ranks of the job.
+        notes: what could not be read.
+        waits: of the collectives.
+        stragglers: of the steps.
+        clock: of the hosts.
+    """
+    notes = list(notes)
     try:
-        breakdown: JobBreakdown | None = fleet.breakdown()
-    except GpuscopeError as error:
+        breakdown: JobBreakdown | None = break_down(tables["step"])
+    except NotAvailable as error:
         breakdown = None
         notes.append(str(error))
-    waits, stragglers, clock = fleet.waits(), fleet.stragglers(), fleet.clock
-    total_s = float(fleet.table("step")["duration_ns"].sum()) / 1e9
+    total_s = float(tables["step"]["duration_ns"].sum()) / 1e9
+    seen = set(tables["rank"]["rank"].tolist())
+    missing = sorted(set(range(expected)) - seen)
     findings = [*_of_slow(stragglers, waits, total_s), *_of_late(stragglers, waits, total_s), *_of_order(waits)]
-    findings += _of_job(fleet, breakdown, stragglers, total_s)
+    findings += _of_job(missing, expected, breakdown, stragglers, total_s)
     findings.sort(key=lambda each: -(each.cost_s if each.cost_s is not None else -1.0))
     if not clock.usable and clock.why:
         notes.append(f"clocks: {clock.why}")
     notes += [f"rank {rank}: {why}" for rank, why in list(clock.unaligned.items())[:_LISTED]]
     notes += [f"not judged: {each}" for each in stragglers.notes]
-    hosts = {str(each) for each in fleet.table("rank")["host"].tolist()}
     return JobDiagnosis(
-        seen=fleet.seen,
-        expected=fleet.expected,
-        hosts=len(hosts),
+        seen=len(seen),
+        expected=expected,
+        hosts=len(set(tables["rank"]["host"].tolist())),
         verdict=_verdict(findings, waits, breakdown),
         findings=tuple(findings),
         breakdown=breakdown,
@@ -253,11 +267,11 @@ def _of_order(waits: Waits) -> list[JobFinding]:
 
 
 def _of_job(
-    fleet: Fleet, breakdown: JobBreakdown | None, stragglers: Stragglers, total_s: float
+    missing: list[int], expected: int, breakdown: JobBreakdown | None, stragglers: Stragglers, total_s: float
 ) -> Iterable[JobFinding]:
-    if missing := fleet.missing:
+    if missing:
         names = ", ".join(map(str, missing[:_LISTED])) + (" and more" if len(missing) > _LISTED else "")
-        sentence = f"{len(missing):,} of {fleet.expected:,} ranks have no recording: {names}."
+        sentence = f"{len(missing):,} of {expected:,} ranks have no recording: {names}."
         yield JobFinding("missing", sentence, "", tuple(missing), None, None)
     if stragglers.imbalance is not None and stragglers.imbalance > 0.05:
         sentence = (
