@@ -158,7 +158,7 @@ class Instances:
         differing: calls that differ between ranks: the row in the table, a row of most ranks, and 1 if more ranks
             agree with that than with any other.
         endings: ranks that lack the last calls of a communicator: row in `pairs`, last sequence, number of missing
-            calls, first arrival of others at a missing call, and 1 if others ended a later fence.
+            calls, ns of the first arrival at one of them, and 1 if others ended a later fence.
     """
 
     members: Members

@@ -44,8 +44,8 @@ class Slow:
         first_step: begin of the slow time.
         last_step: its end.
         cost_s: GPU-seconds that the other ranks lose if all wait for it.
-        basis: "equals" (ranks of its role), "nodes", "own history" (slower only for these steps) or "waits" (of ranks
-            of other roles, so that it may be an imbalance of roles).
+        basis: "equals" (ranks of its role), "nodes", "own history" (slower only for these steps) or "waits". By waits,
+            a rank is compared with other roles, so it may be an imbalance.
     """
 
     rank: int | None
@@ -110,8 +110,9 @@ class Stragglers(Result):
         links: links that may be slow; empty without `waits`.
         odd: ranks with a program of their own.
         roles: compute by role, most first.
-        goodput: shares of the wall time of all ranks, by what it was spent on: "steps", "slow steps" (above the
-            median, if twice as long), "start-up", "between steps" and "after the last step"; None if not known.
+        goodput: shares of the wall time of all ranks, None if not known. "steps" is the productive part. "slow steps"
+            is the time above the median, of steps that take twice as long. The others are "start-up", "between steps"
+            and "after the last step".
         notes: what is not judged, and why.
     """
 
