@@ -29,6 +29,7 @@ _LEAST = math.log1p(0.02)  # slower, to be worth a finding
 # Of the cumulative sum, in standard deviations. The rate is that of false alarms for normal noise with 1 % of outliers.
 _SLACK, _CLIP, _RATE = 1.0, 3.0, 1.5
 _LEAST_DEVIATION = 1e-3
+_MOST_ALIKE = 0.95
 _SLOW_STEP = 2.0  # times the median step: the rest of such a step is not productive
 _LEAST_GROUP = 4
 
@@ -346,8 +347,13 @@ def _transients(levels: Array, role: Array, peers: Array, judged: Array, members
     # Differences between steps do not grow by a slow time; the usual deviation includes slow changes of all ranks.
     own = DEVIATION * np.nan_to_num(_row_medians(np.abs(np.diff(apart, axis=1)))) / 2**0.5
     usual = DEVIATION * np.median(np.nan_to_num(_row_medians(np.abs(apart)))) if len(apart) else 0.0
-    deviation = np.maximum(np.maximum(own, usual), _LEAST_DEVIATION)
-    scores = np.clip(np.nan_to_num(apart / deviation[:, None]), -_CLIP, _CLIP) - _SLACK
+    deviation = np.maximum(np.maximum(own, usual), _LEAST_DEVIATION)[:, None]
+    # Successive steps of a rank may be alike: sums then vary more, by the time of an autoregressive process.
+    parts = np.clip(np.nan_to_num(apart / deviation), -_CLIP, _CLIP)
+    alike = (parts[:, 1:] * parts[:, :-1]).sum(axis=1) / np.maximum((parts**2).sum(axis=1), 1e-9)
+    alike = min(max(float(np.median(alike)), 0.0), _MOST_ALIKE) if len(alike) else 0.0
+    deviation = deviation * ((1 + alike) / (1 - alike)) ** 0.5
+    scores = np.clip(np.nan_to_num(apart / deviation), -_CLIP, _CLIP) - _SLACK
     scores[~judged] = -_SLACK
     limit = math.log(max(levels.size, 2) / FALSE_ALARMS) / _RATE
     total, peak = np.zeros(len(levels)), np.zeros(len(levels))

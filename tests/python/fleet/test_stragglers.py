@@ -162,6 +162,14 @@ def test_a_single_long_step_is_no_transient():
     assert find_stragglers(steps(compute), ranks(64)).transients == ()
 
 
+def test_slow_drifts_as_of_all_ranks_are_no_transients():
+    random = np.random.default_rng(4)
+    drift = random.standard_normal((128, 400))
+    for step in range(1, 400):
+        drift[:, step] = 0.8 * drift[:, step - 1] + 0.6 * drift[:, step]
+    assert find_stragglers(steps(1 + 0.02 * drift), ranks(128)).transients == ()
+
+
 def test_ranks_with_few_equals_are_judged_by_their_own_history():
     roles = [*range(1, 5)]
     compute = factors(4, 200)
