@@ -41,8 +41,8 @@ class LateRank:
             number of other ranks.
         own_cost_s: the part of it that did not begin with the release from an earlier collective of another group.
         lead_s: median lead.
-        cause: what covers at least 80 % of the own cost: a reason of the caller, "compute" or "host idle"; "an earlier
-            collective" if the own cost is at most 20 % of the cost; else "unexplained".
+        cause: what covers at least 80 % of the own cost: a reason of the caller, "compute", "host idle" or "copy"; "an
+            earlier collective" if the own cost is at most 20 % of the cost; else "unexplained".
         share: the share that the cause covers; without a cause the largest that any covers.
     """
 
@@ -264,13 +264,14 @@ def find_waits(
 
 def _late_ranks(found: Instances, collectives: Columns, above: Array, reasons: Columns | None) -> tuple[LateRank, ...]:
     compute, idle = arrays(collectives, "collectives", ("before_compute_ns", "before_idle_ns"))
+    released = _previous_releases(collectives, compute, idle)
     instances, number = np.flatnonzero(above), len(found.members.rank)
     rank, lead = found.rank[found.late[instances]], found.lead_ns[instances]
     weight = found.count[instances] - 1.0
     cost = np.bincount(rank, lead * weight, number)
 
     rows = _rows(found, instances)
-    begin = found.arrival_ns[rows] - compute[found.row[rows]] - idle[found.row[rows]]  # the previous release
+    begin = released[found.row[rows]]
     own_lead = lead - _excess(found, instances, rows, begin - begin.min(initial=np.iinfo(np.int64).max))
     own = np.bincount(rank, own_lead * weight, number)
     order = np.lexsort((-cost, -own))[: np.count_nonzero(cost)]
@@ -279,9 +280,11 @@ def _late_ranks(found: Instances, collectives: Columns, above: Array, reasons: C
     chosen = np.isin(rank, order[:_CAUSES_OF])
     instances, own_lead, weight, of = instances[chosen], own_lead[chosen], weight[chosen], rank[chosen]
     rows = _rows(found, instances)
-    arrival, compute, idle = found.arrival_ns[rows], compute[found.row[rows]], idle[found.row[rows]]
-    spent = _reason_times(found, rows, arrival - compute - idle, arrival, reasons)
-    spent |= {"compute": compute, "host idle": idle}  # last, as reasons are more specific
+    arrival, begin = found.arrival_ns[rows], released[found.row[rows]]
+    compute, idle = compute[found.row[rows]], idle[found.row[rows]]
+    spent = _reason_times(found, rows, begin, arrival, reasons)
+    # Last, as reasons are more specific.
+    spent |= {"compute": compute, "host idle": idle, "copy": arrival - begin - compute - idle}
     explained = {
         name: np.bincount(of, np.minimum(_excess(found, instances, rows, values), own_lead) * weight, number)
         for name, values in spent.items()
@@ -315,6 +318,18 @@ def _late_ranks(found: Instances, collectives: Columns, above: Array, reasons: C
             )
         )
     return tuple(late)
+
+
+def _previous_releases(collectives: Columns, compute: Array, idle: Array) -> Array:
+    """When the rank of each row was released from its previous collective, which may not be recorded."""
+    rank, start, end = arrays(collectives, "collectives", ("rank", "start_ns", "end_ns"))
+    order = np.arange(len(rank))
+    if not ((rank[1:] > rank[:-1]) | ((rank[1:] == rank[:-1]) & (start[1:] >= start[:-1]))).all():
+        order = np.lexsort((start, rank))
+    released = start - compute - idle
+    later = np.flatnonzero(rank[order[1:]] == rank[order[:-1]]) + 1
+    released[order[later]] = np.minimum(end[order[later - 1]], start[order[later]])
+    return released
 
 
 def _rows(found: Instances, instances: Array) -> Array:

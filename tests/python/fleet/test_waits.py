@@ -126,6 +126,21 @@ def test_a_cause_covers_most_of_the_lead(before, cause):
     assert waits_of(call([3, 3, 3, 8], 9, **before)).late[0].cause == cause
 
 
+def test_time_between_collectives_without_compute_or_idle_time_is_of_copies():
+    before = {"before_compute_ns": 2, "before_idle_ns": 1}
+    found = waits_of(call([0] * 4, 1), call([4, 4, 4, 9], 10, 1, **before))
+    assert found.late[0].cause == "copy"
+
+
+def test_a_rank_that_another_group_released_late_has_no_cost_of_its_own():
+    others = [{**row, "rank": 3 + row["rank"], "communicator": 9} for row in call([0, 6], 7, before_compute_ns=[0, 6])]
+    before = {"before_compute_ns": 2, "before_idle_ns": 0}
+    found = waits_of(call([0] * 3, 1, 0, communicator=8), others, call([3, 3, 3, 9], 10, 1, **before), count=5)
+    costs = {late.rank: (late.cost_s, late.own_cost_s, late.cause) for late in found.late}
+    assert costs[3] == (pytest.approx(18e-3), 0, "an earlier collective")
+    assert costs[4] == (pytest.approx(6e-3), pytest.approx(6e-3), "compute")
+
+
 def reasons_of(*rows):
     rank, start, end, reason = zip(*rows, strict=True)
     return {
