@@ -129,8 +129,8 @@ class Members:
 
 
 @dataclass(frozen=True)
-class Instances:
-    """Instances of collectives. Figures per row are in order of communicator, sequence and rank.
+class MatchedCollectives:
+    """MatchedCollectives of collectives. Figures per row are in order of communicator, sequence and rank.
 
     Attributes:
         members: the ranks.
@@ -192,7 +192,7 @@ class Instances:
         return _IS_FENCE[self.kind]
 
 
-def find_instances(collectives: Columns, ranks: Columns, clock_error_ns: Any = 0.0) -> Instances:
+def match_collectives(collectives: Columns, ranks: Columns, clock_error_ns: Any = 0.0) -> MatchedCollectives:
     """Matches the collectives of all ranks.
 
     Args:
@@ -257,7 +257,7 @@ def find_instances(collectives: Columns, ranks: Columns, clock_error_ns: Any = 0
     others = start.copy()
     others[late] = np.iinfo(np.int64).min
     second = np.maximum.reduceat(others, first) if len(first) else last
-    return Instances(
+    return MatchedCollectives(
         members=members,
         row=order,
         rank=rank,
@@ -337,7 +337,7 @@ def _differing(kind: Array, size_bytes: Array, of: Array, first: Array, judged: 
 def _endings(
     pairs: Array, ending: Array, code: Array, sequence: Array, start: Array, first: Array, open_: Array, kind: Array
 ) -> Array:
-    """Ranks that lack the last calls of a communicator, in order of time. See `Instances`."""
+    """Ranks that lack the last calls of a communicator, in order of time. See `MatchedCollectives`."""
     last = np.zeros(int(code.max(initial=-1)) + 1, np.int64)
     last[code] = np.arange(len(code))
     behind = np.flatnonzero(ending < last[pairs[:, 0]])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuscope.counters.short_kernels import solve_nonnegative
-from gpuscope.fleet.instances import KINDS, Array, Instances, grouped_medians
+from gpuscope.fleet.instances import KINDS, Array, MatchedCollectives, grouped_medians
 from gpuscope.stats.distributions import normal_quantile
 from gpuscope.tables import align_columns
 from gpuscope.units import format_bytes, format_digits
@@ -97,7 +97,7 @@ def bandwidth_table(rows: tuple[Bandwidth, ...]) -> list[str]:
     return align_columns([head, *map(_cells, rows)], left=3, rule=True)
 
 
-def find_bandwidths(found: Instances) -> tuple[Bandwidth, ...]:
+def find_bandwidths(found: MatchedCollectives) -> tuple[Bandwidth, ...]:
     """Computes bandwidths by kind, power of two of the size, and group shape."""
     has_rate = np.isin(found.kind, [KINDS.index(kind) for kind in _FACTOR]) & (found.size_bytes > 0)
     at = np.flatnonzero(has_rate)
@@ -148,7 +148,7 @@ def robust_scores(values: Array) -> Array:
         return np.where(apart == 0, 0.0, apart / spread)
 
 
-def find_slow_links(found: Instances) -> tuple[tuple[SlowLink, ...], str]:
+def find_slow_links(found: MatchedCollectives) -> tuple[tuple[SlowLink, ...], str]:
     """Searches pairs of nodes that explain why some groups transfer slower than others of the same shape.
 
     A group is slow if its median transfer is in both halves of its calls. Non-negative least squares attributes the
@@ -200,7 +200,7 @@ def find_slow_links(found: Instances) -> tuple[tuple[SlowLink, ...], str]:
     return tuple(sorted(links, key=lambda each: -each.cost_s)), why
 
 
-def _slow_groups(found: Instances) -> tuple[Array, Array, Array]:
+def _slow_groups(found: MatchedCollectives) -> tuple[Array, Array, Array]:
     """By communicator: by how much it is slower (0 if not slow), whether it is judged, and GPU-ns above the usual."""
     number = len(found.communicators)
     slower, judged, excess = np.zeros(number), np.zeros(number, bool), np.zeros(number)

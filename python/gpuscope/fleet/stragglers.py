@@ -8,7 +8,7 @@ other. Equals are ranks of one role. The limit is for the whole job, so that 1 %
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -32,6 +32,8 @@ _LEAST_DEVIATION = 1e-3
 _MOST_ALIKE = 0.95
 _SLOW_STEP = 2.0  # times the median step: the rest of such a step is not productive
 _LEAST_GROUP = 4
+
+Who = tuple[int | None, str]  # rank and node
 
 
 @dataclass(frozen=True)
@@ -250,33 +252,29 @@ def _slow_ranks(
 
     effect, compared = _node_effects(apart, members)
     node_flags: Array = _twice(np.stack([_flags(column, compared) for column in effect.T], axis=1))
-    size = np.bincount(members.node + 1, minlength=len(members.hosts) + 1)[1:].tolist()
-    nodes = [
-        Slow(rank=None, node=members.hosts[each], cost_s=cost * (number - size[each]), basis="nodes", **facts)
-        for each, cost, facts in _episodes(node_flags, effect, at)
-    ]
+    size = np.bincount(members.node + 1, minlength=len(members.hosts) + 1)[1:]
+    nodes = _findings(node_flags, effect, at, "nodes", [(None, host) for host in members.hosts], number - size)
     # Ranks of unknown node have the index -1.
     effect = np.vstack([np.where(node_flags, effect, 0.0), np.zeros((1, count))])[members.node]
-    flags = _twice(
-        (apart - effect > normal_quantile(1 - FALSE_ALARMS / max(number, 2)) * spread) & (apart - effect >= _LEAST)
-    )
-    ranks = [
-        Slow(rank=int(members.rank[each]), node=members.host(each), cost_s=cost * (number - 1), basis="equals", **facts)
-        for each, cost, facts in _episodes(flags, apart - effect, at)
-    ]
+    apart = apart - effect
+    flags = _twice((apart > normal_quantile(1 - FALSE_ALARMS / max(number, 2)) * spread) & (apart >= _LEAST))
+    who = [(rank, members.host(place)) for place, rank in enumerate(members.rank.tolist())]
+    ranks = _findings(flags, apart, at, "equals", who, np.full(number, number - 1))
     judged = (flags | (effect > 0)).sum(axis=1) == 0
     return ranks, nodes, judged, compared
 
 
-def _episodes(
-    flags: Array, effect: Array, at: list[tuple[int, int, float]]
-) -> Iterator[tuple[int, float, dict[str, Any]]]:
-    """Each row with a flag, the seconds that it lost, and its effect and steps; `at` describes the windows."""
+def _findings(
+    flags: Array, effect: Array, at: Sequence[tuple[int, int, float]], basis: str, who: Sequence[Who], others: Array
+) -> list[Slow]:
+    """A finding for each row with a flag. `at` describes the windows; `others` is the number of ranks that wait."""
+    found = []
     for row in np.flatnonzero(flags.any(axis=1)).tolist():
         windows = np.flatnonzero(flags[row]).tolist()
-        lost = sum(at[each][2] * math.expm1(effect[row, each]) for each in windows)
+        lost = sum(at[each][2] * math.expm1(effect[row, each]) for each in windows) * float(others[row]) / NS
         slower = math.expm1(np.median(effect[row, windows]))
-        yield row, lost / NS, {"slower": slower, "first_step": at[windows[0]][0], "last_step": at[windows[-1]][1]}
+        found.append(Slow(*who[row], slower, at[windows[0]][0], at[windows[-1]][1], lost, basis))
+    return found
 
 
 def _row_medians(values: Array) -> Array:
@@ -375,17 +373,9 @@ def _transients(levels: Array, role: Array, peers: Array, judged: Array, members
         if effect < _LEAST:
             continue
         lost = np.nansum(np.exp(levels[each, first : last + 1]) * -np.expm1(-part))  # of its compute, above the usual
-        slow.append(
-            Slow(
-                rank=int(members.rank[each]),
-                node=members.host(each),
-                slower=math.expm1(effect),
-                first_step=int(named[first]),
-                last_step=int(named[last]),
-                cost_s=float(lost * (len(members.rank) - 1) / NS),
-                basis="own history",
-            )
-        )
+        who = int(members.rank[each]), members.host(each)
+        cost = float(lost * (len(members.rank) - 1) / NS)
+        slow.append(Slow(*who, math.expm1(effect), int(named[first]), int(named[last]), cost, "own history"))
     return slow
 
 

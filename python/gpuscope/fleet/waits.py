@@ -13,7 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from gpuscope.fleet.instances import KINDS, Array, Columns, Instances, arrays, find_instances, grouped_medians
+from gpuscope.fleet.instances import (
+    KINDS,
+    Array,
+    Columns,
+    MatchedCollectives,
+    arrays,
+    grouped_medians,
+    match_collectives,
+)
 from gpuscope.fleet.links import BELOW, Bandwidth, bandwidth_table, find_bandwidths
 from gpuscope.results import Result, plain_fields
 from gpuscope.spans import covered_ns, expand, union
@@ -83,7 +91,7 @@ class OrderDifference:
 
 
 @dataclass(frozen=True)
-class Ending:
+class MissingCalls:
     """A rank without the last calls of a communicator.
 
     Attributes:
@@ -141,8 +149,8 @@ class Waits(Result):
     early: int
     bandwidths: tuple[Bandwidth, ...]
     orders: tuple[OrderDifference, ...]
-    endings: tuple[Ending, ...]
-    instances: Instances = field(compare=False)
+    endings: tuple[MissingCalls, ...]
+    instances: MatchedCollectives = field(compare=False)
 
     @property
     def wait_share(self) -> float | None:
@@ -236,7 +244,7 @@ def find_waits(
     Raises:
         InvalidArgument: a column is absent, or a rank is not in the rank table.
     """
-    found = find_instances(collectives, ranks, clock_error_ns)
+    found = match_collectives(collectives, ranks, clock_error_ns)
     number, of = len(found.members.rank), found.instance
     ready = np.minimum(found.last_ns[of], found.release_ns)
     wait, transfer = ready - found.arrival_ns, found.release_ns - ready
@@ -262,7 +270,9 @@ def find_waits(
     )
 
 
-def _late_ranks(found: Instances, collectives: Columns, above: Array, reasons: Columns | None) -> tuple[LateRank, ...]:
+def _late_ranks(
+    found: MatchedCollectives, collectives: Columns, above: Array, reasons: Columns | None
+) -> tuple[LateRank, ...]:
     compute, idle = arrays(collectives, "collectives", ("before_compute_ns", "before_idle_ns"))
     released = _previous_releases(collectives, compute, idle)
     instances, number = np.flatnonzero(above), len(found.members.rank)
@@ -332,12 +342,12 @@ def _previous_releases(collectives: Columns, compute: Array, idle: Array) -> Arr
     return released
 
 
-def _rows(found: Instances, instances: Array) -> Array:
+def _rows(found: MatchedCollectives, instances: Array) -> Array:
     """The rows of these instances."""
     return expand(found.first[instances], found.count[instances])[1]
 
 
-def _excess(found: Instances, instances: Array, rows: Array, values: Array) -> Array:
+def _excess(found: MatchedCollectives, instances: Array, rows: Array, values: Array) -> Array:
     """By how much the value of each late rank exceeds the median of the others, at most the lead."""
     late = np.searchsorted(rows, found.late[instances])
     others = np.ones(len(rows), bool)
@@ -347,7 +357,7 @@ def _excess(found: Instances, instances: Array, rows: Array, values: Array) -> A
 
 
 def _reason_times(
-    found: Instances, rows: Array, begin: Array, until: Array, reasons: Columns | None
+    found: MatchedCollectives, rows: Array, begin: Array, until: Array, reasons: Columns | None
 ) -> dict[str, Array]:
     """By reason, how long it took between `begin` and `until` of each row."""
     if reasons is None or not len(rows):
@@ -366,7 +376,7 @@ def _reason_times(
     return times
 
 
-def _orders(found: Instances, collectives: Columns) -> tuple[OrderDifference, ...]:
+def _orders(found: MatchedCollectives, collectives: Columns) -> tuple[OrderDifference, ...]:
     number, communicator, sequence, kinds, size = arrays(
         collectives, "collectives", ("rank", "communicator", "sequence", "kind", "bytes")
     )
@@ -398,9 +408,9 @@ def _orders(found: Instances, collectives: Columns) -> tuple[OrderDifference, ..
     )
 
 
-def _ending_ranks(found: Instances) -> tuple[Ending, ...]:
+def _ending_ranks(found: MatchedCollectives) -> tuple[MissingCalls, ...]:
     return tuple(
-        Ending(
+        MissingCalls(
             rank=int(found.members.rank[found.pairs[pair, 1]]),
             communicator=int(found.communicators[found.pairs[pair, 0]]),
             sequence=sequence,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpuscope.errors import InvalidArgument
-from gpuscope.fleet.instances import KINDS, find_instances
+from gpuscope.fleet.instances import KINDS, match_collectives
 from gpuscope.fleet.links import find_slow_links
 from gpuscope.fleet.waits import find_waits
 
@@ -184,7 +184,7 @@ def test_ranks_of_one_node_have_no_clock_error():
 def test_clock_errors_are_in_the_order_of_the_rank_table():
     table = ranks(2, hosts=["a", "b"])
     table = {name: values[::-1] for name, values in table.items()}
-    found = find_instances(collectives(*call([0, 1], 2)), table, np.array([3.0, 500.0]))
+    found = match_collectives(collectives(*call([0, 1], 2)), table, np.array([3.0, 500.0]))
     assert found.error_ns.tolist() == [503.0]
 
 
