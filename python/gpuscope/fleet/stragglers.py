@@ -389,7 +389,7 @@ def _by_waits(waits: Waits, members: Members, few: Array, compute: Array, named:
         slower = late.lead_s * late.count * NS / compute[at]
         if math.log1p(slower) >= _LEAST:
             steps = int(named[0]), int(named[-1])
-            found.append(Slow(late.rank, late.node, slower, *steps, late.own_cost_s, "waits"))
+            found.append(Slow(late.rank, late.node, slower, *steps, late.caused_s, "waits"))
     return found
 
 

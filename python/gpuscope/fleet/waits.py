@@ -33,6 +33,7 @@ UNEXPLAINED = "unexplained"
 EARLIER = "an earlier collective"
 _ROWS = 10
 _CAUSES_OF = 64  # ranks with the highest cost have a cause
+_MOST_LINKS = 16  # of a path of last arrivals
 _LEAST_SHARE = 0.8  # of the lead, that a cause has to cover: the rule of TraceML
 
 
@@ -47,10 +48,11 @@ class LateRank:
         fences: number of all its fences.
         cost_s: GPU-seconds that the other ranks waited for this one: each lead over the second latest rank, times the
             number of other ranks.
-        own_cost_s: the part of it that did not begin with the release from an earlier collective of another group.
+        caused_s: GPU-seconds of waits that began with this rank: the part of `cost_s` that it did not inherit from an
+            earlier collective, and what later late ranks of any group inherited from this rank.
         lead_s: median lead.
-        cause: what covers at least 80 % of the own cost: a reason of the caller, "compute", "host idle" or "copy"; "an
-            earlier collective" if the own cost is at most 20 % of the cost; else "unexplained".
+        cause: what covers at least 80 % of `caused_s`: a reason of the caller, "compute", "host idle" or "copy"; "an
+            earlier collective" if `caused_s` is at most 20 % of `cost_s`; else "unexplained".
         share: the share that the cause covers; without a cause the largest that any covers.
     """
 
@@ -59,7 +61,7 @@ class LateRank:
     count: int
     fences: int
     cost_s: float
-    own_cost_s: float
+    caused_s: float
     lead_s: float
     cause: str
     share: float
@@ -127,7 +129,7 @@ class Waits(Result):
         wait_ns: of each rank, from its arrivals to the last ones.
         transfer_ns: of each rank, the rest.
         error_ns: of each rank, bound on the clock error of `wait_ns`.
-        late: the late ranks, highest own cost first.
+        late: the late ranks, highest caused cost first.
         below: number of fences whose lead is below the clock error.
         early: number of rows that were released before the last arrival at a fence, by more than the clock error.
         bandwidths: by kind, size and group shape.
@@ -196,9 +198,9 @@ class Waits(Result):
         if self.early:
             lines.append(f"clocks disagree: {self.early:,} releases precede the last arrival by more than their error")
         if self.late:
-            total = sum(each.own_cost_s for each in self.late)
+            total = sum(each.caused_s for each in self.late)
             lines += [f"GPU time that late ranks cost: {format_seconds(total)}", ""]
-            head = ("late rank", "node", "late at", "lead", "cost", "own", "cause")
+            head = ("late rank", "node", "late at", "lead", "cost", "caused", "cause")
             rows = [head, *map(_late_cells, self.late[:_ROWS])]
             lines += align_columns(rows, left=(0, 1, 6), rule=True)
             if len(self.late) > _ROWS:
@@ -224,7 +226,7 @@ class Waits(Result):
 
 def _late_cells(row: LateRank) -> tuple[str, ...]:
     cause = f"{row.cause} ({format_share(row.share)})" if row.cause != UNEXPLAINED else row.cause
-    times = map(format_seconds, (row.lead_s, row.cost_s, row.own_cost_s))
+    times = map(format_seconds, (row.lead_s, row.cost_s, row.caused_s))
     return f"{row.rank}", row.node or "-", f"{row.count:,} of {row.fences:,}", *times, cause
 
 
@@ -274,31 +276,31 @@ def _late_ranks(
     found: MatchedCollectives, collectives: Columns, above: Array, reasons: Columns | None
 ) -> tuple[LateRank, ...]:
     compute, idle = arrays(collectives, "collectives", ("before_compute_ns", "before_idle_ns"))
-    released = _previous_releases(collectives, compute, idle)
+    released, previous = _previous_releases(collectives, compute, idle)
     instances, number = np.flatnonzero(above), len(found.members.rank)
     rank, lead = found.rank[found.late[instances]], found.lead_ns[instances]
-    weight = found.count[instances] - 1.0
-    cost = np.bincount(rank, lead * weight, number)
+    costs = lead * (found.count[instances] - 1.0)
+    cost = np.bincount(rank, costs, number)
 
     rows = _rows(found, instances)
     begin = released[found.row[rows]]
-    own_lead = lead - _excess(found, instances, rows, begin - begin.min(initial=np.iinfo(np.int64).max))
-    own = np.bincount(rank, own_lead * weight, number)
-    order = np.lexsort((-cost, -own))[: np.count_nonzero(cost)]
+    inherited = _excess(found, instances, rows, begin - begin.min(initial=np.iinfo(np.int64).max))
+    begun = _begun(found, instances, inherited, costs, previous)
+    caused = np.bincount(rank, begun, number)
+    order = np.lexsort((-cost, -caused))[: np.count_nonzero(cost)]
 
-    # Causes of the own part.
     chosen = np.isin(rank, order[:_CAUSES_OF])
-    instances, own_lead, weight, of = instances[chosen], own_lead[chosen], weight[chosen], rank[chosen]
+    instances, own, begun, of = instances[chosen], (lead - inherited)[chosen], begun[chosen], rank[chosen]
     rows = _rows(found, instances)
     arrival, begin = found.arrival_ns[rows], released[found.row[rows]]
     compute, idle = compute[found.row[rows]], idle[found.row[rows]]
     spent = _reason_times(found, rows, begin, arrival, reasons)
     # Last, as reasons are more specific.
     spent |= {"compute": compute, "host idle": idle, "copy": arrival - begin - compute - idle}
-    explained = {
-        name: np.bincount(of, np.minimum(_excess(found, instances, rows, values), own_lead) * weight, number)
-        for name, values in spent.items()
-    }
+    explained = {}
+    for name, values in spent.items():
+        part = np.minimum(_excess(found, instances, rows, values), own) / np.maximum(own, 1)
+        explained[name] = np.bincount(of, begun * part, number)
 
     by_rank = np.argsort(rank, kind="stable")
     counts = np.bincount(rank, minlength=number)
@@ -307,11 +309,11 @@ def _late_ranks(
     fences = np.bincount(found.rank, found.is_fence[found.instance], number).astype(np.int64)
     late = []
     for place, at in enumerate(order.tolist()):
-        shares = {name: float(values[at] / max(own[at], 1.0)) for name, values in explained.items()}
+        shares = {name: float(values[at] / max(caused[at], 1.0)) for name, values in explained.items()}
         cause = next((name for name, share in shares.items() if share >= _LEAST_SHARE), UNEXPLAINED)
         share = shares.get(cause, max(shares.values()))
-        if own[at] <= (1 - _LEAST_SHARE) * cost[at]:
-            cause, share = EARLIER, float(1 - own[at] / cost[at])
+        if caused[at] <= (1 - _LEAST_SHARE) * cost[at]:
+            cause, share = EARLIER, float(1 - caused[at] / cost[at])
         elif place >= _CAUSES_OF:
             cause, share = UNEXPLAINED, 0.0
         late.append(
@@ -321,7 +323,7 @@ def _late_ranks(
                 count=int(counts[at]),
                 fences=int(fences[at]),
                 cost_s=float(cost[at] / NS),
-                own_cost_s=float(own[at] / NS),
+                caused_s=float(caused[at] / NS),
                 lead_s=float(medians[at] / NS),
                 cause=cause,
                 share=share,
@@ -330,16 +332,41 @@ def _late_ranks(
     return tuple(late)
 
 
-def _previous_releases(collectives: Columns, compute: Array, idle: Array) -> Array:
-    """When the rank of each row was released from its previous collective, which may not be recorded."""
+def _begun(found: MatchedCollectives, instances: Array, inherited: Array, costs: Array, previous: Array) -> Array:
+    """The part of all costs that began at each instance.
+
+    What a late rank inherits began on the path of last arrivals before it: at the nearest instance whose late rank lost
+    at least 80 % of it by itself.
+    """
+    at = np.full(len(previous) + 1, -1)  # the last entry is for rows without a previous one
+    at[found.row] = found.instance
+    before = np.append(at[previous[found.row[found.late]]], -1)
+    own, begun = np.zeros(len(before)), np.zeros(len(before))
+    lead = found.lead_ns[instances]
+    own[instances] = lead - inherited
+    passed = costs * inherited / np.maximum(lead, 1)
+    begun[instances] = costs - passed
+    left = np.flatnonzero(inherited > 0)
+    each = before[instances[left]]
+    for _ in range(_MOST_LINKS):
+        ends = (each >= 0) & (own[each] >= _LEAST_SHARE * inherited[left])
+        begun += np.bincount(each[ends], passed[left[ends]], len(begun))
+        goes_on = (each >= 0) & ~ends
+        left, each = left[goes_on], before[each[goes_on]]
+    return begun[instances]
+
+
+def _previous_releases(collectives: Columns, compute: Array, idle: Array) -> tuple[Array, Array]:
+    """When the rank of each row was released from its previous collective, and the row of that; -1 if not recorded."""
     rank, start, end = arrays(collectives, "collectives", ("rank", "start_ns", "end_ns"))
     order = np.arange(len(rank))
     if not ((rank[1:] > rank[:-1]) | ((rank[1:] == rank[:-1]) & (start[1:] >= start[:-1]))).all():
         order = np.lexsort((start, rank))
-    released = start - compute - idle
+    released, previous = start - compute - idle, np.full(len(rank), -1)
     later = np.flatnonzero(rank[order[1:]] == rank[order[:-1]]) + 1
+    previous[order[later]] = order[later - 1]
     released[order[later]] = np.minimum(end[order[later - 1]], start[order[later]])
-    return released
+    return released, previous
 
 
 def _rows(found: MatchedCollectives, instances: Array) -> Array:

@@ -132,13 +132,27 @@ def test_time_between_collectives_without_compute_or_idle_time_is_of_copies():
     assert found.late[0].cause == "copy"
 
 
-def test_a_rank_that_another_group_released_late_has_no_cost_of_its_own():
+def test_waits_that_a_rank_inherits_from_another_group_began_with_its_late_rank():
     others = [{**row, "rank": 3 + row["rank"], "communicator": 9} for row in call([0, 6], 7, before_compute_ns=[0, 6])]
     before = {"before_compute_ns": 2, "before_idle_ns": 0}
     found = waits_of(call([0] * 3, 1, 0, communicator=8), others, call([3, 3, 3, 9], 10, 1, **before), count=5)
-    costs = {late.rank: (late.cost_s, late.own_cost_s, late.cause) for late in found.late}
+    costs = {late.rank: (late.cost_s, late.caused_s, late.cause) for late in found.late}
     assert costs[3] == (pytest.approx(18e-3), 0, "an earlier collective")
-    assert costs[4] == (pytest.approx(6e-3), pytest.approx(6e-3), "compute")
+    assert costs[4] == (pytest.approx(6e-3), pytest.approx(6e-3 + 18e-3), "compute")
+
+
+def test_a_delay_is_followed_through_collectives_that_all_members_reach_late():
+    def pair(ranks, arrivals, end, sequence, communicator, compute):
+        rows = call(arrivals, end, sequence, communicator=communicator, before_compute_ns=compute)
+        return [{**row, "rank": rank} for row, rank in zip(rows, ranks, strict=True)]
+
+    found = waits_of(
+        pair((0, 1), [1, 31], 31, 0, 5, [1, 31]),
+        pair((0, 1), [32, 32], 32, 1, 5, [1, 1]),
+        pair((0, 2), [33, 5], 34, 0, 6, [1, 5]),
+        pair((1, 3), [33, 5], 34, 0, 7, [1, 5]),
+    )
+    assert {late.rank: late.caused_s for late in found.late} == {1: pytest.approx(0.030 + 2 * 0.028), 0: 0}
 
 
 def reasons_of(*rows):
