@@ -48,8 +48,8 @@ class LateRank:
         fences: number of all its fences.
         cost_s: GPU-seconds that the other ranks waited for this one: each lead over the second latest rank, times the
             number of other ranks.
-        caused_s: GPU-seconds of waits that began with this rank: the part of `cost_s` that it did not inherit from an
-            earlier collective, and what later late ranks of any group inherited from this rank.
+        caused_s: GPU-seconds of waits that began with this rank. This excludes delays that the rank inherited from an
+            earlier collective. It includes delays that later ranks inherited from this rank, in any group.
         lead_s: median lead.
         cause: what covers at least 80 % of `caused_s`: a reason of the caller, "compute", "host idle" or "copy"; "an
             earlier collective" if `caused_s` is at most 20 % of `cost_s`; else "unexplained".
