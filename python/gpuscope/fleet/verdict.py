@@ -12,7 +12,7 @@ from gpuscope.fleet.breakdown import JobBreakdown, break_down
 from gpuscope.fleet.clocks import Clock
 from gpuscope.fleet.stragglers import Stragglers
 from gpuscope.fleet.tables import Columns
-from gpuscope.fleet.waits import UNEXPLAINED, Waits
+from gpuscope.fleet.waits import EARLIER, UNEXPLAINED, Waits
 from gpuscope.results import Result, plain_fields
 from gpuscope.text import shorten
 from gpuscope.units import format_seconds, format_share
@@ -147,7 +147,7 @@ def diagnose(
     seen = set(tables["rank"]["rank"].tolist())
     missing = sorted(set(range(expected)) - seen)
     findings = [*_of_slow(stragglers, waits, total_s), *_of_late(stragglers, waits, total_s), *_of_order(waits)]
-    findings += _of_job(missing, expected, breakdown, stragglers, total_s)
+    findings += _of_job(missing, expected, breakdown, stragglers, waits, total_s)
     findings.sort(key=lambda each: -(each.cost_s if each.cost_s is not None else -1.0))
     if not clock.usable and clock.why:
         notes.append(f"clocks: {clock.why}")
@@ -215,15 +215,24 @@ _ADVICE = {
 }
 
 
+_WHY = {
+    "host idle": "as its GPU waits for its host",
+    "compute": "as it computes longer",
+    "copy": "as it copies longer",
+    EARLIER: "as an earlier collective released it late",
+    UNEXPLAINED: "for reasons that the recordings do not show",
+}
+
+
 def _of_late(stragglers: Stragglers, waits: Waits, total_s: float) -> list[JobFinding]:
     known = {each.rank for each in (*stragglers.stragglers, *stragglers.transients)}
     found = []
     for late in waits.late:
-        share = _share(late.cost_s, total_s)
+        share = _share(late.caused_s, total_s)
         if late.rank in known or share is None or share < _LEAST:
             continue
         where = f"rank {late.rank}{f' ({late.node})' if late.node else ''}"
-        why = "the cause is not explained" if late.cause == UNEXPLAINED else f"because of {late.cause}"
+        why = _WHY.get(late.cause, f"because of {late.cause}")
         found.append(
             JobFinding(
                 "late rank",
@@ -231,7 +240,7 @@ def _of_late(stragglers: Stragglers, waits: Waits, total_s: float) -> list[JobFi
                 f"{format_seconds(late.lead_s)}, {why}.",
                 _ADVICE.get(late.cause, ""),
                 (late.rank,),
-                late.cost_s,
+                late.caused_s,
                 share,
             )
         )
@@ -267,7 +276,12 @@ def _of_order(waits: Waits) -> list[JobFinding]:
 
 
 def _of_job(
-    missing: list[int], expected: int, breakdown: JobBreakdown | None, stragglers: Stragglers, total_s: float
+    missing: list[int],
+    expected: int,
+    breakdown: JobBreakdown | None,
+    stragglers: Stragglers,
+    waits: Waits,
+    total_s: float,
 ) -> Iterable[JobFinding]:
     if missing:
         names = ", ".join(map(str, missing[:_LISTED])) + (" and more" if len(missing) > _LISTED else "")
@@ -281,11 +295,11 @@ def _of_job(
         yield JobFinding("roles", sentence, "Divide layers so that pipeline stages take equally long.", (), None, None)
     if breakdown is None:
         return
-    for kind, part, least, advice in (
-        ("communication", "exposed communication", _MUCH_EXPOSED, "Overlap it with compute, or send less."),
-        ("idle", "idle", _MUCH_IDLE, "Diagnose the recording of a rank: its host is late."),
+    waited = float(waits.wait_ns.sum()) / 1e9 / total_s
+    transfer = breakdown.shares["exposed communication"] - waited  # what late ranks cost is theirs
+    for kind, share, least, what, advice in (
+        ("communication", transfer, _MUCH_EXPOSED, "Transfers beside no compute take", "Overlap them, or send less."),
+        ("idle", breakdown.shares["idle"], _MUCH_IDLE, "GPUs are idle for", "Diagnose the recording of a rank."),
     ):
-        share = breakdown.shares[part]
         if share >= least:
-            sentence = f"{part} takes {format_share(share)} of a step."
-            yield JobFinding(kind, sentence[0].upper() + sentence[1:], advice, (), share * total_s, share)
+            yield JobFinding(kind, f"{what} {format_share(share)} of a step.", advice, (), share * total_s, share)
