@@ -20,6 +20,7 @@ from gpuscope.distributed import Rank, distributed_rank
 from gpuscope.errors import GpuscopeWarning, InvalidArgument, NotAvailable
 from gpuscope.frameworks.observers import Observers
 from gpuscope.frameworks.torch import process_group
+from gpuscope.frameworks.torch_flight_recorder import FACT, dump_flight_recorder
 from gpuscope.frameworks.torch_operators import switched_off, wants_syncs
 from gpuscope.profiler.activities import ProfilerActivity
 from gpuscope.profiler.lifecycle import keep_contexts_at_exit
@@ -436,6 +437,9 @@ class Windows:
         if name := _process_name():
             facts["process.name"] = name
         facts |= {**self._facts_of_rank(), **self._facts_of_steps()}
+        if not store.rows("collective"):
+            calls = dump_flight_recorder(int(store.info().get("session.start_ns", 0)))
+            facts |= {FACT: calls} if calls else {}
         self._annotations.write_to(store, **facts)
         latest = Recording(store)
         if self._strict:
