@@ -7,13 +7,21 @@ from typing import Any
 
 from fakes.gscope import NONE
 from fakes.recordings import make_trace
-from gpuscope._core import CallKind, Flag, PayloadType, RegionKind, Work
+from gpuscope._core import CallKind, CollectiveKind, Flag, PayloadType, RegionKind, Work
 from gpuscope.trace import Trace
 
 START = 1_700_000_000_000_000_000
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 GEMM = "gemm"
+_KINDS = {
+    "ncclAllReduce": CollectiveKind.ALL_REDUCE,
+    "ncclAllGather": CollectiveKind.ALL_GATHER,
+    "ncclReduceScatter": CollectiveKind.REDUCE_SCATTER,
+    "ncclBroadcast": CollectiveKind.BROADCAST,
+    "ncclSend": CollectiveKind.SEND,
+    "ncclRecv": CollectiveKind.RECV,
+}
 
 
 class RankRecording:
@@ -25,6 +33,7 @@ class RankRecording:
         self.info = facts | edges | {name.replace("_", ".", 1): value for name, value in info.items()}
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._known: dict[str, dict[Any, int]] = {}
+        self._groups: dict[int, dict[str, Any]] = {}  # the latest communicator of each id
 
     def step(self, start: int, end: int, number: int = 0) -> int:
         """A step that was marked."""
@@ -45,14 +54,31 @@ class RankRecording:
         return row
 
     def call_of_nccl(self, name: str, start: int, communicator: int, size: int, parent: int = NONE, **more: int) -> int:
-        """A call of NCCL with its payload, of 10 ns."""
-        payload = {"NCCL_communicator_ID": communicator, "Message_size_[bytes]": size}
-        return self.region(name, start, start + 10, parent, **payload, **more)
+        """A call of NCCL of 10 ns, with its row of ``collectives``."""
+        region = self.region(name, start, start + 10, parent, **more)
+        group = self._groups.get(communicator)
+        if group is None:
+            group = self._group(start, communicator, 0, NONE)
+        row = {"communicator": communicator, "sequence": group["calls"], "bytes": size, "epoch": group["epoch"]}
+        group["calls"] += 1
+        self._add("collective", start_ns=START + start, region=region, kind=int(_KINDS[name]), **row)
+        return region
+
+    def _group(self, start: int, communicator: int, ranks: int, rank: int) -> dict[str, Any]:
+        epoch = self._groups[communicator]["epoch"] + 1 if communicator in self._groups else 0
+        values = {"id": communicator, "calls": 0, "epoch": epoch, "ranks": ranks, "rank": rank}
+        row = self._add("communicator", start_ns=START + start, **values)
+        self._groups[communicator] = self._rows["communicator"][row]
+        return self._groups[communicator]
+
+    def anchor(self, at: int, realtime: int) -> None:
+        """The time of day at a moment of the recording's clock."""
+        self._add("anchor", start_ns=START + at, realtime_ns=START + realtime, monotonic_ns=at)
 
     def creation_of_nccl(self, start: int, communicator: int, ranks: int, rank: int) -> None:
         """A communicator is created."""
-        payload = {"NCCL_communicator_ID": communicator, "No._of_ranks": ranks, "Rank": rank}
-        self.region("ncclCommInitRank", start, start + 10, **payload)
+        self.region("ncclCommInitRank", start, start + 10)
+        self._group(start, communicator, ranks, rank)
 
     def kernel(
         self,

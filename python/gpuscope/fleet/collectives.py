@@ -3,7 +3,7 @@
 
 The communicator comes from the first source that a kernel has:
 
-* "payload": the NVTX range of NCCL that launched it, or whose group did;
+* "nvtx": the call of NCCL that launched it, or whose group did, in ``trace.collectives``;
 * "arguments": the arguments of the collective in a trace of torch.profiler;
 * "order": the kernel's name and stream, if neither was recorded;
 * "gloo": operators of gloo, which run on the CPU.
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuscope._core import Flag, PayloadType, Work
+from gpuscope._core import CollectiveKind, Flag, PayloadType, Work
 from gpuscope.steps.steps import calls_of
 from gpuscope.trace import NONE, Trace
 
@@ -56,14 +56,14 @@ _ITEM_BYTES = {
 _FLOAT_8 = "Float8"  # the start of several types
 _POINT_TO_POINT = ("send", "recv", "other")
 
-# Values of NCCL's ranges, then those of torch's operators.
-_ID, _MESSAGE, _PEER = "NCCL communicator ID", "Message size [bytes]", "Peer rank"
-_RANKS, _OWN_RANK = "No. of ranks", "Rank"
+# Values of NCCL's calls, then those of torch's operators.
+_ID, _EPOCH, _NUMBER, _MESSAGE, _RANKS, _OWN_RANK = "id", "epoch", "number", "message", "ranks", "own rank"
+_PEER = "Peer rank"
 _NAME, _GROUP, _MEMBERS, _TYPE = "Collective name", "Process Group Name", "Process Group Ranks", "dtype"
 _SIZE, _IN, _OUT = "Group size", "In msg nelems", "Out msg nelems"
 _SEQUENCE, _SOURCE, _DESTINATION = "Seq", "Src Rank", "Dst Rank"
 _TEXTS = (_NAME, _GROUP, _MEMBERS, _TYPE)
-_NUMBERS = (_ID, _MESSAGE, _PEER, _RANKS, _OWN_RANK, _SIZE, _IN, _OUT, _SEQUENCE, _SOURCE, _DESTINATION)
+_NUMBERS = (_PEER, _SIZE, _IN, _OUT, _SEQUENCE, _SOURCE, _DESTINATION)
 
 Values = dict[str, Any]
 
@@ -79,7 +79,7 @@ class Collective:
         end_ns: end of its kernel, the release.
         communicator: hash of the communicator; -1 until it is known.
         size: number of ranks in the communicator; -1 if unknown.
-        sequence: its place among those of its communicator in the recording, from 0, or torch's number of it.
+        sequence: its number among those of its communicator, as NCCL's calls or torch count it; else its place there.
         kind: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, send, recv, barrier or other.
         bytes: the message of one rank as NCCL counts it: of an all_gather its input, of a reduce_scatter its output;
             -1 if unknown.
@@ -162,7 +162,7 @@ def find_gloo(trace: Trace) -> list[Collective]:
 
 
 def _numbered(found: list[Collective]) -> list[Collective]:
-    """Gives each its communicator and sequence; torch's numbers count if they are complete and distinct."""
+    """Gives each its communicator and sequence; recorded numbers count if they are complete and distinct."""
     counts: Counter[tuple[Any, ...]] = Counter()
     given = Counter((each.key, each.sequence) for each in found)
     uncertain = {key for (key, sequence), count in given.items() if sequence < 0 or count > 1}
@@ -188,10 +188,11 @@ def _kinds_of_paths(trace: Trace) -> list[str]:
 def _identify(trace: Trace, found: list[Collective], rows: Array) -> None:
     """Fills in what the ranges and operators that launched the kernels say."""
     given = _given(trace)
-    carriers = {region for region, values in given.items() if _MESSAGE in values or _NAME in values}
+    carriers = {region for region, values in given.items() if _ID in values or _NAME in values}
     if not carriers:
         return
-    communicators = _Communicators(trace, given)
+    kinds = np.array([*_kinds_of_paths(trace), "other"], object)
+    kind_of = kinds[np.minimum(trace.regions.path, len(kinds) - 1)]
     nearest = _nearest(trace, carriers, trace.kernels.region[rows])
     of_groups = _of_groups(trace, carriers, rows)
     of_nodes = _of_nodes(trace, carriers, rows)
@@ -199,23 +200,40 @@ def _identify(trace: Trace, found: list[Collective], rows: Array) -> None:
         members = [carrier] if carrier != NONE else group if each.name.startswith("nccl") else []
         captured = [] if members else of_nodes.get(each.kernel, [])
         if members or captured:
-            communicators.fill(each, members or captured, is_node=bool(captured))
+            chosen = members or captured
+            known = {collective_kind(given[region].get(_NAME, "")) for region in chosen} - {"other"}
+            known = known or {kind_of[region] for region in chosen}
+            _fill(each, [given[region] for region in chosen], known, is_node=bool(captured))
 
 
 def _given(trace: Trace) -> dict[int, Values]:
-    """The values of collectives, by region."""
+    """The values of collectives, by region: of NCCL's calls, and the arguments of torch's."""
     table, found = trace.payloads, dict[int, Values]()
     is_text = table.type == int(PayloadType.TEXT)
     is_number = np.isin(table.type, [int(PayloadType.UNSIGNED), int(PayloadType.SIGNED)])
     for name in np.unique(table.name).tolist():
-        text = trace.string(name)
-        known = _MESSAGE if text.startswith("Message size") else text
+        known = trace.string(name)
         if known not in (*_TEXTS, *_NUMBERS):
             continue
         typed = is_text if known in _TEXTS else is_number
         rows = np.flatnonzero((table.name == name) & typed & (table.region < len(trace.regions)))
         for region, value in zip(table.region[rows].tolist(), table.value[rows].tolist(), strict=True):
             found.setdefault(region, {})[known] = trace.string(value) if known in _TEXTS else value
+    groups, calls = trace.communicators, trace.collectives
+    columns = (groups.id, groups.epoch, groups.ranks, groups.rank)
+    members = {
+        (number, epoch): {_RANKS: ranks or -1, _OWN_RANK: None if rank == NONE else rank}
+        for number, epoch, ranks, rank in zip(*(each.tolist() for each in columns), strict=True)
+    }
+    # Ranks send and receive unequally often: numbers that count this too differ between them.
+    between_two = np.isin(calls.kind, (int(CollectiveKind.SEND), int(CollectiveKind.RECV)))
+    uneven = set(zip(calls.communicator[between_two].tolist(), calls.epoch[between_two].tolist(), strict=True))
+    fields = (calls.region, calls.communicator, calls.epoch, calls.sequence, calls.bytes)
+    for region, number, epoch, sequence, size in zip(*(each.tolist() for each in fields), strict=True):
+        if region < len(trace.regions):
+            values = {_ID: number, _EPOCH: epoch, _MESSAGE: size or -1, **members.get((number, epoch), {})}
+            values[_NUMBER] = -1 if (number, epoch) in uneven else sequence
+            found.setdefault(region, {}).update(values)
     return found
 
 
@@ -264,62 +282,33 @@ def _of_nodes(trace: Trace, carriers: set[int], rows: Array) -> dict[int, list[i
     return {event: captured[path] for event, path in pairs if path in captured}
 
 
-class _Communicators:
-    """What is known of the communicators of a recording."""
-
-    def __init__(self, trace: Trace, given: dict[int, Values]) -> None:
-        self._given = given
-        self._trace = trace
-        self._kinds = _kinds_of_paths(trace)
-        created = [region for region, values in given.items() if _RANKS in values and _ID in values]
-        created.sort(key=lambda region: int(trace.regions.start_ns[region]))
-        self._created: dict[int, list[tuple[int, Values]]] = {}  # the moment and the values, by id
-        for region in created:
-            moment = int(trace.regions.start_ns[region])
-            self._created.setdefault(given[region][_ID], []).append((moment, given[region]))
-
-    def fill(self, each: Collective, members: list[int], is_node: bool) -> None:
-        """Fills in what the carriers say, as far as they agree."""
-        values = [self._given[region] for region in members]
-        kinds = {self._kind_of(region) for region in members}
-        if each.kind == "other" and len(kinds) == 1:
-            each.kind = kinds.pop()
-        last, is_one = values[-1], len(values) == 1
-        point_to_point = each.kind in _POINT_TO_POINT
-        sizes = [_bytes_of(value) for value in values]
-        if is_node:  # all captures at that path; which of them it was is not known
-            if len({value.get(_ID, value.get(_GROUP)) for value in values}) > 1:
-                return
-            each.bytes = sizes[0] if len(set(sizes)) == 1 else -1
-        else:
-            each.bytes = -1 if -1 in sizes else sum(sizes)
-        if _ID in last:
-            epoch, created = self._epoch(last[_ID], int(self._trace.regions.start_ns[members[-1]]))
-            each.source, each.size = "payload", created.get(_RANKS, -1)
-            each.key = ("nccl", last[_ID], epoch)
-            ends = (created.get(_OWN_RANK), last.get(_PEER))
-        else:
-            each.source, each.size = "arguments", last.get(_SIZE, -1)
-            each.key = ("torch", last.get(_GROUP, ""), last.get(_MEMBERS, ""), each.size)
-            each.sequence = last.get(_SEQUENCE, -1) if is_one and not point_to_point and not is_node else -1
-            ends = (last.get(_SOURCE), last.get(_DESTINATION))
-        if point_to_point:  # counted apart, as other ranks of the communicator lack them
-            known = is_one and None not in ends and each.kind != "other"
-            if known and each.kind == "recv" and _ID in last:
-                ends = ends[::-1]
-            each.key = (*each.key, *ends) if known else (*each.key, each.kind)
-            each.size = 2 if known else -1
-
-    def _kind_of(self, region: int) -> str:
-        named = self._given[region].get(_NAME)
-        path = int(self._trace.regions.path[region])
-        kind = collective_kind(named) if named else "other"
-        return kind if kind != "other" or path >= len(self._kinds) else self._kinds[path]
-
-    def _epoch(self, number: int, moment: int) -> tuple[int, Values]:
-        """How often the communicator had been created again by a moment, and the values of the latest creation."""
-        created = [values for start, values in self._created.get(number, []) if start <= moment]
-        return max(len(created) - 1, 0), created[-1] if created else {}
+def _fill(each: Collective, values: list[Values], kinds: set[str], is_node: bool) -> None:
+    """Fills in what the carriers say, as far as they agree."""
+    if each.kind == "other" and len(kinds) == 1:
+        each.kind = kinds.pop()
+    last, is_one = values[-1], len(values) == 1
+    point_to_point = each.kind in _POINT_TO_POINT
+    sizes = [_bytes_of(value) for value in values]
+    if is_node:  # all captures at that path; which of them it was is not known
+        if len({value.get(_ID, value.get(_GROUP)) for value in values}) > 1:
+            return
+        each.bytes = sizes[0] if len(set(sizes)) == 1 else -1
+    else:
+        each.bytes = -1 if -1 in sizes else sum(sizes)
+    if _ID in last:
+        each.source, each.size, each.key = "nvtx", last.get(_RANKS, -1), ("nccl", last[_ID], last[_EPOCH])
+        ends, number = (last.get(_OWN_RANK), last.get(_PEER)), last[_NUMBER]
+    else:
+        each.source, each.size = "arguments", last.get(_SIZE, -1)
+        each.key = ("torch", last.get(_GROUP, ""), last.get(_MEMBERS, ""), each.size)
+        ends, number = (last.get(_SOURCE), last.get(_DESTINATION)), last.get(_SEQUENCE, -1) if is_one else -1
+    each.sequence = -1 if point_to_point or is_node else number
+    if point_to_point:  # counted apart, as other ranks of the communicator lack them
+        known = is_one and None not in ends and each.kind != "other"
+        if known and each.kind == "recv" and _ID in last:
+            ends = ends[::-1]
+        each.key = (*each.key, *ends) if known else (*each.key, each.kind)
+        each.size = 2 if known else -1
 
 
 def _bytes_of(values: Values) -> int:

@@ -19,7 +19,7 @@ from gpuscope.fleet.collectives import Collective, content_hash, find_collective
 from gpuscope.fleet.tables import SCHEMA, Array, Columns, join
 from gpuscope.steps.kernel_classes import KernelClass, kernel_class
 from gpuscope.steps.steps import Steps, as_passed, distinct, find_steps, whole_run
-from gpuscope.trace import Table, Trace, number_of, numbers_of
+from gpuscope.trace import Table, Trace, number_of
 
 COMPUTE, COMMUNICATION, COPY = range(3)
 """Classes of work. Of work that runs at once, the lowest counts."""
@@ -92,7 +92,7 @@ class GpuWork:
 def reduce(trace: Trace, source: str = "") -> dict[str, Columns]:
     """The fleet's tables of one recording.
 
-    The communicators of collectives come from NCCL's ranges, from the arguments in traces of torch.profiler, or from
+    The communicators of collectives come from NCCL's calls, from the arguments in traces of torch.profiler, or from
     the order of kernels; the column `source` says which (``fleet/collectives.py``). `bytes` is the message of one rank
     as NCCL counts it: the input of an all_gather, the output of a reduce_scatter. `size` is -1 if it is unknown.
 
@@ -303,11 +303,9 @@ def _pieces(steps: Steps, at: Array, arrival: Array, release: Array) -> tuple[Ar
 
 
 def _anchor_table(trace: Trace) -> Columns:
-    """The recording's clock and the time of day at one moment; no row if its times are not times of day."""
-    anchor, drift = numbers_of(trace.info, "clock.anchor"), trace.info.get("clock.drift_ns", "")
-    start = number_of(trace.info, "session.start_ns")
-    pairs = [(start, start)] if start > _DAY_NS else []
-    if len(anchor) == 3 and drift.removeprefix("-").isdecimal() and anchor[1] > _DAY_NS:
-        pairs = [(anchor[1] + int(drift[:19]), anchor[1])]
-    found = np.array(pairs, np.int64).reshape(-1, 2)
-    return {"time_ns": found[:, 0], "realtime_ns": found[:, 1]}
+    """The recording's clock and the time of day at some moments; no row if its times are not times of day."""
+    anchors, start = trace.anchors, number_of(trace.info, "session.start_ns")
+    if len(anchors):
+        return {"time_ns": anchors.start_ns, "realtime_ns": anchors.realtime_ns}
+    found = np.array([start] if start > _DAY_NS else [], np.int64)
+    return {"time_ns": found, "realtime_ns": found}

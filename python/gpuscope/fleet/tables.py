@@ -74,7 +74,7 @@ SCHEMA: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "end_ns": ("i8", "release: end of its GPU work"),
         "before_compute_ns": ("i8", "compute since the previous release of the rank"),
         "before_idle_ns": ("i8", "time without work since then"),
-        "source": (_TEXT, "what told the communicator: nvtx, trace, order or gloo"),
+        "source": (_TEXT, "where the communicator was found: nvtx, arguments, order or gloo"),
     },
     "segment": {
         "rank": ("i4", "rank"),

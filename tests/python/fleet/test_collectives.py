@@ -74,8 +74,21 @@ def test_the_sequence_counts_the_calls_of_each_communicator():
     assert collectives(all_reduces([ID, OTHER_ID, ID]).trace(), "sequence") == [0, 0, 1]
 
 
+def test_the_sequence_is_the_number_of_the_call_of_nccl():
+    rank = RankRecording()
+    rank.call_of_nccl("ncclAllReduce", 10, ID, 4096)  # between windows, when kernels are not recorded
+    rank.kernel(ALL_REDUCE, 50, 90, region=rank.call_of_nccl("ncclAllReduce", 30, ID, 4096))
+    assert collectives(rank.trace(), "sequence") == [1]
+
+
 def test_the_message_is_that_of_the_call_of_nccl():
-    assert collectives(all_reduces([ID]).trace(), "bytes", "source") == [(4096, "payload")]
+    assert collectives(all_reduces([ID]).trace(), "bytes", "source") == [(4096, "nvtx")]
+
+
+def test_a_message_of_unknown_size_has_no_bytes():
+    rank = RankRecording()
+    rank.kernel(ALL_REDUCE, 50, 90, region=rank.call_of_nccl("ncclAllReduce", 30, ID, 0))
+    assert collectives(rank.trace(), "bytes") == [-1]
 
 
 def test_the_size_is_known_from_the_creation():
@@ -113,7 +126,7 @@ def grouped(calls: list[tuple[str, int]], rank: int = 0, name: str = SEND_RECV) 
 
 def test_a_group_has_the_bytes_of_all_its_calls():
     calls = [("ncclSend", 1), ("ncclSend", 2), ("ncclSend", 3)]
-    assert collectives(grouped(calls), "kind", "bytes", "source") == [("send", 3000, "payload")]
+    assert collectives(grouped(calls), "kind", "bytes", "source") == [("send", 3000, "nvtx")]
 
 
 def test_an_exchange_is_no_fence():
@@ -155,7 +168,7 @@ def test_each_replay_of_a_graph_is_an_instance():
     captured = rank.call_of_nccl("ncclAllReduce", 10, ID, 4096)
     for at in (100, 300, 500):
         rank.replay([(GEMM, at, at + 50), (ALL_REDUCE, at + 50, at + 90)], path_of=captured)
-    expected = [(0, 4096, "payload"), (1, 4096, "payload"), (2, 4096, "payload")]
+    expected = [(0, 4096, "nvtx"), (1, 4096, "nvtx"), (2, 4096, "nvtx")]
     assert collectives(rank.trace(), "sequence", "bytes", "source") == expected
 
 
@@ -201,7 +214,7 @@ def test_a_kernel_of_another_library_is_not_of_a_group_of_nccl():
 def test_values_of_other_operators_are_not_read():
     rank = all_reduces([ID])
     rank.region("aten::to", 200, 210, dtype=1 << 40)
-    assert collectives(rank.trace(), "source") == ["payload"]
+    assert collectives(rank.trace(), "source") == ["nvtx"]
 
 
 def torch_trace(folder: Path, collectives: list[dict[str, Any]]) -> Trace:

@@ -262,9 +262,12 @@ def test_another_number_of_kernels_is_another_role():
 
 
 # -- clocks ------------------------------------------------------------------------------------------------------------
-def test_the_anchor_is_the_clock_at_a_time_of_day():
-    rank = RankRecording(clock_anchor=f"123 {START + 700} 456", clock_drift_ns="-40")
-    assert rows(rank.trace(), "anchor", "time_ns", "realtime_ns") == [(START + 660, START + 700)]
+def test_the_anchors_are_those_of_the_recording():
+    rank = RankRecording()
+    for at in (660, 900):
+        rank.anchor(at, at + 40)
+    expected = [(START + 660, START + 700), (START + 900, START + 940)]
+    assert rows(rank.trace(), "anchor", "time_ns", "realtime_ns") == expected
 
 
 def test_a_trace_of_another_tool_is_on_the_time_of_day():
