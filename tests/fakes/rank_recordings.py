@@ -7,7 +7,7 @@ from typing import Any
 
 from fakes.gscope import NONE
 from fakes.recordings import make_trace
-from gpuscope._core import CallKind, CollectiveKind, Flag, PayloadType, RegionKind, Work
+from gpuscope._core import CallKind, CollectiveKind, Flag, FunctionKind, PayloadType, RegionKind, Work
 from gpuscope.trace import Trace
 
 START = 1_700_000_000_000_000_000
@@ -70,6 +70,30 @@ class RankRecording:
         row = self._add("communicator", start_ns=START + start, **values)
         self._groups[communicator] = self._rows["communicator"][row]
         return self._groups[communicator]
+
+    def collection(self, start: int, end: int) -> None:
+        """Python collects garbage."""
+        name = self._add("text", text="collect")
+        times = {"start_ns": START + start, "duration_ns": end - start}
+        self._add("python_function", **times, name=name, kind=int(FunctionKind.GARBAGE), thread=0, parent=NONE)
+
+    def synchronization(self, start: int, end: int) -> None:
+        """The host waits for the GPU."""
+        self._add("api", start_ns=START + start, duration_ns=end - start, correlation=0, region=NONE, call=2)
+
+    def sample(self, start: int, end: int, file: str, function: str, line: int) -> None:
+        """Samples of the main thread in a function, each ms."""
+        texts = {name: self._add("text", text=text) for name, text in (("file", file), ("function", function))}
+        stack = self._number("stack", (file, function, line), parent=NONE, line=line, instruction=NONE, **texts)
+        times = {"start_ns": START + start, "duration_ns": end - start, "cpu_ns": end - start}
+        self._add("python_sample", **times, stack=stack, count=max((end - start) // 1_000_000, 1), thread=0)
+
+    def clock(self, at: int, mhz: int, busy: int = 100, most: int = 1980) -> None:
+        """A reading of the GPU's clock."""
+        unread = ("memory_used_bytes", "throttle_reasons", "power_mw", "power_limit_mw", "power_limit_default_mw")
+        more = dict.fromkeys((*unread, "memory_mhz", "temperature_c", "memory_busy_percent"), -1)
+        read = {"sm_mhz": mhz, "sm_max_mhz": most, "busy_percent": busy}
+        self._add("device_sample", start_ns=START + at, device=0, **read, **more)
 
     def anchor(self, at: int, realtime: int) -> None:
         """The time of day at a moment of the recording's clock."""
@@ -149,14 +173,21 @@ class RankRecording:
         rows = {name: [dict(row) for row in each] for name, each in self._rows.items()}
         texts = [""]
         given = [row["text"] for row in rows.pop("text", ())]
+
+        def text_id(row: int) -> int:
+            if given[row] not in texts:
+                texts.append(given[row])
+            return texts.index(given[row])
+
         for row in rows.get("payload", ()):
             if row.pop("is_text"):
-                text = given[row["value"]]
-                if text not in texts:
-                    texts.append(text)
-                row["value"] = texts.index(text)
+                row["value"] = text_id(row["value"])
+        for table, columns in (("python_function", ("name",)), ("stack", ("file", "function"))):
+            for row in rows.get(table, ()):
+                row.update({column: text_id(row[column]) for column in columns})
         rows["thread"] = [{"system_id": 1, "name": "MainThread"}]
         kinds = {"cuLaunchKernel": CallKind.LAUNCH, "cuGraphLaunch": CallKind.GRAPH_LAUNCH}
+        kinds["cuStreamSynchronize"] = CallKind.SYNC
         rows["call"] = [{"name": name, "kind": int(kind)} for name, kind in kinds.items()]
         tables = {name: {column: [row[column] for row in each] for column in each[0]} for name, each in rows.items()}
         return make_trace(tables, texts, self.info)

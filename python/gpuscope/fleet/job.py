@@ -43,6 +43,11 @@ class Fleet:
         self.notes = tuple(notes)
         if not len(self._tables["rank"]["rank"]):
             raise InvalidArgument("the job has no rank; accepted are recordings of at least one")
+        collective = self._tables["collective"]
+        pairs = np.unique(np.stack([collective["communicator"], collective["rank"]], axis=1), axis=0)
+        numbers, sizes = np.unique(pairs[:, 0], return_counts=True)
+        given, unknown = collective["size"], collective["size"] < 0
+        given[unknown] = sizes[np.searchsorted(numbers, collective["communicator"][unknown])]
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Fleet:
@@ -56,7 +61,7 @@ class Fleet:
         return cls(tables.read(Path(folder)), read_notes(Path(folder)))
 
     def table(self, name: str) -> Columns:
-        """A table as NumPy columns: rank, step, kernel_stat, collective, segment or anchor.
+        """A table as NumPy columns: rank, step, kernel_stat, collective, segment, anchor or reason.
 
         Raises:
             InvalidArgument: there is no such table.
@@ -116,7 +121,8 @@ class Fleet:
     @cached_property
     def _waits(self) -> Waits:
         ranks, collective = self._tables["rank"], self._aligned_collectives
-        return find_waits(collective, ranks, self._error_ns(ranks["rank"]))
+        reasons = self._aligned("reason")
+        return find_waits(collective, ranks, self._error_ns(ranks["rank"]), reasons=reasons)
 
     def stragglers(self) -> Stragglers:
         """Ranks, nodes and links that are slower than their equals."""
@@ -139,9 +145,12 @@ class Fleet:
 
     @cached_property
     def _aligned_collectives(self) -> Columns:
-        collective = self._tables["collective"]
-        rows = np.flatnonzero(np.isin(collective["rank"], self._comparable))
-        found = {name: values[rows] for name, values in collective.items()}
+        return self._aligned("collective")
+
+    def _aligned(self, name: str) -> Columns:
+        table = self._tables[name]
+        rows = np.flatnonzero(np.isin(table["rank"], self._comparable))
+        found = {column: values[rows] for column, values in table.items()}
         for column in ("start_ns", "end_ns"):
             found[column] = self.clock.aligned(found["rank"], found[column])
         return found

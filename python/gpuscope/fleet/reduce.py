@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from gpuscope._core import Flag, divide_time
 from gpuscope.analysis.completeness import audit, is_of_another_tool
 from gpuscope.errors import NotAvailable
 from gpuscope.fleet.collectives import Collective, content_hash, find_collectives, find_gloo
+from gpuscope.fleet.reasons import find_reasons
 from gpuscope.fleet.tables import SCHEMA, Array, Columns, join
 from gpuscope.steps.kernel_classes import KernelClass, kernel_class
 from gpuscope.steps.steps import Steps, as_passed, distinct, find_steps, whole_run
@@ -124,14 +126,17 @@ def reduce(trace: Trace, source: str = "") -> dict[str, Columns]:
             if not any(len(starts) for starts, _, _ in work.spans):
                 work.add_communication(of_gloo)
             found = sorted([*found, *of_gloo], key=lambda each: each.start_ns)
+        main = _main_device(trace) if device is None else device
         step_of = steps.at(work.spans[0][0]) if len(steps) else np.full(len(work.variant), -1)
         tables = {
-            "rank": _rank_table(trace, work, steps, step_of, device, len(ranks)),
-            **_windows(trace, work, steps, found),
+            "rank": _rank_table(trace, work, steps, step_of, device, main, len(ranks)),
+            **_windows(trace, work, steps, found, main),
             "kernel_stat": _kernel_table(trace, work),
             "anchor": _anchor_table(trace),
         }
         tables["rank"]["source"] = np.array([source], object)
+        if len(ranks) > 1 and not tables["rank"]["host"][0]:  # they share a clock
+            tables["rank"]["host"][0] = f"process {Path(source).name}"
         tables["step"]["launches"] = _launches(trace, work, steps, step_of)
         for columns in tables.values():
             columns["rank"] = np.full(len(next(iter(columns.values()))), number)
@@ -160,7 +165,9 @@ def _ranks(trace: Trace) -> list[tuple[int, int | None]]:
 
 
 # -- the tables ------------------------------------------------------------------------------------------------------
-def _rank_table(trace: Trace, work: GpuWork, steps: Steps, step_of: Array, device: int | None, ranks: int) -> Columns:
+def _rank_table(
+    trace: Trace, work: GpuWork, steps: Steps, step_of: Array, device: int | None, main: int | None, ranks: int
+) -> Columns:
     info, checked = trace.info, audit(trace)
     known = checked.recorded_ns > 0 and not checked.overhead_source.startswith("not recorded")
     local = number_of(info, "process.local_rank") if "process.local_rank" in info else -1
@@ -170,7 +177,7 @@ def _rank_table(trace: Trace, work: GpuWork, steps: Steps, step_of: Array, devic
         "local_rank": local if device is None else device,
         "host": info.get("process.host", ""),
         "process": -1 if device is not None and is_of_another_tool(trace) else number_of(info, "process.id"),
-        "device": _device_name(trace, _main_device(trace) if device is None else device),
+        "device": _device_name(trace, main),
         "role": _role(trace, work, steps, step_of),
         "start_ns": number_of(info, "session.start_ns"),
         "end_ns": number_of(info, "session.stop_ns"),
@@ -247,8 +254,10 @@ def _kernel_table(trace: Trace, work: GpuWork) -> Columns:
     }
 
 
-def _windows(trace: Trace, work: GpuWork, steps: Steps, found: Sequence[Collective]) -> dict[str, Columns]:
-    """The tables `step`, `collective` and `segment`: what ran in steps, before collectives, and between them."""
+def _windows(
+    trace: Trace, work: GpuWork, steps: Steps, found: Sequence[Collective], device: int | None
+) -> dict[str, Columns]:
+    """The tables of what ran in steps, before collectives, and between them."""
     numbers = np.arange(len(steps)) if steps.numbers is None else steps.numbers
     own = ("communicator", "size", "sequence", "kind", "bytes", "start_ns", "end_ns", "source")
     columns = {name: np.array([getattr(each, name) for each in found], SCHEMA["collective"][name][0]) for name in own}
@@ -272,6 +281,9 @@ def _windows(trace: Trace, work: GpuWork, steps: Steps, found: Sequence[Collecti
             "copy_ns": of_pieces["copy_ns"],
             "host_ns": of_pieces["idle_ns"],
         },
+        "reason": find_reasons(
+            trace, device, steps.thread or 0, (before, arrival), of_gaps["idle_ns"], of_gaps["compute_ns"]
+        ),
     }
 
 

@@ -211,7 +211,11 @@ def _of_slow(stragglers: Stragglers, waits: Waits, total_s: float) -> list[JobFi
 _ADVICE = {
     "host idle": "Its GPU waits for its host: diagnose the recording of this rank.",
     "compute": "Its GPU computes longer before the collectives: compare its kernels with those of another rank.",
-    UNEXPLAINED: "",
+    **dict.fromkeys((UNEXPLAINED, EARLIER, "copy"), ""),
+    "waiting for data": "Give this rank a faster or equal share of the input: more workers, prefetching, its own disk.",
+    "garbage collection": "gc.freeze() after the set-up, or gc.collect() on all ranks in the same step.",
+    "synchronization": "Remove waits for the GPU, as .item() and synchronize(), that only this rank has.",
+    "throttled clock": "Look at its temperature, power limit and cooling.",
 }
 
 
@@ -238,7 +242,7 @@ def _of_late(stragglers: Stragglers, waits: Waits, total_s: float) -> list[JobFi
                 "late rank",
                 f"{where} arrives last at {late.count:,} of {late.fences:,} collectives, by "
                 f"{format_seconds(late.lead_s)}, {why}.",
-                _ADVICE.get(late.cause, ""),
+                _ADVICE.get(late.cause, _ADVICE["host idle"]),
                 (late.rank,),
                 late.caused_s,
                 share,
