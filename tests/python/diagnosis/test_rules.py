@@ -935,6 +935,16 @@ def test_a_gpu_without_work_is_told():
     assert diagnose(make_trace(tables, info=of_a_job)).verdict == "fine", "another process of the job has it"
 
 
+@pytest.mark.parametrize(("ranks", "points"), [("1", False), ("2", True)])
+def test_communication_of_a_rank_points_to_the_answer_for_all_ranks(ranks, points):
+    loop = Loop()
+    for _ in loop.steps():
+        gradients_reduced_after_the_backward_pass(loop, True)
+    tables, info = loop.tables(), {**loop.trace().info, "process.world_size": ranks}
+    found = next(each for each in diagnose(make_trace(tables, info=info)) if each.id == "R46")
+    assert ("gpuscope fleet" in found.advice) == points
+
+
 @pytest.mark.parametrize("ordinals", [[1], [0, 1]])
 def test_gpus_without_work_in_files_of_other_tools_are_nobodys_fault(ordinals):
     loop = Loop()

@@ -83,6 +83,12 @@ def _full_memory(context: Context) -> Iterator[Cause]:
     )
 
 
+def _of_job(context: Context, what: str) -> str:
+    """Where the answer for all ranks is; "" for a program of one process."""
+    is_alone = number_of(context.trace.info, "process.world_size") <= 1
+    return "" if is_alone else f"; gpuscope fleet, on the recordings of all ranks, {what}"
+
+
 def _communication(context: Context) -> Iterator[Cause]:
     if context.device is None:
         return
@@ -94,7 +100,8 @@ def _communication(context: Context) -> Iterator[Cause]:
     where = places(*context.places_of(context.work_launch[work], duration)[:2])
     yield Cause(
         "communication does not overlap with compute",
-        "overlap it with the backward pass (DDP's buckets, FSDP's prefetch), send less, or check the topology",
+        "overlap it with the backward pass (DDP's buckets, FSDP's prefetch), send less, or check the topology"
+        + _of_job(context, "separates its transfers from waits for late ranks"),
         Edit(
             kernels=context.device.work.rows[work],
             kernel_factors=1 - exposed / np.maximum(duration, 1),
@@ -122,7 +129,8 @@ def _unused_gpus(context: Context) -> Iterator[Cause]:
     evidence |= {f"GPU {number}": f"busy {format_share(busy[number])}" for number in busy}
     yield Cause(
         "a GPU has little or nothing to do",
-        "start one process per GPU (torchrun --nproc-per-node), or leave it to others; check why it is idle",
+        "start one process per GPU (torchrun --nproc-per-node), or leave it to others; check why it is idle"
+        + _of_job(context, "compares it with the GPUs of the other ranks"),
         evidence=evidence,
         share=(len(unused) + sum(1 - busy[number] / most for number in lazy)) / len(known | set(busy)),
     )
