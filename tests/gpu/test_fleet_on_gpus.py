@@ -80,7 +80,7 @@ def test_sequences_are_complete(job):
 
 def test_collectives_are_known_by_nccls_own_ranges(job):
     fleet, printed, _ = job
-    assert set(fleet.table("collective")["source"].tolist()) == {"payload"}
+    assert set(fleet.table("collective")["source"].tolist()) == {"nvtx"}
     assert all(sum(each["collectives"]) > 0 and each["complete"] for each in printed)
 
 

@@ -5,8 +5,9 @@ The communicator comes from the first source that a kernel has:
 
 * "nvtx": the call of NCCL that launched it, or whose group did, in ``trace.collectives``;
 * "arguments": the arguments of the collective in a trace of torch.profiler;
-* "order": the kernel's name and stream, if neither was recorded;
-* "gloo": operators of gloo, which run on the CPU.
+* "recorder": the call in torch's Flight Recorder before the kernel was launched;
+* "order": the kernel's name and stream, if nothing else was recorded;
+* "gloo": operators of gloo, which run on the CPU, if the Flight Recorder does not have them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from gpuscope._core import CollectiveKind, Flag, PayloadType, Work
+from gpuscope.frameworks.torch_flight_recorder import FACT, read_flight_recorder
 from gpuscope.steps.steps import calls_of
 from gpuscope.trace import NONE, Trace
 
@@ -138,6 +140,10 @@ def find_collectives(trace: Trace, rows: Array) -> list[Collective]:
         if each.kind == "other":
             each.kind = kind_of_path[path] if path < len(kind_of_path) else "other"
     _identify(trace, found, rows)
+    launched = np.append(trace.api.start_ns, -1)[calls_of(trace, kernels.correlation[rows])]
+    launched[(kernels.flags[rows] & Flag.IN_GRAPH) != 0] = -1
+    unknown = [row for row, each in enumerate(found) if each.source == "order"]
+    _find_in_recorder(trace, [found[row] for row in unknown], launched[unknown])
     streams = np.append(trace.tracks.stream, 0)[np.minimum(kernels.track[rows], len(trace.tracks))]
     order = np.unique(streams, return_inverse=True)[1]
     for each, stream in zip(found, order.tolist(), strict=True):
@@ -158,7 +164,33 @@ def find_gloo(trace: Trace) -> list[Collective]:
         Collective(names[path], -1, start, end, collective_kind(names[path]), source="gloo", key=("gloo",))
         for start, end, path in zip(*(each.tolist() for each in columns), strict=True)
     ]
+    _find_in_recorder(trace, found, starts)
     return _numbered(found)
+
+
+def _find_in_recorder(trace: Trace, found: list[Collective], launched_ns: Array) -> None:
+    """Fills in the last call of the same kind before each launch, as torch's Flight Recorder has it.
+
+    A call that is the last one before several launches stands for none of them. Numbers of sends and receives differ
+    between ranks and are not used.
+    """
+    info, anchors = trace.info, trace.anchors
+    calls = read_flight_recorder(info.get(FACT, "[]"), info.get("metadata.distributedInfo", "{}"))
+    if not calls:
+        return
+    ahead_ns = int(np.median(anchors.realtime_ns - anchors.start_ns)) if len(anchors) else 0
+    kinds, wanted = [collective_kind(call.name) for call in calls], [each.kind for each in found]
+    for kind in set(wanted) - set(_POINT_TO_POINT):
+        of_kind = [call for call, its in zip(calls, kinds, strict=True) if its == kind]
+        members = [row for row, its in enumerate(wanted) if its == kind]
+        created = np.array([call.created_ns - ahead_ns for call in of_kind], np.int64)
+        last = np.searchsorted(created, launched_ns[members], side="right") - 1
+        once = np.bincount(last + 1, minlength=len(of_kind) + 1) == 1
+        for row, at in zip(members, last.tolist(), strict=True):
+            if at >= 0 and once[at + 1]:
+                call, each = of_kind[at], found[row]
+                each.key, each.sequence = ("torch", call.group), call.sequence
+                each.size, each.bytes, each.source = call.size, call.bytes, "recorder"
 
 
 def _numbered(found: list[Collective]) -> list[Collective]:
