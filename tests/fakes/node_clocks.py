@@ -63,7 +63,7 @@ class NodeClocks:
         return columns
 
     def grid(self, count: int, group: int = 16) -> None:
-        """Communicators of `group` ranks, one a rank: of nodes in a row for every other local rank, else of far nodes."""
+        """Communicators of `group` ranks, one a rank: of neighbouring nodes for even local ranks, else of far nodes."""
         rows = -(-self.nodes // group)
         for local in range(self.per_node):
             nodes = np.arange(self.nodes)
@@ -101,4 +101,5 @@ class NodeClocks:
         aligned = clock.aligned(rank, self.clock(self.node[rank], moment), part=part)
         off = (aligned - EPOCH_NS - moment).reshape(len(chosen), len(true))
         apart: Array = (off - off[0]).astype(float)
-        return apart - apart.mean(0)
+        apart -= apart.mean(0)
+        return apart

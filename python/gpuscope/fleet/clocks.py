@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpuscope.errors import InvalidArgument
-from gpuscope.fleet.corrections import LEAST_RELEASES, Corrections, Fit, fit, observe
+from gpuscope.fleet.corrections import LEAST_RELEASES, Corrections, fit, observe
 from gpuscope.fleet.fences import Fences, LateStart, columns_of, find_fences, first_rows, group_medians
 from gpuscope.results import Result, plain_fields
 from gpuscope.tables import align_columns
@@ -24,8 +24,7 @@ from gpuscope.units import format_seconds
 _STEP_NS = 50_000  # between processes of a node, that is no noise
 _LEAST_BINS, _BINS, _FINE_BINS = 2, 10, 40  # of time
 _USABLE = 0.25  # of the median collective
-_UNKNOWN_NS = 10_000_000  # the error of CLOCK_REALTIME, where fences are too few to know better
-_LEAST_INSTANCES = 8  # of a node, for a drift
+_UNKNOWN_NS, _UNKNOWN_DRIFT = 1e7, 5e-5  # error where fences are too few to know it: that of CLOCK_REALTIME
 _ROWS = 20
 
 Array = np.ndarray[Any, Any]
@@ -38,9 +37,10 @@ class NodeClock:
     Attributes:
         node: name of the host, or "rank 7" if the host is unknown.
         ranks: number of ranks.
-        offset_ns: the node's clock minus aligned time, at the middle of its fences; 0 if it is the only node of its part.
+        offset_ns: the node's clock minus aligned time, at the middle of its fences; 0 for the only node of a part.
         drift_ppb: how much faster than aligned time its clock is, mean.
-        error_ns: half-width of the 95 % interval of its aligned times, at worst, relative to the mean of its part.
+        error_ns: half-width of the 95 % interval of its aligned times, relative to the mean of its part by fences,
+            while it has collectives; at least 10 ms if its fences are too few, or too near in time for a drift.
         part: number of its connected component, 0 the one with most ranks.
         linear: whether offset and drift describe the clock; else its correction is piecewise linear.
     """
@@ -59,13 +59,14 @@ class Clock(Result):
     """The aligned clocks of a job; printing it shows them.
 
     Nodes without a common fence, directly or through others, are in different parts. Their times cannot be compared.
-    Errors suppose that nodes leave fences equally late on average.
+    Errors suppose that nodes leave fences equally late on average. Times of two nodes are compared to the sum of their
+    errors.
 
     Attributes:
         nodes: clocks, by name of the node.
         unaligned: by rank outside of part 0, why it is not aligned with part 0.
         instances: number of fences between nodes that were used. Lost ranks do not matter: the others left together.
-        partial: number of them in which a rank of the communicator is missing.
+        partial: number of them without the record of a rank of the communicator.
         late_starts: ranks that count collectives from another number; see `LateStart.used`.
         steps_ns: by rank, how far its clock is from the other ranks of its node, if more than 50 us.
         acausal: number of fences with a release before the last arrival by more than the errors of both clocks.
@@ -130,7 +131,7 @@ class Clock(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Nanoseconds and parts per billion, as the names say; ``why`` says why the clock is not usable."""
-        return {name: value for name, value in _public(self).items() if not name.startswith("_")}
+        return plain_fields(self, without=[name for name in self.__dataclass_fields__ if name.startswith("_")])
 
     def _frame_rows(self) -> list[Mapping[str, Any]]:
         """One row per node."""
@@ -138,18 +139,20 @@ class Clock(Result):
 
     def __str__(self) -> str:
         parts = max(each.part for each in self.nodes) + 1
-        title = f"{len(self.nodes)} nodes, {len(self._ranks)} ranks, {self.instances} fences between nodes"
-        lines = [title.replace("1 nodes", "1 node", 1) if len(self.nodes) == 1 else title]
+        lines = [
+            f"{_many(len(self.nodes), 'node')}, {_many(len(self._ranks), 'rank')}, "
+            f"{_many(self.instances, 'fence')} between nodes"
+        ]
         if not self.usable:
             lines.append(f"not usable: {self.why}")
         if parts > 1:
-            lines.append(f"{parts} parts share no fence; {len(self.unaligned)} ranks are not aligned with part 0")
+            lines.append(f"{parts} parts share no fence; not aligned with part 0: {_many(len(self.unaligned), 'rank')}")
         if self.partial:
-            lines.append(f"{self.partial} fences lack the record of a rank")
+            lines.append(f"without the record of a rank: {_many(self.partial, 'fence')}")
         left_out = sum(not each.used for each in self.late_starts)
         if self.late_starts:
             lines.append(
-                f"{len(self.late_starts)} sequences begin at another number: {len(self.late_starts) - left_out} "
+                f"{_many(len(self.late_starts), 'sequence')} from another number: {len(self.late_starts) - left_out} "
                 f"matched, {left_out} left out"
             )
         lines += [
@@ -157,7 +160,7 @@ class Clock(Result):
             for rank, step in [*self.steps_ns.items()][:_ROWS]
         ]
         if self.acausal:
-            lines.append(f"{self.acausal} fences end before the last arrival: their clocks are wrong")
+            lines.append(f"released before the last arrival, so these clocks are wrong: {_many(self.acausal, 'fence')}")
         rows = [("node", "ranks", "part", "offset", "drift", "error")]
         rows += [
             (
@@ -176,16 +179,15 @@ class Clock(Result):
         return "\n".join(lines)
 
 
-def _public(clock: Clock) -> dict[str, Any]:
-    private = [name for name in clock.__dataclass_fields__ if name.startswith("_")]
-    return plain_fields(clock, without=private)
+def _many(count: int, name: str) -> str:
+    return f"{count:,} {name}{'s' if count != 1 else ''}"
 
 
 def align(collectives: Mapping[str, Any], ranks: Mapping[str, Any], anchors: Mapping[str, Any]) -> Clock:
     """Aligns the clocks of the nodes of a job.
 
     Args:
-        collectives: columns rank, communicator, sequence, kind, bytes, start_ns and end_ns, in any order of rows.
+        collectives: columns rank, communicator, size, sequence, kind, bytes, start_ns and end_ns, in any order of rows.
         ranks: columns rank and host; an empty host is unknown, and its rank a node of its own.
         anchors: columns rank, time_ns and realtime_ns; may have no rows.
 
@@ -199,7 +201,7 @@ def align(collectives: Mapping[str, Any], ranks: Mapping[str, Any], anchors: Map
     numbers = known["rank"][order].astype(np.int64)
     if np.any(twice := numbers[1:] == numbers[:-1]):
         raise InvalidArgument(f"ranks has rank {numbers[1:][twice][0]} twice; accepted are tables with a row per rank")
-    hosts = [str(host) or f"rank {rank}" for host, rank in zip(known["host"][order], numbers, strict=True)]
+    hosts = [str(host or "") or f"rank {rank}" for host, rank in zip(known["host"][order], numbers, strict=True)]
     names, node = np.unique(np.array(hosts), return_inverse=True)
     readings = _Anchors(columns_of("anchors", anchors, ("rank", "time_ns", "realtime_ns")), numbers, node, len(names))
     fences = find_fences(collectives, numbers, readings.realtime_ns)
@@ -217,7 +219,7 @@ class _Anchors:
         self._ahead = self._time - table["realtime_ns"][kept].astype(np.int64)
         order = np.lexsort((self._time, node[self._row]))
         edges = np.searchsorted(node[self._row][order], np.arange(nodes + 1))
-        self._of_node = [order[begin:end] for begin, end in zip(edges[:-1], edges[1:], strict=True)]
+        self._of_node = np.split(order, edges[1:-1])
         self.ahead_ns = np.array(
             [np.sort(self._ahead[rows])[len(rows) // 2] if len(rows) else 0 for rows in self._of_node], np.int64
         )
@@ -285,8 +287,8 @@ class _Alignment:
         corrected: Array = since - self._corrections.at(self._row_node, since)
         return corrected
 
-    def _solve(self) -> tuple[Fit | None, Array]:
-        """Fits all clocks; also returns the rows of fences between nodes."""
+    def _solve(self) -> tuple[Array, Array]:
+        """Fits all clocks; returns the error of each node, ns, and the rows of fences between nodes."""
         first, fences = self._fences.first, self._fences
         shared = np.zeros(len(first), bool)
         if len(first):
@@ -294,44 +296,56 @@ class _Alignment:
             shared = least != most
         rows = np.flatnonzero(shared[self._instance])
         if len(rows) == 0:
-            return None, rows
+            return np.zeros(len(self._names)), rows
         node = self._row_node[rows]
         instance = np.cumsum(shared)[self._instance[rows]] - 1
         begins = first_rows(instance)
-        _, communicator = np.unique(
-            fences.communicator[rows] * len(self._names) + self._part[node], return_inverse=True
-        )
-        pairs = np.unique(instance * len(self._names) + node) % len(self._names)
-        enough = np.bincount(pairs, minlength=len(self._names)) >= _LEAST_INSTANCES
+        communicator = fences.communicator[rows]
 
-        def once(bins: int, *, errors: bool = False) -> tuple[Fit, Array]:
-            seen, when = observe(
-                self._times(fences.end_ns)[rows], instance, begins, node, communicator.reshape(-1), bins
-            )
-            return fit(self._corrections, seen, self._part, errors=errors), when
+        def once(bins: int, *, convex: bool = False, errors: bool = False) -> tuple[Array, Array]:
+            times = self._times(fences.end_ns)[rows]
+            seen = observe(times, instance, begins, node, communicator, bins)
+            return fit(self._corrections, seen, self._part, convex=convex, errors=errors)
 
-        once(1)
+        once(1, convex=True)
         self._take_offsets()
+        low, high = self._spans()
+        lengths = np.bincount(communicator[begins])
+        usual = max(int(np.median(lengths[lengths > 0])) // LEAST_RELEASES, _LEAST_BINS)
         when = group_medians(self._times(fences.end_ns)[rows], begins)[instance]
-        low, high = np.full(len(self._names), np.inf), np.full(len(self._names), -np.inf)
-        np.minimum.at(low, node, when)
-        np.maximum.at(high, node, when)
-        low, high = np.where(np.isfinite(low), low, 0), np.where(np.isfinite(high), high, 0)
+        early, late = np.full(len(low), np.inf), np.full(len(low), -np.inf)
+        np.minimum.at(early, node, when)
+        np.maximum.at(late, node, when)
+        enough = late - early >= (when.max() - when.min()) / min(usual, _BINS)  # for a drift
         segments = np.where(enough, 1, 0)
-        lengths = np.bincount(communicator.reshape(-1)[begins])
-        most = int(np.median(lengths[lengths > 0])) // LEAST_RELEASES
-        for bins in sorted({min(max(most, _LEAST_BINS), limit) for limit in (_BINS, _FINE_BINS)}):
+        for bins in sorted({min(usual, limit) for limit in (_BINS, _FINE_BINS)}):
             self._corrections = self._corrections.refined(low, high, segments)
-            once(bins)
+            once(bins, convex=True)
             once(bins)  # the first one's medians are of nodes that drift
-            found, _ = once(bins)
-            if not np.any(wanders := found.wanders & enough):
+            excess, _ = once(bins)
+            if not np.any(wanders := (excess > 0) & enough):
                 break
             segments = np.where(wanders, bins, segments)
+            # With knots at the same times, the solver leaves out what is common to all nodes, which no fence shows.
+            low, high = np.where(wanders, low[node].min(), low), np.where(wanders, high[node].max(), high)
         else:
             self._corrections = self._corrections.refined(low, high, segments)
             once(bins)
-        return once(bins, errors=True)[0], rows
+        excess, error = once(bins, errors=True)
+        unknown = _UNKNOWN_NS + _UNKNOWN_DRIFT * (high - low)
+        error = np.where(enough, excess + np.minimum(error, unknown), unknown)
+        return np.where(np.bincount(node, minlength=len(enough)) > 0, error, 0.0), rows
+
+    def _spans(self) -> tuple[Array, Array]:
+        """The times of the first and the last collective of each node, ns from the reference."""
+        low, high = np.full(len(self._names), np.inf), np.full(len(self._names), -np.inf)
+        begin, end = (
+            (each - self._offset[self._node] - self._reference).astype(float) for each in self._fences.spans_ns
+        )
+        known = self._fences.spans_ns[1] != 0
+        np.minimum.at(low, self._node[known], begin[known])
+        np.maximum.at(high, self._node[known], end[known])
+        return np.where(high >= low, low, 0.0), np.where(high >= low, high, 0.0)
 
     def _take_offsets(self) -> None:
         """Moves the offsets of the first fit into integers, relative to the median of each part."""
@@ -347,6 +361,10 @@ class _Alignment:
         if len(self._fences.first):
             off = self._times(self._fences.end_ns)
             off -= group_medians(off, self._fences.first)[self._instance]
+            size = np.diff(np.append(self._fences.first, len(off)))
+            pair = self._fences.first[size == 2]
+            pair = pair[self._row_node[pair] == self._row_node[pair + 1]]
+            off[[pair, pair + 1]] *= 2  # each is half of the difference from their median
             order = np.argsort(self._fences.rank, kind="stable")
             first = first_rows(self._fences.rank[order])
             rank = self._fences.rank[order][first]
@@ -363,61 +381,30 @@ class _Alignment:
         return dict(sorted(steps.items()))
 
     def clock(self) -> Clock:
-        found, rows = self._solve()
-        fences, nodes = self._fences, len(self._names)
-        error = np.zeros(nodes)
-        if found is not None:
-            error = found.error_ns + found.excess_ns
-            if found.scale == 0:
-                error[np.unique(self._row_node[rows])] = _UNKNOWN_NS
+        error, rows = self._solve()
         steps = self._steps()
         for rank, step in steps.items():
-            each = self._node[np.searchsorted(self._numbers, rank)]
-            error[each] = max(error[each], abs(step))
-        ranks = np.bincount(self._node, minlength=nodes)
-        middle = (self._corrections.low + self._corrections.high) / 2
-        offset = self._offset + np.rint(self._corrections.at(np.arange(nodes), middle)).astype(np.int64)
-        drift = self._corrections.drift() * 1e9
-        instance = self._instance[rows]
-        sizes = np.diff(np.append(fences.first, len(fences.rank)))
-        largest = np.zeros(int(fences.communicator[-1]) + 1 if len(sizes) else 0, np.int64)
-        pairs = fences.communicator * len(self._numbers) + fences.rank
-        members = np.unique(pairs) // len(self._numbers)
-        largest[: len(largest)] = np.bincount(members, minlength=len(largest))
-        used = np.unique(instance)
-        durations = (fences.end_ns - fences.start_ns)[rows]
-        collective = float(np.median(durations)) if len(rows) else None
+            node = self._node[np.searchsorted(self._numbers, rank)]
+            error[node] = max(error[node], abs(step))
+        instances = self._instance[rows][first_rows(self._instance[rows])]
         usual = float(np.median(error[self._part == 0]))
-        usable = collective is None or usual <= _USABLE * collective
-        why = (
-            ""
-            if usable
-            else (
-                f"the median error of nodes, {format_seconds(usual / 1e9)}, is more than a quarter of the median collective, "
-                f"{format_seconds((collective or 0) / 1e9)}"
+        collective = float(np.median((self._fences.end_ns - self._fences.start_ns)[rows])) if len(rows) else None
+        why = ""
+        if collective is not None and usual > _USABLE * collective:
+            why = (
+                f"the median error of nodes, {format_seconds(usual / 1e9)}, is more than a quarter of the median "
+                f"collective, {format_seconds(collective / 1e9)}"
             )
-        )
         return Clock(
-            tuple(
-                NodeClock(
-                    self._names[each],
-                    int(ranks[each]),
-                    int(offset[each]),
-                    float(drift[each]),
-                    float(error[each]),
-                    int(self._part[each]),
-                    bool(self._corrections.segments[each] <= 1),
-                )
-                for each in range(nodes)
-            ),
+            self._nodes(error),
             self._unaligned(),
-            len(used),
-            int((sizes[used] < largest[fences.communicator[fences.first[used]]]).sum()),
-            fences.late_starts,
+            len(instances),
+            int(np.count_nonzero(~self._fences.complete[instances])),
+            self._fences.late_starts,
             steps,
             self._acausal(rows, error),
             collective,
-            usable,
+            not why,
             why,
             self._numbers,
             self._node,
@@ -425,6 +412,20 @@ class _Alignment:
             self._reference,
             self._corrections,
         )
+
+    def _nodes(self, error: Array) -> tuple[NodeClock, ...]:
+        model, each = self._corrections, np.arange(len(self._names))
+        offset = self._offset + np.rint(model.at(each, (model.low + model.high) / 2)).astype(np.int64)
+        columns = (
+            self._names,
+            np.bincount(self._node, minlength=len(each)).tolist(),
+            offset.tolist(),
+            (model.drift() * 1e9).tolist(),
+            error.tolist(),
+            self._part.tolist(),
+            (model.segments <= 1).tolist(),
+        )
+        return tuple(NodeClock(*row) for row in zip(*columns, strict=True))
 
     def _unaligned(self) -> dict[int, str]:
         left_out = {each.rank for each in self._fences.late_starts if not each.used}

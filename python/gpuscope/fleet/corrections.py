@@ -16,8 +16,10 @@ import numpy as np
 
 from gpuscope.fleet.fences import first_rows, group_medians
 
+_CLIPPED = 5.0  # deviations of releases in a mean, to their median deviation
 _ROUNDS = 4  # of Tukey's weights
-_TUKEY = 4.685  # 95 % efficiency for normal errors
+_CONVEX_ROUNDS = 10  # of Huber's
+_TUKEY, _HUBER = 4.685, 1.345  # 95 % efficiency for normal errors
 _MAD = 1.4826  # of a normal distribution, to its standard deviation
 _MEDIAN = 1.2533  # standard error of a median, relative to that of a mean
 _SAMPLES = 32  # of the noise, for standard errors
@@ -25,7 +27,7 @@ _WANDERS = 6.0  # standard deviations of a residual; more need more knots
 LEAST_RELEASES = 10  # whose median is about normal
 _LEAST_CLUSTERS = 8
 _MARGIN = 1.1  # the deviation from the median of ten releases is 6 % too small, and their medians have tails
-_KNOTS = 41  # of a node, at most
+_WHOLE_NS = 2.0  # times are integers
 
 Array = np.ndarray[Any, Any]
 
@@ -74,7 +76,7 @@ class Corrections:
         return slope
 
     def bend(self) -> Array:
-        """The largest second difference of the knots of each node: 8 times the error between knots of a smooth clock."""
+        """The largest second difference of knots of each node: 8 times the error between knots, if smooth."""
         inner = np.flatnonzero((self.node[2:] == self.node[:-2]) & (self.node[1:-1] == self.node[:-2])) + 1
         bend = np.zeros(len(self.low))
         difference = np.abs(self.values[inner - 1] - 2 * self.values[inner] + self.values[inner + 1])
@@ -87,15 +89,15 @@ class Corrections:
         other.values = self.at(other.node, other.time)
         return other
 
-    def without_common(self, part: Array, values: Array) -> Array:
-        """Values at the knots without the offset and the drift that all nodes of a part share."""
+    def without_common(self, part: Array, values: Array, weight: Array) -> Array:
+        """Values at the knots without the offset and the drift that the nodes of a part share, by weighted mean."""
         of_knot = part[self.node]
-        count = np.maximum(np.bincount(of_knot), 1)
-        time = self.time - (np.bincount(of_knot, self.time) / count)[of_knot]
-        mean = np.bincount(of_knot, values) / count
-        slope = np.bincount(of_knot, time * values) / np.maximum(np.bincount(of_knot, time * time), 1.0)
-        moves = (self.segments > 0)[self.node]  # an offset needs no drift removed while all nodes have one knot
-        rest: Array = values - mean[of_knot] - np.where(moves.any(), slope[of_knot] * time, 0.0)
+        total = np.maximum(np.bincount(of_knot, weight), 1e-300)
+        time = self.time - (np.bincount(of_knot, weight * self.time) / total)[of_knot]
+        mean = np.bincount(of_knot, weight * values) / total
+        square = np.maximum(np.bincount(of_knot, weight * time**2), 1.0)
+        slope = np.bincount(of_knot, weight * time * values) / square * self.segments.any()
+        rest: Array = values - mean[of_knot] - slope[of_knot] * time
         return rest
 
 
@@ -124,10 +126,8 @@ class Observations:
     noise: float
 
 
-def observe(
-    time: Array, instance: Array, first: Array, node: Array, communicator: Array, bins: int
-) -> tuple[Observations, Array]:
-    """Observations of the releases of fences, and the time of each fence.
+def observe(time: Array, instance: Array, first: Array, node: Array, communicator: Array, bins: int) -> Observations:
+    """Observations of the releases of fences.
 
     Args:
         time: corrected release of each row, ns from a reference.
@@ -139,6 +139,10 @@ def observe(
     """
     when = group_medians(time, first)
     value = time - when[instance]
+    most = _CLIPPED * float(np.median(np.abs(value)))
+    members = np.diff(np.append(first, len(time)))
+    # Relative to their median, one release of each fence is 0, and medians of few members would hardly move from there.
+    value -= (np.add.reduceat(np.clip(value, -most, most), first) / members)[instance]
     low, high = when.min(), when.max()
     of_instance = np.minimum((when - low) / max(high - low, 1.0) * bins, bins - 1).astype(np.int64)
     nodes = int(node.max()) + 1
@@ -151,9 +155,9 @@ def observe(
     several = np.repeat(count > 1, count)
     lost = np.repeat((count / np.maximum(count - 1, 1)) ** 0.5, count)  # by deviations from their own median
     deviation = np.median((np.abs(ordered - np.repeat(medians, count)) * lost)[several]) if several.any() else 0.0
-    members = len(time) / (len(time) - len(first))  # n / (n - 1): the median of n members follows each of them
+    shared = len(time) / (len(time) - len(first))  # n / (n - 1): the mean of n members follows each of them
     group = np.cumsum(np.append(True, np.diff(key[edges] // nodes) > 0)) - 1
-    observations = Observations(
+    return Observations(
         key[edges] % nodes,
         group,
         key[edges] // (nodes * bins),
@@ -161,9 +165,8 @@ def observe(
         count.astype(float),
         np.add.reduceat(when[instance[order]], edges) / count,
         medians,
-        float(_MEDIAN * _MAD * deviation * members**0.5),
+        float(_MEDIAN * _MAD * deviation * shared**0.5),
     )
-    return observations, when
 
 
 class _System:
@@ -178,7 +181,7 @@ class _System:
         self.weight = weight
         self._sum = np.maximum(np.bincount(self._group, weight), 1e-300)
         scale = self._gather(weight * (1 - self._share), weight * self._share, squared=True)
-        self._scale = np.where(scale > 0, scale, 1.0)
+        self.scale = np.where(scale > 0, scale, 1.0)
 
     def centred(self, values: Array) -> Array:
         """Values without the weighted mean of their group."""
@@ -210,9 +213,9 @@ class _System:
         """
         values = start.copy()
         residual = self._normal(target - self.spread(values))
-        step = residual / self._scale
+        step = residual / self.scale
         energy = float(residual @ step)
-        target_energy = tolerance**2 * float((whole := self._normal(target)) @ (whole / self._scale))
+        target_energy = tolerance**2 * float((whole := self._normal(target)) @ (whole / self.scale))
         direction = step
         for _ in range(2 * self._unknowns + 10):
             if energy <= max(target_energy, 1e-12):
@@ -221,82 +224,94 @@ class _System:
             length = energy / float(direction @ image)
             values += length * direction
             residual -= length * image
-            step = residual / self._scale
+            step = residual / self.scale
             energy, before = float(residual @ step), energy
             direction = step + energy / before * direction
         return values
 
 
-@dataclass(frozen=True)
-class Fit:
-    """What a solve found, beside the corrections.
-
-    Attributes:
-        scale: standard error of an observation of one release, ns.
-        excess_ns: per node, its largest mean residual of a time bin, if larger than the noise; else 0.
-        wanders: per node, whether its clock is not linear between knots.
-        error_ns: per node, half-width of the 95 % interval of its correction at all times.
-    """
-
-    scale: float
-    excess_ns: Array
-    wanders: Array
-    error_ns: Array
-
-
-def fit(corrections: Corrections, seen: Observations, part: Array, *, errors: bool) -> Fit:
+def fit(
+    corrections: Corrections, seen: Observations, part: Array, *, convex: bool = False, errors: bool = False
+) -> tuple[Array, Array]:
     """Adds the least-squares solution to `corrections`.
+
+    Returns two arrays, per node in ns: by how much its clock is not linear between knots, the largest mean residual of
+    a time bin, or 0 within the noise; and the half-width of the 95 % interval of its correction at all times, infinite
+    if unknown.
 
     Args:
         corrections: changed in place.
         seen: observations after these corrections.
         part: connected component of each node.
-        errors: whether to compute `Fit.error_ns`; else it is 0.
+        convex: whether to use Huber's weights, which need no good initial corrections, instead of Tukey's.
+        errors: whether to compute the intervals; else they are 0.
     """
     system = _System(corrections, seen)
     groups = int(seen.group[-1]) + 1
     nodes, parts = len(corrections.low), len(np.unique(part[seen.node]))
     used = len(np.unique(np.concatenate([system._before, system._after])))
-    freedom = max(len(seen.node) - groups - used + parts * (2 if corrections.segments.any() else 1), 1)
+    known = len(seen.node) - groups - used + parts * (2 if corrections.segments.any() else 1)
+    freedom = max(known, 1)
+    releases = int(seen.count.sum()) - len(seen.count)  # beyond one each, which show the noise
     change = np.zeros(len(corrections.values))
-    for _ in range(_ROUNDS):
-        change = system.solve(seen.value, change)
+    for turn in range((_CONVEX_ROUNDS if convex else _ROUNDS) + 1):
+        if turn:
+            change = system.solve(seen.value, change)
         residual = system.centred(seen.value - system.spread(change))
         standard = np.abs(residual) * seen.count**0.5
         between = _MAD * float(np.median(standard)) * (len(residual) / freedom) ** 0.5
-        limit = _TUKEY * max(between, seen.noise, 1.0)
-        system.weigh(seen.count * np.clip(1 - (standard / limit) ** 2, 0, None) ** 2)
-    corrections.values += corrections.without_common(part, change)
-    scale = max(between, seen.noise, _between_communicators(seen, residual, system.weight, parts))
+        scale = max(between, seen.noise, 1.0)
+        if convex:
+            system.weigh(seen.count / np.maximum(standard / (_HUBER * scale), 1))
+        else:
+            system.weigh(seen.count * np.clip(1 - (standard / (_TUKEY * scale)) ** 2, 0, None) ** 2)
+    corrections.values += corrections.without_common(part, change, system.scale)
+    most = _TUKEY * scale / seen.count**0.5
+    usual = seen.noise if np.median(seen.count) >= LEAST_RELEASES else max(between, seen.noise)
+    excess = _excess(seen, residual, most, usual, nodes)
+    if not errors:
+        return excess, np.zeros(nodes)
+    if max(known, releases) <= 0:
+        return excess, np.full(nodes, np.inf)
+    scale = max(scale, _between_communicators(seen, residual, system.weight, parts))
+    error = _standard_errors(corrections, system, part, scale)
+    for knots in np.unique(corrections.segments + 1).tolist():  # the interval holds at all knots at once
+        quantile = _quantile(1 - 0.025 / knots, min(max(known, releases), _SAMPLES))
+        error[corrections.segments + 1 == knots] *= quantile * _MARGIN
+    return excess, error + corrections.bend() / 8 + _WHOLE_NS
+
+
+def _excess(seen: Observations, residual: Array, most: Array, noise: float, nodes: int) -> Array:
+    """The largest mean residual of a time bin of each node, or 0 within the noise of one release.
+
+    A few late releases are no sign of a clock that wanders: residuals count up to `most`.
+    """
     bins = int(seen.bin.max()) + 1
     key = seen.node * bins + seen.bin
     total = np.bincount(key, seen.count)
     filled = np.flatnonzero(total)
-    usual = seen.noise if np.median(seen.count) >= LEAST_RELEASES else max(between, seen.noise)
-    most = limit / seen.count**0.5  # else a few late releases would look as a clock that wanders
 
     def means(values: Array) -> Array:
         found: Array = np.abs(np.bincount(key, seen.count * values)[filled]) / total[filled]
         return found
 
-    beyond = means(np.clip(residual, -most, most)) > _WANDERS * usual / total[filled] ** 0.5 + 1
+    beyond = means(np.clip(residual, -most, most)) > _WANDERS * noise / total[filled] ** 0.5 + 1
     excess = np.zeros(nodes)
     np.maximum.at(excess, filled[beyond] // bins, means(residual)[beyond])
-    error = np.zeros(nodes)
-    if errors:
-        random, squares = np.random.default_rng(0), np.zeros(len(change))
-        noisy = np.flatnonzero(system.weight > 0)
-        for _ in range(_SAMPLES):  # the solution of noise has the covariance of the errors
-            noise = np.zeros(len(residual))
-            noise[noisy] = random.standard_normal(len(noisy)) * scale / system.weight[noisy] ** 0.5
-            squares += corrections.without_common(part, system.solve(noise, np.zeros(len(change)), 1e-2)) ** 2
-        knots = np.minimum(corrections.segments + 1, _KNOTS)
-        factor = np.array(
-            [0.0, *(_quantile(1 - 0.025 / each, min(freedom, _SAMPLES)) for each in range(1, _KNOTS + 1))]
-        )
-        np.maximum.at(error, corrections.node, (squares / _SAMPLES) ** 0.5)
-        error = error * factor[knots] * _MARGIN + corrections.bend() / 8
-    return Fit(scale, excess, excess > 0, error)
+    return excess
+
+
+def _standard_errors(corrections: Corrections, system: _System, part: Array, scale: float) -> Array:
+    """Standard error of each node at its worst knot: the solution of noise has the covariance of the errors."""
+    random, squares = np.random.default_rng(0), np.zeros(len(corrections.values))
+    deviation = np.where(system.weight > 0, scale / np.maximum(system.weight, 1e-12) ** 0.5, 0.0)
+    for _ in range(_SAMPLES):
+        noise = random.standard_normal(len(deviation)) * deviation
+        solution = system.solve(noise, np.zeros(len(squares)), 1e-2)
+        squares += corrections.without_common(part, solution, system.scale) ** 2
+    error = np.zeros(len(corrections.low))
+    np.maximum.at(error, corrections.node, (squares / _SAMPLES) ** 0.5)
+    return error
 
 
 def _quantile(share: float, freedom: float) -> float:

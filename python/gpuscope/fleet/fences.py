@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from gpuscope.errors import InvalidArgument
 from gpuscope.text import brief
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "barrier", "all_to_all")
-COLUMNS = ("rank", "communicator", "sequence", "kind", "bytes", "start_ns", "end_ns")
+COLUMNS = ("rank", "communicator", "size", "sequence", "kind", "bytes", "start_ns", "end_ns")
 _REALTIME_NS = 5e6  # CLOCK_REALTIME under NTP is within about twice this
 _FAR_NS = 2e7  # a difference between two such clocks that makes a shift likely
 _NEAR_NS = 1e8  # a shift moves collectives by less than this
@@ -59,6 +59,8 @@ class Fences:
         start_ns: arrival on the rank's clock, per row.
         end_ns: release on the rank's clock, per row.
         first: first row of each instance.
+        complete: whether all ranks of the communicator are there, per instance.
+        spans_ns: begin of the first and end of the last collective of each rank, on its clock; 0 without collectives.
         late_starts: ranks that count from another number.
     """
 
@@ -67,6 +69,8 @@ class Fences:
     start_ns: Array
     end_ns: Array
     first: Array
+    complete: Array
+    spans_ns: tuple[Array, Array]
     late_starts: tuple[LateStart, ...]
 
 
@@ -79,7 +83,9 @@ def group_medians(values: Array, first: Array) -> Array:
     """
     count = np.diff(np.append(first, len(values)))
     medians = np.empty(len(first))
-    for size in np.unique(count).tolist():  # rows of a matrix sort much faster than groups of any size
+    for size in np.flatnonzero(
+        np.bincount(count)
+    ).tolist():  # rows of a matrix sort much faster than groups of any size
         groups = np.flatnonzero(count == size)
         ordered = np.sort(values[first[groups, None] + np.arange(size)], axis=1)
         medians[groups] = (ordered[:, (size - 1) // 2] + ordered[:, size // 2]) / 2
@@ -135,11 +141,16 @@ def find_fences(collectives: Mapping[str, Any], ranks: Array, realtime_ns: Any) 
     kind = np.zeros(len(table["kind"]), np.int8)
     for code, each in enumerate(KINDS, 1):
         kind[table["kind"] == each] = code
-    kept = np.flatnonzero((kind > 0) & (table["end_ns"] >= table["start_ns"]))
-    number = table["rank"][kept]
+    number = table["rank"]
     rank = np.minimum(np.searchsorted(ranks, number), len(ranks) - 1)
     if len(wrong := np.flatnonzero(ranks[rank] != number)):
         raise InvalidArgument(f"collectives has rank {brief(int(number[wrong[0]]))}; accepted are the ranks of `ranks`")
+    begin, end = np.full(len(ranks), np.iinfo(np.int64).max), np.full(len(ranks), np.iinfo(np.int64).min)
+    np.minimum.at(begin, rank, table["start_ns"])
+    np.maximum.at(end, rank, table["end_ns"])
+    spans = np.where(begin > end, 0, begin), np.where(begin > end, 0, end)
+    kept = np.flatnonzero((kind > 0) & (table["end_ns"] >= table["start_ns"]))
+    rank = rank[kept]
     hashes, communicator = np.unique(table["communicator"][kept], return_inverse=True)
     sequence = table["sequence"][kept].astype(np.int64)
     order = sorted_rows(communicator.reshape(-1), rank, sequence)
@@ -153,19 +164,22 @@ def find_fences(collectives: Mapping[str, Any], ranks: Array, realtime_ns: Any) 
         realtime_ns,
     )
     late, used = rows.align()
-    starts = tuple(LateStart(int(ranks[rank]), int(hashes[communicator]), *rest) for rank, communicator, *rest in late)
-    by_instance = sorted_rows(rows.communicator, rows.sequence, rows.rank)
-    by_instance = by_instance[used[by_instance]]
-    first = first_rows(rows.communicator[by_instance], rows.sequence[by_instance])
-    count = np.diff(np.append(first, len(by_instance)))
-    by_instance = by_instance[np.repeat(count > 1, count)]
+    rows_of = sorted_rows(rows.communicator, rows.sequence, rows.rank)
+    rows_of = rows_of[used[rows_of]]
+    first = first_rows(rows.communicator[rows_of], rows.sequence[rows_of])
+    count = np.diff(np.append(first, len(rows_of)))
+    rows_of = rows_of[np.repeat(count > 1, count)]
+    count = count[count > 1]
+    first = np.cumsum(count) - count
     return Fences(
-        rows.rank[by_instance],
-        rows.communicator[by_instance],
-        table["start_ns"][kept][order][by_instance].astype(np.int64),
-        rows.end_ns[by_instance],
-        first_rows(rows.communicator[by_instance], rows.sequence[by_instance]),
-        starts,
+        rows.rank[rows_of],
+        rows.communicator[rows_of],
+        table["start_ns"][kept][order][rows_of].astype(np.int64),
+        rows.end_ns[rows_of],
+        first,
+        count >= table["size"][kept][order][rows_of][first],
+        spans,
+        tuple(replace(each, rank=int(ranks[each.rank]), communicator=int(hashes[each.communicator])) for each in late),
     )
 
 
@@ -181,10 +195,10 @@ class _Sequences:
         self._first = first_rows(communicator, rank)
         self._count = np.diff(np.append(self._first, len(rank)))
 
-    def align(self) -> tuple[list[tuple[int, int, int, float, bool]], Array]:
+    def align(self) -> tuple[list[LateStart], Array]:
         """Shifts sequences to those of the longest one of each communicator; returns shifts and the rows to use."""
         used = np.ones(len(self.rank), bool)
-        late: list[tuple[int, int, int, float, bool]] = []
+        late: list[LateStart] = []
         of_pair = self.communicator[self._first]
         longest = np.lexsort((-self._count, of_pair))
         reference = longest[first_rows(of_pair[longest])]
@@ -196,7 +210,7 @@ class _Sequences:
                 self.sequence[own] += shift
             used[own] = sure
             if shift or not sure:
-                late.append((int(self.rank[own][0]), int(of_pair[pair]), shift, confidence, sure))
+                late.append(LateStart(int(self.rank[own][0]), int(of_pair[pair]), shift, confidence, sure))
         return late, used
 
     def _rows(self, pair: int) -> slice:
@@ -247,6 +261,8 @@ class _Sequences:
         wanted = self.sequence[rows] + shifts[:, None]
         at = other.start + np.minimum(np.searchsorted(self.sequence[other], wanted), other.stop - other.start - 1)
         matched = self.sequence[at] == wanted
+        if not matched.any() and len(near) == 0:  # recorded at other times: nothing contradicts its numbers
+            return 0, 1.0
         fits = matched.sum(1) >= min(_LEAST_PROBES, len(rows))
         fits &= (matched & self._alike(rows, at)).sum(1) >= _ALIKE * matched.sum(1)
         score = np.full(len(shifts), -np.inf)
