@@ -23,7 +23,7 @@ LEAST_NS = 100_000
 
 _LEAST_BELOW = 0.03  # of the clock, which has steps of 15 MHz
 _BUSY = 50  # percent: idle GPUs lower their clock
-_UNKNOWN = (IdleCause.UNSEEN, IdleCause.NO_WORK_AFTER)
+_NO_REASONS = (IdleCause.BACK_TO_BACK, IdleCause.UNSEEN, IdleCause.NO_WORK_AFTER)
 
 
 def find_reasons(
@@ -31,7 +31,8 @@ def find_reasons(
 ) -> Columns:
     """The table `reason` of one rank, without the column `rank`.
 
-    The reasons of a gap follow each other in its row order, as only their durations are known.
+    A reason has one row in each window. Its rows are as long as the reason took in the window, and follow each other
+    from the start of the window.
 
     Args:
         trace: the recording.
@@ -49,54 +50,75 @@ def find_reasons(
         devices = break_down(trace, steps).devices
         of_device = [each.pieces for each in devices if each.device == device]
         pieces = of_device[0] if of_device else explain_steps(trace, steps, thread)
-        found += _of_pieces(trace, pieces, thread)
+        found += _of_pieces(trace, pieces, thread, steps.start_ns)
     rows = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
     order = np.argsort(rows["start_ns"], kind="stable")
     return {name: values[order] for name, values in rows.items()}
 
 
-def _rows(starts: Array, durations: Array, reasons: Array | list[str]) -> Columns:
+def _rows(starts: Array, durations: Array, reason: str) -> Columns:
     """The rows that last long enough."""
     long = np.flatnonzero(durations > LEAST_NS)
-    starts, names = starts[long], np.array(reasons, object)[long]
-    return {"start_ns": starts, "end_ns": starts + durations[long].astype(np.int64), "reason": names}
+    starts = starts[long]
+    ends = starts + durations[long].astype(np.int64)
+    return {"start_ns": starts, "end_ns": ends, "reason": np.full(len(long), reason, object)}
 
 
-def _of_pieces(trace: Trace, pieces: IdlePieces, thread: int) -> list[Columns]:
-    begins = pieces.start_ns + np.cumsum(pieces.cause_ns, axis=0) - pieces.cause_ns
-    found = []
+class _Totals(dict[str, Array]):
+    """Time in each window, by reason."""
+
+    def __init__(self, windows: int) -> None:
+        super().__init__()
+        self._windows = windows
+
+    def add(self, reason: str, window: Array, spent_ns: Array) -> None:
+        if len(window):
+            self[reason] = self.get(reason, 0.0) + np.bincount(window, spent_ns, self._windows)
+
+
+def _of_pieces(trace: Trace, pieces: IdlePieces, thread: int, starts: Array) -> list[Columns]:
+    totals = _Totals(len(starts))
     for cause in IdleCause:
-        if cause in _UNKNOWN or not pieces.present[cause]:
-            continue
-        spent = pieces.cause_ns[cause]
-        names = np.full(len(pieces), SYNCHRONIZATION if cause in WAITING else cause.label, object)
+        rows = pieces.having(cause)
         if cause == IdleCause.HOST_CODE:
-            # Without a wait for the GPU before it, this code would have run while the GPU worked.
-            names[(pieces.drain >= 0) & (pieces.waited_ns >= spent)] = SYNCHRONIZATION
-            _name_code(trace, pieces, np.flatnonzero(spent > LEAST_NS), thread, names)
-        found.append(_rows(begins[cause], spent, names))
+            _add_host_code(trace, pieces, rows, thread, totals)
+        elif cause not in _NO_REASONS:
+            label = SYNCHRONIZATION if cause in WAITING else cause.label
+            totals.add(label, pieces.step[rows], pieces.cause_ns[cause, rows])
+    found, next_ns = [], starts.copy()
+    for reason, total_ns in totals.items():
+        found.append(_rows(next_ns, total_ns, reason))
+        next_ns += total_ns.astype(np.int64)
     return found
 
 
-def _name_code(trace: Trace, pieces: IdlePieces, rows: Array, thread: int, names: Array) -> None:
-    """Gives pieces the name of the program's function that most samples of the launching thread saw."""
-    samples = trace.python_samples
+def _add_host_code(trace: Trace, pieces: IdlePieces, rows: Array, thread: int, totals: _Totals) -> None:
+    """Divides the program's code among the functions that samples of the launching thread saw."""
+    spent, step, samples = pieces.cause_ns[IdleCause.HOST_CODE, rows], pieces.step[rows], trace.python_samples
     threads = np.append(trace.api.thread, thread)[pieces.launch[rows]]
+    known = np.zeros(len(rows), bool)
     for each in np.unique(threads).tolist():
-        own, seen = rows[threads == each], np.flatnonzero((samples.thread == each) & (samples.duration_ns > 0))
+        own, seen = (
+            np.flatnonzero(threads == each),
+            np.flatnonzero((samples.thread == each) & (samples.duration_ns > 0)),
+        )
         seen = seen[np.argsort(samples.start_ns[seen], kind="stable")]
         begun, left = spans_seen(trace, seen)
-        piece, sample = overlaps((begun, left), pieces.start_ns[own], pieces.end_ns[own])
-        if len(piece) == 0:
-            continue
-        shared = np.minimum(left[sample], pieces.end_ns[own[piece]])
-        shared -= np.maximum(begun[sample], pieces.start_ns[own[piece]])
+        begins, ends = pieces.start_ns[rows[own]], pieces.end_ns[rows[own]]
+        piece, sample = overlaps((begun, left), begins, ends)
+        shared = np.minimum(left[sample], ends[piece]) - np.maximum(begun[sample], begins[piece])
+        seen_ns = np.bincount(piece, shared, len(own))
+        known[own] = seen_ns > 0
+        time = shared / np.maximum(seen_ns[piece], 1) * spent[own[piece]]
         stacks, stack = np.unique(samples.stack[seen[sample]], return_inverse=True)
-        functions, place = np.unique([_function(trace, each) for each in stacks.tolist()], return_inverse=True)
-        times = np.bincount(piece * len(functions) + place[stack], shared, len(own) * len(functions))
-        times = times.reshape(len(own), len(functions))
-        known = times.any(axis=1)
-        names[own[known]] = functions[times[known].argmax(axis=1)]
+        functions = np.array([_function(trace, each) for each in stacks.tolist()], object)[stack]
+        for function in dict.fromkeys(functions.tolist()):
+            here = np.flatnonzero(functions == function)
+            totals.add(function, step[own[piece[here]]], time[here])
+    # Without the wait for the GPU before it, this code would have run while the GPU worked.
+    after_wait = (pieces.drain[rows] >= 0) & (pieces.waited_ns[rows] >= spent)
+    for reason, chosen in ((SYNCHRONIZATION, after_wait), (IdleCause.HOST_CODE.label, ~after_wait)):
+        totals.add(reason, step[chosen & ~known], spent[chosen & ~known])
 
 
 def _function(trace: Trace, stack: int) -> str:
@@ -121,4 +143,4 @@ def _throttled(trace: Trace, device: int | None, starts: Array, ends: Array, com
     clock = Series(table.start_ns[rows], table.sm_mhz[rows])
     below = 1 - clock.integral(starts, ends) / np.maximum(ends - starts, 1) / most
     lost_ns = np.where(below >= _LEAST_BELOW, below * compute_ns, 0.0)
-    return _rows(starts, lost_ns, [THROTTLED] * len(starts))
+    return _rows(starts, lost_ns, THROTTLED)

@@ -91,9 +91,9 @@ SCHEMA: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "reason": {
         "rank": ("i4", "rank"),
-        "start_ns": ("i8", "begin"),
-        "end_ns": ("i8", "end"),
-        "reason": (_TEXT, "what the host did: waiting for data, garbage collection, synchronization, or a line"),
+        "start_ns": ("i8", "begin; within the time before the collective its place is not known"),
+        "end_ns": ("i8", "begin and duration"),
+        "reason": (_TEXT, "why a collective was late: waiting for data, a function of the program, throttled clock"),
     },
 }
 """Tables, their columns, and of each its NumPy type and meaning."""

@@ -10,10 +10,12 @@ from typing import Any
 from gpuscope.errors import NotAvailable
 from gpuscope.fleet.breakdown import JobBreakdown, break_down
 from gpuscope.fleet.clocks import Clock
+from gpuscope.fleet.reasons import SYNCHRONIZATION, THROTTLED
 from gpuscope.fleet.stragglers import Stragglers
 from gpuscope.fleet.tables import Columns
 from gpuscope.fleet.waits import EARLIER, UNEXPLAINED, Waits
 from gpuscope.results import Result, plain_fields
+from gpuscope.steps.idle import IdleCause
 from gpuscope.text import shorten
 from gpuscope.units import format_seconds, format_share
 
@@ -212,10 +214,10 @@ _ADVICE = {
     "host idle": "Its GPU waits for its host: diagnose the recording of this rank.",
     "compute": "Its GPU computes longer before the collectives: compare its kernels with those of another rank.",
     **dict.fromkeys((UNEXPLAINED, EARLIER, "copy"), ""),
-    "waiting for data": "Give this rank a faster or equal share of the input: more workers, prefetching, its own disk.",
-    "garbage collection": "gc.freeze() after the set-up, or gc.collect() on all ranks in the same step.",
-    "synchronization": "Remove waits for the GPU, as .item() and synchronize(), that only this rank has.",
-    "throttled clock": "Look at its temperature, power limit and cooling.",
+    IdleCause.DATA_WAIT.label: "Give this rank more workers of its loader, prefetching, or an equal share of the data.",
+    IdleCause.GARBAGE.label: "gc.freeze() after the set-up, or gc.collect() on all ranks in the same step.",
+    SYNCHRONIZATION: "Remove waits for the GPU, as .item() and synchronize(), that only this rank has.",
+    THROTTLED: "Look at its temperature, power limit and cooling.",
 }
 
 
@@ -226,6 +228,8 @@ _WHY = {
     EARLIER: "as an earlier collective released it late",
     UNEXPLAINED: "for reasons that the recordings do not show",
 }
+# Before causes that begin with these words.
+_LINKS = {"in": "as its host is", "stopped": "as its host is", "queued,": "as work is"}
 
 
 def _of_late(stragglers: Stragglers, waits: Waits, total_s: float) -> list[JobFinding]:
@@ -236,7 +240,8 @@ def _of_late(stragglers: Stragglers, waits: Waits, total_s: float) -> list[JobFi
         if late.rank in known or share is None or share < _LEAST:
             continue
         where = f"rank {late.rank}{f' ({late.node})' if late.node else ''}"
-        why = _WHY.get(late.cause, f"because of {late.cause}")
+        link = _LINKS.get(late.cause.split()[0], "because of")
+        why = _WHY.get(late.cause, f"{link} {late.cause}")
         found.append(
             JobFinding(
                 "late rank",

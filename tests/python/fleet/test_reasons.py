@@ -67,6 +67,21 @@ def test_two_reasons_divide_the_gap():
     ]
 
 
+def test_a_reason_has_one_row_before_each_collective():
+    rank = with_gap()
+    for start in (MS, 2 * MS):
+        rank.region("load batch", start, start + 800 * US)
+    assert reasons(rank)[0] == (1600, "waiting for data")
+    assert len(reasons(rank)) == 2
+
+
+def test_reasons_lie_between_the_release_and_the_next_arrival():
+    rank = with_gap()
+    rank.region("load batch", MS, 2 * MS)
+    table = reduce(rank.trace())
+    assert table["reason"]["end_ns"].max() <= table["collective"]["start_ns"].min()
+
+
 def test_reasons_shorter_than_a_tenth_of_a_millisecond_are_left_out():
     rank = with_gap(idle=300 * US)
     rank.region("load batch", MS, MS + 90 * US)
@@ -93,11 +108,12 @@ def test_samples_name_the_code_after_a_wait_for_the_gpu():
     assert [name for _, name in reasons(rank)] == ["tokenize (data.py)"]
 
 
-def test_of_several_functions_the_one_with_the_most_time_is_named():
+def test_code_is_divided_among_its_functions():
     rank = with_gap(idle=10 * MS)
-    rank.sample(MS, 3 * MS, "/home/me/data.py", "read", 12)
-    rank.sample(3 * MS, 11 * MS, "/home/me/data.py", "tokenize", 31)
-    assert [name for _, name in reasons(rank)] == ["tokenize (data.py)"]
+    rank.sample(MS, 4 * MS, "/home/me/data.py", "read", 12)
+    rank.sample(4 * MS, 11 * MS, "/home/me/data.py", "tokenize", 31)
+    found = {name: time for time, name in reasons(rank)}
+    assert found == {"read (data.py)": pytest.approx(3000, abs=510), "tokenize (data.py)": pytest.approx(7000, abs=510)}
 
 
 def test_code_outside_of_functions_is_named_by_its_line():
