@@ -22,6 +22,8 @@ from gpuscope.benchmarking.throughput import measure_throughput as measure_throu
 from gpuscope.counters.measuring import measure_counters as measure_counters
 from gpuscope.diffing.differences import diff as diff
 from gpuscope.exporters.page.memory import export_memory_page as export_memory_page
+from gpuscope.fleet.job import Fleet as Fleet
+from gpuscope.fleet.job import merge as merge
 from gpuscope.frameworks.torch_compile import mark as mark
 from gpuscope.frameworks.torch_compile import record_function as record_function
 from gpuscope.memory.history.fragments import fragmentation as fragmentation

@@ -16,7 +16,7 @@ from gpuscope.fleet import tables
 from gpuscope.fleet.breakdown import JobBreakdown, break_down
 from gpuscope.fleet.clocks import Clock, align
 from gpuscope.fleet.dependencies import Operations
-from gpuscope.fleet.merge import Paths, Shard, find_recordings, merge_files, merge_into, read_notes
+from gpuscope.fleet.merging import Paths, Shard, check_one_job, find_recordings, merge_files, merge_into, read_notes
 from gpuscope.fleet.stragglers import Stragglers, find_stragglers
 from gpuscope.fleet.tables import Array, Columns
 from gpuscope.fleet.verdict import JobDiagnosis, diagnose
@@ -48,6 +48,7 @@ class Fleet:
         numbers, sizes = np.unique(pairs[:, 0], return_counts=True)
         given, unknown = collective["size"], collective["size"] < 0
         given[unknown] = sizes[np.searchsorted(numbers, collective["communicator"][unknown])]
+        check_one_job(self._tables["rank"])
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Fleet:
@@ -204,11 +205,8 @@ def merge(inputs: Paths, to: str | os.PathLike[str] | None = None, shard: Shard 
         InvalidArgument: nothing can be read, two recordings have the same rank, or they are of two jobs.
         NotAvailable: `to` needs pyarrow.
     """
-    number, count = shard
-    if not (1 <= number <= count):
-        raise InvalidArgument(f"shard is {number}/{count}; accepted are 1/{count} to {count}/{count}")
     if to is None:
-        if count > 1:
+        if shard != (1, 1):
             raise InvalidArgument("shard needs `to`, the folder in which all parts come together")
         return Fleet(*merge_files(find_recordings(inputs)))
     merge_into(inputs, to, shard)

@@ -23,6 +23,10 @@ Columns = dict[str, Array]
 
 RANKS_PER_FILE = 64
 _TEXT = "O"
+_MOST_ROWS = 1 << 10  # per byte of a file
+_MOST_NS = 1 << 62
+_MOST_COUNT = 1 << 26  # of what is numbered: ranks, steps, positions
+_NUMBERED = ("rank", "world_size", "local_rank", "step", "steps", "size", "position")
 
 SCHEMA: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "rank": {
@@ -199,11 +203,30 @@ def read(folder: Path, wanted: Sequence[str] = tuple(SCHEMA)) -> dict[str, Colum
         parts = []
         for path in sorted((folder / table).glob("ranks-*.parquet")):
             try:
-                read_table = parquet.read_table(path)
-                parts.append({column: _values(read_table.column(column)) for column in SCHEMA[table]})
-            except (OSError, KeyError, ValueError, arrow.ArrowException) as error:
+                parts.append({table: _read_file(path, table, parquet)})
+            except (OSError, LookupError, TypeError, ValueError, OverflowError, arrow.ArrowException) as error:
                 raise CorruptTrace(f"{path} is damaged: {one_line(str(error))}", str(path), 0) from None
-        found[table] = join({table: part} for part in parts)[table]
+        found[table] = join(parts)[table]
+    return found
+
+
+def _read_file(path: Path, table: str, parquet: ModuleType) -> Columns:
+    """The columns of a file. Raises ValueError for values that no job has."""
+    with parquet.ParquetFile(path) as file:
+        if file.metadata.num_rows > path.stat().st_size * _MOST_ROWS:
+            raise ValueError(f"{file.metadata.num_rows:,} rows in {path.stat().st_size:,} bytes")
+        columns = file.read(list(SCHEMA[table]))
+    if empty_in := [name for name in columns.column_names if columns.column(name).null_count]:
+        raise ValueError(f"rows without {', '.join(empty_in)}")
+    found = checked(table, {name: _values(columns.column(name)) for name in SCHEMA[table]})
+    for name, values in found.items():
+        if SCHEMA[table][name][0] == _TEXT:
+            if not all(isinstance(text, str) for text in values.tolist()):
+                raise ValueError(f"{name} is no text")
+        elif name.endswith("_ns") or name in _NUMBERED:
+            most = _MOST_COUNT if name in _NUMBERED else _MOST_NS
+            if len(values) and not -most < values.min() <= values.max() < most:
+                raise ValueError(f"{name} is {values.min()} to {values.max()}")
     return found
 
 

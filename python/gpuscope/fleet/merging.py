@@ -15,13 +15,16 @@ import numpy as np
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.fleet import tables
 from gpuscope.fleet.reduce import reduce
-from gpuscope.fleet.tables import RANKS_PER_FILE, Columns
-from gpuscope.paths import find_suffix
+from gpuscope.fleet.tables import RANKS_PER_FILE, Array, Columns
+from gpuscope.paths import find_suffix, write_text
 from gpuscope.readers.files import SUFFIXES, kind_of, load_store, recordings_in
 from gpuscope.text import brief, one_line
 from gpuscope.trace import Trace
 
 _RANK_IN_NAME = re.compile(r"rank[-_]?0*(\d{1,9})(?!\d)", re.IGNORECASE)
+_FOLDERS = re.compile(r"(?:[^\s/'\"]*/)+")
+_LEFT_OUT = " is left out: "
+_MOST_RANKS = 1 << 22
 _NOTES = "notes"
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -33,7 +36,9 @@ def merge_into(
     folder: str | os.PathLike[str],
     shard: Shard = (1, 1),
     told: Callable[[str], object] = lambda text: None,
-) -> int:
+    *,
+    anonymous: bool = False,
+) -> tuple[int, list[str]]:
     """Reduces recordings and writes a job's tables, 64 ranks a file. A repeated call writes the same files.
 
     Args:
@@ -41,26 +46,90 @@ def merge_into(
         folder: where the tables go.
         shard: which part of the ranks, as (1, 4): each process of a larger machine can take another one.
         told: called with the path of each recording before it is read.
+        anonymous: write no names of hosts and no paths.
 
     Returns:
-        The number of ranks.
+        The number of ranks, and which recordings could not be read, a sentence each. A part may have no ranks.
 
     Raises:
-        InvalidArgument: nothing can be read, two recordings have the same rank, or they are of two jobs.
+        InvalidArgument: nothing can be read, two recordings have the same rank, they are of two jobs, or `anonymous` is
+            asked for a part of the ranks.
         NotAvailable: pyarrow is not installed.
+        GpuscopeError: the folder cannot be written.
     """
-    files = find_recordings(inputs)
-    to, ranks = Path(folder), 0
+    number, count = shard
+    if not 1 <= number <= count:
+        raise InvalidArgument(f"shard is {number}/{count}; accepted are 1/N to N/N")
+    if anonymous and count > 1:
+        raise InvalidArgument(
+            f"shard is {number}/{count}, but anonymous hosts are numbered over all ranks; accepted is 1/1"
+        )
+    to = Path(folder)
+    if os.path.lexists(to) and not to.is_dir():
+        raise InvalidArgument(f"{brief(str(to))} is a file; accepted is a folder for the tables")
     tables.import_arrow()
-    for part, members in sorted(_parts(files).items()):
-        if part % shard[1] == shard[0] - 1:
-            merged, notes = merge_files(members, told)
-            ranks += len(merged["rank"]["rank"])
+    hosts: dict[str, str] = {}
+    ranks, notes = [tables.empty("rank")], list[str]()
+    for part, members in sorted(_parts(find_recordings(inputs)).items()):
+        if part % count != number - 1:
+            continue
+        merged, left_out = _read_files(members, told)
+        if anonymous:
+            merged, left_out = without_names(merged, left_out, hosts)
+        notes += left_out
+        ranks.append(merged["rank"])
+        check_one_job({column: np.concatenate([each[column] for each in ranks]) for column in merged["rank"]})
+        try:
             tables.write(to, merged, part)
             path = to / _NOTES / f"ranks-{part * RANKS_PER_FILE:05d}.json"
             path.parent.mkdir(exist_ok=True)
-            path.write_text(json.dumps(notes, indent=1) + "\n", encoding="utf-8")
-    return ranks
+            write_text(path, json.dumps(left_out, indent=1) + "\n")
+        except OSError as error:
+            raise GpuscopeError(f"cannot write the tables to {brief(str(to))}: {error.strerror}") from error
+    found = sum(len(each["rank"]) for each in ranks)
+    if notes and not found:
+        raise InvalidArgument(f"none of {len(notes):,} recordings can be read: {notes[0]}")
+    return found, notes
+
+
+def without_names(
+    columns: Mapping[str, Columns], notes: Sequence[str], hosts: dict[str, str] | None = None
+) -> tuple[dict[str, Columns], list[str]]:
+    """The tables and notes without names of hosts and paths: host-1, host-2, and rank-00000 with its suffix.
+
+    Args:
+        columns: the tables.
+        notes: as `read_notes`.
+        hosts: the new names of hosts, by name. Filled here, for the next part of the job.
+    """
+    hosts = {} if hosts is None else hosts
+    found = {table: dict(values) for table, values in columns.items()}
+    rank = found["rank"]
+    for row in np.argsort(rank["rank"], kind="stable").tolist():
+        if host := rank["host"][row]:
+            hosts.setdefault(host, f"host-{len(hosts) + 1}")
+    sources = zip(rank["rank"].tolist(), rank["source"].tolist(), strict=True)
+    names = [f"rank-{number:05d}{find_suffix(Path(source), SUFFIXES) or ''}" for number, source in sources]
+    rank["host"] = _texts([hosts.get(host, "") for host in rank["host"]])
+    rank["source"] = _texts(names)
+    for values, column in ((rank, "verdict"), (found["reason"], "reason")):
+        values[column] = _texts([_FOLDERS.sub("", text) for text in values[column]])
+    return found, [_note_without_names(note) for note in notes]
+
+
+def _note_without_names(note: str) -> str:
+    path, words, why = note.partition(_LEFT_OUT)
+    if not words:
+        return _FOLDERS.sub("", note)
+    for name in (path, Path(path).name):
+        why = why.replace(name, "the file")
+    return f"a recording{words}{_FOLDERS.sub('', why)}"
+
+
+def _texts(values: Sequence[str]) -> Array:
+    texts: Array = np.empty(len(values), object)
+    texts[:] = values
+    return texts
 
 
 def read_notes(folder: Path) -> list[str]:
@@ -83,6 +152,14 @@ def merge_files(
     Raises:
         InvalidArgument: nothing can be read, two recordings have the same rank, or they are of two jobs.
     """
+    merged, notes = _read_files(files, told)
+    if not len(merged["rank"]["rank"]):
+        raise InvalidArgument(f"none of {len(files):,} recordings can be read: {notes[0]}")
+    check_one_job(merged["rank"])
+    return merged, notes
+
+
+def _read_files(files: Mapping[Path, int], told: Callable[[str], object]) -> tuple[dict[str, Columns], list[str]]:
     parts: list[dict[str, Columns]] = []
     notes: list[str] = []
     for path, position in files.items():
@@ -93,14 +170,11 @@ def merge_files(
             if "process.rank" not in trace.info and len(found["rank"]["rank"]) == 1:
                 for columns in found.values():
                     columns["rank"] = np.full_like(columns["rank"], position)
+            check_one_job(found["rank"])
             parts.append(found)
-        except (GpuscopeError, OSError) as error:
-            notes.append(f"{path} is left out: {one_line(str(error))}")
-    if not parts:
-        raise InvalidArgument(f"none of {len(files):,} recordings can be read: {notes[0]}")
-    merged = tables.join(parts)
-    _check_one_job(merged["rank"])
-    return merged, notes
+        except (GpuscopeError, OSError, OverflowError) as error:  # the last of numbers that no rank has
+            notes.append(f"{path}{_LEFT_OUT}{one_line(str(error))}")
+    return tables.join(parts), notes
 
 
 def find_recordings(inputs: Paths) -> dict[Path, int]:
@@ -149,7 +223,8 @@ def _parts(files: Mapping[Path, int]) -> dict[int, dict[Path, int]]:
     return parts
 
 
-def _check_one_job(ranks: Columns) -> None:
+def check_one_job(ranks: Columns) -> None:
+    """Raises InvalidArgument if ranks are of two jobs, there twice, or no ranks of a job."""
     sizes = sorted(set(ranks["world_size"].tolist()) - {0})
     if len(sizes) > 1:
         first, second = (ranks["source"][np.flatnonzero(ranks["world_size"] == size)[0]] for size in sizes[:2])
@@ -158,6 +233,11 @@ def _check_one_job(ranks: Columns) -> None:
             "accepted are those of one job"
         )
     numbers, counts = np.unique(ranks["rank"], return_counts=True)
+    if len(numbers) and not 0 <= numbers[0] <= max(numbers[-1], *sizes) < _MOST_RANKS:
+        raise InvalidArgument(
+            f"the ranks are {numbers[0]} to {numbers[-1]} of {max(sizes, default=0)}; "
+            f"accepted are 0 to {_MOST_RANKS - 1}"
+        )
     if (twice := np.flatnonzero(counts > 1)).size:
         number = int(numbers[twice[0]])
         sources: Sequence[str] = ranks["source"][ranks["rank"] == number].tolist()
