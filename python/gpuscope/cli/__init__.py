@@ -66,10 +66,12 @@ COMMANDS: tuple[Entry, ...] = (
         runs_program=True,
     ),
     Entry("diff", "say what changed between two recordings, and whether it got slower", "diffs.Diff"),
+    Entry("merge", "reduce the recordings of a job's ranks to small tables", "merging.Merge"),
+    Entry("fleet", "say what a job of many ranks loses time to", "fleet.FleetCommand"),
     Entry("report", "print the table, call tree and verdict of a recording, or write its page", "report.Report"),
     Entry("view", "show the page of a recording in the browser", "view.View"),
     Entry("export", "turn a recording into a trace for Perfetto, Chrome or TensorBoard", "export.Export"),
-    Entry("sql", "ask a recording in SQL, by DuckDB", "sql.Sql"),
+    Entry("sql", "ask a recording or a job in SQL, by DuckDB", "sql.Sql"),
     Entry("bench", "measure a line of Python on the GPU or the CPU", "bench.Bench"),
     Entry("bench explore", "CPU against GPU: which is faster, for which work, from which size on", "bench.Explore"),
     Entry("memory", "run a script and say where its memory goes", "memory.Memory", runs_program=True),
@@ -87,6 +89,8 @@ examples:
   gpuscope run train.py --epochs 1                profile a script as it is
   gpuscope diagnose train.py                      what it loses its time to
   gpuscope diff before.gscope after.gscope        did it get slower?
+  gpuscope merge ranks/ -o job/                   the tables of a job of many ranks
+  gpuscope fleet job/                             who holds the others up
   gpuscope report train.gscope --tree             look at the result again
   gpuscope view train.gscope                      the same in the browser
   gpuscope export train.gscope -o train.pftrace   for https://ui.perfetto.dev

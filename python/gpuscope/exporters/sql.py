@@ -411,8 +411,8 @@ class Database(SqlViews):
         return tuple(ViewColumn(name, str(kind).lower(), meanings.get(name, "")) for name, kind, *_ in described)
 
 
-def write_query(trace: Trace, query: str, path: str | os.PathLike[str]) -> None:
-    """Writes the rows of a query on a recording as a Parquet file.
+def write_query(database: Callable[[str], SqlViews], query: str, path: str | os.PathLike[str]) -> None:
+    """Writes the rows of a query as a Parquet file. `database` opens views whose queries can write the given file.
 
     Raises:
         InvalidArgument: the suffix is another, or the query cannot be run.
@@ -423,7 +423,7 @@ def write_query(trace: Trace, query: str, path: str | os.PathLike[str]) -> None:
     with replacing(check_writable(path, _PARQUET)) as file:
         target = f"/proc/self/fd/{file.fileno()}"  # a file of DuckDB's own would have other permissions
         try:
-            Database(trace, target).write_parquet(query, target)
+            database(target).write_parquet(query, target)
         except InvalidArgument as error:
             unwritten = re.search(rf'{target}\\?": ([^"]+)', str(error))
             if unwritten is None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpuscope.errors import InvalidArgument
-from gpuscope.exporters.sql import SqlResult, SqlViews
+from gpuscope.exporters.sql import SqlResult, SqlViews, ViewColumn, ViewInfo
 from gpuscope.fleet import tables
 from gpuscope.fleet.breakdown import JobBreakdown, break_down
 from gpuscope.fleet.clocks import Clock, align
@@ -26,6 +26,7 @@ from gpuscope.text import brief
 from gpuscope.threads import cached_property
 
 _QUERIES = Path(__file__).parent / "sql"
+_SQL_TYPES = {"i4": "integer", "i8": "bigint", "f8": "double", "?": "boolean", "O": "varchar"}
 
 
 class Fleet:
@@ -172,9 +173,16 @@ class Fleet:
             InvalidArgument: it cannot be run.
             NotAvailable: DuckDB or pyarrow is not installed.
         """
-        text = queries().get(query, query)
+        return self.database().run(queries().get(query, query))
+
+    def database(self, output: str | None = None) -> SqlViews:
+        """The tables as views for queries; `output` is the only file that queries can reach.
+
+        Raises:
+            NotAvailable: DuckDB or pyarrow is not installed.
+        """
         views = {f"{name}s": tables.to_arrow(name, columns) for name, columns in self._tables.items()}
-        return SqlViews(views).run(text)
+        return SqlViews(views, output=output)
 
     def __repr__(self) -> str:
         return f"<Fleet: {self.seen:,} of {self.expected:,} ranks>"
@@ -190,6 +198,15 @@ class Fleet:
 def queries() -> dict[str, str]:
     """Queries on the tables of a job, by name: they run on DuckDB, and translated by sqlglot on other engines."""
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(_QUERIES.glob("*.sql"))}
+
+
+def schema() -> list[ViewInfo]:
+    """The views of a job for queries."""
+    found = []
+    for table, columns in tables.SCHEMA.items():
+        described = tuple(ViewColumn(name, _SQL_TYPES[kind], doc) for name, (kind, doc) in columns.items())
+        found.append(ViewInfo(f"{table}s", tables.MEANINGS[table], described))
+    return found
 
 
 def merge(inputs: Paths, to: str | os.PathLike[str] | None = None, shard: Shard = (1, 1)) -> Fleet:

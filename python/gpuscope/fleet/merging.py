@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuscope.errors import GpuscopeError, InvalidArgument
+from gpuscope.errors import CorruptTrace, GpuscopeError, InvalidArgument
 from gpuscope.fleet import tables
 from gpuscope.fleet.reduce import reduce
 from gpuscope.fleet.tables import RANKS_PER_FILE, Array, Columns
@@ -38,7 +38,7 @@ def merge_into(
     told: Callable[[str], object] = lambda text: None,
     *,
     anonymous: bool = False,
-) -> tuple[int, list[str]]:
+) -> tuple[Columns, list[str]]:
     """Reduces recordings and writes a job's tables, 64 ranks a file. A repeated call writes the same files.
 
     Args:
@@ -49,7 +49,7 @@ def merge_into(
         anonymous: write no names of hosts and no paths.
 
     Returns:
-        The number of ranks, and which recordings could not be read, a sentence each. A part may have no ranks.
+        The table `rank`, and which recordings could not be read, a sentence each. A part may have no ranks.
 
     Raises:
         InvalidArgument: nothing can be read, two recordings have the same rank, they are of two jobs, or `anonymous` is
@@ -69,7 +69,7 @@ def merge_into(
         raise InvalidArgument(f"{brief(str(to))} is a file; accepted is a folder for the tables")
     tables.import_arrow()
     hosts: dict[str, str] = {}
-    ranks, notes = [tables.empty("rank")], list[str]()
+    ranks, notes = tables.empty("rank"), list[str]()
     for part, members in sorted(_parts(find_recordings(inputs)).items()):
         if part % count != number - 1:
             continue
@@ -77,8 +77,8 @@ def merge_into(
         if anonymous:
             merged, left_out = without_names(merged, left_out, hosts)
         notes += left_out
-        ranks.append(merged["rank"])
-        check_one_job({column: np.concatenate([each[column] for each in ranks]) for column in merged["rank"]})
+        ranks = tables.join([{"rank": ranks}, merged])["rank"]
+        check_one_job(ranks)
         try:
             tables.write(to, merged, part)
             path = to / _NOTES / f"ranks-{part * RANKS_PER_FILE:05d}.json"
@@ -86,10 +86,9 @@ def merge_into(
             write_text(path, json.dumps(left_out, indent=1) + "\n")
         except OSError as error:
             raise GpuscopeError(f"cannot write the tables to {brief(str(to))}: {error.strerror}") from error
-    found = sum(len(each["rank"]) for each in ranks)
-    if notes and not found:
+    if notes and not len(ranks["rank"]):
         raise InvalidArgument(f"none of {len(notes):,} recordings can be read: {notes[0]}")
-    return found, notes
+    return ranks, notes
 
 
 def without_names(
@@ -133,10 +132,17 @@ def _texts(values: Sequence[str]) -> Array:
 
 
 def read_notes(folder: Path) -> list[str]:
-    """Which recordings could not be read, and why, a sentence each."""
+    """Which recordings could not be read, and why, a sentence each.
+
+    Raises:
+        CorruptTrace: a file is damaged.
+    """
     notes: list[str] = []
     for path in sorted((folder / _NOTES).glob("ranks-*.json")):
-        notes += map(str, json.loads(path.read_text(encoding="utf-8")))
+        try:
+            notes += map(str, json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            raise CorruptTrace(f"{path} is damaged: {one_line(str(error))}", str(path), 0) from None
     return notes
 
 

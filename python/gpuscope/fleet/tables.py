@@ -102,6 +102,17 @@ SCHEMA: Mapping[str, Mapping[str, tuple[str, str]]] = {
 }
 """Tables, their columns, and of each its NumPy type and meaning."""
 
+MEANINGS = {
+    "rank": "Ranks with a recording.",
+    "step": "Steps of each rank, and what they consist of.",
+    "kernel_stat": "Kernels of each rank by name.",
+    "collective": "Collectives, sends and receives of each rank.",
+    "segment": "Parts of the steps between collectives.",
+    "anchor": "Moments on the clock of a rank and on that of its host.",
+    "reason": "What the host did while the GPU was idle before a collective.",
+}
+"""What the rows of a table are."""
+
 
 def empty(table: str) -> Columns:
     """A table without rows."""
@@ -184,7 +195,7 @@ def write(folder: Path, tables: Mapping[str, Columns], part: int) -> list[Path]:
 
 def is_job(folder: str | os.PathLike[str]) -> bool:
     """Whether the folder has a job's tables."""
-    return any(Path(folder, "rank").glob("ranks-*.parquet"))
+    return os.path.isdir(folder) and any(Path(folder, "rank").glob("ranks-*.parquet"))
 
 
 def read(folder: Path, wanted: Sequence[str] = tuple(SCHEMA)) -> dict[str, Columns]:
