@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from fakes.gscope import NONE
 from fakes.recordings import make_trace
 from gpuscope._core import CallKind, CollectiveKind, Flag, FunctionKind, PayloadType, RegionKind, Work
+from gpuscope.recording import Recording
 from gpuscope.trace import Trace
 
+MS = 1_000_000
 START = 1_700_000_000_000_000_000
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
@@ -191,3 +194,38 @@ class RankRecording:
         rows["call"] = [{"name": name, "kind": int(kind)} for name, kind in kinds.items()]
         tables = {name: {column: [row[column] for row in each] for column in each[0]} for name, each in rows.items()}
         return make_trace(tables, texts, self.info)
+
+
+def write_rank(
+    folder: Path,
+    rank: int,
+    world_size: int,
+    *,
+    slow: int = -1,
+    steps: int = 12,
+    host: str = "node-a",
+    name: str | None = None,
+) -> Path:
+    """Writes the recording of a rank: steps of 1 ms, each with a product and then an all-reduce.
+
+    The product takes 400 us, that of the rank `slow` 600 us. All ranks leave the all-reduce together.
+    """
+    facts = {"process_rank": str(rank), "process_world_size": str(world_size), "process_host": host}
+    made = RankRecording(steps * MS, **facts)
+    for number in range(steps):
+        start = number * MS
+        made.step(start, start + MS, number)
+        arrival = start + (600_000 if rank == slow else 400_000)
+        made.kernel(GEMM, start + 10, arrival)
+        made.kernel(ALL_REDUCE, arrival, start + (700_000 if slow >= 0 else 500_000), stream=9)
+    path = folder / (name or f"rank-{rank:05d}.gscope")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Recording(made.trace().store).save(path)
+    return path
+
+
+def write_job(folder: Path, ranks: int = 8, *, slow: int = -1, steps: int = 12) -> Path:
+    """Writes the recordings of all ranks into the folder, four ranks a host."""
+    for rank in range(ranks):
+        write_rank(folder, rank, ranks, slow=slow, steps=steps, host=f"node-{'abcdefgh'[rank // 4]}")
+    return folder

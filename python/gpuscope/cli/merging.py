@@ -57,11 +57,11 @@ class Merge:
         if notes:
             more = f"{len(notes):,} recordings are left out, first: " if len(notes) > 1 else ""
             left_out = f"; {more}{notes[0]}"
-        wait = "when all parts are merged, " if count > 1 else ""
+        following = "next, after all parts: " if count > 1 else "next: "
         console.output().sentence(
             f"{part}merged {len(ranks['rank']):,}{of} ranks into ",
             (console.display(folder), "bold"),
-            f"{left_out}; {wait}next: ",
+            f"{left_out}; {following}",
             (f"gpuscope fleet {console.display(folder)}", "bold"),
         )
         return 0

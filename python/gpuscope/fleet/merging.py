@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gpuscope.analysis.completeness import audit, is_in_part
 from gpuscope.errors import CorruptTrace, GpuscopeError, InvalidArgument
 from gpuscope.fleet import tables
 from gpuscope.fleet.reduce import reduce
@@ -151,6 +152,8 @@ def merge_files(
 ) -> tuple[dict[str, Columns], list[str]]:
     """The tables of these recordings, and which could not be read, a sentence each.
 
+    A recording is left out too if the file has only part of it: its times would be too short.
+
     Args:
         files: recordings, and the rank of those that do not say it.
         told: called with the path of each recording before it is read.
@@ -172,13 +175,17 @@ def _read_files(files: Mapping[Path, int], told: Callable[[str], object]) -> tup
         told(str(path))
         try:
             trace = Trace(load_store(path))
+            if is_in_part(trace):
+                raise CorruptTrace(audit(trace).verdict.removeprefix("audit: "), str(path), 0)
             found = reduce(trace, str(path))
+            if "process.world_size" not in trace.info:
+                found["rank"]["world_size"][:] = 0
             if "process.rank" not in trace.info and len(found["rank"]["rank"]) == 1:
                 for columns in found.values():
                     columns["rank"] = np.full_like(columns["rank"], position)
             check_one_job(found["rank"])
             parts.append(found)
-        except (GpuscopeError, OSError, OverflowError) as error:  # the last of numbers that no rank has
+        except (GpuscopeError, OSError) as error:
             notes.append(f"{path}{_LEFT_OUT}{one_line(str(error))}")
     return tables.join(parts), notes
 

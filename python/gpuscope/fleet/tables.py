@@ -23,7 +23,7 @@ Columns = dict[str, Array]
 
 RANKS_PER_FILE = 64
 _TEXT = "O"
-_MOST_ROWS = 1 << 10  # per byte of a file
+_FEW_ROWS, _MOST_ROWS = 1 << 20, 1 << 6  # of any file, and per byte of a larger one
 _MOST_NS = 1 << 62
 _MOST_COUNT = 1 << 26  # of what is numbered: ranks, steps, positions
 _NUMBERED = ("rank", "world_size", "local_rank", "step", "steps", "size", "position")
@@ -31,7 +31,7 @@ _NUMBERED = ("rank", "world_size", "local_rank", "step", "steps", "size", "posit
 SCHEMA: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "rank": {
         "rank": ("i4", "number among all ranks, from 0"),
-        "world_size": ("i4", "number of ranks of the job"),
+        "world_size": ("i4", "number of ranks of the job; 0 if unknown"),
         "local_rank": ("i4", "number among the ranks of its host; -1 if unknown"),
         "host": (_TEXT, "name of its host"),
         "process": ("i8", "the system's number of its process"),
@@ -123,11 +123,16 @@ def checked(table: str, columns: Mapping[str, Any]) -> Columns:
     """These columns with the types of the schema.
 
     Raises:
-        InvalidArgument: a column is missing, or columns differ in length.
+        InvalidArgument: a column is missing, has numbers that its type has not, or differs from another in length.
     """
     if missing := [column for column in SCHEMA[table] if column not in columns]:
         raise InvalidArgument(f"the table {table} lacks {', '.join(missing)}")
-    found = {column: np.asarray(columns[column], kind) for column, (kind, _) in SCHEMA[table].items()}
+    found = {}
+    for column, (kind, _) in SCHEMA[table].items():
+        given = np.asarray(columns[column])
+        found[column] = given.astype(kind, copy=False)
+        if given.dtype.kind in "iu" and (found[column] != given).any():
+            raise InvalidArgument(f"{column} of the table {table} is {given.min()} to {given.max()}")
     if len({len(values) for values in found.values()}) > 1:
         raise InvalidArgument(f"the columns of the table {table} differ in length")
     return found
@@ -224,7 +229,7 @@ def read(folder: Path, wanted: Sequence[str] = tuple(SCHEMA)) -> dict[str, Colum
 def _read_file(path: Path, table: str, parquet: ModuleType) -> Columns:
     """The columns of a file. Raises ValueError for values that no job has."""
     with parquet.ParquetFile(path) as file:
-        if file.metadata.num_rows > path.stat().st_size * _MOST_ROWS:
+        if file.metadata.num_rows > max(_FEW_ROWS, path.stat().st_size * _MOST_ROWS):
             raise ValueError(f"{file.metadata.num_rows:,} rows in {path.stat().st_size:,} bytes")
         columns = file.read(list(SCHEMA[table]))
     if empty_in := [name for name in columns.column_names if columns.column(name).null_count]:

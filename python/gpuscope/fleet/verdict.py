@@ -155,6 +155,12 @@ def diagnose(
         notes.append(f"clocks: {clock.why}")
     notes += [f"rank {rank}: {why}" for rank, why in list(clock.unaligned.items())[:_LISTED]]
     notes += [f"not judged: {each}" for each in stragglers.notes]
+    rank = tables["rank"]
+    notes += [
+        f"rank {number}: {verdict}"
+        for number, verdict, complete in zip(rank["rank"], rank["verdict"], rank["complete"], strict=True)
+        if not complete
+    ]
     return JobDiagnosis(
         seen=len(seen),
         expected=expected,

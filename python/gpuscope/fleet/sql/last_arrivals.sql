@@ -1,5 +1,5 @@
--- How often each rank is the last of a collective, and how long the others waited for it. No clock is compared:
--- all ranks leave such a collective together, so the shortest call is that of the rank that came last.
+-- How often each rank is the last of a collective, and how long the others waited for it.
+-- All ranks leave such a collective together, so the shortest call is that of the last rank, whatever the clocks are.
 with numbered as (
     select
         communicator, sequence, rank, end_ns - start_ns as spent_ns,
