@@ -246,7 +246,7 @@ def check_one_job(ranks: Columns) -> None:
             "accepted are those of one job"
         )
     numbers, counts = np.unique(ranks["rank"], return_counts=True)
-    if len(numbers) and not 0 <= numbers[0] <= max(numbers[-1], *sizes) < _MOST_RANKS:
+    if len(numbers) and not 0 <= numbers[0] <= max(0, numbers[-1], *sizes) < _MOST_RANKS:
         raise InvalidArgument(
             f"the ranks are {numbers[0]} to {numbers[-1]} of {max(sizes, default=0)}; "
             f"accepted are 0 to {_MOST_RANKS - 1}"

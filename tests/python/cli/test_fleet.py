@@ -117,6 +117,7 @@ def test_json_on_standard_output_has_all_findings(gpuscope, job):
 
 
 def test_the_page_is_written(job, monkeypatch, capsys):
+    monkeypatch.chdir(job.parent)
     written = []
     monkeypatch.setattr(Fleet, "report", lambda self, path: written.append(path), raising=False)
     assert cli.main(["fleet", str(job), "--html", "job.html"]) == 0

@@ -13,10 +13,11 @@ import pytest
 
 import gpuscope as gs
 from fakes.gscope import file_header
-from fakes.rank_recordings import START, write_job, write_rank
+from fakes.rank_recordings import START, RankRecording, write_job, write_rank
 from gpuscope.errors import CorruptTrace, InvalidArgument, NotAvailable
 from gpuscope.fleet import merging, tables
 from gpuscope.fleet.job import queries
+from gpuscope.recording import Recording
 
 pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -74,6 +75,14 @@ def test_parts_write_what_one_merge_writes(tmp_path):
     for number in (2, 1, 3):
         merging.merge_into(tmp_path / "ranks", tmp_path / "parts", (number, 3))
     assert files_of(tmp_path / "parts") == files_of(tmp_path / "whole")
+
+
+def test_recordings_that_name_no_rank_are_numbered_in_the_order_of_their_names(tmp_path):
+    for name in ("run-10.gscope", "run-9.gscope"):
+        Recording(RankRecording().trace().store).save(tmp_path / name)
+    rank = gs.merge(tmp_path).table("rank")
+    assert [Path(source).name for source in rank["source"]] == ["run-9.gscope", "run-10.gscope"]
+    assert (rank["rank"].tolist(), rank["world_size"].tolist()) == ([0, 1], [0, 0])
 
 
 def test_a_part_without_ranks_writes_nothing(ranks, tmp_path):
