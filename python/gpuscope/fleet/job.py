@@ -147,7 +147,14 @@ class Fleet:
 
     @cached_property
     def _aligned_collectives(self) -> Columns:
-        return self._aligned("collective")
+        """With the numbers of ranks that count from elsewhere as their peers have them, and without uncertain ones."""
+        found = self._aligned("collective")
+        kept = np.ones(len(found["rank"]), bool)
+        for late in self.clock.late_starts:
+            rows = (found["rank"] == late.rank) & (found["communicator"] == late.communicator)
+            found["sequence"][rows] += late.shift
+            kept[rows] = late.used
+        return {column: values[kept] for column, values in found.items()}
 
     def _aligned(self, name: str) -> Columns:
         table = self._tables[name]

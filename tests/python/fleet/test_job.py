@@ -49,6 +49,20 @@ def test_clocks_of_hosts_that_differ_change_no_answer():
     assert [each.ranks for each in apart.findings if each.kind == "late rank"] == [(3,)]
 
 
+def test_a_rank_that_counts_from_another_number_is_compared_with_its_peers():
+    late = job_tables(idle_ns={3: 2 * MS}, per_host=1)
+    collective = late["collective"]
+    kept = (collective["rank"] != 5) | (collective["sequence"] >= 41)
+    late["collective"] = {name: values[kept] for name, values in collective.items()}
+    late["collective"]["bytes"] = (late["collective"]["sequence"] * 7919 % 97 + 1) << 10
+    late["collective"]["sequence"] = np.where(
+        late["collective"]["rank"] == 5, late["collective"]["sequence"] - 41, late["collective"]["sequence"]
+    )
+    fleet = Fleet(late)
+    assert [(each.rank, each.shift, each.used) for each in fleet.clock.late_starts] == [(5, 41, True)]
+    assert [each.ranks for each in fleet.diagnose().findings if each.kind == "late rank"] == [(3,)]
+
+
 def test_missing_ranks_are_said_in_the_first_line_and_by_number():
     found = Fleet(job_tables(ranks=15, world_size=16)).diagnose()
     assert str(found).startswith("15 of 16 ranks on 2 hosts\n")
