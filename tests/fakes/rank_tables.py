@@ -93,11 +93,12 @@ def job_tables(
             "step": of_step,
             "kind": np.full(rows, "all_reduce", object),
             "bytes": np.full(rows, 1 << 20),
+            "called_ns": flat(begin + ahead),
             "start_ns": flat(arrival + ahead),
             "end_ns": flat(release + ahead),
             "before_compute_ns": flat(compute),
             "before_idle_ns": flat(idle),
-            "source": np.full(rows, "payload", object),
+            "source": np.full(rows, "nvtx", object),
         },
         "segment": {
             "rank": np.repeat(of_rank, 2),

@@ -85,6 +85,7 @@ class Collective:
         kind: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, send, recv, barrier or other.
         bytes: the message of one rank as NCCL counts it: of an all_gather its input, of a reduce_scatter its output;
             -1 if unknown.
+        called_ns: time of the launch on the host; -1 if unknown, as in a CUDA graph.
         source: how the communicator was found, as the module says.
     """
 
@@ -97,6 +98,7 @@ class Collective:
     size: int = -1
     sequence: int = -1
     bytes: int = -1
+    called_ns: int = -1
     source: str = "order"
     key: tuple[Any, ...] = field(default=(), repr=False)
 
@@ -142,6 +144,8 @@ def find_collectives(trace: Trace, rows: Array) -> list[Collective]:
     _identify(trace, found, rows)
     launched = np.append(trace.api.start_ns, -1)[calls_of(trace, kernels.correlation[rows])]
     launched[(kernels.flags[rows] & Flag.IN_GRAPH) != 0] = -1
+    for each, at in zip(found, launched.tolist(), strict=True):
+        each.called_ns = at
     unknown = [row for row, each in enumerate(found) if each.source == "order"]
     _find_in_recorder(trace, [found[row] for row in unknown], launched[unknown])
     streams = np.append(trace.tracks.stream, 0)[np.minimum(kernels.track[rows], len(trace.tracks))]

@@ -17,6 +17,7 @@ from gpuscope.fleet.breakdown import JobBreakdown, break_down
 from gpuscope.fleet.clocks import Clock, align
 from gpuscope.fleet.dependencies import Operations
 from gpuscope.fleet.merging import Paths, Shard, check_one_job, find_recordings, merge_files, merge_into, read_notes
+from gpuscope.fleet.orders import find_swapped_orders
 from gpuscope.fleet.stragglers import Stragglers, find_stragglers
 from gpuscope.fleet.tables import Array, Columns
 from gpuscope.fleet.verdict import JobDiagnosis, diagnose
@@ -199,7 +200,8 @@ class Fleet:
 
     def diagnose(self) -> JobDiagnosis:
         """What the job loses time to, most GPU-seconds first."""
-        return diagnose(self._tables, self.expected, self.notes, self._waits, self.stragglers(), self.clock)
+        swapped = find_swapped_orders(self._tables["collective"])
+        return diagnose(self._tables, self.expected, self.notes, self._waits, self.stragglers(), self.clock, swapped)
 
 
 def queries() -> dict[str, str]:

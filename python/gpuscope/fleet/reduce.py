@@ -259,7 +259,7 @@ def _windows(
 ) -> dict[str, Columns]:
     """The tables of what ran in steps, before collectives, and between them."""
     numbers = np.arange(len(steps)) if steps.numbers is None else steps.numbers
-    own = ("communicator", "size", "sequence", "kind", "bytes", "start_ns", "end_ns", "source")
+    own = ("communicator", "size", "sequence", "kind", "bytes", "called_ns", "start_ns", "end_ns", "source")
     columns = {name: np.array([getattr(each, name) for each in found], SCHEMA["collective"][name][0]) for name in own}
     arrival, release = columns["start_ns"], columns["end_ns"]
     at = steps.at(arrival) if len(steps) and len(found) else np.full(len(found), -1)

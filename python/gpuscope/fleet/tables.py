@@ -74,6 +74,7 @@ SCHEMA: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "step": ("i4", "step; -1 outside"),
         "kind": (_TEXT, "operation, as all_reduce"),
         "bytes": ("i8", "size of the message; -1 if unknown"),
+        "called_ns": ("i8", "the call on the host; -1 if unknown, as in a CUDA graph"),
         "start_ns": ("i8", "arrival: begin of its GPU work"),
         "end_ns": ("i8", "release: end of its GPU work"),
         "before_compute_ns": ("i8", "compute since the previous release of the rank"),

@@ -10,6 +10,7 @@ from typing import Any
 from gpuscope.errors import NotAvailable
 from gpuscope.fleet.breakdown import JobBreakdown, break_down
 from gpuscope.fleet.clocks import Clock
+from gpuscope.fleet.orders import SwappedOrder
 from gpuscope.fleet.reasons import SYNCHRONIZATION, THROTTLED
 from gpuscope.fleet.stragglers import Stragglers
 from gpuscope.fleet.tables import Columns
@@ -128,6 +129,7 @@ def diagnose(
     waits: Waits,
     stragglers: Stragglers,
     clock: Clock,
+    swapped: Iterable[SwappedOrder] = (),
 ) -> JobDiagnosis:
     """Ranks what costs the job GPU time.
 
@@ -138,6 +140,7 @@ def diagnose(
         waits: of the collectives.
         stragglers: of the steps.
         clock: of the hosts.
+        swapped: ranks with another order of communicators.
     """
     notes = list(notes)
     try:
@@ -148,7 +151,11 @@ def diagnose(
     total_s = float(tables["step"]["duration_ns"].sum()) / 1e9
     seen = set(tables["rank"]["rank"].tolist())
     missing = sorted(set(range(expected)) - seen)
-    findings = [*_of_slow(stragglers, waits, total_s), *_of_late(stragglers, waits, total_s), *_of_order(waits)]
+    findings = [
+        *_of_slow(stragglers, waits, total_s),
+        *_of_late(stragglers, waits, total_s),
+        *_of_order(waits, swapped),
+    ]
     findings += _of_job(missing, expected, breakdown, stragglers, waits, total_s)
     findings.sort(key=lambda each: -(each.cost_s if each.cost_s is not None else -1.0))
     if not clock.usable and clock.why:
@@ -262,7 +269,7 @@ def _of_late(stragglers: Stragglers, waits: Waits, total_s: float) -> list[JobFi
     return found
 
 
-def _of_order(waits: Waits) -> list[JobFinding]:
+def _of_order(waits: Waits, swapped: Iterable[SwappedOrder]) -> list[JobFinding]:
     found = [
         JobFinding(
             "order",
@@ -274,6 +281,14 @@ def _of_order(waits: Waits) -> list[JobFinding]:
         )
         for each in waits.orders[:_LISTED]
     ]
+    for each in swapped:
+        where = "most ranks have" if each.has_majority else "another rank has, and neither has a majority,"
+        sentence = (
+            f"rank {each.rank} calls {each.kinds[0]} of one communicator before {each.kinds[1]} of another, where "
+            f"{where} the opposite order: {each.steps:,} steps from step {each.step} on."
+        )
+        advice = "Another order can hang: make it the same on all ranks."
+        found.append(JobFinding("order", sentence, advice, (each.rank,), None, None))
     for ending in waits.endings[:_LISTED]:
         if not ending.recorded_only:
             found.append(
