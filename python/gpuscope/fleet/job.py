@@ -45,11 +45,7 @@ class Fleet:
         self.notes = tuple(notes)
         if not len(self._tables["rank"]["rank"]):
             raise InvalidArgument("the job has no rank; accepted are recordings of at least one")
-        collective = self._tables["collective"]
-        pairs = np.unique(np.stack([collective["communicator"], collective["rank"]], axis=1), axis=0)
-        numbers, sizes = np.unique(pairs[:, 0], return_counts=True)
-        given, unknown = collective["size"], collective["size"] < 0
-        given[unknown] = sizes[np.searchsorted(numbers, collective["communicator"][unknown])]
+        _fill_sizes(self._tables["collective"])
         check_one_job(self._tables["rank"])
 
     @classmethod
@@ -202,6 +198,20 @@ class Fleet:
         """What the job loses time to, most GPU-seconds first."""
         swapped = find_swapped_orders(self._tables["collective"])
         return diagnose(self._tables, self.expected, self.notes, self._waits, self.stragglers(), self.clock, swapped)
+
+
+def _fill_sizes(collective: Columns) -> None:
+    """Counts the ranks of communicators whose size is not known on all ranks."""
+    known, size = collective["communicator"], collective["size"]
+    unknown = np.unique(known[size < 0])
+    if len(unknown):
+        code = np.minimum(np.searchsorted(unknown, known), len(unknown) - 1)
+        rows = np.flatnonzero(unknown[code] == known)
+        code, ranks = code[rows], int(collective["rank"].max()) + 1
+        pairs = np.sort(code * ranks + collective["rank"][rows])
+        sizes = np.bincount(pairs[np.append(True, pairs[1:] > pairs[:-1])] // ranks)
+        np.maximum.at(sizes, code, size[rows])
+        size[rows] = sizes[code]
 
 
 def queries() -> dict[str, str]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 
 import numpy as np
 
@@ -64,27 +65,15 @@ def _rows(starts: Array, durations: Array, reason: str) -> Columns:
     return {"start_ns": starts, "end_ns": ends, "reason": np.full(len(long), reason, object)}
 
 
-class _Totals(dict[str, Array]):
-    """Time in each window, by reason."""
-
-    def __init__(self, windows: int) -> None:
-        super().__init__()
-        self._windows = windows
-
-    def add(self, reason: str, window: Array, spent_ns: Array) -> None:
-        if len(window):
-            self[reason] = self.get(reason, 0.0) + np.bincount(window, spent_ns, self._windows)
-
-
 def _of_pieces(trace: Trace, pieces: IdlePieces, thread: int, starts: Array) -> list[Columns]:
-    totals = _Totals(len(starts))
+    totals: defaultdict[str, Array] = defaultdict(lambda: np.zeros(len(starts)))  # of windows, by reason
     for cause in IdleCause:
         rows = pieces.having(cause)
         if cause == IdleCause.HOST_CODE:
             _add_host_code(trace, pieces, rows, thread, totals)
         elif cause not in _NO_REASONS:
             label = SYNCHRONIZATION if cause in WAITING else cause.label
-            totals.add(label, pieces.step[rows], pieces.cause_ns[cause, rows])
+            np.add.at(totals[label], pieces.step[rows], pieces.cause_ns[cause, rows])
     found, next_ns = [], starts.copy()
     for reason, total_ns in totals.items():
         found.append(_rows(next_ns, total_ns, reason))
@@ -92,16 +81,14 @@ def _of_pieces(trace: Trace, pieces: IdlePieces, thread: int, starts: Array) -> 
     return found
 
 
-def _add_host_code(trace: Trace, pieces: IdlePieces, rows: Array, thread: int, totals: _Totals) -> None:
+def _add_host_code(trace: Trace, pieces: IdlePieces, rows: Array, thread: int, totals: dict[str, Array]) -> None:
     """Divides the program's code among the functions that samples of the launching thread saw."""
     spent, step, samples = pieces.cause_ns[IdleCause.HOST_CODE, rows], pieces.step[rows], trace.python_samples
     threads = np.append(trace.api.thread, thread)[pieces.launch[rows]]
     known = np.zeros(len(rows), bool)
     for each in np.unique(threads).tolist():
-        own, seen = (
-            np.flatnonzero(threads == each),
-            np.flatnonzero((samples.thread == each) & (samples.duration_ns > 0)),
-        )
+        own = np.flatnonzero(threads == each)
+        seen = np.flatnonzero((samples.thread == each) & (samples.duration_ns > 0))
         seen = seen[np.argsort(samples.start_ns[seen], kind="stable")]
         begun, left = spans_seen(trace, seen)
         begins, ends = pieces.start_ns[rows[own]], pieces.end_ns[rows[own]]
@@ -114,11 +101,11 @@ def _add_host_code(trace: Trace, pieces: IdlePieces, rows: Array, thread: int, t
         functions = np.array([_function(trace, each) for each in stacks.tolist()], object)[stack]
         for function in dict.fromkeys(functions.tolist()):
             here = np.flatnonzero(functions == function)
-            totals.add(function, step[own[piece[here]]], time[here])
+            np.add.at(totals[function], step[own[piece[here]]], time[here])
     # Without the wait for the GPU before it, this code would have run while the GPU worked.
     after_wait = (pieces.drain[rows] >= 0) & (pieces.waited_ns[rows] >= spent)
     for reason, chosen in ((SYNCHRONIZATION, after_wait), (IdleCause.HOST_CODE.label, ~after_wait)):
-        totals.add(reason, step[chosen & ~known], spent[chosen & ~known])
+        np.add.at(totals[reason], step[chosen & ~known], spent[chosen & ~known])
 
 
 def _function(trace: Trace, stack: int) -> str:

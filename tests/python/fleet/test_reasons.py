@@ -171,3 +171,14 @@ def test_gpus_of_one_process_are_on_one_host():
     for device in (0, 1):
         rank.kernel(GEMM, 100, 200, device=device)
     assert reduce(rank.trace(), "jobs/export.sqlite")["rank"]["host"].tolist() == ["process export.sqlite"] * 2
+
+
+def test_a_size_that_one_rank_knows_holds_for_the_others():
+    parts = []
+    for number in range(2):
+        rank = RankRecording(process_rank=f"{number}", process_world_size="8")
+        if number:
+            rank.creation_of_nccl(0, ID, 8, number)
+        rank.kernel(ALL_REDUCE, 100, 200, region=rank.call_of_nccl("ncclAllReduce", 50, ID, 8))
+        parts.append(reduce(rank.trace()))
+    assert Fleet(join(parts)).table("collective")["size"].tolist() == [8, 8]
