@@ -50,7 +50,7 @@ def merge_into(
         anonymous: write no names of hosts and no paths.
 
     Returns:
-        The table `rank`, and which recordings could not be read, a sentence each. A part may have no ranks.
+        The table `rank`, and the recordings that cannot be read, a sentence each. A part may have no ranks.
 
     Raises:
         InvalidArgument: nothing can be read, two recordings have the same rank, they are of two jobs, or `anonymous` is
@@ -78,7 +78,7 @@ def merge_into(
         if anonymous:
             merged, left_out = without_names(merged, left_out, hosts)
         notes += left_out
-        ranks = tables.join([{"rank": ranks}, merged])["rank"]
+        ranks = tables.join({"rank": each} for each in (ranks, merged["rank"]))["rank"]
         check_one_job(ranks)
         try:
             tables.write(to, merged, part)
@@ -150,7 +150,7 @@ def read_notes(folder: Path) -> list[str]:
 def merge_files(
     files: Mapping[Path, int], told: Callable[[str], object] = lambda text: None
 ) -> tuple[dict[str, Columns], list[str]]:
-    """The tables of these recordings, and which could not be read, a sentence each.
+    """The tables of these recordings, and the recordings that cannot be read, a sentence each.
 
     A recording is left out too if the file has only part of it: its times would be too short.
 

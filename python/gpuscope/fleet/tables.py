@@ -214,33 +214,36 @@ def read(folder: Path, wanted: Sequence[str] = tuple(SCHEMA)) -> dict[str, Colum
     """
     if not is_job(folder):
         raise InvalidArgument(f"{str(folder)!r} has no tables of a job; gpuscope merge RECORDINGS -o JOB makes them")
-    arrow, parquet = import_arrow()
+    arrow, _ = import_arrow()
     found = {}
     for table in wanted:
         parts = []
         for path in sorted((folder / table).glob("ranks-*.parquet")):
             try:
-                parts.append({table: _read_file(path, table, parquet)})
+                parts.append({table: _read_file(path, table)})
             except (OSError, LookupError, TypeError, ValueError, OverflowError, arrow.ArrowException) as error:
                 raise CorruptTrace(f"{path} is damaged: {one_line(str(error))}", str(path), 0) from None
         found[table] = join(parts)[table]
     return found
 
 
-def _read_file(path: Path, table: str, parquet: ModuleType) -> Columns:
+def _read_file(path: Path, table: str) -> Columns:
     """The columns of a file. Raises ValueError for values that no job has."""
+    arrow, parquet = import_arrow()
     with parquet.ParquetFile(path) as file:
         if file.metadata.num_rows > max(_FEW_ROWS, path.stat().st_size * _MOST_ROWS):
             raise ValueError(f"{file.metadata.num_rows:,} rows in {path.stat().st_size:,} bytes")
         columns = file.read(list(SCHEMA[table]))
     if empty_in := [name for name in columns.column_names if columns.column(name).null_count]:
         raise ValueError(f"rows without {', '.join(empty_in)}")
+    for name, (kind, _) in SCHEMA[table].items():
+        given = columns.column(name).type
+        given = given.value_type if arrow.types.is_dictionary(given) else given
+        if kind == _TEXT and not arrow.types.is_string(given):
+            raise ValueError(f"{name} is no text")
     found = checked(table, {name: _values(columns.column(name)) for name in SCHEMA[table]})
     for name, values in found.items():
-        if SCHEMA[table][name][0] == _TEXT:
-            if not all(isinstance(text, str) for text in values.tolist()):
-                raise ValueError(f"{name} is no text")
-        elif name.endswith("_ns") or name in _NUMBERED:
+        if name.endswith("_ns") or name in _NUMBERED:
             most = _MOST_COUNT if name in _NUMBERED else _MOST_NS
             if len(values) and not -most < values.min() <= values.max() < most:
                 raise ValueError(f"{name} is {values.min()} to {values.max()}")

@@ -182,6 +182,14 @@ def test_missing_ranks_are_a_finding(ranks):
     assert "1 of 8 ranks have no recording: 5." in [each.sentence for each in gs.merge(ranks).diagnose().findings]
 
 
+def test_an_incomplete_recording_is_noted_with_its_audit(tmp_path):
+    made = RankRecording(process_rank="0", process_world_size="1", audit_dropped="5")
+    made.step(0, 1000)
+    Recording(made.trace().store).save(tmp_path / "rank-00000.gscope")
+    notes = gs.merge(tmp_path).diagnose().notes
+    assert [each for each in notes if each.startswith("rank 0: audit: INCOMPLETE")]
+
+
 def test_ranks_with_other_numbers_of_steps_are_diagnosed(ranks):
     write_rank(ranks, 3, 8, steps=5, host="node-a")
     assert gs.merge(ranks).diagnose().breakdown.ranks == 8
