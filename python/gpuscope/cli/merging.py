@@ -51,15 +51,15 @@ class Merge:
         folder = Path(options.output)
         number, count = options.shard
         part = f"part {number} of {count}: " if count > 1 else ""
-        world = max(ranks["world_size"].tolist(), default=0)
-        of = f" of {world:,}" if count == 1 and world > len(ranks["rank"]) else ""
+        merged, world = len(ranks["rank"]), max(ranks["world_size"].tolist(), default=0)
+        of = f" of {world:,}" if count == 1 and world > merged else ""
         left_out = ""
         if notes:
             more = f"{len(notes):,} recordings are left out, first: " if len(notes) > 1 else ""
             left_out = f"; {more}{notes[0]}"
         following = "next, after all parts: " if count > 1 else "next: "
         console.output().sentence(
-            f"{part}merged {len(ranks['rank']):,}{of} ranks into ",
+            f"{part}merged {merged:,}{of} rank{'s' * (merged != 1 or of != '')} into ",
             (console.display(folder), "bold"),
             f"{left_out}; {following}",
             (f"gpuscope fleet {console.display(folder)}", "bold"),

@@ -24,9 +24,11 @@ Columns = dict[str, Array]
 RANKS_PER_FILE = 64
 _TEXT = "O"
 _FEW_ROWS, _MOST_ROWS = 1 << 20, 1 << 6  # of any file, and per byte of a larger one
-_MOST_NS = 1 << 62
-_MOST_COUNT = 1 << 26  # of what is numbered: ranks, steps, positions
+_MOST_NS = 1 << 61
+_MOST_COUNT = 1 << 26  # of ranks, steps, positions
 _NUMBERED = ("rank", "world_size", "local_rank", "step", "steps", "size", "position")
+_TIMES = ("start_ns", "end_ns", "time_ns", "realtime_ns")  # the others are durations
+_UNKNOWN = ("rank", "local_rank", "step", "size")  # may be -1; ranks are checked with the job
 
 SCHEMA: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "rank": {
@@ -245,7 +247,8 @@ def _read_file(path: Path, table: str) -> Columns:
     for name, values in found.items():
         if name.endswith("_ns") or name in _NUMBERED:
             most = _MOST_COUNT if name in _NUMBERED else _MOST_NS
-            if len(values) and not -most < values.min() <= values.max() < most:
+            least = -most if name in _TIMES else -1 if name in _UNKNOWN else 0
+            if len(values) and not least <= values.min() <= values.max() < most:
                 raise ValueError(f"{name} is {values.min()} to {values.max()}")
     return found
 

@@ -246,6 +246,8 @@ def test_a_damaged_file_is_named(job, table):
         ("rank", {"rank": ["first"] * 8}, "invalid literal"),
         ("rank", {"host": [7] * 8}, "host is no text"),
         ("rank", {"start_ns": [-(1 << 63)] * 8}, "start_ns is -9223372036854775808"),
+        ("segment", {"position": [-1] * 192}, "position is -1 to -1"),
+        ("step", {"idle_ns": [-1] * 96}, "idle_ns is -1 to -1"),
         ("step", {"step": [1 << 30] * 96}, "step is 1073741824"),
         ("step", {"duration_ns": np.full(96, 1 << 63, np.uint64)}, "duration_ns of the table step is"),
     ],
