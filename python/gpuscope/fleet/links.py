@@ -25,10 +25,12 @@ _NS = 1e9
 _BEST = 0.95  # quantile of bandwidths that counts as the best: single values depend on clock errors
 _LEAST_SLOWER = 0.05
 _MOST_NODES = 64  # of a group whose pairs of nodes are suspects
-# Bandwidth of the links over that of the algorithm, for n ranks: the convention of nccl-tests.
+# Bandwidth of the links over the rate of one rank's message, for n ranks: the convention of nccl-tests. The message of
+# an all_gather is its input, that of a reduce_scatter its output.
 _FACTOR: dict[str, Callable[[Array], Array]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
-    **dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all"), lambda n: (n - 1) / n),
+    **dict.fromkeys(("all_gather", "reduce_scatter"), lambda n: n - 1.0),
+    "all_to_all": lambda n: (n - 1) / n,
     **dict.fromkeys(("broadcast", "reduce", "send"), np.ones_like),
 }
 
