@@ -28,7 +28,7 @@ _MOST_NS = 1 << 61
 _MOST_COUNT = 1 << 26  # of ranks, steps, positions
 _NUMBERED = ("rank", "world_size", "local_rank", "step", "steps", "size", "position")
 _TIMES = ("start_ns", "end_ns", "time_ns", "realtime_ns")  # the others are durations
-_UNKNOWN = ("rank", "local_rank", "step", "size")  # may be -1; ranks are checked with the job
+_UNKNOWN = ("rank", "local_rank", "step", "size", "called_ns")  # may be -1; ranks are checked with the job
 
 SCHEMA: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "rank": {
