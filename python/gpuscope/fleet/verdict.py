@@ -101,7 +101,7 @@ class JobDiagnosis(Result):
         for number, finding in enumerate(self.findings[:_LISTED], 1):
             cost = ""
             if finding.cost_s is not None and finding.share is not None:
-                cost = f" It costs {format_seconds(finding.cost_s)} of GPU time, {format_share(finding.share)}."
+                cost = f" It costs {format_seconds(finding.cost_s)} of the ranks' time, {format_share(finding.share)}."
             lines.append(f"{number}. {finding.sentence}{cost}")
             if finding.advice:
                 lines.append(f"   {finding.advice}")
@@ -327,9 +327,10 @@ def _of_job(
         return
     waited = float(waits.wait_ns.sum()) / 1e9 / total_s
     transfer = breakdown.shares["exposed communication"] - waited  # what late ranks cost is theirs
+    idle = breakdown.extremes["idle"][1]
     for kind, share, least, what, advice in (
         ("communication", transfer, _MUCH_EXPOSED, "Transfers beside no compute take", "Overlap them, or send less."),
-        ("idle", breakdown.shares["idle"], _MUCH_IDLE, "GPUs are idle for", "Diagnose the recording of a rank."),
+        ("idle", idle, _MUCH_IDLE, "Every rank is idle for at least", "Diagnose the recording of a rank."),
     ):
         if share >= least:
             yield JobFinding(kind, f"{what} {format_share(share)} of a step.", advice, (), share * total_s, share)

@@ -23,6 +23,13 @@ def test_waiting_for_a_late_rank_is_no_cost_of_communication():
     assert [each.kind for each in found.findings] == ["late rank"]
 
 
+def test_idle_time_is_a_finding_of_all_ranks_only():
+    one = Fleet(job_tables(idle_ns={3: 8 * MS})).diagnose()
+    every = Fleet(job_tables(idle_ns=dict.fromkeys(range(16), 8 * MS))).diagnose()
+    assert "idle" not in [each.kind for each in one.findings]
+    assert every.verdict.startswith("verdict: Every rank is idle for at least 41.")
+
+
 def test_a_slow_rank_is_the_verdict():
     found = Fleet(job_tables(slower={5: 0.08})).diagnose()
     assert found.has_straggler
@@ -105,7 +112,7 @@ def test_one_slow_rank_slows_the_whole_job():
 
 def test_tables_come_back_from_parquet(tmp_path):
     given = job_tables()
-    given["collective"]["called_ns"][:3] = -1  # as in a CUDA graph
+    given["collective"]["called_ns"] = np.full_like(given["collective"]["called_ns"], -1)  # as in a CUDA graph
     tables.write(tmp_path, given, 0)
     found = Fleet.open(tmp_path)
     for name, columns in given.items():
