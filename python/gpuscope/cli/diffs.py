@@ -26,7 +26,8 @@ class Diff:
         "region by region and by what the GPU waited for, with intervals. Without steps, run times and the program's\n"
         "functions are compared. A side is a .gscope file or a trace of torch.profiler, a folder of them, or a\n"
         "pattern in quotes; with three or more a side, runs are compared and not steps. The exit code is 2 if the\n"
-        "recordings have too little in common."
+        "recordings have too little in common. Two folders of gpuscope merge are compared as jobs: the step and its\n"
+        "parts, kernels, and ranks relative to the others."
     )
     examples = """\
   gpuscope diff before.gscope after.gscope
@@ -69,7 +70,10 @@ class Diff:
     def run(self, options_: argparse.Namespace) -> int:
         """Reads, compares and prints."""
         from gpuscope.diffing import diff
+        from gpuscope.fleet.tables import is_job
 
+        if is_job(options_.before) and is_job(options_.after):
+            return _diff_jobs(options_)
         page = options_.output or ("diff.html" if options_.open else None)
         pages = options.writable_paths([page], options.PAGE_SUFFIXES)
         written = options.writable_paths([options_.json, options_.markdown])
@@ -100,6 +104,22 @@ class Diff:
         if missed:
             return _SLOWER
         return 0 if found.is_comparable else _NOT_COMPARABLE
+
+
+def _diff_jobs(options_: argparse.Namespace) -> int:
+    """Compares two jobs."""
+    from gpuscope.fleet.job import Fleet
+
+    if options_.output or options_.open or options_.markdown or options_.target:
+        raise InvalidArgument("BEFORE and AFTER are jobs; accepted with jobs are --fail-over and --json")
+    written = options.writable_paths([options_.json])
+    with console.errors().working("comparing two jobs"):
+        found = Fleet.open(options_.before).diff(Fleet.open(options_.after))
+    for path in written:
+        found.to_json(path)
+    console.output(written).report(str(found))
+    slower = found.step.verdict == "slower" and (found.step.change or 0.0) > (options_.fail_over or 0.0)
+    return _SLOWER if options_.fail_over is not None and slower else 0
 
 
 def _files(given: str) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gpuscope.cli import console
 from gpuscope.cli.console import Console
-from gpuscope.cli.options import PAGE_SUFFIXES, check_apart, writable_paths
+from gpuscope.cli.options import PAGE_SUFFIXES, check_apart, rank_list, step_range, writable_paths
 from gpuscope.distributed import distributed_rank, recording_name
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.paths import (
@@ -30,6 +30,7 @@ from gpuscope.paths import (
 
 if TYPE_CHECKING:
     from gpuscope.analysis.call_tree import StackMetric
+    from gpuscope.fleet.job import Fleet
     from gpuscope.recording import Analyses, Recording
 
 _RECORDING = ".gscope"
@@ -340,14 +341,16 @@ class Export:
         "https://ui.perfetto.dev (small, fast), .json and .json.gz for every tool that reads Chrome's traces,\n"
         ".speedscope.json for https://www.speedscope.app, .pb.gz and .pprof for `go tool pprof`, .folded for flame\n"
         "graphs (GPU time, or CPU time where there is none), .html for the page of `gpuscope report -o`.\n"
-        "Standard output, as -, and pipes get JSON."
+        "Standard output, as -, and pipes get JSON. With --ranks, the recordings of some ranks of a job become one\n"
+        "timeline for https://ui.perfetto.dev, with aligned clocks: a .tar."
     )
     examples = """\
   gpuscope export -o train.pftrace                          the newest recording of this folder
   gpuscope export train.gscope -o train.pftrace
   gpuscope export train.gscope -o train.json.gz -o train.pftrace
   gpuscope export train.gscope -o train.speedscope.json -o train.pb.gz
-  gpuscope export train.gscope --salvage -o train.pftrace   the intact part of a damaged file"""
+  gpuscope export train.gscope --salvage -o train.pftrace   the intact part of a damaged file
+  gpuscope export job --ranks 0,7 -o slow.tar               two ranks of a job on one timeline"""
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""
@@ -355,10 +358,24 @@ class Export:
         parser.add_argument(
             "-o", "--output", metavar="FILE", action="append", required=True, help="where to; may be given repeatedly"
         )
+        parser.add_argument(
+            "--ranks",
+            metavar="LIST",
+            type=rank_list,
+            help="ranks of a job, as 0,7; FILE then is the folder of gpuscope merge, a folder of recordings, or a "
+            "pattern in quotes",
+        )
+        parser.add_argument(
+            "--steps", metavar="FIRST:LAST", type=step_range, help="with --ranks, these steps only, as 20:22"
+        )
 
     def run(self, options: argparse.Namespace) -> int:
         """Reads, writes, and prints the names of the files; the exit code is 3 if part of the recording was lost."""
         progress = console.errors()
+        if options.ranks is not None:
+            return _export_ranks(options, progress)
+        if options.steps is not None:
+            raise InvalidArgument("--steps needs --ranks, the ranks of a job")
         choose_recording(options)
         outputs = Outputs(options.output)
         check_apart(outputs.paths, [options.recording])
@@ -374,3 +391,31 @@ class Export:
         if code:
             progress.note(recording.audit().verdict)
         return code
+
+
+def _export_ranks(options: argparse.Namespace, progress: Console) -> int:
+    """Writes one timeline of some ranks of a job."""
+    from gpuscope.fleet.merged_trace import SUFFIXES
+
+    if options.recording is None:
+        raise InvalidArgument("FILE is missing; --ranks needs a job's folder, or its recordings")
+    paths = writable_paths(options.output, SUFFIXES)
+    check_apart(paths, [options.recording])
+    with progress.working(f"reading {options.recording}"):
+        job = open_job(options.recording)
+    out = console.output(paths)
+    for path in paths:
+        with progress.working(f"writing {console.display(path)}"):
+            job.export_perfetto(path, options.ranks, options.steps)
+        out.sentence(console.display(path), (console.size_of(path), "dim"))
+    for note in (*job.notes, *([f"clocks: {job.clock.why}"] if job.clock.why else [])):
+        progress.note(note)
+    return 0
+
+
+def open_job(path: str) -> Fleet:
+    """The job whose tables, or whose recordings, are at a path."""
+    from gpuscope.fleet.job import Fleet, merge
+    from gpuscope.fleet.tables import is_job
+
+    return Fleet.open(path) if is_job(path) else merge(path)

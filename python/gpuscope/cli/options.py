@@ -46,6 +46,22 @@ def ordinal(text: str) -> int:
     return number
 
 
+def rank_list(text: str) -> list[int]:
+    """Numbers of ranks, as 0,7."""
+    found = [whole(part) for part in text.split(",")]
+    if any(number is None for number in found):
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no list of ranks, as 0,7")
+    return [number for number in found if number is not None]
+
+
+def step_range(text: str) -> tuple[int, int]:
+    """The first and the last step, as 20:22, or one step."""
+    first, last = (whole(part) for part in (text if ":" in text else f"{text}:{text}").split(":", 1))
+    if first is None or last is None or first > last:
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no range of steps, as 20:22")
+    return first, last
+
+
 def names(text: str) -> list[str]:
     """The parts between commas."""
     return [name.strip() for name in text.split(",") if name.strip()]

@@ -67,7 +67,13 @@ def export_perfetto(store: _core.Store, path: str | os.PathLike[str]) -> None:
         GpuscopeError: the file cannot be written.
     """
     checked = check_writable(path, _PERFETTO_SUFFIXES)
-    with replacing(checked) as file, _in_order(_compressed_packet, file.write) as stream:
+    with replacing(checked) as file:
+        write_perfetto(store, file.write)
+
+
+def write_perfetto(store: _core.Store, write: Callable[[bytes], object]) -> None:
+    """Hands a recording to `write` as a Perfetto trace, compressed packet by packet."""
+    with _in_order(_compressed_packet, write) as stream:
         _core.write_perfetto(store, stream)
 
 

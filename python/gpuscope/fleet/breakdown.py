@@ -16,7 +16,7 @@ from gpuscope.tables import align_columns
 from gpuscope.units import format_seconds, format_share
 
 _NS = 1e9
-_PARTS = {
+PARTS = {
     "compute": "compute_ns",
     "exposed communication": "exposed_ns",
     "exposed copies": "copy_ns",
@@ -89,7 +89,7 @@ def break_down(step: Columns) -> JobBreakdown:
     ranks, row = np.unique(step["rank"], return_inverse=True)
     of_rank = np.maximum(np.bincount(row, step["duration_ns"]), 1)
     extremes = {}
-    for part, column in _PARTS.items():
+    for part, column in PARTS.items():
         shares = np.bincount(row, step[column]) / of_rank
         least, most = int(shares.argmin()), int(shares.argmax())
         extremes[part] = int(ranks[least]), float(shares[least]), int(ranks[most]), float(shares[most])
@@ -98,7 +98,7 @@ def break_down(step: Columns) -> JobBreakdown:
         ranks=len(ranks),
         steps=len(np.unique(step["step"])),
         step_s=float(step["duration_ns"].mean()) / _NS,
-        shares={part: float(step[column].sum()) / total for part, column in _PARTS.items()},
+        shares={part: float(step[column].sum()) / total for part, column in PARTS.items()},
         communication=communication / total,
         overlap=1 - float(step["exposed_ns"].sum()) / communication if communication else None,
         extremes=extremes,

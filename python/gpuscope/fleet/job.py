@@ -16,13 +16,17 @@ from gpuscope.fleet import tables
 from gpuscope.fleet.breakdown import JobBreakdown, break_down
 from gpuscope.fleet.clocks import Clock, align
 from gpuscope.fleet.dependencies import Operations
+from gpuscope.fleet.differences import JobDiff, compare
+from gpuscope.fleet.merged_trace import export_ranks
 from gpuscope.fleet.merging import Paths, Shard, check_one_job, find_recordings, merge_files, merge_into, read_notes
 from gpuscope.fleet.orders import find_swapped_orders
+from gpuscope.fleet.page import render
 from gpuscope.fleet.stragglers import Stragglers, find_stragglers
 from gpuscope.fleet.tables import Array, Columns
 from gpuscope.fleet.verdict import JobDiagnosis, diagnose
 from gpuscope.fleet.waits import Waits, find_waits
 from gpuscope.fleet.what_if import WhatIf, what_if
+from gpuscope.paths import check_writable, write_text
 from gpuscope.text import brief
 from gpuscope.threads import cached_property
 
@@ -187,6 +191,52 @@ class Fleet:
         """
         views = {f"{name}s": tables.to_arrow(name, columns) for name, columns in self._tables.items()}
         return SqlViews(views, output=output)
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        ranks: Sequence[int] | None = None,
+        steps: tuple[int, int] | None = None,
+    ) -> None:
+        """Writes the job as one interactive page: findings, heat maps of ranks, their table and a timeline.
+
+        Args:
+            path: ``.html`` or ``.htm``.
+            ranks: of the timeline; default the two costliest and two typical ones.
+            steps: its first and its last step; default three, in which the costliest rank is as late as usual.
+
+        Raises:
+            InvalidArgument: another suffix, or ranks or steps without a recording.
+            GpuscopeError: the file cannot be written.
+        """
+        checked = check_writable(path, (".html", ".htm"))
+        write_text(checked, render(self.diagnose(), self._tables, self._aligned_collectives, ranks, steps))
+
+    def export_perfetto(
+        self, path: str | os.PathLike[str], ranks: Sequence[int], steps: tuple[int, int] | None = None
+    ) -> None:
+        """Writes the recordings of some ranks and steps as one timeline for https://ui.perfetto.dev.
+
+        Args:
+            path: ``.tar``.
+            ranks: numbers of ranks.
+            steps: the first and the last step; default the whole recordings.
+
+        Raises:
+            InvalidArgument: another suffix, a rank without a recording or without an aligned clock, or no such steps.
+            NotAvailable: a recording is not at its place.
+            GpuscopeError: the archive cannot be written, or a recording cannot be read.
+        """
+        export_ranks(path, self._tables["rank"], self._tables["step"], self.clock, ranks, steps)
+
+    def diff(self, other: Fleet) -> JobDiff:
+        """What changed from this job to another: the step and its parts, kernels and ranks.
+
+        Raises:
+            NotAvailable: a side has fewer than four steps.
+        """
+        return compare(self._tables, other._tables)
 
     def __repr__(self) -> str:
         return f"<Fleet: {self.seen:,} of {self.expected:,} ranks>"
