@@ -104,6 +104,7 @@ def job_tables(
             "bytes": 1 << 20,
             "start_ns": arrival,
             "end_ns": ends,
+            "called_ns": -1,
             "before_compute_ns": compute.T.reshape(-1),
             "before_idle_ns": idle.T.reshape(-1),
             "source": "nvtx",
