@@ -22,6 +22,9 @@ class Store:
     def set_info(self, key, value):
         self.facts[key] = value
 
+    def rows(self, table):
+        return 0
+
 
 def merge(stores):
     merged = Store(tuple(store.number for store in stores))

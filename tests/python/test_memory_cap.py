@@ -105,7 +105,8 @@ def test_a_ring_keeps_its_cap_of_rows_and_the_newest_of_them():
                 pass
     regions, audit = prof.trace.regions, prof.audit()
     assert cap // 2 < bytes_of(regions) <= cap
-    assert len(regions) + audit.evicted + audit.log_dropped == 300_000
+    clock_readings = len(regions) + audit.evicted + audit.log_dropped - 300_000  # one a second, of which some are kept
+    assert 0 <= clock_readings + len(prof.trace.anchors) <= 2 + audit.recorded_ns / 1e9
     assert (regions.start_ns[1:] >= regions.start_ns[:-1]).all()
 
 
