@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from functools import cache
@@ -55,3 +56,30 @@ def last_facts(output: str) -> dict[str, Any]:
     if "skip" in found:
         pytest.skip(found["skip"])
     return found
+
+
+def run_ranks(world: int, script: str, *options: object) -> list[dict[str, Any]]:
+    """The last line of JSON of each of these processes of a script of this folder, started as torchrun would."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world), "NCCL_NVLS_ENABLE": "0"}
+    running = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPTS / script), *map(str, options)],
+            env=environment(**meeting, RANK=str(rank), LOCAL_RANK=str(rank)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        ended = [process.communicate(timeout=150) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    for process, (_, errors) in zip(running, ended, strict=True):
+        assert process.returncode == 0, errors[-4000:]
+    return [last_facts(output) for output, _ in ended]

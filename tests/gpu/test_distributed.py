@@ -3,12 +3,8 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
-
 import pytest
-from child import SCRIPTS, environment, last_facts
+from child import run_ranks
 
 torch = pytest.importorskip("torch")
 if torch.cuda.device_count() < 2:
@@ -17,41 +13,10 @@ if torch.cuda.device_count() < 2:
 WORLD = 2
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def ranks():
-    """What each process saw; they are started as torchrun would."""
-    meeting = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "WORLD_SIZE": str(WORLD),
-        "NCCL_NVLS_ENABLE": "0",
-    }
-    command = [sys.executable, str(SCRIPTS / "distributed.py")]
-    running = [
-        subprocess.Popen(
-            command,
-            env=environment(**meeting, RANK=str(rank), LOCAL_RANK=str(rank)),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(WORLD)
-    ]
-    try:
-        ended = [process.communicate(timeout=150) for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    for process, (_, errors) in zip(running, ended, strict=True):
-        assert process.returncode == 0, errors[-4000:]
-    return [last_facts(output) for output, _ in ended]
+    """What each process saw."""
+    return run_ranks(WORLD, "distributed.py")
 
 
 def of(rank, step, kernel):

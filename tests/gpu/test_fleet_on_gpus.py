@@ -3,14 +3,9 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-from child import SCRIPTS, environment, last_facts
+from child import run_ranks
 
 import gpuscope as gs
 
@@ -22,38 +17,11 @@ WORLD = 2
 PROGRAMS = ("ddp", "fsdp", "tensor", "graph")
 
 
-def run_job(folder: Path, *options: str, script: str = "job.py") -> list[dict]:
-    """What each process printed; they are started as torchrun would."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(WORLD), "NCCL_NVLS_ENABLE": "0"}
-    running = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPTS / script), str(folder), *options],
-            env=environment(**meeting, RANK=str(rank), LOCAL_RANK=str(rank)),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(WORLD)
-    ]
-    try:
-        ended = [process.communicate(timeout=150) for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    for process, (_, errors) in zip(running, ended, strict=True):
-        assert process.returncode == 0, errors[-4000:]
-    return [last_facts(output) for output, _ in ended]
-
-
 @pytest.fixture(scope="module", params=PROGRAMS)
 def job(request, tmp_path_factory):
     """The merged job of a program, and what its processes printed."""
     folder = tmp_path_factory.mktemp(request.param)
-    printed = run_job(folder, request.param)
+    printed = run_ranks(WORLD, "job.py", folder, request.param)
     return gs.merge(folder), printed, request.param
 
 

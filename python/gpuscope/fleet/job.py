@@ -95,7 +95,7 @@ class Fleet:
 
     @property
     def expected(self) -> int:
-        """The number of ranks of the job, as its processes were told."""
+        """The number of ranks of the job: the world size of its processes."""
         numbers = self._tables["rank"]
         return max(int(numbers["world_size"].max()), self.seen, int(numbers["rank"].max()) + 1)
 
@@ -285,7 +285,7 @@ def merge(inputs: Paths, to: str | os.PathLike[str] | None = None, shard: Shard 
         inputs: recordings of gpuscope, traces of torch.profiler or exports of Nsight Systems; folders of them, or
             patterns.
         to: a folder for the tables as Parquet; default none.
-        shard: which part of the ranks to reduce, as (1, 4); needs `to`. The Fleet has what the folder then has.
+        shard: which part of the ranks to reduce, as (1, 4); needs `to`. The Fleet has all ranks that the folder then holds.
 
     Raises:
         InvalidArgument: nothing can be read, two recordings have the same rank, or they are of two jobs.
