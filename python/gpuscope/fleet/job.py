@@ -285,7 +285,7 @@ def merge(inputs: Paths, to: str | os.PathLike[str] | None = None, shard: Shard 
         inputs: recordings of gpuscope, traces of torch.profiler or exports of Nsight Systems; folders of them, or
             patterns.
         to: a folder for the tables as Parquet; default none.
-        shard: which part of the ranks to reduce, as (1, 4); needs `to`. The Fleet has all ranks that the folder then holds.
+        shard: which part of the ranks to reduce, as (1, 4); needs `to`. The Fleet has all ranks in the folder.
 
     Raises:
         InvalidArgument: nothing can be read, two recordings have the same rank, or they are of two jobs.
