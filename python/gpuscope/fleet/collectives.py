@@ -21,14 +21,11 @@ from typing import Any
 import numpy as np
 
 from gpuscope._core import CollectiveKind, Flag, PayloadType, Work
-from gpuscope.frameworks.torch_flight_recorder import FACT, read_flight_recorder
+from gpuscope.frameworks.torch_flight_recorder import FACT, item_bytes, read_flight_recorder
 from gpuscope.steps.steps import calls_of
 from gpuscope.trace import NONE, Trace
 
 Array = np.ndarray[Any, Any]
-
-FENCES = ("all_reduce", "all_gather", "reduce_scatter", "barrier", "all_to_all")
-"""Kinds that no rank can leave before all have arrived."""
 
 # Parts of names in lower case and without "_"; the first that occurs counts. Names of NCCL's kernels and ranges, of
 # torch's collectives, of NVSHMEM, of vLLM's and torch's own all-reduce, and of DeepEP.
@@ -49,13 +46,6 @@ _KINDS = (
 # Prefixes of ranges and operators whose names contain the kind; other names are the program's.
 _RANGES = ("nccl", "c10d::", "_c10d_functional::")
 _GLOO = "gloo:"
-_ITEM_BYTES = {
-    **dict.fromkeys(("Double", "Long", "ComplexFloat", "UInt64"), 8),
-    **dict.fromkeys(("Float", "Int", "ComplexHalf", "UInt32"), 4),
-    **dict.fromkeys(("Half", "BFloat16", "Short", "UInt16"), 2),
-    **dict.fromkeys(("Byte", "Char", "Bool"), 1),
-}
-_FLOAT_8 = "Float8"  # the start of several types
 _POINT_TO_POINT = ("send", "recv", "other")
 
 # Values of NCCL's calls, then those of torch's operators.
@@ -353,5 +343,5 @@ def _bytes_of(values: Values) -> int:
         return int(values[_MESSAGE])
     items = [values[name] for name in (_IN, _OUT) if values.get(name, 0) > 0]
     kind = values.get(_TYPE, "")
-    size = 1 if kind.startswith(_FLOAT_8) else _ITEM_BYTES.get(kind, -1)
+    size = item_bytes(kind)
     return min(items) * size if items and size > 0 else -1

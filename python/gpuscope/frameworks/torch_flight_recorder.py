@@ -22,6 +22,7 @@ _ITEM_BYTES = {
     **dict.fromkeys(("Half", "BFloat16", "Short", "UInt16"), 2),
     **dict.fromkeys(("Byte", "Char", "Bool"), 1),
 }
+_FLOAT_8 = "Float8"  # the start of several types
 _OUTPUTS = "reduce_scatter"  # NCCL counts the message by its output
 
 
@@ -96,6 +97,12 @@ def _sequence(entry: dict[str, Any]) -> int:
 def _bytes(entry: dict[str, Any]) -> int:
     side = "output" if _OUTPUTS in entry["profiling_name"] else "input"
     sizes, types = entry.get(f"{side}_sizes") or [], entry.get(f"{side}_dtypes") or []
-    if not sizes or len(sizes) != len(types) or any(each not in _ITEM_BYTES for each in types):
+    items = list(map(item_bytes, types))
+    if not sizes or len(sizes) != len(types) or -1 in items:
         return -1
-    return sum(math.prod(shape) * _ITEM_BYTES[each] for shape, each in zip(sizes, types, strict=True))
+    return sum(math.prod(shape) * item for shape, item in zip(sizes, items, strict=True))
+
+
+def item_bytes(kind: str) -> int:
+    """The size of an element of a type, as "BFloat16"; -1 if unknown."""
+    return 1 if kind.startswith(_FLOAT_8) else _ITEM_BYTES.get(kind, -1)
