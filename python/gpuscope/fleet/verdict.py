@@ -332,5 +332,5 @@ def _of_job(
         ("communication", transfer, _MUCH_EXPOSED, "Transfers beside no compute take", "Overlap them, or send less."),
         ("idle", idle, _MUCH_IDLE, "Every rank is idle for at least", "Diagnose the recording of a rank."),
     ):
-        if share >= least:
+        if least <= share < 1:  # 1: ranks without any GPU work or collective
             yield JobFinding(kind, f"{what} {format_share(share)} of a step.", advice, (), share * total_s, share)

@@ -30,6 +30,16 @@ def test_idle_time_is_a_finding_of_all_ranks_only():
     assert every.verdict.startswith("verdict: Every rank is idle for at least 41.")
 
 
+def test_ranks_without_work_that_is_seen_have_no_answer():
+    found = job_tables()
+    found["collective"] = tables.empty("collective")
+    step = found["step"]
+    for column in ("compute_ns", "communication_ns", "exposed_ns"):
+        step[column] = np.zeros_like(step[column])
+    step["idle_ns"] = step["duration_ns"].copy()
+    assert Fleet(found).diagnose().verdict.startswith("verdict: not known who waits for whom")
+
+
 def test_a_slow_rank_is_the_verdict():
     found = Fleet(job_tables(slower={5: 0.08})).diagnose()
     assert found.has_straggler
