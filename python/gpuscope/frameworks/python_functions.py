@@ -61,14 +61,14 @@ class _PythonFunctions:
         if self._modules is not None and (code is None or _is_taken()):
             self._modules.start()  # by hooks, once torch is imported
         failed = self._modules.failed if self._modules is not None and code is not None else None
+        if not _MONITORS and threading._profile_hook is None:  # before the window: samples would see this call
+            threading.setprofile(PythonFunctions.join_thread)
         calls = (_prefixes(), code, None if self._every else _is_wait, True, failed)
         return lambda: self._log(*calls)
 
     def _log(self, *calls: Any) -> None:
         self._started = True
         self._thread = threading.get_ident()
-        if not _MONITORS and threading._profile_hook is None:
-            threading.setprofile(PythonFunctions.join_thread)
         if self._garbage:
             gc.callbacks.append(PythonFunctions.on_garbage)
         if _is_taken() or not PythonFunctions.start(*calls):
@@ -81,7 +81,9 @@ class _PythonFunctions:
         """Ends the log, before the window closes."""
         if self._modules is not None:
             self._modules.stop()
-        if self._started and not self._end() and threading.get_ident() == self._thread:
+        if not self._started:
+            self._remove()
+        elif not self._end() and threading.get_ident() == self._thread:
             self._note(_LOST)
 
     def _end(self) -> bool:
