@@ -98,6 +98,7 @@ inline std::unique_ptr<store::Store> make_small_store() {
   store.collective.append({kStart + 1900, 0xABC, 41, 4096, 0, inner, static_cast<uint16_t>(CollectiveKind::AllReduce)});
   store.communicator.append({kStart + 10, 0xABC, 42, 0, 8, 3});
   store.anchor.append({kStart + 5, kStart + 7, 5000});
+  store.loss.append({kStart + 6, 10, 3, store.strings.intern("No space left on device")});
   store.allocation.append({kStart + 2000, 512, 0x1000, 512, 2048, inner, kNone, 0, 0});
   store.failed_allocation.append({kStart + 2200, 1 << 30, 512, 2048, inner, 0, 0});
   store.device_memory.append({kStart + 2100, 2 << 20, 0x7000, 0x9000, 32 << 20, 2 << 20, 16, inner,

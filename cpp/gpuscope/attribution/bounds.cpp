@@ -70,10 +70,10 @@ int64_t moment_of_share(const Store& store, double share) {
 
 // Rows are in the order in which threads were read, roughly by time. Rows that extend into the ring are cut to begin
 // where it begins.
-template <class Table>
-void evict_before(Table& table, int64_t cutoff_ns, EvictedRows& evicted) {
+template <class Table, class F>
+void evict_rows(Table& table, int64_t cutoff_ns, EvictedRows& evicted, F&& leaves) {
   for (uint32_t row = 0; row < table.size(); ++row) {
-    if (last_moment(table, row) < cutoff_ns) {
+    if (leaves(table, row)) {
       for (uint32_t kept = evicted.end; kept < row; ++kept) {
         evicted.kept.push_back(kept);
       }
@@ -151,13 +151,14 @@ bool is_due(const LastEviction& last, int64_t newest_ns, std::size_t bytes, int6
   return after_ns - before_ns >= ring_ns / 4;
 }
 
-Eviction evict_before(DecodeState& state, int64_t cutoff_ns) {
+/// Evicts the rows for which leaves(table, row) holds. Nested rows that stay begin at the cutoff, or later.
+template <class F>
+Eviction evict(DecodeState& state, int64_t cutoff_ns, F&& leaves) {
   Store& store = *state.store;
   Eviction evicted;
   store.each_table([&]<class Table>(Table& table) {
     if constexpr (store::Timed<Table>) {
-      evict_before(table, cutoff_ns, evicted[Table::kInfo.target]);
-      state.counters.evicted += evicted[Table::kInfo.target].count();
+      evict_rows(table, cutoff_ns, evicted[Table::kInfo.target], leaves);
     }
   });
   store.each_table([&]<class Table>(Table& table) {
@@ -234,8 +235,32 @@ std::optional<Eviction> keep_in_bounds(DecodeState& state) {
   if (cutoff_ns == INT64_MIN) {
     return {};
   }
-  Eviction evicted = evict_before(state, cutoff_ns);
+  Eviction evicted =
+      evict(state, cutoff_ns, [&](const auto& table, std::size_t row) { return last_moment(table, row) < cutoff_ns; });
+  for (const store::TableInfo& table : store::kTables) {
+    state.counters.evicted += evicted[table.target].count();
+  }
   state.last_eviction = {newest_ns, event_bytes(*state.store)};
+  return evicted;
+}
+
+Eviction evict_ended(DecodeState& state, int64_t at_ns, std::span<const uint32_t> open_calls) {
+  Eviction evicted = evict(state, at_ns, [&]<class Table>(const Table& table, std::size_t row) {
+    if constexpr (Nested<Table>) {
+      return (table.flags[row] & store::kOpen) == 0;
+    } else if constexpr (std::is_same_v<Table, store::Apis>) {
+      return !std::ranges::binary_search(open_calls, row);
+    } else {
+      return true;
+    }
+  });
+  state.store->each_table([]<class Table>(Table& table) {
+    if constexpr (Nested<Table>) {  // all of them continue rows of the segment before
+      for (std::size_t row = 0; row < table.size(); ++row) {
+        table.flags[row] |= store::kClipped;
+      }
+    }
+  });
   return evicted;
 }
 

@@ -91,6 +91,7 @@ store::Communicators::Row& Collectives::add(const store::Communicators::Row& row
 }
 
 void Collectives::write(store::Store& store) const {
+  store.communicator.truncate(0);  // rows of an earlier call
   for (const store::Communicators::Row& row : communicators_) {
     store.communicator.append(row);
   }

@@ -25,7 +25,7 @@ class Collectives {
 
   /// A call of the NCCL function `name`. Returns its row without the region if it is a collective, a send or a receive.
   std::optional<store::Collectives::Row> call(std::string_view name, const Payload& payload, int64_t at_ns);
-  /// At the end of a window: adds a row for each communicator.
+  /// At the end of a window, or during it: writes a row for each communicator.
   void write(store::Store& store) const;
 
  private:

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -411,5 +412,9 @@ std::size_t event_bytes(const store::Store& store);
 /// then all row numbers outside the store must be renumbered with the returned Eviction. To be called every few
 /// thousand rows.
 std::optional<Eviction> keep_in_bounds(DecodeState& state);
+
+/// Evicts all event rows except open regions and functions, which begin at `at_ns` from now on, and these driver calls,
+/// in increasing order. The same applies to row numbers outside the store.
+Eviction evict_ended(DecodeState& state, int64_t at_ns, std::span<const uint32_t> open_calls);
 
 }  // namespace gpuscope::attribution

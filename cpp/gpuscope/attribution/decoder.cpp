@@ -506,14 +506,40 @@ bool Decoder::count_event() {
 
 void Decoder::look_at_bounds() {
   if (const std::optional<Eviction> eviction = keep_in_bounds(state_)) {
-    each_replay([&](Replay& replay) { replay.apply(*eviction); });
-    gpu_records_.apply(*eviction);
+    apply(*eviction);
     // Drops entries without references. Rarely, as it scans all rows.
     if (state_.dictionaries.bytes() > renewed_bytes_ + state_.settings.max_bytes / 16 ||
         state_.dictionaries.is_short_of_ids()) {
       renew_dictionaries();
     }
   }
+}
+
+void Decoder::apply(const Eviction& eviction) {
+  each_replay([&](Replay& replay) { replay.apply(eviction); });
+  gpu_records_.apply(eviction);
+}
+
+std::vector<uint32_t> Decoder::complete_rows(int64_t at_ns) {
+  std::vector<uint32_t> open_calls;
+  each_replay([&](Replay& replay) { replay.measure_open(at_ns, open_calls); });
+  std::ranges::sort(open_calls);
+  store::Regions& regions = state_.store->region;
+  state_.started_ranges.each([&](uint64_t, const StartedRange& range) {
+    if (range.row != store::kNone) {
+      regions.duration_ns[range.row] = std::max<int64_t>(0, at_ns - regions.start_ns[range.row]);
+    }
+  });
+  gpu_records_.place_waits();
+  state_.collectives.write(*state_.store);
+  return open_calls;
+}
+
+void Decoder::begin_segment(int64_t at_ns, std::span<const uint32_t> open_calls) {
+  apply(evict_ended(state_, at_ns, open_calls));
+  renew_dictionaries();
+  state_.counters = {};
+  state_.last_eviction = {};
 }
 
 template <class F>

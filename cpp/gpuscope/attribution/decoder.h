@@ -62,6 +62,10 @@ class Decoder {
       state_.store->anchor.append(row);
     }
   }
+  /// Brings all rows up to date at the end of a segment: open ones last until `at_ns`. Returns the rows of open calls.
+  std::vector<uint32_t> complete_rows(int64_t at_ns);
+  /// Begins a segment at `at_ns`: drops all rows except open ones and these calls, and sets the counters to 0.
+  void begin_segment(int64_t at_ns, std::span<const uint32_t> open_calls);
   /// Ends the window at `close_ns` and returns its rows. The next window starts empty.
   std::unique_ptr<store::Store> finish(int64_t close_ns);
 
@@ -112,6 +116,7 @@ class Decoder {
   void begin_period_of_names();
   bool count_event();
   void look_at_bounds();
+  void apply(const Eviction& eviction);
   /// Rebuilds the dictionaries with the entries still in use. Returns the old ones.
   Dictionaries renew_dictionaries();
   template <class F>

@@ -59,16 +59,16 @@ store::Variants::Row only_name(const store::Variants::Row& row) {
 }  // namespace
 
 uint32_t Dictionaries::string(std::string_view text) {
-  if (strings_.size() < kMaxStrings && !refuses_ && text != base::Names::kMore) {
-    return strings_.intern(text);
+  if (tables_.strings.size() < kMaxStrings && !refuses_ && text != base::Names::kMore) {
+    return tables_.strings.intern(text);
   }
-  const uint32_t known = strings_.find(text);
+  const uint32_t known = tables_.strings.find(text);
   return known != UINT32_MAX ? known : more_names();
 }
 
 uint32_t Dictionaries::more_names() {
   if (more_names_ == store::kNone) {
-    more_names_ = strings_.intern(base::Names::kMore);
+    more_names_ = tables_.strings.intern(base::Names::kMore);
   }
   return more_names_;
 }
@@ -221,7 +221,7 @@ uint16_t Dictionaries::counter(const std::string& name, const std::string& unit,
 }
 
 std::size_t Dictionaries::bytes() const noexcept {
-  std::size_t bytes = strings_.bytes() + paths_.bytes() + variants_.bytes() + pointers_.bytes();
+  std::size_t bytes = tables_.strings.bytes() + paths_.bytes() + variants_.bytes() + pointers_.bytes();
   for (const NamesOfPeriod& names : region_names_) {
     bytes += names.strings.size() * sizeof(uint32_t);
   }
@@ -234,7 +234,7 @@ bool Dictionaries::is_short_of_ids() const noexcept {
 }
 
 void Dictionaries::move_into(store::Store& store) {
-  store.strings = std::move(strings_);
+  store.strings = std::move(tables_.strings);
   store.path = std::move(tables_.path);
   store.stack = std::move(tables_.stack);
   store.variant = std::move(tables_.variant);
@@ -254,7 +254,7 @@ static_assert(std::ranges::none_of(store::kTables, [](const store::TableInfo& ta
 }));
 
 Renewal::Renewal(Dictionaries& old) : old_(old) {
-  rows_of(store::Target::Strings).resize(old.strings_.size(), store::kNone);
+  rows_of(store::Target::Strings).resize(old.tables_.strings.size(), store::kNone);
   old.tables_.each_table([&]<class Table>(const Table& table) {
     if constexpr (Table::kInfo.role == store::Role::Dictionary) {
       rows_of(Table::kInfo.target).resize(table.size(), store::kNone);
@@ -281,7 +281,7 @@ void Renewal::keep_what_is_referred_to() {
 void Renewal::copy_kept(Dictionaries& fresh) {
   std::vector<uint32_t>& strings = rows_of(store::Target::Strings);
   for (uint32_t id = 0; id < strings.size(); ++id) {
-    strings[id] = strings[id] == kKept ? fresh.strings_.intern(old_.strings_[id]) : store::kNone;
+    strings[id] = strings[id] == kKept ? fresh.tables_.strings.intern(old_.tables_.strings[id]) : store::kNone;
   }
   store::Store::each_pair(fresh.tables_, old_.tables_, [&]<class Table>(Table& to, const Table& from) {
     std::vector<uint32_t>& rows = rows_of(Table::kInfo.target);
@@ -327,7 +327,7 @@ void Renewal::index(Dictionaries& fresh) {
       fresh.stacks_[stack] = static_cast<uint32_t>(row);
     }
   }
-  const uint32_t more_names = fresh.strings_.find(base::Names::kMore);
+  const uint32_t more_names = fresh.tables_.strings.find(base::Names::kMore);
   fresh.more_names_ = more_names != UINT32_MAX ? more_names : store::kNone;
   fresh.more_path_ = static_cast<uint32_t>(find(store::Target::Paths, old_.more_path_));
 }

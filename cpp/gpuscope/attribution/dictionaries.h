@@ -44,7 +44,7 @@ class Dictionaries {
     }
   }
 
-  std::string_view text(uint32_t string) const { return strings_[string]; }
+  std::string_view text(uint32_t string) const { return tables_.strings[string]; }
   uint32_t path_name(uint32_t path) const { return tables_.path.name[path]; }
   uint32_t path_parent(uint32_t path) const { return tables_.path.parent[path]; }
   base::RegionKind path_kind(uint32_t path) const { return static_cast<base::RegionKind>(tables_.path.kind[path]); }
@@ -56,6 +56,8 @@ class Dictionaries {
   bool is_short_of_ids() const noexcept;
   /// Whether new names become "(more names)", as the memory is used up.
   void refuse_more(bool refuse) noexcept { refuses_ = refuse; }
+  /// The strings and the dictionary tables. Further facts may be added to the table `info`.
+  store::Store& tables() noexcept { return tables_; }
   /// Moves everything into the store. The object is unusable afterwards.
   void move_into(store::Store& store);
 
@@ -69,8 +71,7 @@ class Dictionaries {
   static constexpr uint32_t kMaxPaths = 1U << 20;
   static constexpr uint32_t kMaxVariants = 1U << 20;  // further kernel configurations are not kept
 
-  base::StringTable strings_;
-  store::Store tables_;  // its dictionary tables only
+  store::Store tables_;  // the strings and dictionary tables, and facts that are added by `tables`
   struct NamesOfPeriod {
     uint32_t period = 0;
     std::vector<uint32_t, base::BlockAllocator<uint32_t>> strings;  // by base::Names' index

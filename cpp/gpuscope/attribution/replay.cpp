@@ -174,6 +174,26 @@ void Replay::end_thread() {
   close_window(last_ns_);
 }
 
+void Replay::measure_open(int64_t at_ns, std::vector<uint32_t>& calls) {
+  store::Store& store = *state_->store;
+  each_open([&](const OpenRegion& region) {
+    if (region.row != kNone && !region.is_hidden) {
+      store.region.duration_ns[region.row] = std::max<int64_t>(0, at_ns - region.start_ns);
+    }
+  });
+  for (const OpenFunction& function : functions_) {
+    if (function.row != kNone) {
+      store.python_function.duration_ns[function.row] = std::max<int64_t>(0, at_ns - function.start_ns);
+    }
+  }
+  for (const OpenCall& call : calls_) {
+    if (call.row != kNone) {
+      store.api.duration_ns[call.row] = std::max<int64_t>(0, at_ns - call.start_ns);
+      calls.push_back(call.row);
+    }
+  }
+}
+
 void Replay::apply(const Eviction& eviction) {
   each_open([&](OpenRegion& region) {
     region.row = eviction.region(region.row);

@@ -42,6 +42,8 @@ class Replay {
   void open_window();
   /// Ends the rows of open regions and calls at `close_ns`. The regions themselves stay open.
   void close_window(int64_t close_ns);
+  /// Sets the durations of open regions, calls and functions so far. Adds the rows of the calls to `calls`.
+  void measure_open(int64_t at_ns, std::vector<uint32_t>& calls);
   /// Renumbers the rows of open regions and calls.
   void apply(const Eviction& eviction);
   /// Calls `visit(store::Target, id)` for each reference to a dictionary.

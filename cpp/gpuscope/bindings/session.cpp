@@ -93,6 +93,11 @@ constexpr NamedOption kOptions[] = {
     GPUSCOPE_OPTION("counter_interval_ns", counters.interval_ns),
     GPUSCOPE_OPTION("device_interval_ns", device_interval),
     GPUSCOPE_OPTION("repeats", repeats),
+    GPUSCOPE_OPTION("spool", spools),
+    GPUSCOPE_OPTION("spool_bytes", spool.max_bytes),
+    GPUSCOPE_OPTION("spool_age_ns", spool.max_age),
+    GPUSCOPE_OPTION("segment_bytes", spool.segment_bytes),
+    GPUSCOPE_OPTION("segment_ns", spool.segment_time),
 };
 #undef GPUSCOPE_OPTION
 
@@ -205,7 +210,9 @@ void bind_session(py::module_& module) {
       .def(py::init(&start_session),
            "Starts collecting, with options of SESSION_OPTIONS; nothing is recorded until open(). Options that are "
            "not given have the defaults of RecordingOptions.")
-      .def("open", &Session::open, py::call_guard<py::gil_scoped_release>(), "Begins a recorded window.")
+      .def("open", &Session::open, py::arg("folder") = "", py::call_guard<py::gil_scoped_release>(),
+           "Begins a recorded window. With a folder, its rows are written there as segments while it is open, and the "
+           "Store that ends it has only those of the last segment.")
       .def(
           "cut",
           [](Session& session, std::optional<double> timeout, const std::optional<py::list>& into) {

@@ -23,6 +23,7 @@
 #include "gpuscope/exporters/frame.h"
 #include "gpuscope/exporters/links.h"
 #include "gpuscope/store/gscope.h"
+#include "gpuscope/store/segments.h"
 
 namespace py = pybind11;
 
@@ -383,6 +384,10 @@ void bind_store(py::module_& module) {
       py::arg("path"), py::arg("salvage") = false, release(),
       "Open a .gscope file, up to its last whole block; what is whole of one that is damaged elsewhere, with "
       "`salvage`.");
+  module.def(
+      "read_segments",
+      [](const std::string& folder) -> std::shared_ptr<store::Store> { return store::read_segments(folder); },
+      py::arg("folder"), release(), "The segments of a folder as one Store, damaged ones as far as they are whole.");
   module.def("write_chrome", &write_chunks<&exporters::write_chrome>, py::arg("store"), py::arg("write"),
              "Hand a store's events to `write` as JSON, in chunks of about 1 MiB.");
   module.def("write_perfetto", &write_chunks<&exporters::write_perfetto>, py::arg("store"), py::arg("write"),

@@ -117,6 +117,17 @@ void write(const Facts& facts, store::Store& store) {
 #undef GPUSCOPE_ROW
 }
 
+/// Writes what a segment has as differences: the record of a launch may be in the next segment.
+void write_differences(const Facts& facts, store::Store& store) {
+  const attribution::Counters& counts = facts.counters;
+  const auto difference = [](uint64_t one, uint64_t other) {
+    return static_cast<int64_t>(one) - static_cast<int64_t>(other);
+  };
+  store.set_info("audit.missing", std::to_string(difference(counts.launches, counts.matched) +
+                                                 difference(counts.graph_launches, counts.matched_graphs)));
+  store.set_info("audit.copies_without_record", std::to_string(difference(counts.copies, counts.matched_copies)));
+}
+
 }  // namespace
 
 void write_devices(store::Store& store, const driver::Cuda& cuda) {
@@ -269,11 +280,23 @@ void Recorder::make_sources() {
   sources_.push_back(python_samples());
 }
 
-void Recorder::open() {
+void Recorder::open(const std::string& folder) {
+  std::unique_ptr<Spool> opened;
+  if (!folder.empty()) {
+    SpoolOptions options = options_.spool;
+    options.folder = folder;
+    opened = std::make_unique<Spool>(options);
+  }
   for (const auto& source : sources_) {
     source->start();
   }
-  window().open_ns.store(base::Clock::process().now_ns(), std::memory_order_release);
+  const int64_t now_ns = base::Clock::process().now_ns();
+  if (window().open_ns.load() == INT64_MAX) {  // the decode thread reads neither now
+    begins_ns_ = now_ns;
+    counted_ns_ = 0;
+    spool_ = std::move(opened);
+  }
+  window().open_ns.store(now_ns, std::memory_order_release);
   for (const auto& source : sources_) {
     source->begin();
   }
@@ -312,7 +335,8 @@ std::unique_ptr<store::Store> Recorder::end_window(Facts facts, std::chrono::nan
     }
     take_sources();
     const bool is_idle = collecting_ && !failed_ && !awaits_gpu_work() && !decoder_->has_open_launches();
-    gather(facts);
+    gather(facts, window().close_ns.load());
+    const std::unique_ptr<Spool> spool = std::move(spool_);
     store = decoder_->finish(window().close_ns.load());
     if (last && is_idle && facts.counters.launches >= kWorthMeasuring) {
       measure_launches(facts.counters.later_calls >= kManyCalls);
@@ -321,7 +345,14 @@ std::unique_ptr<store::Store> Recorder::end_window(Facts facts, std::chrono::nan
     write(facts, *store);
     write_devices(*store, vendor_.cuda);
     name_threads(*store);
+    if (spool != nullptr) {
+      write_differences(facts, *store);
+      if (!spool->finish(*store, *store)) {
+        store->set_info("session.spool_error", spool->why().empty() ? "the disk is too slow" : spool->why());
+      }
+    }
   } catch (...) {
+    spool_.reset();
     failed_ = true;
     decoder_->window().open_ns.store(INT64_MAX);
     decoder_->window().close_ns.store(INT64_MAX);
@@ -341,8 +372,70 @@ std::unique_ptr<store::Store> Recorder::end_window(Facts facts, std::chrono::nan
   return store;
 }
 
+// Never waits for the disk.
+void Recorder::write_segment(int64_t at_ns) {
+  constexpr int64_t kCountsNs = 1'000'000'000;
+  store::Store& tables = decoder_->state().dictionaries.tables();
+  if (at_ns - counted_ns_ >= kCountsNs) {
+    counted_ns_ = at_ns;
+    Facts facts;
+    facts.add("session.mode", std::string(attribution::kModeNames[static_cast<std::size_t>(options_.settings.mode)]));
+    facts.add("session.start_ns", begins_ns_);
+    facts.add("session.stop_ns", at_ns);
+    facts.counters = decoder_->state().counters;
+    count_missing(facts);
+    write(facts, tables);
+    write_differences(facts, tables);
+    decoder_->state().collectives.write(*decoder_->state().store);
+  }
+  switch (spool_->write(*decoder_->state().store, tables, at_ns)) {
+    case Spool::State::Writing:
+      break;
+    case Spool::State::SegmentIsFull:
+      end_segment(at_ns);
+      break;
+    case Spool::State::MemoryIsFull:
+      lose_segment(at_ns);
+      break;
+  }
+}
+
+void Recorder::end_segment(int64_t at_ns) {
+  attribution::DecodeState& state = decoder_->state();
+  const std::vector<uint32_t> open_calls = decoder_->complete_rows(at_ns);
+  store::Store& tables = state.dictionaries.tables();
+  Facts facts;
+  gather(facts, at_ns);
+  add_costs(facts, vendor_.costs);
+  write(facts, tables);
+  write_differences(facts, tables);
+  tables.device.truncate(0);
+  write_devices(tables, vendor_.cuda);
+  name_threads(tables);
+  if (spool_->end_segment(*state.store, tables)) {
+    decoder_->begin_segment(at_ns, open_calls);
+    begins_ns_ = at_ns;
+    counted_ns_ = 0;
+  }
+}
+
+void Recorder::lose_segment(int64_t at_ns) {
+  attribution::DecodeState& state = decoder_->state();
+  uint64_t rows = 0;
+  state.store->each_table(
+      [&]<class Table>(const Table& table) { rows += Table::kInfo.role == store::Role::Event ? table.size() : 0; });
+  spool_->lose();
+  decoder_->begin_segment(at_ns, decoder_->complete_rows(at_ns));
+  state.counters.lost += rows;
+  const uint32_t why = state.dictionaries.string(spool_->why().empty() ? "the disk is too slow" : spool_->why());
+  state.store->loss.append({begins_ns_, at_ns - begins_ns_, rows, why});
+  begins_ns_ = at_ns;
+  counted_ns_ = 0;
+}
+
 void Recorder::poll(bool flush) {
   const auto before = std::chrono::steady_clock::now();
+  const int64_t began_ns = base::Clock::process().now_ns();
   activity::Collector& collector = vendor_.collector;
   if (flusher_ != nullptr && flush) {
     flusher_->begin();
@@ -359,6 +452,9 @@ void Recorder::poll(bool flush) {
       take_sources();
       decoder_->decode(collector.buffers());
       read_gpu_spans();
+      if (flush && window().open_ns.load() < began_ns && window().close_ns.load() == INT64_MAX && spool_ != nullptr) {
+        write_segment(began_ns);
+      }
       if (flush) {
         ShownRegion::process().show(decoder_->innermost_region());
       }
@@ -519,14 +615,23 @@ void Recorder::read_gpu_spans() {
   state.gpu_spans.swap(running);
 }
 
-void Recorder::gather(Facts& facts) {
+/// Launches without a record so far.
+void Recorder::count_missing(Facts& facts) const {
+  attribution::Counters& counters = facts.counters;
+  const auto without = [](uint64_t launched, uint64_t came) { return launched > came ? launched - came : 0; };
+  counters.missing =
+      without(counters.launches, counters.matched) + without(counters.graph_launches, counters.matched_graphs);
+  // Copies between host buffers have none. The record of a copy that far outlasts its window comes too late.
+  counters.copies_without_record = without(counters.copies, counters.matched_copies);
+}
+
+void Recorder::gather(Facts& facts, int64_t close_ns) {
   const attribution::Window& window = decoder_->window();
-  const int64_t close_ns = window.close_ns.load();
   facts.counters = decoder_->state().counters;
   facts.clock_kernels = decoder_->gpu_records().clock_kernels();
   facts.add("session.mode", std::string(attribution::kModeNames[static_cast<std::size_t>(options_.settings.mode)]));
   facts.add("session.graphs", options_.settings.merge_graphs ? "launch" : "node");
-  facts.add("session.start_ns", window.open_ns.load());
+  facts.add("session.start_ns", begins_ns_);
   facts.add("session.stop_ns", close_ns);
   add_environment(facts, vendor_.cuda, vendor_.collector.cupti());
   facts.notes += clock_.note.empty() ? "" : clock_.note + "\n";
@@ -540,11 +645,7 @@ void Recorder::gather(Facts& facts) {
   facts.notes += failed_ ? "memory ran out while records were decoded: what came after is missing\n" : "";
 
   attribution::Counters& counters = facts.counters;
-  const auto without = [](uint64_t launched, uint64_t came) { return launched > came ? launched - came : 0; };
-  counters.missing =
-      without(counters.launches, counters.matched) + without(counters.graph_launches, counters.matched_graphs);
-  // Copies between host buffers have none. The record of a copy that far outlasts its window comes too late.
-  counters.copies_without_record = without(counters.copies, counters.matched_copies);
+  count_missing(facts);
   const attribution::SwitchTimes::Total gpu_off = window.gpu.off_until(close_ns);
   const attribution::SwitchTimes::Total regions_off = window.regions.off_until(close_ns);
   counters.gpu_off = gpu_off.times;
@@ -564,6 +665,7 @@ void Recorder::gather(Facts& facts) {
     counters.foreign_buffers = since(foreign_start_, collector.buffers().foreign());
     facts.notes += collector.broken() ? "CUPTI ended itself after a fatal error\n" : "";
   }
+  counters.lost += spool_ != nullptr ? spool_->take_lost_rows() : 0;
   facts.add("audit.gpu_records", counters.gpu_records);
   facts.add("audit.region_events", counters.region_events);
   facts.add("audit.function_events", counters.function_events);

@@ -22,6 +22,7 @@
 #include "gpuscope/session/gpu_clock_reader.h"
 #include "gpuscope/session/shown_region.h"
 #include "gpuscope/session/sources.h"
+#include "gpuscope/session/spool.h"
 #include "gpuscope/store/store.h"
 #include "gpuscope/timing/region_timer.h"
 
@@ -60,6 +61,8 @@ struct Options {
   counters::Request counters;
   std::chrono::nanoseconds device_interval{};  // of NVML's readings; 0: none
   driver::Nvml nvml;                           // where it is asked
+  bool spools = false;                         // windows are written into folders as they grow
+  SpoolOptions spool;                          // without the folder, which each window has
 };
 
 /// Adds the devices, if the process has called cuInit.
@@ -134,8 +137,9 @@ class Recorder {
   void start_flusher();
   /// Makes the requested sources. Throws InvalidArgument for metrics that the GPU does not have.
   void make_sources();
-  /// Opens a window. Any thread.
-  void open();
+  /// Opens a window. Its rows are written into the folder, if one is given. Any thread, while no window is open. Throws
+  /// Error if the folder cannot be opened.
+  void open(const std::string& folder);
   void enter_thread();
   /// Afterwards any thread may call CUPTI.
   void leave_thread() noexcept {
@@ -159,6 +163,10 @@ class Recorder {
  private:
   void make_decoder();
   void take_sources();
+  void write_segment(int64_t at_ns);
+  void end_segment(int64_t at_ns);
+  void lose_segment(int64_t at_ns);
+  void count_missing(Facts& facts) const;
   void flush_and_decode();
   void wait_for_gpu_work(std::chrono::nanoseconds limit, bool last);
   void wait_for_gpu_records(std::chrono::nanoseconds limit);
@@ -167,11 +175,14 @@ class Recorder {
   std::chrono::nanoseconds grace() const;
   void fetch_unfinished();
   void read_gpu_spans();
-  void gather(Facts& facts);
+  void gather(Facts& facts, int64_t close_ns);
 
   Vendor& vendor_;
   const Options& options_;
   std::unique_ptr<attribution::Decoder> decoder_;
+  std::unique_ptr<Spool> spool_;  // of the window, if its rows are written
+  int64_t begins_ns_ = 0;         // of the window, or of its segment
+  int64_t counted_ns_ = 0;        // when its facts were written last
   std::vector<std::unique_ptr<Source>> sources_;
   GpuClockReader* clock_reader_ = nullptr;  // of the sources, if records have times of the GPUs' clocks
   std::unique_ptr<Flusher> flusher_;        // where CUPTI delivers

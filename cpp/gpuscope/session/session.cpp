@@ -108,7 +108,7 @@ void Session::start_thread() {
 //
 // Memory and overhead records would include the clock reader's own. Hardware counters use CUPTI's clock.
 bool Session::gets_raw_timestamps() {
-  const bool may_last = options_.settings.mode != attribution::Mode::Full || options_.repeats;
+  const bool may_last = options_.settings.mode != attribution::Mode::Full || options_.repeats || options_.spools;
   const bool is_old = vendor_.collector.age() >= options_.old_cupti;
   const bool has_others = options_.overheads || options_.memory || !options_.counters.metrics.empty() ||
                           vendor_.collector.watches_allocations();
@@ -151,7 +151,7 @@ void Session::choose_tier() {
   timing::RegionTimer::current().store(&vendor_.region_timer, std::memory_order_release);
 }
 
-void Session::open() {
+void Session::open(const std::string& folder) {
   if (in_forked_child()) {
     return;  // the thread that held the lock does not exist here
   }
@@ -166,7 +166,7 @@ void Session::open() {
         tier_reason_ = "another profiler was started in an earlier window and needs CUPTI for itself";
       }
     }
-    recorder_.open();
+    recorder_.open(folder);
   }
 }
 

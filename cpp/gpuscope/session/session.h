@@ -31,8 +31,9 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// Begins a window: later launches are recorded.
-  void open();
+  /// Begins a window: later launches are recorded. With a folder, rows are written there as segments, and the store
+  /// that ends the window has only those of the last one. Throws Error if the folder cannot be opened.
+  void open(const std::string& folder = {});
   /// Ends the window: waits for work launched before this call, at most `wait_limit`, and returns it. Later launches
   /// are not recorded. Null without an open window, and in a forked child. Throws std::bad_alloc if there is no memory
   /// for the result.

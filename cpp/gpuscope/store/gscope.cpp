@@ -18,109 +18,6 @@ namespace {
 
 using namespace gscope;
 using base::crc32c;
-using base::Write;
-
-// -- writing ----------------------------------------------------------------------------------------------------------
-
-/// A block being written. Its memory is reused for each block.
-class Block {
- public:
-  explicit Block(const Write& write) : write_(write) {}
-
-  void append(const void* data, std::size_t bytes) {
-    const auto* from = static_cast<const char*>(data);
-    bytes_.insert(bytes_.end(), from, from + bytes);
-  }
-  void append_byte(std::size_t value) { bytes_.push_back(static_cast<char>(value)); }
-  void append_name(std::string_view name) {
-    append_byte(name.size());
-    append(name.data(), name.size());
-  }
-  void pad() { bytes_.resize(padded(bytes_.size())); }
-  /// All bytes so far are the directory.
-  void end_directory() {
-    pad();
-    directory_bytes_ = body_bytes();
-  }
-
-  void hand_over(BlockType type, std::size_t first_row, std::size_t rows) {
-    pad();
-    BlockHeader header{kBlockMagic,
-                       static_cast<uint16_t>(type),
-                       kMajorVersion,
-                       number_++,
-                       static_cast<uint32_t>(first_row),
-                       static_cast<uint32_t>(rows),
-                       static_cast<uint32_t>(directory_bytes_),
-                       body_bytes() - directory_bytes_,
-                       crc32c(bytes_.data() + sizeof header, body_bytes()),
-                       0};
-    header.header_crc = crc32c(&header, offsetof(BlockHeader, header_crc));
-    std::memcpy(bytes_.data(), &header, sizeof header);
-    write_({bytes_.data(), bytes_.size()});
-    bytes_.resize(sizeof header);
-    directory_bytes_ = 0;
-  }
-
- private:
-  std::size_t body_bytes() const noexcept { return bytes_.size() - sizeof(BlockHeader); }
-
-  const Write& write_;
-  uint32_t number_ = 0;
-  std::size_t directory_bytes_ = 0;
-  std::vector<char> bytes_ = std::vector<char>(sizeof(BlockHeader));  // the header, written last, then the body
-};
-
-void write_contents(const Store& store, Block& block) {
-  std::vector<uint64_t> counts;
-  const auto add = [&](std::string_view name, uint64_t rows) {
-    if (rows != 0) {
-      block.append_name(name);
-      counts.push_back(rows);
-    }
-  };
-  add(kStringsName, store.strings.size());
-  store.each_table([&](const auto& table) { add(table.kInfo.name, table.size()); });
-  block.end_directory();
-  block.append(counts.data(), counts.size() * sizeof(uint64_t));
-  block.hand_over(BlockType::Contents, 0, counts.size());
-}
-
-void write_strings(const base::StringTable& strings, Block& block) {
-  for (uint32_t first = 0; first < strings.size();) {
-    uint32_t end = first;
-    for (std::size_t bytes = 0; end < strings.size() && bytes < kStringBlockBytes; ++end) {
-      const auto length = static_cast<uint32_t>(strings[end].size());
-      block.append(&length, sizeof length);
-      bytes += sizeof length + length;
-    }
-    for (uint32_t id = first; id < end; ++id) {
-      block.append(strings[id].data(), strings[id].size());
-    }
-    block.hand_over(BlockType::Strings, first, end - first);
-    first = end;
-  }
-}
-
-template <class Table>
-void write_table(const Table& table, Block& block) {
-  for (std::size_t first = 0; first < table.size(); first += kBlockRows) {
-    const std::size_t rows = std::min(kBlockRows, table.size() - first);
-    block.append_name(table.kInfo.name);
-    table.each_column([&](const ColumnInfo& column, const auto&) {
-      block.append_byte(column.bytes);
-      block.append_name(column.name);
-    });
-    block.end_directory();
-    table.each_column([&](const ColumnInfo& column, const auto& values) {
-      block.append(values.data() + first, rows * column.bytes);
-      block.pad();
-    });
-    block.hand_over(BlockType::Table, first, rows);
-  }
-}
-
-// -- reading ----------------------------------------------------------------------------------------------------------
 
 constexpr std::string_view kAdvice = "; gpuscope.load(path, salvage=True) and the option --salvage open what is whole";
 
@@ -303,6 +200,9 @@ class Reader {
       case BlockType::Table:
         take_table(header, directory, payload);
         break;
+      case BlockType::Patch:
+        take_patch(header, directory, payload);
+        break;
       case BlockType::Contents:
         take_contents(header.rows, directory, payload);
         ended_ = header.number != 0;
@@ -376,6 +276,22 @@ class Reader {
     });
   }
 
+  /// Rows that a damaged file has lost are skipped.
+  void take_patch(const BlockHeader& header, std::span<const std::byte> directory, std::span<const std::byte> payload) {
+    const std::string_view name = parse_directory(header.rows, directory, payload);
+    store_->each_table([&](auto& into) {
+      if (into.kInfo.name == name) {
+        check_widths(into);
+        const RowsRead& known = read_.rows[static_cast<std::size_t>(into.kInfo.target)];
+        for (uint32_t row = 0; row < header.rows; ++row) {
+          if (const uint32_t at = known.find(uint64_t{header.first_row} + row); at != kNone) {
+            replace(into, row, at);
+          }
+        }
+      }
+    });
+  }
+
   /// Sets columns_ and returns the table's name.
   std::string_view parse_directory(uint32_t rows, std::span<const std::byte> bytes,
                                    std::span<const std::byte> payload) {
@@ -403,15 +319,21 @@ class Reader {
     return table;
   }
 
+  auto find(const ColumnInfo& info) const { return std::ranges::find(columns_, info.name, &FileColumn::name); }
+
   template <class Table>
-  void append(Table& into, uint32_t rows) const {
-    const auto find = [&](const ColumnInfo& info) { return std::ranges::find(columns_, info.name, &FileColumn::name); };
+  void check_widths(const Table& into) const {
     into.each_column([&](const ColumnInfo& info, const auto&) {
       if (const auto found = find(info); found != columns_.end() && found->width != info.bytes) {
         fail(std::string(into.kInfo.name) + "." + std::string(info.name) + " is " + std::to_string(found->width) +
              " bytes wide, not " + std::to_string(info.bytes));
       }
     });
+  }
+
+  template <class Table>
+  void append(Table& into, uint32_t rows) const {
+    check_widths(into);
     into.each_column([&](const ColumnInfo& info, auto& column) {
       using T = std::remove_reference_t<decltype(column)>::value_type;
       const auto found = find(info);
@@ -419,6 +341,17 @@ class Reader {
         column.append({reinterpret_cast<const T*>(found->values), rows});
       } else {
         column.append_copies(rows, info.meaning.optional ? static_cast<T>(kNone) : T{});
+      }
+    });
+  }
+
+  /// Sets the row `at` to the block's `row`.
+  template <class Table>
+  void replace(Table& into, uint32_t row, uint32_t at) const {
+    into.each_column([&](const ColumnInfo& info, auto& column) {
+      using T = std::remove_reference_t<decltype(column)>::value_type;
+      if (const auto found = find(info); found != columns_.end()) {
+        column[at] = reinterpret_cast<const T*>(found->values)[row];
       }
     });
   }
@@ -471,29 +404,6 @@ class Reader {
 };
 
 }  // namespace
-
-void write_gscope(const Store& store, const Write& write) {
-  if (const std::string bad = find_bad_reference(store); !bad.empty()) {
-    throw base::Error("cannot save the recording, which is inconsistent: " + bad);
-  }
-  FileHeader header{};
-  std::ranges::copy(kFileMagic, header.magic);
-  header.major = kMajorVersion;
-  header.minor = kMinorVersion;
-  header.header_crc = crc32c(&header, offsetof(FileHeader, header_crc));
-  write({reinterpret_cast<const char*>(&header), sizeof header});
-  Block block(write);
-  write_contents(store, block);
-  write_strings(store.strings, block);
-  for (const Target next : table_order()) {
-    store.each_table([&](const auto& table) {
-      if (table.kInfo.target == next) {
-        write_table(table, block);
-      }
-    });
-  }
-  write_contents(store, block);
-}
 
 std::unique_ptr<Store> read_gscope(const std::string& path, Damage damage) {
   try {

@@ -14,17 +14,20 @@
 // The .gscope file. Little-endian. The length of every part is a multiple of 8 bytes, padded with zeros.
 //
 //   file   = FileHeader Contents (Strings | Table)* Contents
+//   file   = FileHeader (Strings | Table | Patch)* Contents      (written while the recording grew: store/segments.h)
 //   block  = BlockHeader directory payload
 //
 // A Contents block gives the number of rows of each table in the file, and the number of strings. Its directory has the
 // names (u8 length and name each), its payload `rows` counts (u64). It is the first and the last block, so that either
-// may be lost.
+// may be lost. The first block of a growing file is another.
 //
 // A Strings block has the next string ids: `rows` lengths (u32), then the texts.
 //
 // A Table block has the next rows of one table. Its directory names the table and its columns:
 //   u8 length, table name, then for each column: u8 element width, u8 length, column name.
 // Its payload holds each column's `rows` elements, each column padded.
+//
+// A Patch block has new values of rows that are in the file already. Otherwise it is like a Table block.
 //
 // Each block can be read without the others: it has its number in the file, the number of its first row, and checksums.
 // Headers are found by their magic number, so reading continues after damage.
@@ -39,7 +42,7 @@ static_assert(std::endian::native == std::endian::little);
 
 inline constexpr char kFileMagic[8] = {'\x89', 'G', 'S', 'C', 'O', 'P', 'E', '\n'};
 inline constexpr uint16_t kMajorVersion = 2;
-inline constexpr uint16_t kMinorVersion = 0;
+inline constexpr uint16_t kMinorVersion = 1;
 inline constexpr uint32_t kBlockMagic = 0x4B4C4247;  // "GBLK"
 // The loss for one damaged byte: 300 kB of a table of events, or a hundred names.
 inline constexpr std::size_t kBlockRows = 8192;
@@ -50,7 +53,7 @@ inline constexpr std::size_t kMostExpansion = 80;
 GPUSCOPE_TABLES(GPUSCOPE_IS_BOUNDED)
 #undef GPUSCOPE_IS_BOUNDED
 
-enum class BlockType : uint16_t { Strings = 1, Table = 2, Contents = 3 };
+enum class BlockType : uint16_t { Strings = 1, Table = 2, Contents = 3, Patch = 4 };
 inline constexpr std::string_view kStringsName = "string";  // among the names of tables
 
 struct FileHeader {

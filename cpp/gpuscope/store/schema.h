@@ -153,6 +153,11 @@
   X(int64_t, start_ns, time, "a moment on the recording's clock")      \
   X(int64_t, realtime_ns, number, "CLOCK_REALTIME of the same moment") \
   X(int64_t, monotonic_ns, number, "CLOCK_MONOTONIC of the same moment")
+#define GPUSCOPE_LOSS(X)                                                    \
+  X(int64_t, start_ns, time, "from when on rows are missing")               \
+  X(int64_t, duration_ns, duration, "for how long")                         \
+  X(uint64_t, lost_rows, amount, "how many rows of all tables are missing") \
+  X(uint32_t, reason, text, "why they could not be written")
 #define GPUSCOPE_ALLOCATION(X)                                                                 \
   X(int64_t, start_ns, time, "when it was")                                                    \
   X(int64_t, bytes, amount, "how much, negative when given back")                              \
@@ -379,6 +384,7 @@
   X(Communicators, communicator, GPUSCOPE_COMMUNICATOR, Event, communicators,                                        \
     "NCCL's communicators, by NVTX; calls of one id and epoch have the same sequence number on all ranks.")          \
   X(Anchors, anchor, GPUSCOPE_ANCHOR, Event, anchors, "Readings of the system's clocks, one a second.")              \
+  X(Losses, loss, GPUSCOPE_LOSS, Event, losses, "Rows that could not be written to the disk, with `spool`.")         \
   X(Allocations, allocation, GPUSCOPE_ALLOCATION, Event, memory,                                                     \
     "Memory that frameworks' allocators handed out and took back, with `profile_memory`.")                           \
   X(FailedAllocations, failed_allocation, GPUSCOPE_FAILED_ALLOCATION, Event, failed_allocations,                     \

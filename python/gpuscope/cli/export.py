@@ -195,7 +195,7 @@ def left_out(results: Analyses, path: Path) -> list[str]:
         tables = _GPU_STACKS
     if not places_samples(trace):
         tables -= {"python_sample"}
-    tables |= {"anchor"}  # readings of the clock are about all other tables
+    tables |= {"anchor", "loss"}  # readings of the clock, and losses, are about all other tables
     lost = (table for table in _core.schema() if table.role == _core.Role.EVENT and table.name not in tables)
     return [table.attribute.replace("_", " ") for table in lost if trace.store.rows(table.name)]
 

@@ -30,7 +30,7 @@ from gpuscope.profiler.activities import ProfilerActivity, parse_group
 from gpuscope.profiler.execution_trace import observer_of
 from gpuscope.profiler.options import RecordingOptions, check_callable, check_flags, check_timeout
 from gpuscope.profiler.schedules import ProfilerAction, Schedule, check_action
-from gpuscope.profiler.trace_handler import FolderWriter
+from gpuscope.profiler.trace_handler import FolderWriter, SpoolWriter
 from gpuscope.profiler.windows import Annotations, Collector, ProfilerStats, Windows
 from gpuscope.recording import Analyses, Recording
 from gpuscope.regions import body_of
@@ -150,6 +150,11 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         path: a folder, which is created. Each window is written there, before `on_trace_ready` is called, as
             ``rank-00341.gscope``: by the rank from torchrun, mpirun, srun or torch.distributed, 0 without one. A
             file that exists is kept, and the new one numbered, as ``rank-00341-2.gscope``.
+        spool: write the rows into the folder `path` while they come, so that they survive the process: each window is
+            a folder ``rank-00341.gscope/`` of segments, files that open alone. `load` and the commands take the folder
+            as one recording. A ring has its rows there. Not in aggregate mode.
+        spool_bytes: most bytes of a window's segments; the oldest are deleted. From 64 MB.
+        spool_age: seconds after which segments are deleted. Default: `ring_seconds` of a ring, else never.
 
     Raises:
         InvalidArgument: an argument is wrong; also by `start` while another profiler collects.
@@ -194,6 +199,9 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         counter_interval_us: float = 100.0,
         device_samples: bool | float = False,
         path: str | PathLike[str] | None = None,
+        spool: bool = False,
+        spool_bytes: int | str = 1 << 30,
+        spool_age: float | None = None,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         self._options = options = RecordingOptions.of(self._arguments)
@@ -201,7 +209,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         self.use_device = "cuda" if options.cuda else None
         self.schedule = schedule or _default_schedule_fn
         self.on_trace_ready = on_trace_ready
-        self._writer = FolderWriter(path) if path is not None else None
+        self._writer = FolderWriter(path) if path is not None and not options.spool else None
         self.custom_trace_id_callback = custom_trace_id_callback
         self.execution_trace_observer = observer_of(execution_trace_observer)
         self.experimental_config = experimental_config
@@ -213,7 +221,7 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         self.current_action = self._action_of(0)
         self.record_steps = schedule is not None
         self.step_rec_fn: record_function | None = None
-        self._collector = Collector(options)
+        self._collector = Collector(options, SpoolWriter(path) if path is not None and options.spool else None)
         self._annotations = Annotations(options.facts, options.notes)
         self._windows = Windows(self._collector, self._annotations, options, self.execution_trace_observer)
         self._lock = shared_lock()  # the program's end may stop it on another thread

@@ -27,6 +27,7 @@ _OPERATORS = "operators"  # only theirs
 _MAY_BE_OF_OPERATORS = ("record_shapes", "with_stack")
 _CALLABLES = ("schedule", "on_trace_ready", "custom_trace_id_callback")
 _LEAST_BYTES = 1 << 20
+_LEAST_SPOOL = 1 << 26  # four segments
 _SAMPLE_EVERY_NS = 1_000_000
 _SAMPLE_SECONDS = (1e-4, 10.0)
 _DEVICE_EVERY_NS = 100_000_000
@@ -47,6 +48,11 @@ class RecordingOptions(ObserverOptions):
         overheads: the driver's and CUPTI's own work.
         max_bytes: most memory for the events of a window.
         ring_ns: how much time a ring keeps.
+        spool: rows are written into a folder as they come.
+        spool_bytes: most bytes of a window in its folder; the oldest segments are deleted.
+        spool_age_ns: the same by age; 0 for no limit.
+        segment_bytes: size of a segment at which the next one begins.
+        segment_ns: the same by its time.
         left_out: tables of the recording that get no rows: kernel, memcpy, memset, api.
         counters: hardware counters to sample; empty for none.
         counters_in_full: all of them are required; otherwise those that fit into one pass, in order.
@@ -69,6 +75,11 @@ class RecordingOptions(ObserverOptions):
     overheads: bool = False
     max_bytes: int = 1 << 30
     ring_ns: int = 10_000_000_000
+    spool: bool = False
+    spool_bytes: int = 1 << 30
+    spool_age_ns: int = 0
+    segment_bytes: int = 16 << 20
+    segment_ns: int = 8_000_000_000
     left_out: frozenset[str] = frozenset()
     counters: tuple[str, ...] = ()
     counters_in_full: bool = False
@@ -93,7 +104,7 @@ class RecordingOptions(ObserverOptions):
         for name in _CALLABLES:
             check_callable(name, arguments[name])
         check_timeout("post_processing_timeout_s", given.post_processing_timeout_s)
-        check_flags({name: arguments[name] for name in (*OPERATOR_OPTIONS, "acc_events")})
+        check_flags({name: arguments[name] for name in (*OPERATOR_OPTIONS, "acc_events", "spool")})
         selected = parse_activities(given.activities)
         groups, schedule, config = selected.groups, given.schedule, given.experimental_config
         if given.use_cuda is not None:
@@ -108,6 +119,7 @@ class RecordingOptions(ObserverOptions):
         check_choice("graphs", given.graphs, get_args(Graphs))
         max_bytes = parse_bytes("max_bytes", given.max_bytes, _LEAST_BYTES)
         ring_ns = _ring_ns(given.ring_seconds)
+        spool_age_ns = _spool_age_ns(given)
         counters, are_names, counter_interval_ns = _counters(given, selected)
         device_samples = given.device_samples or selected.device_samples
         device_interval_ns = _interval_ns("device_samples", device_samples, _DEVICE_EVERY_NS, _DEVICE_SECONDS)
@@ -139,6 +151,9 @@ class RecordingOptions(ObserverOptions):
             overheads=bool(given.overheads),
             max_bytes=max_bytes,
             ring_ns=ring_ns,
+            spool=bool(given.spool),
+            spool_bytes=parse_bytes("spool_bytes", given.spool_bytes, _LEAST_SPOOL),
+            spool_age_ns=spool_age_ns,
             left_out=selected.left_out,
             counters=tuple(counters),
             counters_in_full=are_names,
@@ -217,11 +232,22 @@ def _interval_ns(argument: str, value: object, usual_ns: int, accepted: tuple[fl
     return round(seconds * 1e9)
 
 
-def _ring_ns(value: object) -> int:
+def _ring_ns(value: object, argument: str = "ring_seconds") -> int:
     seconds = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
     if not math.isfinite(seconds) or not 1e-3 <= seconds <= 1e9:
-        raise InvalidArgument(f"ring_seconds is {brief(value)}; accepted are seconds from 0.001 to 1e9")
+        raise InvalidArgument(f"{argument} is {brief(value)}; accepted are seconds from 0.001 to 1e9")
     return round(seconds * 1e9)
+
+
+def _spool_age_ns(given: SimpleNamespace) -> int:
+    """How long rows stay on the disk, in ns; 0 without a limit. A ring keeps its rows there."""
+    if given.spool and given.path is None:
+        raise InvalidArgument("spool is True and path is None; accepted is a folder, path='runs/'")
+    if given.spool and given.mode == "aggregate":
+        raise InvalidArgument("spool is True with mode='aggregate', which keeps no events; accepted are 'full' and 'ring'")
+    if given.spool_age is not None:
+        return _ring_ns(given.spool_age, "spool_age")
+    return _ring_ns(given.ring_seconds) if given.mode == "ring" else 0
 
 
 def _lacks(given: SimpleNamespace, python_interval_ns: int, knows_stacks: bool) -> Iterator[str]:

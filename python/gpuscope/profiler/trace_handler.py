@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import warnings
 from typing import TYPE_CHECKING
@@ -13,11 +14,12 @@ from gpuscope.distributed import distributed_rank, recording_name
 from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from gpuscope.recording import Analyses, Recording
 
 _RECORDING = ".gscope"
+_FIRST_SEGMENT, _LAST_SEGMENT = 0, 99_999_999  # of facts, before and after those of the core
 
 
 def tensorboard_trace_handler(
@@ -107,3 +109,57 @@ class FolderWriter:
                 raise
         except (OSError, GpuscopeError) as error:
             warnings.warn(f"the recording could not be written: {error}", GpuscopeWarning, stacklevel=2)
+
+
+class SpoolWriter(FolderWriter):
+    """Makes a folder of segments for each window, as ``rank-00341.gscope/``, into which the core writes its rows.
+
+    Arguments and errors are those of `FolderWriter`.
+    """
+
+    def begin(self, facts: Mapping[str, str]) -> str:
+        """Makes the folder of a window with the facts that are known, and returns its path.
+
+        Raises:
+            GpuscopeError: it cannot be made.
+        """
+        from gpuscope.paths import make_folder, numbered
+
+        make_folder(str(self._folder))
+        name = self._folder / recording_name(int(facts.get("process.rank", 0)))
+        for number in itertools.count(1):
+            folder = numbered(name, number, _RECORDING)
+            try:
+                os.mkdir(folder, 0o700)
+                break
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise GpuscopeError(f"the folder {str(folder)!r} cannot be made: {error.strerror}") from None
+        self._target = folder
+        self._write_facts(_FIRST_SEGMENT, _core.make_store({}, [""], list(facts.items())))
+        return str(folder)
+
+    def end(self, last: _core.Store, facts: Mapping[str, str]) -> _core.Store:
+        """Writes the facts and names of threads, and returns all rows of the window. `last`: those of its last segment.
+
+        What cannot be written or read is a warning. The result is then `last`.
+        """
+        import numpy as np
+
+        threads = last.columns("thread")
+        ids, names = np.unique(threads["name"], return_inverse=True)
+        texts = ["", *(last.string(int(each)) for each in ids)]
+        columns = {"system_id": threads["system_id"], "name": names.astype(np.uint32) + np.uint32(1)}
+        try:
+            self._write_facts(_LAST_SEGMENT, _core.make_store({"thread": columns}, texts, list(facts.items())))
+            return _core.read_segments(str(self._target))
+        except (OSError, GpuscopeError) as error:
+            warnings.warn(f"the recording is not complete on the disk: {error}", GpuscopeWarning, stacklevel=2)
+            return last
+
+    def _write_facts(self, number: int, store: _core.Store) -> None:
+        from gpuscope.paths import replacing
+
+        with replacing(self._target / f"segment-{number:08d}{_RECORDING}") as file:
+            _core.write_gscope(store, file.write)

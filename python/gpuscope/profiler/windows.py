@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from gpuscope.profiler.execution_trace import Observer
     from gpuscope.profiler.options import RecordingOptions
+    from gpuscope.profiler.trace_handler import SpoolWriter
 
 _NOTES = "session.notes"
 _METADATA = "metadata."
@@ -117,6 +118,10 @@ class Annotations:
             store.set_info(key, value)
         self._latest = store
 
+    def added_to(self, facts: Mapping[str, str]) -> dict[str, str]:
+        """These facts, and all facts and notes so far."""
+        return {_NOTES: "\n".join(self._notes), **facts, **self._facts}
+
     def _set(self, key: str, value: str) -> None:
         if not isinstance(key, str) or not key:
             raise InvalidArgument(f"metadata: key is {brief(key)}; accepted is text that is not empty")
@@ -133,12 +138,14 @@ class Collector:
     An exception may interrupt each method anywhere; called again, the method continues where it was.
 
     Attributes:
+        spool: where rows are written as they come; None if they stay in memory.
         window_open: whether events are kept at the moment.
         ended: stores of closed windows; the caller that takes a store removes it.
     """
 
-    def __init__(self, options: RecordingOptions) -> None:
+    def __init__(self, options: RecordingOptions, spool: SpoolWriter | None = None) -> None:
         self._options = options
+        self.spool = spool
         self._python_interval_ns = options.python_interval_ns  # 0 once sampling has failed
         self._session: _core.Session | None = None
         self.window_open = False
@@ -179,17 +186,20 @@ class Collector:
                 refuse_capture("the start of a recording")
             of_core = {name: getattr(options, name) for name in _core.SESSION_OPTIONS}
             of_core["sync"] = options.sync or (options.cuda and wants_syncs())
+            if options.spool:
+                of_core["mode"] = "full"  # the folder is the ring
             self._session = _core.Session(**of_core)
             keep_contexts_at_exit()
 
-    def open(self) -> None:
-        """Opens a window in the session."""
+    def open(self, facts: Mapping[str, str]) -> None:
+        """Opens a window in the session. `facts` are written first, if its rows are written as they come."""
         if self._session is None:
             return
+        folder = self.spool.begin(facts) if self.spool is not None else ""
         if self._python_interval_ns and (why := self._start_sampling()):
             self._python_interval_ns = 0
             warnings.warn(f"profile: python_samples: {why}", GpuscopeWarning, stacklevel=2)
-        self._session.open()
+        self._session.open(folder)
         self.window_open = True
 
     def switch(self, activities: frozenset[ProfilerActivity], on: bool) -> None:
@@ -329,6 +339,7 @@ class Windows:
         self.accumulates = options.acc_events
         self._strict = options.strict
         self._kept: list[_core.Store] = []
+        self._ended: _core.Store | None = None  # of the collector, the latest that was kept
         self._recording: Recording | None = None
         self.trace_id: str | None = None
         self.shortfalls: list[str] = []
@@ -381,7 +392,8 @@ class Windows:
             made = make_id() if make_id else os.urandom(16).hex()
             self.trace_id = _check_text("what custom_trace_id_callback returned", made)
         if not self._collector.window_open:
-            self._collector.open()
+            spools = self._collector.spool is not None
+            self._collector.open(self._annotations.added_to(self._first_facts()) if spools else {})
             self._opened = _core.monotonic_ns()
         self._observers.open()
 
@@ -429,23 +441,33 @@ class Windows:
         self._observed = False
 
     def _keep(self, store: _core.Store) -> None:
-        if store in self._kept:
+        if store is self._ended:
             return
-        facts = {"trace.id": self.trace_id or "", **recorded(), **switched_off(), **self._collector.facts}
-        if command := _program():
-            facts["process.argv"] = command
+        facts = self._first_facts() | self._collector.facts
         if name := _process_name():
             facts["process.name"] = name
         facts |= {**self._facts_of_rank(), **self._facts_of_steps()}
         if not store.rows("collective"):
             calls = dump_flight_recorder(int(store.info().get("session.start_ns", 0)))
             facts |= {FACT: calls} if calls else {}
+        ended = store
+        if self._collector.spool is not None:
+            store = self._collector.spool.end(store, self._annotations.added_to(facts))
         self._annotations.write_to(store, **facts)
         latest = Recording(store)
         if self._strict:
             self.shortfalls += latest.audit().reasons
         self.latest = self._recording = latest
         self._kept = [*self._kept, store] if self.accumulates else [store]
+        self._ended = ended
+
+    def _first_facts(self) -> dict[str, str]:
+        """Facts that are known before a window."""
+        facts = {"trace.id": self.trace_id or "", **recorded(), **switched_off()}
+        if command := _program():
+            facts["process.argv"] = command
+        rank = distributed_rank()
+        return facts | (rank.facts() if rank else {})
 
     def _facts_of_steps(self) -> dict[str, str]:
         edges = list(self._step_edges)
@@ -475,6 +497,7 @@ class Windows:
         """Forgets everything in a forked child: it belongs to the parent."""
         self._collector.abandon()
         self._kept = []
+        self._ended = None
         self._observed = False
         self._recording = self.latest = None
 

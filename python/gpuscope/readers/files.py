@@ -47,6 +47,8 @@ def load_store(path: str | os.PathLike[str], salvage: bool = False) -> _core.Sto
         checked = recording_of(checked)
         kind = kind_of(checked)
     name = str(checked)
+    if kind == "gscope" and checked.is_dir():
+        return _core.read_segments(name)
     if kind == "gscope":
         return _core.read_gscope(name, salvage)
     if kind == "nsys":
@@ -69,8 +71,18 @@ def load_store(path: str | os.PathLike[str], salvage: bool = False) -> _core.Sto
 
 
 def recordings_in(folder: Path) -> list[Path]:
-    """The ``.gscope`` files of a folder, by name, without empty ones, which have only been begun."""
-    return sorted(path for path in folder.glob("*.gscope") if path.is_file() and path.stat().st_size)
+    """The recordings of a folder, by name: ``.gscope`` files and folders of segments.
+
+    Empty files have only been begun, and are left out.
+    """
+    return sorted(
+        path for path in folder.glob("*.gscope") if has_segments(path) or (path.is_file() and path.stat().st_size)
+    )
+
+
+def has_segments(path: Path) -> bool:
+    """Whether the path is a folder of segments, which is one recording."""
+    return path.is_dir() and next(path.glob("segment-*.gscope"), None) is not None
 
 
 def recording_of(path: Path) -> Path:
@@ -91,7 +103,7 @@ def recording_of(path: Path) -> Path:
 
 
 def kind_of(path: Path) -> str:
-    """The kind of a file or folder by its first bytes: "gscope", "nsys", "tree" or "json"; "" if unknown.
+    """The kind of a file, by its first bytes, or folder: "gscope", "nsys", "tree" or "json"; "" if unknown.
 
     If the content does not decide, the suffix does, so that a damaged trace gets a specific error.
 
@@ -102,7 +114,7 @@ def kind_of(path: Path) -> str:
     if path.is_dir():
         from gpuscope.readers.nsys import is_export
 
-        return "nsys" if is_export(path) else ""
+        return "gscope" if has_segments(path) else "nsys" if is_export(path) else ""
     suffix = find_suffix(path, SUFFIXES)
     with open_file(path) as file:
         start = file.read(len(_SQLITE))

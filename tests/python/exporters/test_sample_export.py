@@ -359,6 +359,7 @@ EVENTS: Tables = {
     "collective": {**AT, "communicator": [7], "sequence": [1], "bytes": [64], "kind": [1]},
     "communicator": {**AT, "id": [7], "ranks": [8]},
     "anchor": {**AT, "realtime_ns": [5], "monotonic_ns": [5]},
+    "loss": {**AT, "duration_ns": [5], "lost_rows": [3], "reason": [0]},
     "allocation": {**AT, "bytes": [64], "address": [4096], "ordinal": [0]},
     "failed_allocation": {**AT, "bytes": [64], "ordinal": [0]},
     "device_memory": {**AT, "bytes": [64], "address": [4096], "kind": [3]},
@@ -389,7 +390,7 @@ def test_these_are_all_tables_of_events() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 # Samples of counters say nothing without a value; readings of the clock are no events of the program.
-@pytest.mark.parametrize("table", sorted(EVENTS.keys() - {"counter_sample", "anchor"}))
+@pytest.mark.parametrize("table", sorted(EVENTS.keys() - {"counter_sample", "anchor", "loss"}))
 def test_a_file_has_what_it_does_not_say_it_leaves_out(tmp_path: Path, table: str, name: str) -> None:
     clock = "thread_wait" if table == "process_usage" else "process_usage"  # when the recording begins
     known = {**BASE, **{each: EVENTS[each] for each in (clock, NEEDED.get(table, clock))}}
