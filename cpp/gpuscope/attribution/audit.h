@@ -26,7 +26,6 @@ namespace gpuscope::attribution {
   X(uint64_t, copies_without_record, "copies and fills without a record, such as copies between host buffers.")      \
   X(uint64_t, evicted, "rows overwritten in the ring.")                                                              \
   X(uint64_t, refused, "rows that the memory cap kept out.")                                                         \
-  X(uint64_t, lost, "rows that could not be written to the disk.")                                                   \
   X(uint64_t, unnamed, "rows that read \"(more names)\": there was no room for their names.")                        \
   X(uint64_t, gpu_off, "how often launches and GPU work were left out (`toggle_collection_dynamic`).")               \
   X(int64_t, gpu_off_ns, "for how long in all.")                                                                     \

@@ -386,8 +386,11 @@ void bind_store(py::module_& module) {
       "`salvage`.");
   module.def(
       "read_segments",
-      [](const std::string& folder) -> std::shared_ptr<store::Store> { return store::read_segments(folder); },
-      py::arg("folder"), release(), "The segments of a folder as one Store, damaged ones as far as they are whole.");
+      [](const std::string& folder, const StorePointer& last) -> StorePointer {
+        return store::read_segments(folder, last.get());
+      },
+      py::arg("folder"), py::arg("last") = py::none(), release(),
+      "The segments of a folder as one Store, damaged ones as far as they are whole. `last`: a segment in no file.");
   module.def("write_chrome", &write_chunks<&exporters::write_chrome>, py::arg("store"), py::arg("write"),
              "Hand a store's events to `write` as JSON, in chunks of about 1 MiB.");
   module.def("write_perfetto", &write_chunks<&exporters::write_perfetto>, py::arg("store"), py::arg("write"),

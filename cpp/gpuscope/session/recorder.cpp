@@ -69,6 +69,13 @@ void name_threads(store::Store& store) {
   }
 }
 
+/// A folder of which old segments are deleted is a ring.
+std::string mode_name(const Options& options) {
+  const bool is_ring = options.spools && options.spool.max_age.count() > 0;
+  const attribution::Mode mode = is_ring ? attribution::Mode::Ring : options.settings.mode;
+  return std::string(attribution::kModeNames[static_cast<std::size_t>(mode)]);
+}
+
 /// Adds facts about the process, the libraries and the clocks.
 void add_environment(Facts& facts, const driver::Cuda& cuda, const driver::Cupti& cupti) {
   facts.add("process.id", getpid());
@@ -294,6 +301,7 @@ void Recorder::open(const std::string& folder) {
   if (window().open_ns.load() == INT64_MAX) {  // the decode thread reads neither now
     begins_ns_ = now_ns;
     counted_ns_ = 0;
+    lost_rows_ = 0;
     spool_ = std::move(opened);
   }
   window().open_ns.store(now_ns, std::memory_order_release);
@@ -379,10 +387,11 @@ void Recorder::write_segment(int64_t at_ns) {
   if (at_ns - counted_ns_ >= kCountsNs) {
     counted_ns_ = at_ns;
     Facts facts;
-    facts.add("session.mode", std::string(attribution::kModeNames[static_cast<std::size_t>(options_.settings.mode)]));
+    facts.add("session.mode", mode_name(options_));
     facts.add("session.start_ns", begins_ns_);
     facts.add("session.stop_ns", at_ns);
     facts.counters = decoder_->state().counters;
+    add_lost_rows(facts);
     count_missing(facts);
     write(facts, tables);
     write_differences(facts, tables);
@@ -426,7 +435,7 @@ void Recorder::lose_segment(int64_t at_ns) {
       [&]<class Table>(const Table& table) { rows += Table::kInfo.role == store::Role::Event ? table.size() : 0; });
   spool_->lose();
   decoder_->begin_segment(at_ns, decoder_->complete_rows(at_ns));
-  state.counters.lost += rows;
+  lost_rows_ += rows;
   const uint32_t why = state.dictionaries.string(spool_->why().empty() ? "the disk is too slow" : spool_->why());
   state.store->loss.append({begins_ns_, at_ns - begins_ns_, rows, why});
   begins_ns_ = at_ns;
@@ -615,6 +624,12 @@ void Recorder::read_gpu_spans() {
   state.gpu_spans.swap(running);
 }
 
+/// Rows of the window so far that the disk did not take.
+void Recorder::add_lost_rows(Facts& facts) {
+  lost_rows_ += spool_->take_lost_rows();
+  facts.add("session.lost_rows", lost_rows_);
+}
+
 /// Launches without a record so far.
 void Recorder::count_missing(Facts& facts) const {
   attribution::Counters& counters = facts.counters;
@@ -629,7 +644,7 @@ void Recorder::gather(Facts& facts, int64_t close_ns) {
   const attribution::Window& window = decoder_->window();
   facts.counters = decoder_->state().counters;
   facts.clock_kernels = decoder_->gpu_records().clock_kernels();
-  facts.add("session.mode", std::string(attribution::kModeNames[static_cast<std::size_t>(options_.settings.mode)]));
+  facts.add("session.mode", mode_name(options_));
   facts.add("session.graphs", options_.settings.merge_graphs ? "launch" : "node");
   facts.add("session.start_ns", begins_ns_);
   facts.add("session.stop_ns", close_ns);
@@ -665,7 +680,9 @@ void Recorder::gather(Facts& facts, int64_t close_ns) {
     counters.foreign_buffers = since(foreign_start_, collector.buffers().foreign());
     facts.notes += collector.broken() ? "CUPTI ended itself after a fatal error\n" : "";
   }
-  counters.lost += spool_ != nullptr ? spool_->take_lost_rows() : 0;
+  if (spool_ != nullptr) {
+    add_lost_rows(facts);
+  }
   facts.add("audit.gpu_records", counters.gpu_records);
   facts.add("audit.region_events", counters.region_events);
   facts.add("audit.function_events", counters.function_events);

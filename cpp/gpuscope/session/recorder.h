@@ -166,6 +166,7 @@ class Recorder {
   void write_segment(int64_t at_ns);
   void end_segment(int64_t at_ns);
   void lose_segment(int64_t at_ns);
+  void add_lost_rows(Facts& facts);
   void count_missing(Facts& facts) const;
   void flush_and_decode();
   void wait_for_gpu_work(std::chrono::nanoseconds limit, bool last);
@@ -181,6 +182,7 @@ class Recorder {
   const Options& options_;
   std::unique_ptr<attribution::Decoder> decoder_;
   std::unique_ptr<Spool> spool_;  // of the window, if its rows are written
+  uint64_t lost_rows_ = 0;        // of the window
   int64_t begins_ns_ = 0;         // of the window, or of its segment
   int64_t counted_ns_ = 0;        // when its facts were written last
   std::vector<std::unique_ptr<Source>> sources_;

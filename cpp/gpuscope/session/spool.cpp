@@ -78,6 +78,7 @@ struct SegmentFiles::Work {
     {
       const std::lock_guard lock(mutex);
       items.push_back(std::move(item));
+      ++pending;
     }
     changed.notify_one();
   }
@@ -101,6 +102,10 @@ struct SegmentFiles::Work {
       }
       take(item);
       queued_bytes.fetch_sub(item.bytes.size(), std::memory_order_relaxed);
+      const std::lock_guard lock(mutex);
+      if (--pending == 0) {
+        done.notify_all();
+      }
     }
   }
 
@@ -181,6 +186,7 @@ struct SegmentFiles::Work {
   std::mutex mutex;  // guards the members up to `last_error`
   std::condition_variable changed, done;
   std::deque<Item> items;
+  std::size_t pending = 0;  // with the one that is being written
   bool ends = false;
   bool has_ended = false;
   int last_error = 0;
@@ -208,6 +214,11 @@ SegmentFiles::~SegmentFiles() {
 void SegmentFiles::begin() { work_->push({Work::Item::What::Begin, ++number_, {}}); }
 void SegmentFiles::append(std::string bytes) { work_->push({Work::Item::What::Append, number_, std::move(bytes)}); }
 void SegmentFiles::end(uint64_t rows) { work_->push({Work::Item::What::End, number_, {}, rows}); }
+
+bool SegmentFiles::wait(std::chrono::nanoseconds limit) {
+  std::unique_lock lock(work_->mutex);
+  return work_->done.wait_for(lock, limit, [this] { return work_->pending == 0; }) && !failed();
+}
 
 uint64_t SegmentFiles::take_lost_rows() noexcept { return work_->lost_rows.exchange(0); }
 
@@ -256,7 +267,7 @@ bool Spool::finish(const store::Store& events, const store::Store& dictionaries)
     std::this_thread::sleep_for(5ms);
   }
   write(events, dictionaries, std::max(began_ns_, retry_ns_));
-  return end_segment(events, dictionaries);
+  return end_segment(events, dictionaries) && files_.wait(kEndLimit);
 }
 
 bool Spool::end_segment(const store::Store& events, const store::Store& dictionaries) {

@@ -47,6 +47,8 @@ class SegmentFiles {
   void append(std::string bytes);
   /// Ends the file, which has so many rows.
   void end(uint64_t rows);
+  /// Waits until everything is written, at most `limit`. False if that failed.
+  bool wait(std::chrono::nanoseconds limit);
   /// Whether the current file could not be written. It is deleted then, and what follows is not written.
   bool failed() const noexcept { return failed_.load(std::memory_order_acquire) == number_; }
   /// Rows of files that failed after their end, since the last call. Any thread.

@@ -128,10 +128,11 @@ class Joining {
   }
 
   /// Rows that were open when the last segment was cut last until its last moment.
-  void finish() {
+  void finish(bool is_cut) {
     keep_newest_communicators();
-    if (!to_.find_info("file.truncated_at").empty()) {
+    if (is_cut) {
       end_open_rows();
+      to_.set_info("file.unfinished", "1");
     }
     to_.each_table([]<class Table>(Table& table) {
       if constexpr (OnePerOwner<Table>) {
@@ -396,13 +397,18 @@ std::string segment_name(uint64_t number) {
          std::string(kSegmentSuffix);
 }
 
-std::unique_ptr<Store> read_segments(const std::string& folder) {
+std::unique_ptr<Store> read_segments(const std::string& folder, const Store* last) {
   auto all = std::make_unique<Store>();
   Joining joining(*all);
   std::string unread;
   std::optional<uint64_t> first;
   std::size_t read = 0;
+  bool has_end = false;
   for (const uint64_t number : list_segments(folder)) {
+    has_end = number >= kEndSegment;
+    if (has_end && last != nullptr) {
+      joining.append(*std::exchange(last, nullptr));
+    }
     try {
       joining.append(*read_gscope(folder + "/" + segment_name(number), Damage::Salvage));
     } catch (const base::Error& error) {  // a file that was only created, or deleted meanwhile
@@ -415,7 +421,7 @@ std::unique_ptr<Store> read_segments(const std::string& folder) {
   if (read == 0) {
     throw base::CorruptTrace(folder, 0, unread.empty() ? "the folder has no segment of a recording" : unread);
   }
-  joining.finish();
+  joining.finish(!has_end);
   if (const std::string bad = find_bad_reference(*all); !bad.empty()) {
     throw base::CorruptTrace(folder, 0, bad + "; found when all segments were read");
   }

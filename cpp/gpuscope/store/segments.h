@@ -21,6 +21,9 @@ namespace gpuscope::store {
 inline constexpr std::string_view kSegmentPrefix = "segment-";
 inline constexpr std::string_view kSegmentSuffix = ".gscope";
 
+/// The number of the last segment, written when the recording has ended.
+inline constexpr uint64_t kEndSegment = 99'999'999;
+
 /// "segment-00000012.gscope".
 std::string segment_name(uint64_t number);
 
@@ -57,9 +60,11 @@ class SegmentWriter {
 
 /// The segments of a folder as one recording, damaged ones as far as they are whole. Rows that are in two segments are
 /// joined. What is missing is described in the info: `file.segments`, their number; `file.first_segment`, the number of
-/// the first, as older ones may have been deleted; and what read_gscope writes of each.
+/// the first, as older ones may have been deleted; `file.unfinished` if the recording has no end;
+/// `file.unread_segments`, a line each; and what read_gscope writes.
 ///
-/// Throws CorruptTrace if no segment can be read, Error if the system cannot read the folder.
-std::unique_ptr<Store> read_segments(const std::string& folder);
+/// `last`: a segment that is in no file, or null. Throws CorruptTrace if no segment can be read, Error if the system
+/// cannot read the folder.
+std::unique_ptr<Store> read_segments(const std::string& folder, const Store* last = nullptr);
 
 }  // namespace gpuscope::store

@@ -16,6 +16,7 @@ from gpuscope.analysis.rows import SCOPE_BACKWARD, RegionRows
 from gpuscope.results import Result
 from gpuscope.tables import align_columns
 from gpuscope.trace import NONE, Trace, number_of
+from gpuscope.units import format_date
 
 Array = np.ndarray[Any, Any]
 
@@ -206,6 +207,15 @@ def audit(trace: Trace) -> Audit:
             reasons.append(f"{evicted} did not fit the memory cap")
     if counters["refused"]:
         reasons.append(f"{_count(counters['refused'], 'row')} did not fit the memory cap")
+    if lost := number_of(info, "session.lost_rows"):
+        reasons.append(f"{_count(lost, 'row')} could not be written to the disk")
+    if error := info.get("session.spool_error"):
+        reasons.append(f"the last segment could not be written to the disk: {error}")
+    if (deleted := number_of(info, "file.first_segment") - 1) > 0:
+        sentence = f"{_count(deleted, 'older segment')} {'was' if deleted == 1 else 'were'} deleted"
+        remarks.append(f"the ring gave up the oldest rows: {sentence}") if mode == "ring" else reasons.append(
+            f"{sentence} to stay within spool_bytes or spool_age"
+        )
     if counters["unnamed"]:
         reasons.append(f"there was no room for the {_count(counters['unnamed'], 'name')} of rows")
     if counters["unread_bytes"]:
@@ -270,7 +280,12 @@ def kept_ns(trace: Trace, starts_ns: Array) -> int:
 def _file_losses(info: Mapping[str, str]) -> list[str]:
     """Losses of the file: how rows were lost, then which."""
     reasons = []
-    if "file.truncated_at" in info:
+    if "file.unread_segments" in info:
+        reasons.append(f"{_count(len(info['file.unread_segments'].splitlines()), 'segment')} could not be read")
+    if "file.unfinished" in info:
+        last = format_date(number_of(info, "session.stop_ns"))
+        reasons.append(f"the recording has no end: the process died or still runs; its last row here is of {last}")
+    elif "file.truncated_at" in info:
         reasons.append(f"the file was cut off at byte {info['file.truncated_at']}: what stood behind is gone")
     if blocks := number_of(info, "file.lost_blocks"):
         reasons.append(f"{_count(blocks, 'block')} of the file {'was' if blocks == 1 else 'were'} damaged")

@@ -292,12 +292,12 @@ def is_recording(path: str) -> bool:
 
 
 def recordings_of(path: str) -> list[Path]:
-    """The recordings in a run's folder; none for a file, or for a folder that is a program."""
+    """The recordings in a run's folder; none for a file or folder that is one recording, or for a program."""
     if not os.path.isdir(path) or os.path.lexists(os.path.join(path, "__main__.py")):
         return []
-    from gpuscope.readers.files import recordings_in
+    from gpuscope.readers.files import has_segments, recordings_in
 
-    return recordings_in(Path(path))
+    return [] if has_segments(Path(path)) else recordings_in(Path(path))
 
 
 def check_recording(path: str) -> None:

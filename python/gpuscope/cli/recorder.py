@@ -108,6 +108,8 @@ def _profiler(options: argparse.Namespace, recorder: Recorder) -> profile:
     from gpuscope.profiler import profile
 
     limits = {"max_bytes": options.max_memory, "ring_seconds": options.ring_seconds}
+    if getattr(options, "spool", None):
+        limits |= {"path": options.spool, "spool": True, "spool_bytes": options.spool_bytes}
     return profile(
         activities=_activities(options.activities),
         schedule=_schedule(options.schedule),

@@ -40,6 +40,7 @@ class Run:
   torchrun --nproc-per-node 8 -m gpuscope run -o job/ train.py
                                                          a recording of each rank, as job/rank-00003.gscope
   gpuscope run --children -o run/ train.py               the workers of a DataLoader and other processes too
+  gpuscope run --spool runs/ train.py                    written while it runs: what was recorded survives SIGKILL
   gpuscope run --mode aggregate --tree server.py         one row per call path, for runs of any length
   gpuscope run --mode ring --ring-seconds 10 server.py   the last ten seconds, then Ctrl-C
   gpuscope run --schedule wait=5,warmup=1,active=3 train.py
@@ -66,6 +67,17 @@ class Run:
             "(default: <script name>.gscope, or with the next free number, as train-2.gscope)",
         )
         parser.add_argument(
+            "--spool",
+            metavar="DIR",
+            help="write the recording while the program runs, so that it survives a crash or SIGKILL: a folder "
+            "DIR/rank-00000.gscope/ of segments for each process, which all commands open; instead of -o, or with it",
+        )
+        parser.add_argument(
+            "--spool-bytes",
+            metavar="SIZE",
+            help="most bytes of a process's segments, the oldest are deleted (default: 1GB)",
+        )
+        parser.add_argument(
             "--open", action="store_true", help="show the page, of -o or <script name>.html, in the browser"
         )
         add_children(parser)
@@ -80,9 +92,15 @@ class Run:
         _check_groups(options)
         if options.ring_seconds is not None and options.mode != "ring":
             raise InvalidArgument("--ring-seconds needs --mode ring, which keeps the last seconds alone")
+        if options.spool and options.children:
+            raise InvalidArgument("--spool is given with --children; accepted is one of the two")
+        if options.spool_bytes and not options.spool:
+            raise InvalidArgument("--spool-bytes needs --spool, whose segments it limits")
         choose_folder(options, program.name)
-        given = [in_folder(each, options.children) for each in options.output or []] or [f"{program.name}.gscope"]
-        replaces = given == options.output  # only named files are replaced
+        given = [in_folder(each, options.children) for each in options.output or []]
+        if not given and not options.spool:
+            given = [f"{program.name}.gscope"]
+        replaces = given == (options.output or [])  # only named files are replaced
         if options.open and not any(each.endswith(PAGE_SUFFIXES) for each in given):
             given.append(f"{program.name}.html")
         outputs = Outputs(given, replaces=replaces)
@@ -156,6 +174,8 @@ class Delivery(Recorder):
                 self._show_results()
             for path in self.outputs.written:
                 self._out.wrote(path)
+            if self.profiler.spool_folder is not None:
+                self._out.note(f"the recording is in {console.display(self.profiler.spool_folder)}/, written as it ran")
             for note in self.outputs.notes:
                 self._out.note(note)
             if self._options.schedule and not self.windows and not self.profiler.step_num:

@@ -38,6 +38,7 @@ from gpuscope.threads import shared_lock
 
 if TYPE_CHECKING:
     from os import PathLike
+    from pathlib import Path
     from types import TracebackType
 
     from gpuscope.analysis import EventList, Events, FunctionEvent, FunctionEventAvg
@@ -232,6 +233,11 @@ class profile(Analyses):  # noqa: N801 - torch.profiler's name
         count_steps("init_step_count")
         self._kineto_results: KinetoResults | None = None  # of the latest recording, once they are asked for
         self._made_here = frozenset(vars(self)) | {"_made_here"}
+
+    @property
+    def spool_folder(self) -> Path | None:
+        """With `spool`: the folder of the latest window's segments. Else, and before the first window, None."""
+        return self._collector.spool.latest if self._collector.spool is not None else None
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:

@@ -15,6 +15,7 @@ from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from gpuscope.recording import Analyses, Recording
 
@@ -115,7 +116,12 @@ class SpoolWriter(FolderWriter):
     """Makes a folder of segments for each window, as ``rank-00341.gscope/``, into which the core writes its rows.
 
     Arguments and errors are those of `FolderWriter`.
+
+    Attributes:
+        latest: the folder of the latest window; None before the first.
     """
+
+    latest: Path | None = None
 
     def begin(self, facts: Mapping[str, str]) -> str:
         """Makes the folder of a window with the facts that are known, and returns its path.
@@ -136,7 +142,7 @@ class SpoolWriter(FolderWriter):
                 continue
             except OSError as error:
                 raise GpuscopeError(f"the folder {str(folder)!r} cannot be made: {error.strerror}") from None
-        self._target = folder
+        self.latest = folder
         self._write_facts(_FIRST_SEGMENT, _core.make_store({}, [""], list(facts.items())))
         return str(folder)
 
@@ -151,15 +157,21 @@ class SpoolWriter(FolderWriter):
         ids, names = np.unique(threads["name"], return_inverse=True)
         texts = ["", *(last.string(int(each)) for each in ids)]
         columns = {"system_id": threads["system_id"], "name": names.astype(np.uint32) + np.uint32(1)}
+        error = last.info().get("session.spool_error")
         try:
             self._write_facts(_LAST_SEGMENT, _core.make_store({"thread": columns}, texts, list(facts.items())))
-            return _core.read_segments(str(self._target))
-        except (OSError, GpuscopeError) as error:
-            warnings.warn(f"the recording is not complete on the disk: {error}", GpuscopeWarning, stacklevel=2)
+            return _core.read_segments(str(self.latest), last if error else None)
+        except (OSError, GpuscopeError) as failed:
+            error = error or str(failed)
             return last
+        finally:
+            if error:
+                sentence = f"the recording is not complete on the disk: {error}"
+                warnings.warn(sentence, GpuscopeWarning, stacklevel=2)
 
     def _write_facts(self, number: int, store: _core.Store) -> None:
         from gpuscope.paths import replacing
 
-        with replacing(self._target / f"segment-{number:08d}{_RECORDING}") as file:
+        assert self.latest is not None
+        with replacing(self.latest / f"segment-{number:08d}{_RECORDING}") as file:
             _core.write_gscope(store, file.write)
