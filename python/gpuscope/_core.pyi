@@ -1411,9 +1411,9 @@ def read_memory_history() -> dict:
     """
     The columns of MemoryEvents, oldest first, the names that region counts, and how many events are lost.
     """
-def read_segments(folder: str) -> Store:
+def read_segments(folder: str, last: Store | None = None) -> Store:
     """
-    The segments of a folder as one Store, damaged ones as far as they are whole.
+    The segments of a folder as one Store, damaged ones as far as they are whole. `last`: a segment in no file.
     """
 def realtime_ns() -> int:
     """

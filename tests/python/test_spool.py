@@ -161,14 +161,16 @@ def test_deleted_segments_are_a_loss_of_a_full_recording_and_none_of_a_ring(tmp_
 def test_a_disk_that_is_full_ends_neither_the_program_nor_the_recording(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    with gs.profile(path=tmp_path, spool=True) as prof, pytest.warns(GpuscopeWarning, match="not complete on the disk"):
-        try:
+    prof = gs.profile(path=tmp_path, spool=True)
+    try:
+        with prof:
             resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
             work(5000)
-            prof.stop()
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-            signal.signal(signal.SIGXFSZ, handler)
+            with pytest.warns(GpuscopeWarning, match="not complete on the disk"):
+                prof.stop()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
     assert counts(prof) == {"step": 5000, "inner": 5000}, "they are still in memory"
     assert any("could not be written to the disk: File too large" in reason for reason in prof.audit().reasons)
 
@@ -214,7 +216,10 @@ def test_the_command_records_into_a_folder_that_the_others_open(tmp_path, capsys
     monkeypatch.chdir(tmp_path)
     Path("prog.py").write_text("import gpuscope\nwith gpuscope.record_function('step'):\n    sum(range(10**5))\n")
     done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "run", "--spool", "runs", "prog.py"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "gpuscope", "run", "--spool", "runs", "prog.py"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "the recording is in runs/rank-00000.gscope/, written as it ran" in done.stderr
     assert main(["report", "runs"]) == 0

@@ -386,8 +386,8 @@ void bind_store(py::module_& module) {
       "`salvage`.");
   module.def(
       "read_segments",
-      [](const std::string& folder, const StorePointer& last) -> StorePointer {
-        return store::read_segments(folder, last.get());
+      [](const std::string& folder, const std::optional<StorePointer>& last) -> StorePointer {
+        return store::read_segments(folder, last.has_value() ? last->get() : nullptr);
       },
       py::arg("folder"), py::arg("last") = py::none(), release(),
       "The segments of a folder as one Store, damaged ones as far as they are whole. `last`: a segment in no file.");

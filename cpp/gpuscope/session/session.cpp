@@ -306,8 +306,8 @@ void Session::run() {
       }
       if (wanted != Request::ReleaseCupti && recorder_.window().close_ns.load() != INT64_MAX) {
         Facts facts;
-        facts.add("session.tier", tier_);
-        facts.add("session.tier_reason", tier_reason_);
+        facts.rows.emplace_back("session.tier", tier_);
+        facts.rows.emplace_back("session.tier_reason", tier_reason_);
         store = recorder_.end_window(std::move(facts), wait_limit, wanted == Request::Stop);
       }
     } catch (...) {

@@ -207,8 +207,8 @@ def audit(trace: Trace) -> Audit:
             reasons.append(f"{evicted} did not fit the memory cap")
     if counters["refused"]:
         reasons.append(f"{_count(counters['refused'], 'row')} did not fit the memory cap")
-    if lost := number_of(info, "session.lost_rows"):
-        reasons.append(f"{_count(lost, 'row')} could not be written to the disk")
+    if lost_rows := number_of(info, "session.lost_rows"):
+        reasons.append(f"{_count(lost_rows, 'row')} could not be written to the disk")
     if error := info.get("session.spool_error"):
         reasons.append(f"the last segment could not be written to the disk: {error}")
     if (deleted := number_of(info, "file.first_segment") - 1) > 0:

@@ -244,7 +244,9 @@ def _spool_age_ns(given: SimpleNamespace) -> int:
     if given.spool and given.path is None:
         raise InvalidArgument("spool is True and path is None; accepted is a folder, path='runs/'")
     if given.spool and given.mode == "aggregate":
-        raise InvalidArgument("spool is True with mode='aggregate', which keeps no events; accepted are 'full' and 'ring'")
+        raise InvalidArgument(
+            "spool is True with mode='aggregate', which keeps no events; accepted are 'full' and 'ring'"
+        )
     if given.spool_age is not None:
         return _ring_ns(given.spool_age, "spool_age")
     return _ring_ns(given.ring_seconds) if given.mode == "ring" else 0
