@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_auto_num_workers() -> int | None:
     """With a GPU, `-n auto` runs one test after another: tests that share a GPU disturb each other."""
     return None if why_no_gpu() else 0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _whole_heap() -> None:
+    """The garbage collector sees all objects again, which tests without a GPU hide."""
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,12 +14,33 @@ import pytest
 from fakes.browser import chromium
 from fakes.modules import modules_unchanged
 
+gc.disable()  # while thousands of tests are collected, whose objects stay
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """``-m "not browser"`` leaves out the tests of pages, which are the same whatever else is installed."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_heap() -> None:
+    """Hides what is there from the garbage collector: a collection takes a second with all tests and PyTorch."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def whole_heap(small_heap: None) -> Iterator[None]:
+    """The garbage collector sees all objects, for tests whose modules and globals refer to others."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

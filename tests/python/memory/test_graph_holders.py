@@ -260,7 +260,7 @@ def test_a_traceback_is_followed_however_deep_it_is():
     assert holder(kept).name == "errors"
 
 
-def test_the_last_exception_of_a_prompt_is_named(monkeypatch):
+def test_the_last_exception_of_a_prompt_is_named(monkeypatch, whole_heap):
     def run():
         batches = [torch.ones(10) for _ in range(COUNT)]
         kept.extend(map(address, batches))

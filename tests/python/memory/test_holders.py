@@ -79,7 +79,7 @@ class Slotted:
 TRAINER, SLOTTED = Trainer(), Slotted()
 
 
-def test_a_global_list_is_named_with_its_module():
+def test_a_global_list_is_named_with_its_module(whole_heap):
     KEPT.extend(new())
     assert named(addresses(KEPT)) == (f"{__name__}.KEPT", "list", COUNT)
 
@@ -100,7 +100,7 @@ def test_a_variable_of_a_caller_is_found():
     assert inner(addresses(losses))[0] == "losses"
 
 
-def test_an_attribute_is_named_with_its_object():
+def test_an_attribute_is_named_with_its_object(whole_heap):
     TRAINER.history += new()
     try:
         assert named(addresses(TRAINER.history)) == (f"{__name__}.TRAINER.history", "list", COUNT)
@@ -108,7 +108,7 @@ def test_an_attribute_is_named_with_its_object():
         TRAINER.history.clear()
 
 
-def test_a_key_of_a_dict_is_part_of_the_name():
+def test_a_key_of_a_dict_is_part_of_the_name(whole_heap):
     TRAINER.logs["losses"] += new()
     try:
         assert named(addresses(TRAINER.logs["losses"]))[0] == f"{__name__}.TRAINER.logs['losses']"
@@ -116,7 +116,7 @@ def test_a_key_of_a_dict_is_part_of_the_name():
         TRAINER.logs["losses"].clear()
 
 
-def test_a_slot_is_named_as_an_attribute():
+def test_a_slot_is_named_as_an_attribute(whole_heap):
     SLOTTED.kept = deque(new())
     try:
         assert named(addresses(SLOTTED.kept)) == (f"{__name__}.SLOTTED.kept", "deque", COUNT)
@@ -124,7 +124,7 @@ def test_a_slot_is_named_as_an_attribute():
         SLOTTED.kept = None
 
 
-def test_an_attribute_of_a_class_is_named_with_it():
+def test_an_attribute_of_a_class_is_named_with_it(whole_heap):
     Trainer.registry.update(enumerate(new()))
     try:
         assert named(addresses(Trainer.registry.values())) == ("Trainer.registry", "dict", COUNT)
