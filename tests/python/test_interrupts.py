@@ -142,11 +142,18 @@ def check_another_can_run() -> None:
     assert count_of_work(another) == 1
 
 
-def interrupt_at_each_line(run: Callable[[Injection], object]) -> None:
+def interrupt_at_each_line(run: Callable[[Injection], None]) -> None:
     """Runs until no line is left to interrupt."""
+    handled = sys.exc_info()[1]
+
+    # An exception stays handled in CPython if its handler is interrupted at a `return`, until a generator ends.
+    def attempt(injection: Injection) -> Iterator[None]:
+        yield run(injection)
+
     for at in itertools.count(1):
         injection = Injection(at)
-        run(injection)
+        next(attempt(injection))
+        assert sys.exc_info()[1] is handled, injection.where
         check_nothing_runs(injection.where)
         if not injection.where:
             return
