@@ -8,6 +8,7 @@ on a small tree with one offence, which it must find.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -128,9 +129,11 @@ def room_of(module: str) -> str:
     return parts[1] if len(parts) > 1 else parts[0]
 
 
-def imported_modules(tree: ast.AST, package: str, modules: set[str]) -> Iterator[tuple[int, str]]:
+@functools.cache
+def imported_modules(text: str, package: str, modules: frozenset[str]) -> list[tuple[int, str]]:
     """Line and dotted name of each module of gpuscope that a file imports, wherever in the file it does."""
-    for node in ast.walk(tree):
+    found = []
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -144,7 +147,8 @@ def imported_modules(tree: ast.AST, package: str, modules: set[str]) -> Iterator
             ]
         else:
             continue
-        yield from ((node.lineno, name) for name in names if name.split(".")[0] == "gpuscope")
+        found += [(node.lineno, name) for name in names if name.split(".")[0] == "gpuscope"]
+    return found
 
 
 def python_imports(root: Path) -> Iterator[tuple[Path, int, str, str]]:
@@ -153,10 +157,10 @@ def python_imports(root: Path) -> Iterator[tuple[Path, int, str, str]]:
     for path in python_files(root):
         parts = list(path.relative_to(root / "python").with_suffix("").parts)
         names[path] = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-    modules = {*names.values(), "gpuscope._core"}
+    modules = frozenset({*names.values(), "gpuscope._core"})
     for path, name in names.items():
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        for line, used in imported_modules(ast.parse(path.read_text(encoding="utf-8")), package, modules):
+        for line, used in imported_modules(path.read_text(encoding="utf-8"), package, modules):
             yield path, line, name, used
 
 

@@ -380,10 +380,11 @@ def spend(seconds):
     while time.perf_counter() < until: pass
 def record():
     with gs.profile(activities=["CPU"], python_samples=1e-3) as prof:
-        spend(0.2)
+        spend(0.05)
     return prof.samples().find("spend") is not None
 def can_record():  # the sampler may get no CPU for a while
     return any(record() for _ in range(5))
+record()  # imports what children need
 prof = gs.profile(activities=["CPU"], python_samples=1e-4)
 prof.start()
 for _ in range(20):

@@ -359,7 +359,7 @@ def test_a_log_is_read_before_its_run_has_ended(suffix, tmp_path):
 @pytest.mark.parametrize("suffix", ["parquet", "gscope"])
 def test_logs_that_end_together_on_one_file_lose_no_row(suffix, tmp_path):
     path = tmp_path / f"gpu.{suffix}"
-    logs, rounds = [Log(path) for _ in range(4)], 10
+    logs, rounds = [Log(path) for _ in range(4)], 6
 
     def run(log, begin_s):
         log.append(series(2, begin_s=begin_s))
