@@ -16,6 +16,7 @@ FORKS = """
 import os, signal, threading, time, warnings
 import gpuscope as gs
 from gpuscope import _core
+import gpuscope.analysis.averages, gpuscope.analysis.python_samples, gpuscope.profiler.facade  # not in each child
 warnings.simplefilter("ignore")
 
 def record():
@@ -30,7 +31,7 @@ def busy(call):
             call()
     threading.Thread(target=loop, daemon=True).start()
 
-def try_children(call, count=4):
+def try_children(call, count=8):
     '''How many of them did not end.'''
     failed = 0
     for _ in range(count):
