@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -14,11 +14,15 @@ import pytest
 from fakes.browser import chromium
 from fakes.modules import modules_unchanged
 
-gc.disable()  # while thousands of tests are collected, whose objects stay
 
-
-def pytest_collection_finish() -> None:
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Without the garbage collector: collected tests are thousands of objects, and all of them stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def small_heap() -> None:
-    """Hides what is there from the garbage collector: a collection takes a second with all tests and PyTorch."""
+    """Hides older objects from the garbage collector, which takes a second for those of all tests and of PyTorch."""
     gc.collect()
     gc.freeze()
 
