@@ -17,6 +17,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 os.environ["NO_COLOR"] = "1"
 os.environ["COLUMNS"] = "120"
 
+# A thousand processes that tests start would each compile what they import.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # Shells have what runs in their background ignore Ctrl-C, and programs started from there inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
