@@ -48,6 +48,7 @@ PYTHON_LADDER = (
     ("diffing",),
     ("fleet",),
     ("profiler",),
+    ("watching",),
     ("integrations",),
     ("gpuscope",),
     ("pytest_plugin",),

@@ -15,10 +15,6 @@
 namespace gpuscope::base {
 
 struct OpenRegions::Thread {
-  struct Open {
-    const void* task;
-    uint32_t region;
-  };
   std::array<Open, kMax> open{};  // outermost first
   std::size_t count = 0;
   std::size_t deeper = 0;  // regions open inside the last entry, without an entry of their own
@@ -46,15 +42,31 @@ void OpenRegions::begin(User user) noexcept {
   Names::empty_caches();  // names of regions are permanent from now on
 }
 
+void OpenRegions::watch(Sink sink) noexcept {
+  sink_ = sink;
+  if (sink != nullptr) {
+    begin(kBlackBox);
+  } else {
+    end(kBlackBox);
+  }
+}
+
+void OpenRegions::report(Thread& thread) noexcept {
+  if (sink_ != nullptr) [[unlikely]] {
+    sink_({thread.open.data(), thread.count}, thread.deeper);
+  }
+}
+
 void OpenRegions::enter(uint32_t name, const void* task) noexcept {
   Thread& thread = of_thread();
   if (thread.count == kMax) {
     ++thread.deeper;
-    return;
+  } else {
+    threads_ += thread.count == 0 ? 1 : 0;
+    thread.open[thread.count++] = {task, name + 1, 0, 0};
+    latest_ = thread.innermost();
   }
-  threads_ += thread.count == 0 ? 1 : 0;
-  thread.open[thread.count++] = {task, name + 1};
-  latest_ = thread.innermost();
+  report(thread);
 }
 
 void OpenRegions::exit(uint32_t name, const void* task) noexcept {
@@ -69,6 +81,7 @@ void OpenRegions::exit(uint32_t name, const void* task) noexcept {
   }
   if (!is_of_task && thread.deeper != 0) {
     --thread.deeper;
+    report(thread);
     return;
   }
   if (found == kMax) {
@@ -78,6 +91,7 @@ void OpenRegions::exit(uint32_t name, const void* task) noexcept {
   --thread.count;
   threads_ -= thread.count == 0 ? 1 : 0;
   latest_ = thread.innermost();
+  report(thread);
 }
 
 uint32_t OpenRegions::of_task(const void* task) noexcept {

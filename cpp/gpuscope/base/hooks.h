@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -91,11 +92,26 @@ class OpenRegions {
  public:
   static constexpr std::size_t kMax = 32;  // per thread; deeper regions count as the last one
 
-  enum User : uint32_t { kLedger = 1, kHistory = 2 };
+  enum User : uint32_t { kLedger = 1, kHistory = 2, kBlackBox = 4 };
   /// Tracks regions for `user` from now on. Regions that are already open when the first user begins are unknown.
   static void begin(User user) noexcept;
   static void end(User user) noexcept { users_.fetch_and(~uint32_t{user}); }
   static bool wanted() noexcept { return users_.load(std::memory_order_relaxed) != 0; }
+  /// Whether a user needs the names for longer than a recording.
+  static bool wanted_by_memory() noexcept { return (users_.load(std::memory_order_relaxed) & ~kBlackBox) != 0; }
+
+  /// One open region of a thread.
+  struct Open {
+    const void* task;
+    uint32_t region;
+    uint32_t shown;        // the sink's: its number of the name, 0 at first
+    uint64_t began_ticks;  // the sink's likewise
+  };
+  /// Takes the calling thread's open regions after each change, outermost first. `deeper`: further ones inside the
+  /// last.
+  using Sink = void (*)(std::span<Open> open, std::size_t deeper) noexcept;
+  /// As begin(kBlackBox), with each change reported to `sink`. Null ends it. With the GIL.
+  static void watch(Sink sink) noexcept;
 
   /// On the calling thread. `task`: one of the tasks that share a thread, or null.
   static void enter(uint32_t name, const void* task) noexcept;
@@ -110,11 +126,13 @@ class OpenRegions {
  private:
   struct Thread;
   static Thread& of_thread() noexcept;
+  static void report(Thread& thread) noexcept;
 
   inline static std::atomic<uint32_t> users_{0};
   inline static std::atomic<uint32_t> period_{0};   // of continuous use; regions of earlier periods are void
   inline static std::atomic<uint32_t> threads_{0};  // threads with open regions
   inline static std::atomic<uint32_t> latest_{0};   // innermost region of the thread that last entered or left one
+  inline static Sink sink_ = nullptr;
 };
 
 /// One frame of a call stack. Its parent gives all frames around it.

@@ -41,6 +41,7 @@ void bind_python_samples(pybind11::module_& module);
 void bind_memory(pybind11::module_& module);
 void bind_nvml(pybind11::module_& module);
 void bind_environment(pybind11::module_& module);
+void bind_black_box(pybind11::module_& module);
 
 /// The process's libcuda and libcupti, opened by the first call and never closed. With the GIL.
 session::Vendor& vendor();

@@ -66,6 +66,7 @@ PYBIND11_MODULE(_core_of_main, module) {
   bind_memory(module);
   bind_nvml(module);
   bind_environment(module);
+  bind_black_box(module);
 }
 
 namespace {

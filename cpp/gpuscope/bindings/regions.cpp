@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "gpuscope/base/black_box.h"
 #include "gpuscope/base/clock.h"
 #include "gpuscope/base/event_logs.h"
 #include "gpuscope/base/hooks.h"
@@ -67,12 +68,13 @@ bool NameIds::learn(PyObject* text, uint32_t period, Known& known) {
     utf8 = PyBytes_AS_STRING(encoded);
     size = PyBytes_GET_SIZE(encoded);
   }
-  // Memory that is tracked by region outlives periods, so the id is then permanent.
+  // Memory that is tracked by region, and a black box, outlive periods, so the id is then permanent.
   base::Names& names = base::Names::process();
   const std::string_view name(utf8, static_cast<std::size_t>(size));
   bool is_known = true;
   try {
-    known.id = OpenRegions::wanted() ? names.intern(name) : names.intern_for_period(name);
+    const bool is_kept = OpenRegions::wanted_by_memory() || base::BlackBox::has_room();
+    known.id = is_kept ? names.intern(name) : names.intern_for_period(name);
     known.period = period;
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
