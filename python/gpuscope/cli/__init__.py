@@ -68,6 +68,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("diff", "say what changed between two recordings, and whether it got slower", "diffs.Diff"),
     Entry("merge", "reduce the recordings of a job's ranks to small tables", "merging.Merge"),
     Entry("fleet", "say what a job of many ranks loses time to", "fleet.FleetCommand"),
+    Entry("hang", "say why a job does not continue: which rank misses what, and where it is", "hang.Hang"),
     Entry("report", "print the table, call tree and verdict of a recording, or write its page", "report.Report"),
     Entry("view", "show the page of a recording in the browser", "view.View"),
     Entry("export", "turn a recording into a trace for Perfetto, Chrome or TensorBoard", "export.Export"),
@@ -91,6 +92,7 @@ examples:
   gpuscope diff before.gscope after.gscope        did it get slower?
   gpuscope merge ranks/ -o job/                   the tables of a job of many ranks
   gpuscope fleet job/                             who holds the others up
+  gpuscope hang watch/                            why a job does not continue
   gpuscope report train.gscope --tree             look at the result again
   gpuscope view train.gscope                      the same in the browser
   gpuscope export train.gscope -o train.pftrace   for https://ui.perfetto.dev

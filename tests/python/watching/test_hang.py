@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpuscope hang` names the cause of real hangs of processes on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fakes import hanging
+from gpuscope.cli import main
+from gpuscope.watching.hang import HangReport, find_hang
+
+AFTER_S = 0.5
+LONG_S = 20.0
+
+
+def until_named(folder: Path, kind: str, words: Sequence[str] = (), *, others: bool = True) -> HangReport:
+    """The first report with that cause and these words, else the last one: a busy machine takes its time."""
+    until = time.monotonic() + LONG_S
+    while True:
+        report = find_hang(folder, AFTER_S)
+        text = str(report).lower()
+        # A dead rank is named before the others have waited for long.
+        is_named = any(cause.kind == kind and (cause.waiting or not others) for cause in report.causes)
+        is_named = is_named and all(word.lower() in text for word in words)
+        if is_named or time.monotonic() > until:
+            return report
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "ranks", "words"),
+    [
+        (hanging.sleeps_before, "late", (1,), ["rank 1 misses all_reduce 2 of dp", "'evaluate'", "in sleeps_before"]),
+        (
+            hanging.calls_another_kind,
+            "mismatch",
+            (1,),
+            ["rank 1 calls broadcast", "rank 0 calls all_reduce", "2 of dp"],
+        ),
+        (hanging.calls_another_size, "mismatch", (1,), ["8192 bytes", "4096 bytes", "2 of dp"]),
+        (hanging.calls_in_another_order, "order", (0, 1), ["all_reduce 0 of tp", "all_reduce 0 of pp", "same order"]),
+        (hanging.is_killed, "dead", (1,), ["is dead after step 2", "does not exist", "'backward'"]),
+        (hanging.raises, "ended", (1,), ["has ended after step 2", "exception: ValueError: bad batch"]),
+        (hanging.is_stopped, "stopped", (1,), ["is stopped by a signal", "kill -CONT"]),
+        (hanging.keeps_the_gil, "gil", (1,), ["holds the GIL", "'tokenize'", "in keeps_the_gil"]),
+        (hanging.waits_for_a_loader, "loader", (1,), ["waits for its data loader", "in waits_for_a_loader"]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_hang_is_named(
+    tmp_path: Path, program: hanging.Program, kind: str, ranks: tuple[int, ...], words: Sequence[str]
+) -> None:
+    with hanging.hanging_job(tmp_path / "job", program) as pids:
+        report = until_named(tmp_path / "job", kind, words)
+    assert [cause.kind for cause in report.causes] == [kind]
+    assert report.causes[0].ranks == ranks
+    assert 0 in report.causes[0].waiting
+    assert report.causes[0].seconds is not None
+    text = str(report)
+    for word in words:
+        assert word.lower() in text.lower()
+    assert len(text.splitlines()) <= 40
+    assert {each.pid for each in report.ranks} == set(pids)
+
+
+def test_a_job_that_goes_on_does_not_hang(tmp_path: Path) -> None:
+    with hanging.hanging_job(tmp_path / "job", hanging.goes_on):
+        time.sleep(2 * AFTER_S)
+        report = find_hang(tmp_path / "job", 10 * AFTER_S)
+    assert not report.is_hang
+    assert "No hang seen" in str(report)
+    assert all((each.step or 0) >= 2 for each in report.ranks)
+
+
+def test_the_cause_is_read_from_the_files_of_a_job_that_is_over(tmp_path: Path) -> None:
+    with hanging.hanging_job(tmp_path / "job", hanging.sleeps_before, size=3):
+        until_named(tmp_path / "job", "late")
+    report = find_hang(tmp_path / "job", AFTER_S / 2)
+    assert report.causes[0].ranks == (1,)
+    assert report.causes[0].waiting == (0, 2)
+    assert "'evaluate'" in str(report)
+
+
+def test_a_rank_without_steps_is_named_alone(tmp_path: Path) -> None:
+    def stalls(own: hanging.SimulatedRank) -> None:
+        time.sleep(1000)
+
+    with hanging.hanging_job(tmp_path / "job", stalls, size=1):
+        report = until_named(tmp_path / "job", "no steps", others=False)
+    assert [(cause.kind, cause.ranks) for cause in report.causes] == [("no steps", (0,))]
+    assert "has begun no step for" in str(report)
+
+
+def test_the_command_has_exit_codes_and_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "job"
+    with hanging.hanging_job(folder, hanging.sleeps_before):
+        until_named(folder, "late")
+        assert main(["hang", str(folder), "--after", "500ms"]) == 1
+        assert capfd.readouterr().out.startswith("Rank 1 misses all_reduce 2 of dp: rank 0 waits inside for ")
+        assert main(["hang", str(folder), "--after", "500ms", "--json", "-"]) == 1
+        result = json.loads(capfd.readouterr().out)
+        assert (result["is_hang"], result["causes"][0]["kind"], result["causes"][0]["waiting"]) == (True, "late", [0])
+        assert main(["hang", str(folder), "--after", "1000s"]) == 0
+        assert "No hang seen" in capfd.readouterr().out
+    (tmp_path / "empty").mkdir()
+    for wrong in (str(tmp_path / "empty"), str(tmp_path / "absent"), __file__):
+        assert main(["hang", wrong]) == 2
+    assert os.path.basename(__file__) in capfd.readouterr().err
