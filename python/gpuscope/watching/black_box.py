@@ -12,7 +12,7 @@ import stat
 import struct
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuscope import _core
@@ -47,26 +47,30 @@ class BoxStep:
 
 
 @dataclass(frozen=True)
-class BoxCollective:
-    """A collective of this rank.
+class RankCall:
+    """A collective of one rank.
 
     Attributes:
         communicator: its name.
         number: of the communicator's collectives, the same on all ranks.
         kind: as "all_reduce".
-        bytes: size of the message.
-        ranks: size of the communicator, 0 if unknown.
-        entered_ns: ns since 1970; None if only its end is in the file.
-        left_ns: likewise; None while it is open.
+        size: shapes and types, or bytes, as text; empty if unknown.
+        since_ns: when it was entered; None if unknown.
+        is_done: whether it has ended on this rank.
+        place: the program's line that called it; None if unknown.
+        members: ranks of the communicator; None if unknown.
+        ranks: number of ranks of the communicator, 0 if unknown.
     """
 
     communicator: str
     number: int
     kind: str
-    bytes: int
-    ranks: int
-    entered_ns: int | None
-    left_ns: int | None
+    size: str
+    since_ns: int | None
+    is_done: bool
+    place: str | None = None
+    members: tuple[int, ...] | None = None
+    ranks: int = 0
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,7 @@ class BlackBoxContent:
     is_closed: bool
     beat_ns: int | None
     steps: tuple[BoxStep, ...]
-    collectives: tuple[BoxCollective, ...]
+    collectives: tuple[RankCall, ...]
     threads: tuple[BoxThread, ...]
     triggers: tuple[tuple[str, int], ...]
     notes: tuple[str, ...]
@@ -137,7 +141,7 @@ class BlackBoxContent:
         """The time of the latest event."""
         times = [self.created_ns, self.beat_ns, *(at for _, at in self.triggers)]
         times += [at for step in self.steps for at in (step.begun_ns, step.ended_ns)]
-        times += [at for call in self.collectives for at in (call.entered_ns, call.left_ns)]
+        times += [call.since_ns for call in self.collectives]
         times += [region.began_ns for thread in self.threads for region in thread.regions]
         return max(at for at in times if at is not None)
 
@@ -241,19 +245,16 @@ class _Reader:
             at += count * _ENTRY.size
             yield sorted(rows)
 
-    def _collectives(self, rows: list[tuple[int, ...]]) -> tuple[BoxCollective, ...]:
-        found: dict[tuple[int, int], tuple[int, ...]] = {}
-        times: dict[tuple[int, int], list[int | None]] = {}
-        for row in rows:
-            key = (row[6], row[4])  # communicator, number
-            if row[2] == _BEGIN or key not in times:
-                found.pop(key, None)  # a number that comes again is a new collective
-                found[key], times[key] = row, [None, None]
-            times[key][row[2] == _END] = row[1]
-        return tuple(
-            BoxCollective(self._name(key[0]), key[1], self._name(row[7]), row[5], row[8], *times[key])
-            for key, row in found.items()
-        )
+    def _collectives(self, rows: list[tuple[int, ...]]) -> tuple[RankCall, ...]:
+        found: dict[tuple[int, int], RankCall] = {}
+        for _, ns, event, _, number, size, name, kind, ranks, *_ in rows:
+            old = found.pop((name, number), None)
+            if event == _BEGIN or old is None:  # a number that comes again is a new collective
+                since_ns = ns if event == _BEGIN else None
+                text = f"{size} bytes" if size else ""
+                old = RankCall(self._name(name), number, self._name(kind), text, since_ns, False, ranks=ranks)
+            found[name, number] = replace(old, is_done=event == _END)
+        return tuple(found.values())
 
     def _threads(self) -> Iterator[BoxThread]:
         for place in range(_MOST_THREADS):

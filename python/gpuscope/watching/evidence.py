@@ -8,13 +8,13 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuscope.errors import CorruptTrace, GpuscopeError, InvalidArgument
-from gpuscope.watching.black_box import FILE_NAME, BlackBoxContent, read_black_box
-from gpuscope.watching.flight_recorder import RankCall, is_flight_recorder, read_flight_recorder
+from gpuscope.watching.black_box import FILE_NAME, BlackBoxContent, RankCall, read_black_box
+from gpuscope.watching.flight_recorder import is_flight_recorder, read_flight_recorder
 from gpuscope.watching.ras import RasReport, is_ras, parse_ras
 from gpuscope.watching.stacks import PythonThread, read_stacks
 
@@ -44,9 +44,9 @@ class RankEvidence:
     rank: int
     box: BlackBoxContent | None = None
     state: str | None = None
-    entered: list[RankCall] = field(default_factory=list)
-    dumped: list[RankCall] = field(default_factory=list)
-    threads: list[PythonThread] = field(default_factory=list)
+    entered: Sequence[RankCall] = ()
+    dumped: Sequence[RankCall] = ()
+    threads: Sequence[PythonThread] = ()
     dumped_ns: int | None = None
     _stacks_ns: int = 0
 
@@ -194,19 +194,7 @@ def _add_box(box: BlackBoxContent, job: JobEvidence) -> None:
         job.notes.append(f"{job.of(rank).name} has several black boxes; the latest counts")
         if old.created_ns > box.created_ns:
             return
-    calls = [
-        RankCall(
-            communicator=call.communicator,
-            number=call.number,
-            kind=call.kind,
-            size=f"{call.bytes} bytes" if call.bytes else "",
-            since_ns=call.entered_ns,
-            is_done=call.left_ns is not None,
-            ranks=call.ranks,
-        )
-        for call in box.collectives
-    ]
-    job.ranks[rank] = RankEvidence(rank, box, process_state(box), calls)
+    job.ranks[rank] = RankEvidence(rank, box, process_state(box), box.collectives)
 
 
 def process_state(box: BlackBoxContent) -> str:

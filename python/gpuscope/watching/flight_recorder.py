@@ -3,47 +3,21 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from gpuscope.errors import CorruptTrace
 from gpuscope.memory.history.plain_pickle import Damaged, load_plain_pickle
+from gpuscope.watching.black_box import RankCall
 from gpuscope.watching.stacks import PythonFrame, PythonThread
 
 _KNOWN = re.compile(r"2\.\d+")
 _RANKS = re.compile(r"[\d, \[\]]*")
 _MOST_RANKS = 1 << 20
-
-
-@dataclass(frozen=True)
-class RankCall:
-    """A collective of one rank.
-
-    Attributes:
-        communicator: its name.
-        number: of the communicator's collectives, from any source.
-        kind: as "all_reduce".
-        size: shapes and types, or bytes, as text; empty if unknown.
-        since_ns: when it was entered, in ns since 1970; None if unknown.
-        is_done: whether it has ended on this rank.
-        place: the program's line that called it; None if unknown.
-        members: ranks of the communicator; None if unknown.
-        ranks: number of ranks of the communicator, 0 if unknown.
-    """
-
-    communicator: str
-    number: int
-    kind: str
-    size: str
-    since_ns: int | None
-    is_done: bool
-    place: str | None = None
-    members: tuple[int, ...] | None = None
-    ranks: int = 0
 
 
 def read_flight_recorder(path: str, data: bytes) -> list[RankCall]:
@@ -94,7 +68,7 @@ def _call(entry: Any, groups: Mapping[str, Any]) -> RankCall | None:
         since_ns=created if created and created > 0 else None,
         is_done=entry.get("state") == "completed" or entry.get("retired") is True,
         place=str(thread.place) if thread.place else None,
-        members=_members(group),
+        members=_members(str(group.get("ranks", ""))) if isinstance(group, dict) else None,
     )
 
 
@@ -106,8 +80,8 @@ def _group(value: Any) -> tuple[str, str]:
     return str(value if value is not None else ""), ""
 
 
-def _members(group: Any) -> tuple[int, ...] | None:
-    text = str(group.get("ranks", "")) if isinstance(group, dict) else ""
+@functools.lru_cache(maxsize=1024)
+def _members(text: str) -> tuple[int, ...] | None:
     if len(text) > 8 * _MOST_RANKS or not _RANKS.fullmatch(text):
         return None
     return tuple(int(rank) for rank in re.findall(r"\d{1,9}", text)) or None

@@ -17,9 +17,8 @@ from gpuscope.results import Result, plain_fields
 from gpuscope.tables import align_columns
 from gpuscope.text import shorten
 from gpuscope.units import format_seconds
-from gpuscope.watching.black_box import BoxThread
-from gpuscope.watching.evidence import DEAD, RUNNING, STOPPED, JobEvidence, RankEvidence, gather
-from gpuscope.watching.flight_recorder import RankCall
+from gpuscope.watching.black_box import BoxThread, RankCall
+from gpuscope.watching.evidence import DEAD, ELSEWHERE, RUNNING, STOPPED, JobEvidence, RankEvidence, gather
 from gpuscope.watching.ras import RasReport, parse_ras, query_ras
 
 AFTER_S = 10.0
@@ -64,7 +63,7 @@ class HangRank:
     Attributes:
         rank: its number; a process without a rank has its negative pid.
         pid: of its process.
-        state: "running", "stopped", "dead" or "on another machine".
+        state: "running", "stopped", "dead", or "on HOST" where another machine knows it.
         step: the last step begun.
         region: the innermost open region of the thread that runs steps.
         place: the program's Python line.
@@ -233,8 +232,12 @@ class _Judge:
         return _Wait(communicator, number, at, waiting, missing, seconds)
 
     def _is_gone(self, rank: int) -> bool:
-        """Whether the process is dead while others live."""
-        return self._of[rank].state == DEAD and any(each.state in (RUNNING, STOPPED) for each in self.ranks)
+        """Whether the process died before the others: their beats, or their processes, go on."""
+        each = self._of[rank]
+        if each.state != DEAD or each.box is None:
+            return False
+        last_s = (self._now_ns - each.box.beat_ns) / 1e9 if each.box.beat_ns else 0.0
+        return last_s > _LATE_BEAT_S or any(other.state in (RUNNING, STOPPED) for other in self.ranks)
 
     def _members(self, calls_of: dict[int, list[RankCall]]) -> Sequence[int]:
         calls = [call for calls in calls_of.values() for call in calls]
@@ -355,7 +358,7 @@ class _Judge:
                 if idle_s is None:
                     continue
                 kind, state = "no steps", f"has begun no step for {format_seconds(idle_s)}. It {state}"
-            elif kind == "ended" or (kind == "dead" and not self._is_gone(each.rank)):
+            elif kind == "ended":
                 continue
             yield HangCause(
                 kind, (each.rank,), (), self._idle_s(each), f"{_first_upper(each.name)} {state}", (), advice
@@ -379,7 +382,7 @@ class _Judge:
             return "silent", "has no black box and no dump.", "look whether its process was started."
         box, where = each.box, self._where(rank)
         place = f"is {where}." if where else "is at an unknown place."
-        if box is not None and each.state == DEAD:
+        if box is not None and self._is_gone(rank):
             after = f" after step {box.steps[-1].number}" if box.steps else ""
             last = f" Its last trigger: {box.triggers[-1][0]}." if box.triggers else ""
             if box.is_closed:
@@ -430,6 +433,9 @@ class _Judge:
             parts.append(f"in region {region.name!r} for {format_seconds(max(0.0, age_s))}")
         if place := self._place(each):
             parts.append(f"at {place}")
+        elif each.dumped:
+            last = each.dumped[-1]
+            parts.append(f"somewhere after {last.kind} {last.number} of {last.communicator}, called at {last.place}")
         return ", ".join(parts)
 
     def _place(self, each: RankEvidence) -> str | None:
@@ -445,7 +451,7 @@ class _Judge:
         return HangRank(
             rank=each.rank,
             pid=box.pid if box is not None else None,
-            state=each.state,
+            state=f"on {box.host}" if box is not None and each.state == ELSEWHERE else each.state,
             step=box.steps[-1].number if box is not None and box.steps else None,
             region=self._region(each),
             place=self._place(each),

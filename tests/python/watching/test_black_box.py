@@ -59,11 +59,11 @@ def test_steps_and_collectives_are_read_while_the_process_runs(box: _core.BlackB
     content = read_black_box(path)
     assert [(step.number, step.ended_ns is not None) for step in content.steps] == [(0, True), (1, True), (2, False)]
     first, _, last = content.collectives
-    assert (first.communicator, first.number, first.kind, first.bytes, first.ranks) == ("dp", 0, "all_reduce", 4096, 8)
-    assert first.entered_ns is not None
-    assert first.left_ns is not None
-    assert first.entered_ns <= first.left_ns
-    assert (last.communicator, last.number, last.kind, last.left_ns) == ("tp", 7, "all_gather", None)
+    assert (first.communicator, first.number, first.kind, first.size) == ("dp", 0, "all_reduce", "4096 bytes")
+    assert (first.ranks, first.is_done, last.is_done) == (8, True, False)
+    assert first.since_ns is not None
+    assert content.created_ns <= first.since_ns <= content.last_ns
+    assert (last.communicator, last.number, last.kind, last.size) == ("tp", 7, "all_gather", "")
     assert [name for name, _ in content.triggers] == ["slow step"]
     assert content.beat_ns is not None
     assert content.notes == ()
@@ -212,9 +212,9 @@ def test_what_was_entered_before_sigkill_is_in_the_file(tmp_path: Path) -> None:
         content = read_black_box(path)
         calls = {call.number: call for call in content.collectives}
         assert content.steps[-1].number in (entered, entered + 1)
-        assert calls[entered].entered_ns is not None
+        assert calls[entered].since_ns is not None
         assert all(number in calls for number in range(max(0, entered - 1000), entered))
-        assert all(calls[number].left_ns is not None for number in range(max(0, entered - 1000), entered))
+        assert all(calls[number].is_done for number in range(max(0, entered - 1000), entered))
         for thread in content.threads:
             assert thread.is_torn or [each.name for each in thread.regions] in (
                 [f"step {entered % 50}"],
