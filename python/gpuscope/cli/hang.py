@@ -8,6 +8,7 @@ import os
 import re
 
 from gpuscope.cli import console, options
+from gpuscope.errors import GpuscopeError, InvalidArgument
 
 _ADDRESS = re.compile(r"(?P<host>[^/\s]+):(?P<port>\d{1,5})")
 _HANG = 1
@@ -20,7 +21,7 @@ class Hang:
         "Says why a job hangs: which rank misses which collective, where that rank is, and who waits for it.\n"
         "A folder contains black boxes of `gpuscope.watch`, dumps of PyTorch's Flight Recorder, Python stacks of\n"
         "faulthandler or py-spy, or texts of ncclras. HOST:28028 asks NCCL's RAS service.\n"
-        "Exit code 0: no hang seen; 1: a cause was named; 2: unusable arguments or files."
+        "Exit code 0: no hang seen; 1: a cause was named; 2: unusable arguments or files, or RAS does not answer."
     )
     examples = """\
   gpuscope hang watch/                  black boxes of a run, while it hangs or after it
@@ -47,10 +48,13 @@ class Hang:
         written = options.writable_paths([options_.json])
         address = None if os.path.exists(options_.source) else _ADDRESS.fullmatch(options_.source)
         with console.errors().working(f"reading {options_.source}"):
-            if address is not None:
-                report = hang.find_hang_by_ras(address["host"].strip("[]"), int(address["port"]), options_.after)
-            else:
+            if address is None:
                 report = hang.find_hang(options_.source, options_.after)
+            else:
+                try:
+                    report = hang.find_hang_by_ras(address["host"].strip("[]"), int(address["port"]), options_.after)
+                except GpuscopeError as error:  # not 1, which would be a hang
+                    raise InvalidArgument(str(error)) from error
         for path in written:
             report.to_json(path)
         console.output(written).report(str(report))

@@ -273,7 +273,9 @@ def test_the_command_asks_ras(capfd: pytest.CaptureFixture[str]) -> None:
         assert main(["hang", f"127.0.0.1:{port}"]) == 1
     assert "does not answer" in capfd.readouterr().out
     with ras_service([RAS]) as port:
-        assert main(["hang", f"localhost:{port}", "--after", "10ms"]) == 0
+        assert main(["hang", f"127.0.0.1:{port}", "--after", "10ms"]) == 0
+    assert main(["hang", "127.0.0.1:1"]) == 2
+    assert main(["hang", "127.0.0.1:99999"]) == 2
 
 
 def test_a_port_without_ras_is_refused() -> None:
