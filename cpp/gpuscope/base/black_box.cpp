@@ -27,7 +27,7 @@ namespace {
 
 using File = BlackBoxFile;
 
-constexpr std::array<char, 8> kMagic{'G', 'S', 'B', 'L', 'K', 'B', 'O', 'X'};
+constexpr uint64_t kMagic = 0x584F424B4C425347;  // "GSBLKBOX"
 constexpr std::size_t kLongestName = 1024;
 constexpr int64_t kMomentNs = 10'000'000'000;
 
@@ -149,8 +149,7 @@ BlackBox::BlackBox(const std::string& path, int32_t rank) {
   fill(file->header, rank);
   current_ = number_ = ++numbers;
   note_moment(file->header.created_ns);
-  std::atomic_thread_fence(std::memory_order_release);
-  file->header.magic = kMagic;
+  file->header.magic.store(kMagic, std::memory_order_release);
   OpenRegions::watch(&BlackBox::show);
 }
 
@@ -238,9 +237,7 @@ void BlackBox::show(std::span<OpenRegions::Open> open, std::size_t deeper) noexc
       region.shown = id_of(region.region - 1);
     }
   }
-  const uint64_t change = to->begun.load(std::memory_order_relaxed) + 1;
-  to->begun.store(change, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
+  const uint64_t change = to->begun.fetch_add(1, std::memory_order_acq_rel) + 1;
   to->id = thread_id();
   to->count = static_cast<uint32_t>(count);
   to->depth = open.size() + deeper;
@@ -255,7 +252,7 @@ File::Thread* BlackBox::slot(std::span<OpenRegions::Open> open) noexcept {
     return place.slot;
   }
   place = {current_, nullptr};
-  for (OpenRegions::Open& region : open.first(open.empty() ? 0 : open.size() - 1)) {
+  for (OpenRegions::Open& region : open) {
     region.began_ticks = 0;  // of an earlier file
   }
   const uint32_t own = thread_id();

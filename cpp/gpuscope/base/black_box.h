@@ -22,7 +22,7 @@ struct BlackBoxFile {
 
   /// Written once. `magic` comes last: a file without it was never complete.
   struct Header {
-    std::array<char, 8> magic;
+    std::atomic<uint64_t> magic;
     uint32_t version;
     uint32_t bytes;
     uint32_t pid;
