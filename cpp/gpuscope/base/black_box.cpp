@@ -158,6 +158,7 @@ void BlackBox::close() noexcept {
     file->header.closed.store(1, std::memory_order_release);
     drop();
   }
+  number_ = 0;
 }
 
 void BlackBox::drop() noexcept {
@@ -166,14 +167,14 @@ void BlackBox::drop() noexcept {
   map_nothing(file);
 }
 
-void BlackBox::step(uint64_t number, bool begins) noexcept {
+void BlackBox::step(uint64_t number, bool begins) const noexcept {
   if (is_open()) {
     add(file->steps, {.kind = begins ? kBegin : kEnd, .number = number});
   }
 }
 
 void BlackBox::collective(std::string_view communicator, uint64_t number, std::string_view kind, uint64_t bytes,
-                          uint64_t ranks, bool begins) noexcept {
+                          uint64_t ranks, bool begins) const noexcept {
   if (is_open()) {
     add(file->collectives, {.kind = begins ? kBegin : kEnd,
                             .number = number,
@@ -184,13 +185,13 @@ void BlackBox::collective(std::string_view communicator, uint64_t number, std::s
   }
 }
 
-void BlackBox::trigger(std::string_view name) noexcept {
+void BlackBox::trigger(std::string_view name) const noexcept {
   if (is_open()) {
     add(file->triggers, {.kind = kTrigger, .name = id_of(name)});
   }
 }
 
-void BlackBox::beat() noexcept {
+void BlackBox::beat() const noexcept {
   if (is_open()) {
     const int64_t now = Clock::process().now_ns();
     file->header.beat_ns.store(now, std::memory_order_relaxed);
@@ -257,7 +258,7 @@ File::Thread* BlackBox::slot(std::span<OpenRegions::Open> open) noexcept {
   }
   const uint32_t own = thread_id();
   auto& owners = state->owners;
-  auto found = std::ranges::find(owners, 0U);
+  auto* found = std::ranges::find(owners, 0U);
   if (found == owners.end()) {  // slots of ended threads
     found = std::ranges::find_if(
         owners, [](uint32_t id) { return syscall(SYS_tgkill, getpid(), id, 0) != 0 && errno == ESRCH; });

@@ -91,7 +91,7 @@ struct BlackBoxFile {
   Ring<1024> steps;
   Ring<4096> collectives;
   Ring<256> triggers;
-  static constexpr std::size_t kBefore = 4096 + kThreads * 192 + 3 * 64 + (1024 + 4096 + 256) * sizeof(Entry);
+  static constexpr std::size_t kBefore = 4096 + kThreads * 192 + (3 + 1024 + 4096 + 256) * sizeof(Entry);
   std::array<char, kBytes - kBefore> names;  // records of length, crc and text. A name's id is its place / 8 + 1
 };
 static_assert(sizeof(BlackBoxFile::Thread) == 192 && sizeof(BlackBoxFile) == BlackBoxFile::kBytes);
@@ -110,14 +110,14 @@ class BlackBox {
   BlackBox& operator=(const BlackBox&) = delete;
 
   // Without effect after close, and in a forked child.
-  void step(uint64_t number, bool begins) noexcept;
+  void step(uint64_t number, bool begins) const noexcept;
   void collective(std::string_view communicator, uint64_t number, std::string_view kind, uint64_t bytes, uint64_t ranks,
-                  bool begins) noexcept;
-  void trigger(std::string_view name) noexcept;
+                  bool begins) const noexcept;
+  void trigger(std::string_view name) const noexcept;
   /// To be called each second by a thread that needs the GIL. A late beat shows that another thread keeps the GIL.
-  void beat() noexcept;
+  void beat() const noexcept;
   void close() noexcept;
-  bool is_open() const noexcept { return number_ == current_; }
+  bool is_open() const noexcept { return number_ != 0 && number_ == current_; }
 
   /// Whether names of regions still find room in the open file.
   static bool has_room() noexcept;

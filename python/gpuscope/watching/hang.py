@@ -281,7 +281,11 @@ class _Judge:
         kinds = _together((call.kind, rank) for rank, call in wait.calls.items())
         sizes = _together((call.size, rank) for rank, call in wait.calls.items() if call.size)
         differs = kinds if len(kinds) > 1 else sizes if len(sizes) > 1 else None
-        if differs is None or (differs is sizes and not all(map(_EQUAL_SIZES.search, kinds))):
+        if (
+            differs is None
+            or self._named.issuperset(wait.calls)
+            or (differs is sizes and not all(map(_EQUAL_SIZES.search, kinds)))
+        ):
             return None
         common = max(differs, key=lambda value: (len(differs[value]), -min(differs[value])))
         odd = sorted(rank for value, ranks in differs.items() if value != common for rank in ranks)

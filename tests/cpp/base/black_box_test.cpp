@@ -53,6 +53,7 @@ class BlackBoxTest : public testing::Test {
 TEST_F(BlackBoxTest, EntriesOfManyThreadsAreWhole) {
   BlackBox box(path_, 0);
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (uint64_t thread = 0; thread < 4; ++thread) {
     threads.emplace_back([&box, thread] {
       for (uint64_t step = 0; step < 200; ++step) {

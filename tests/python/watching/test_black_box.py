@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import random
@@ -21,6 +22,7 @@ from gpuscope.watching.black_box import read_black_box
 
 KILLS = 50
 HEADER_BYTES = 256
+THREADS_AT = 4096
 
 
 @pytest.fixture
@@ -181,13 +183,13 @@ def test_a_box_that_cannot_be_made_says_why(box: _core.BlackBox, tmp_path: Path)
 
 def write_until_killed(path: Path, done: mmap.mmap) -> None:
     """Steps, collectives and regions, each noted in shared memory after it was entered."""
-    box = _core.BlackBox(str(path), 0)
+    box, counter = _core.BlackBox(str(path), 0), ctypes.c_uint64.from_buffer(done)  # stores of 8 bytes are whole
     number = 0
     while True:
         box.step_begin(number)
         with record_function(f"step {number % 50}"):
             box.collective("dp", number, "all_reduce", 8, 2)
-            struct.pack_into("<Q", done, 0, number + 1)
+            counter.value = number + 1
             box.collective("dp", number, "all_reduce", 8, 2, ended=True)
         box.step_end(number)
         number += 1
@@ -245,6 +247,17 @@ def test_damaged_bytes_are_refused_or_reported(box: _core.BlackBox, path: Path) 
     content = read_black_box(damaged)
     assert content.steps == ()
     assert any("not written to their end" in note for note in content.notes)
+
+
+def test_a_torn_thread_and_a_damaged_name_are_marked(box: _core.BlackBox, path: Path) -> None:
+    with record_function("a name"):
+        data = bytearray(path.read_bytes())
+    damaged = path.with_name("damaged.bin")
+    struct.pack_into("<Q", data, THREADS_AT, struct.unpack_from("<Q", data, THREADS_AT)[0] + 1)
+    damaged.write_bytes(data)
+    assert [(each.is_torn, each.regions[-1].name) for each in read_black_box(damaged).threads] == [(True, "a name")]
+    damaged.write_bytes(data.replace(b"a name", b"b name"))
+    assert read_black_box(damaged).threads[0].regions[-1].name == "(a damaged name)"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from fakes import hanging
+from gpuscope import _core
 from gpuscope.cli import main
+from gpuscope.watching.black_box import read_black_box
+from gpuscope.watching.evidence import DEAD, ELSEWHERE, RUNNING, process_state
 from gpuscope.watching.hang import HangReport, find_hang
 
 AFTER_S = 0.5
@@ -85,6 +89,21 @@ def test_the_cause_is_read_from_the_files_of_a_job_that_is_over(tmp_path: Path) 
     assert report.causes[0].ranks == (1,)
     assert report.causes[0].waiting == (0, 2)
     assert "'evaluate'" in str(report)
+
+
+def test_a_process_that_has_the_number_of_a_dead_one_is_another(tmp_path: Path) -> None:
+    with hanging.hanging_job(tmp_path / "job", hanging.goes_on, size=1):
+        path = next((tmp_path / "job").rglob("black_box.bin"))
+        assert process_state(read_black_box(path)) == RUNNING
+        data = bytearray(path.read_bytes())
+        struct.pack_into("<Q", data, 24, 1)  # the start
+        struct.pack_into("<I", data, 160, _core.crc32c(data[8:160]))
+        (tmp_path / "other.bin").write_bytes(data)
+        assert process_state(read_black_box(tmp_path / "other.bin")) == DEAD
+        struct.pack_into("<Q", data, 40, 1)  # the namespace
+        struct.pack_into("<I", data, 160, _core.crc32c(data[8:160]))
+        (tmp_path / "other.bin").write_bytes(data)
+        assert process_state(read_black_box(tmp_path / "other.bin")) == ELSEWHERE
 
 
 def test_a_rank_without_steps_is_named_alone(tmp_path: Path) -> None:

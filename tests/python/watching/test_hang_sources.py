@@ -200,6 +200,10 @@ Warnings
   Rank 2 -- GPU 2 managed by process 483074 on node 10.0.0.1
   Rank 9 has not launched any operations -- GPU 1 managed by process 91 on node 10.0.0.2
 
+  Communicator ranks have different Broadcast operation counts
+  31 ranks have launched up to operation 7
+  Rank 4 has launched up to operation 6 -- GPU 4 managed by process 95 on node 10.0.0.2
+
 """
 SILENT = """\
 INCOMPLETE
@@ -233,6 +237,7 @@ def test_ranks_that_are_behind_are_read() -> None:
     assert [(each.launched, each.most, each.count, each.ranks) for each in behind] == [
         (6649, 6650, 2, (0, 2)),
         (0, 6650, 1, (9,)),
+        (6, 7, 1, (4,)),
     ]
     assert parse_ras(RAS, "x") == parse_ras(RAS + "Warnings\n========\n\n", "x")
     with pytest.raises(CorruptTrace):
@@ -262,9 +267,9 @@ def test_only_ranks_that_stay_behind_hang() -> None:
     same, moved = RAS + BEHIND.format(most=6650), RAS + BEHIND.format(most=6651)
     with ras_service([same, same]) as port:
         report = find_hang_by_ras("127.0.0.1", port, 0.01)
-    assert [cause.kind for cause in report.causes] == ["behind", "behind"]
+    assert [cause.kind for cause in report.causes] == ["behind"] * 3
     assert "behind in AllReduce: 6,649 launched, the others 6,650: ranks 0 and 2" in str(report)
-    with ras_service([same, moved]) as port:
+    with ras_service([same, moved.replace("operation 7", "operation 8")]) as port:
         assert not find_hang_by_ras("127.0.0.1", port, 0.01).is_hang
 
 
@@ -307,13 +312,14 @@ def test_stacks_of_faulthandler_and_py_spy_are_read() -> None:
     assert read_stacks("no stacks here\n") == []
 
 
-def test_stacks_of_a_dump_belong_to_the_rank_of_its_why(tmp_path: Path) -> None:
+@pytest.mark.parametrize("times", [(1, 2), (2, 1)])
+def test_the_latest_stacks_belong_to_the_rank_of_their_why(tmp_path: Path, times: tuple[int, int]) -> None:
     folder = write(tmp_path / "job", [dump([entry(1), entry(2, state="started")]), dump([entry(1)])])
     text = 'Thread 0x1 (most recent call first):\n  File "/home/me/{}.py", line 5 in load\n'
-    for name, line, when in (("0001-hang", "old", 1), ("0002-hang", "new", 2)):
+    for name, when in zip(("0001-hang", "0002-hang"), times, strict=True):
         (folder / "dumps" / name).mkdir(parents=True)
         (folder / "dumps" / name / "why.json").write_text('{"rank": 1}')
-        (folder / "dumps" / name / "stacks.txt").write_text(text.format(line))
+        (folder / "dumps" / name / "stacks.txt").write_text(text.format("new" if when == 2 else "old"))
         os.utime(folder / "dumps" / name / "stacks.txt", (when, when))
     assert "Rank 1 is at new.py:5 in load." in str(find_hang(folder))
 
@@ -350,6 +356,10 @@ def test_links_and_files_of_others_inside_a_folder_are_left_out(tmp_path: Path) 
     write(folder / "open", [dump([entry(1)])])
     (folder / "open").chmod(0o777)
     assert "all users can write" in refusal(folder)
+    if os.geteuid() == 0:
+        (folder / "open").chmod(0o700)
+        os.chown(folder / "open" / "nccl_trace_rank_0", 12345, 12345)
+        assert "belongs to another user" in refusal(folder)
 
 
 def test_a_folder_of_a_thousand_ranks_has_a_short_answer(tmp_path: Path) -> None:
