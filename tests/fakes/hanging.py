@@ -9,6 +9,7 @@ import faulthandler
 import mmap
 import os
 import queue
+import re
 import signal
 import struct
 import threading
@@ -155,6 +156,13 @@ def keeps_the_gil(own: SimulatedRank) -> None:
     if own.rank == 1:
         with record_function("tokenize"):
             ctypes.PyDLL(None).sleep(1000)
+    own.collective(2)
+
+
+def computes_with_the_gil(own: SimulatedRank) -> None:
+    if own.rank == 1:
+        with record_function("tokenize"):
+            re.match(r"(a+)+b", "a" * 40)  # takes days, and never releases the GIL
     own.collective(2)
 
 

@@ -28,8 +28,8 @@ _SLOW_STEPS = 10  # median steps without a new one
 _LATE_BEAT_S = 3.0  # beats come each second
 _EQUAL_SIZES = re.compile(r"all_?reduce|reduce_?scatter|all_?gather|broadcast|reduce", re.IGNORECASE)
 _LOADS = re.compile(r"data.?loader|(next|load|fetch|get).?batch|batch.?load", re.IGNORECASE)
-_MOST_LISTED, _MOST_FINDINGS, _MOST_ROWS, _MOST_NOTES = 8, 4, 12, 4
-_WIDEST = 110
+_MOST_LISTED, _MOST_FINDINGS, _MOST_ROWS, _MOST_NOTES = 8, 4, 10, 3
+_WIDEST = 400
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class HangReport(Result):
         lines += [f"Note: {note}" for note in self.notes[:_MOST_NOTES]]
         if len(self.notes) > _MOST_NOTES:
             lines.append(f"{len(self.notes) - _MOST_NOTES} more notes: see --json")
-        return "\n".join(line if len(line) <= 400 else shorten(line, 400) for line in lines)
+        return "\n".join(shorten(line, _WIDEST) for line in lines)
 
     def _table(self) -> list[str]:
         named = {rank for cause in self.causes for rank in cause.ranks}

@@ -17,7 +17,7 @@ from gpuscope import _core
 from gpuscope.cli import main
 from gpuscope.watching.black_box import read_black_box
 from gpuscope.watching.evidence import DEAD, ELSEWHERE, RUNNING, process_state
-from gpuscope.watching.hang import HangReport, find_hang
+from gpuscope.watching.hang import HangCause, HangRank, HangReport, find_hang
 
 AFTER_S = 0.5
 LONG_S = 20.0
@@ -53,6 +53,7 @@ def until_named(folder: Path, kind: str, words: Sequence[str] = (), *, others: b
         (hanging.raises, "ended", (1,), ["has ended after step 2", "exception: ValueError: bad batch"]),
         (hanging.is_stopped, "stopped", (1,), ["is stopped by a signal", "kill -CONT"]),
         (hanging.keeps_the_gil, "gil", (1,), ["holds the GIL", "'tokenize'", "in keeps_the_gil"]),
+        (hanging.computes_with_the_gil, "gil", (1,), ["is the suspect, in region 'tokenize'", "computes_with_the_gil"]),
         (hanging.waits_for_a_loader, "loader", (1,), ["waits for its data loader", "in waits_for_a_loader"]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -131,3 +132,11 @@ def test_the_command_has_exit_codes_and_json(tmp_path: Path, capfd: pytest.Captu
     for wrong in (str(tmp_path / "empty"), str(tmp_path / "absent"), __file__):
         assert main(["hang", wrong]) == 2
     assert os.path.basename(__file__) in capfd.readouterr().err
+
+
+def test_the_text_has_at_most_forty_lines() -> None:
+    cause = HangCause("late", (1,), (0,), 1.0, "A sentence. " * 100, ("one", "two", "three", "four"), "advice")
+    ranks = [HangRank(rank, 1, "running", 2, "r" * 200, "line", "all_reduce 1 of dp", True) for rank in range(99)]
+    lines = str(HangReport((cause,) * 9, tuple(ranks), ("a note",) * 9)).splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 400
