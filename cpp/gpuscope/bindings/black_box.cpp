@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "gpuscope/base/errors.h"
 #include "gpuscope/base/file.h"
 #include "gpuscope/bindings/bind.h"
 
@@ -21,6 +22,13 @@ void bind_black_box(py::module_& module) {
                        "A file of 1 MiB with a process's last steps, collectives and open regions. It survives any "
                        "death of the process. One open file at a time; a forked child leaves it to its parent.")
       .def(py::init([](const std::string& path, std::optional<int32_t> rank) {
+             if (rank.value_or(0) < 0) {
+               throw base::InvalidArgument("rank is " + std::to_string(*rank) +
+                                           "; accepted are None and numbers from 0");
+             }
+             if (path.find('\0') != std::string::npos) {
+               throw base::InvalidArgument("path has a NUL character; accepted are paths without one");
+             }
              return std::make_unique<BlackBox>(path, rank.value_or(-1));
            }),
            py::arg("path"), py::arg("rank") = py::none(),

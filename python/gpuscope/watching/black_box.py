@@ -17,6 +17,7 @@ from pathlib import Path
 
 from gpuscope import _core
 from gpuscope.errors import CorruptTrace, GpuscopeError, InvalidArgument
+from gpuscope.paths import as_path
 
 FILE_NAME = "black_box.bin"
 """In the folder of each process."""
@@ -156,18 +157,19 @@ def read_black_box(path: str | os.PathLike[str]) -> BlackBoxContent:
         CorruptTrace: it is no black box, of another version, cut off, or its header is damaged.
         GpuscopeError: the system refuses to read it.
     """
+    checked = as_path(path)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+        descriptor = os.open(checked, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR):
-            raise InvalidArgument(f"path is {os.fspath(path)!r}; accepted is a regular file, and no link") from None
-        raise GpuscopeError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
+            raise InvalidArgument(f"path is {str(checked)!r}; accepted is a regular file, and no link") from None
+        raise GpuscopeError(f"cannot read {checked}: {error.strerror}") from error
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise InvalidArgument(f"path is {os.fspath(path)!r}; accepted is a regular file, and no link")
-        return _Reader(Path(path), descriptor).content()
+            raise InvalidArgument(f"path is {str(checked)!r}; accepted is a regular file, and no link")
+        return _Reader(checked, descriptor).content()
     except OSError as error:
-        raise GpuscopeError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
+        raise GpuscopeError(f"cannot read {checked}: {error.strerror}") from error
     finally:
         os.close(descriptor)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuscope.errors import CorruptTrace, GpuscopeError, InvalidArgument
+from gpuscope.paths import as_path
 from gpuscope.watching.black_box import FILE_NAME, BlackBoxContent, RankCall, read_black_box
 from gpuscope.watching.flight_recorder import is_flight_recorder, read_flight_recorder
 from gpuscope.watching.ras import RasReport, is_ras, parse_ras
@@ -82,7 +83,7 @@ def gather(folder: str | os.PathLike[str]) -> JobEvidence:
         InvalidArgument: it is no folder, another user's, writable by all without the sticky bit, or contains none of
             these files.
     """
-    root = os.fspath(folder)
+    root = str(as_path(folder))
     try:
         if refusal := _distrust(os.lstat(root)):
             raise InvalidArgument(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gpuscope.arguments import check_positive
 from gpuscope.results import Result, plain_fields
 from gpuscope.tables import align_columns
 from gpuscope.text import shorten
@@ -142,8 +143,9 @@ def find_hang(folder: str | os.PathLike[str], after_s: float = AFTER_S) -> HangR
         after_s: a shorter wait is no hang, in s.
 
     Raises:
-        InvalidArgument: the folder cannot be trusted or has none of these files.
+        InvalidArgument: the folder cannot be trusted or has none of these files; or `after_s` is not above 0.
     """
+    after_s = check_positive("after_s", after_s, "seconds")
     return _judged(gather(folder), after_s)
 
 

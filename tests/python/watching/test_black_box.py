@@ -174,6 +174,9 @@ def test_a_box_that_cannot_be_made_says_why(box: _core.BlackBox, tmp_path: Path)
         _core.BlackBox(str(tmp_path / "second.bin"))
     assert not (tmp_path / "second.bin").exists()
     box.close()
+    for path, rank in ((str(tmp_path / "box.bin"), -2), (f"{tmp_path}/a\0b", 0)):
+        with pytest.raises(InvalidArgument, match="accepted are"):
+            _core.BlackBox(path, rank)
     (tmp_path / "link.bin").symlink_to(tmp_path / "target.bin")
     for wrong in (tmp_path / "absent" / "box.bin", tmp_path / "link.bin", tmp_path):
         with pytest.raises(NotAvailable, match="black box"):
@@ -281,7 +284,7 @@ def test_a_wrong_file_is_refused(box: _core.BlackBox, path: Path, tmp_path: Path
 def test_links_pipes_and_folders_are_not_read(box: _core.BlackBox, path: Path, tmp_path: Path) -> None:
     (tmp_path / "link.bin").symlink_to(path)
     os.mkfifo(tmp_path / "pipe.bin")
-    for wrong in ("link.bin", "pipe.bin", "absent.bin", "."):
+    for wrong in ("link.bin", "pipe.bin", "absent.bin", ".", "a\0b"):
         with pytest.raises(GpuscopeError) as caught:
             read_black_box(tmp_path / wrong)
         assert isinstance(caught.value, InvalidArgument)

@@ -339,6 +339,9 @@ def test_folders_that_others_may_have_written_are_refused(tmp_path: Path) -> Non
     (tmp_path / "link").symlink_to(folder)
     assert "is a link" in refusal(tmp_path / "link")
     assert "no such file" in refusal(tmp_path / "absent").lower()
+    assert "name of a file" in refusal(tmp_path / "a\0b")
+    with pytest.raises(InvalidArgument, match="after_s"):
+        find_hang(folder, 0)
     if os.geteuid() == 0:
         os.chown(folder, 12345, 12345)
         assert "belongs to user 12345" in refusal(folder)
