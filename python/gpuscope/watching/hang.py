@@ -31,6 +31,7 @@ _EQUAL_SIZES = re.compile(r"all_?reduce|reduce_?scatter|all_?gather|broadcast|re
 _LOADS = re.compile(r"data.?loader|(next|load|fetch|get).?batch|batch.?load", re.IGNORECASE)
 _MOST_LISTED, _MOST_FINDINGS, _MOST_ROWS, _MOST_NOTES = 8, 4, 10, 3
 _WIDEST = 400
+_MOST_RANKS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,7 @@ class _Judge:
         if stated is not None:
             return stated
         size = max(call.ranks for call in calls)
-        if size > len(calls_of):  # ranks without any call of the communicator
+        if len(calls_of) < size <= _MOST_RANKS:  # ranks without any call of the communicator
             others = [each.rank for each in self.ranks if each.rank >= 0]
             return range(size) if size >= len(others) else sorted(calls_of)
         return sorted(calls_of)
@@ -264,7 +265,7 @@ class _Judge:
                 self._named.update(fresh)
             elif wait.missing:
                 causes += self._order(wait)
-            elif len(wait.waiting) > 1 and not self._named.issuperset(wait.waiting):
+            elif not self._named.issuperset(wait.waiting):
                 causes.append(self._stuck(wait))
         return causes
 
@@ -341,13 +342,21 @@ class _Judge:
         )
 
     def _stuck(self, wait: _Wait) -> HangCause:
+        is_only = len(wait.calls) == 1
+        are = "is" if len(wait.waiting) == 1 else "are"
+        size = max(call.ranks for call in wait.calls.values())
+        is_all = len(wait.waiting) == len(wait.calls) >= size and not is_only
+        detail = "The ranks call the same kind with the same sizes."
+        if is_only or len(wait.calls) < size:
+            detail = f"Of {size:,} ranks, {len(wait.calls):,} have entered it." if size else "No other rank is known."
+        who = "All ranks are" if is_all else f"{_first_upper(_ranks(wait.waiting))} {are}"
         return HangCause(
             "stuck",
             wait.waiting,
             wait.waiting,
             wait.seconds,
-            f"All ranks are inside {wait.what}, and it does not end.",
-            ("The ranks call the same collective with the same sizes.",) if len(wait.calls) > 1 else (),
+            f"{who} inside {wait.what}, and it does not end.",
+            (detail,),
             "look at the network and at the GPUs: gpuscope monitor, NCCL_DEBUG=WARN, Xid errors.",
         )
 

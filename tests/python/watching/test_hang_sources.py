@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from gpuscope import _core
 from gpuscope.cli import main
 from gpuscope.errors import CorruptTrace, InvalidArgument, NotAvailable
 from gpuscope.watching.evidence import gather
@@ -106,6 +107,23 @@ def test_sizes_of_an_all_to_all_may_differ(tmp_path: Path) -> None:
     sizes = [entry(1, "nccl:all_to_all", "started", input_sizes=[[size]]) for size in (8, 9)]
     report = find_hang(write(tmp_path / "dumps", [dump([each]) for each in sizes]))
     assert [cause.kind for cause in report.causes] == ["stuck"]
+
+
+def test_a_rank_of_which_alone_is_known_waits(tmp_path: Path) -> None:
+    report = find_hang(write(tmp_path / "dumps", [{**dump([entry(3, state="started")]), "pg_config": {}}]))
+    assert [(cause.kind, cause.ranks) for cause in report.causes] == [("stuck", (0,))]
+    assert "Rank 0 is inside all_reduce 3 of default_pg, and it does not end." in str(report)
+    assert "No other rank is known." in str(report)
+
+
+def test_a_size_without_bounds_does_no_harm(tmp_path: Path) -> None:
+    box = _core.BlackBox(str(tmp_path / "black_box.bin"), 0)
+    box.collective("dp", 1, "all_reduce", 8, (1 << 64) - 1)
+    time.sleep(0.02)
+    report = find_hang(tmp_path, 0.01)
+    box.close()
+    assert [(cause.kind, cause.ranks) for cause in report.causes] == [("stuck", (0,))]
+    assert "ranks, 1 have entered it" in str(report)
 
 
 def test_a_chain_of_waits_ends_at_the_rank_that_waits_for_nothing(tmp_path: Path) -> None:
