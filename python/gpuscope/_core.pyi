@@ -11,7 +11,7 @@ import typing_extensions
 """
 The C++ core of gpuscope; use the names that the package itself exports.
 """
-__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'AuditCounts', 'BACKWARD_LINKS', 'BlackBox', 'CallKind', 'CollectiveKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPM_FIGURES', 'GPU_FIGURES', 'GRAPH_NAME', 'GpuSampler', 'Graph', 'HOST_FIGURES', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NOT_GIVEN', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RARE_COUNTERS', 'RangeCounters', 'RegionGroups', 'RegionKind', 'Role', 'RowNumbers', 'SESSION_OPTIONS', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'THROTTLE_COUNTERS', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'TraceEvents', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'choose_counters', 'clock_state', 'copy_name', 'count_before', 'counter_chip', 'counter_chips', 'counter_endings', 'crc32c', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'enter_module', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'find_rows', 'gpu_states', 'group_regions', 'hide_region', 'host_state', 'is_capturing', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'largest_allocator', 'leave_ended_modules', 'leave_module', 'leave_modules', 'leave_out_numpy', 'link_bytes_per_s', 'list_counters', 'live_allocations', 'make_store', 'mark', 'memory_history', 'memory_pools', 'merge', 'monotonic_ns', 'nest_functions', 'nest_spans', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'open_modules', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'realtime_ns', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'show_region', 'split_ranges', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'thread_cpu_ns', 'time_calls', 'unwatch_allocations', 'unwatch_numpy', 'unwatch_signals', 'watch_allocations', 'watch_numpy', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
+__all__: list[str] = ['ADJUSTED_STEPS', 'ALLOCATION_KINDS', 'ALL_STEPS', 'AUTOGRAD_PREFIX', 'AuditCounts', 'BACKWARD_LINKS', 'BlackBox', 'CallKind', 'CollectiveKind', 'ColumnInfo', 'CopyKind', 'Durations', 'EXTERNAL_IDS', 'Event', 'Flag', 'FunctionKind', 'FunctionNesting', 'GPM_FIGURES', 'GPU_FIGURES', 'GRAPH_NAME', 'GpuSampler', 'Graph', 'HOST_FIGURES', 'HostAnchors', 'Instances', 'Kernels', 'MEMSET_NAME', 'MemoryKind', 'NONE', 'NOT_GIVEN', 'NameStat', 'OverheadKind', 'PathStat', 'PayloadType', 'PeakMemory', 'PoolOperation', 'PythonFunctions', 'PythonSampler', 'QueueModel', 'RARE_COUNTERS', 'RangeCounters', 'RegionGroups', 'RegionKind', 'Role', 'RowNumbers', 'SESSION_OPTIONS', 'STEP_PREFIX', 'Sampler', 'Session', 'Store', 'Summary', 'SyncKind', 'THROTTLE_COUNTERS', 'TableInfo', 'TorchCallbacks', 'TorchRanges', 'TraceEvents', 'Work', 'WorkStat', 'allocation_watch', 'backward_flows', 'choose_counters', 'clock_state', 'copy_name', 'count_before', 'counter_chip', 'counter_chips', 'counter_endings', 'crc32c', 'demangle', 'device_limits', 'devices_in_use', 'divide_time', 'enter_module', 'environment', 'environment_of_children', 'event_name', 'event_pool', 'find_device', 'find_repetition', 'find_rows', 'gpu_states', 'group_regions', 'hide_region', 'host_state', 'is_capturing', 'keep_primary_contexts', 'kernel_names', 'knows_stacks', 'largest_allocator', 'leave_ended_modules', 'leave_module', 'leave_modules', 'leave_out_numpy', 'link_bytes_per_s', 'list_counters', 'live_allocations', 'make_store', 'mark', 'memory_history', 'memory_pools', 'merge', 'monotonic_ns', 'nest_functions', 'nest_spans', 'now_ns', 'nvtx_libraries', 'observe_regions', 'offer_nvtx', 'open_modules', 'own_file', 'pause_allocation_watch', 'process_memory', 'read_gscope', 'read_memory_history', 'read_segments', 'realtime_ns', 'record_function', 'record_memory', 'region_of_call', 'region_of_kind', 'resume_allocation_watch', 'resumed', 'schema', 'short_name', 'show_region', 'split_ranges', 'stack_frames', 'start_memory_history', 'stop_memory_history', 'stream_device', 'summarize', 'synchronize', 'synchronize_stream', 'thread_cpu_ns', 'time_calls', 'unwatch_allocations', 'unwatch_numpy', 'unwatch_signals', 'watch_allocations', 'watch_numpy', 'watch_signal', 'watch_signals', 'withdraw_nvtx', 'write_chrome', 'write_gscope', 'write_perfetto']
 _Function = typing.TypeVar("_Function", bound=collections.abc.Callable[..., typing.Any])
 class Work(enum.IntEnum):
     """
@@ -953,9 +953,9 @@ class Session:
         """
         Ends the window and returns its Store; waits for GPU work that was launched before, at most `timeout` seconds, by default two. `into`: a list that gets the Store even where KeyboardInterrupt follows.
         """
-    def open(self) -> None:
+    def open(self, folder: str = '') -> None:
         """
-        Begins a recorded window.
+        Begins a recorded window. With a folder, its rows are written there as segments while it is open, and the Store that ends it has only those of the last segment.
         """
     def release_cupti(self) -> bool:
         """
@@ -1452,6 +1452,10 @@ def read_memory_history() -> dict:
     """
     The columns of MemoryEvents, oldest first, the names that region counts, and how many events are lost.
     """
+def read_segments(folder: str, last: Store | None = None) -> Store:
+    """
+    The segments of a folder as one Store, damaged ones as far as they are whole. `last`: a segment in no file.
+    """
 def realtime_ns() -> int:
     """
     The clock that time.time_ns() reads.
@@ -1587,7 +1591,7 @@ MEMSET_NAME: str = 'Memset (Device)'
 NONE: int = 4294967295
 NOT_GIVEN: int = -9223372036854775808
 RARE_COUNTERS: list = ['sync_boost', 'hw_thermal_slowdown', 'hw_power_brake_slowdown']
-SESSION_OPTIONS: tuple = ('cuda', 'mode', 'graphs', 'sync', 'overheads', 'max_bytes', 'ring_ns', 'with_stack', 'profile_memory', 'left_out', 'counters', 'counters_in_full', 'counter_interval_ns', 'device_interval_ns', 'repeats')
+SESSION_OPTIONS: tuple = ('cuda', 'mode', 'graphs', 'sync', 'overheads', 'max_bytes', 'ring_ns', 'with_stack', 'profile_memory', 'left_out', 'counters', 'counters_in_full', 'counter_interval_ns', 'device_interval_ns', 'repeats', 'spool', 'spool_bytes', 'spool_age_ns', 'segment_bytes', 'segment_ns')
 STEP_PREFIX: str = 'ProfilerStep#'
 THROTTLE_COUNTERS: list = ['sw_power_cap', 'sync_boost', 'sw_thermal_slowdown', 'hw_thermal_slowdown', 'hw_power_brake_slowdown']
 __version__: str
