@@ -235,10 +235,16 @@ def muted() -> Iterator[None]:
 
 
 class ExceptHook:
-    """Wraps an excepthook, and always calls it afterwards."""
+    """Calls `report` with each uncaught exception, and always the previous excepthook afterwards.
 
-    def __init__(self, module: Any) -> None:
+    Args:
+        module: sys or threading.
+        report: must not raise.
+    """
+
+    def __init__(self, module: Any, report: Callable[[BaseException | None], object]) -> None:
         self._module = module
+        self._report = report
         self._previous: Callable[..., Any] = module.excepthook
         module.excepthook = self
 
@@ -249,7 +255,7 @@ class ExceptHook:
 
     def __call__(self, *args: Any) -> None:
         """sys.excepthook gets class, error and traceback; threading.excepthook gets one object with all three."""
-        _reporter.report_error(args[1] if len(args) > 1 else args[0].exc_value)
+        self._report(args[1] if len(args) > 1 else args[0].exc_value)
         self._previous(*args)
 
 
@@ -279,7 +285,7 @@ class _Reporter:
         with self.lock:
             self.listeners.append(listener)
             if len(self.listeners) == 1:
-                self._hooks = [ExceptHook(sys), ExceptHook(threading)]
+                self._hooks = [ExceptHook(sys, self.report_error), ExceptHook(threading, self.report_error)]
                 self._torch_import = WhenImported("torch", self._when_torch_is_imported).watch()
 
     def remove(self, listener: OutOfMemoryReports) -> None:
