@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from collections.abc import Callable
 from typing import Protocol
 from weakref import ref
 
@@ -27,6 +28,9 @@ class Running(Protocol):
         """Forgets the parent's open recording without touching it."""
 
 
+begins: list[Callable[[Running], object]] = []
+"""Called with each profiler before it begins, for a watch, whose windows give way to it."""
+
 _running: list[Running] = []
 _known: set[ref[Running]] = set()  # includes profilers that another thread stops during a fork
 _hooked = False
@@ -40,6 +44,8 @@ def watch(profiler: Running) -> None:
         atexit.register(_stop_all)
         os.register_at_fork(after_in_child=_abandon_all)
         _hooked = True
+    for call in tuple(begins):
+        call(profiler)
     _running.append(profiler)
     _known.add(ref(profiler, _known.discard))
 
@@ -56,8 +62,13 @@ def forget(profiler: Running) -> None:
         _running.remove(profiler)
 
 
+def running() -> tuple[Running, ...]:
+    """The profilers that run."""
+    return tuple(_running)
+
+
 def step() -> None:
-    """Marks the start of the next step in each running profiler; without one it does nothing.
+    """Marks the start of the next step in each running profiler and watch; without one it does nothing.
 
     For programs profiled from outside, as by ``gpuscope run --schedule``: call it once at the end of every step.
     """

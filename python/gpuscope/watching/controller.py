@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -34,7 +34,7 @@ _ASSUMED_COST = 0.16  # of a step, before it is measured: that of operators of a
 _KEPT = 64  # windows that are compared
 _ROOM = 0.8  # of the budget: the period is only halved if the cost stays below
 _P99 = 0.99
-_MOST_INSIDE, _MOST_OUTSIDE = 4096, 16384  # requests that are compared
+_MOST_INSIDE, _MOST_OUTSIDE = 4096, 8192  # requests that are compared
 
 
 class Place(Enum):
@@ -88,7 +88,7 @@ class Controller(Protocol):
     off: str
     extra: float
 
-    def add(self, times: Iterable[tuple[float, Place]]) -> None:
+    def add(self, times: Sequence[tuple[float, Place]]) -> None:
         """Takes the next steps in order: seconds, and the place."""
 
     def cost(self) -> Cost | None:
@@ -162,9 +162,12 @@ class StepController(_Period):
         self._logs: deque[float] = deque(maxlen=_KEPT)  # of a step inside over one outside
         self._switches: deque[float] = deque(maxlen=_KEPT)
         self._is_first = True
+        self._cost: Cost | None = None
 
-    def add(self, times: Iterable[tuple[float, Place]]) -> None:
+    def add(self, times: Sequence[tuple[float, Place]]) -> None:
         """As `Controller.add`."""
+        if self._open is None and len(times) > WINDOW and all(place is Place.OUTSIDE for _, place in times):
+            times = times[-WINDOW:]  # the others are no neighbours of a window
         for seconds, place in times:
             if place is Place.APART:
                 continue
@@ -188,11 +191,7 @@ class StepController(_Period):
 
     def cost(self) -> Cost | None:
         """As `Controller.cost`."""
-        if not self._logs:
-            return None
-        step = paired_ratio(self._logs)
-        job = self._job(self.period, self.size) if self.period else _NOTHING
-        return _cost(step, job, float(np.median(self._switches)), len(self._logs))
+        return self._cost
 
     def _compare(self) -> None:
         """Adds the open window, if it and its neighbours have enough steps."""
@@ -215,6 +214,8 @@ class StepController(_Period):
         if self.period:
             smaller = (self.period // 2, self.size) if self.size == WINDOW else (self.period, WINDOW)
             self.follow(self._job(self.period, self.size), self._job(*smaller))
+        job = self._job(self.period, self.size) if self.period else _NOTHING
+        self._cost = _cost(paired_ratio(self._logs), job, float(np.median(self._switches)), len(self._logs))
 
     def _job(self, period: int, size: int) -> Ratio:
         """The time of a period with a window over that without, from the windows compared."""
@@ -231,8 +232,9 @@ class RequestController(_Period):
         self._outside: deque[float] = deque(maxlen=_MOST_OUTSIDE)
         self._compared = 0
         self._in_window = False
+        self._cost: Cost | None = None
 
-    def add(self, times: Iterable[tuple[float, Place]]) -> None:
+    def add(self, times: Sequence[tuple[float, Place]]) -> None:
         """As `Controller.add`. Requests during a switch are in neither group."""
         for seconds, place in times:
             if place is Place.INSIDE:
@@ -242,28 +244,31 @@ class RequestController(_Period):
                 self._outside.append(seconds)
                 if self._in_window:
                     self._in_window = False
-                    self._compared += 1
-                    if self.period and (ratio := self._ratio()) is not None:
-                        self.follow(*(_of_share(ratio, self.size / each) for each in (self.period, self.period / 2)))
+                    self._compare()
 
     def cost(self) -> Cost | None:
         """As `Controller.cost`."""
+        return self._cost
+
+    def _compare(self) -> None:
         ratio = self._ratio()
-        if ratio is None:
-            return None
+        self._compared += 1
+        if self.period:
+            self.follow(*(_of_share(ratio, self.size / each) for each in (self.period, self.period / 2)))
         job = _of_share(ratio, self.size / self.period) if self.period else _NOTHING
-        return _cost(ratio, job, 0.0, self._compared)
+        self._cost = _cost(ratio, job, 0.0, self._compared)
 
     @property
     def p99_s(self) -> tuple[float | None, float | None]:
         """The 99th percentiles inside and outside; None without a request."""
-        inside, outside = (quantile([*each], _P99).value if each else None for each in (self._inside, self._outside))
+        inside, outside = (
+            float(np.quantile(np.fromiter(each, np.float64), _P99)) if each else None
+            for each in (self._inside, self._outside)
+        )
         return inside, outside
 
-    def _ratio(self) -> Ratio | None:
+    def _ratio(self) -> Ratio:
         """The ratio of both percentiles, with the interval of G. Y. Zou and A. Donner, as `stats.ratio_of_medians`."""
-        if not self._compared or not self._inside or not self._outside:
-            return None
         above, below = quantile([*self._inside], _P99), quantile([*self._outside], _P99)
         value = above.value / below.value
         n = min(len(self._inside), len(self._outside))

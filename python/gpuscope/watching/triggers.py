@@ -35,7 +35,7 @@ HISTORY = 200  # steps that a step is compared with
 _FEWEST = 30  # before that, no step is called slow
 _Z, _FACTOR, _LOST_S = 6.0, math.log(1.3), 0.05
 _ALIKE, _RARE = math.log(1.15), 0.02
-_EVERY = 20  # steps between two readings of the level
+_EVERY = 40  # steps between two readings of the level
 _NEW_LEVEL = 10  # successive steps that make a new level
 _LEAST_SPREAD = 0.002  # of log time: times rounded by a clock have a spread of 0
 _MAD = 1.4826  # from the median absolute deviation to the standard deviation
@@ -85,6 +85,8 @@ class Beat:
         median_s: of the last steps; None before the first.
         p99_s: likewise.
         gpus: the latest samples of this process's GPUs.
+        unit: "step" or "request".
+        is_busy: whether a step or request has begun and not ended.
     """
 
     first: int
@@ -94,6 +96,8 @@ class Beat:
     median_s: float | None = None
     p99_s: float | None = None
     gpus: Sequence[GpuState] = ()
+    unit: str = "step"
+    is_busy: bool = True
 
 
 Fire = Callable[[Event], None]
@@ -133,20 +137,30 @@ class SlowStep(Trigger):
 
     def check(self, beat: Beat) -> Iterator[Event]:
         """As `Trigger.check`."""
-        logs = np.log(np.maximum(beat.seconds, 1e-9)).tolist()
-        for at in np.flatnonzero(beat.compared).tolist():
-            self._unread += 1
+        logs = np.log(np.maximum(beat.seconds, 1e-9))
+        places = np.flatnonzero(beat.compared)
+        for begin in range(0, len(places), _EVERY):
+            part = places[begin : begin + _EVERY]
+            self._unread += len(part)
             if self._unread >= _EVERY and len(self._logs) >= _FEWEST:
                 self._read_level()
-            if len(self._logs) >= _FEWEST:
-                yield from self._judge(logs[at], beat.first + at)
-            self._logs.append(logs[at])
-            if len(self._apart) == _NEW_LEVEL:
-                self._logs.clear()
-                self._logs.extend(self._apart)
+            if len(self._logs) >= _FEWEST and (np.abs(logs[part] - self._level[0]) <= _FACTOR).all():
                 self._apart.clear()
-            if len(self._logs) == _FEWEST:
-                self._read_level()
+                self._logs.extend(logs[part].tolist())
+                continue
+            for at in part.tolist():
+                yield from self._take(float(logs[at]), beat.first + at, beat.unit)
+
+    def _take(self, value: float, step: int, unit: str) -> Iterator[Event]:
+        if len(self._logs) >= _FEWEST:
+            yield from self._judge(value, step, unit)
+        self._logs.append(value)
+        if len(self._apart) == _NEW_LEVEL:
+            self._logs.clear()
+            self._logs.extend(self._apart)
+            self._apart.clear()
+        if len(self._logs) == _FEWEST:
+            self._read_level()
 
     def _read_level(self) -> None:
         logs = np.fromiter(self._logs, np.float64)
@@ -154,7 +168,7 @@ class SlowStep(Trigger):
         self._level = middle, max(_MAD * float(np.median(np.abs(logs - middle))), _LEAST_SPREAD)
         self._unread = 0
 
-    def _judge(self, value: float, step: int) -> Iterator[Event]:
+    def _judge(self, value: float, step: int, unit: str) -> Iterator[Event]:
         middle, spread = self._level
         away = value - middle
         if abs(away) <= _FACTOR:
@@ -167,19 +181,19 @@ class SlowStep(Trigger):
         if away > _Z * spread and is_first and math.exp(value) - math.exp(middle) > _LOST_S:
             alike = sum(each > value - _ALIKE for each in self._logs)
             if alike <= _RARE * len(self._logs):
-                yield self._event(step, math.exp(value), away / spread)
+                yield self._event(step, math.exp(value), away / spread, unit)
 
-    def _event(self, step: int, seconds: float, z: float) -> Event:
+    def _event(self, step: int, seconds: float, z: float, unit: str) -> Event:
         usual = math.exp(self._level[0])
         self._slow.append(step)
         distances = np.diff(self._slow)
         is_regular = len(distances) == 2 and abs(int(distances[0]) - int(distances[1])) <= 0.01 * int(distances[1])
-        cause = f"every {int(distances[1]):,} steps" if is_regular else f"step {step}"
+        cause = f"every {int(distances[1]):,} {unit}s" if is_regular else f"{unit} {step}"
         return Event(
             self.name,
             cause,
-            f"step {step:,} took {format_seconds(seconds)}, {format_times(seconds / usual)} the usual "
-            f"{format_seconds(usual)}" + (f"; so does a step {cause}" if is_regular else ""),
+            f"{unit} {step:,} took {format_seconds(seconds)}, {format_times(seconds / usual)} the usual "
+            f"{format_seconds(usual)}" + (f"; so does a {unit} {cause}" if is_regular else ""),
             step,
             {"seconds": seconds, "usual_s": usual, "z": z, "lost_s": seconds - usual},
         )
@@ -206,13 +220,14 @@ class Hang(Trigger):
             self._steps = beat.first + len(beat.seconds)
             self._waited_s, self._fired = 0.0, False
             return
-        self._waited_s += min(beat.passed_s, _LONGEST_GAP_S)
+        self._waited_s = self._waited_s + min(beat.passed_s, _LONGEST_GAP_S) if beat.is_busy else 0.0
         if self._fired or beat.p99_s is None or self._waited_s <= (limit := self.limit_s(beat.p99_s)):
             return
         self._fired = True
         figures = {"waited_s": self._waited_s, "limit_s": limit, "p99_s": beat.p99_s}
-        sentence = f"no step for {format_seconds(self._waited_s)}; {self._steps:,} steps took {_usual(beat)}"
-        yield Event(self.name, f"after step {self._steps}", sentence, self._steps, figures)
+        usual = f"{format_seconds(beat.median_s)} each (p99 {format_seconds(beat.p99_s)})"
+        sentence = f"no {beat.unit} for {format_seconds(self._waited_s)}; {self._steps:,} {beat.unit}s took {usual}"
+        yield Event(self.name, f"after {beat.unit} {self._steps}", sentence, self._steps, figures)
 
 
 class ThrottledGpu(Trigger):
@@ -447,7 +462,3 @@ def _seconds_of(text: str) -> float:
     except ValueError:
         return math.inf
     return value if value > 0 else math.inf
-
-
-def _usual(beat: Beat) -> str:
-    return f"{format_seconds(beat.median_s)} each (p99 {format_seconds(beat.p99_s)})"

@@ -1,0 +1,701 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`watch`: a program under observation for days, at a measured cost."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from gpuscope import _core
+from gpuscope.arguments import as_float, check_positive
+from gpuscope.distributed import distributed_rank
+from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument, NotAvailable
+from gpuscope.monitor.gpu_monitor import GPUMonitor
+from gpuscope.monitor.programs import programs
+from gpuscope.monitor.snapshot import GpuSnapshot, GpuState
+from gpuscope.paths import as_path, write_text
+from gpuscope.profiler import lifecycle
+from gpuscope.profiler.facade import profile
+from gpuscope.regions import record_function
+from gpuscope.results import json_text
+from gpuscope.text import brief, one_line
+from gpuscope.threads import shared_lock, start_thread
+from gpuscope.units import first_line, format_seconds, parse_bytes
+from gpuscope.watching.controller import Controller, Place, RequestController, StepController, begins_window
+from gpuscope.watching.dumps import Dumps, Moment, OnDump, make_own_folder
+from gpuscope.watching.summary import BUCKETS_S, FOLDER, METRICS, STATE, WatchSummary, dump_lines
+from gpuscope.watching.triggers import (
+    DEFAULT,
+    EXIT,
+    TERMINATED,
+    Beat,
+    Event,
+    GpuError,
+    IdleGpu,
+    MemoryExhausted,
+    Requested,
+    ThrottledGpu,
+    Trigger,
+    UncaughtException,
+    chosen,
+    ended,
+    is_handled,
+)
+
+_WAKE_S = 1.0
+_METRICS_S = 10.0  # Prometheus asks each 15 s or less often
+_KEEP_AGE_S = 7 * 86400.0
+_MOST_TIMES = 1 << 16  # steps between two looks
+_MOST_UNWRITTEN = 4  # windows
+_RECENT, _LAST = 1000, 10  # steps
+_FEWEST_FOR_P99 = 5
+_FLUSH_S = 0.05  # for GPU work that still runs when a signal ends the program
+_JOIN_S = 5.0
+_MOST_NOTES = 10
+_ROWS = 8  # of the last window in a dump
+_GIVEN_UP = "gpuscope: a second signal ended this before the watch was written\n"
+_RECORDING = ".gscope"
+_FAILURES = {UncaughtException.name, MemoryExhausted.name}  # they explain an exit status
+_DIR = "gpuscope-watch"
+
+_current: Watch | None = None
+
+
+def watch(
+    dir: str | os.PathLike[str] | None = None,  # noqa: A002 - the name on the command line and in the documents
+    budget: float = 0.01,
+    triggers: str | Sequence[str] | None = "default",
+    on_dump: OnDump = None,
+    *,
+    signals: int | None = None,
+    keep_bytes: int | str = "1GB",
+    keep_age: float = _KEEP_AGE_S,
+) -> Watch:
+    """Watches this program until `Watch.stop` or its end: windows of full recordings at a measured cost, and dumps.
+
+    Call `gpuscope.step` or `Watch.step` at the end of every step, or serve requests in ``with watch.request():``.
+    Without either there are triggers only. Windows are 25 steps out of N. N follows the measured cost, so that the
+    upper end of its 95 % interval stays under the budget. The first window is at step N. No step raises an error.
+
+    Args:
+        dir: folder of the job, made if missing; default ``gpuscope-watch``. Windows are in ``rank-00000.watch/``,
+            dumps in ``dumps/``.
+        budget: largest extra time of the program by recording, as a share. 0 records no windows.
+        triggers: events that are dumped: "default" for all, or names with commas or as a list, as "slow_step,hang".
+            None for none.
+        on_dump: called with the path of each dump on the watcher's thread, or a command as ``"cmd {path}"``.
+        signals: a signal that asks for a dump, as ``signal.SIGUSR2``.
+        keep_bytes: most bytes of windows to keep; the oldest are deleted.
+        keep_age: seconds after which windows are deleted.
+
+    Raises:
+        InvalidArgument: an argument is wrong, the folder is not safe, or a watch runs in this process already.
+        GpuscopeError: the folder cannot be written.
+        NotAvailable: the system refuses another thread.
+    """
+    return Watch(dir, budget, triggers, on_dump, signals=signals, keep_bytes=keep_bytes, keep_age=keep_age)
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """A window to write."""
+
+    first: int
+    steps: int
+    represents: int
+    profiler: profile
+
+
+class Watch:
+    """A watch that runs; arguments as of `watch`. `step` and `request` are for any thread, and never raise."""
+
+    _on = False
+    _process = 0
+
+    def __init__(
+        self,
+        dir: str | os.PathLike[str] | None = None,  # noqa: A002
+        budget: float = 0.01,
+        triggers: str | Sequence[str] | None = "default",
+        on_dump: OnDump = None,
+        *,
+        signals: int | None = None,
+        keep_bytes: int | str = "1GB",
+        keep_age: float = _KEEP_AGE_S,
+        ends_seen: bool = False,
+    ) -> None:
+        """As `watch`. With `ends_seen` the caller calls `end` when a signal or os._exit ends the program."""
+        global _current
+        if not 0 <= as_float(budget) < 1:
+            raise InvalidArgument(f"budget is {brief(budget)}; accepted are shares from 0 to below 1, as 0.01 for 1 %")
+        self._budget = as_float(budget)
+        self._names = chosen(triggers)
+        self._keep_bytes = parse_bytes("keep_bytes", keep_bytes)
+        self._keep_age_s = check_positive("keep_age", keep_age, "seconds")
+        if _current is not None and _current._on:
+            raise InvalidArgument("watch: a watch runs in this process already; accepted after its stop()")
+        self._triggers: list[Trigger] = [each() for each in DEFAULT if getattr(each, "name", "") in self._names]
+        if signals is not None:
+            self._triggers.append(Requested(signals))
+        self._root = as_path(_DIR if dir is None else dir).absolute()  # the program may change its directory
+        self._dumps = Dumps(self._root / "dumps", on_dump)
+        make_own_folder(self._root)
+        rank = distributed_rank()
+        self._rank, self._ranks = (rank.rank, rank.world_size) if rank else (0, 1)
+        self._own = self._claim()
+
+        self._on = True
+        self._process = os.getpid()
+        self._began_ns, self._began_s = _core.realtime_ns(), time.monotonic()
+        self._lock = shared_lock()
+        self._controller: Controller = StepController(self._budget)
+        self._unit = "steps"
+        self._number = 0  # of the present step, or of requests that began
+        self._last_ns = _core.monotonic_ns()
+        self._place = Place.OUTSIDE
+        self._window: profile | None = None
+        self._opening: profile | None = None  # the latest window
+        self._window_begin = self._window_until = self._window_before = 0
+        self._switches = 0
+        self._switch_wanted = False  # for requests: by the watcher's thread
+        self._in_other = False  # another profiler runs
+        self._times: deque[tuple[float, Place]] = deque(maxlen=_MOST_TIMES)
+        self._ended = 0  # requests that have ended, or steps
+        self._unwritten: deque[_Recorded] = deque()
+
+        # Of the watcher's thread.
+        self._seen = 0
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._histogram = np.zeros(len(BUCKETS_S) + 1, np.int64)
+        self._total_s = 0.0
+        self._files: deque[tuple[Path, int, float]] = deque()  # windows, their sizes, and when they were written
+        self._windows = self._recorded = 0
+        self._lost: dict[str, int] = {}
+        self._notes: list[str] = []
+        self._gpus: dict[int, GpuState] = {}
+        self._beat_s = self._metrics_due_s = self._began_s
+        self._watcher_cpu_s = 0.0
+        self._state = "running"
+        self._events: deque[Event] = deque(maxlen=1000)
+
+        self._monitor: GPUMonitor | None = None
+        self._chained: Callable[[], None] = lambda: None
+        self._ends = threading.Event()
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gpuscope-watch", daemon=True)
+        try:
+            self._begin(ends_seen)
+        except BaseException:
+            self._on = False
+            self._undo()
+            raise
+        _current = self
+
+    # -- the program's threads -----------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Marks the end of a step."""
+        if not self._on:
+            return
+        now = _core.monotonic_ns()
+        with self._lock:
+            seconds, self._last_ns = (now - self._last_ns) / 1e9, now
+            self._number += 1
+            if self._unit != "steps":
+                return
+            self._times.append((seconds, self._place))
+            self._ended += 1
+            number = self._number
+            if self._window is not None:
+                if number >= self._window_until:
+                    self._close()
+                    self._place = Place.FIRST_OUTSIDE
+                else:
+                    self._window.step()
+                    self._place = Place.INSIDE
+            elif begins_window(number, self._controller.period) and self._open():
+                self._place = Place.FIRST_INSIDE
+            else:
+                self._place = Place.APART if self._in_other else Place.OUTSIDE
+
+    @contextlib.contextmanager
+    def request(self) -> Iterator[None]:
+        """A request of a server, as a region ``request``. Windows then are 100 requests out of N, and guard the p99."""
+        if not self._on:
+            yield
+            return
+        with self._lock:
+            if self._unit == "steps" and not self._ended:
+                self._unit, self._controller = "requests", RequestController(self._budget)
+            self._number += self._unit == "requests"
+            number, switches, inside = self._number, self._switches, self._window is not None
+            due = number >= self._window_until if inside else begins_window(number, self._controller.period)
+            if self._unit == "requests" and due:
+                self._switch_wanted = True
+                self._wake.set()
+        began = _core.monotonic_ns()
+        try:
+            with record_function("request"):
+                yield
+        finally:
+            seconds = (_core.monotonic_ns() - began) / 1e9
+            with self._lock:
+                if self._on and self._unit == "requests":
+                    apart = switches != self._switches or self._in_other
+                    place = Place.APART if apart else Place.INSIDE if inside else Place.OUTSIDE
+                    self._times.append((seconds, place))
+                    self._ended += 1
+                    self._last_ns = _core.monotonic_ns()
+
+    def summary(self) -> WatchSummary:
+        """The state now; after `stop` the last one."""
+        cost = self._controller.cost()
+        recent = [*self._recent]
+        requests = self._controller.p99_s if isinstance(self._controller, RequestController) else (None, None)
+        elapsed = max(time.monotonic() - self._began_s, 1e-9)
+        return WatchSummary(
+            rank=self._rank,
+            world_size=self._ranks,
+            host=os.uname().nodename,
+            pid=self._process,
+            program=_program(),
+            began_ns=self._began_ns,
+            written_ns=_core.realtime_ns(),
+            state=self._state,
+            unit=self._unit,
+            steps=self._ended,
+            median_s=float(np.median(recent)) if recent else None,
+            p99_s=float(np.quantile(recent, 0.99)) if len(recent) >= _FEWEST_FOR_P99 else None,
+            last_s=tuple(recent[-_LAST:]),
+            histogram=tuple(self._histogram.tolist()),
+            total_s=self._total_s,
+            window=self._controller.size,
+            period=self._controller.period,
+            windows=self._windows,
+            window_bytes=sum(size for _, size, _ in self._files),
+            recorded=self._recorded,
+            budget=self._budget,
+            cost=cost,
+            spent=None if cost is None or not self._ended else self._controller.extra / self._ended,
+            request_p99_s=requests,
+            watcher=self._watcher_cpu_s / elapsed,
+            off=self._controller.off,
+            dumps=dump_lines(self._dumps.written),
+            counted=dict(self._dumps.counted),
+            lost=dict(self._lost),
+            notes=(*self._notes, *self._dumps.failures),
+        )
+
+    def stop(self) -> None:
+        """Ends the watch and writes the rest; a second call does nothing."""
+        self._stop("ended")
+
+    def end(self, code: int | None, by: str = "") -> None:
+        """Ends the watch as the program ends.
+
+        Args:
+            code: exit status; None if it is not known.
+            by: the signal, os._exit or os.exec*; empty otherwise.
+        """
+        event = ended(code, by)
+        failed = {each.trigger for each in (*self._events, *(dump.event for dump in self._dumps.written))}
+        is_told = bool(failed & _FAILURES) and event is not None and event.trigger == EXIT
+        if event is not None and event.trigger in self._names and not is_told:
+            self._events.append(event)
+        by_signal = by.startswith("SIG")
+        state = f"ended by {by}" if by else "ended" if not code else f"ended with exit status {code}"
+        self._stop(state, _FLUSH_S if by_signal else None)
+
+    def abandon(self) -> None:
+        """Forgets the watch in a forked child: its thread and files are the parent's."""
+        self._on, self._window = False, None
+        self._unwritten.clear()
+        with contextlib.suppress(ValueError):
+            lifecycle.begins.remove(self._give_way)
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        code = error.code if isinstance(error, SystemExit) else None
+        for trigger in self._triggers:
+            if isinstance(trigger, UncaughtException):
+                trigger.report(error)
+        self.end(code if isinstance(code, int) or code is None else 1)
+
+    def __repr__(self) -> str:
+        return f"<Watch: {self._state}, {self._ended:,} {self._unit}, {self._windows} windows, {self._own}>"
+
+    # -- begin and end -------------------------------------------------------------------------------------------------
+
+    def _claim(self) -> Path:
+        """Makes the folder of this process."""
+        name, number = f"rank-{self._rank:05d}", 1
+        while True:
+            path = self._root / f"{name}{'' if number == 1 else f'-{number}'}{FOLDER}"
+            try:
+                path.mkdir(mode=0o700)
+                return path
+            except FileExistsError:
+                number += 1
+            except OSError as error:
+                raise GpuscopeError(f"the folder {str(path)!r} cannot be made: {error.strerror}") from None
+
+    def _begin(self, ends_seen: bool) -> None:
+        for trigger in self._triggers:
+            trigger.begin(self._events.append)
+        if any(isinstance(each, (GpuError, ThrottledGpu, IdleGpu)) for each in self._triggers):
+            self._watch_gpus()
+        if not ends_seen:
+            self._watch_end()
+        self._write_state()
+        start_thread(self._thread.start, "a watch")
+        lifecycle.watch(self)
+        lifecycle.begins.append(self._give_way)
+
+    def _undo(self) -> None:
+        """Takes back what `_begin` has set up."""
+        with contextlib.suppress(ValueError):
+            lifecycle.begins.remove(self._give_way)
+        lifecycle.forget(self)
+        self._chained()
+        for trigger in reversed(self._triggers):  # their hooks are chained
+            trigger.end()
+        if self._monitor is not None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", GpuscopeWarning)
+                self._monitor.stop()
+
+    def _watch_gpus(self) -> None:
+        if why := _core.gpu_states()["why"]:
+            self._note(f"triggers of GPUs are off: {why}")
+            return
+        self._monitor = GPUMonitor(None, _WAKE_S)
+        self._monitor.start()
+
+    def _watch_end(self) -> None:
+        """Writes the rest when SIGTERM ends the program; a handler of the program is called after ours."""
+        previous = signal.getsignal(signal.SIGTERM)
+        if previous is signal.SIG_DFL and not is_handled(signal.SIGTERM):
+            # Not signal.signal: Python's handler would wait for a main thread that is in a call of C.
+            try:
+                _core.watch_signals(lambda number: self.end(None, signal.Signals(number).name), _GIVEN_UP)
+            except NotAvailable as error:
+                self._note(str(error))
+                return
+            self._chained = _core.unwatch_signals
+        elif callable(previous) and threading.current_thread() is threading.main_thread():
+
+            def handle(number: int, frame: Any) -> Any:
+                event = ended(None, signal.Signals(number).name)
+                if event is not None and TERMINATED in self._names:
+                    self._events.append(event)
+                return previous(number, frame)
+
+            signal.signal(signal.SIGTERM, handle)
+
+            def restore() -> None:
+                on_main = threading.current_thread() is threading.main_thread()
+                if on_main and signal.getsignal(signal.SIGTERM) is handle:
+                    signal.signal(signal.SIGTERM, previous)
+
+            self._chained = restore
+
+    def _stop(self, state: str, timeout_s: float | None = None) -> None:
+        global _current
+        with self._lock:
+            if not self._on:
+                return
+            self._on = False
+            self._close(timeout_s)
+            self._state = state
+        self._ends.set()
+        self._wake.set()
+        in_hurry = timeout_s is not None
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_FLUSH_S if in_hurry else _JOIN_S)
+        if not self._thread.is_alive() or threading.current_thread() is self._thread:
+            self._beat(is_last=True)
+        else:  # it waits for a device or a command
+            self._write_windows()
+            self._write_state()
+        if state.startswith("ended by SIG") and self._chained is _core.unwatch_signals:
+            self._chained = lambda: None  # it would wait for the end of this call
+        self._undo()
+        _current = None if _current is self else _current
+
+    # -- windows -------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> bool:
+        """Begins a window; False if it cannot."""
+        self._in_other = any(each is not self for each in lifecycle.running())
+        if self._in_other:
+            return False
+        try:
+            self._opening = window = profile()
+            window.start()
+            lifecycle.forget(window)  # this watch steps and stops it
+        except Exception as error:  # another profiler, a graph that is captured, CUPTI
+            self._note(f"a window could not begin: {first_line(error)}")
+            return False
+        self._window = window
+        self._window_before, self._window_begin = self._window_begin, self._number
+        self._window_until = self._number + self._controller.size
+        self._switches += 1
+        return True
+
+    def _close(self, timeout_s: float | None = None) -> None:
+        """Ends the window; the watcher's thread writes it."""
+        window, self._window = self._window, None
+        if window is None:
+            return
+        self._switches += 1
+        try:
+            window.stop(timeout_s)
+        except Exception as error:
+            self._lose("windows that could not end", first_line(error))
+            return
+        if len(self._unwritten) >= _MOST_UNWRITTEN:
+            self._unwritten.popleft()
+            self._lose("windows that were not written in time")
+        steps = self._number - self._window_begin
+        self._unwritten.append(_Recorded(self._window_begin, steps, self._window_begin - self._window_before, window))
+        self._wake.set()
+
+    def _give_way(self, other: object) -> None:
+        """Ends the window before another profiler begins: only one can collect."""
+        if other is self._opening or not self._on:
+            return
+        with self._lock:
+            self._close()
+            self._in_other, self._place = True, Place.APART
+
+    def _switch(self) -> None:
+        """Begins or ends a window of requests, on the watcher's thread."""
+        with self._lock:
+            wanted, self._switch_wanted = self._switch_wanted, False
+            if not wanted or not self._on:
+                return
+            if self._window is not None:
+                self._close()
+            else:
+                self._open()
+
+    # -- the watcher's thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._ends.is_set():
+            self._wake.wait(_WAKE_S)
+            self._wake.clear()
+            if not self._ends.is_set():
+                self._switch()
+                if self._events or self._unwritten or time.monotonic() - self._beat_s >= 0.9 * _WAKE_S:
+                    self._beat()
+
+    def _beat(self, is_last: bool = False) -> None:
+        """One look at the program. Never raises."""
+        began = time.thread_time()
+        for part in (self._write_windows, self._look, self._dump_events, self._write_state):
+            if is_last and part == self._dump_events:
+                self._write_state()  # first: a signal may leave no time for a dump
+            try:
+                part()
+            except Exception as error:  # the program must go on
+                self._lose("looks at the program", first_line(error))
+        self._watcher_cpu_s += time.thread_time() - began
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        passed, self._beat_s = now - self._beat_s, now
+        times = [self._times.popleft() for _ in range(len(self._times))]
+        if (lost := self._ended - self._seen - len(times)) > 0 and len(times) == _MOST_TIMES:
+            self._lose(f"times of {self._unit}", count=lost)
+            self._seen += lost
+        self._in_other = self._in_other and any(each is not self for each in lifecycle.running())
+        seconds = np.array([each for each, _ in times], np.float64)
+        self._recent.extend(seconds.tolist()[-_RECENT:])
+        self._total_s += float(seconds.sum())
+        np.add.at(self._histogram, np.searchsorted(BUCKETS_S, seconds), 1)
+        self._controller.add(times)
+        beat = self._made_beat(seconds, [place for _, place in times], passed)
+        self._seen += len(times)
+        for trigger in self._triggers:
+            for event in trigger.check(beat):
+                self._events.append(event)
+
+    def _made_beat(self, seconds: np.ndarray[Any, Any], places: Sequence[Place], passed_s: float) -> Beat:
+        cost = self._controller.cost() if Place.INSIDE in places else None
+        inside = np.array([place is Place.INSIDE for place in places], bool)
+        if cost is not None:
+            seconds = np.where(inside, seconds / (1 + max(cost.step, 0.0)), seconds)
+        outside = np.array([place is Place.OUTSIDE for place in places], bool)
+        recent = [*self._recent]
+        if self._monitor is not None:
+            self._gpus |= {each.gpu.index: each.gpu for each in self._monitor.take() if each.gpu is not None}
+        return Beat(
+            first=self._seen,
+            seconds=seconds,
+            compared=outside | inside if cost is not None else outside,
+            passed_s=passed_s,
+            median_s=float(np.median(recent)) if recent else None,
+            p99_s=float(np.quantile(recent, 0.99)) if len(recent) >= _FEWEST_FOR_P99 else None,
+            gpus=self._gpus_of_process(),
+            unit=self._unit[:-1],
+            is_busy=self._unit == "steps" or self._number > self._ended,
+        )
+
+    def _gpus_of_process(self) -> list[GpuState]:
+        """The GPUs that this process uses; the only GPU if its process numbers are not NVML's."""
+        gpus = [*self._gpus.values()]
+        own = [gpu for gpu in gpus if any(each.pid == self._process for each in gpu.processes or ())]
+        return own or (gpus if len(gpus) == 1 else [])
+
+    def _dump_events(self) -> None:
+        while self._events:
+            event = self._events.popleft()
+            dump = self._dumps.take(event, time.monotonic(), functools.partial(self._moment, event))
+            if dump is not None:
+                self._dumps.tell(dump)
+
+    def _moment(self, event: Event) -> Moment:
+        facts = {
+            "rank": self._rank,
+            "world_size": self._ranks,
+            "host": os.uname().nodename,
+            "pid": self._process,
+            "program": _program(),
+            "unit": self._unit,
+            "steps": self._ended,
+            "versions": _versions(),
+        }
+        sections: list[tuple[str, Callable[[], Sequence[str]]]] = [
+            (f"last {self._unit}", self._last_steps),
+            ("region of the main thread", self._region),
+            ("GPUs", self._gpu_lines),
+        ]
+        if event.trigger != TERMINATED:  # there is little time
+            sections.append(("last window", self._top_rows))
+        return Moment(_core.realtime_ns(), facts, sections, [path for path, _, _ in self._files])
+
+    def _last_steps(self) -> list[str]:
+        recent = [*self._recent]
+        if not recent:
+            return [f"no {self._unit[:-1]} was seen"]
+        latest = ", ".join(map(format_seconds, recent[-_LAST:]))
+        median = format_seconds(float(np.median(recent)))
+        since = format_seconds((_core.monotonic_ns() - self._last_ns) / 1e9)
+        return [
+            f"{latest} (median of the last {len(recent):,}: {median})",
+            f"the last one ended {since} before this dump",
+        ]
+
+    def _region(self) -> list[str]:
+        mine = next((each for each in programs() if each.pid == self._process), None)
+        return [mine.region] if mine is not None and mine.region else ["not known outside of windows"]
+
+    def _gpu_lines(self) -> list[str]:
+        if self._monitor is None:
+            return [next((note for note in self._notes if note.startswith("triggers of GPUs")), "not watched")]
+        if not self._gpus:
+            return ["no sample yet"]
+        return str(GpuSnapshot(_core.realtime_ns(), None, tuple(self._gpus.values()))).splitlines()[1:]
+
+    def _top_rows(self) -> list[str]:
+        if not self._files:
+            return ["none was written"]
+        from gpuscope.recording import load
+
+        table = load(self._files[-1][0]).key_averages().table(row_limit=_ROWS, max_name_column_width=40)
+        return [self._files[-1][0].name, *(line.rstrip() for line in table.splitlines() if line.strip("- "))]
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def _write_windows(self) -> None:
+        while self._unwritten:
+            window = self._unwritten.popleft()
+            path = self._own / f"window-{window.first:08d}{_RECORDING}"
+            facts = {
+                "first_step": window.first,
+                "steps": window.steps,
+                "represents_steps": window.represents,
+                "weight": window.represents / max(window.steps, 1),
+                "unit": self._unit,
+                "budget": self._budget,
+            }
+            try:
+                window.profiler.add_metadata_json("watch", json_text(facts))
+                try:
+                    window.profiler.save(path)
+                except GpuscopeError:
+                    if not self._files:
+                        raise
+                    self._delete_oldest()  # the disk may be full
+                    window.profiler.save(path)
+                self._files.append((path, path.stat().st_size, time.monotonic()))
+            except Exception as error:
+                self._lose("windows that could not be written", first_line(error))
+                continue
+            self._windows += 1
+            self._recorded += window.steps
+        while self._files and (
+            sum(size for _, size, _ in self._files) > self._keep_bytes
+            or time.monotonic() - self._files[0][2] > self._keep_age_s
+        ):
+            self._delete_oldest()
+
+    def _delete_oldest(self) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._files.popleft()[0])
+
+    def _write_state(self) -> None:
+        summary = self.summary()
+        metrics = METRICS if self._ranks == 1 else f"{Path(METRICS).stem}-{self._rank:05d}.prom"
+        files = [(self._own / STATE, summary.to_json() + "\n")]
+        if summary.state != "running" or time.monotonic() >= self._metrics_due_s:
+            self._metrics_due_s = time.monotonic() + _METRICS_S
+            files.append((self._root / metrics, summary.prometheus()))
+        for path, text in files:
+            try:
+                write_text(path, text)
+            except GpuscopeError as error:
+                self._lose("states that could not be written", str(error))
+
+    def _lose(self, what: str, why: str = "", count: int = 1) -> None:
+        self._lost[what] = self._lost.get(what, 0) + count
+        if why:
+            self._note(f"{what}: {why}")
+
+    def _note(self, sentence: str) -> None:
+        sentence = one_line(sentence)
+        if sentence not in self._notes:
+            self._notes = [*self._notes, sentence][-_MOST_NOTES:]
+
+
+def _program() -> str:
+    return os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
+
+
+def _versions() -> dict[str, str]:
+    found = {"gpuscope": _core.__version__, "python": platform.python_version()}
+    for name in ("torch", "jax", "cupy", "numpy"):
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version is not None:
+            found[name] = str(version)
+    return found
