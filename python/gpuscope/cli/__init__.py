@@ -69,6 +69,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("merge", "reduce the recordings of a job's ranks to small tables", "merging.Merge"),
     Entry("fleet", "say what a job of many ranks loses time to", "fleet.FleetCommand"),
     Entry("hang", "say why a job does not continue: which rank misses what, and where it is", "hang.Hang"),
+    Entry("watch", "show a watched job as it runs: steps, cost of recording, dumps", "watch.WatchCommand"),
     Entry("report", "print the table, call tree and verdict of a recording, or write its page", "report.Report"),
     Entry("view", "show the page of a recording in the browser", "view.View"),
     Entry("export", "turn a recording into a trace for Perfetto, Chrome or TensorBoard", "export.Export"),
@@ -93,6 +94,7 @@ examples:
   gpuscope merge ranks/ -o job/                   the tables of a job of many ranks
   gpuscope fleet job/                             who holds the others up
   gpuscope hang watch/                            why a job does not continue
+  gpuscope watch watch/                           a job that is left on for days
   gpuscope report train.gscope --tree             look at the result again
   gpuscope view train.gscope                      the same in the browser
   gpuscope export train.gscope -o train.pftrace   for https://ui.perfetto.dev

@@ -41,6 +41,7 @@ class Run:
                                                          a recording of each rank, as job/rank-00003.gscope
   gpuscope run --children -o run/ train.py               the workers of a DataLoader and other processes too
   gpuscope run --spool runs/ train.py                    written while it runs: what was recorded survives SIGKILL
+  gpuscope run --watch watch/ train.py                   for days; train.py calls gpuscope.step() after each step
   gpuscope run --mode aggregate --tree server.py         one row per call path, for runs of any length
   gpuscope run --mode ring --ring-seconds 10 server.py   the last ten seconds, then Ctrl-C
   gpuscope run --schedule wait=5,warmup=1,active=3 train.py
@@ -76,6 +77,9 @@ class Run:
             "--spool-bytes",
             metavar="SIZE",
             help="most bytes of a process's segments, the oldest are deleted (default: 1GB)",
+            "--watch",
+            help="leave it on: record a few steps now and then at 1 %% of the time at most, and dump slow steps, hangs "
+            "and errors into DIR, which `gpuscope watch DIR` shows; the other options do not apply",
         )
         parser.add_argument(
             "--open", action="store_true", help="show the page, of -o or <script name>.html, in the browser"
@@ -88,6 +92,8 @@ class Run:
         """Runs the program and delivers the results."""
         program = Program.given(options.kind, options.program)
         program.check()
+        if options.watch is not None:
+            return _watched(options, program)
         report.check(options)
         _check_groups(options)
         if options.ring_seconds is not None and options.mode != "ring":
@@ -195,6 +201,16 @@ class Delivery(Recorder):
             why = str(error) if isinstance(error, GpuscopeError) else f"{type(error).__name__}: {error}"
             self.complaints.append(f"the results could not be shown: {why}")
             self.failed = True
+
+
+def _watched(options: argparse.Namespace, program: Program) -> int:
+    """Runs the program under a watch; no recording of the whole, no report."""
+    from gpuscope.cli.watch import Watched
+
+    for name, is_given in (("-o", options.output), ("--open", options.open), ("--children", options.children)):
+        if is_given:
+            raise InvalidArgument(f"{name} is of one recording, and --watch records windows; give one of them")
+    return Watched(options, console.errors()).run(program)
 
 
 def _check_groups(options: argparse.Namespace) -> None:
