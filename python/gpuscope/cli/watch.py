@@ -83,7 +83,7 @@ class Watched:
             raise
 
     def finish(self, ending: Ending) -> None:
-        """Ends the watch, and says what it found."""
+        """Ends the watch, and prints its state."""
         self._watch.end(ending.code, ending.by)
         with self._out.forgiving():
             self._out.line()

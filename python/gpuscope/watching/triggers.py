@@ -163,9 +163,10 @@ class SlowStep(Trigger):
             self._read_level()
 
     def _read_level(self) -> None:
-        logs = np.fromiter(self._logs, np.float64)
-        middle = float(np.median(logs))
-        self._level = middle, max(_MAD * float(np.median(np.abs(logs - middle))), _LEAST_SPREAD)
+        logs = np.sort(np.fromiter(self._logs, np.float64))
+        middle = float(logs[(len(logs) - 1) // 2])
+        away = np.sort(np.abs(logs - middle))  # np.median takes ten times as long
+        self._level = middle, max(_MAD * float(away[(len(logs) - 1) // 2]), _LEAST_SPREAD)
         self._unread = 0
 
     def _judge(self, value: float, step: int, unit: str) -> Iterator[Event]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import platform
 import signal
@@ -28,7 +29,7 @@ from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument, Not
 from gpuscope.monitor.gpu_monitor import GPUMonitor
 from gpuscope.monitor.programs import programs
 from gpuscope.monitor.snapshot import GpuSnapshot, GpuState
-from gpuscope.paths import as_path, write_text
+from gpuscope.paths import as_path, replacing
 from gpuscope.profiler import lifecycle
 from gpuscope.profiler.facade import profile
 from gpuscope.regions import record_function
@@ -166,7 +167,8 @@ class Watch:
         self._controller: Controller = StepController(self._budget)
         self._unit = "steps"
         self._number = 0  # of the present step, or of requests that began
-        self._last_ns = _core.monotonic_ns()
+        self._last_ns = time.monotonic_ns()
+        self._due = 0  # for steps before this number, only the time is noted
         self._place = Place.OUTSIDE
         self._window: profile | None = None
         self._opening: profile | None = None  # the latest window
@@ -174,8 +176,8 @@ class Watch:
         self._switches = 0
         self._switch_wanted = False  # for requests: by the watcher's thread
         self._in_other = False  # another profiler runs
-        self._times: deque[tuple[float, Place]] = deque(maxlen=_MOST_TIMES)
-        self._ended = 0  # requests that have ended, or steps
+        self._times: deque[tuple[int, Place]] = deque(maxlen=_MOST_TIMES)  # ns
+        self._requests = 0  # that have ended
         self._unwritten: deque[_Recorded] = deque()
 
         # Of the watcher's thread.
@@ -210,17 +212,23 @@ class Watch:
 
     def step(self) -> None:
         """Marks the end of a step."""
-        if not self._on:
-            return
-        now = _core.monotonic_ns()
+        now = time.monotonic_ns()
+        number = self._number + 1
+        if number < self._due:
+            self._number = number
+            self._times.append((now - self._last_ns, self._place))
+            self._last_ns = now
+        elif self._on:
+            self._step_near_switch(now)
+
+    def _step_near_switch(self, now: int) -> None:
         with self._lock:
-            seconds, self._last_ns = (now - self._last_ns) / 1e9, now
-            self._number += 1
-            if self._unit != "steps":
+            if not self._on or self._unit != "steps":
                 return
-            self._times.append((seconds, self._place))
-            self._ended += 1
-            number = self._number
+            self._number = number = self._number + 1
+            self._times.append((now - self._last_ns, self._place))
+            self._last_ns, self._due = now, 0
+            period = self._controller.period
             if self._window is not None:
                 if number >= self._window_until:
                     self._close()
@@ -228,10 +236,13 @@ class Watch:
                 else:
                     self._window.step()
                     self._place = Place.INSIDE
-            elif begins_window(number, self._controller.period) and self._open():
+            elif begins_window(number, period) and self._open():
                 self._place = Place.FIRST_INSIDE
+            elif self._in_other:
+                self._place = Place.APART
             else:
-                self._place = Place.APART if self._in_other else Place.OUTSIDE
+                self._place = Place.OUTSIDE
+                self._due = (number // period + 1) * period if period else sys.maxsize
 
     @contextlib.contextmanager
     def request(self) -> Iterator[None]:
@@ -240,7 +251,7 @@ class Watch:
             yield
             return
         with self._lock:
-            if self._unit == "steps" and not self._ended:
+            if self._unit == "steps" and not self._number:
                 self._unit, self._controller = "requests", RequestController(self._budget)
             self._number += self._unit == "requests"
             number, switches, inside = self._number, self._switches, self._window is not None
@@ -248,24 +259,29 @@ class Watch:
             if self._unit == "requests" and due:
                 self._switch_wanted = True
                 self._wake.set()
-        began = _core.monotonic_ns()
+        began = time.monotonic_ns()
         try:
             with record_function("request"):
                 yield
         finally:
-            seconds = (_core.monotonic_ns() - began) / 1e9
+            now = time.monotonic_ns()
             with self._lock:
                 if self._on and self._unit == "requests":
                     apart = switches != self._switches or self._in_other
                     place = Place.APART if apart else Place.INSIDE if inside else Place.OUTSIDE
-                    self._times.append((seconds, place))
-                    self._ended += 1
-                    self._last_ns = _core.monotonic_ns()
+                    self._times.append((now - began, place))
+                    self._requests += 1
+                    self._last_ns = now
+
+    @property
+    def _ended(self) -> int:
+        """Steps or requests that have ended."""
+        return self._number if self._unit == "steps" else self._requests
 
     def summary(self) -> WatchSummary:
         """The state now; after `stop` the last one."""
         cost = self._controller.cost()
-        recent = [*self._recent]
+        median, p99 = self._usual()
         requests = self._controller.p99_s if isinstance(self._controller, RequestController) else (None, None)
         elapsed = max(time.monotonic() - self._began_s, 1e-9)
         return WatchSummary(
@@ -279,9 +295,9 @@ class Watch:
             state=self._state,
             unit=self._unit,
             steps=self._ended,
-            median_s=float(np.median(recent)) if recent else None,
-            p99_s=float(np.quantile(recent, 0.99)) if len(recent) >= _FEWEST_FOR_P99 else None,
-            last_s=tuple(recent[-_LAST:]),
+            median_s=median,
+            p99_s=p99,
+            last_s=tuple([*self._recent][-_LAST:]),
             histogram=tuple(self._histogram.tolist()),
             total_s=self._total_s,
             window=self._controller.size,
@@ -323,7 +339,7 @@ class Watch:
 
     def abandon(self) -> None:
         """Forgets the watch in a forked child: its thread and files are the parent's."""
-        self._on, self._window = False, None
+        self._on, self._window, self._due = False, None, 0
         self._unwritten.clear()
         with contextlib.suppress(ValueError):
             lifecycle.begins.remove(self._give_way)
@@ -423,7 +439,7 @@ class Watch:
         with self._lock:
             if not self._on:
                 return
-            self._on = False
+            self._on, self._due = False, 0
             self._close(timeout_s)
             self._state = state
         self._ends.set()
@@ -485,7 +501,7 @@ class Watch:
             return
         with self._lock:
             self._close()
-            self._in_other, self._place = True, Place.APART
+            self._in_other, self._place, self._due = True, Place.APART, 0
 
     def _switch(self) -> None:
         """Begins or ends a window of requests, on the watcher's thread."""
@@ -524,7 +540,7 @@ class Watch:
     def _look(self) -> None:
         now = time.monotonic()
         passed, self._beat_s = now - self._beat_s, now
-        times = [self._times.popleft() for _ in range(len(self._times))]
+        times = [(ns / 1e9, place) for ns, place in (self._times.popleft() for _ in range(len(self._times)))]
         if (lost := self._ended - self._seen - len(times)) > 0 and len(times) == _MOST_TIMES:
             self._lose(f"times of {self._unit}", count=lost)
             self._seen += lost
@@ -533,7 +549,10 @@ class Watch:
         self._recent.extend(seconds.tolist()[-_RECENT:])
         self._total_s += float(seconds.sum())
         np.add.at(self._histogram, np.searchsorted(BUCKETS_S, seconds), 1)
+        period = self._controller.period
         self._controller.add(times)
+        if self._controller.period != period:
+            self._due = 0
         beat = self._made_beat(seconds, [place for _, place in times], passed)
         self._seen += len(times)
         for trigger in self._triggers:
@@ -546,7 +565,7 @@ class Watch:
         if cost is not None:
             seconds = np.where(inside, seconds / (1 + max(cost.step, 0.0)), seconds)
         outside = np.array([place is Place.OUTSIDE for place in places], bool)
-        recent = [*self._recent]
+        median, p99 = self._usual()
         if self._monitor is not None:
             self._gpus |= {each.gpu.index: each.gpu for each in self._monitor.take() if each.gpu is not None}
         return Beat(
@@ -554,12 +573,18 @@ class Watch:
             seconds=seconds,
             compared=outside | inside if cost is not None else outside,
             passed_s=passed_s,
-            median_s=float(np.median(recent)) if recent else None,
-            p99_s=float(np.quantile(recent, 0.99)) if len(recent) >= _FEWEST_FOR_P99 else None,
+            median_s=median,
+            p99_s=p99,
             gpus=self._gpus_of_process(),
             unit=self._unit[:-1],
             is_busy=self._unit == "steps" or self._number > self._ended,
         )
+
+    def _usual(self) -> tuple[float | None, float | None]:
+        """Median and p99 of the recent steps; None with too few."""
+        recent = np.sort(np.fromiter(self._recent, np.float64))
+        median = float(recent[len(recent) // 2]) if len(recent) else None
+        return median, float(recent[int(0.99 * len(recent))]) if len(recent) >= _FEWEST_FOR_P99 else None
 
     def _gpus_of_process(self) -> list[GpuState]:
         """The GPUs that this process uses; the only GPU if its process numbers are not NVML's."""
@@ -600,7 +625,7 @@ class Watch:
             return [f"no {self._unit[:-1]} was seen"]
         latest = ", ".join(map(format_seconds, recent[-_LAST:]))
         median = format_seconds(float(np.median(recent)))
-        since = format_seconds((_core.monotonic_ns() - self._last_ns) / 1e9)
+        since = format_seconds((time.monotonic_ns() - self._last_ns) / 1e9)
         return [
             f"{latest} (median of the last {len(recent):,}: {median})",
             f"the last one ended {since} before this dump",
@@ -667,13 +692,14 @@ class Watch:
     def _write_state(self) -> None:
         summary = self.summary()
         metrics = METRICS if self._ranks == 1 else f"{Path(METRICS).stem}-{self._rank:05d}.prom"
-        files = [(self._own / STATE, summary.to_json() + "\n")]
+        files = [(self._own / STATE, json.dumps(summary.to_dict()) + "\n")]
         if summary.state != "running" or time.monotonic() >= self._metrics_due_s:
             self._metrics_due_s = time.monotonic() + _METRICS_S
             files.append((self._root / metrics, summary.prometheus()))
         for path, text in files:
             try:
-                write_text(path, text)
+                with replacing(path) as file:
+                    file.write(text.encode(errors="backslashreplace"))
             except GpuscopeError as error:
                 self._lose("states that could not be written", str(error))
 

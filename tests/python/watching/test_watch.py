@@ -257,8 +257,9 @@ def test_a_hang_is_dumped_with_the_line_that_waits(watched, tmp_path, monkeypatc
     monkeypatch.setattr(triggers, "_HANG_S", 1.0)
     watch = watched(triggers=["hang"])
     take(watch, 40)
-    until(lambda: watch.summary().dumps)
-    text = (tmp_path / "job" / "dumps" / "0001-hang" / "why.txt").read_text()
+    page = tmp_path / "job" / "dumps" / "0001-hang" / "why.txt"
+    until(page.exists)
+    text = page.read_text()
     assert text.startswith("No step for ")
     assert "in until" in text
 
