@@ -30,7 +30,7 @@ REQUESTS = 100
 """Requests of a window."""
 
 _LONGEST = 1 << 9  # windows that the longest period has room for
-_ASSUMED_COST = 0.16  # of a step, before it is measured: that of operators of a training step
+_ASSUMED_COST = 0.32  # of a step, before it is measured: twice that of a training step on an H100
 _KEPT = 64  # windows that are compared
 _ROOM = 0.8  # of the budget: the period is only halved if the cost stays below
 _P99 = 0.99
@@ -118,6 +118,7 @@ class _Period:
         self.size = self._full_size = size
         self.off = ""
         self.extra = 0.0
+        self._steps = 0
         self._budget = budget
         self._unit = unit
         self._longest = size * _LONGEST
@@ -142,7 +143,7 @@ class _Period:
                     f"even {self.size} of {self._longest:,} {self._unit} cost {100 * (high - 1):.2g} %, more than the "
                     f"budget of {100 * self._budget:g} %: only the heartbeat is on"
                 )
-        elif at_half.high - 1 <= _ROOM * self._budget:
+        elif at_half.high - 1 <= _ROOM * self._budget and self.extra <= self._budget * self._steps:
             if self.size < self._full_size:
                 self.size = self._full_size
             elif self.period > 2 * self.size:
@@ -166,6 +167,7 @@ class StepController(_Period):
 
     def add(self, times: Sequence[tuple[float, Place]]) -> None:
         """As `Controller.add`."""
+        self._steps += len(times)
         if self._open is None and len(times) > WINDOW and all(place is Place.OUTSIDE for _, place in times):
             times = times[-WINDOW:]  # the others are no neighbours of a window
         for seconds, place in times:
