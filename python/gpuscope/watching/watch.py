@@ -126,7 +126,6 @@ class Watch:
     """A watch that runs; arguments as of `watch`. `step` and `request` are for any thread, and never raise."""
 
     _on = False
-    _process = 0
 
     def __init__(
         self,
@@ -150,7 +149,7 @@ class Watch:
         self._keep_age_s = check_positive("keep_age", keep_age, "seconds")
         if _current is not None and _current._on:
             raise InvalidArgument("watch: a watch runs in this process already; accepted after its stop()")
-        self._triggers: list[Trigger] = [each() for each in DEFAULT if getattr(each, "name", "") in self._names]
+        self._triggers: list[Trigger] = [each() for each in DEFAULT if each.name in self._names]
         if signals is not None:
             self._triggers.append(Requested(signals))
         self._root = as_path(_DIR if dir is None else dir).absolute()  # the program may change its directory
@@ -463,6 +462,7 @@ class Watch:
         """Begins a window; False if it cannot."""
         self._in_other = any(each is not self for each in lifecycle.running())
         if self._in_other:
+            self._note("there are no windows while another profiler runs")
             return False
         try:
             self._opening = window = profile()

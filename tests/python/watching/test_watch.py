@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -203,6 +204,56 @@ def test_each_run_has_a_folder_of_its_own(watched, tmp_path):
     assert len(read_job(tmp_path / "job").ranks) == 2
 
 
+def test_a_profiler_that_runs_already_has_no_windows_beside_it(watched, tmp_path):
+    with gs.profile() as prof:
+        watch = watched()
+        take(watch, 60)
+    watch.stop()
+    assert windows(tmp_path) == []
+    assert "there are no windows while another profiler runs" in watch.summary().notes
+    assert len(prof.trace.regions) == 60
+
+
+def test_totals_of_all_steps_follow_from_the_weights(watched, tmp_path):
+    watch = watched()
+    take(watch, 280)
+    watch.stop()
+    recordings = [gs.load(path) for path in windows(tmp_path)]
+    facts = [json.loads(recording.trace.info["metadata.watch"]) for recording in recordings]
+    counts = [len(recording.trace.regions) for recording in recordings]
+    assert sum(fact["represents_steps"] for fact in facts) == facts[-1]["first_step"]
+    estimated = sum(count * fact["weight"] for count, fact in zip(counts, facts, strict=True))
+    assert estimated == pytest.approx(facts[-1]["first_step"])
+
+
+def test_the_ranks_of_a_job_record_the_same_steps(tmp_path):
+    (tmp_path / "program.py").write_text(LOOP.format(act="pass"))
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "program.py"], cwd=tmp_path, env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3"}
+        )
+        for rank in range(3)
+    ]
+    assert [rank.wait(60) for rank in ranks] == [0, 0, 0]
+    job = read_job(tmp_path / "job")
+    assert [(rank.rank, rank.world_size, rank.steps) for rank in job.ranks] == [
+        (0, 3, 1000),
+        (1, 3, 1000),
+        (2, 3, 1000),
+    ]
+    firsts = [
+        {int(path.stem[7:]) for path in (tmp_path / "job" / f"rank-0000{rank}.watch").glob("*.gscope")}
+        for rank in range(3)
+    ]
+    fewest = min(firsts, key=len)
+    assert fewest
+    assert all(fewest <= each for each in firsts)
+    assert sorted(path.name for path in (tmp_path / "job").glob("*.prom")) == [
+        f"metrics-0000{rank}.prom" for rank in range(3)
+    ]
+    assert len(str(job).splitlines()) >= 5
+
+
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
@@ -395,6 +446,19 @@ def test_run_keeps_the_end_of_a_script(tmp_path, act, code, trigger, said):
     assert done.returncode == code, done.stderr
     assert dumps(tmp_path) == [f"0001-{trigger}"]
     assert state(tmp_path)["state"] == said
+
+
+def test_run_watches_on_if_exec_fails(tmp_path):
+    act = """
+        try:
+            os.execv("program.py", ["program.py"])
+        except OSError:
+            print("goes on", flush=True)
+"""
+    done = program(tmp_path, SCRIPT.format(act=act.strip()), command=RUN)
+    assert (done.returncode, done.stdout) == (0, "goes on\n"), done.stderr
+    job = read_job(tmp_path / "job")
+    assert sum(rank.steps for rank in job.ranks) == 1000
 
 
 def test_run_refuses_options_of_one_recording(tmp_path):
