@@ -8,18 +8,22 @@ import errno
 import faulthandler
 import functools
 import os
+import platform
 import re
 import shlex
 import shutil
 import stat
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuscope import _core
 from gpuscope.errors import GpuscopeError, InvalidArgument
+from gpuscope.monitor.programs import programs
 from gpuscope.paths import as_path, write_text
 from gpuscope.results import json_text
 from gpuscope.text import brief, one_line, shorten
@@ -40,6 +44,7 @@ _LINKED = 4  # recordings, the newest
 _LINES, _WIDTH = 80, 160
 _STACK_LINES, _DETAIL_LINES, _SECTION_LINES = 28, 20, 30
 _COMMAND_S = 60.0
+_ROWS = 8  # of the last window
 _NUMBER = re.compile(r"(\d+)-")
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
@@ -306,3 +311,26 @@ def _stacks(folder: Path) -> list[str]:
     each = max(4, _STACK_LINES // max(1, len(blocks)))
     lines = [line for block in blocks for line in (block if len(block) <= each else [*block[: each - 1], "..."])]
     return [*lines[:_STACK_LINES], *(["... see stacks.txt"] if len(lines) > _STACK_LINES else [])]
+
+
+def region_of(pid: int) -> list[str]:
+    """The region of a process's main thread, which its status page has while it records."""
+    page = next((each for each in programs() if each.pid == pid), None)
+    return [page.region] if page is not None and page.region else ["not known outside of windows"]
+
+
+def top_rows(path: Path | None) -> list[str]:
+    """The first rows of a recording's table."""
+    if path is None:
+        return ["none was written"]
+    from gpuscope.recording import load
+
+    table = load(path).key_averages().table(row_limit=_ROWS, max_name_column_width=40)
+    return [path.name, *(line.rstrip() for line in table.splitlines() if line.strip("- "))]
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python, gpuscope and the frameworks that the program has imported."""
+    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in ("torch", "jax", "cupy", "numpy")}
+    imported = {name: str(version) for name, version in found.items() if version is not None}
+    return {"gpuscope": _core.__version__, "python": platform.python_version(), **imported}

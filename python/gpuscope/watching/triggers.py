@@ -17,12 +17,14 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscope.errors import InvalidArgument
+from gpuscope import _core
+from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.memory.limits.out_of_memory import OutOfMemory
 from gpuscope.memory.limits.out_of_memory_errors import is_out_of_memory
 from gpuscope.memory.limits.out_of_memory_reports import ExceptHook, OutOfMemoryReports
@@ -45,6 +47,7 @@ _OF_WATCHDOG = 0.8
 _WATCHDOGS = ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",)
 _LONGEST_GAP_S = 2.0  # a stopped or suspended process does not hang
 
+_GIVEN_UP = "gpuscope: a second signal ended this before the watch was written\n"
 _THROTTLED_SAMPLES = 2
 _THROTTLE_SLOWER = 1.05
 _IDLE_RATIO, _IDLE_S = 0.1, 60.0
@@ -455,6 +458,41 @@ def ended(code: int | None, by: str) -> Event | None:
     if code:
         return Event(EXIT, str(code), f"the program ended with exit status {code}", None, {"status": code})
     return None
+
+
+def watch_end(fire: Fire, end: Callable[[str], object], note: Callable[[str], object]) -> Callable[[], None]:
+    """Watches for SIGTERM; returns the function that no longer does.
+
+    Args:
+        fire: called with the event before a handler of the program.
+        end: without such a handler, called with the signal's name just before the process ends by it. This holds for
+            all signals that end the process.
+        note: called with the reason if this is not possible.
+    """
+    previous = signal.getsignal(signal.SIGTERM)
+    if previous is signal.SIG_DFL and not is_handled(signal.SIGTERM):
+        # Not signal.signal: Python's handler would wait for a main thread that is in a call of C.
+        try:
+            _core.watch_signals(lambda number: end(signal.Signals(number).name), _GIVEN_UP)
+        except NotAvailable as error:
+            note(str(error))
+            return lambda: None
+        return _core.unwatch_signals
+    if not callable(previous) or threading.current_thread() is not threading.main_thread():
+        return lambda: None
+
+    def handle(number: int, frame: FrameType | None) -> Any:
+        if (event := ended(None, signal.Signals(number).name)) is not None:
+            fire(event)
+        return previous(number, frame)
+
+    def restore() -> None:
+        on_main = threading.current_thread() is threading.main_thread()
+        if on_main and signal.getsignal(signal.SIGTERM) is handle:
+            signal.signal(signal.SIGTERM, previous)
+
+    signal.signal(signal.SIGTERM, handle)
+    return restore
 
 
 def _seconds_of(text: str) -> float:

@@ -7,15 +7,12 @@ import contextlib
 import functools
 import json
 import os
-import platform
-import signal
 import sys
 import threading
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,20 +22,18 @@ import numpy as np
 from gpuscope import _core
 from gpuscope.arguments import as_float, check_positive
 from gpuscope.distributed import distributed_rank
-from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument, NotAvailable
+from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument
 from gpuscope.monitor.gpu_monitor import GPUMonitor
-from gpuscope.monitor.programs import programs
 from gpuscope.monitor.snapshot import GpuSnapshot, GpuState
 from gpuscope.paths import as_path, replacing
 from gpuscope.profiler import lifecycle
 from gpuscope.profiler.facade import profile
 from gpuscope.regions import record_function
-from gpuscope.results import json_text
 from gpuscope.text import brief, one_line
 from gpuscope.threads import shared_lock, start_thread
 from gpuscope.units import first_line, format_seconds, parse_bytes
 from gpuscope.watching.controller import Controller, Place, RequestController, StepController, begins_window
-from gpuscope.watching.dumps import Dumps, Moment, OnDump, make_own_folder
+from gpuscope.watching.dumps import Dumps, Moment, OnDump, make_own_folder, region_of, top_rows, versions
 from gpuscope.watching.summary import BUCKETS_S, FOLDER, METRICS, STATE, WatchSummary, dump_lines
 from gpuscope.watching.triggers import (
     DEFAULT,
@@ -55,22 +50,19 @@ from gpuscope.watching.triggers import (
     UncaughtException,
     chosen,
     ended,
-    is_handled,
+    watch_end,
 )
+from gpuscope.watching.window_files import WindowFiles
 
 _WAKE_S = 1.0
 _METRICS_S = 10.0  # Prometheus asks each 15 s or less often
 _KEEP_AGE_S = 7 * 86400.0
 _MOST_TIMES = 1 << 16  # steps between two looks
-_MOST_UNWRITTEN = 4  # windows
 _RECENT, _LAST = 1000, 10  # steps
 _FEWEST_FOR_P99 = 5
 _FLUSH_S = 0.05  # for GPU work that still runs when a signal ends the program
 _JOIN_S = 5.0
 _MOST_NOTES = 10
-_ROWS = 8  # of the last window in a dump
-_GIVEN_UP = "gpuscope: a second signal ended this before the watch was written\n"
-_RECORDING = ".gscope"
 _FAILURES = {UncaughtException.name, MemoryExhausted.name}  # they explain an exit status
 _DIR = "gpuscope-watch"
 
@@ -112,16 +104,6 @@ def watch(
     return Watch(dir, budget, triggers, on_dump, signals=signals, keep_bytes=keep_bytes, keep_age=keep_age)
 
 
-@dataclass(frozen=True)
-class _Recorded:
-    """A window to write."""
-
-    first: int
-    steps: int
-    represents: int
-    profiler: profile
-
-
 class Watch:
     """A watch that runs; arguments as of `watch`. `step` and `request` are for any thread, and never raise."""
 
@@ -145,8 +127,7 @@ class Watch:
             raise InvalidArgument(f"budget is {brief(budget)}; accepted are shares from 0 to below 1, as 0.01 for 1 %")
         self._budget = as_float(budget)
         self._names = chosen(triggers)
-        self._keep_bytes = parse_bytes("keep_bytes", keep_bytes)
-        self._keep_age_s = check_positive("keep_age", keep_age, "seconds")
+        keep = parse_bytes("keep_bytes", keep_bytes), check_positive("keep_age", keep_age, "seconds")
         if _current is not None and _current._on:
             raise InvalidArgument("watch: a watch runs in this process already; accepted after its stop()")
         self._triggers: list[Trigger] = [each() for each in DEFAULT if each.name in self._names]
@@ -158,6 +139,7 @@ class Watch:
         rank = distributed_rank()
         self._rank, self._ranks = (rank.rank, rank.world_size) if rank else (0, 1)
         self._own = self._claim()
+        self._files = WindowFiles(self._own, *keep, self._lose)
 
         self._on = True
         self._process = os.getpid()
@@ -177,15 +159,12 @@ class Watch:
         self._in_other = False  # another profiler runs
         self._times: deque[tuple[int, Place]] = deque(maxlen=_MOST_TIMES)  # ns
         self._requests = 0  # that have ended
-        self._unwritten: deque[_Recorded] = deque()
 
         # Of the watcher's thread.
         self._seen = 0
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._histogram = np.zeros(len(BUCKETS_S) + 1, np.int64)
         self._total_s = 0.0
-        self._files: deque[tuple[Path, int, float]] = deque()  # windows, their sizes, and when they were written
-        self._windows = self._recorded = 0
         self._lost: dict[str, int] = {}
         self._notes: list[str] = []
         self._gpus: dict[int, GpuState] = {}
@@ -195,7 +174,7 @@ class Watch:
         self._events: deque[Event] = deque(maxlen=1000)
 
         self._monitor: GPUMonitor | None = None
-        self._chained: Callable[[], None] = lambda: None
+        self._unwatch_end: Callable[[], None] = lambda: None
         self._ends = threading.Event()
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpuscope-watch", daemon=True)
@@ -301,9 +280,9 @@ class Watch:
             total_s=self._total_s,
             window=self._controller.size,
             period=self._controller.period,
-            windows=self._windows,
-            window_bytes=sum(size for _, size, _ in self._files),
-            recorded=self._recorded,
+            windows=self._files.written,
+            window_bytes=self._files.bytes,
+            recorded=self._files.steps,
             budget=self._budget,
             cost=cost,
             spent=None if cost is None or not self._ended else self._controller.extra / self._ended,
@@ -339,7 +318,7 @@ class Watch:
     def abandon(self) -> None:
         """Forgets the watch in a forked child: its thread and files are the parent's."""
         self._on, self._window, self._due = False, None, 0
-        self._unwritten.clear()
+        self._files.forget()
         with contextlib.suppress(ValueError):
             lifecycle.begins.remove(self._give_way)
 
@@ -356,7 +335,7 @@ class Watch:
         self.end(code if isinstance(code, int) or code is None else 1)
 
     def __repr__(self) -> str:
-        return f"<Watch: {self._state}, {self._ended:,} {self._unit}, {self._windows} windows, {self._own}>"
+        return f"<Watch: {self._state}, {self._ended:,} {self._unit}, {self._files.written} windows, {self._own}>"
 
     # -- begin and end -------------------------------------------------------------------------------------------------
 
@@ -379,18 +358,22 @@ class Watch:
         if any(isinstance(each, (GpuError, ThrottledGpu, IdleGpu)) for each in self._triggers):
             self._watch_gpus()
         if not ends_seen:
-            self._watch_end()
+            self._unwatch_end = watch_end(self._on_sigterm, lambda name: self.end(None, name), self._note)
         self._write_state()
         start_thread(self._thread.start, "a watch")
         lifecycle.watch(self)
         lifecycle.begins.append(self._give_way)
+
+    def _on_sigterm(self, event: Event) -> None:
+        if event.trigger in self._names:
+            self._events.append(event)
 
     def _undo(self) -> None:
         """Takes back what `_begin` has set up."""
         with contextlib.suppress(ValueError):
             lifecycle.begins.remove(self._give_way)
         lifecycle.forget(self)
-        self._chained()
+        self._unwatch_end()
         for trigger in reversed(self._triggers):  # their hooks are chained
             trigger.end()
         if self._monitor is not None:
@@ -404,34 +387,6 @@ class Watch:
             return
         self._monitor = GPUMonitor(None, _WAKE_S)
         self._monitor.start()
-
-    def _watch_end(self) -> None:
-        """Writes the rest when SIGTERM ends the program; a handler of the program is called after ours."""
-        previous = signal.getsignal(signal.SIGTERM)
-        if previous is signal.SIG_DFL and not is_handled(signal.SIGTERM):
-            # Not signal.signal: Python's handler would wait for a main thread that is in a call of C.
-            try:
-                _core.watch_signals(lambda number: self.end(None, signal.Signals(number).name), _GIVEN_UP)
-            except NotAvailable as error:
-                self._note(str(error))
-                return
-            self._chained = _core.unwatch_signals
-        elif callable(previous) and threading.current_thread() is threading.main_thread():
-
-            def handle(number: int, frame: Any) -> Any:
-                event = ended(None, signal.Signals(number).name)
-                if event is not None and TERMINATED in self._names:
-                    self._events.append(event)
-                return previous(number, frame)
-
-            signal.signal(signal.SIGTERM, handle)
-
-            def restore() -> None:
-                on_main = threading.current_thread() is threading.main_thread()
-                if on_main and signal.getsignal(signal.SIGTERM) is handle:
-                    signal.signal(signal.SIGTERM, previous)
-
-            self._chained = restore
 
     def _stop(self, state: str, timeout_s: float | None = None) -> None:
         global _current
@@ -449,10 +404,10 @@ class Watch:
         if not self._thread.is_alive() or threading.current_thread() is self._thread:
             self._beat(is_last=True)
         else:  # it waits for a device or a command
-            self._write_windows()
+            self._files.write()
             self._write_state()
-        if state.startswith("ended by SIG") and self._chained is _core.unwatch_signals:
-            self._chained = lambda: None  # it would wait for the end of this call
+        if state.startswith("ended by SIG"):
+            self._unwatch_end = lambda: None  # it would wait for the end of this call
         self._undo()
         _current = None if _current is self else _current
 
@@ -488,11 +443,16 @@ class Watch:
         except Exception as error:
             self._lose("windows that could not end", first_line(error))
             return
-        if len(self._unwritten) >= _MOST_UNWRITTEN:
-            self._unwritten.popleft()
-            self._lose("windows that were not written in time")
-        steps = self._number - self._window_begin
-        self._unwritten.append(_Recorded(self._window_begin, steps, self._window_begin - self._window_before, window))
+        self._files.add(
+            window,
+            {
+                "first_step": self._window_begin,
+                "steps": self._number - self._window_begin,
+                "represents_steps": self._window_begin - self._window_before,
+                "unit": self._unit,
+                "budget": self._budget,
+            },
+        )
         self._wake.set()
 
     def _give_way(self, other: object) -> None:
@@ -522,13 +482,13 @@ class Watch:
             self._wake.clear()
             if not self._ends.is_set():
                 self._switch()
-                if self._events or self._unwritten or time.monotonic() - self._beat_s >= 0.9 * _WAKE_S:
+                if self._events or self._files.waiting or time.monotonic() - self._beat_s >= 0.9 * _WAKE_S:
                     self._beat()
 
     def _beat(self, is_last: bool = False) -> None:
         """One look at the program. Never raises."""
         began = time.thread_time()
-        for part in (self._write_windows, self._look, self._dump_events, self._write_state):
+        for part in (self._files.write, self._look, self._dump_events, self._write_state):
             if is_last and part == self._dump_events:
                 self._write_state()  # first: a signal may leave no time for a dump
             try:
@@ -608,16 +568,17 @@ class Watch:
             "program": _program(),
             "unit": self._unit,
             "steps": self._ended,
-            "versions": _versions(),
+            "versions": versions(),
         }
+        paths = self._files.paths
         sections: list[tuple[str, Callable[[], Sequence[str]]]] = [
             (f"last {self._unit}", self._last_steps),
-            ("region of the main thread", self._region),
+            ("region of the main thread", functools.partial(region_of, self._process)),
             ("GPUs", self._gpu_lines),
         ]
         if event.trigger != TERMINATED:  # there is little time
-            sections.append(("last window", self._top_rows))
-        return Moment(_core.realtime_ns(), facts, sections, [path for path, _, _ in self._files])
+            sections.append(("last window", functools.partial(top_rows, paths[-1] if paths else None)))
+        return Moment(_core.realtime_ns(), facts, sections, paths)
 
     def _last_steps(self) -> list[str]:
         recent = [*self._recent]
@@ -631,10 +592,6 @@ class Watch:
             f"the last one ended {since} before this dump",
         ]
 
-    def _region(self) -> list[str]:
-        mine = next((each for each in programs() if each.pid == self._process), None)
-        return [mine.region] if mine is not None and mine.region else ["not known outside of windows"]
-
     def _gpu_lines(self) -> list[str]:
         if self._monitor is None:
             return [next((note for note in self._notes if note.startswith("triggers of GPUs")), "not watched")]
@@ -642,52 +599,7 @@ class Watch:
             return ["no sample yet"]
         return str(GpuSnapshot(_core.realtime_ns(), None, tuple(self._gpus.values()))).splitlines()[1:]
 
-    def _top_rows(self) -> list[str]:
-        if not self._files:
-            return ["none was written"]
-        from gpuscope.recording import load
-
-        table = load(self._files[-1][0]).key_averages().table(row_limit=_ROWS, max_name_column_width=40)
-        return [self._files[-1][0].name, *(line.rstrip() for line in table.splitlines() if line.strip("- "))]
-
-    # -- files ---------------------------------------------------------------------------------------------------------
-
-    def _write_windows(self) -> None:
-        while self._unwritten:
-            window = self._unwritten.popleft()
-            path = self._own / f"window-{window.first:08d}{_RECORDING}"
-            facts = {
-                "first_step": window.first,
-                "steps": window.steps,
-                "represents_steps": window.represents,
-                "weight": window.represents / max(window.steps, 1),
-                "unit": self._unit,
-                "budget": self._budget,
-            }
-            try:
-                window.profiler.add_metadata_json("watch", json_text(facts))
-                try:
-                    window.profiler.save(path)
-                except GpuscopeError:
-                    if not self._files:
-                        raise
-                    self._delete_oldest()  # the disk may be full
-                    window.profiler.save(path)
-                self._files.append((path, path.stat().st_size, time.monotonic()))
-            except Exception as error:
-                self._lose("windows that could not be written", first_line(error))
-                continue
-            self._windows += 1
-            self._recorded += window.steps
-        while self._files and (
-            sum(size for _, size, _ in self._files) > self._keep_bytes
-            or time.monotonic() - self._files[0][2] > self._keep_age_s
-        ):
-            self._delete_oldest()
-
-    def _delete_oldest(self) -> None:
-        with contextlib.suppress(OSError):
-            os.unlink(self._files.popleft()[0])
+    # -- state ---------------------------------------------------------------------------------------------------------
 
     def _write_state(self) -> None:
         summary = self.summary()
@@ -716,12 +628,3 @@ class Watch:
 
 def _program() -> str:
     return os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
-
-
-def _versions() -> dict[str, str]:
-    found = {"gpuscope": _core.__version__, "python": platform.python_version()}
-    for name in ("torch", "jax", "cupy", "numpy"):
-        version = getattr(sys.modules.get(name), "__version__", None)
-        if version is not None:
-            found[name] = str(version)
-    return found
