@@ -30,7 +30,7 @@ BUCKETS_S = tuple(scale * 10.0**power for power in range(-3, 3) for scale in (1,
 
 _SILENT_S = 10.0  # the file is written once a second
 _MOST_BYTES = 1 << 22
-_MOST_SHOWN = 10
+_MOST_SHOWN, _MOST_ROWS = 10, 24
 _ENDS = (("low", -1), ("high", 1))  # of intervals
 _PREFIX = "gpuscope_watch_"
 
@@ -224,38 +224,39 @@ def read_job(folder: str | os.PathLike[str]) -> JobSummary:
 
 def _lines(ranks: Sequence[WatchSummary], now_ns: int) -> list[str]:
     """The table of ranks, and what happened."""
-    head = (
-        "rank",
-        "state",
-        ranks[0].unit if ranks else "steps",
-        "median",
-        "p99",
-        "windows",
-        "cost",
-        "of job",
-        "dumps",
-        "lost",
-    )
-    lines = align_columns([head, *(_row(rank, now_ns) for rank in ranks)], left={0, 1}, rule=True)
+    unit = ranks[0].unit if ranks else "steps"
+    head = ("rank", "state", unit, "median", "windows", "cost", "of job", "dumps", "lost")
+    notable = [rank for rank in ranks if rank.dumps or rank.lost or rank.status(now_ns) != "running"]
+    shown = {id(rank) for rank in [*notable, *ranks][:_MOST_ROWS]} if len(ranks) > _MOST_ROWS else {*map(id, ranks)}
+    rows = [_row(rank, now_ns) for rank in ranks if id(rank) in shown]
+    lines = align_columns([head, *rows], left={0, 1}, rule=True)
+    lines += [f"... and {len(ranks) - len(rows):,} more ranks"] if len(rows) < len(ranks) else []
+    of: dict[str, list[int]] = {}
     for rank in ranks:
-        of = f"rank {rank.rank}: " if len(ranks) > 1 else ""
-        if not rank.steps:
-            lines.append(f"{of}no step was seen: call gpuscope.step() after each; until then there are triggers only")
-        elif rank.off:
-            lines.append(f"{of}no windows: {rank.off}")
-        elif rank.state == "running" and not rank.windows:
-            following = (rank.steps // rank.period + 1) * rank.period
-            lines.append(f"{of}no window yet: the first is at {rank.unit[:-1]} {following:,}")
-        elif rank.spent is not None:
-            lines.append(f"{of}recording took {format_share(max(rank.spent, 0.0))} of the time so far")
-        lines += [f"{of}{note}" for note in rank.notes]
-        lines += [f"{of}{count} {what}" for what, count in rank.lost.items()]
-        lines += [f"{of}{count} more of {name}, counted only" for name, count in rank.counted.items()]
+        for note in _notes(rank):
+            of.setdefault(note, []).append(rank.rank)
+    for note, numbers in of.items():
+        several = f"{len(numbers):,} ranks: " if len(numbers) > 1 else f"rank {numbers[0]}: "
+        lines.append(f"{several if len(ranks) > 1 else ''}{note}")
     dumps = sorted(((dump, rank.rank) for rank in ranks for dump in rank.dumps), key=lambda each: each[0].time_ns)
     for dump, number in dumps[-_MOST_SHOWN:]:
         lines.append(f"{format_date(dump.time_ns)}  rank {number}  {dump.sentence}")
         lines.append(f"  {dump.path}/why.txt")
     return lines
+
+
+def _notes(rank: WatchSummary) -> Iterator[str]:
+    if not rank.steps:
+        yield "no step was seen: call gpuscope.step() after each; until then there are triggers only"
+    elif rank.off:
+        yield f"no windows: {rank.off}"
+    elif rank.state == "running" and not rank.windows:
+        yield f"no window yet: the first is at {rank.unit[:-1]} {(rank.steps // rank.period + 1) * rank.period:,}"
+    elif rank.spent is not None:
+        yield f"recording took {format_share(max(rank.spent, 0.0))} of the time so far"
+    yield from rank.notes
+    yield from (f"{count:,} {what}" for what, count in rank.lost.items())
+    yield from (f"{count:,} more of {name}, counted only" for name, count in rank.counted.items())
 
 
 def _row(rank: WatchSummary, now_ns: int) -> tuple[str, ...]:
@@ -265,10 +266,9 @@ def _row(rank: WatchSummary, now_ns: int) -> tuple[str, ...]:
         rank.status(now_ns),
         f"{rank.steps:,}",
         format_seconds(rank.median_s),
-        format_seconds(rank.p99_s),
         f"{rank.windows} x {rank.window} of {rank.period:,}" if rank.period else "none",
-        "not known yet" if cost is None else _with_interval(cost.step, cost.step_low, cost.step_high),
-        "-" if cost is None else _with_interval(cost.job, cost.job_low, cost.job_high),
+        "-" if cost is None else format_share(cost.step),
+        "not known yet" if cost is None else _with_interval(cost.job, cost.job_low, cost.job_high),
         str(len(rank.dumps)),
         str(sum(rank.lost.values())),
     )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ import gpuscope as gs
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.watching import triggers
 from gpuscope.watching import watch as module
-from gpuscope.watching.summary import read_job
+from gpuscope.watching.summary import JobSummary, read_job
 
 BUDGET = 0.5  # windows of 25 steps out of 50
 
@@ -465,6 +466,19 @@ def test_run_refuses_options_of_one_recording(tmp_path):
     done = program(tmp_path, "", command=(*RUN, "-o", "x.gscope"))
     assert done.returncode == 2
     assert "-o is of one recording, and --watch records windows" in done.stderr
+
+
+def test_a_large_job_is_shown_on_a_screen(watched):
+    watch = watched()
+    one = watch.summary()
+    lost = dataclasses.replace(one, rank=900, lost={"states that could not be written": 3})
+    ranks = [dataclasses.replace(one, rank=number) for number in range(900)]
+    lines = str(JobSummary((*ranks, lost), one.written_ns)).splitlines()
+    assert len(lines) < 40
+    assert any(line.startswith("900  ") for line in lines)
+    assert "... and 877 more ranks" in lines
+    assert any(line.startswith("901 ranks: no step was seen") for line in lines)
+    assert "rank 900: 3 states that could not be written" in lines
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
