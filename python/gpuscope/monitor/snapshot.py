@@ -344,7 +344,7 @@ def gpu_state(facts: Mapping[str, Any], *, names_processes: bool = True) -> GpuS
 
 def named_process(pid: int, memory_bytes: int | None) -> GpuProcess:
     """A process by NVML's number, with command and user if they are visible and certain."""
-    if not _is_the_hosts_number() and not _uses_gpus(Path(f"/proc/{pid}")):
+    if not is_the_hosts_number() and not _uses_gpus(Path(f"/proc/{pid}")):
         return GpuProcess(pid, memory_bytes)
     return local_process(pid, memory_bytes)
 
@@ -364,7 +364,7 @@ def local_process(pid: int, memory_bytes: int | None = None) -> GpuProcess:
 
 
 @functools.cache
-def _is_the_hosts_number() -> bool:
+def is_the_hosts_number() -> bool:
     """Whether process numbers here are NVML's: a container may have numbers of its own."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino == _FIRST_PID_NAMESPACE

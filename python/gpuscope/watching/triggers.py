@@ -88,6 +88,7 @@ class Beat:
         median_s: of the last steps; None before the first.
         p99_s: likewise.
         gpus: the latest samples of this process's GPUs.
+        machine: of all GPUs of the machine.
         unit: "step" or "request".
         is_busy: whether a step or request has begun and not ended.
     """
@@ -99,6 +100,7 @@ class Beat:
     median_s: float | None = None
     p99_s: float | None = None
     gpus: Sequence[GpuState] = ()
+    machine: Sequence[GpuState] = ()
     unit: str = "step"
     is_busy: bool = True
 
@@ -260,7 +262,7 @@ class ThrottledGpu(Trigger):
 
 
 class GpuError(Trigger):
-    """An error that the driver reports (Xid)."""
+    """An error that the driver reports (Xid) of any GPU of the machine."""
 
     name = "gpu_error"
 
@@ -269,7 +271,7 @@ class GpuError(Trigger):
 
     def check(self, beat: Beat) -> Iterator[Event]:
         """As `Trigger.check`."""
-        for gpu in beat.gpus:
+        for gpu in beat.machine:
             for error in gpu.xid_errors or ():
                 key = gpu.index, error.xid
                 if error.count > self._counts.get(key, 0):

@@ -24,7 +24,7 @@ from gpuscope.arguments import as_float, check_positive
 from gpuscope.distributed import distributed_rank
 from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument
 from gpuscope.monitor.gpu_monitor import GPUMonitor
-from gpuscope.monitor.snapshot import GpuSnapshot, GpuState
+from gpuscope.monitor.snapshot import GpuSnapshot, GpuState, is_the_hosts_number
 from gpuscope.paths import as_path, replacing
 from gpuscope.profiler import lifecycle
 from gpuscope.profiler.facade import profile
@@ -536,6 +536,7 @@ class Watch:
             median_s=median,
             p99_s=p99,
             gpus=self._gpus_of_process(),
+            machine=[*self._gpus.values()],
             unit=self._unit[:-1],
             is_busy=self._unit == "steps" or self._number > self._ended,
         )
@@ -550,6 +551,8 @@ class Watch:
         """The GPUs that this process uses; the only GPU if its process numbers are not NVML's."""
         gpus = [*self._gpus.values()]
         own = [gpu for gpu in gpus if any(each.pid == self._process for each in gpu.processes or ())]
+        if len(gpus) > 1 and not is_the_hosts_number():
+            self._note("idle and throttled GPUs are not seen: this container has process numbers of its own")
         return own or (gpus if len(gpus) == 1 else [])
 
     def _dump_events(self) -> None:

@@ -570,7 +570,7 @@ def sleeper(monkeypatch):
     """A process that this one can see and end."""
     from gpuscope.monitor import snapshot
 
-    monkeypatch.setattr(snapshot, "_is_the_hosts_number", lambda: True)
+    monkeypatch.setattr(snapshot, "is_the_hosts_number", lambda: True)
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={"MARK": "here"})
     yield process
     process.kill()
@@ -719,7 +719,7 @@ def gpu_process(pid):
 def test_a_process_of_another_namespace_gets_no_command(sleeper, monkeypatch):
     from gpuscope.monitor import snapshot
 
-    monkeypatch.setattr(snapshot, "_is_the_hosts_number", lambda: False)
+    monkeypatch.setattr(snapshot, "is_the_hosts_number", lambda: False)
     monkeypatch.setattr(snapshot, "_uses_gpus", lambda folder: False)
     found = snapshot.named_process(sleeper.pid, 5)  # the host means another process by that number
     assert (found.command, found.user, found.memory_bytes) == (None, None, 5)

@@ -197,7 +197,7 @@ def test_throttling_without_slower_steps_is_not_told():
 
 def test_an_error_of_the_driver_is_told_by_its_meaning():
     def errors(*found):
-        return [replace(beat, gpus=[replace(beat.gpus[0], xid_errors=found)]) for beat in gpu_beats(2)]
+        return [replace(beat, machine=[replace(beat.gpus[0], xid_errors=found)]) for beat in gpu_beats(2)]
 
     trigger = GpuError()
     assert events_of(trigger, errors()) == []

@@ -16,6 +16,7 @@ import time
 import pytest
 
 import gpuscope as gs
+from fakes.monitors import nvml_library
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.watching import triggers
 from gpuscope.watching import watch as module
@@ -564,3 +565,25 @@ def test_the_figures_for_prometheus_are_few(watched, tmp_path):
     assert samples["gpuscope_watch_windows_total"].value == watch.summary().windows
     assert samples["gpuscope_watch_dumps_total"].labels == {"rank": "0", "trigger": "signal"}
     assert "gpuscope_watch_overhead_ratio" in samples
+
+
+def test_the_gpus_of_the_machine_are_sampled(tmp_path):
+    source = """
+        import os, signal, time
+        import gpuscope as gs
+        with gs.watch("job", budget=0, signals=signal.SIGUSR1) as watch:
+            for _ in range(100):
+                time.sleep(0.03)
+                gs.step()
+            signal.raise_signal(signal.SIGUSR1)
+    """
+    done = program(tmp_path, source, env={**os.environ, **nvml_library(tmp_path), "FAKE_XID": "0:79"})
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert not any("GPUs are off" in note for note in state(tmp_path)["notes"])
+    assert dumps(tmp_path) == ["0001-gpu_error", "0002-signal"]
+    text = (tmp_path / "job" / "dumps" / "0001-gpu_error" / "why.txt").read_text()
+    assert text.startswith("GPU 0: Xid 79: the GPU has fallen off the bus")
+    text = (tmp_path / "job" / "dumps" / "0002-signal" / "why.txt").read_text()
+    section = text.partition("\nGPUs\n")[2].partition("\n\n")[0]
+    assert section.split()[:3] == ["GPU", "name", "busy"]
