@@ -105,7 +105,7 @@ def watch(
 
 
 class Watch:
-    """A watch that runs; arguments as of `watch`. `step` and `request` are for any thread, and never raise."""
+    """A watch that runs; arguments as of `watch`. `step` is for one thread, `request` for any; both never raise."""
 
     _on = False
 
@@ -285,7 +285,7 @@ class Watch:
             recorded=self._files.steps,
             budget=self._budget,
             cost=cost,
-            spent=None if cost is None or not self._ended else self._controller.extra / self._ended,
+            spent=self._controller.extra / self._number if cost is not None and self._unit == "steps" else None,
             request_p99_s=requests,
             watcher=self._watcher_cpu_s / elapsed,
             off=self._controller.off,
