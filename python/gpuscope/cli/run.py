@@ -77,7 +77,10 @@ class Run:
             "--spool-bytes",
             metavar="SIZE",
             help="most bytes of a process's segments, the oldest are deleted (default: 1GB)",
+        )
+        parser.add_argument(
             "--watch",
+            metavar="DIR",
             help="leave it on: record a few steps now and then at 1 %% of the time at most, and dump slow steps, hangs "
             "and errors into DIR, which `gpuscope watch DIR` shows; the other options do not apply",
         )
