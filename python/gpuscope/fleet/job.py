@@ -17,6 +17,7 @@ from gpuscope.fleet.breakdown import JobBreakdown, break_down
 from gpuscope.fleet.clocks import Clock, align
 from gpuscope.fleet.dependencies import Operations
 from gpuscope.fleet.differences import JobDiff, compare
+from gpuscope.fleet.engines import dialect_of, run_on
 from gpuscope.fleet.merged_trace import export_ranks
 from gpuscope.fleet.merging import Paths, Shard, check_one_job, find_recordings, merge_files, merge_into, read_notes
 from gpuscope.fleet.orders import find_swapped_orders
@@ -42,10 +43,20 @@ class Fleet:
     Args:
         columns: the tables, by name; missing ones are empty.
         notes: recordings that could not be read, a sentence each.
+        folder: where the tables are as Parquet; None if they are only in memory.
+        engine: runs the queries of `sql` on these files; default DuckDB, in memory.
     """
 
-    def __init__(self, columns: Mapping[str, Columns], notes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        columns: Mapping[str, Columns],
+        notes: Sequence[str] = (),
+        *,
+        folder: Path | None = None,
+        engine: Any = None,
+    ) -> None:
         self._tables = tables.join([columns])
+        self._folder, self._engine = folder, engine
         self.notes = tuple(notes)
         if not len(self._tables["rank"]["rank"]):
             raise InvalidArgument("the job has no rank; accepted are recordings of at least one")
@@ -53,15 +64,21 @@ class Fleet:
         check_one_job(self._tables["rank"])
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> Fleet:
+    def open(cls, folder: str | os.PathLike[str], engine: Any = None) -> Fleet:
         """Opens the tables that ``gpuscope merge`` or ``merge(..., to=...)`` wrote.
 
+        Args:
+            folder: of the tables.
+            engine: as for `merge`.
+
         Raises:
-            InvalidArgument: the folder has none.
+            InvalidArgument: the folder has none, or `engine` is no engine.
             CorruptTrace: a file is damaged.
             NotAvailable: pyarrow is not installed.
         """
-        return cls(tables.read(Path(folder)), read_notes(Path(folder)))
+        if engine is not None:
+            dialect_of(engine)
+        return cls(tables.read(Path(folder)), read_notes(Path(folder)), folder=Path(folder), engine=engine)
 
     def table(self, name: str) -> Columns:
         """A table as NumPy columns: rank, step, kernel_stat, collective, segment, anchor or reason.
@@ -172,16 +189,19 @@ class Fleet:
         return np.where(np.isfinite(errors), errors, 0.0)
 
     def sql(self, query: str) -> SqlResult:
-        """Runs a query on the tables, by DuckDB.
+        """Runs a query on the tables, by DuckDB or the engine that `merge` or `open` got.
 
         Args:
-            query: a query, or the name of one of ours: `queries` has them.
+            query: a query in DuckDB's dialect, or the name of one of ours: `queries` has them.
 
         Raises:
             InvalidArgument: it cannot be run.
-            NotAvailable: DuckDB or pyarrow is not installed.
+            NotAvailable: DuckDB or pyarrow is not installed; with an engine, sqlglot.
         """
-        return self.database().run(queries().get(query, query))
+        text = queries().get(query, query)
+        if self._engine is not None and self._folder is not None:
+            return run_on(self._engine, text, self._folder)
+        return self.database().run(text)
 
     def database(self, output: str | None = None) -> SqlViews:
         """The tables as views for queries; `output` is the only file that queries can reach.
@@ -278,7 +298,9 @@ def schema() -> list[ViewInfo]:
     return found
 
 
-def merge(inputs: Paths, to: str | os.PathLike[str] | None = None, shard: Shard = (1, 1)) -> Fleet:
+def merge(
+    inputs: Paths, to: str | os.PathLike[str] | None = None, shard: Shard = (1, 1), *, engine: Any = None
+) -> Fleet:
     """Reduces the recordings of a job's ranks to small tables.
 
     Args:
@@ -286,14 +308,21 @@ def merge(inputs: Paths, to: str | os.PathLike[str] | None = None, shard: Shard 
             patterns.
         to: a folder for the tables as Parquet; default none.
         shard: which part of the ranks to reduce, as (1, 4); needs `to`. The Fleet has all ranks in the folder.
+        engine: a SparkSession, or a session or connection of chDB, that runs the queries of `Fleet.sql` on the files
+            in `to`; default DuckDB. The workers of Spark must see the folder under the same path.
 
     Raises:
-        InvalidArgument: nothing can be read, two recordings have the same rank, or they are of two jobs.
+        InvalidArgument: nothing can be read, two recordings have the same rank, they are of two jobs, `engine` is no
+            engine, or `to` is missing.
         NotAvailable: `to` needs pyarrow.
     """
     if to is None:
         if shard != (1, 1):
             raise InvalidArgument("shard needs `to`, the folder in which all parts come together")
+        if engine is not None:
+            raise InvalidArgument("engine needs `to`, the folder of the tables that it reads")
         return Fleet(*merge_files(find_recordings(inputs)))
+    if engine is not None:
+        dialect_of(engine)
     merge_into(inputs, to, shard)
-    return Fleet.open(to)
+    return Fleet.open(to, engine)

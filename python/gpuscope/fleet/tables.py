@@ -194,7 +194,7 @@ def write(folder: Path, tables: Mapping[str, Columns], part: int) -> list[Path]:
     for table, columns in tables.items():
         path = folder / table / f"ranks-{part * RANKS_PER_FILE:05d}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(f".{os.getpid()}.part")
+        unfinished = path.with_name(f".{path.stem}.{os.getpid()}.part")  # engines skip names with a dot
         parquet.write_table(to_arrow(table, columns), unfinished, compression="zstd")
         unfinished.replace(path)
         written.append(path)
