@@ -25,6 +25,7 @@ class Merge:
   gpuscope merge ranks/ -o job/
   gpuscope merge 'node-*/rank-*.gscope' -o job/
   gpuscope merge ranks/ -o job/ --shard 2/16      64 ranks a file: 1,000 ranks make 16
+  gpuscope merge ranks/ -o job/ --events          and the single kernels, copies, calls and regions
   gpuscope merge ranks/ -o job/ --anonymous       without names of hosts and paths"""
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
@@ -40,13 +41,22 @@ class Merge:
             "--anonymous", action="store_true", help="leave names of hosts and paths out; not with --shard"
         )
 
+        parser.add_argument(
+            "--events", action="store_true", help="write single kernels, copies, calls and regions too, for queries"
+        )
+
     def run(self, options: argparse.Namespace) -> int:
         """Reads the recordings and writes the tables."""
         from gpuscope.fleet.merging import merge_into
 
         with console.errors().status() as say:
             ranks, notes = merge_into(
-                options.inputs, options.output, options.shard, counted(say), anonymous=options.anonymous
+                options.inputs,
+                options.output,
+                options.shard,
+                counted(say),
+                anonymous=options.anonymous,
+                events=options.events,
             )
         folder = Path(options.output)
         number, count = options.shard

@@ -13,6 +13,7 @@ from typing import Any
 
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.exporters.sql import SqlResult
+from gpuscope.fleet.events import event_folders
 from gpuscope.fleet.tables import SCHEMA, import_arrow
 from gpuscope.text import brief, one_line
 
@@ -73,7 +74,7 @@ def _translate(query: str, dialect: str, folder: Path) -> str:
         raise NotAvailable(
             "queries by other engines are not available: sqlglot is not installed; pip install 'gpuscope[fleet]'"
         ) from None
-    tables = {f"{name}s": folder / name for name in SCHEMA}
+    tables = {f"{name}s": folder / name for name in SCHEMA} | event_folders(folder)
     try:
         statements = sqlglot.parse(query, "duckdb")
         if len(statements) != 1 or not isinstance(statements[0], sqlglot.exp.Query):

@@ -18,6 +18,7 @@ from gpuscope.fleet.clocks import Clock, align
 from gpuscope.fleet.dependencies import Operations
 from gpuscope.fleet.differences import JobDiff, compare
 from gpuscope.fleet.engines import dialect_of, run_on
+from gpuscope.fleet.events import event_views, read_events
 from gpuscope.fleet.merged_trace import export_ranks
 from gpuscope.fleet.merging import Paths, Shard, check_one_job, find_recordings, merge_files, merge_into, read_notes
 from gpuscope.fleet.orders import find_swapped_orders
@@ -210,7 +211,8 @@ class Fleet:
             NotAvailable: DuckDB or pyarrow is not installed.
         """
         views = {f"{name}s": tables.to_arrow(name, columns) for name, columns in self._tables.items()}
-        return SqlViews(views, output=output)
+        events = {} if self._folder is None else read_events(self._folder)
+        return SqlViews(views | events, output=output)
 
     def report(
         self,
@@ -295,11 +297,16 @@ def schema() -> list[ViewInfo]:
     for table, columns in tables.SCHEMA.items():
         described = tuple(ViewColumn(name, _SQL_TYPES[kind], doc) for name, (kind, doc) in columns.items())
         found.append(ViewInfo(f"{table}s", tables.MEANINGS[table], described))
-    return found
+    return found + event_views()
 
 
 def merge(
-    inputs: Paths, to: str | os.PathLike[str] | None = None, shard: Shard = (1, 1), *, engine: Any = None
+    inputs: Paths,
+    to: str | os.PathLike[str] | None = None,
+    shard: Shard = (1, 1),
+    *,
+    events: bool = False,
+    engine: Any = None,
 ) -> Fleet:
     """Reduces the recordings of a job's ranks to small tables.
 
@@ -308,6 +315,7 @@ def merge(
             patterns.
         to: a folder for the tables as Parquet; default none.
         shard: which part of the ranks to reduce, as (1, 4); needs `to`. The Fleet has all ranks in the folder.
+        events: write the single kernels, copies, calls and regions into `to` too, for queries.
         engine: a SparkSession, or a session or connection of chDB, that runs the queries of `Fleet.sql` on the files
             in `to`; default DuckDB. The workers of Spark must see the folder under the same path.
 
@@ -319,10 +327,11 @@ def merge(
     if to is None:
         if shard != (1, 1):
             raise InvalidArgument("shard needs `to`, the folder in which all parts come together")
-        if engine is not None:
-            raise InvalidArgument("engine needs `to`, the folder of the tables that it reads")
+        for given, name in ((engine is not None, "engine"), (events, "events")):
+            if given:
+                raise InvalidArgument(f"{name} needs `to`, the folder of the tables")
         return Fleet(*merge_files(find_recordings(inputs)))
     if engine is not None:
         dialect_of(engine)
-    merge_into(inputs, to, shard)
+    merge_into(inputs, to, shard, events=events)
     return Fleet.open(to, engine)

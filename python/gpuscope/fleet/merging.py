@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from gpuscope.analysis.completeness import audit, is_in_part
 from gpuscope.errors import CorruptTrace, GpuscopeError, InvalidArgument
 from gpuscope.fleet import tables
+from gpuscope.fleet.events import write_events
 from gpuscope.fleet.reduce import reduce
 from gpuscope.fleet.tables import RANKS_PER_FILE, Array, Columns
 from gpuscope.paths import find_suffix, write_text
@@ -39,6 +41,7 @@ def merge_into(
     told: Callable[[str], object] = lambda text: None,
     *,
     anonymous: bool = False,
+    events: bool = False,
 ) -> tuple[Columns, list[str]]:
     """Reduces recordings and writes a job's tables, 64 ranks a file. A repeated call writes the same files.
 
@@ -48,13 +51,14 @@ def merge_into(
         shard: which part of the ranks, as (1, 4): each process of a larger machine can take another one.
         told: called with the path of each recording before it is read.
         anonymous: write no names of hosts and no paths.
+        events: write the single kernels, copies, calls and regions too.
 
     Returns:
         The table `rank`, and the recordings that cannot be read, a sentence each. A part may have no ranks.
 
     Raises:
         InvalidArgument: nothing can be read, two recordings have the same rank, they are of two jobs, or `anonymous` is
-            asked for a part of the ranks.
+            asked for a part of the ranks or with `events`.
         NotAvailable: pyarrow is not installed.
         GpuscopeError: the folder cannot be written.
     """
@@ -65,6 +69,8 @@ def merge_into(
         raise InvalidArgument(
             f"shard is {number}/{count}, but anonymous hosts are numbered over all ranks; accepted is 1/1"
         )
+    if anonymous and events:
+        raise InvalidArgument("events have the names of regions, which may be paths; accepted are events or anonymous")
     to = Path(folder)
     if os.path.lexists(to) and not to.is_dir():
         raise InvalidArgument(f"{brief(str(to))} is a file; accepted is a folder for the tables")
@@ -74,22 +80,28 @@ def merge_into(
     for part, members in sorted(_parts(find_recordings(inputs)).items()):
         if part % count != number - 1:
             continue
-        merged, left_out = _read_files(members, told)
+        merged, left_out = _read_files(members, told, to if events else None)
         if anonymous:
             merged, left_out = without_names(merged, left_out, hosts)
         notes += left_out
         ranks = tables.join({"rank": each} for each in (ranks, merged["rank"]))["rank"]
         check_one_job(ranks)
-        try:
+        with _writing(to):
             tables.write(to, merged, part)
             path = to / _NOTES / f"ranks-{part * RANKS_PER_FILE:05d}.json"
             path.parent.mkdir(exist_ok=True)
             write_text(path, json.dumps(left_out, indent=1) + "\n")
-        except OSError as error:
-            raise GpuscopeError(f"cannot write the tables to {brief(str(to))}: {error.strerror}") from error
     if notes and not len(ranks["rank"]):
         raise InvalidArgument(f"none of {len(notes):,} recordings can be read: {notes[0]}")
     return ranks, notes
+
+
+@contextlib.contextmanager
+def _writing(to: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise GpuscopeError(f"cannot write the tables to {brief(str(to))}: {error.strerror or error}") from error
 
 
 def without_names(
@@ -168,7 +180,10 @@ def merge_files(
     return merged, notes
 
 
-def _read_files(files: Mapping[Path, int], told: Callable[[str], object]) -> tuple[dict[str, Columns], list[str]]:
+def _read_files(
+    files: Mapping[Path, int], told: Callable[[str], object], events: Path | None = None
+) -> tuple[dict[str, Columns], list[str]]:
+    """As `merge_files`, and without ranks if nothing can be read; writes the events into the folder of the job."""
     parts: list[dict[str, Columns]] = []
     notes: list[str] = []
     for path, position in files.items():
@@ -184,9 +199,13 @@ def _read_files(files: Mapping[Path, int], told: Callable[[str], object]) -> tup
                 for columns in found.values():
                     columns["rank"] = np.full_like(columns["rank"], position)
             check_one_job(found["rank"])
-            parts.append(found)
         except (GpuscopeError, OSError) as error:
             notes.append(f"{path}{_LEFT_OUT}{one_line(str(error))}")
+            continue
+        if events is not None:
+            with _writing(events):
+                write_events(events, trace, found)
+        parts.append(found)
     return tables.join(parts), notes
 
 

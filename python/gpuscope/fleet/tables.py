@@ -189,16 +189,21 @@ def to_arrow(table: str, columns: Columns) -> Any:
 
 def write(folder: Path, tables: Mapping[str, Columns], part: int) -> list[Path]:
     """Writes the tables of ranks ``64 * part`` to ``64 * part + 63``; replaces an earlier version of these files."""
-    _, parquet = import_arrow()
     written = []
     for table, columns in tables.items():
         path = folder / table / f"ranks-{part * RANKS_PER_FILE:05d}.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.stem}.{os.getpid()}.part")  # engines skip names with a dot
-        parquet.write_table(to_arrow(table, columns), unfinished, compression="zstd")
-        unfinished.replace(path)
+        replace_parquet(path, to_arrow(table, columns))
         written.append(path)
     return written
+
+
+def replace_parquet(path: Path, table: Any, **options: Any) -> None:
+    """Writes a table of pyarrow as a whole file, in place of an earlier one. Raises OSError if that fails."""
+    _, parquet = import_arrow()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.stem}.{os.getpid()}.part")  # engines skip names that begin with a dot
+    parquet.write_table(table, unfinished, compression="zstd", **options)
+    unfinished.replace(path)
 
 
 def is_job(folder: str | os.PathLike[str]) -> bool:

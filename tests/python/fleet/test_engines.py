@@ -67,7 +67,7 @@ def ranks(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def job(ranks):
-    gs.merge(ranks, ranks.parent / "a [job]")
+    gs.merge(ranks, ranks.parent / "a [job]", events=True)
     return ranks.parent / "a [job]"
 
 
@@ -94,6 +94,11 @@ def test_clickhouse_reads_the_files_and_answers_in_arrow(job):
         f"SELECT rank, host FROM (SELECT * FROM file('{job}/rank/*.parquet', 'Parquet')) AS ranks",
         "Arrow",
     )
+
+
+def test_events_are_tables_too(job):
+    query = "select sum(duration_ns) as ns from kernels where step = 3 and rank = 3"
+    assert gs.Fleet.open(job, Spark()).sql(query).rows == gs.Fleet.open(job).sql(query).rows == [(699_990,)]
 
 
 def test_names_that_a_query_gives_are_not_files(job):
