@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuscope.errors import NotAvailable
-from gpuscope.fleet.tables import Columns
+from gpuscope.fleet.tables import Columns, of_ranks
 from gpuscope.results import Result
 from gpuscope.tables import align_columns
 from gpuscope.units import format_seconds, format_share
@@ -29,7 +29,8 @@ class JobBreakdown(Result):
     """What the steps of all ranks consist of; printing it shows a table.
 
     Attributes:
-        ranks: number of ranks.
+        ranks: number of ranks with steps.
+        expected: number of ranks of the job.
         steps: number of steps.
         step_s: mean duration of a step.
         shares: of the time of steps, by "compute", "exposed communication", "exposed copies" and "idle".
@@ -39,6 +40,7 @@ class JobBreakdown(Result):
     """
 
     ranks: int
+    expected: int
     steps: int
     step_s: float
     shares: Mapping[str, float]
@@ -50,6 +52,7 @@ class JobBreakdown(Result):
         """Seconds and shares."""
         return {
             "ranks": self.ranks,
+            "expected": self.expected,
             "steps": self.steps,
             "step_s": self.step_s,
             "shares": dict(self.shares),
@@ -71,14 +74,15 @@ class JobBreakdown(Result):
             least, low, most, high = self.extremes[part]
             ends = (f"{format_share(each)} (rank {rank})" for rank, each in ((least, low), (most, high)))
             rows.append((part, format_share(share), *ends))
-        lines = [f"{self.steps:,} steps of {format_seconds(self.step_s)}", *align_columns(rows, left=1, rule=True)]
+        of = f"{of_ranks(self.ranks, self.expected)}, " if self.ranks < self.expected else ""
+        lines = [f"{of}{self.steps:,} steps of {format_seconds(self.step_s)}", *align_columns(rows, left=1, rule=True)]
         if self.overlap is not None:
             lines.append(f"{format_share(self.overlap)} of the communication runs beside compute")
         return "\n".join(lines)
 
 
-def break_down(step: Columns) -> JobBreakdown:
-    """The breakdown of the table ``step``.
+def break_down(step: Columns, expected: int = 0) -> JobBreakdown:
+    """The breakdown of the table ``step`` of a job that has this many ranks.
 
     Raises:
         NotAvailable: no rank has a step.
@@ -96,6 +100,7 @@ def break_down(step: Columns) -> JobBreakdown:
     communication = float(step["communication_ns"].sum())
     return JobBreakdown(
         ranks=len(ranks),
+        expected=max(expected, len(ranks)),
         steps=len(np.unique(step["step"])),
         step_s=float(step["duration_ns"].mean()) / _NS,
         shares={part: float(step[column].sum()) / total for part, column in PARTS.items()},

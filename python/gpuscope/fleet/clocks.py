@@ -8,7 +8,7 @@ rank leaves before all have arrived, give microseconds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from gpuscope.errors import InvalidArgument
 from gpuscope.fleet.corrections import LEAST_RELEASES, Corrections, fit, observe
 from gpuscope.fleet.fences import Fences, LateStart, columns_of, find_fences, first_rows, group_medians
+from gpuscope.fleet.tables import expected_ranks, of_ranks
 from gpuscope.results import Result, plain_fields
 from gpuscope.tables import align_columns
 from gpuscope.text import brief
@@ -73,6 +74,7 @@ class Clock(Result):
         collective_ns: median duration of these fences on a rank; None without fences.
         usable: whether the median error of nodes is at most 1/4 of `collective_ns`.
         why: why it is not usable; else "".
+        expected: number of ranks of the job; 0 if unknown.
     """
 
     nodes: tuple[NodeClock, ...]
@@ -90,6 +92,7 @@ class Clock(Result):
     _offset_ns: Array = field(compare=False)
     _reference_ns: int = field(compare=False)
     _corrections: Corrections = field(compare=False)
+    expected: int = 0
 
     def aligned(self, rank: Any, time_ns: Any, part: int = 0) -> Array:
         """Times on the common clock, int64 ns.
@@ -139,10 +142,9 @@ class Clock(Result):
 
     def __str__(self) -> str:
         parts = max(each.part for each in self.nodes) + 1
-        lines = [
-            f"{_many(len(self.nodes), 'node')}, {_many(len(self._ranks), 'rank')}, "
-            f"{_many(self.instances, 'fence')} between nodes"
-        ]
+        seen = len(self._ranks)
+        ranks = of_ranks(seen, self.expected) if seen < self.expected else _many(seen, "rank")
+        lines = [f"{_many(len(self.nodes), 'node')}, {ranks}, {_many(self.instances, 'fence')} between nodes"]
         if not self.usable:
             lines.append(f"not usable: {self.why}")
         if parts > 1:
@@ -188,7 +190,7 @@ def align(collectives: Mapping[str, Any], ranks: Mapping[str, Any], anchors: Map
 
     Args:
         collectives: columns rank, communicator, size, sequence, kind, bytes, start_ns and end_ns, in any order of rows.
-        ranks: columns rank and host; an empty host is unknown, and its rank a node of its own.
+        ranks: columns rank and host, and if known world_size; an empty host is unknown, and its rank a node of its own.
         anchors: columns rank, time_ns and realtime_ns; may have no rows.
 
     Raises:
@@ -205,7 +207,8 @@ def align(collectives: Mapping[str, Any], ranks: Mapping[str, Any], anchors: Map
     names, node = np.unique(np.array(hosts), return_inverse=True)
     readings = _Anchors(columns_of("anchors", anchors, ("rank", "time_ns", "realtime_ns")), numbers, node, len(names))
     fences = find_fences(collectives, numbers, readings.realtime_ns)
-    return _Alignment(names.tolist(), numbers, node, readings, fences).clock()
+    found = _Alignment(names.tolist(), numbers, node, readings, fences).clock()
+    return replace(found, expected=expected_ranks(ranks))
 
 
 class _Anchors:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuscope.errors import NotAvailable
 from gpuscope.fleet.breakdown import PARTS
-from gpuscope.fleet.tables import Array, Columns
+from gpuscope.fleet.tables import Array, Columns, expected_ranks, of_ranks
 from gpuscope.results import Result, plain_fields
 from gpuscope.stats.means import holm, welch
 from gpuscope.tables import align_columns
@@ -124,6 +124,9 @@ def compare(before: Mapping[str, Columns], after: Mapping[str, Columns]) -> JobD
     notes = [f"{side.left_out:,} steps at the start {when} are left out" for side, when in
              zip(sides, ("before", "after"), strict=True) if side.left_out]  # fmt: skip
     seen = (len(sides[0].ranks), len(sides[1].ranks))
+    for number, job, when in zip(seen, (before, after), ("before", "after"), strict=True):
+        if number < (expected := expected_ranks(job["rank"])):
+            notes.append(f"{of_ranks(number, expected)} have steps {when}")
     if seen[0] != seen[1]:
         notes.append(f"the jobs have {seen[0]:,} and {seen[1]:,} ranks with steps: times are means per rank")
     return JobDiff(

@@ -114,8 +114,7 @@ class Fleet:
     @property
     def expected(self) -> int:
         """The number of ranks of the job: the world size of its processes."""
-        numbers = self._tables["rank"]
-        return max(int(numbers["world_size"].max()), self.seen, int(numbers["rank"].max()) + 1)
+        return tables.expected_ranks(self._tables["rank"])
 
     @property
     def missing(self) -> list[int]:
@@ -133,7 +132,7 @@ class Fleet:
         Raises:
             NotAvailable: no rank has a step.
         """
-        return break_down(self._tables["step"])
+        return break_down(self._tables["step"], self.expected)
 
     def waits(self) -> Waits:
         """Who arrived late at collectives, what that cost, and why. Only ranks with comparable clocks are judged."""
@@ -156,7 +155,8 @@ class Fleet:
             InvalidArgument: no step has work.
         """
         aligned = self._aligned_collectives
-        return what_if(Operations.of_tables(self._tables["segment"], aligned, self._tables["rank"]))
+        operations = Operations.of_tables(self._tables["segment"], aligned, self._tables["rank"])
+        return what_if(operations, self.expected)
 
     @cached_property
     def _comparable(self) -> Array:
@@ -261,7 +261,7 @@ class Fleet:
         return compare(self._tables, other._tables)
 
     def __repr__(self) -> str:
-        return f"<Fleet: {self.seen:,} of {self.expected:,} ranks>"
+        return f"<Fleet: {tables.of_ranks(self.seen, self.expected)}>"
 
     def __str__(self) -> str:
         return str(self.diagnose())

@@ -141,6 +141,17 @@ def checked(table: str, columns: Mapping[str, Any]) -> Columns:
     return found
 
 
+def expected_ranks(rank: Mapping[str, Any]) -> int:
+    """The number of ranks of a job, by the world size of its processes where that is known."""
+    world, numbers = np.asarray(rank.get("world_size", ())), np.asarray(rank["rank"])
+    return int(max(world.max(initial=0), len(numbers), numbers.max(initial=-1) + 1))
+
+
+def of_ranks(seen: int, expected: int) -> str:
+    """How many ranks a result is about: "61 of 64 ranks"."""
+    return f"{seen:,} of {expected:,} ranks"
+
+
 def join(parts: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, Columns]:
     """All rows of the tables of several recordings. Missing tables are empty."""
     given = list(parts)

@@ -144,7 +144,7 @@ def diagnose(
     """
     notes = list(notes)
     try:
-        breakdown: JobBreakdown | None = break_down(tables["step"])
+        breakdown: JobBreakdown | None = break_down(tables["step"], expected)
     except NotAvailable as error:
         breakdown = None
         notes.append(str(error))

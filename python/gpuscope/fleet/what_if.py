@@ -21,6 +21,7 @@ import numpy as np
 
 from gpuscope.errors import InvalidArgument
 from gpuscope.fleet.dependencies import Column, Operations, Replay, number_rows
+from gpuscope.fleet.tables import of_ranks
 from gpuscope.results import Result, plain_fields
 from gpuscope.tables import align_columns
 from gpuscope.units import format_digits, format_seconds, format_share, format_times
@@ -47,6 +48,7 @@ class WhatIf(Result):
         steps: number of steps.
         ranks: number of recorded ranks.
         gpus: number of GPUs of the job.
+        expected: number of ranks of the job.
         worst_ranks: the slowest 3 % of the ranks, slowest first.
         by_ranks: M_W, the share of the loss (`step_s` - `ideal_s`) that ideal durations of these ranks remove.
         by_stage: M_S, the same for the last pipeline stage.
@@ -64,6 +66,7 @@ class WhatIf(Result):
     steps: int
     ranks: int
     gpus: int
+    expected: int
     worst_ranks: tuple[int, ...]
     by_ranks: float | None
     by_stage: float | None
@@ -83,11 +86,12 @@ class WhatIf(Result):
 
     def __str__(self) -> str:
         lost = max(0.0, self.step_s - self.ideal_s)
+        of = of_ranks(self.ranks, self.expected) if self.ranks < self.expected else f"{self.gpus:,} GPUs"
         lines = [
             f"slowdown {self.slowdown:.3f}: a step takes {format_seconds(self.step_s)}, and "
             f"{format_seconds(self.ideal_s)} with ideal durations",
             f"cause: {self.cause}. {self.evidence}",
-            f"lost: {format_digits(lost * self.gpus)} GPU-seconds per step ({self.gpus:,} GPUs, {self.steps:,} steps)",
+            f"lost: {format_digits(lost * self.gpus)} GPU-seconds per step ({of}, {self.steps:,} steps)",
         ]
         if self.shares:
             parts = (f"{name} {format_share(round(share, 3) + 0.0)}" for name, share in self.shares.items())
@@ -103,8 +107,12 @@ class WhatIf(Result):
         return "\n".join((*lines, "", *align_columns(table, left=1, rule=True)))
 
 
-def what_if(operations: Operations) -> WhatIf:
+def what_if(operations: Operations, expected: int = 0) -> WhatIf:
     """Simulates the job with ideal durations for all, or for some, of its operations.
+
+    Args:
+        operations: of a job.
+        expected: number of its ranks, recorded or not.
 
     Raises:
         InvalidArgument: there are no operations, or they wait for each other in a circle.
@@ -139,6 +147,7 @@ def what_if(operations: Operations) -> WhatIf:
         steps=len(job.replay.steps),
         ranks=len(job.ranks),
         gpus=operations.gpus,
+        expected=max(expected, len(job.ranks)),
         worst_ranks=tuple(worst),
         by_ranks=by_ranks,
         by_stage=by_stage,

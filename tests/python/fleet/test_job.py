@@ -133,3 +133,14 @@ def test_tables_come_back_from_parquet(tmp_path):
 def test_aligned_times_keep_the_epoch():
     fleet = Fleet(job_tables())
     assert abs(int(fleet.clock.aligned(0, START)) - START) < MS
+
+
+ANSWERS = {
+    name: (lambda job, name=name: getattr(job, name)())
+    for name in ("diagnose", "waits", "stragglers", "breakdown", "what_if")
+} | {"clock": lambda job: job.clock, "diff": lambda job: job.diff(job)}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_every_answer_says_how_many_ranks_are_missing(answer):
+    assert "16 of 20 ranks" in str(ANSWERS[answer](Fleet(job_tables(16, world_size=20))))
