@@ -82,7 +82,7 @@ class Fleet:
         return cls(tables.read(Path(folder)), read_notes(Path(folder)), folder=Path(folder), engine=engine)
 
     def table(self, name: str) -> Columns:
-        """A table as NumPy columns: rank, step, kernel_stat, collective, segment, anchor or reason.
+        """A table as NumPy columns: rank, step, kernel_stat, collective, segment, anchor, reason or device.
 
         Raises:
             InvalidArgument: there is no such table.
@@ -105,6 +105,11 @@ class Fleet:
     def collectives(self) -> Any:
         """The collectives of all ranks, as a table of pyarrow."""
         return tables.to_arrow("collective", self._tables["collective"])
+
+    @property
+    def devices(self) -> Any:
+        """Power, clock and memory of the GPUs, as a table of pyarrow; -1 is unknown."""
+        return tables.to_arrow("device", self._tables["device"])
 
     @property
     def seen(self) -> int:

@@ -17,6 +17,7 @@ from gpuscope._core import Flag, divide_time
 from gpuscope.analysis.completeness import audit, is_of_another_tool
 from gpuscope.errors import NotAvailable
 from gpuscope.fleet.collectives import Collective, content_hash, find_collectives, find_gloo
+from gpuscope.fleet.devices import find_devices
 from gpuscope.fleet.reasons import find_reasons
 from gpuscope.fleet.tables import SCHEMA, Array, Columns, join
 from gpuscope.steps.kernel_classes import KernelClass, kernel_class
@@ -133,6 +134,7 @@ def reduce(trace: Trace, source: str = "") -> dict[str, Columns]:
             **_windows(trace, work, steps, found, main),
             "kernel_stat": _kernel_table(trace, work),
             "anchor": _anchor_table(trace),
+            "device": find_devices(trace, device),
         }
         tables["rank"]["source"] = np.array([source], object)
         if len(ranks) > 1 and not tables["rank"]["host"][0]:  # they share a clock

@@ -102,6 +102,13 @@ SCHEMA: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "end_ns": ("i8", "begin and duration"),
         "reason": (_TEXT, "why a collective was late: waiting for data, a function of the program, throttled clock"),
     },
+    "device": {
+        "rank": ("i4", "rank"),
+        "device": ("i4", "CUDA's number of a GPU that the rank used"),
+        "power_mw": ("i8", "its mean power while busy; -1 if unknown"),
+        "sm_mhz": ("i8", "its mean clock while busy; -1 if unknown"),
+        "peak_memory_bytes": ("i8", "the most memory in use; -1 if unknown"),
+    },
 }
 """Tables, their columns, and of each its NumPy type and meaning."""
 
@@ -113,6 +120,7 @@ MEANINGS = {
     "segment": "Parts of the steps between collectives.",
     "anchor": "Moments on the clock of a rank and on that of its host.",
     "reason": "What the host did while the GPU was idle before a collective.",
+    "device": "Power, clock and memory of each GPU, of recordings with --device-samples or the memory.",
 }
 """What the rows of a table are."""
 

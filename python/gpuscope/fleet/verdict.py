@@ -10,6 +10,7 @@ from typing import Any
 from gpuscope.errors import NotAvailable
 from gpuscope.fleet.breakdown import JobBreakdown, break_down
 from gpuscope.fleet.clocks import Clock
+from gpuscope.fleet.devices import DeviceSpread, find_spreads, spread_lines
 from gpuscope.fleet.orders import SwappedOrder
 from gpuscope.fleet.reasons import SYNCHRONIZATION, THROTTLED
 from gpuscope.fleet.stragglers import Stragglers
@@ -64,6 +65,7 @@ class JobDiagnosis(Result):
         waits: of collectives.
         stragglers: slow ranks, nodes and links.
         clock: the clocks of the hosts.
+        devices: clock, power and memory of the GPUs, as far as they were recorded.
         notes: what could not be read or judged.
     """
 
@@ -76,6 +78,7 @@ class JobDiagnosis(Result):
     waits: Waits
     stragglers: Stragglers
     clock: Clock
+    devices: tuple[DeviceSpread, ...]
     notes: tuple[str, ...]
 
     @property
@@ -115,6 +118,7 @@ class JobDiagnosis(Result):
         worst = max((node.error_ns for node in self.clock.nodes), default=0.0)
         if len(self.clock.nodes) > 1:
             lines.append(f"clocks of {len(self.clock.nodes):,} hosts are aligned within {format_seconds(worst / 1e9)}")
+        lines += spread_lines(self.devices)
         room = max(1, _MOST_LINES - len(lines))
         notes = [f"note: {shorten(each, 300)}" for each in self.notes]
         if len(notes) > room:
@@ -134,7 +138,7 @@ def diagnose(
     """Ranks what costs the job GPU time.
 
     Args:
-        tables: rank and step, by name.
+        tables: rank, step and device, by name.
         expected: number of ranks of the job.
         notes: what could not be read.
         waits: of the collectives.
@@ -178,6 +182,7 @@ def diagnose(
         waits=waits,
         stragglers=stragglers,
         clock=clock,
+        devices=find_spreads(tables["device"]),
         notes=tuple(notes),
     )
 
