@@ -8,17 +8,20 @@ step to step, 0.5 % from rank to rank, and 1 % of the steps up to twice as long.
 from __future__ import annotations
 
 import resource
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import measure
 import numpy as np
 
 from gpuscope.fleet.instances import KINDS
+from gpuscope.fleet.job import Fleet
 from gpuscope.fleet.stragglers import find_stragglers
-from gpuscope.fleet.waits import find_waits
+from gpuscope.fleet.tables import RANKS_PER_FILE, checked, write
 
 Array = np.ndarray[Any, Any]
 Table = dict[str, Array]
@@ -216,32 +219,88 @@ def healthy_alarms(ranks: int, windows: int) -> int:
     return found
 
 
-def catalogue(ranks: int) -> dict[str, Any]:
-    """Seconds and GB of memory for all findings of a job of 40 steps with 24 collectives each."""
+def write_job(folder: Path, ranks: int) -> None:
+    """Writes the tables of a job of 40 steps with 24 collectives each, with six faults, as ``gpuscope merge`` does.
+
+    The clocks of nodes are 2 ms apart.
+    """
     faults = Faults({ranks // 3: 0.05}, None, (2, 0.5), (ranks // 2 + 1, 8 * MS), ranks // 5, ranks // 7)
-    job = simulate(ranks, 40, faults)
-    began = time.perf_counter()
-    waits = find_waits(job.collectives, job.ranks, job.clock_error_ns, reasons=job.reasons)
-    seconds_of_waits = time.perf_counter() - began
-    stragglers = find_stragglers(job.steps, job.ranks, waits=waits, window=20)
-    seconds = time.perf_counter() - began
-    text = f"{waits}\n\n{stragglers}"
+    job, steps, calls = simulate(ranks, 40, faults), 40, 24
+    ahead = np.random.default_rng(2).normal(0, 2 * MS, -(-ranks // PER_NODE)).astype(np.int64).repeat(PER_NODE)
+    kinds, names = np.array(KINDS, object), np.array([f"kernel {each}" for each in range(100)], object)
+    for part, first in enumerate(range(0, ranks, RANKS_PER_FILE)):
+        own = np.arange(first, min(first + RANKS_PER_FILE, ranks))
+
+        def rows(table: Table, of_rank: int, first: int = first, last: int = int(own[-1]) + 1) -> Table:
+            found = {name: values[first * of_rank : last * of_rank].copy() for name, values in table.items()}
+            for name in {"start_ns", "end_ns"} & found.keys():
+                found[name] += ahead[found["rank"]]
+            return found
+
+        rank, step, collective = rows(job.ranks, 1), rows(job.steps, steps), rows(job.collectives, steps * calls)
+        count, pieces = len(own), (len(own) * steps, calls)
+        rank |= {"process": own, "steps": np.full(count, steps), "complete": np.ones(count, bool)}
+        rank |= {name: np.full(count, "", object) for name in ("device", "source", "verdict")}
+        rank["overhead"] = np.full(count, 0.01)
+        exposed = step["duration_ns"] - step["compute_ns"] - step["idle_ns"]
+        step |= {"communication_ns": exposed, "exposed_ns": exposed}
+        step |= {"copy_ns": np.zeros_like(exposed), "launches": np.full_like(exposed, 1000)}
+        collective["kind"] = kinds[collective["kind"]]
+        collective |= {"called_ns": collective["start_ns"], "source": np.full(len(exposed) * calls, "nvtx", object)}
+        last = np.zeros((len(exposed), 1), np.int64)
+        segment = {
+            name: np.append(collective[of].reshape(pieces), last, axis=1).reshape(-1)
+            for name, of in (("compute_ns", "before_compute_ns"), ("host_ns", "before_idle_ns"))
+        }
+        segment |= {name: step[name].repeat(calls + 1) for name in ("rank", "step")}
+        segment |= {"position": np.tile(np.arange(calls + 1), len(exposed)), "copy_ns": np.zeros(len(segment["rank"]))}
+        kernel = {
+            "rank": own.repeat(len(names)),
+            "name": np.tile(names, count),
+            "kernel": np.tile(np.arange(100), count),
+        }
+        kernel |= {name: np.full(len(kernel["rank"]), MS) for name in ("count", "total_ns", "min_ns", "max_ns")}
+        anchor = {"rank": own.repeat(10), "realtime_ns": EPOCH_NS + np.tile(np.arange(10) * 1000 * MS, count)}
+        anchor["time_ns"] = anchor["realtime_ns"] + ahead[anchor["rank"]]
+        why = np.isin(job.reasons["rank"], own)
+        reason = {name: values[why] for name, values in job.reasons.items()}
+        reason |= {name: reason[name] + ahead[reason["rank"]] for name in ("start_ns", "end_ns")}
+        device = {"rank": own, "device": own % PER_NODE, "peak_memory_bytes": np.full(count, 60 << 30)}
+        device |= {"power_mw": np.full(count, 500_000), "sm_mhz": np.full(count, 1740)}
+        made = {"rank": rank, "step": step, "collective": collective, "segment": segment, "kernel_stat": kernel}
+        made |= {"anchor": anchor, "reason": reason, "device": device}
+        write(folder, {name: checked(name, columns) for name, columns in made.items()}, part)
+
+
+def diagnose(folder: str) -> None:
+    """What ``gpuscope fleet`` does with a folder of tables: opens and diagnoses them."""
+    began, spent = time.perf_counter(), time.process_time()
+    job = Fleet.open(folder)
+    opened = time.perf_counter() - began
+    text = str(job.diagnose())
+    seconds, cpu = time.perf_counter() - began, time.process_time() - spent
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-    return {"seconds": seconds, "waits": seconds_of_waits, "gb": peak, "text": text}
+    found = {"seconds": round(seconds, 2), "CPU": round(cpu, 2), "open": round(opened, 2), "gb": round(peak, 2)}
+    measure.answer(found | {"text": text.splitlines()})
 
 
 def main() -> None:
-    options = measure.arguments(__doc__, ranks=10_000, jobs=200)
+    options = measure.arguments(__doc__, ranks=10_000, jobs=200, diagnose="", write="")
+    if options.diagnose or options.write:
+        diagnose(options.diagnose) if options.diagnose else write_job(Path(options.write), options.ranks)
+        return
     ranks, jobs = (1_024, 20) if options.quick else (options.ranks, options.jobs)
-    spent = catalogue(ranks)
+    with tempfile.TemporaryDirectory() as folder:
+        measure.child(Path(__file__).name, "--write", folder, "--ranks", str(ranks))  # in its own memory
+        spent = measure.child(Path(__file__).name, "--diagnose", folder)
     found = detection(ranks, jobs)
     alarms = healthy_alarms(1_024, 200)
     rows = {
         "fleet_missed": {"value": found["missed"]},
         "fleet_alarms": {"value": found["alarms"]},
         "fleet_healthy": {"value": alarms},
-        "fleet_seconds": {"value": round(spent["seconds"], 2), "detail": {"waits": round(spent["waits"], 2)}},
-        "fleet_memory": {"value": round(spent["gb"], 2), "detail": spent["text"].splitlines()},
+        "fleet_seconds": {"value": spent["seconds"], "detail": {name: spent[name] for name in ("CPU", "open")}},
+        "fleet_memory": {"value": spent["gb"], "detail": spent["text"]},
     }
     measure.answer({"rows": rows})
 

@@ -284,11 +284,11 @@ class _Alignment:
         found: Array = place[label]
         return found
 
-    def _times(self, time_ns: Array) -> Array:
-        """Corrected times of the fences' rows, ns from the reference."""
-        since = (time_ns - self._offset[self._row_node] - self._reference).astype(float)
-        corrected: Array = since - self._corrections.at(self._row_node, since)
-        return corrected
+    def _times(self, time_ns: Array, node: Array) -> Array:
+        """Corrected times on the clocks of nodes, ns from the reference."""
+        since: Array = (time_ns - (self._offset + self._reference)[node]).astype(float)
+        since -= self._corrections.at(node, since)
+        return since
 
     def _solve(self) -> tuple[Array, Array]:
         """Fits all clocks; returns the error of each node, ns, and the rows of fences between nodes."""
@@ -300,14 +300,13 @@ class _Alignment:
         rows = np.flatnonzero(shared[self._instance])
         if len(rows) == 0:
             return np.zeros(len(self._names)), rows
-        node = self._row_node[rows]
+        node, end_ns = self._row_node[rows], fences.end_ns[rows]
         instance = np.cumsum(shared)[self._instance[rows]] - 1
         begins = first_rows(instance)
         communicator = fences.communicator[rows]
 
         def once(bins: int, *, convex: bool = False, errors: bool = False) -> tuple[Array, Array]:
-            times = self._times(fences.end_ns)[rows]
-            seen = observe(times, instance, begins, node, communicator, bins)
+            seen = observe(self._times(end_ns, node), instance, begins, node, communicator, bins)
             return fit(self._corrections, seen, self._part, convex=convex, errors=errors)
 
         once(1, convex=True)
@@ -315,7 +314,7 @@ class _Alignment:
         low, high = self._spans()
         lengths = np.bincount(communicator[begins])
         usual = max(int(np.median(lengths[lengths > 0])) // LEAST_RELEASES, _LEAST_BINS)
-        when = group_medians(self._times(fences.end_ns)[rows], begins)[instance]
+        when = group_medians(self._times(end_ns, node), begins)[instance]
         early, late = np.full(len(low), np.inf), np.full(len(low), -np.inf)
         np.minimum.at(early, node, when)
         np.maximum.at(late, node, when)
@@ -362,7 +361,7 @@ class _Alignment:
         """By rank, how far its clock is from the median rank of its node."""
         median = self._readings.steps_ns()
         if len(self._fences.first):
-            off = self._times(self._fences.end_ns)
+            off = self._times(self._fences.end_ns, self._row_node)
             off -= group_medians(off, self._fences.first)[self._instance]
             size = np.diff(np.append(self._fences.first, len(off)))
             pair = self._fences.first[size == 2]
@@ -447,7 +446,7 @@ class _Alignment:
         if len(rows) == 0:
             return 0
         first = first_rows(self._instance[rows])
-        slack = error[self._row_node[rows]]
-        arrival = np.maximum.reduceat(self._times(self._fences.start_ns)[rows] - slack, first)
-        release = np.minimum.reduceat(self._times(self._fences.end_ns)[rows] + slack, first)
+        node = self._row_node[rows]
+        arrival = np.maximum.reduceat(self._times(self._fences.start_ns[rows], node) - error[node], first)
+        release = np.minimum.reduceat(self._times(self._fences.end_ns[rows], node) + error[node], first)
         return int((arrival > release).sum())

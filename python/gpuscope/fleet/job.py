@@ -174,16 +174,19 @@ class Fleet:
         """With the numbers of ranks that count from elsewhere as their peers have them, and without uncertain ones."""
         found = self._aligned("collective")
         kept = np.ones(len(found["rank"]), bool)
+        if self.clock.late_starts:
+            found["sequence"] = found["sequence"].copy()
         for late in self.clock.late_starts:
             rows = (found["rank"] == late.rank) & (found["communicator"] == late.communicator)
             found["sequence"][rows] += late.shift
             kept[rows] = late.used
-        return {column: values[kept] for column, values in found.items()}
+        return found if kept.all() else {column: values[kept] for column, values in found.items()}
 
     def _aligned(self, name: str) -> Columns:
-        table = self._tables[name]
-        rows = np.flatnonzero(np.isin(table["rank"], self._comparable))
-        found = {column: values[rows] for column, values in table.items()}
+        found = dict(self._tables[name])
+        if len(self._comparable) < self.seen:
+            rows = np.flatnonzero(np.isin(found["rank"], self._comparable))
+            found = {column: values[rows] for column, values in found.items()}
         for column in ("start_ns", "end_ns"):
             found[column] = self.clock.aligned(found["rank"], found[column])
         return found
@@ -288,7 +291,8 @@ def _fill_sizes(collective: Columns) -> None:
         pairs = np.sort(code * ranks + collective["rank"][rows])
         sizes = np.bincount(pairs[np.append(True, pairs[1:] > pairs[:-1])] // ranks)
         np.maximum.at(sizes, code, size[rows])
-        size[rows] = sizes[code]
+        collective["size"] = size.copy()
+        collective["size"][rows] = sizes[code]
 
 
 def queries() -> dict[str, str]:

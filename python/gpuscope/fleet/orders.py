@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuscope.fleet.fences import first_rows, sorted_rows
 from gpuscope.fleet.tables import Array
 
 _LEAST_STEPS = 2
@@ -50,19 +51,17 @@ def find_swapped_orders(collectives: Mapping[str, Any]) -> tuple[SwappedOrder, .
     rank, step, communicator, called = (
         collectives[name][rows] for name in ("rank", "step", "communicator", "called_ns")
     )
-    order = np.lexsort((called, communicator, step, rank))
-    new = np.ones(len(order), bool)
-    for values in (rank, step, communicator):
-        new[1:] &= values[order][1:] == values[order][:-1]
-    new = ~new
-    new[:1] = True
-    first = order[new]  # the first call of each rank, step and communicator
+    if not ((np.diff(called) >= 0) | (rank[1:] != rank[:-1])).all():
+        order = np.lexsort((called, rank))
+        rows, rank, step = rows[order], rank[order], step[order]
+        communicator, called = communicator[order], called[order]
+    order = sorted_rows(rank, step, communicator)  # keeps calls of one communicator in the order of time
+    first = order[first_rows(rank[order], step[order], communicator[order])]
     first = first[np.lexsort((called[first], step[first], rank[first]))]
     pairs = _pairs(rank[first], step[first])
     one, other = first[pairs[:, 0]], first[pairs[:, 1]]  # in the order of their calls
     low, high = np.minimum(communicator[one], communicator[other]), np.maximum(communicator[one], communicator[other])
-    _, group = np.unique(np.stack([low, high, step[one]], axis=1), axis=0, return_inverse=True)
-    group = group.reshape(-1)
+    group = _groups(low, high, step[one])
     ascends = communicator[one] == low
     size, ups = np.bincount(group), np.bincount(group, ascends)
     with_own = np.where(ascends, ups[group], size[group] - ups[group])
@@ -71,8 +70,8 @@ def find_swapped_orders(collectives: Mapping[str, Any]) -> tuple[SwappedOrder, .
     for at in odd.tolist():
         key = (int(rank[one[at]]), int(communicator[one[at]]), int(communicator[other[at]]))
         found.setdefault(key, []).append(at)
-    shared, counts = np.unique(np.stack([rank[one], low, high], axis=1), axis=0, return_counts=True)
-    together = {tuple(key): count for key, count in zip(shared.tolist(), counts.tolist(), strict=True)}
+    shared = _groups(rank[one], low, high)
+    together = np.bincount(shared)
     kinds = collectives["kind"][rows]
     return tuple(
         SwappedOrder(
@@ -86,8 +85,17 @@ def find_swapped_orders(collectives: Mapping[str, Any]) -> tuple[SwappedOrder, .
             has_majority=bool(2 * with_own[at[0]] < size[group[at[0]]]),
         )
         for key, at in sorted(found.items())
-        if len(at) >= max(_LEAST_STEPS, _LEAST_SHARE * together[key[0], min(key[1:]), max(key[1:])])
+        if len(at) >= max(_LEAST_STEPS, _LEAST_SHARE * together[shared[at[0]]])
     )
+
+
+def _groups(*keys: Array) -> Array:
+    """The number of the group of equal keys that each row is in."""
+    order = sorted_rows(*keys)
+    first = first_rows(*(key[order] for key in keys))
+    found = np.empty(len(order), np.int64)
+    found[order] = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(order))))
+    return found
 
 
 def _pairs(rank: Array, step: Array) -> Array:

@@ -161,17 +161,20 @@ def of_ranks(seen: int, expected: int) -> str:
 
 
 def join(parts: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, Columns]:
-    """All rows of the tables of several recordings. Missing tables are empty."""
+    """All rows of the tables of several recordings, those of one without a copy. Missing tables are empty."""
     given = list(parts)
     found: dict[str, Columns] = {}
     for table, schema in SCHEMA.items():
         present = [checked(table, part[table]) for part in given if table in part]
-        found[table] = (
-            {column: np.concatenate([each[column] for each in present]) for column in schema}
-            if present
-            else empty(table)
-        )
+        if len(present) == 1:
+            found[table] = present[0]
+        else:
+            found[table] = {column: _joined(table, column, [each[column] for each in present]) for column in schema}
     return found
+
+
+def _joined(table: str, column: str, parts: list[Array]) -> Array:
+    return np.concatenate(parts) if parts else empty(table)[column]
 
 
 def import_arrow() -> tuple[ModuleType, ModuleType]:
@@ -243,13 +246,15 @@ def read(folder: Path, wanted: Sequence[str] = tuple(SCHEMA)) -> dict[str, Colum
     arrow, _ = import_arrow()
     found = {}
     for table in wanted:
-        parts = []
+        parts: list[Columns] = []
         for path in sorted((folder / table).glob("ranks-*.parquet")):
             try:
-                parts.append({table: _read_file(path, table)})
+                parts.append(_read_file(path, table))
             except (OSError, LookupError, TypeError, ValueError, OverflowError, arrow.ArrowException) as error:
                 raise CorruptTrace(f"{path} is damaged: {one_line(str(error))}", str(path), 0) from None
-        found[table] = join(parts)[table]
+        found[table] = {  # the parts of a column are let go as it is joined: one column is in memory twice
+            column: _joined(table, column, [part.pop(column) for part in parts]) for column in SCHEMA[table]
+        }
     return found
 
 
@@ -278,5 +283,10 @@ def _read_file(path: Path, table: str) -> Columns:
 
 
 def _values(column: Any) -> Array:
-    values: Array = column.combine_chunks().to_numpy(zero_copy_only=False)
+    whole = column.combine_chunks()
+    if hasattr(whole, "dictionary"):  # rows share the texts, and are not decoded one by one
+        texts: Array = np.append(whole.dictionary.to_numpy(zero_copy_only=False), "").astype(object)
+        decoded: Array = texts[whole.indices.to_numpy()]
+        return decoded
+    values: Array = whole.to_numpy(zero_copy_only=False)
     return values
