@@ -345,7 +345,7 @@ def _begun(found: MatchedCollectives, instances: Array, inherited: Array, costs:
     lead = found.lead_ns[instances]
     own[instances] = lead - inherited
     passed = costs * inherited / np.maximum(lead, 1)
-    begun[instances] = costs - passed
+    begun[instances] = np.maximum(costs - passed, 0)  # not below, by rounding
     left = np.flatnonzero(inherited > 0)
     each = before[instances[left]]
     for _ in range(_MOST_LINKS):

@@ -141,6 +141,15 @@ def test_waits_that_a_rank_inherits_from_another_group_began_with_its_late_rank(
     assert costs[4] == (pytest.approx(6e-3), pytest.approx(6e-3 + 18e-3), "compute")
 
 
+def test_a_rank_that_inherits_its_whole_lead_is_named_whatever_rounding_leaves_of_it():
+    lead = 2297  # ms: 7 * lead * lead / lead is above 7 * lead
+    first = call([0, lead], lead + 1, before_compute_ns=[0, lead])
+    others = [{**row, "rank": 7 + row["rank"], "communicator": 9} for row in first]
+    late = call([3] * 7 + [lead + 3], lead + 4, 1, before_compute_ns=2)
+    found = waits_of(call([0] * 7, 1, 0, communicator=8), others, late, count=9).late
+    assert [(each.rank, each.caused_s) for each in found] == [(8, pytest.approx(8 * 2.297)), (7, 0)]
+
+
 def test_a_delay_is_followed_through_collectives_that_all_members_reach_late():
     def pair(ranks, arrivals, end, sequence, communicator, compute):
         rows = call(arrivals, end, sequence, communicator=communicator, before_compute_ns=compute)
