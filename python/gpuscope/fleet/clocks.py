@@ -15,7 +15,8 @@ import numpy as np
 
 from gpuscope.errors import InvalidArgument
 from gpuscope.fleet.corrections import LEAST_RELEASES, Corrections, fit, observe
-from gpuscope.fleet.fences import Fences, LateStart, columns_of, find_fences, first_rows, group_medians
+from gpuscope.fleet.fences import Fences, LateStart, find_fences, first_rows, group_medians
+from gpuscope.fleet.instances import arrays
 from gpuscope.fleet.tables import expected_ranks, of_ranks
 from gpuscope.results import Result, plain_fields
 from gpuscope.tables import align_columns
@@ -196,16 +197,16 @@ def align(collectives: Mapping[str, Any], ranks: Mapping[str, Any], anchors: Map
     Raises:
         InvalidArgument: a column is missing, a rank is not in `ranks`, or `ranks` is empty or has a rank twice.
     """
-    known = columns_of("ranks", ranks, ("rank", "host"))
-    if len(known["rank"]) == 0:
+    known, host = arrays(ranks, "ranks", ("rank", "host"))
+    if len(known) == 0:
         raise InvalidArgument("ranks has no rows; accepted are tables of 1 rank and more")
-    order = np.argsort(known["rank"], kind="stable")
-    numbers = known["rank"][order].astype(np.int64)
+    order = np.argsort(known, kind="stable")
+    numbers = known[order].astype(np.int64)
     if np.any(twice := numbers[1:] == numbers[:-1]):
         raise InvalidArgument(f"ranks has rank {numbers[1:][twice][0]} twice; accepted are tables with a row per rank")
-    hosts = [str(host or "") or f"rank {rank}" for host, rank in zip(known["host"][order], numbers, strict=True)]
+    hosts = [str(host or "") or f"rank {rank}" for host, rank in zip(host[order], numbers, strict=True)]
     names, node = np.unique(np.array(hosts), return_inverse=True)
-    readings = _Anchors(columns_of("anchors", anchors, ("rank", "time_ns", "realtime_ns")), numbers, node, len(names))
+    readings = _Anchors(arrays(anchors, "anchors", ("rank", "time_ns", "realtime_ns")), numbers, node, len(names))
     fences = find_fences(collectives, numbers, readings.realtime_ns)
     found = _Alignment(names.tolist(), numbers, node, readings, fences).clock()
     return replace(found, expected=expected_ranks(ranks))
@@ -214,12 +215,13 @@ def align(collectives: Mapping[str, Any], ranks: Mapping[str, Any], anchors: Map
 class _Anchors:
     """Readings of CLOCK_REALTIME, by node."""
 
-    def __init__(self, table: dict[str, Array], numbers: Array, node: Array, nodes: int) -> None:
-        row = np.minimum(np.searchsorted(numbers, table["rank"]), len(numbers) - 1)
-        kept = numbers[row] == table["rank"]
+    def __init__(self, table: list[Array], numbers: Array, node: Array, nodes: int) -> None:
+        rank, time_ns, realtime_ns = table
+        row = np.minimum(np.searchsorted(numbers, rank), len(numbers) - 1)
+        kept = numbers[row] == rank
         self._row, self._node = row[kept], node
-        self._time = table["time_ns"][kept].astype(np.int64)
-        self._ahead = self._time - table["realtime_ns"][kept].astype(np.int64)
+        self._time = time_ns[kept].astype(np.int64)
+        self._ahead = self._time - realtime_ns[kept].astype(np.int64)
         order = np.lexsort((self._time, node[self._row]))
         edges = np.searchsorted(node[self._row][order], np.arange(nodes + 1))
         self._of_node = np.split(order, edges[1:-1])

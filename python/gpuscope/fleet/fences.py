@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from gpuscope.errors import InvalidArgument
+from gpuscope.fleet.instances import IS_FENCE, arrays, grouped_medians, kind_codes
 from gpuscope.text import brief
 
-KINDS = ("all_reduce", "all_gather", "reduce_scatter", "barrier", "all_to_all")
 COLUMNS = ("rank", "communicator", "size", "sequence", "kind", "bytes", "start_ns", "end_ns")
 _REALTIME_NS = 5e6  # CLOCK_REALTIME under NTP is within about twice this
 _FAR_NS = 2e7  # a difference between two such clocks that makes a shift likely
@@ -75,21 +75,8 @@ class Fences:
 
 
 def group_medians(values: Array, first: Array) -> Array:
-    """The median of each group of rows.
-
-    Args:
-        values: floats, groups contiguous.
-        first: first row of each group.
-    """
-    count = np.diff(np.append(first, len(values)))
-    medians = np.empty(len(first))
-    for size in np.flatnonzero(
-        np.bincount(count)
-    ).tolist():  # rows of a matrix sort much faster than groups of any size
-        groups = np.flatnonzero(count == size)
-        ordered = np.sort(values[first[groups, None] + np.arange(size)], axis=1)
-        medians[groups] = (ordered[:, (size - 1) // 2] + ordered[:, size // 2]) / 2
-    return medians
+    """The median of each group of successive values; `first` has the first row of each."""
+    return grouped_medians(values, np.diff(np.append(first, len(values))))
 
 
 def sorted_rows(*keys: Array) -> Array:
@@ -111,21 +98,6 @@ def first_rows(*keys: Array) -> Array:
     return np.flatnonzero(np.append(True, changes))
 
 
-def columns_of(name: str, table: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Array]:
-    """The columns of a table as arrays of one length.
-
-    Raises:
-        InvalidArgument: a column is missing or has another length.
-    """
-    if missing := [each for each in names if each not in table]:
-        raise InvalidArgument(f"{name} lacks {', '.join(missing)}; accepted are tables with {', '.join(names)}")
-    columns = {each: np.asarray(table[each]) for each in names}
-    if len({len(column) for column in columns.values()}) > 1:
-        lengths = ", ".join(f"{each} {len(column)}" for each, column in columns.items())
-        raise InvalidArgument(f"{name} has columns of {lengths} rows; accepted are columns of one length")
-    return columns
-
-
 def find_fences(collectives: Mapping[str, Any], ranks: Array, realtime_ns: Any) -> Fences:
     """Matches the fences of all ranks.
 
@@ -137,10 +109,8 @@ def find_fences(collectives: Mapping[str, Any], ranks: Array, realtime_ns: Any) 
     Raises:
         InvalidArgument: a column is missing, or a rank is not in `ranks`.
     """
-    table = columns_of("collectives", collectives, COLUMNS)
-    kind = np.zeros(len(table["kind"]), np.int8)
-    for code, each in enumerate(KINDS, 1):
-        kind[table["kind"] == each] = code
+    table = dict(zip(COLUMNS, arrays(collectives, "collectives", COLUMNS), strict=True))
+    kind = kind_codes(table["kind"])
     number = table["rank"]
     rank = np.minimum(np.searchsorted(ranks, number), len(ranks) - 1)
     if len(wrong := np.flatnonzero(ranks[rank] != number)):
@@ -149,7 +119,7 @@ def find_fences(collectives: Mapping[str, Any], ranks: Array, realtime_ns: Any) 
     np.minimum.at(begin, rank, table["start_ns"])
     np.maximum.at(end, rank, table["end_ns"])
     spans = np.where(begin > end, 0, begin), np.where(begin > end, 0, end)
-    kept = np.flatnonzero((kind > 0) & (table["end_ns"] >= table["start_ns"]))
+    kept = np.flatnonzero(IS_FENCE[kind] & (table["end_ns"] >= table["start_ns"]))
     rank = rank[kept]
     hashes, communicator = np.unique(table["communicator"][kept], return_inverse=True)
     sequence = table["sequence"][kept].astype(np.int64)

@@ -35,7 +35,7 @@ Array = np.ndarray[Any, Any]
 Columns = Mapping[str, Any]
 """A table: NumPy arrays of one length, by the name of the column."""
 
-_IS_FENCE = np.array([kind in FENCES for kind in KINDS])
+IS_FENCE = np.array([kind in FENCES for kind in KINDS])
 _SEND, _RECV, _OTHER = KINDS.index("send"), KINDS.index("recv"), KINDS.index("other")
 _OWN_BYTES = (KINDS.index("all_to_all"), _OTHER)  # of which ranks may pass different sizes
 
@@ -59,7 +59,7 @@ def grouped_medians(values: Array, count: Array) -> Array:
     """The median of each group of successive values; `count` has the sizes of the groups, all at least 1."""
     first = np.cumsum(count) - count
     medians = np.empty(len(count))
-    for size in np.unique(count).tolist():
+    for size in np.flatnonzero(np.bincount(count)).tolist():  # rows of a matrix sort faster than groups of any size
         groups = np.flatnonzero(count == size)
         ordered = np.sort(values[first[groups][:, None] + np.arange(size)], axis=1)
         medians[groups] = (ordered[:, (size - 1) // 2] + ordered[:, size // 2]) / 2
@@ -189,7 +189,7 @@ class MatchedCollectives:
     @property
     def is_fence(self) -> Array:
         """Per instance, whether its kind is one of `FENCES`."""
-        return _IS_FENCE[self.kind]
+        return IS_FENCE[self.kind]
 
 
 def match_collectives(collectives: Columns, ranks: Columns, clock_error_ns: Any = 0.0) -> MatchedCollectives:
@@ -209,7 +209,7 @@ def match_collectives(collectives: Columns, ranks: Columns, clock_error_ns: Any 
     members = Members.of(ranks)
     rank = members.index(number, "collectives")
     error = np.broadcast_to(np.asarray(clock_error_ns, np.float64), (len(members.rank),))[members.rows]
-    kind = _kind_codes(kinds)
+    kind = kind_codes(kinds)
 
     communicators = np.unique(communicator)
     code = np.searchsorted(communicators, communicator)
@@ -285,13 +285,19 @@ def match_collectives(collectives: Columns, ranks: Columns, clock_error_ns: Any 
     )
 
 
-def _kind_codes(kinds: Array) -> Array:
+def kind_codes(kinds: Array) -> Array:
+    """The index in `KINDS` of each name of a kind; integers are such indexes.
+
+    Raises:
+        InvalidArgument: an integer is no index.
+    """
     if kinds.dtype.kind in "iu":
         if len(kinds) and not 0 <= kinds.min() <= kinds.max() < len(KINDS):
             raise InvalidArgument(f"kind is {kinds.max()}; accepted are names or indexes below {len(KINDS)}")
         return kinds.astype(np.int8)
-    known = {kind: index for index, kind in enumerate(KINDS)}
-    return np.fromiter((known.get(kind, _OTHER) for kind in kinds.tolist()), np.int8, len(kinds))
+    names = kinds.tolist()
+    known = dict.fromkeys(names, _OTHER) | {kind: index for index, kind in enumerate(KINDS)}
+    return np.fromiter(map(known.__getitem__, names), np.int8, len(kinds))
 
 
 def _pairs(key: Array, of: Array, ranks: int) -> tuple[Array, Array]:
@@ -344,7 +350,7 @@ def _endings(
     if not len(behind):
         return np.zeros((0, 5), np.int64)
     at, final = ending[behind], last[pairs[behind, 0]]
-    ended = np.append(0, np.cumsum(_IS_FENCE[kind] & ~open_))
+    ended = np.append(0, np.cumsum(IS_FENCE[kind] & ~open_))
     goes_on = ended[final + 1] > ended[at + 1]
     time = np.minimum.reduceat(start, first)[at + 1]
     found = np.stack([behind, sequence[at], final - at, time, goes_on.astype(np.int64)], axis=1)

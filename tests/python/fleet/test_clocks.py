@@ -343,11 +343,11 @@ def test_text_and_json() -> None:
 @pytest.mark.parametrize(
     ("table", "column", "value", "message"),
     [
-        ("collectives", "kind", None, "collectives lacks kind"),
+        ("collectives", "kind", None, "collectives has no column kind"),
         ("collectives", "rank", [0, 9], "collectives has rank 9"),
-        ("collectives", "kind", ["barrier"], "accepted are columns of one length"),
+        ("collectives", "kind", ["barrier"], "accepted are equal lengths"),
         ("ranks", "rank", [1, 1], "ranks has rank 1 twice"),
-        ("anchors", "time_ns", None, "anchors lacks time_ns"),
+        ("anchors", "time_ns", None, "anchors has no column time_ns"),
     ],
 )
 def test_wrong_tables_are_refused(table: str, column: str, value: Any, message: str) -> None:
