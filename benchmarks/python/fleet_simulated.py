@@ -299,7 +299,7 @@ def main() -> None:
         "fleet_missed": {"value": found["missed"]},
         "fleet_alarms": {"value": found["alarms"]},
         "fleet_healthy": {"value": alarms},
-        "fleet_seconds": {"value": spent["seconds"], "detail": {name: spent[name] for name in ("CPU", "open")}},
+        "fleet_seconds": {"value": spent["CPU"], "detail": {name: spent[name] for name in ("seconds", "open")}},
         "fleet_memory": {"value": spent["gb"], "detail": spent["text"]},
     }
     measure.answer({"rows": rows})
