@@ -120,17 +120,16 @@ def find_fences(collectives: Mapping[str, Any], ranks: Array, realtime_ns: Any) 
     np.maximum.at(end, rank, table["end_ns"])
     spans = np.where(begin > end, 0, begin), np.where(begin > end, 0, end)
     kept = np.flatnonzero(IS_FENCE[kind] & (table["end_ns"] >= table["start_ns"]))
-    rank = rank[kept]
     hashes, communicator = np.unique(table["communicator"][kept], return_inverse=True)
-    sequence = table["sequence"][kept].astype(np.int64)
-    order = sorted_rows(communicator.reshape(-1), rank, sequence)
+    order = sorted_rows(communicator.reshape(-1), rank[kept], table["sequence"][kept])
+    source = kept[order]
     rows = _Sequences(
-        rank[order],
+        rank[source],
         communicator.reshape(-1)[order],
-        sequence[order],
-        kind[kept][order],
-        table["bytes"][kept][order].astype(np.int64),
-        table["end_ns"][kept][order].astype(np.int64),
+        table["sequence"][source].astype(np.int64),
+        kind[source],
+        table["bytes"][source].astype(np.int64),
+        table["end_ns"][source].astype(np.int64),
         realtime_ns,
     )
     late, used = rows.align()
@@ -141,13 +140,14 @@ def find_fences(collectives: Mapping[str, Any], ranks: Array, realtime_ns: Any) 
     rows_of = rows_of[np.repeat(count > 1, count)]
     count = count[count > 1]
     first = np.cumsum(count) - count
+    source = source[rows_of]
     return Fences(
         rows.rank[rows_of],
         rows.communicator[rows_of],
-        table["start_ns"][kept][order][rows_of].astype(np.int64),
+        table["start_ns"][source].astype(np.int64),
         rows.end_ns[rows_of],
         first,
-        count >= table["size"][kept][order][rows_of][first],
+        count >= table["size"][source[first]],
         spans,
         tuple(replace(each, rank=int(ranks[each.rank]), communicator=int(hashes[each.communicator])) for each in late),
     )
