@@ -326,7 +326,7 @@ class _Alignment:
             self._corrections = self._corrections.refined(low, high, segments)
             once(bins, convex=True)
             once(bins)  # the first one's medians are of nodes that drift
-            excess, _ = once(bins)
+            excess, error = once(bins, errors=True)
             if not np.any(wanders := (excess > 0) & enough):
                 break
             segments = np.where(wanders, bins, segments)
@@ -335,7 +335,7 @@ class _Alignment:
         else:
             self._corrections = self._corrections.refined(low, high, segments)
             once(bins)
-        excess, error = once(bins, errors=True)
+            excess, error = once(bins, errors=True)
         unknown = _UNKNOWN_NS + _UNKNOWN_DRIFT * (high - low)
         error = np.where(enough, excess + np.minimum(error, unknown), unknown)
         return np.where(np.bincount(node, minlength=len(enough)) > 0, error, 0.0), rows
