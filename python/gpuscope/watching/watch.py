@@ -22,7 +22,7 @@ import numpy as np
 from gpuscope import _core
 from gpuscope.arguments import as_float, check_positive
 from gpuscope.distributed import distributed_rank
-from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument
+from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument, NotAvailable
 from gpuscope.monitor.gpu_monitor import GPUMonitor
 from gpuscope.monitor.snapshot import GpuSnapshot, GpuState, is_the_hosts_number
 from gpuscope.paths import as_path, replacing
@@ -32,6 +32,7 @@ from gpuscope.regions import record_function
 from gpuscope.text import brief, one_line
 from gpuscope.threads import shared_lock, start_thread
 from gpuscope.units import first_line, format_seconds, parse_bytes
+from gpuscope.watching.black_box import read_black_box
 from gpuscope.watching.controller import Controller, Place, RequestController, StepController, begins_window
 from gpuscope.watching.dumps import Dumps, Moment, OnDump, make_own_folder, region_of, top_rows, versions
 from gpuscope.watching.summary import BUCKETS_S, FOLDER, METRICS, STATE, WatchSummary, dump_lines
@@ -65,6 +66,7 @@ _JOIN_S = 5.0
 _MOST_NOTES = 10
 _FAILURES = {UncaughtException.name, MemoryExhausted.name}  # they explain an exit status
 _DIR = "gpuscope-watch"
+_BOX = "black_box.bin"
 
 _current: Watch | None = None
 
@@ -173,6 +175,8 @@ class Watch:
         self._state = "running"
         self._events: deque[Event] = deque(maxlen=1000)
 
+        self._box: _core.BlackBox | None = None
+        self._note_step: Callable[[int], None] = lambda number: None  # in the black box
         self._monitor: GPUMonitor | None = None
         self._unwatch_end: Callable[[], None] = lambda: None
         self._ends = threading.Event()
@@ -192,6 +196,7 @@ class Watch:
         """Marks the end of a step."""
         now = time.monotonic_ns()
         number = self._number + 1
+        self._note_step(number)
         if number < self._due:
             self._number = number
             self._times.append((now - self._last_ns, self._place))
@@ -359,10 +364,20 @@ class Watch:
             self._watch_gpus()
         if not ends_seen:
             self._unwatch_end = watch_end(self._on_sigterm, lambda name: self.end(None, name), self._note)
+        self._open_box()
         self._write_state()
         start_thread(self._thread.start, "a watch")
         lifecycle.watch(self)
         lifecycle.begins.append(self._give_way)
+
+    def _open_box(self) -> None:
+        """Opens the file that `gpuscope hang` reads, also after any death of this process."""
+        try:
+            self._box = _core.BlackBox(str(self._own / _BOX), self._rank if self._ranks > 1 else None)
+        except NotAvailable as error:
+            self._note(f"there is no black box: {first_line(error)}")
+            return
+        self._note_step = self._box.step_begin
 
     def _on_sigterm(self, event: Event) -> None:
         if event.trigger in self._names:
@@ -373,6 +388,8 @@ class Watch:
         with contextlib.suppress(ValueError):
             lifecycle.begins.remove(self._give_way)
         lifecycle.forget(self)
+        if self._box is not None:
+            self._box.close()
         self._unwatch_end()
         for trigger in reversed(self._triggers):  # their hooks are chained
             trigger.end()
@@ -488,6 +505,8 @@ class Watch:
     def _beat(self, is_last: bool = False) -> None:
         """One look at the program. Never raises."""
         began = time.thread_time()
+        if self._box is not None:
+            self._box.beat()
         for part in (self._files.write, self._look, self._dump_events, self._write_state):
             if is_last and part == self._dump_events:
                 self._write_state()  # first: a signal may leave no time for a dump
@@ -558,6 +577,8 @@ class Watch:
     def _dump_events(self) -> None:
         while self._events:
             event = self._events.popleft()
+            if self._box is not None:
+                self._box.trigger(f"{event.trigger}: {event.sentence}")
             dump = self._dumps.take(event, time.monotonic(), functools.partial(self._moment, event))
             if dump is not None:
                 self._dumps.tell(dump)
@@ -576,7 +597,7 @@ class Watch:
         paths = self._files.paths
         sections: list[tuple[str, Callable[[], Sequence[str]]]] = [
             (f"last {self._unit}", self._last_steps),
-            ("region of the main thread", functools.partial(region_of, self._process)),
+            ("open regions", self._open_regions),
             ("GPUs", self._gpu_lines),
         ]
         if event.trigger != TERMINATED:  # there is little time
@@ -594,6 +615,15 @@ class Watch:
             f"{latest} (median of the last {len(recent):,}: {median})",
             f"the last one ended {since} before this dump",
         ]
+
+    def _open_regions(self) -> list[str]:
+        """The innermost regions of each thread."""
+        if self._box is None or not self._box.is_open:
+            return region_of(self._process)
+        lines = []
+        for each in read_black_box(self._own / _BOX).threads:
+            lines += [f"thread {each.id}: {' > '.join(region.name for region in each.regions)}"] if each.regions else []
+        return lines or ["no region is open"]
 
     def _gpu_lines(self) -> list[str]:
         if self._monitor is None:
