@@ -18,8 +18,8 @@ from typing import Any
 import measure
 import numpy as np
 
+from gpuscope.cli.fleet import read_job
 from gpuscope.fleet.instances import KINDS
-from gpuscope.fleet.job import Fleet
 from gpuscope.fleet.stragglers import find_stragglers
 from gpuscope.fleet.tables import RANKS_PER_FILE, checked, write
 
@@ -273,9 +273,9 @@ def write_job(folder: Path, ranks: int) -> None:
 
 
 def diagnose(folder: str) -> None:
-    """What ``gpuscope fleet`` does with a folder of tables: opens and diagnoses them."""
+    """What ``gpuscope fleet`` does with a folder of tables: reads and diagnoses them."""
     began, spent = time.perf_counter(), time.process_time()
-    job = Fleet.open(folder)
+    job = read_job([folder], False, lambda text: None, whole=False)
     opened = time.perf_counter() - began
     text = str(job.diagnose())
     seconds, cpu = time.perf_counter() - began, time.process_time() - spent

@@ -16,6 +16,7 @@ from gpuscope.results import Result
 
 _FOUND = 1
 _STRAGGLER = "straggler"
+_UNREAD = ("segment", "kernel_stat")
 
 
 class FleetCommand:
@@ -61,7 +62,7 @@ class FleetCommand:
             outputs = []
         else:
             with progress.status() as say:
-                job = _read(options_.job, options_.anonymous, counted(say))
+                job = read_job(options_.job, options_.anonymous, counted(say), whole=bool(pages))
             with progress.working(f"comparing {job.seen:,} ranks"):
                 found = job.diagnose()
             has_straggler = found.has_straggler
@@ -78,13 +79,14 @@ class FleetCommand:
         return _FOUND if options_.fail_on == _STRAGGLER and has_straggler else 0
 
 
-def _read(inputs: list[str], anonymous: bool, told: Callable[[str], object]) -> Any:
-    """The job of a folder of tables, or of recordings."""
+def read_job(inputs: list[str], anonymous: bool, told: Callable[[str], object], *, whole: bool) -> Any:
+    """The job of a folder of tables, or of recordings; unless `whole`, without the tables that no diagnosis reads."""
     from gpuscope.fleet import merging, tables
     from gpuscope.fleet.job import Fleet
 
     if len(inputs) == 1 and tables.is_job(inputs[0]):
-        columns, notes = tables.read(Path(inputs[0])), merging.read_notes(Path(inputs[0]))
+        wanted = [name for name in tables.SCHEMA if whole or name not in _UNREAD]
+        columns, notes = tables.read(Path(inputs[0]), wanted), merging.read_notes(Path(inputs[0]))
     else:
         columns, notes = merging.merge_files(merging.find_recordings(inputs), told)
     if anonymous:
