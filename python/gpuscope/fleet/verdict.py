@@ -320,7 +320,8 @@ def _of_job(
 ) -> Iterable[JobFinding]:
     if missing:
         names = ", ".join(map(str, missing[:_LISTED])) + (" and more" if len(missing) > _LISTED else "")
-        sentence = f"{len(missing):,} of {expected:,} ranks have no recording: {names}."
+        have = "has" if len(missing) == 1 else "have"
+        sentence = f"{len(missing):,} of {expected:,} ranks {have} no recording: {names}."
         yield JobFinding("missing", sentence, "", tuple(missing), None, None)
     if stragglers.imbalance is not None and stragglers.imbalance > 0.05:
         sentence = (

@@ -179,7 +179,7 @@ def test_a_folder_with_parts_of_two_jobs_is_refused(ranks, job):
 
 def test_missing_ranks_are_a_finding(ranks):
     (ranks / "rank-00005.gscope").unlink()
-    assert "1 of 8 ranks have no recording: 5." in [each.sentence for each in gs.merge(ranks).diagnose().findings]
+    assert "1 of 8 ranks has no recording: 5." in [each.sentence for each in gs.merge(ranks).diagnose().findings]
 
 
 def test_an_incomplete_recording_is_noted_with_its_audit(tmp_path):
