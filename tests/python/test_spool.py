@@ -154,7 +154,7 @@ def test_deleted_segments_are_a_loss_of_a_full_recording_and_none_of_a_ring(tmp_
         (folder / RECORDING / "segment-00000001.gscope").rename(folder / RECORDING / "segment-00000004.gscope")
         audit = gs.load(folder / RECORDING).audit()
         said = audit.remarks if store["mode"] == "ring" else audit.reasons
-        assert any("3 older segments were deleted" in sentence for sentence in said)
+        assert any("3 older segments are deleted" in sentence for sentence in said)
         assert audit.complete == (store["mode"] == "ring")
 
 
@@ -239,3 +239,16 @@ def test_the_command_refuses_what_does_not_go_together(arguments, sentence, tmp_
     program.write_text("")
     assert main(["run", *arguments, str(program)]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_the_recording_of_a_killed_rank_is_merged_up_to_its_death(tmp_path):
+    for rank in (0, 1):
+        with gs.profile(path=tmp_path / "ranks", spool=True):
+            work(10)
+    folders = sorted((tmp_path / "ranks").iterdir())
+    for rank, folder in enumerate(folders):
+        folder.rename(folder.with_name(f"rank-{rank:05d}.gscope") if rank else folder)
+    (folders[0] / "segment-99999999.gscope").unlink()
+    job = gs.merge([tmp_path / "ranks" / name for name in os.listdir(tmp_path / "ranks")])
+    assert len(job.ranks) == 2
+    assert any("the recording has no end" in note for note in job.notes)

@@ -397,6 +397,7 @@ void Recorder::write_segment(int64_t at_ns) {
     write_differences(facts, tables);
     decoder_->state().collectives.write(*decoder_->state().store);
   }
+  tables.set_info("session.stop_ns", std::to_string(at_ns));  // the end of regions that stay open
   switch (spool_->write(*decoder_->state().store, tables, at_ns)) {
     case Spool::State::Writing:
       break;

@@ -415,7 +415,7 @@ std::unique_ptr<Store> read_segments(const std::string& folder, const Store* las
       unread.append(unread.empty() ? "" : "\n").append(error.what());
       continue;
     }
-    first = number != 0 && !first.has_value() ? number : first;
+    first = number != 0 && number < kEndSegment && !first.has_value() ? number : first;
     ++read;
   }
   if (read == 0) {

@@ -212,9 +212,9 @@ def audit(trace: Trace) -> Audit:
     if error := info.get("session.spool_error"):
         reasons.append(f"the last segment could not be written to the disk: {error}")
     if (deleted := number_of(info, "file.first_segment") - 1) > 0:
-        sentence = f"{_count(deleted, 'older segment')} {'was' if deleted == 1 else 'were'} deleted"
+        sentence = f"{_count(deleted, 'older segment')} {'is' if deleted == 1 else 'are'} deleted"
         remarks.append(f"the ring gave up the oldest rows: {sentence}") if mode == "ring" else reasons.append(
-            f"{sentence} to stay within spool_bytes or spool_age"
+            f"{sentence}, to stay within spool_bytes or spool_age or by hand"
         )
     if counters["unnamed"]:
         reasons.append(f"there was no room for the {_count(counters['unnamed'], 'name')} of rows")

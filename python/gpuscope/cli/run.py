@@ -210,8 +210,8 @@ def _watched(options: argparse.Namespace, program: Program) -> int:
     """Runs the program under a watch; no recording of the whole, no report."""
     from gpuscope.cli.watch import Watched
 
-    for name, is_given in (("-o", options.output), ("--open", options.open), ("--children", options.children)):
-        if is_given:
+    for attribute, name in (("output", "-o"), ("spool", "--spool"), ("open", "--open"), ("children", "--children")):
+        if getattr(options, attribute):
             raise InvalidArgument(f"{name} is of one recording, and --watch records windows; give one of them")
     return Watched(options, console.errors()).run(program)
 

@@ -110,6 +110,17 @@ def event_folders(job: Path) -> dict[str, Path]:
     return {view: folder for view, folder in folders.items() if any(folder.glob("rank-*.parquet"))}
 
 
+def remove_events(job: Path) -> None:
+    """Deletes the events of a job, which is merged again.
+
+    Raises:
+        OSError: a file cannot be deleted.
+    """
+    for folder in event_folders(job).values():
+        for path in folder.glob("rank-*.parquet"):
+            path.unlink()
+
+
 def read_events(job: Path) -> dict[str, Any]:
     """The events of a job as datasets of pyarrow, from which a query reads what it needs."""
     folders = event_folders(job)

@@ -16,7 +16,7 @@ import numpy as np
 from gpuscope.analysis.completeness import audit, is_in_part
 from gpuscope.errors import CorruptTrace, GpuscopeError, InvalidArgument
 from gpuscope.fleet import tables
-from gpuscope.fleet.events import write_events
+from gpuscope.fleet.events import remove_events, write_events
 from gpuscope.fleet.reduce import reduce
 from gpuscope.fleet.tables import RANKS_PER_FILE, Array, Columns
 from gpuscope.paths import find_suffix, write_text
@@ -77,6 +77,9 @@ def merge_into(
     tables.import_arrow()
     hosts: dict[str, str] = {}
     ranks, notes = tables.empty("rank"), list[str]()
+    if count == 1:
+        with _writing(to):
+            remove_events(to)
     for part, members in sorted(_parts(find_recordings(inputs)).items()):
         if part % count != number - 1:
             continue
@@ -190,7 +193,9 @@ def _read_files(
         told(str(path))
         try:
             trace = Trace(load_store(path))
-            if is_in_part(trace):
+            if "file.unfinished" in trace.info:  # of a process that died, up to its death
+                notes.append(f"{brief(str(path))}: {audit(trace).reasons[0]}")
+            elif is_in_part(trace):
                 raise CorruptTrace(audit(trace).verdict.removeprefix("audit: "), str(path), 0)
             found = reduce(trace, str(path))
             if "process.world_size" not in trace.info:

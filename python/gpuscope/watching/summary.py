@@ -29,6 +29,7 @@ BUCKETS_S = tuple(scale * 10.0**power for power in range(-3, 3) for scale in (1,
 """Upper ends of the histogram of step times; longer steps are in a further bucket."""
 
 _SILENT_S = 10.0  # the file is written once a second
+_WRITTEN_S = 2.0  # states are written each second
 _MOST_BYTES = 1 << 22
 _MOST_SHOWN, _MOST_ROWS = 10, 24
 _ENDS = (("low", -1), ("high", 1))  # of intervals
@@ -160,10 +161,11 @@ class WatchSummary(Result):
     def status(self, now_ns: int) -> str:
         """The state; for a process that no longer writes, that it died or is silent."""
         silent_s = (now_ns - self.written_ns) / 1e9
-        if self.state != "running" or silent_s < _SILENT_S:
+        if self.state != "running" or silent_s < _WRITTEN_S:
             return self.state
-        is_gone = self.host == os.uname().nodename and not os.path.exists(f"/proc/{self.pid}")
-        return "died" if is_gone else f"silent for {format_seconds(silent_s, 2)}"
+        if self.host == os.uname().nodename and not os.path.exists(f"/proc/{self.pid}"):
+            return "died"
+        return self.state if silent_s < _SILENT_S else f"silent for {format_seconds(silent_s, 2)}"
 
     def __str__(self) -> str:
         return "\n".join(_lines([self], self.written_ns))
