@@ -29,6 +29,7 @@ NONE = 0xFFFFFFFF
 MAGIC = b"\x89GSCOPE\n"
 STRINGS, TABLE, CONTENTS = 1, 2, 3
 MAJOR = 2
+MINOR = 1
 
 Tables = Mapping[str, Mapping[str, Sequence[Any]]]
 
@@ -60,7 +61,7 @@ def pad(data: bytes) -> bytes:
     return data + bytes(-len(data) % 8)
 
 
-def file_header(major: int = MAJOR, minor: int = 0) -> bytes:
+def file_header(major: int = MAJOR, minor: int = MINOR) -> bytes:
     head = MAGIC + struct.pack("<HH", major, minor)
     return head + struct.pack("<I", crc32c(head))
 
@@ -118,7 +119,7 @@ def numbered_blocks(blocks: Sequence[Block], end: bool = True) -> list[bytes]:
     return [block.numbered(number) for number, block in enumerate([contents, *blocks, *([contents] if end else [])])]
 
 
-def file_of(*blocks: Block, minor: int = 0, end: bool = True) -> bytes:
+def file_of(*blocks: Block, minor: int = MINOR, end: bool = True) -> bytes:
     """A whole file of these blocks; without its end when that is asked for."""
     return file_header(minor=minor) + b"".join(numbered_blocks(blocks, end))
 

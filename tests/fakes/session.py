@@ -53,7 +53,7 @@ class Session:
         self.window = False
         self.log.append("start")
 
-    def open(self):
+    def open(self, folder=""):
         assert Session.running is self
         assert not self.window
         self.window = True

@@ -71,4 +71,5 @@ def test_a_stand_in_that_was_taken_away_again_is_fine(monkeypatch):
 
 
 def test_it_runs_around_every_test(request):
-    assert request.fixturenames[0] == "modules_of_the_test"
+    of_tests = [name for name in request.fixturenames if name != "small_heap"]  # that is of a module
+    assert of_tests[0] == "modules_of_the_test"

@@ -552,10 +552,10 @@ def test_calls_of_several_threads_are_one_run_from_the_first_to_the_last(log):
 def test_calls_that_threads_begin_at_once_all_run(log, monkeypatch):
     opens, open_at_once = threading.Event(), fake.Session.open
 
-    def open_slowly(session):
+    def open_slowly(session, folder):
         opens.set()
         time.sleep(0.05)  # the second call begins meanwhile
-        open_at_once(session)
+        open_at_once(session, folder)
 
     monkeypatch.setattr(fake.Session, "open", open_slowly)
 
@@ -646,6 +646,11 @@ def test_the_core_is_asked_for_the_defaults(log):
         "overheads": False,
         "max_bytes": 1 << 30,
         "ring_ns": 10_000_000_000,
+        "spool": False,
+        "spool_bytes": 1 << 30,
+        "spool_age_ns": 0,
+        "segment_bytes": 16 << 20,
+        "segment_ns": 8_000_000_000,
         "with_stack": False,
         "profile_memory": False,
         "left_out": set(),
@@ -676,6 +681,11 @@ def test_the_core_is_asked_for_what_was_given(log):
         "overheads": True,
         "max_bytes": 512_000_000,
         "ring_ns": 2_500_000_000,
+        "spool": False,
+        "spool_bytes": 1 << 30,
+        "spool_age_ns": 0,
+        "segment_bytes": 16 << 20,
+        "segment_ns": 8_000_000_000,
         "with_stack": False,
         "profile_memory": False,
         "left_out": set(),

@@ -95,7 +95,7 @@ def test_a_command_without_memory_says_one_sentence(monkeypatch, capsys, error):
 def test_a_start_without_memory_is_an_error_of_gpuscope_and_leaves_the_way_free(monkeypatch):
     prof = gs.profile()
     with monkeypatch.context() as patch:
-        patch.setattr(_core.Session, "open", lambda session: bytearray(1 << 62))
+        patch.setattr(_core.Session, "open", lambda session, folder: bytearray(1 << 62))
         with pytest.raises(GpuscopeError, match="there is not enough memory") as raised:
             prof.start()
     assert isinstance(raised.value, MemoryError)

@@ -245,7 +245,7 @@ def test_a_window_opens_when_what_watches_it_has_begun(monkeypatch):
 
 
 def test_a_start_that_is_interrupted_before_the_window_opens_leaves_nothing(monkeypatch):
-    def interrupted(self):
+    def interrupted(self, facts):
         raise KeyboardInterrupt
 
     prof = gs.profile(python_samples=True, with_stack=True)

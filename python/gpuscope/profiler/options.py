@@ -249,7 +249,7 @@ def _spool_age_ns(given: SimpleNamespace) -> int:
         )
     if given.spool_age is not None:
         return _ring_ns(given.spool_age, "spool_age")
-    return _ring_ns(given.ring_seconds) if given.mode == "ring" else 0
+    return _ring_ns(given.ring_seconds) if given.spool and given.mode == "ring" else 0
 
 
 def _lacks(given: SimpleNamespace, python_interval_ns: int, knows_stacks: bool) -> Iterator[str]:

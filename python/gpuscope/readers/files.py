@@ -47,7 +47,7 @@ def load_store(path: str | os.PathLike[str], salvage: bool = False) -> _core.Sto
         checked = recording_of(checked)
         kind = kind_of(checked)
     name = str(checked)
-    if kind == "gscope" and checked.is_dir():
+    if kind == "gscope" and has_segments(checked):
         return _core.read_segments(name)
     if kind == "gscope":
         return _core.read_gscope(name, salvage)
