@@ -70,6 +70,10 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("fleet", "say what a job of many ranks loses time to", "fleet.FleetCommand"),
     Entry("hang", "say why a job does not continue: which rank misses what, and where it is", "hang.Hang"),
     Entry("watch", "show a watched job as it runs: steps, cost of recording, dumps", "watch.WatchCommand"),
+    Entry("attach", "record a process that runs, for some steps or seconds", "attach.Attach"),
+    Entry("detach", "end a recording that attach began", "attach.Detach"),
+    Entry("dump", "print where a process is now: stacks, regions, steps, GPUs", "attach.DumpCommand"),
+    Entry("trigger", "ask a process for a dump in a folder", "attach.TriggerCommand"),
     Entry("report", "print the table, call tree and verdict of a recording, or write its page", "report.Report"),
     Entry("view", "show the page of a recording in the browser", "view.View"),
     Entry("export", "turn a recording into a trace for Perfetto, Chrome or TensorBoard", "export.Export"),
@@ -95,6 +99,7 @@ examples:
   gpuscope fleet job/                             who holds the others up
   gpuscope hang watch/                            why a job does not continue
   gpuscope watch watch/                           a job that is left on for days
+  gpuscope attach 4711 --steps 20                 record a process that runs
   gpuscope report train.gscope --tree             look at the result again
   gpuscope view train.gscope                      the same in the browser
   gpuscope export train.gscope -o train.pftrace   for https://ui.perfetto.dev

@@ -85,6 +85,12 @@ class Run:
             "and errors into DIR, which `gpuscope watch DIR` shows; the other options do not apply",
         )
         parser.add_argument(
+            "--listen",
+            metavar="DIR",
+            help="record nothing until `gpuscope attach PID` asks: the program listens at a socket in DIR; with or "
+            "without --watch, the other options do not apply",
+        )
+        parser.add_argument(
             "--open", action="store_true", help="show the page, of -o or <script name>.html, in the browser"
         )
         add_children(parser)
@@ -95,7 +101,7 @@ class Run:
         """Runs the program and delivers the results."""
         program = Program.given(options.kind, options.program)
         program.check()
-        if options.watch is not None:
+        if options.watch is not None or options.listen is not None:
             return _watched(options, program)
         report.check(options)
         _check_groups(options)
@@ -207,12 +213,13 @@ class Delivery(Recorder):
 
 
 def _watched(options: argparse.Namespace, program: Program) -> int:
-    """Runs the program under a watch; no recording of the whole, no report."""
+    """Runs the program under a watch, or listening; no recording of the whole, no report."""
     from gpuscope.cli.watch import Watched
 
+    what = "--watch records windows" if options.watch is not None else "--listen waits for `gpuscope attach`"
     for attribute, name in (("output", "-o"), ("spool", "--spool"), ("open", "--open"), ("children", "--children")):
         if getattr(options, attribute):
-            raise InvalidArgument(f"{name} is of one recording, and --watch records windows; give one of them")
+            raise InvalidArgument(f"{name} is of one recording, and {what}; give one of them")
     return Watched(options, console.errors()).run(program)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``gpuscope watch``: a watched job as it runs; and ``gpuscope run --watch``."""
+"""``gpuscope watch``: a watched job as it runs; and ``gpuscope run --watch`` and ``--listen``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gpuscope.cli.console import Console
 from gpuscope.cli.ends import Ending, ended_by_signals
 from gpuscope.cli.program import Program
 from gpuscope.errors import GpuscopeError, InvalidArgument
+from gpuscope.watching.listening import Listener, listen
 from gpuscope.watching.summary import JobSummary, read_job
 from gpuscope.watching.watch import Watch
 
@@ -67,36 +68,59 @@ def _live(out: Console) -> Iterator[Callable[[JobSummary], None]]:
 
 
 class Watched:
-    """Watches a program that the command runs; `Finish` of its end."""
+    """Watches a program that the command runs, or listens in it, or both; `Finish` of its end."""
 
     def __init__(self, options: argparse.Namespace, out: Console) -> None:
         self._out = out
-        self._folder = options.watch
-        self._watch = Watch(self._folder, ends_seen=True)
+        self._folder, self._socket_folder = options.watch, options.listen
+        self._watch: Watch | None = None
+        self._listener: Listener | None = None
+        self._begin()
 
     def run(self, program: Program) -> int:
         """Runs the program. Returns its exit code."""
         try:
             return program.run(self).code
         except InvalidArgument:  # never started
-            self._watch.stop()
+            self._end()
             raise
 
     def finish(self, ending: Ending) -> None:
         """Ends the watch, and prints its state."""
-        self._watch.end(ending.code, ending.by)
-        with self._out.forgiving():
-            self._out.line()
-            self._out.report(str(self._watch.summary()))
+        if self._listener is not None:
+            self._listener.close()
+        if self._watch is not None:
+            self._watch.end(ending.code, ending.by)
+            with self._out.forgiving():
+                self._out.line()
+                self._out.report(str(self._watch.summary()))
 
     def resume(self) -> None:
         """Watches again, as os.exec* failed."""
         try:
-            self._watch = Watch(self._folder, ends_seen=True)
+            self._begin()
         except GpuscopeError as error:
             with self._out.forgiving():
                 self._out.complain(f"the program is no longer watched: {error}", "bold yellow")
 
     def given_up(self) -> str:
         """The sentence printed if `finish` is interrupted."""
+        if self._watch is None:
+            return "a recording that `gpuscope attach` began is not complete"
         return f"the state of the watch in {self._folder} is not complete"
+
+    def _begin(self) -> None:
+        try:
+            if self._socket_folder is not None:
+                self._listener = listen(self._socket_folder)
+            if self._folder is not None:
+                self._watch = Watch(self._folder, ends_seen=True)
+        except BaseException:
+            self._end()
+            raise
+
+    def _end(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        if self._watch is not None:
+            self._watch.stop()

@@ -34,7 +34,17 @@ from gpuscope.threads import shared_lock, start_thread
 from gpuscope.units import first_line, format_seconds, parse_bytes
 from gpuscope.watching.black_box import read_black_box
 from gpuscope.watching.controller import Controller, Place, RequestController, StepController, begins_window
-from gpuscope.watching.dumps import Dumps, Moment, OnDump, make_own_folder, region_of, top_rows, versions
+from gpuscope.watching.dumps import (
+    MOST_DUMPS,
+    Dump,
+    Dumps,
+    Moment,
+    OnDump,
+    make_own_folder,
+    region_of,
+    top_rows,
+    versions,
+)
 from gpuscope.watching.summary import BUCKETS_S, FOLDER, METRICS, STATE, WatchSummary, dump_lines
 from gpuscope.watching.triggers import (
     DEFAULT,
@@ -63,6 +73,7 @@ _RECENT, _LAST = 1000, 10  # steps
 _FEWEST_FOR_P99 = 5
 _FLUSH_S = 0.05  # for GPU work that still runs when a signal ends the program
 _JOIN_S = 5.0
+_POLL_S = 0.02
 _MOST_NOTES = 10
 _FAILURES = {UncaughtException.name, MemoryExhausted.name}  # they explain an exit status
 _DIR = "gpuscope-watch"
@@ -174,6 +185,7 @@ class Watch:
         self._watcher_cpu_s = 0.0
         self._state = "running"
         self._events: deque[Event] = deque(maxlen=1000)
+        self._dumping: Event | None = None  # whose dump is being written
 
         self._box: _core.BlackBox | None = None
         self._note_step: Callable[[int], None] = lambda number: None  # in the black box
@@ -299,6 +311,26 @@ class Watch:
             lost=dict(self._lost),
             notes=(*self._notes, *self._dumps.failures),
         )
+
+    def dump(self, event: Event, timeout_s: float) -> Dump:
+        """Dumps an event that a user asked for. Waits for the watcher's thread, which writes it.
+
+        Raises:
+            GpuscopeError: a limit refuses it, or it is not written after `timeout_s` seconds.
+        """
+        refused = self._dumps.counted.get(event.trigger, 0)
+        self._events.append(event)
+        self._wake.set()
+        until = time.monotonic() + timeout_s
+        while time.monotonic() < until:
+            for each in [*self._dumps.written]:
+                if each.event is event and self._dumping is not event:
+                    return each
+            if self._dumps.counted.get(event.trigger, 0) > refused:
+                why = self._dumps.failures[-1:] or [f"a watch writes at most {MOST_DUMPS} dumps of a process"]
+                raise GpuscopeError(f"the dump was not written: {why[0]}")
+            time.sleep(_POLL_S)
+        raise GpuscopeError(f"the watch did not write the dump within {timeout_s:.0f} s")
 
     def stop(self) -> None:
         """Ends the watch and writes the rest; a second call does nothing."""
@@ -579,11 +611,14 @@ class Watch:
             event = self._events.popleft()
             if self._box is not None:
                 self._box.trigger(f"{event.trigger}: {event.sentence}")
-            dump = self._dumps.take(event, time.monotonic(), functools.partial(self._moment, event))
+            self._dumping = event
+            dump = self._dumps.take(event, time.monotonic(), functools.partial(self.moment, event))
+            self._dumping = None
             if dump is not None:
                 self._dumps.tell(dump)
 
-    def _moment(self, event: Event) -> Moment:
+    def moment(self, event: Event) -> Moment:
+        """What is known of the program now, for a dump of an event."""
         facts = {
             "rank": self._rank,
             "world_size": self._ranks,
@@ -657,6 +692,11 @@ class Watch:
         sentence = one_line(sentence)
         if sentence not in self._notes:
             self._notes = [*self._notes, sentence][-_MOST_NOTES:]
+
+
+def running_watch() -> Watch | None:
+    """The watch of this process, if one runs."""
+    return _current if _current is not None and _current._on else None
 
 
 def _program() -> str:
