@@ -113,12 +113,15 @@ class Target:
 
 def _socket_of(pid: int) -> Path:
     """The socket of a process in any folder, as the kernel lists it; without one, its place in the default folder."""
-    name = socket_name(pid)
-    with contextlib.suppress(OSError), open("/proc/net/unix", errors="surrogateescape") as file:
-        for line in file:
-            path = f"/{line.rstrip().partition(' /')[2]}"
-            if path.endswith(f"/{name}") and os.path.exists(path):
-                return Path(path)
+    name, lines = socket_name(pid), []
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/net/unix").read_text(errors="surrogateescape").splitlines()
+    for line in lines:
+        path = f"/{line.partition(' /')[2]}"
+        if path.endswith(f"/{name}"):
+            with contextlib.suppress(OSError):
+                if os.stat(path).st_uid == os.stat(f"/proc/{pid}").st_uid:  # other users may give a socket this name
+                    return Path(path)
     return default_folder() / name
 
 

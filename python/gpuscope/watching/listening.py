@@ -45,7 +45,7 @@ _LONGEST_PATH = 107  # bytes, of sockaddr_un
 _WAITING = 8  # connections; one is served at a time
 _REQUEST_S, _DUMP_S = 2.0, 10.0
 _MOST_STEPS, _MOST_S = 1_000_000, 86_400.0
-_NO_STEP_S = 600.0  # without a step, a recording of steps is given up
+_NO_STEP_S = 600.0  # without a step, a recording of steps ends
 _PAUSE_S = 0.1
 _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ECONNABORTED, errno.EINTR}
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
@@ -475,7 +475,7 @@ def _taken(dumps: Dumps, event: Event) -> Dump:
 
 
 def _moment(event: Event) -> Moment:
-    """What is known of this process: by its watch, or without one."""
+    """The state of this process, from its watch if one runs."""
     if (watch := running_watch()) is not None:
         return watch.moment(event)
     rank = distributed_rank()

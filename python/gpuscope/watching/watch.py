@@ -618,7 +618,7 @@ class Watch:
                 self._dumps.tell(dump)
 
     def moment(self, event: Event) -> Moment:
-        """What is known of the program now, for a dump of an event."""
+        """The state of the program now, for a dump of an event."""
         facts = {
             "rank": self._rank,
             "world_size": self._ranks,

@@ -15,6 +15,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -282,9 +283,16 @@ def test_a_socket_of_another_process_is_not_asked(listener):
         target.ask("state")
 
 
-def test_the_socket_is_found_in_any_folder(home, tmp_path):
-    with gs.listen(tmp_path / "sockets"):
+def test_the_socket_is_found_in_any_folder(home, tmp_path, monkeypatch):
+    with gs.listen(tmp_path / "sockets") as made:
         assert Target(os.getpid()).was_prepared
+
+        def of_another_user(path, real=os.stat):
+            found = real(path)
+            return SimpleNamespace(st_uid=found.st_uid + 1) if path == str(made.path) else found
+
+        monkeypatch.setattr(os, "stat", of_another_user)
+        assert attaching._socket_of(os.getpid()).parent == home
 
 
 def test_a_process_of_another_user_is_refused(home, monkeypatch):
