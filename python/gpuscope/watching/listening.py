@@ -102,7 +102,6 @@ class Listener:
             raise InvalidArgument("listen: this process listens already; accepted after its close()")
         folder = make_own_folder(default_folder() if dir is None else as_path(dir).absolute())
         self.path = folder / socket_name(os.getpid())
-        self._process = os.getpid()
         self._lock = shared_lock()
         self._is_open = True
         self._recording: _Asked | None = None
@@ -111,6 +110,8 @@ class Listener:
         self._socket = _bound(self.path)
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
+        # The program may close every descriptor, and use the numbers again.
+        self._own = {each: os.fstat(each.fileno()).st_ino for each in (self._socket, self._waker, self._woken)}
         self._thread = threading.Thread(target=self._run, name="gpuscope-listen", daemon=True)
         try:
             start_thread(self._thread.start, "listening")
@@ -126,11 +127,9 @@ class Listener:
     def close(self) -> None:
         """Ends a recording that runs, and removes the socket; a second call does nothing."""
         global _current
-        if self._process != os.getpid():
-            return
         self._is_open = False
         self._wake()
-        if threading.current_thread() is not self._thread:
+        if threading.current_thread() is not self._thread and self._has(self._waker):  # else it cannot be woken
             self._thread.join(_DUMP_S)
         self._end()
         atexit.unregister(self.close)
@@ -139,8 +138,7 @@ class Listener:
     def abandon(self) -> None:
         """Closes the descriptors in a forked child; the socket is the parent's."""
         self._is_open, self._recording = False, None
-        for each in (self._socket, self._waker, self._woken):
-            each.close()
+        self._drop()
 
     def __enter__(self) -> Listener:
         return self
@@ -154,16 +152,30 @@ class Listener:
         return f"<Listener: {'open' if self._is_open else 'closed'}, {self.path}>"
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):
-            self._waker.send(b"x")
+        if self._has(self._waker):
+            with contextlib.suppress(OSError):
+                self._waker.send(b"x")
+
+    def _has(self, own: socket.socket) -> bool:
+        """Whether a descriptor is still this object's."""
+        try:
+            return os.fstat(own.fileno()).st_ino == self._own[own]
+        except OSError:
+            return False
+
+    def _drop(self) -> None:
+        for each in self._own:
+            if self._has(each):
+                each.close()
+            else:
+                each.detach()
 
     def _end(self) -> None:
         with self._lock:
             if self._recording is not None:
                 self._recording.stop()
             if self._socket.fileno() >= 0:
-                for each in (self._socket, self._waker, self._woken):
-                    each.close()
+                self._drop()
                 with contextlib.suppress(OSError):
                     os.unlink(self.path)
 
@@ -187,7 +199,7 @@ class Listener:
             ready = dict(poll.poll(None if due is None else max(0.0, due - time.monotonic()) * 1e3 + 1))
             if recording is not None:
                 recording.look()
-            if any(event != select.POLLIN for event in ready.values()):
+            if not all(map(self._has, self._own)):
                 return False
             if self._woken.fileno() in ready:
                 self._woken.recv(1024)

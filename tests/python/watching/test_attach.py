@@ -258,7 +258,7 @@ def test_a_second_listen_and_a_long_path_are_refused(listener, tmp_path):
     assert listening._current is None
 
 
-def test_sockets_of_dead_processes_are_replaced_and_removed(home):
+def test_sockets_of_dead_processes_are_removed(home):
     home.mkdir(mode=0o700)
     process = subprocess.Popen([sys.executable, "-c", "pass"])
     process.wait()
@@ -273,6 +273,14 @@ def test_sockets_of_dead_processes_are_replaced_and_removed(home):
     assert not [*home.glob("*.sock")]
     with gs.listen():
         assert Target(os.getpid()).was_prepared
+
+
+def test_a_dead_socket_of_this_number_is_replaced(home):
+    home.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(home / f"pid-{os.getpid()}.sock"))
+    with gs.listen() as made:
+        assert ask(made, {"do": "state"})["is_over"]
 
 
 def test_a_socket_of_another_process_is_not_asked(listener):
@@ -320,10 +328,33 @@ def test_a_forked_child_does_not_listen(listener):
 
 
 def test_a_program_that_closes_all_descriptors_goes_on(program, home):
-    source = "import os\nprint('ready', flush=True)\nos.closerange(3, 100)\nprint('done', flush=True)"
+    source = """
+        import os, socket
+        print('ready', flush=True)
+        os.closerange(3, 100)
+        own = [socket.create_server(("127.0.0.1", 0)) for _ in range(20)]
+        import gpuscope.watching.listening as listening
+        listening._current.close()
+        for each in own:
+            socket.create_connection(each.getsockname()).close()
+            each.accept()
+        print('done', flush=True)
+    """
     process = program(source)
     assert process.stdout.readline() == "done\n"
     assert process.wait(20) == 0
+
+
+def test_a_server_of_the_program_keeps_its_connections(listener):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        os.dup2(server.fileno(), listener._socket.fileno())
+        listener._wake()
+        client = socket.create_connection(server.getsockname())
+        listener._thread.join(5)
+        server.settimeout(5)
+        server.accept()[0].close()
+        client.close()
+        assert not listener._thread.is_alive()
 
 
 # -- recordings --------------------------------------------------------------------------------------------------------
