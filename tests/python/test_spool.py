@@ -242,7 +242,7 @@ def test_the_command_refuses_what_does_not_go_together(arguments, sentence, tmp_
 
 
 def test_the_recording_of_a_killed_rank_is_merged_up_to_its_death(tmp_path):
-    for rank in (0, 1):
+    for _ in (0, 1):
         with gs.profile(path=tmp_path / "ranks", spool=True):
             work(10)
     folders = sorted((tmp_path / "ranks").iterdir())
