@@ -209,7 +209,7 @@ void SegmentWriter::end(const Store& events, const Store& dictionaries) {
 void SegmentWriter::write_all(const Store& events, const Store& dictionaries, bool all) {
   Block block(write_, blocks_);
   write_strings(dictionaries.strings, strings_, block);
-  strings_ = static_cast<uint32_t>(dictionaries.strings.size());
+  strings_ = dictionaries.strings.size();
   each_in_order(dictionaries, [&]<class T>(const T& table) {
     if constexpr (T::kInfo.role == Role::Dictionary || T::kInfo.role == Role::Info) {
       write_table(table, all);
