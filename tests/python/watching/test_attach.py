@@ -330,11 +330,12 @@ def test_a_forked_child_does_not_listen(listener):
 def test_a_program_that_closes_all_descriptors_goes_on(program, home):
     source = """
         import os, socket
+        import gpuscope.watching.listening as listening
+        listener = listening._current  # its thread may end it first
         print('ready', flush=True)
         os.closerange(3, 100)
         own = [socket.create_server(("127.0.0.1", 0)) for _ in range(20)]
-        import gpuscope.watching.listening as listening
-        listening._current.close()
+        listener.close()
         for each in own:
             socket.create_connection(each.getsockname()).close()
             each.accept()
