@@ -107,6 +107,24 @@ def claim(path: Path, suffix: str, number: int) -> int:
             number += 1
 
 
+def claim_folder(path: Path, suffix: str) -> Path:
+    """Creates a folder for this user alone, with the first free of the `numbered` names, and returns its path.
+
+    Raises:
+        GpuscopeError: the system refuses.
+    """
+    for number in itertools.count(1):
+        folder = numbered(path, number, suffix)
+        try:
+            os.mkdir(folder, 0o700)
+            return folder
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise GpuscopeError(f"the folder {str(folder)!r} cannot be made: {error.strerror}") from None
+    raise AssertionError("the names have no end")
+
+
 def drop_claim(path: Path) -> None:
     """Removes a file of `claim` that nothing was written to."""
     if not has_content(path):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import warnings
 from typing import TYPE_CHECKING
@@ -129,22 +128,12 @@ class SpoolWriter(FolderWriter):
         Raises:
             GpuscopeError: it cannot be made.
         """
-        from gpuscope.paths import make_folder, numbered
+        from gpuscope.paths import claim_folder, make_folder
 
         make_folder(str(self._folder))
-        name = self._folder / recording_name(int(facts.get("process.rank", 0)))
-        for number in itertools.count(1):
-            folder = numbered(name, number, _RECORDING)
-            try:
-                os.mkdir(folder, 0o700)
-                break
-            except FileExistsError:
-                continue
-            except OSError as error:
-                raise GpuscopeError(f"the folder {str(folder)!r} cannot be made: {error.strerror}") from None
-        self.latest = folder
+        self.latest = claim_folder(self._folder / recording_name(int(facts.get("process.rank", 0))), _RECORDING)
         self._write_facts(_FIRST_SEGMENT, _core.make_store({}, [""], list(facts.items())))
-        return str(folder)
+        return str(self.latest)
 
     def end(self, last: _core.Store, facts: Mapping[str, str]) -> _core.Store:
         """Writes the facts and names of threads, and returns all rows of the window. `last`: those of its last segment.

@@ -18,9 +18,10 @@ from gpuscope.results import Result, plain_fields
 from gpuscope.tables import align_columns
 from gpuscope.text import shorten
 from gpuscope.units import format_seconds
-from gpuscope.watching.black_box import BoxThread, RankCall
+from gpuscope.watching.black_box import BlackBoxContent, BoxThread, RankCall
 from gpuscope.watching.evidence import DEAD, ELSEWHERE, RUNNING, STOPPED, JobEvidence, RankEvidence, gather
 from gpuscope.watching.ras import RasReport, parse_ras, query_ras
+from gpuscope.watching.triggers import TERMINATED
 
 AFTER_S = 10.0
 """A shorter wait is no hang."""
@@ -169,6 +170,10 @@ def _judged(job: JobEvidence, after_s: float) -> HangReport:
     judge = _Judge(job, after_s)
     causes = [*judge.collectives(), *judge.alone(), *(cause for report in job.ras for cause in _ras_causes(report))]
     notes = [*job.notes, *(f"NCCL: {each}" for report in job.ras for each in report.unclear)]
+    killed = [each.name for each in judge.ranks if each.box is not None and not each.box.is_closed]
+    if judge.is_over and killed and not causes:
+        names = shorten(", ".join(killed), _MOST_NAMES)
+        notes.append(f"the job is over; killed without an orderly end: {names}; they made steps until then")
     return HangReport(tuple(causes), tuple(judge.row(each) for each in judge.ranks), tuple(notes))
 
 
@@ -189,16 +194,24 @@ class _Wait:
         return f"{kind} {self.number} of {self.communicator}"
 
 
+_MOST_NAMES = 100  # columns
+
+
+def _was_terminated(box: BlackBoxContent) -> bool:
+    """Whether a signal ended the process, which may have stood still before."""
+    return bool(box.triggers) and box.triggers[-1][0].startswith(f"{TERMINATED}:")
+
+
 class _Judge:
     def __init__(self, job: JobEvidence, after_s: float) -> None:
         self.ranks = [job.ranks[rank] for rank in sorted(job.ranks)]
         self._of, self._after_s = job.ranks, after_s
         self._named: set[int] = set()
-        is_over = all(each.state == DEAD for each in self.ranks if each.box is not None)
+        self.is_over = all(each.state == DEAD for each in self.ranks if each.box is not None)
         lasts = [each.box.last_ns for each in self.ranks if each.box is not None]
         lasts += [each.dumped_ns for each in self.ranks if each.dumped_ns is not None]
         # A job that is over stood still until its last sign of life.
-        self._now_ns = max(lasts, default=0) if is_over else time.time_ns()
+        self._now_ns = max(lasts, default=0) if self.is_over else time.time_ns()
         self._waits = list(self._find_waits())
         self._inside = {rank for wait in self._waits for rank in wait.waiting}
 
@@ -383,7 +396,9 @@ class _Judge:
         """The time since the last step, if it is too long."""
         steps = each.box.steps if each.box is not None else ()
         begun = [step.begun_ns for step in steps if step.begun_ns is not None]
-        if not begun or each.state != RUNNING or each.box is None or each.box.is_closed:
+        if not begun or each.box is None or not (each.state == RUNNING or self.is_over):
+            return None
+        if each.box.is_closed and not (self.is_over and _was_terminated(each.box)):
             return None
         gaps = [(later - earlier) / 1e9 for earlier, later in itertools.pairwise(begun)]
         last = max(steps[-1].ended_ns or 0, begun[-1])

@@ -25,7 +25,7 @@ from gpuscope.distributed import distributed_rank
 from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument, NotAvailable
 from gpuscope.monitor.gpu_monitor import GPUMonitor
 from gpuscope.monitor.snapshot import GpuSnapshot, GpuState, is_the_hosts_number
-from gpuscope.paths import as_path, replacing
+from gpuscope.paths import as_path, claim_folder, replacing
 from gpuscope.profiler import lifecycle
 from gpuscope.profiler.facade import profile
 from gpuscope.regions import record_function
@@ -151,7 +151,7 @@ class Watch:
         make_own_folder(self._root)
         rank = distributed_rank()
         self._rank, self._ranks = (rank.rank, rank.world_size) if rank else (0, 1)
-        self._own = self._claim()
+        self._own = claim_folder(self._root / f"rank-{self._rank:05d}{FOLDER}", FOLDER)
         self._files = WindowFiles(self._own, *keep, self._lose)
 
         self._on = True
@@ -375,19 +375,6 @@ class Watch:
         return f"<Watch: {self._state}, {self._ended:,} {self._unit}, {self._files.written} windows, {self._own}>"
 
     # -- begin and end -------------------------------------------------------------------------------------------------
-
-    def _claim(self) -> Path:
-        """Makes the folder of this process."""
-        name, number = f"rank-{self._rank:05d}", 1
-        while True:
-            path = self._root / f"{name}{'' if number == 1 else f'-{number}'}{FOLDER}"
-            try:
-                path.mkdir(mode=0o700)
-                return path
-            except FileExistsError:
-                number += 1
-            except OSError as error:
-                raise GpuscopeError(f"the folder {str(path)!r} cannot be made: {error.strerror}") from None
 
     def _begin(self, ends_seen: bool) -> None:
         for trigger in self._triggers:

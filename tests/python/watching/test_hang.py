@@ -117,6 +117,26 @@ def test_a_rank_without_steps_is_named_alone(tmp_path: Path) -> None:
     assert "has begun no step for" in str(report)
 
 
+def test_a_rank_that_stood_still_before_the_job_was_killed_is_named(tmp_path: Path) -> None:
+    def stalls(own: hanging.SimulatedRank) -> None:
+        while True:
+            time.sleep(0.1)
+            own.box.beat()
+
+    with hanging.hanging_job(tmp_path / "job", stalls, size=1):
+        until_named(tmp_path / "job", "no steps", others=False)
+    report = find_hang(tmp_path / "job", AFTER_S)
+    assert [(cause.kind, cause.ranks) for cause in report.causes] == [("no steps", (0,))]
+
+
+def test_a_killed_job_that_did_not_hang_is_over(tmp_path: Path) -> None:
+    with hanging.hanging_job(tmp_path / "job", hanging.goes_on):
+        time.sleep(AFTER_S)
+    text = str(find_hang(tmp_path / "job", LONG_S))
+    assert "No hang seen" in text
+    assert "the job is over; killed without an orderly end: rank 0, rank 1" in text
+
+
 def test_the_command_has_exit_codes_and_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "job"
     with hanging.hanging_job(folder, hanging.sleeps_before):
