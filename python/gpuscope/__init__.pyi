@@ -69,4 +69,4 @@ from gpuscope.timing.timer import timed as timed
 from gpuscope.timing.totals import reset_timings as reset_timings
 from gpuscope.timing.totals import timings as timings
 from gpuscope.watching.listening import listen as listen
-from gpuscope.watching.watch import watch as watch
+from gpuscope.watching.watches import watch as watch

@@ -15,7 +15,7 @@ from gpuscope.cli.program import Program
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.watching.listening import Listener, listen
 from gpuscope.watching.summary import JobSummary, read_job
-from gpuscope.watching.watch import Watch
+from gpuscope.watching.watches import Watch
 
 _INTERVAL_S = 1.0
 

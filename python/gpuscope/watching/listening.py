@@ -36,7 +36,7 @@ from gpuscope.threads import shared_lock, start_thread
 from gpuscope.units import first_line
 from gpuscope.watching.dumps import Dump, Dumps, Moment, make_own_folder, region_of, versions
 from gpuscope.watching.triggers import Event
-from gpuscope.watching.watch import Watch, running_watch
+from gpuscope.watching.watches import Watch, running_watch
 
 MOST_BYTES = 1 << 16
 """Of a request."""

@@ -19,7 +19,7 @@ import gpuscope as gs
 from fakes.monitors import nvml_library
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.watching import triggers
-from gpuscope.watching import watch as module
+from gpuscope.watching import watches as module
 from gpuscope.watching.summary import JobSummary, read_job
 
 BUDGET = 0.5  # windows of 25 steps out of 50
