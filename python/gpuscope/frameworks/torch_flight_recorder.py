@@ -65,6 +65,25 @@ def dump_flight_recorder(since_ns: int) -> str | None:
     return json.dumps(calls) if calls else None
 
 
+def write_flight_recorder(path: str) -> bool:
+    """Writes the recorder's pickle, with Python lines, as torch's watchdog does; False if torch has no recorder.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    distributed: Any = sys.modules.get("torch._C._distributed_c10d")
+    dump = getattr(distributed, "_dump_fr_trace", None) or getattr(distributed, "_dump_nccl_trace", None)
+    try:
+        data = dump() if dump is not None else b""
+    except (RuntimeError, TypeError):  # no process group, or another form
+        return False
+    if not data:
+        return False
+    with open(path, "wb") as file:
+        file.write(data)
+    return True
+
+
 def read_flight_recorder(calls: str, distributed: str) -> list[RecordedCall]:
     """The calls in order of time; none if a text has another form.
 

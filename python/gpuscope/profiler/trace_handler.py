@@ -132,7 +132,9 @@ class SpoolWriter(FolderWriter):
 
         make_folder(str(self._folder))
         self.latest = claim_folder(self._folder / recording_name(int(facts.get("process.rank", 0))), _RECORDING)
-        self._write_facts(_FIRST_SEGMENT, _core.make_store({}, [""], list(facts.items())))
+        # The core adds these at the end, which a process that is killed does not reach.
+        known = {"process.id": str(os.getpid()), "process.host": os.uname().nodename, **facts}
+        self._write_facts(_FIRST_SEGMENT, _core.make_store({}, [""], list(known.items())))
         return str(self.latest)
 
     def end(self, last: _core.Store, facts: Mapping[str, str]) -> _core.Store:

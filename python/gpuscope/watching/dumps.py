@@ -31,7 +31,7 @@ from gpuscope.units import first_line, format_date
 from gpuscope.watching.triggers import Event
 
 COOL_DOWN_S = 600.0
-"""After a dump, further events of its trigger are only counted for this time."""
+"""After a dump, further events of its trigger are only counted for this time, unless one is three times as bad."""
 
 MOST_DUMPS = 20
 """Dumps of a process."""
@@ -44,8 +44,10 @@ _LINKED = 4  # recordings, the newest
 _LINES, _WIDTH = 80, 160
 _STACK_LINES, _DETAIL_LINES, _SECTION_LINES = 28, 20, 30
 _COMMAND_S = 60.0
+_WORSE = 3.0
 _ROWS = 8  # of the last window
 _NUMBER = re.compile(r"(\d+)-")
+_OF_TEXT = {"details", "is_asked", "size"}  # of an event, not in why.json
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 OnDump = Callable[[Path], object] | str | None
@@ -76,13 +78,15 @@ class Moment:
         time_ns: since the Unix epoch.
         facts: of the process, for ``why.json``: rank, host, versions.
         sections: title and lines of parts of ``why.txt``. Each is made when it is written, as it may fail.
-        recordings: files to link, the oldest first.
+        recordings: files and folders of segments to link, the oldest first.
+        write_more: called last with the dump's folder. It may write further files.
     """
 
     time_ns: int
     facts: Mapping[str, Any]
     sections: Sequence[tuple[str, Callable[[], Sequence[str]]]] = ()
     recordings: Sequence[Path] = ()
+    write_more: Callable[[Path], object] | None = None
 
 
 class Dumps:
@@ -111,6 +115,7 @@ class Dumps:
         self._on_dump = on_dump
         self._causes: set[tuple[str, str]] = set()
         self._cool_until: dict[str, float] = {}
+        self._worst: dict[str, float] = {}  # size of the events that were dumped
         self._bytes = 0
 
     def take(self, event: Event, now_s: float, moment: Callable[[], Moment]) -> Dump | None:
@@ -122,12 +127,14 @@ class Dumps:
             moment: called only if the event is dumped.
         """
         cause = (event.trigger, event.cause)
-        is_new = cause not in self._causes and now_s >= self._cool_until.get(event.trigger, now_s)
+        is_worse = event.size > _WORSE * self._worst.get(event.trigger, event.size)
+        is_new = cause not in self._causes and (is_worse or now_s >= self._cool_until.get(event.trigger, now_s))
         if not (is_new or event.is_asked) or len(self.written) >= MOST_DUMPS or self._bytes >= MOST_BYTES:
             self.counted[event.trigger] = self.counted.get(event.trigger, 0) + 1
             return None
         self._causes.add(cause)
         self._cool_until[event.trigger] = now_s + COOL_DOWN_S
+        self._worst[event.trigger] = max(event.size, self._worst.get(event.trigger, 0.0))
         try:
             path = self._claim(event.trigger)
         except (OSError, GpuscopeError) as error:
@@ -140,6 +147,8 @@ class Dumps:
         self.written.append(dump)
         self._attempt("why.json", lambda: json_text(_facts(dump, found, links), path / "why.json"), None)
         self._write_text(dump, found, links)
+        if (write_more := found.write_more) is not None:
+            self._attempt("further files", lambda: write_more(path), None)
         return dump
 
     def tell(self, dump: Dump) -> None:
@@ -182,15 +191,24 @@ class Dumps:
         linked = []
         for recording in recordings[-_LINKED:]:
             with contextlib.suppress(FileNotFoundError):  # deleted since
-                try:
-                    os.link(recording, path / recording.name, follow_symlinks=False)
-                except OSError as error:
-                    if error.errno not in (errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.EMLINK):
-                        raise
-                    shutil.copyfile(recording, path / recording.name, follow_symlinks=False)  # no hard links there
+                files = [recording]
+                if recording.is_dir():  # segments of a recording that goes on; the first has its facts
+                    (path / recording.name).mkdir(mode=0o700)
+                    first, *later = sorted(recording.iterdir())
+                    files = [first, *later[-_LINKED:]]
+                for file in files:
+                    self._link_file(file, path / file.relative_to(recording.parent))
                 linked.append(recording.name)
-                self._bytes += recording.stat().st_size
         return linked
+
+    def _link_file(self, file: Path, path: Path) -> None:
+        try:
+            os.link(file, path, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.EMLINK):
+                raise
+            shutil.copyfile(file, path, follow_symlinks=False)  # no hard links there
+        self._bytes += file.stat().st_size
 
     def _write_text(self, dump: Dump, moment: Moment, links: Sequence[str]) -> None:
         """Writes ``why.txt`` after each part: a part may wait for a device that does not answer."""
@@ -199,7 +217,8 @@ class Dumps:
             parts.append(["", *_few(dump.event.details, _DETAIL_LINES)])
         path = Path(dump.path) / "why.txt"
         stacks: Callable[[], Sequence[str]] = functools.partial(_stacks, path.parent)
-        for title, make in (("stacks of all threads", stacks), *moment.sections):
+        later = f", after that {dump.event.trigger.rpartition('_')[2]}" if dump.event.is_past else ""
+        for title, make in ((f"stacks of all threads{later}", stacks), *moment.sections):
             try:
                 lines = make()
             except Exception as error:
@@ -252,7 +271,7 @@ def _reason(error: BaseException) -> str:
 def _facts(dump: Dump, moment: Moment, links: Sequence[str]) -> dict[str, Any]:
     """The content of ``why.json``."""
     return {
-        **{name: value for name, value in asdict(dump.event).items() if name not in ("details", "is_asked")},
+        **{name: value for name, value in asdict(dump.event).items() if name not in _OF_TEXT},
         "time_ns": dump.time_ns,
         **moment.facts,
         "recordings": [*links],

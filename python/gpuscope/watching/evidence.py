@@ -134,13 +134,17 @@ def _files(root: str, notes: list[str]) -> Iterator[Path]:
             if seen > _MOST_FILES:
                 notes.append(f"only the first {_MOST_FILES:,} files were read")
                 return
-            if entry.is_dir(follow_symlinks=False) and depth < _DEEPEST:
-                if refusal := _distrust(entry.stat(follow_symlinks=False)):
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError:  # it has gone
+                continue
+            if stat.S_ISDIR(status.st_mode) and depth < _DEEPEST:
+                if refusal := _distrust(status):
                     notes.append(f"{entry.path} {refusal}")
                 else:
                     waiting.append((entry.path, depth + 1))
-            elif entry.is_file(follow_symlinks=False):
-                if entry.stat(follow_symlinks=False).st_uid in (os.geteuid(), 0):
+            elif stat.S_ISREG(status.st_mode):
+                if status.st_uid in (os.geteuid(), 0):
                     yield Path(entry.path)
                 else:
                     notes.append(f"{entry.path} belongs to another user")
@@ -155,11 +159,11 @@ def _read(path: Path, job: JobEvidence) -> None:
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
-            head = file.read(_SNIFFED)
+            head = file.read(_SNIFFED) or b""  # None: it would block
             is_pickle, is_text = head[:1] in (b"\x80", b"{"), b"\0" not in head
             if not is_pickle and not is_text:
                 return
-            data = head + file.read(_MOST_BYTES + 1 - len(head))
+            data = head + (file.read(_MOST_BYTES + 1 - len(head)) or b"")
     except OSError as error:
         job.notes.append(f"cannot read {path}: {error.strerror}")
         return
@@ -218,10 +222,13 @@ def _rank_of(path: Path, job: JobEvidence) -> int | None:
     """The rank that a file is about: of the black box next to it, of a dump's why.json, or in its name."""
     if (known := job.folders.get(str(path.parent))) is not None:
         return known
-    with contextlib.suppress(OSError, ValueError, RecursionError):
+    with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
         why = path.parent / "why.json"
         if why.is_file() and not why.is_symlink() and why.stat().st_size < _MOST_BYTES:
-            rank = json.loads(why.read_bytes()).get("rank")
+            facts = json.loads(why.read_bytes())
+            rank, pid = facts.get("rank"), facts.get("pid")
+            if isinstance(pid, int) and -pid in job.ranks:  # a program without ranks
+                return -pid
             if isinstance(rank, int) and 0 <= rank < 1 << 24:
                 return rank
     for name in (path.name.partition(".")[0], path.parent.name.partition(".")[0]):

@@ -33,6 +33,7 @@ _LOADS = re.compile(r"data.?loader|(next|load|fetch|get).?batch|batch.?load", re
 _MOST_LISTED, _MOST_FINDINGS, _MOST_ROWS, _MOST_NOTES = 8, 4, 10, 3
 _WIDEST = 400
 _MOST_RANKS = 1 << 20
+_NO_LINE = "ask for its stack: `gpuscope dump PID` where it listens, or `py-spy dump --pid PID > stacks_rank0.txt`."
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ def _judged(job: JobEvidence, after_s: float) -> HangReport:
     killed = [each.name for each in judge.ranks if each.box is not None and not each.box.is_closed]
     if judge.is_over and killed and not causes:
         names = shorten(", ".join(killed), _MOST_NAMES)
-        notes.append(f"the job is over; killed without an orderly end: {names}; they made steps until then")
+        notes.insert(0, f"the job is over; killed without an orderly end: {names}; they made steps until then")
     return HangReport(tuple(causes), tuple(judge.row(each) for each in judge.ranks), tuple(notes))
 
 
@@ -377,6 +378,8 @@ class _Judge:
 
     def alone(self) -> Iterator[HangCause]:
         """Causes in ranks that no collective has named."""
+        if (cause := self._ended_early()) is not None:
+            yield cause
         for each in self.ranks:
             if each.rank in self._named or each.rank in self._inside or each.box is None:
                 continue
@@ -391,6 +394,29 @@ class _Judge:
             yield HangCause(
                 kind, (each.rank,), (), self._idle_s(each), f"{_first_upper(each.name)} {state}", (), advice
             )
+
+    def _ended_early(self) -> HangCause | None:
+        """Ranks that have ended in order, while all others begin no step: these may wait for them."""
+        others = [each for each in self.ranks if each.box is not None and not self._is_gone(each.rank)]
+        idle = [idle_s for each in others if (idle_s := self._idle_s(each)) is not None]
+        gone = [each.rank for each in self.ranks if each.rank not in self._named and self._is_gone(each.rank)]
+        ended = [rank for rank in gone if self._reason(rank)[0] == "ended"]
+        if not ended or not idle or len(idle) < len(others):
+            return None
+        self._named.update(ended)
+        _, state, advice = self._reason(ended[0])
+        names = _first_upper(_ranks(ended))
+        have = "has" if len(ended) == 1 else "have"
+        waiting = tuple(each.rank for each in others)
+        return HangCause(
+            "ended",
+            tuple(ended),
+            waiting,
+            min(idle),
+            f"{names} {have} ended in order, and {_ranks(waiting)} then began no step for {format_seconds(min(idle))}.",
+            (f"{_first_upper(self._name(ended[0]))} {state}",),
+            advice,
+        )
 
     def _idle_s(self, each: RankEvidence) -> float | None:
         """The time since the last step, if it is too long."""
@@ -441,7 +467,8 @@ class _Judge:
         if any(thread.waits_for_loader for thread in each.threads[:1]) or _LOADS.search(self._region(each) or ""):
             advice = "look at the loader's workers and at the storage; num_workers=0 shows errors of a worker."
             return "loader", f"waits for its data loader. It {place}", advice
-        return "late", place, "look at this line: what does it wait for?"
+        advice = "look at this line: what does it wait for?" if self._place(each) else _NO_LINE
+        return "late", place, advice
 
     def _name(self, rank: int) -> str:
         return self._of[rank].name if rank in self._of else f"rank {rank}"

@@ -13,6 +13,7 @@ _PY_SPY = re.compile(r"Thread (?:0x)?([0-9a-fA-F]+) \(([a-z+]+)\)")
 _PY_SPY_FRAME = re.compile(r"    (.+) \((.+):(\d+)\)")
 _MOST_THREADS, _MOST_FRAMES = 4096, 256
 _LIBRARY = re.compile(r"/(?:lib/python[\d.]+|site-packages|dist-packages)/|^<")
+_GPUSCOPE = re.compile(r"/gpuscope/(?:watching|profiler|cli)/")  # it dumps the stack, or runs the program
 _LOADER = re.compile(r"torch/utils/data/(?:dataloader|_utils/)|tensorflow/python/data/|/dataloaders?\.py$")
 
 
@@ -37,9 +38,10 @@ class PythonThread:
 
     @property
     def place(self) -> PythonFrame | None:
-        """The innermost frame of the program's own code, else the innermost one."""
-        own = (frame for frame in self.frames if not _LIBRARY.search(frame.file))
-        return next(own, self.frames[0] if self.frames else None)
+        """The innermost frame of the program's own code, else the innermost one outside of gpuscope."""
+        others = [frame for frame in self.frames if not _GPUSCOPE.search(frame.file)]
+        own = (frame for frame in others if not _LIBRARY.search(frame.file))
+        return next(own, others[0] if others else None)
 
     @property
     def waits_for_loader(self) -> bool:

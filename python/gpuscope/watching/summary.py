@@ -221,7 +221,13 @@ def read_job(folder: str | os.PathLike[str]) -> JobSummary:
         raise InvalidArgument(
             f"dir is {brief(str(path))}, in which no process was watched; accepted is a folder of watch"
         )
-    return JobSummary(tuple(sorted(found, key=lambda each: (each.rank, each.began_ns))), time.time_ns(), tuple(notes))
+    now_ns = time.time_ns()
+    latest = {each.rank: each for each in sorted(found, key=lambda each: each.began_ns)}
+    # A process that no longer runs and whose rank began again is of an earlier run.
+    kept = [each for each in found if each is latest[each.rank] or each.status(now_ns) == "running"]
+    if earlier := len(found) - len(kept):
+        notes.append(f"{earlier:,} process{'es' * (earlier > 1)} of earlier runs in this folder not shown")
+    return JobSummary(tuple(sorted(kept, key=lambda each: (each.rank, each.began_ns))), now_ns, tuple(notes))
 
 
 def _lines(ranks: Sequence[WatchSummary], now_ns: int) -> list[str]:

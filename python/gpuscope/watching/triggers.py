@@ -65,6 +65,8 @@ class Event:
         figures: behind it, for ``why.json``.
         details: lines for people, as a traceback.
         is_asked: a user wants this dump, whatever was dumped before.
+        size: how bad it is beside others of its trigger; 0 if they are alike.
+        is_past: whether it is over when it is found, so that stacks and regions are of a later moment.
     """
 
     trigger: str
@@ -74,6 +76,8 @@ class Event:
     figures: Mapping[str, Any] = field(default_factory=dict)
     details: tuple[str, ...] = ()
     is_asked: bool = False
+    size: float = 0.0
+    is_past: bool = False
 
 
 @dataclass(frozen=True)
@@ -182,7 +186,7 @@ class SlowStep(Trigger):
             return
         if self._apart and (self._apart[-1] > middle) != (away > 0):
             self._apart.clear()
-        is_first = not self._apart
+        is_first = not self._apart or value - self._apart[-1] > _FACTOR  # not one of a new level
         self._apart.append(value)
         if away > _Z * spread and is_first and math.exp(value) - math.exp(middle) > _LOST_S:
             alike = sum(each > value - _ALIKE for each in self._logs)
@@ -202,6 +206,8 @@ class SlowStep(Trigger):
             f"{format_seconds(usual)}" + (f"; so does a {unit} {cause}" if is_regular else ""),
             step,
             {"seconds": seconds, "usual_s": usual, "z": z, "lost_s": seconds - usual},
+            size=seconds - usual,
+            is_past=True,
         )
 
 

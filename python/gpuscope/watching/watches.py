@@ -23,6 +23,7 @@ from gpuscope import _core
 from gpuscope.arguments import as_float, check_positive
 from gpuscope.distributed import distributed_rank
 from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument, NotAvailable
+from gpuscope.frameworks.torch_flight_recorder import write_flight_recorder
 from gpuscope.monitor.gpu_monitor import GPUMonitor
 from gpuscope.monitor.snapshot import GpuSnapshot, GpuState, is_the_hosts_number
 from gpuscope.paths import as_path, claim_folder, replacing
@@ -53,6 +54,7 @@ from gpuscope.watching.triggers import (
     Beat,
     Event,
     GpuError,
+    Hang,
     IdleGpu,
     MemoryExhausted,
     Requested,
@@ -617,14 +619,17 @@ class Watch:
             "versions": versions(),
         }
         paths = self._files.paths
+        spools = [each.spool_folder for each in lifecycle.running() if isinstance(each, profile)]
         sections: list[tuple[str, Callable[[], Sequence[str]]]] = [
             (f"last {self._unit}", self._last_steps),
-            ("open regions", self._open_regions),
+            (f"open regions{', after it' if event.is_past else ''}", self._open_regions),
             ("GPUs", self._gpu_lines),
         ]
         if event.trigger != TERMINATED:  # there is little time
             sections.append(("last window", functools.partial(top_rows, paths[-1] if paths else None)))
-        return Moment(_core.realtime_ns(), facts, sections, paths)
+        more = _write_collectives if event.is_asked or event.trigger == Hang.name else None  # it may take a second
+        recordings = [*paths, *(folder for folder in spools if folder is not None)]
+        return Moment(_core.realtime_ns(), facts, sections, recordings, more)
 
     def _last_steps(self) -> list[str]:
         recent = [*self._recent]
@@ -684,6 +689,11 @@ class Watch:
 def running_watch() -> Watch | None:
     """The watch of this process, if one runs."""
     return _current if _current is not None and _current._on else None
+
+
+def _write_collectives(folder: Path) -> None:
+    """Writes the collectives that torch has recorded, for `gpuscope hang`."""
+    write_flight_recorder(str(folder / "flight_recorder.pickle"))
 
 
 def _program() -> str:

@@ -60,6 +60,17 @@ def test_the_last_recordings_are_links(tmp_path, recordings):
     assert all(os.path.samefile(path, tmp_path / path.name) for path in linked)
 
 
+def test_the_last_segments_of_a_recording_are_links(tmp_path):
+    folder = tmp_path / "rank-00000.gscope"
+    folder.mkdir()
+    for number in range(9):
+        (folder / f"segment-{number:08d}.gscope").write_bytes(b"x")
+    dump = Dumps(tmp_path / "dumps").take(EVENT, 0.0, moment([folder]))
+    linked = sorted((Path(dump.path) / folder.name).iterdir())
+    assert [int(path.stem.rpartition("-")[2]) for path in linked] == [0, 5, 6, 7, 8]
+    assert os.path.samefile(linked[-1], folder / linked[-1].name)
+
+
 def test_a_file_system_without_links_gets_copies(tmp_path, recordings, monkeypatch):
     def refuse(*arguments, **options):
         raise PermissionError(1, "Operation not permitted")
@@ -105,6 +116,32 @@ def test_the_same_cause_is_counted(tmp_path):
     assert dumps.take(EVENT, 0.0, moment()) is not None
     assert dumps.take(EVENT, 10 * COOL_DOWN_S, moment()) is None
     assert dumps.counted == {"slow_step": 1}
+
+
+def test_a_much_worse_event_is_dumped_before_its_trigger_has_cooled_down(tmp_path):
+    dumps = Dumps(tmp_path / "dumps")
+    sizes = [0.06, 0.1, 1.0, 2.0]
+    found = [
+        dumps.take(replace(EVENT, cause=f"step {at}", size=size), float(at), moment()) for at, size in enumerate(sizes)
+    ]
+    assert [each is not None for each in found] == [True, False, True, False]
+
+
+def test_stacks_of_an_event_that_is_over_are_said_to_be_later(tmp_path):
+    assert "stacks of all threads, after that step\n" in why(
+        Dumps(tmp_path / "dumps").take(replace(EVENT, is_past=True), 0.0, moment())
+    )
+
+
+def test_further_files_of_a_dump_come_last(tmp_path):
+    def write(folder):
+        assert (folder / "why.txt").exists()
+        (folder / "more").write_text("")
+
+    def make():
+        return replace(moment()(), write_more=write)
+
+    assert (Path(Dumps(tmp_path / "dumps").take(EVENT, 0.0, make).path) / "more").exists()
 
 
 def test_a_trigger_cools_down(tmp_path):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
@@ -15,6 +16,7 @@ import pytest
 from fakes import hanging
 from gpuscope import _core
 from gpuscope.cli import main
+from gpuscope.errors import InvalidArgument
 from gpuscope.watching.black_box import read_black_box
 from gpuscope.watching.evidence import DEAD, ELSEWHERE, RUNNING, process_state
 from gpuscope.watching.hang import HangCause, HangRank, HangReport, find_hang
@@ -127,6 +129,43 @@ def test_a_rank_that_stood_still_before_the_job_was_killed_is_named(tmp_path: Pa
         until_named(tmp_path / "job", "no steps", others=False)
     report = find_hang(tmp_path / "job", AFTER_S)
     assert [(cause.kind, cause.ranks) for cause in report.causes] == [("no steps", (0,))]
+
+
+def test_a_rank_that_ended_in_order_is_what_the_others_wait_for(tmp_path: Path) -> None:
+    def ends_first(own: hanging.SimulatedRank) -> None:
+        if own.rank == 1:
+            own.box.close()
+            os._exit(0)
+        while True:
+            time.sleep(0.1)
+            own.box.beat()
+
+    with hanging.hanging_job(tmp_path / "job", ends_first):
+        report = until_named(tmp_path / "job", "ended", others=False)
+    assert report.causes[0].ranks == (1,)
+    assert report.causes[0].waiting == (0,)
+    assert str(report).startswith("Rank 1 has ended in order, and rank 0 then began no step for ")
+
+
+def test_without_a_line_its_stack_is_to_be_asked_for(tmp_path: Path) -> None:
+    with hanging.hanging_job(tmp_path / "job", hanging.sleeps_before):
+        until_named(tmp_path / "job", "late")
+        for path in (tmp_path / "job").rglob("stacks.txt"):
+            path.unlink()
+        text = str(find_hang(tmp_path / "job", AFTER_S / 2))
+    assert "To do: ask for its stack" in text
+
+
+def test_files_that_vanish_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        name, path = "fdinfo", "/proc/1/fdinfo"
+
+        def stat(self, *, follow_symlinks: bool) -> os.stat_result:
+            raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(os, "scandir", lambda folder: contextlib.nullcontext([Gone()]))
+    with pytest.raises(InvalidArgument, match="no readable black box"):
+        find_hang(tmp_path)
 
 
 def test_a_killed_job_that_did_not_hang_is_over(tmp_path: Path) -> None:

@@ -63,6 +63,12 @@ def test_noise_is_not_slow():
     assert events_of(SlowStep(), beats(noisy(20_000, noise=0.05), per_beat=10)) == []
 
 
+def test_a_slow_step_after_a_somewhat_slow_one_is_told():
+    seconds = noisy(100)
+    seconds[60:62] = [0.27, 2.0]
+    assert [event.step for event in events_of(SlowStep(), beats(seconds))] == [60, 61]
+
+
 def test_a_slow_step_that_loses_little_time_is_not_told():
     times = noisy(500, usual=0.002)
     times[300] *= 5

@@ -20,6 +20,7 @@ from fakes.monitors import nvml_library
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.watching import triggers
 from gpuscope.watching import watches as module
+from gpuscope.watching.hang import find_hang
 from gpuscope.watching.summary import JobSummary, read_job
 
 BUDGET = 0.5  # windows of 25 steps out of 50
@@ -203,7 +204,9 @@ def test_each_run_has_a_folder_of_its_own(watched, tmp_path):
         "rank-00000-2.watch",
         "rank-00000.watch",
     ]
-    assert len(read_job(tmp_path / "job").ranks) == 2
+    job = read_job(tmp_path / "job")
+    assert len(job.ranks) == 1
+    assert "1 process of earlier runs in this folder not shown" in str(job)
 
 
 def test_a_profiler_that_runs_already_has_no_windows_beside_it(watched, tmp_path):
@@ -315,6 +318,35 @@ def test_a_hang_is_dumped_with_the_line_that_waits(watched, tmp_path, monkeypatc
     text = page.read_text()
     assert text.startswith("No step for ")
     assert "in until" in text
+
+
+def test_a_dump_has_the_collectives_that_torch_recorded(tmp_path):
+    pytest.importorskip("torch.distributed")
+    program(
+        tmp_path,
+        """
+import signal, time, torch, gpuscope as gs
+torch.distributed.init_process_group("gloo", init_method=f"file://{__file__}.store", rank=0, world_size=1)
+torch.distributed.all_reduce(torch.ones(3))
+with gs.watch("job", signals=signal.SIGUSR2) as watch:
+    signal.raise_signal(signal.SIGUSR2)
+    while not watch.summary().dumps:
+        time.sleep(0.05)
+""",
+        env={**os.environ, "TORCH_FR_BUFFER_SIZE": "100"},
+    )
+    assert (tmp_path / "job" / "dumps" / "0001-signal" / "flight_recorder.pickle").exists()
+    rank = find_hang(tmp_path / "job").ranks[0]
+    assert rank.collective == "all_reduce 1 of default_pg"
+
+
+def test_a_recording_that_is_written_as_it_runs_is_in_the_dump(watched, tmp_path):
+    told = []
+    with gs.profile(path=tmp_path / "spool", spool=True):
+        watched(signals=signal.SIGUSR2, on_dump=told.append)
+        signal.raise_signal(signal.SIGUSR2)
+        until(lambda: told)
+    assert gs.load(told[0] / "rank-00000.gscope").trace.info["process.id"] == str(os.getpid())
 
 
 def test_an_exception_that_leaves_the_block_is_dumped(tmp_path):
