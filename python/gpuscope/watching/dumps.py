@@ -235,7 +235,7 @@ class Dumps:
             return otherwise
 
 
-def make_own_folder(path: Path) -> Path:
+def make_own_folder(path: Path, name: str = "dir") -> Path:
     """Makes a folder that only this user can read, or takes an existing one that is safe to write to.
 
     Raises:
@@ -261,7 +261,7 @@ def make_own_folder(path: Path) -> Path:
         what = "a folder that cannot be written to"
     else:
         return checked
-    raise InvalidArgument(f"dir is {str(checked)!r}, {what}; accepted is a folder of your own")
+    raise InvalidArgument(f"{name} is {str(checked)!r}, {what}; accepted is a folder of your own")
 
 
 def _reason(error: BaseException) -> str:

@@ -93,6 +93,7 @@ def watch(
     signals: int | None = None,
     keep_bytes: int | str = "1GB",
     keep_age: float = _KEEP_AGE_S,
+    pprof: str | os.PathLike[str] | None = None,
 ) -> Watch:
     """Watches this program until `Watch.stop` or its end: windows of full recordings at a measured cost, and dumps.
 
@@ -110,13 +111,14 @@ def watch(
         signals: a signal that asks for a dump, as ``signal.SIGUSR2``.
         keep_bytes: most bytes of windows to keep; the oldest are deleted.
         keep_age: seconds after which windows are deleted.
+        pprof: a folder, made if missing, for one window a minute as a profile of pprof. The same limits hold for them.
 
     Raises:
         InvalidArgument: an argument is wrong, the folder is not safe, or a watch runs in this process already.
         GpuscopeError: the folder cannot be written.
         NotAvailable: the system refuses another thread.
     """
-    return Watch(dir, budget, triggers, on_dump, signals=signals, keep_bytes=keep_bytes, keep_age=keep_age)
+    return Watch(dir, budget, triggers, on_dump, signals=signals, keep_bytes=keep_bytes, keep_age=keep_age, pprof=pprof)
 
 
 class Watch:
@@ -134,6 +136,7 @@ class Watch:
         signals: int | None = None,
         keep_bytes: int | str = "1GB",
         keep_age: float = _KEEP_AGE_S,
+        pprof: str | os.PathLike[str] | None = None,
         ends_seen: bool = False,
     ) -> None:
         """As `watch`. With `ends_seen` the caller calls `end` when a signal or os._exit ends the program."""
@@ -154,7 +157,8 @@ class Watch:
         rank = distributed_rank()
         self._rank, self._ranks = (rank.rank, rank.world_size) if rank else (0, 1)
         self._own = claim_folder(self._root / f"rank-{self._rank:05d}{FOLDER}", FOLDER)
-        self._files = WindowFiles(self._own, *keep, self._lose)
+        profiles = None if pprof is None else make_own_folder(as_path(pprof).absolute(), "pprof")
+        self._files = WindowFiles(self._own, *keep, self._lose, profiles)
 
         self._on = True
         self._process = os.getpid()

@@ -17,6 +17,7 @@ from gpuscope.results import json_text
 from gpuscope.units import first_line
 
 _MOST_WAITING = 4
+_PPROF_S = 60.0
 
 
 class WindowFiles:
@@ -27,14 +28,24 @@ class WindowFiles:
         keep_bytes: most bytes to keep.
         keep_age_s: seconds to keep a file.
         lose: called with what was lost, and why if it is known.
+        pprof: folder for the first window of each minute as a profile of pprof; None for none. The same limits hold.
 
     Attributes:
         written: number of windows.
         steps: in them.
     """
 
-    def __init__(self, folder: Path, keep_bytes: int, keep_age_s: float, lose: Callable[..., object]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        keep_bytes: int,
+        keep_age_s: float,
+        lose: Callable[..., object],
+        pprof: Path | None = None,
+    ) -> None:
         self._folder = folder
+        self._pprof = pprof
+        self._pprof_due_s = 0.0
         self._keep_bytes = keep_bytes
         self._keep_age_s = keep_age_s
         self._lose = lose
@@ -50,7 +61,7 @@ class WindowFiles:
     @property
     def paths(self) -> list[Path]:
         """The windows that are kept, the oldest first."""
-        return [path for path, _, _ in self._kept]
+        return [path for path, _, _ in self._kept if path.parent == self._folder]
 
     @property
     def bytes(self) -> int:
@@ -76,6 +87,10 @@ class WindowFiles:
             except Exception as error:  # the program must go on
                 self._lose("windows that could not be written", first_line(error))
                 continue
+            try:
+                self._export(window, path)
+            except Exception as error:
+                self._lose("profiles of pprof", first_line(error))
             self.written += 1
             self.steps += facts["steps"]
         now = time.monotonic()
@@ -95,6 +110,15 @@ class WindowFiles:
             self._delete_oldest()  # the disk may be full
             window.save(path)
         self._kept.append((path, path.stat().st_size, time.monotonic()))
+
+    def _export(self, window: profile, path: Path) -> None:
+        now = time.monotonic()
+        if self._pprof is None or now < self._pprof_due_s:
+            return
+        self._pprof_due_s = now + _PPROF_S
+        profile_path = self._pprof / f"{self._folder.stem}-{path.stem}.pb.gz"
+        window.export_pprof(profile_path)
+        self._kept.append((profile_path, profile_path.stat().st_size, now))
 
     def _delete_oldest(self) -> None:
         with contextlib.suppress(OSError):

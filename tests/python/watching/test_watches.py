@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 import os
 import signal
@@ -114,6 +115,23 @@ def test_old_windows_are_deleted(watched, tmp_path):
     assert 0 < len(kept) < watch.summary().windows
     assert sum(path.stat().st_size for path in kept) <= 9000
     assert kept[-1].name == f"window-{max(int(path.stem[7:]) for path in kept):08d}.gscope"
+
+
+def test_a_window_a_minute_is_a_profile_of_pprof(watched, tmp_path):
+    watch = watched(pprof=tmp_path / "profiles")
+    take(watch, 180)
+    watch.stop()
+    assert windows(tmp_path)[0].name == "window-00000050.gscope"
+    (path,) = (tmp_path / "profiles").iterdir()
+    assert path.name == "rank-00000-window-00000050.pb.gz"
+    assert b"forward" in gzip.decompress(path.read_bytes())
+
+
+def test_profiles_of_pprof_are_deleted_with_old_windows(watched, tmp_path):
+    watch = watched(pprof=tmp_path / "profiles", keep_bytes=1)
+    take(watch, 180)
+    watch.stop()
+    assert [*(tmp_path / "profiles").iterdir()] == []
 
 
 def test_a_budget_of_zero_records_nothing(watched, tmp_path):
