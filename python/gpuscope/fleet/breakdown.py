@@ -68,6 +68,11 @@ class JobBreakdown(Result):
         """One row per part."""
         return [{"part": part, "share": share} for part, share in self.shares.items()]
 
+    @property
+    def has_gpu_work(self) -> bool:
+        """Whether any GPU was busy in the steps."""
+        return self.shares["idle"] < 1
+
     def __str__(self) -> str:
         rows: list[tuple[str, ...]] = [("a step", "of the time", "least", "most")]
         for part, share in self.shares.items():
@@ -75,7 +80,10 @@ class JobBreakdown(Result):
             ends = (f"{format_share(each)} (rank {rank})" for rank, each in ((least, low), (most, high)))
             rows.append((part, format_share(share), *ends))
         of = f"{of_ranks(self.ranks, self.expected)}, " if self.ranks < self.expected else ""
-        lines = [f"{of}{self.steps:,} steps of {format_seconds(self.step_s)}", *align_columns(rows, left=1, rule=True)]
+        head = f"{of}{self.steps:,} steps of {format_seconds(self.step_s)}"
+        if not self.has_gpu_work:
+            return f"{head}; no GPU work was recorded"
+        lines = [head, *align_columns(rows, left=1, rule=True)]
         if self.overlap is not None:
             lines.append(f"{format_share(self.overlap)} of the communication runs beside compute")
         return "\n".join(lines)

@@ -100,7 +100,7 @@ class JobDiagnosis(Result):
 
     def __str__(self) -> str:
         title = f"{self.seen:,} of {self.expected:,} ranks on {self.hosts:,} host{'s' * (self.hosts != 1)}"
-        lines = [title, self.verdict, ""]
+        lines = [title, self.verdict, *([""] if self.findings else [])]
         for number, finding in enumerate(self.findings[:_LISTED], 1):
             cost = ""
             if finding.cost_s is not None and finding.share is not None:
@@ -195,9 +195,11 @@ def _verdict(findings: Iterable[JobFinding], waits: Waits, breakdown: JobBreakdo
     worst = next((each for each in findings if (each.share or 0.0) >= _LEAST), None)
     if worst is not None:
         return f"verdict: {worst.sentence}"
-    if not waits.count and breakdown is None:
-        return "verdict: not known, the recordings have no steps and no collectives"
     if not waits.count:
+        if breakdown is None:
+            return "verdict: not known, the recordings have no steps and no collectives"
+        if not breakdown.has_gpu_work:
+            return "verdict: slow ranks are not known, as the recordings have neither GPU work nor collectives"
         return "verdict: not known who waits for whom, as the recordings have no collectives"
     return "verdict: no rank holds the others up"
 

@@ -37,6 +37,15 @@ def test_ranks_without_work_that_is_seen_have_no_answer():
     for column in ("compute_ns", "communication_ns", "exposed_ns"):
         step[column] = np.zeros_like(step[column])
     step["idle_ns"] = step["duration_ns"].copy()
+    found = Fleet(found).diagnose()
+    assert found.verdict.endswith("slow ranks are not known, as the recordings have neither GPU work nor collectives")
+    assert "; no GPU work was recorded" in str(found)
+
+
+def test_without_collectives_the_parts_of_a_step_are_known():
+    found = job_tables()
+    found["collective"] = tables.empty("collective")
+    found["step"]["exposed_ns"] = np.zeros_like(found["step"]["exposed_ns"])
     assert Fleet(found).diagnose().verdict.startswith("verdict: not known who waits for whom")
 
 
