@@ -20,6 +20,7 @@ ONE_SPELLING = (
     (r"typing\.SupportsInt( \| typing\.SupportsIndex)?", "int"),
     (r"typing\.SupportsFloat( \| typing\.SupportsIndex)?", "float"),
     (r"\btypes\.CapsuleType", "typing_extensions.CapsuleType"),
+    (r"\bcollections\.abc\.Buffer", "typing_extensions.Buffer"),
     (r"\bnumpy\.ndarray\b(?!\[)", "numpy.ndarray[typing.Any, typing.Any]"),
     (r"[ \t]+$", ""),
 )
