@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the package says of itself agrees with what is built, installed and documented."""
+"""The metadata of the project agrees with its wheels, its changelog and its pages."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_cmake_has_no_version_of_its_own() -> None:
 
 
 def test_changelog_begins_with_the_version() -> None:
-    newest = read("CHANGELOG.md").split("\n## ")[1]  # its heading, or the first sentence of what is unreleased
+    newest = read("CHANGELOG.md").split("\n## ")[1]  # a heading, for unreleased changes with a sentence below it
     introduction = newest.partition("\n### ")[0]
     assert re.findall(r"\b\d+\.\d+\.\d+\b", introduction) == [PROJECT["version"]]
 
