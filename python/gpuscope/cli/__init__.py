@@ -69,7 +69,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("merge", "reduce the recordings of a job's ranks to small tables", "merging.Merge"),
     Entry("fleet", "say what a job of many ranks loses time to", "fleet.FleetCommand"),
     Entry("hang", "say why a job does not continue: which rank misses what, and where it is", "hang.Hang"),
-    Entry("watch", "show a watched job as it runs: steps, cost of recording, dumps", "watch.WatchCommand"),
+    Entry("watch", "show a watched job as it runs: steps, cost of recording, dumps", "watches.WatchCommand"),
     Entry("attach", "record a process that runs, for some steps or seconds", "attach.Attach"),
     Entry("detach", "end a recording that attach began", "attach.Detach"),
     Entry("dump", "print where a process is now: stacks, regions, steps, GPUs", "attach.DumpCommand"),

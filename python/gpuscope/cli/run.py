@@ -214,7 +214,7 @@ class Delivery(Recorder):
 
 def _watched(options: argparse.Namespace, program: Program) -> int:
     """Runs the program under a watch, or listening; no recording of the whole, no report."""
-    from gpuscope.cli.watch import Watched
+    from gpuscope.cli.watches import Watched
 
     what = "--watch records windows" if options.watch is not None else "--listen waits for `gpuscope attach`"
     for attribute, name in (("output", "-o"), ("spool", "--spool"), ("open", "--open"), ("children", "--children")):
