@@ -5,16 +5,28 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from gpuscope.analysis.completeness import audit
 from gpuscope.costs.idle_counters import idle_by_counters
 from gpuscope.diagnosis.context import Context
-from gpuscope.diagnosis.findings import CRITICAL, FINDINGS, FINE, OWN_CODE, SMALL, UNKNOWN, Diagnosis, Finding, percent
-from gpuscope.diagnosis.own_code import FEWEST_SAMPLES, MUCH, HostTime, host_time
+from gpuscope.diagnosis.findings import (
+    CRITICAL,
+    FINDINGS,
+    FINE,
+    OWN_CODE,
+    SMALL,
+    UNKNOWN,
+    Diagnosis,
+    Finding,
+    finding_key,
+    percent,
+)
+from gpuscope.diagnosis.own_code import FEWEST_SAMPLES, MUCH, HostTime, host_time, source_lines
 from gpuscope.diagnosis.replay import Replay, Saving
 from gpuscope.diagnosis.rules import RULES, Cause, Rule
 from gpuscope.diagnosis.rules.inputs import loaded_by_thread_ns
@@ -90,7 +102,7 @@ def diagnose(trace: Trace) -> Diagnosis:
         replay = making.result()
         if not is_paced:
             replay.leave_out_recording()
-        findings, small = _ranked(context, found, replay)
+        findings, small = _keyed(trace, *_ranked(context, found, replay))
     host = context.once(host_time) if context.device is None else None
     host = host if host is not None and (host.functions or len(trace.python_samples)) else None
     doubts = _doubts(context, host)
@@ -253,6 +265,27 @@ def _ranked(
         findings.sort(key=weight, reverse=True)
         findings = [each for each in findings if not _is_named_by_another(each, findings)]
     return tuple(findings[:_MOST_FINDINGS]), (*findings[_MOST_FINDINGS:], *small)
+
+
+def _keyed(trace: Trace, *lists: Sequence[Finding]) -> list[tuple[Finding, ...]]:
+    """The lists, each finding and part with its key. Findings of like lines are numbered by line, not by saving."""
+    seen: Counter[str] = Counter()
+    keys: dict[int, str] = {}
+
+    def line(finding: Finding) -> int:
+        return (finding.where[0].line or 0) if finding.where else 0
+
+    def keyed(finding: Finding) -> Finding:
+        return replace(finding, key=keys[id(finding)], parts=tuple(map(keyed, finding.parts)))
+
+    everything = [each for several in lists for finding in several for each in (finding, *finding.parts)]
+    for each in sorted(everything, key=line):
+        lines = source_lines(trace, each.where[0].file or "") if line(each) else []
+        source = next(iter(lines[line(each) - 1 :]), "")
+        first = finding_key(each.id, each.where, source)
+        keys[id(each)] = finding_key(each.id, each.where, source, seen[first])
+        seen[first] += 1
+    return [tuple(map(keyed, several)) for several in lists]
 
 
 def _is_named_by_another(own: Finding, findings: Sequence[Finding]) -> bool:

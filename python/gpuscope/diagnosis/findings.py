@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import re
@@ -58,6 +59,7 @@ class Finding:
         advice: the change to make.
         verify: how to check that it helped.
         parts: findings within its time.
+        key: its name in any recording of the program, as "R09-1a2b3c4d"; see `finding_key`.
     """
 
     id: str
@@ -72,11 +74,13 @@ class Finding:
     advice: str
     verify: str
     parts: tuple[Finding, ...] = ()
+    key: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {
             "id": self.id,
+            "key": self.key,
             "title": self.title,
             "severity": self.severity,
             "saving": self.saving,
@@ -108,6 +112,26 @@ class Finding:
             half = 50 * (self.interval[1] - self.interval[0])
             around = f" +- {half:.0f}" if half >= 1 else f" +- {half:.1f}"
         return f"saves {percent(value)}{around}"
+
+
+def finding_key(rule: str, where: Sequence[Where], source: str = "", number: int = 0) -> str:
+    """The rule's id and a hash of the function and the text of the first place's line.
+
+    A line that moved keeps its key. The name of the file, without its folder, stands for an unknown text, the region or
+    the kernel for an unknown file.
+
+    Args:
+        rule: id of the rule.
+        where: the places of the finding.
+        source: text of the line; spaces do not matter.
+        number: of earlier findings in the diagnosis with the same key.
+    """
+    first = where[0] if where else Where()
+    parts = [first.region or first.kernel or ""]
+    if first.file is not None:
+        parts = [first.function or "", " ".join(source.split()) or os.path.basename(first.file)]
+    text = "\n".join([*parts, *([str(number)] if number else [])])
+    return f"{rule}-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
