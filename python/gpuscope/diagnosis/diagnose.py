@@ -14,6 +14,7 @@ import numpy as np
 from gpuscope.analysis.completeness import audit
 from gpuscope.costs.idle_counters import idle_by_counters
 from gpuscope.diagnosis.context import Context
+from gpuscope.diagnosis.evidence import evidence_query
 from gpuscope.diagnosis.findings import (
     CRITICAL,
     FINDINGS,
@@ -102,7 +103,7 @@ def diagnose(trace: Trace) -> Diagnosis:
         replay = making.result()
         if not is_paced:
             replay.leave_out_recording()
-        findings, small = _keyed(trace, *_ranked(context, found, replay))
+        findings, small = _keyed(context, *_ranked(context, found, replay))
     host = context.once(host_time) if context.device is None else None
     host = host if host is not None and (host.functions or len(trace.python_samples)) else None
     doubts = _doubts(context, host)
@@ -267,8 +268,8 @@ def _ranked(
     return tuple(findings[:_MOST_FINDINGS]), (*findings[_MOST_FINDINGS:], *small)
 
 
-def _keyed(trace: Trace, *lists: Sequence[Finding]) -> list[tuple[Finding, ...]]:
-    """The lists, each finding and part with its key. Findings of like lines are numbered by line, not by saving."""
+def _keyed(context: Context, *lists: Sequence[Finding]) -> list[tuple[Finding, ...]]:
+    """The lists, each finding and part with its key and its query. Findings of like lines are numbered by line, not by saving."""
     seen: Counter[str] = Counter()
     keys: dict[int, str] = {}
 
@@ -276,11 +277,12 @@ def _keyed(trace: Trace, *lists: Sequence[Finding]) -> list[tuple[Finding, ...]]
         return (finding.where[0].line or 0) if finding.where else 0
 
     def keyed(finding: Finding) -> Finding:
-        return replace(finding, key=keys[id(finding)], parts=tuple(map(keyed, finding.parts)))
+        query = evidence_query(finding.id, context, finding.where)
+        return replace(finding, key=keys[id(finding)], query=query, parts=tuple(map(keyed, finding.parts)))
 
     everything = [each for several in lists for finding in several for each in (finding, *finding.parts)]
     for each in sorted(everything, key=line):
-        lines = source_lines(trace, each.where[0].file or "") if line(each) else []
+        lines = source_lines(context.trace, each.where[0].file or "") if line(each) else []
         source = next(iter(lines[line(each) - 1 :]), "")
         first = finding_key(each.id, each.where, source)
         keys[id(each)] = finding_key(each.id, each.where, source, seen[first])

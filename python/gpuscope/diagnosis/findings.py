@@ -60,6 +60,7 @@ class Finding:
         verify: how to check that it helped.
         parts: findings within its time.
         key: its name in any recording of the program, as "R09-1a2b3c4d"; see `finding_key`.
+        query: SQL for the rows behind the evidence, which `gpuscope sql` answers from the recording.
     """
 
     id: str
@@ -75,6 +76,7 @@ class Finding:
     verify: str
     parts: tuple[Finding, ...] = ()
     key: str = ""
+    query: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -93,6 +95,7 @@ class Finding:
                 for each in self.where
             ],
             "evidence": self.facts(),
+            "query": self.query,
             "advice": self.advice,
             "verify": self.verify,
             "parts": [each.to_dict() for each in self.parts],

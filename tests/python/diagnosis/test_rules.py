@@ -16,6 +16,9 @@ from fakes.loops import ADD, PRODUCT, SMS, Loop
 from fakes.recordings import make_trace
 from gpuscope._core import FunctionKind, RegionKind
 from gpuscope.diagnosis import diagnose
+from gpuscope.diagnosis.evidence import QUERIES
+from gpuscope.diagnosis.rules import RULES
+from gpuscope.exporters.sql import Database
 
 MIB = 1 << 20
 NHWC = "void cudnn::engines_precompiled::nchwToNhwcKernel<float>"
@@ -650,6 +653,23 @@ def test_a_fault_comes_first_with_its_place_and_share(fault):
     assert low <= first.share <= high
     assert first.advice
     assert first.title in str(found).replace("\n      ", " ") or first.title[:20] in str(found)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_query_of_each_finding_returns_the_rows_behind_its_figures(fault):
+    loop = fault.make()
+    for _ in loop.steps(14):
+        fault.fault(loop)
+    trace = loop.trace()
+    database = Database(trace)
+    for finding in diagnose(trace):
+        rows = database.run(finding.query).rows
+        assert rows, f"{finding.id}: {finding.query}"
+        assert any(value is not None for value in rows[0]), f"{finding.id}: {finding.query}"
+
+
+def test_each_rule_has_a_query():
+    assert {rule.id for rule in RULES} == set(QUERIES)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
