@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuscope.errors import GpuscopeError, NotAvailable
@@ -19,6 +20,34 @@ from gpuscope.units import first_line
 
 if TYPE_CHECKING:  # pandas is optional
     import pandas as pd
+
+
+SCHEMA_VERSION = "1.0"
+"""Of the JSON of all results. The minor number grows with new keys, the major number with other changes."""
+
+
+def heading(kind: str) -> dict[str, str]:
+    """The first keys of the JSON of a result."""
+    return {"schema": f"gpuscope.{kind}", "schema_version": SCHEMA_VERSION}
+
+
+@dataclass(frozen=True)
+class Abstention:
+    """A question that a result leaves open.
+
+    Attributes:
+        what: the question: "verdict", or the name of a part, a rule or a figure.
+        why: the reason, a sentence.
+    """
+
+    what: str
+    why: str
+
+
+def abstained(*found: Iterable[Abstention]) -> list[dict[str, str]] | None:
+    """The open questions for the JSON of a result, each once; None if every question is answered."""
+    each = dict.fromkeys(itertools.chain(*found))
+    return [{"what": one.what, "why": one.why} for one in each] or None
 
 
 class Result(ABC):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import io
 import itertools
@@ -240,6 +241,20 @@ class Trace:
     def info(self) -> dict[str, str]:
         """Facts about the run, by key."""
         return self.store.info()
+
+    @cached_property
+    def content_hash(self) -> str:
+        """Hash of all rows, strings and facts, as "sha256:...": the same before saving and after loading."""
+        found = hashlib.sha256()
+        for table in _TABLES:
+            columns = self.store.columns(table.name)
+            rows = [(name, values) for name, values in columns.items() if len(values)]
+            for name, values in rows:  # tables without rows do not count, as later versions have more of them
+                found.update(f"{table.name}.{name} {values.dtype.str} {len(values)}\n".encode())
+                found.update(np.ascontiguousarray(values).view(np.uint8))
+        texts = [*self.store.strings(), *itertools.chain(*sorted(self.info.items()))]
+        found.update("\0".join(texts).encode("utf-8", "surrogatepass"))
+        return f"sha256:{found.hexdigest()}"
 
     def string(self, string_id: int) -> str:
         """The string that an id of a ``name`` column stands for.

@@ -50,6 +50,7 @@ PYTHON_LADDER = (
     ("profiler",),
     ("watching",),
     ("integrations",),
+    ("agent",),
     ("gpuscope",),
     ("pytest_plugin",),
     ("cli",),

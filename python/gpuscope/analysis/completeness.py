@@ -6,14 +6,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuscope._core import AuditCounts, Flag, RegionKind
 from gpuscope.analysis.rows import SCOPE_BACKWARD, RegionRows
-from gpuscope.results import Result
+from gpuscope.results import Abstention, Result, abstained, heading, plain_fields
 from gpuscope.tables import align_columns
 from gpuscope.trace import NONE, Trace, number_of
 from gpuscope.units import format_date
@@ -57,6 +57,7 @@ class Audit(Result, _Counts):
     mode: str
     recorded_ns: int
     overhead_source: str = "estimated"
+    _trace: Trace | None = field(default=None, repr=False, compare=False)
 
     @property
     def overhead_percent(self) -> float:
@@ -122,9 +123,25 @@ class Audit(Result, _Counts):
         return f"audit: complete, {self.launches:,} launches recorded{graphs}, {overhead}{notes}"
 
     def to_dict(self) -> dict[str, Any]:
-        """All attributes."""
+        """All attributes; the hash of the recording's content is computed here."""
         derived = ("verdict", "overhead_percent", "decode_ns_per_record")
-        return asdict(self) | {name: getattr(self, name) for name in derived}
+        return {
+            **heading("audit"),
+            "recording": self._trace.content_hash if self._trace is not None else None,
+            "abstained": abstained(self.abstentions),
+            **plain_fields(self, without=("_trace",)),
+            **{name: getattr(self, name) for name in derived},
+        }
+
+    @property
+    def abstentions(self) -> tuple[Abstention, ...]:
+        """What the recording cannot answer: GPU work that was not traced, overhead that was not measured."""
+        found = []
+        if not self.gpu_traced:
+            found.append(Abstention("GPU work", self.tier_reason or "it was not traced"))
+        if self.overhead_source != "measured":
+            found.append(Abstention("overhead", f"{self.overhead_source}; not measured in this run"))
+        return tuple(found)
 
     def __repr__(self) -> str:
         return f"<Audit: {self.verdict.removeprefix('audit: ')}>"
@@ -136,7 +153,7 @@ class Audit(Result, _Counts):
         if not self.gpu_traced and self.tier_reason:
             lines += [f"  GPU: not traced, {self.tier_reason}"]
         lines += [f"  overhead: {self.overhead_source}"]
-        values = asdict(self)
+        values = plain_fields(self, without=("_trace",))
         counts = {name: f"{value:,}" for name, value in values.items() if type(value) is int}
         counts["overhead_percent"] = f"{self.overhead_percent:.2f}"
         counts["decode_ns_per_record"] = f"{self.decode_ns_per_record:.1f}"
@@ -249,6 +266,7 @@ def audit(trace: Trace) -> Audit:
         mode=mode,
         overhead_source=info.get("audit.overhead_source", "estimated"),
         recorded_ns=_recorded_ns(info),
+        _trace=trace,
         **counters,
     )
 

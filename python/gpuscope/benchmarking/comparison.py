@@ -24,14 +24,13 @@ from gpuscope.conditions import UNKNOWN, Conditions
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.figures import Distribution, format_estimate, format_rows
 from gpuscope.page.chart import Chart
-from gpuscope.results import Result, kept_on_error, plain_fields, plain_values
+from gpuscope.results import Abstention, Result, abstained, heading, kept_on_error, plain_fields, plain_values
 from gpuscope.stats import Ratio
 from gpuscope.stats.location import COARSE, TRIMMED, is_coarse, on_ticks
 from gpuscope.stats.ratio import log
 from gpuscope.text import brief, columns_of, padded
 from gpuscope.units import format_digits, format_rough, format_seconds
 
-SCHEMA = "gpuscope.comparison"
 VERSION = 1
 
 WARM_UP = 0.25  # of the budget, at most
@@ -143,7 +142,9 @@ class Comparison(Result):
         """Everything as JSON types; None stands for the ends of an interval that has none."""
         samples = {"a": self.a.samples.tolist(), "b": self.b.samples.tolist()}
         others = plain_fields(self, without=("a", "b"))
-        return {"schema": SCHEMA, "version": VERSION, **others, **samples, "culprit": plain_values(self.culprit)}
+        open_ = [Abstention("verdict", self.advice)] if self.verdict == "inconclusive" else []
+        head = {**heading("comparison"), "version": VERSION, "abstained": abstained(open_)}
+        return {**head, **others, **samples, "culprit": plain_values(self.culprit)}
 
     def plot(self) -> Chart:
         """The times of both functions in call order and as a distribution, as a page and in notebooks."""

@@ -26,7 +26,7 @@ from gpuscope.benchmarking.stopping import Budget
 from gpuscope.errors import InvalidArgument
 from gpuscope.page.chart import Axis, Chart, Mark, Notices, View
 from gpuscope.paths import write_text
-from gpuscope.results import Result, kept_on_error, plain_fields
+from gpuscope.results import Abstention, Result, abstained, heading, kept_on_error, plain_fields
 from gpuscope.stats import Estimate, Ratio
 from gpuscope.system import environment as look
 from gpuscope.tables import align_columns
@@ -35,7 +35,6 @@ from gpuscope.units import first_line, format_seconds, format_times
 
 Side = Literal["cpu", "gpu", "gpu+transfers"]
 
-SCHEMA = 1
 
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
 PRECISION = 0.02  # half of the 95 % interval over the time; enough for a chart
@@ -204,11 +203,17 @@ class Exploration(Result):
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values: times in seconds, None if not known."""
         return {
-            "schema": SCHEMA,
+            **heading("exploration"),
             "kind": "gpuscope exploration",
+            "abstained": abstained(Abstention(what, why) for what, why in self._left_open),
             **plain_fields(self),
             "operations": [{key: getattr(each, key) for key in ("name", "title", "unit")} for each in self.operations],
         }
+
+    @property
+    def _left_open(self) -> list[tuple[str, str]]:
+        found = [("GPU", self.why_no_gpu)] if self.why_no_gpu else []
+        return found + [("points", each) for each in self.remarks]
 
     @property
     def _gpu_text(self) -> str:

@@ -22,7 +22,7 @@ from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.figures import Figures, format_rows
 from gpuscope.page.chart import Axis, Chart, Line, Mark, View
 from gpuscope.paths import read_text
-from gpuscope.results import Result, plain_fields
+from gpuscope.results import Abstention, Result, abstained, heading, plain_fields
 from gpuscope.targets import Target
 from gpuscope.units import first_line, format_rough, format_seconds, format_share
 
@@ -322,7 +322,18 @@ class BenchmarkResult(Figures, Result):
         """Everything except `value` as plain values; None for nan and for missing interval ends."""
         quantities = {name: plain_fields(each, without=("quantity",)) for name, each in self.quantities.items()}
         others = plain_fields(self, without=("quantities", "value"))
-        return {"schema": SCHEMA, "version": VERSION, **others, "scope": self.scope, "quantities": quantities}
+        head = {**heading("benchmark"), "version": VERSION, "abstained": abstained(self.abstentions)}
+        return {**head, **others, "scope": self.scope, "quantities": quantities}
+
+    @property
+    def abstentions(self) -> tuple[Abstention, ...]:
+        """Quantities that were not measured, an interval that is wider than requested, and an uncertain target."""
+        found = [Abstention(name, why) for name, why in self.absent.items()]
+        if not self.converged:
+            found.append(Abstention("interval", _STOPPED[self.stopped]))
+        if self.target is not None and self.target.met is None:
+            found.append(Abstention("target", self.target.why))
+        return tuple(found)
 
     @staticmethod
     def from_json(source: str | os.PathLike[str]) -> BenchmarkResult:

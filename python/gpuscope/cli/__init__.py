@@ -84,6 +84,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("memory show", "look at a memory snapshot's file, of torch or gpuscope", "memory_show.MemoryShow"),
     Entry("monitor", "watch the GPUs: how useful, throttled, full and connected they are", "monitor.Monitor"),
     Entry("demo", "profile a small training loop, with or without a GPU", "demo.Demo"),
+    Entry("schema", "print the JSON Schema of what --json writes", "schema.SchemaCommand"),
     Entry("counters", "list the hardware counters of this GPU", "counters.Counters"),
     Entry("completion", "print the script by which a shell completes all of this", "completion.Completion"),
     Entry("doctor", "say what works on this machine, and what would fix the rest", "doctor.Doctor"),

@@ -67,8 +67,8 @@ class IdleByCounters:
         return {
             "device": self.device,
             "samples": self.samples,
-            "sampled": self.sampled_ns / 1e9,
-            "idle": self.idle_ns / 1e9,
+            "sampled_s": self.sampled_ns / 1e9,
+            "idle_s": self.idle_ns / 1e9,
             "nothing_queued": self.nothing_queued,
             "held_back": self.held_back,
             "engine_active": self.engine_active,

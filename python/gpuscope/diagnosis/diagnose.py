@@ -93,10 +93,12 @@ def diagnose(trace: Trace) -> Diagnosis:
     try:
         steps = find_steps(trace)
     except NotAvailable as error:
-        return Diagnosis(UNKNOWN, (), (), (str(error),), (), "the recording has no steps", None, program)
+        why = "the recording has no steps"
+        return Diagnosis(UNKNOWN, (), (), (str(error),), (), why, None, program, recording=trace.content_hash)
     kept, left_out = steady_steps(steps)
-    with thread_pool(1) as pool:
+    with thread_pool(2) as pool:
         making = pool.submit(Replay, trace, kept)
+        hashing = pool.submit(lambda: trace.content_hash)
         context = Context(trace, kept, break_down(trace, as_passed(trace, kept)))
         found, unseen, blind = _ask(context)
         is_paced = _is_paced(context)
@@ -121,7 +123,7 @@ def diagnose(trace: Trace) -> Diagnosis:
         findings,
         small,
         doubts,
-        unseen,
+        tuple(unseen),
         summary,
         context.breakdown,
         program,
@@ -130,6 +132,8 @@ def diagnose(trace: Trace) -> Diagnosis:
         blind,
         conditions,
         _times_of(host) if host is not None else (),
+        hashing.result(),
+        tuple(unseen.values()),
     )
 
 
@@ -164,22 +168,21 @@ def _is_paced(context: Context) -> bool:
     return paced_ns >= _MUCH_PACED * context.wall_ns
 
 
-def _ask(context: Context) -> tuple[list[tuple[Rule, Cause]], tuple[str, ...], tuple[str, ...]]:
-    """The causes that the rules find, the omitted checks, and the ids of rules without their data."""
+def _ask(context: Context) -> tuple[list[tuple[Rule, Cause]], dict[str, str], tuple[str, ...]]:
+    """The causes that the rules find, the omitted checks with what they omit, and ids of the rules without data."""
     # More threads gained nothing on a machine of 16 cores: parts of each rule hold the GIL.
     with thread_pool(2) as pool:
         causes = list(pool.map(lambda rule: list(rule.find(context)), RULES))
     found = [(rule, cause) for rule, several in zip(RULES, causes, strict=True) for cause in several]
     needs = [(rule.id, need) for rule in RULES if (need := rule.needs(context)) is not None]
-    unseen = list(dict.fromkeys(need for _, need in needs))
+    unseen = {need: ", ".join(dict.fromkeys(rule for rule, each in needs if each == need)) for _, need in needs}
     if why := context.trace.info.get("counters.why"):
-        unseen.append(f"hardware counters: {why}")
+        unseen[f"hardware counters: {why}"] = "hardware counters"
     if len(context.breakdown.devices) > 1 and context.device is not None:
         others = [str(each.device) for each in context.breakdown.devices if each is not context.device]
-        unseen.append(
-            f"GPU {', '.join(others)}: causes and lines are those of GPU {context.device.device}, the busiest"
-        )
-    return found, tuple(unseen), tuple(dict.fromkeys(rule for rule, _ in needs))
+        gpus = f"GPU {', '.join(others)}"
+        unseen[f"{gpus}: causes and lines are those of GPU {context.device.device}, the busiest"] = gpus
+    return found, unseen, tuple(dict.fromkeys(rule for rule, _ in needs))
 
 
 @dataclass
@@ -269,7 +272,10 @@ def _ranked(
 
 
 def _keyed(context: Context, *lists: Sequence[Finding]) -> list[tuple[Finding, ...]]:
-    """The lists, each finding and part with its key and its query. Findings of like lines are numbered by line, not by saving."""
+    """The lists, each finding and part with its key and its query.
+
+    Findings of like lines are numbered by line, not by saving.
+    """
     seen: Counter[str] = Counter()
     keys: dict[int, str] = {}
 

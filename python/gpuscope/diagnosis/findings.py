@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuscope.costs.idle_counters import IdleByCounters
 from gpuscope.diagnosis.context import Where
-from gpuscope.results import Result
+from gpuscope.results import Abstention, Result, abstained, heading
 from gpuscope.steps.breakdown import IDLE, DeviceBreakdown, StepBreakdown
 from gpuscope.steps.steps import WHOLE_RUN
 from gpuscope.text import wrapped
@@ -155,6 +155,8 @@ class Diagnosis(Result):
         blind: ids of the rules without their data in the recording.
         conditions: what the machine or a module's mode does to the figures, a sentence each.
         host_times: without GPU work, shares of the time by name, the largest first.
+        recording: hash of the content of the recording.
+        unseen_by: for each of `unseen`, the ids of the omitted rules, or the name of the omitted part.
     """
 
     verdict: str
@@ -170,6 +172,15 @@ class Diagnosis(Result):
     blind: tuple[str, ...] = ()
     conditions: tuple[str, ...] = ()
     host_times: tuple[tuple[str, float], ...] = ()
+    recording: str = ""
+    unseen_by: tuple[str, ...] = ()
+
+    @property
+    def abstentions(self) -> tuple[Abstention, ...]:
+        """The doubts and the omitted checks, with their reasons."""
+        checks = itertools.zip_longest(self.unseen_by, self.unseen, fillvalue="")
+        doubts = [Abstention("verdict", each) for each in self.doubts or (self.summary,) * (self.verdict == UNKNOWN)]
+        return (*doubts, *(Abstention(what or "checks", why) for what, why in checks))
 
     def __iter__(self) -> Iterator[Finding]:
         """The findings, each followed by its parts, and the small ones."""
@@ -190,6 +201,9 @@ class Diagnosis(Result):
     def to_dict(self) -> dict[str, Any]:
         """Plain values; shares are of the time of the steps, times are in seconds."""
         return {
+            **heading("diagnosis"),
+            "recording": self.recording or None,
+            "abstained": abstained(self.abstentions),
             "verdict": self.verdict,
             "summary": self.summary,
             "program": self.program,

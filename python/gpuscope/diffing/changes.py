@@ -12,6 +12,7 @@ import numpy as np
 
 from gpuscope.diagnosis.context import Where
 from gpuscope.diagnosis.findings import OWN_CODE, Diagnosis, Finding
+from gpuscope.results import Abstention
 from gpuscope.steps.steps import WHOLE_RUN, Steps
 from gpuscope.targets import Target
 from gpuscope.trace import Trace
@@ -134,14 +135,14 @@ class Change:
             "name": self.name,
             "was": self.was,
             "verdict": self.verdict,
-            "before": self.before_ns / _NS_PER_S,
-            "after": self.after_ns / _NS_PER_S,
-            "difference": self.delta_ns / _NS_PER_S,
-            "interval": [end / _NS_PER_S for end in self.interval_ns],
+            "before_s": self.before_ns / _NS_PER_S,
+            "after_s": self.after_ns / _NS_PER_S,
+            "difference_s": self.delta_ns / _NS_PER_S,
+            "interval_s": [end / _NS_PER_S for end in self.interval_ns],
             "count_before": self.count_before,
             "count_after": self.count_after,
-            "slower": self.slower_ns / _NS_PER_S,
-            "more_often": self.more_often_ns / _NS_PER_S,
+            "slower_s": self.slower_ns / _NS_PER_S,
+            "more_often_s": self.more_often_ns / _NS_PER_S,
             "where_before": _place_text(self.where_before),
             "where_after": _place_text(self.where_after),
         }
@@ -156,17 +157,19 @@ class Promise:
     """The saving of a finding in the recording before, and whether the finding is gone.
 
     Attributes:
-        id: of the finding, as R15.
+        id: of the finding's rule, as R15.
         title: its title.
         saving: the promised share of a step; None if it was not known.
         is_gone: True if the recording after does not have it, or has it as a small one of at most half its size. None
             if that recording lacks the data to find it.
+        key: of the finding in the recording before.
     """
 
     id: str
     title: str
     saving: float | None
     is_gone: bool | None
+    key: str = ""
 
     @property
     def worth(self) -> str:
@@ -205,7 +208,8 @@ def promises_of(before: Diagnosis, after: Diagnosis) -> tuple[Promise, ...]:
         return True if sees_gpus and finding.id not in after.blind else None
 
     return tuple(
-        Promise(each.id, each.title, each.saving, is_gone(number, each)) for number, each in enumerate(findings)
+        Promise(each.id, each.title, each.saving, is_gone(number, each), each.key)
+        for number, each in enumerate(findings)
     )
 
 
@@ -245,6 +249,7 @@ class Side:
         busy_ns: work of the busiest GPU, mean per step or run.
         incomplete: why recordings are incomplete, by their audits.
         waited_ns: waits for a CPU that other processes used; the times of a run exclude them.
+        recordings: hash of the content of each recording.
     """
 
     program: str
@@ -255,6 +260,7 @@ class Side:
     busy_ns: float
     incomplete: tuple[str, ...]
     waited_ns: float = 0.0
+    recordings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,6 +351,16 @@ class Differences:
     def has_steps(self) -> bool:
         """Whether the steps are the program's, or at least repeat in it."""
         return not any(is_windows(side.source) for side in (self.before, self.after))
+
+    @property
+    def abstentions(self) -> tuple[Abstention, ...]:
+        """Doubts, omitted comparisons and findings that may be gone, with their reasons."""
+        promises = (each for each in self.promises if each.is_gone is None)
+        return (
+            *(Abstention("verdict", why) for why in self.doubts),
+            *(Abstention("comparison", why) for why in self.not_compared),
+            *(Abstention(each.id, "the recording after lacks the data to find it") for each in promises),
+        )
 
     @property
     def doubts(self) -> tuple[str, ...]:

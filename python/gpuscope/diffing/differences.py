@@ -39,7 +39,7 @@ from gpuscope.distributed import STARTED_BY
 from gpuscope.errors import InvalidArgument, NotAvailable
 from gpuscope.paths import write_text
 from gpuscope.recording import Analyses, load
-from gpuscope.results import Result, import_pandas, plain_values
+from gpuscope.results import Result, abstained, heading, import_pandas, plain_values
 from gpuscope.steps.steps import Steps, as_passed, find_steps, steady_steps
 from gpuscope.tables import GAP, align_columns
 from gpuscope.targets import Target
@@ -110,13 +110,16 @@ class Diff(Differences, Result):
                 "steps": side.steps,
                 "left_out": side.left_out,
                 "source": side.source,
-                "busy": side.busy_ns / _NS_PER_S,
+                "busy_s": side.busy_ns / _NS_PER_S,
                 "incomplete": list(side.incomplete),
-                "waited": side.waited_ns / _NS_PER_S,
+                "waited_s": side.waited_ns / _NS_PER_S,
+                "recordings": list(side.recordings),
             }
             for name, side in (("before", self.before), ("after", self.after))
         }
         return {
+            **heading("diff"),
+            "abstained": abstained(self.abstentions),
             "verdict": self.verdict,
             "summary": self.sentence,
             "unit": self.unit,
@@ -144,7 +147,7 @@ class Diff(Differences, Result):
         rows = [change.to_dict() for change in (self.step, *self.nodes)]
         for row in rows:
             row["path"] = "/".join(row["path"])
-            row["low"], row["high"] = row.pop("interval")
+            row["low_s"], row["high_s"] = row.pop("interval_s")
         return import_pandas().DataFrame(rows)
 
     def plot(self, top: int = 15, ax: Axes | None = None) -> Axes:
@@ -479,6 +482,7 @@ def _side(traces: Sequence[Trace], steps: Sequence[Steps], costs: Sequence[Costs
         float(np.mean([each.busy_ns.mean() for each in costs])),
         tuple(incomplete),
         float(np.mean([each.left_out_ns for each in costs])),
+        tuple(trace.content_hash for trace in traces),
     )
 
 

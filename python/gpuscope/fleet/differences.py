@@ -11,8 +11,8 @@ import numpy as np
 
 from gpuscope.errors import NotAvailable
 from gpuscope.fleet.breakdown import PARTS
-from gpuscope.fleet.tables import Array, Columns, expected_ranks, of_ranks
-from gpuscope.results import Result, plain_fields
+from gpuscope.fleet.tables import Array, Columns, content_hash, expected_ranks, of_ranks
+from gpuscope.results import Abstention, Result, abstained, heading, plain_fields
 from gpuscope.stats.means import holm, welch
 from gpuscope.tables import align_columns
 from gpuscope.text import shorten
@@ -62,6 +62,7 @@ class JobDiff(Result):
         steps: number of steps that were compared, before and after.
         ranks_seen: number of ranks, before and after.
         notes: limits of the comparison.
+        jobs: hashes of the ranks and steps of both.
     """
 
     step: JobChange
@@ -71,10 +72,12 @@ class JobDiff(Result):
     steps: tuple[int, int]
     ranks_seen: tuple[int, int]
     notes: tuple[str, ...]
+    jobs: tuple[str, str]
 
     def to_dict(self) -> dict[str, Any]:
         """Seconds and relative differences."""
-        return plain_fields(self)
+        open_ = [Abstention("comparison", each) for each in self.notes]
+        return {**heading("job_diff"), "abstained": abstained(open_), **plain_fields(self)}
 
     def _frame_rows(self) -> list[Mapping[str, Any]]:
         """One row per change."""
@@ -137,6 +140,7 @@ def compare(before: Mapping[str, Columns], after: Mapping[str, Columns]) -> JobD
         steps=(len(sides[0].steps), len(sides[1].steps)),
         ranks_seen=seen,
         notes=tuple(notes),
+        jobs=(content_hash(before), content_hash(after)),
     )
 
 

@@ -6,6 +6,7 @@ A folder has a folder per table, with a file for each 64 ranks. Times are ns sin
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ Columns = dict[str, Array]
 """A table: a NumPy array per column, all of one length. Texts are arrays of objects."""
 
 RANKS_PER_FILE = 64
+_IDENTIFYING = ("rank", "step")
 _TEXT = "O"
 _FEW_ROWS, _MOST_ROWS = 1 << 20, 1 << 6  # of any file, and per byte of a larger one
 _MOST_NS = 1 << 61
@@ -123,6 +125,17 @@ MEANINGS = {
     "device": "Power, clock and memory of each GPU, of recordings with --device-samples or the memory.",
 }
 """What the rows of a table are."""
+
+
+def content_hash(tables: Mapping[str, Columns]) -> str:
+    """Hash of the numbers of ranks and steps, as "sha256:..."; names of hosts and paths do not count."""
+    found = hashlib.sha256()
+    for table in _IDENTIFYING:
+        for name, (kind, _) in SCHEMA[table].items():
+            if kind != _TEXT:
+                values = np.ascontiguousarray(tables[table][name], kind)
+                found.update(f"{table}.{name} {len(values)}\n".encode() + values.tobytes())
+    return f"sha256:{found.hexdigest()}"
 
 
 def empty(table: str) -> Columns:

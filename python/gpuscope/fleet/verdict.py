@@ -14,9 +14,9 @@ from gpuscope.fleet.devices import DeviceSpread, find_spreads, spread_lines
 from gpuscope.fleet.orders import SwappedOrder
 from gpuscope.fleet.reasons import SYNCHRONIZATION, THROTTLED
 from gpuscope.fleet.stragglers import Stragglers
-from gpuscope.fleet.tables import Columns
+from gpuscope.fleet.tables import Columns, content_hash
 from gpuscope.fleet.waits import EARLIER, UNEXPLAINED, Waits
-from gpuscope.results import Result, plain_fields
+from gpuscope.results import Abstention, Result, abstained, heading, plain_fields
 from gpuscope.steps.idle import IdleCause
 from gpuscope.text import shorten
 from gpuscope.units import format_seconds, format_share
@@ -67,6 +67,8 @@ class JobDiagnosis(Result):
         clock: the clocks of the hosts.
         devices: clock, power and memory of the GPUs, as far as they were recorded.
         notes: what could not be read or judged.
+        abstentions: the same by part of the job, with the reason of each.
+        recording: hash of the job's ranks and steps.
     """
 
     seen: int
@@ -80,6 +82,8 @@ class JobDiagnosis(Result):
     clock: Clock
     devices: tuple[DeviceSpread, ...]
     notes: tuple[str, ...]
+    abstentions: tuple[Abstention, ...] = ()
+    recording: str = ""
 
     @property
     def has_straggler(self) -> bool:
@@ -90,7 +94,10 @@ class JobDiagnosis(Result):
         """Seconds and shares; None where something is not known."""
         parts = {name: getattr(self, name) for name in ("breakdown", "waits", "stragglers", "clock")}
         return {
-            **plain_fields(self, without=tuple(parts)),
+            **heading("job"),
+            "recording": self.recording or None,
+            "abstained": abstained(self.abstentions),
+            **plain_fields(self, without=(*parts, "abstentions", "recording")),
             **{name: part.to_dict() if part is not None else None for name, part in parts.items()},
         }
 
@@ -146,12 +153,14 @@ def diagnose(
         clock: of the hosts.
         swapped: ranks with another order of communicators.
     """
-    notes = list(notes)
+    left_open = [Abstention("job", each) for each in notes]
+    notes = [each.why for each in left_open]
     try:
         breakdown: JobBreakdown | None = break_down(tables["step"], expected)
     except NotAvailable as error:
         breakdown = None
         notes.append(str(error))
+        left_open.append(Abstention("breakdown", str(error)))
     total_s = float(tables["step"]["duration_ns"].sum()) / 1e9
     seen = set(tables["rank"]["rank"].tolist())
     missing = sorted(set(range(expected)) - seen)
@@ -164,14 +173,18 @@ def diagnose(
     findings.sort(key=lambda each: -(each.cost_s if each.cost_s is not None else -1.0))
     if not clock.usable and clock.why:
         notes.append(f"clocks: {clock.why}")
+        left_open.append(Abstention("clocks", clock.why))
     notes += [f"rank {rank}: {why}" for rank, why in list(clock.unaligned.items())[:_LISTED]]
+    left_open += [Abstention(f"clock of rank {rank}", why) for rank, why in clock.unaligned.items()]
     notes += [f"not judged: {each}" for each in stragglers.notes]
+    left_open += [Abstention("stragglers", each) for each in stragglers.notes]
+    if not waits.count:
+        left_open.append(Abstention("waits", "the recordings have no collectives"))
     rank = tables["rank"]
-    notes += [
-        f"rank {number}: {verdict}"
-        for number, verdict, complete in zip(rank["rank"], rank["verdict"], rank["complete"], strict=True)
-        if not complete
-    ]
+    for number, verdict, complete in zip(rank["rank"], rank["verdict"], rank["complete"], strict=True):
+        if not complete:
+            notes.append(f"rank {number}: {verdict}")
+            left_open.append(Abstention(f"rank {number}", str(verdict)))
     return JobDiagnosis(
         seen=len(seen),
         expected=expected,
@@ -184,6 +197,8 @@ def diagnose(
         clock=clock,
         devices=find_spreads(tables["device"]),
         notes=tuple(notes),
+        abstentions=tuple(left_open),
+        recording=content_hash(tables),
     )
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from gpuscope.errors import InvalidArgument
 from gpuscope.fleet.dependencies import Column, Operations, Replay, number_rows
 from gpuscope.fleet.tables import of_ranks
-from gpuscope.results import Result, plain_fields
+from gpuscope.results import Abstention, Result, abstained, heading, plain_fields
 from gpuscope.tables import align_columns
 from gpuscope.units import format_digits, format_seconds, format_share, format_times
 
@@ -78,7 +78,8 @@ class WhatIf(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Times in seconds, shares and factors; None where a figure is not known, ``why`` says why."""
-        return plain_fields(self)
+        open_ = [Abstention(name, why) for name, why in self.why.items()]
+        return {**heading("what_if"), "abstained": abstained(open_), **plain_fields(self)}
 
     def _frame_rows(self) -> list[Mapping[str, Any]]:
         """One row per kind of operation."""

@@ -153,33 +153,38 @@ class StepBreakdown(Result):
         return int(self.steps.durations_ns.sum())
 
     def to_dict(self) -> dict[str, Any]:
-        """Seconds, all steps together; `p50` and `p95` are of single steps."""
+        """Seconds, all steps together; `p50_s` and `p95_s` are of single steps."""
         durations = self.steps.durations_ns / _NS_PER_S
         return {
             "steps": len(self.steps),
             "source": self.steps.source,
             "left_out": self.left_out,
-            "wall": self.wall_ns / _NS_PER_S,
-            "step": {"p50": float(np.median(durations)), "p95": float(np.quantile(durations, 0.95))},
-            "all_idle": int(self.all_idle_ns.sum()) / _NS_PER_S,
+            "wall_s": self.wall_ns / _NS_PER_S,
+            "step": {"p50_s": float(np.median(durations)), "p95_s": float(np.quantile(durations, 0.95))},
+            "all_idle_s": int(self.all_idle_ns.sum()) / _NS_PER_S,
             "devices": [
                 {
                     "device": device.device,
                     "name": device.name,
-                    "idle": device.idle_ns / _NS_PER_S,
+                    "idle_s": device.idle_ns / _NS_PER_S,
                     "drains": [
-                        {"call": each.call, "where": each.where, "count": each.count, "idle": each.idle_ns / _NS_PER_S}
+                        {
+                            "call": each.call,
+                            "where": each.where,
+                            "count": each.count,
+                            "idle_s": each.idle_ns / _NS_PER_S,
+                        }
                         for each in device.drains
                     ],
                     "parts": [
                         {
                             "name": part.name,
                             "kind": part.kind,
-                            "exclusive": part.exclusive_ns / _NS_PER_S,
-                            "covered": part.covered_ns / _NS_PER_S,
+                            "exclusive_s": part.exclusive_ns / _NS_PER_S,
+                            "covered_s": part.covered_ns / _NS_PER_S,
                             "share": self._share(part.exclusive_ns),
-                            "p50": float(np.median(part.per_step_ns)) / _NS_PER_S,
-                            "p95": float(np.quantile(part.per_step_ns, 0.95)) / _NS_PER_S,
+                            "p50_s": float(np.median(part.per_step_ns)) / _NS_PER_S,
+                            "p95_s": float(np.quantile(part.per_step_ns, 0.95)) / _NS_PER_S,
                             "fill": part.fill,
                         }
                         for part in device.parts

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fakes.loops import ADD, PRODUCT, SMS, Loop
 from fakes.recordings import make_trace
+from fakes.schemas import offences
 from gpuscope._core import FunctionKind, RegionKind
 from gpuscope.diagnosis import diagnose
 from gpuscope.diagnosis.evidence import QUERIES
@@ -666,6 +667,11 @@ def test_the_query_of_each_finding_returns_the_rows_behind_its_figures(fault):
         rows = database.run(finding.query).rows
         assert rows, f"{finding.id}: {finding.query}"
         assert any(value is not None for value in rows[0]), f"{finding.id}: {finding.query}"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_json_of_its_diagnosis_fits_the_schema(fault):
+    assert offences("diagnosis", diagnosis_of(fault.fault, fault.make)) == []
 
 
 def test_each_rule_has_a_query():

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For programs that read results: schemas of their JSON."""
