@@ -137,7 +137,7 @@ def test_the_page_and_the_json_have_both():
     assert "2.0 points apart" in page
     (said,) = json.loads(found.to_json())["idle_by_counters"]
     assert said["agreement_points"] == pytest.approx(2)
-    assert said["sampled"] <= said["idle"]
+    assert said["sampled_s"] <= said["idle_s"]
 
 
 def test_few_samples_are_said_to_be_few():

@@ -335,7 +335,7 @@ def test_forms_hold_the_same_figures(tmp_path: Path) -> None:
     found = gs.diff(version(KERNELS, seed=1), version({**KERNELS, "gemm": 4.8 * MS}, seed=2))
     (change,) = found.changes
     read = json.loads(found.to_json(tmp_path / "diff.json"))
-    assert read["changes"][0]["difference"] == pytest.approx(change.delta_ns / 1e9)
+    assert read["changes"][0]["difference_s"] == pytest.approx(change.delta_ns / 1e9)
     assert len(read["nodes"]) == len(found.nodes)
     frame = found.to_pandas()
     assert len(frame) == len(found.nodes) + 1

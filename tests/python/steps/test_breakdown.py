@@ -161,10 +161,10 @@ def test_the_text_says_how_long_a_step_takes_and_where_its_time_went():
 
 def test_json_has_seconds_of_all_steps_and_the_median_of_single_ones():
     saved = json.loads(break_down(recording([(PRODUCT, 0, 300)]), steps(0, 1000, 2000)).to_json())
-    assert saved["wall"] == pytest.approx(2e-6)
+    assert saved["wall_s"] == pytest.approx(2e-6)
     (part, idle) = saved["devices"][0]["parts"]
-    assert (part["exclusive"], part["share"], part["fill"]) == (pytest.approx(3e-7), pytest.approx(0.15), 0.5)
-    assert idle["p50"] == pytest.approx(0.85e-6)
+    assert (part["exclusive_s"], part["share"], part["fill"]) == (pytest.approx(3e-7), pytest.approx(0.15), 0.5)
+    assert idle["p50_s"] == pytest.approx(0.85e-6)
 
 
 def test_a_recording_without_gpu_work_says_so_and_why():
