@@ -251,7 +251,7 @@ class Trace:
             rows = [(name, values) for name, values in columns.items() if len(values)]
             for name, values in rows:  # tables without rows do not count, as later versions have more of them
                 found.update(f"{table.name}.{name} {values.dtype.str} {len(values)}\n".encode())
-                found.update(np.ascontiguousarray(values).view(np.uint8))
+                found.update(np.ascontiguousarray(values).data)
         texts = [*self.store.strings(), *itertools.chain(*sorted(self.info.items()))]
         found.update("\0".join(texts).encode("utf-8", "surrogatepass"))
         return f"sha256:{found.hexdigest()}"

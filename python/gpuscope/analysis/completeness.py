@@ -59,6 +59,9 @@ class Audit(Result, _Counts):
     overhead_source: str = "estimated"
     _trace: Trace | None = field(default=None, repr=False, compare=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_trace": None}  # a copy in another process does not carry the recording
+
     @property
     def overhead_percent(self) -> float:
         """Time added to the program's threads, in percent of the recorded time."""

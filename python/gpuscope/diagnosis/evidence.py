@@ -37,29 +37,35 @@ _FUNCTIONS = (
 )
 _LINES = (
     "select file, line, function, sum(count) as samples, sum(cpu_ns) as cpu_ns from python_samples "
-    "join (select row_number() over () - 1 as stack, * from stacks) using (stack) where {steps} group by all "
+    "join (select row_number() over () - 1 as stack, * from stacks) using (stack) where {during} group by all "
     "order by samples desc"
 )
 _PROCESSES = (
-    "select process, sum(duration_ns) as duration_ns, sum(cpu_ns) as cpu_ns, sum(wait_ns) as wait_ns, "
-    "sum(read_bytes) as read_bytes from process_usages where {steps} group by all"
+    "select process, sum(duration_ns) as duration_ns, sum(cpu_ns) as cpu_ns, "
+    "sum(wait_ns) filter (wait_ns >= 0) as wait_ns, sum(read_bytes) filter (read_bytes >= 0) as read_bytes "
+    "from process_usages where {during} group by all"
 )
 _GROUP = (
-    "select sum(duration_ns) as duration_ns, sum(throttled_ns) as throttled_ns, sum(io_wait_ns) as io_wait_ns "
-    "from control_group_usages where {steps}"
+    "select sum(duration_ns) as duration_ns, sum(throttled_ns) filter (throttled_ns >= 0) as throttled_ns, "
+    "sum(io_wait_ns) filter (io_wait_ns >= 0) as io_wait_ns "
+    "from control_group_usages where {during}"
 )
 _CPU_WAITS = (
-    "select 'thread' as what, thread as id, sum(wait_ns) as wait_ns from thread_waits where {steps} group by all "
-    "union all select 'process', process, sum(wait_ns) from process_usages where {steps} group by all"
+    "select 'thread' as what, thread as id, sum(wait_ns) as wait_ns from thread_waits where {during} group by all "
+    "union all select 'process', process, sum(wait_ns) filter (wait_ns >= 0) from process_usages "
+    "where {during} group by all"
 )
 _DEVICE = (
-    "select min(sm_mhz) as least_sm_mhz, max(sm_max_mhz) as sm_max_mhz, max(power_mw) as most_power_mw, "
-    "min(power_limit_mw) as least_power_limit_mw, max(temperature_c) as most_temperature_c, "
-    "bit_or(throttle_reasons) as throttle_reasons from device_samples where {gpu}"
+    "select min(sm_mhz) filter (sm_mhz >= 0) as least_sm_mhz, max(sm_max_mhz) as sm_max_mhz, "
+    "max(power_mw) as most_power_mw, min(power_limit_mw) filter (power_limit_mw >= 0) as least_power_limit_mw, "
+    "max(temperature_c) as most_temperature_c, "
+    "bit_or(throttle_reasons) filter (throttle_reasons >= 0) as throttle_reasons from device_samples where {gpu}"
 )
 _COUNTERS = (
     "select name, avg(value) as mean, max(value) as most from counter_values "
-    "join (select row_number() over () - 1 as counter, name from counters) using (counter) group by all"
+    "join (select row_number() over () - 1 as counter, name from counters) using (counter) "
+    "join (select row_number() over () - 1 as sample, device, start_ns from counter_samples) using (sample) "
+    "where {gpu} group by all"
 )
 _MEMORY = (
     "select ordinal, max(allocated_bytes) as allocated_bytes, max(reserved_bytes) as reserved_bytes from memory "
@@ -101,16 +107,22 @@ def evidence_query(rule: str, context: Context, where: Sequence[Where]) -> str:
         where: the places of the finding; kernels and regions among them limit the rows.
     """
     starts, ends = context.host_steps.start_ns, (context.host_steps.end_ns, context.steps.end_ns)
-    steps = "true"
+    steps = during = "true"
     if len(starts):
-        steps = f"start_ns between {int(starts.min())} and {max(int(each.max()) for each in ends)}"
+        first, last = int(starts.min()), max(int(each.max()) for each in ends)
+        steps = f"start_ns between {first} and {last}"
+        during = f"start_ns <= {last} and start_ns + duration_ns >= {first}"
     gpu = f"device = {context.device.device} and {steps}" if context.device is not None else steps
     kernels = " or ".join(
         f"contains(name, {_quoted(each.kernel.removesuffix('...'))})" for each in where if each.kernel
     )
     regions = " or ".join(f"name = {_quoted(each.region.split(' > ')[-1])}" for each in where if each.region)
-    return QUERIES[rule].format(
+    query = QUERIES[rule]
+    if context.device is None and query is _IDLE:  # a thread waits, not a GPU
+        query = _LINES
+    return query.format(
         steps=steps,
+        during=during,
         gpu=gpu,
         kernels=f" and ({kernels})" if kernels else "",
         regions=f" and ({regions})" if regions else "",

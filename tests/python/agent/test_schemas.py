@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,12 @@ def test_the_hash_of_a_recording_is_the_same_before_saving_and_after_loading(tmp
     saved = reading()
     saved.save(tmp_path / "run.gscope")
     assert gs.load(tmp_path / "run.gscope").diagnose().recording == saved.diagnose().recording != ""
+
+
+def test_an_audit_is_pickled_without_its_recording():
+    found = reading().audit()
+    assert pickle.loads(pickle.dumps(found)) == found
+    assert len(pickle.dumps(found)) < 10_000
 
 
 def test_another_recording_has_another_hash():

@@ -11,10 +11,12 @@ import pytest
 
 from fakes.loops import Loop
 from fakes.recordings import make_trace
+from fakes.schemas import offences
 from gpuscope.diagnosis import diagnose, find_steps
 from gpuscope.diagnosis.context import Context
 from gpuscope.diagnosis.findings import Where
 from gpuscope.diagnosis.own_code import OWNERS, OwnFunction, _called, own_places
+from gpuscope.exporters.sql import Database
 from gpuscope.steps.breakdown import break_down
 from gpuscope.trace import NONE
 
@@ -97,6 +99,17 @@ def first(trace):
 def test_a_caller_is_not_named_for_the_time_of_a_function_that_it_calls():
     trace = sampled(("a/etl.py:<module>:9 > a/etl.py:main:5 > a/etl.py:parse:2", 80), ("a/etl.py:<module>:9", 20))
     assert first(trace) == "parse (etl.py:2)"
+
+
+def test_the_query_of_own_code_returns_the_samples_of_its_lines():
+    trace = sampled(("a/etl.py:<module>:9 > a/etl.py:parse:2", 80), ("a/etl.py:<module>:9", 20))
+    rows = Database(trace).run(diagnose(trace).findings[0].query).rows
+    assert rows[0][:4] == ("a/etl.py", 2, "parse", 80)
+
+
+def test_a_diagnosis_of_own_code_fits_the_schema():
+    trace = sampled(("a/etl.py:<module>:9 > a/etl.py:parse:2", 80), ("a/etl.py:<module>:9", 20))
+    assert offences("diagnosis", diagnose(trace)) == []
 
 
 def test_a_function_that_library_code_calls_is_listed_in_the_one_that_called_the_library():
