@@ -66,6 +66,7 @@ COMMANDS: tuple[Entry, ...] = (
         runs_program=True,
     ),
     Entry("diff", "say what changed between two recordings, and whether it got slower", "diffs.Diff"),
+    Entry("verify", "run a recorded command again, and accept or reject what changed", "verify.Verify"),
     Entry("merge", "reduce the recordings of a job's ranks to small tables", "merging.Merge"),
     Entry("fleet", "say what a job of many ranks loses time to", "fleet.FleetCommand"),
     Entry("hang", "say why a job does not continue: which rank misses what, and where it is", "hang.Hang"),
@@ -96,6 +97,7 @@ examples:
   gpuscope run train.py --epochs 1                profile a script as it is
   gpuscope diagnose train.py                      what it loses its time to
   gpuscope diff before.gscope after.gscope        did it get slower?
+  gpuscope verify before.gscope                   is the change accepted?
   gpuscope merge ranks/ -o job/                   the tables of a job of many ranks
   gpuscope fleet job/                             who holds the others up
   gpuscope hang watch/                            why a job does not continue
@@ -123,6 +125,7 @@ _OPTIONS = {
     "sort_by": "--sort-by",
     "fail_on": "--fail-on",
     "query": "QUERY",
+    "claim": "--claim",
     "max_bytes": "--max-memory",
     "ring_seconds": "--ring-seconds",
     "python_samples": "--python-samples",

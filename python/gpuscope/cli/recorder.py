@@ -57,6 +57,23 @@ def add_recorded(parser: argparse.ArgumentParser) -> None:
         what.add_argument(f"--{option.replace('_', '-')}", action="store_true", help=f"record {words}")
 
 
+def recorded_words(options: argparse.Namespace) -> list[str]:
+    """The words of a command line that give the options of `add_recorded` these values, without defaults."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_recorded(parser)
+    words: list[str] = []
+    for action in parser._actions:
+        name, value = action.option_strings[0], getattr(options, action.dest)
+        if value == action.default and type(value) is type(action.default):
+            continue
+        if action.nargs == 0:  # a switch
+            words += [name] if value is action.const else []
+        elif not isinstance(value, bool) and value is not None:
+            text = ",".join(value) if isinstance(value, list) else value
+            words.append(f"{name}={text:g}s" if action.type is seconds else f"{name}={text}")
+    return words
+
+
 class Recorder:
     """Records this process from `start` to `stop`. Each recorded window is written as it is ready.
 

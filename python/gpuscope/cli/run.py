@@ -17,6 +17,8 @@ from gpuscope.cli.export import Outputs, in_folder, open_pages
 from gpuscope.cli.options import PAGE_SUFFIXES
 from gpuscope.cli.program import Program
 from gpuscope.cli.recorder import Recorder, add_recorded
+from gpuscope.cli.rerun import FACT, Command
+from gpuscope.distributed import distributed_rank
 from gpuscope.errors import GpuscopeError, GpuscopeWarning, InvalidArgument, NotEnoughMemory, lacks_memory
 
 if TYPE_CHECKING:
@@ -119,7 +121,11 @@ class Run:
         if options.open and not any(each.endswith(PAGE_SUFFIXES) for each in given):
             given.append(f"{program.name}.html")
         outputs = Outputs(given, replaces=replaces)
-        code = Delivery(outputs, console.errors(), options).run(program)
+        delivery = Delivery(outputs, console.errors(), options)
+        command = None if distributed_rank() else Command.now(options, program)  # a rank is no whole command
+        if command is not None:
+            delivery.remember(command)
+        code = delivery.run(program)
         if options.open:
             with own_imports():
                 open_pages(outputs.written)
@@ -133,6 +139,10 @@ class Delivery(Recorder):
         super().__init__(outputs, options)
         self._out = out  # from before the run: the program may replace or close sys.stderr
         self._children = Children.asked_for(options)
+
+    def remember(self, command: Command) -> None:
+        """Stores the command in each recording, for `gpuscope verify`."""
+        self.profiler._annotations.state({FACT: command.fact()})
 
     def run(self, program: Program) -> int:
         """Runs the program and delivers the recording. Returns the program's exit code, or 1 if delivery failed."""

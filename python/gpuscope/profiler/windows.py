@@ -102,6 +102,10 @@ class Annotations:
             raise InvalidArgument(f"add_metadata_json: value is {brief(value)}; accepted is text in JSON") from error
         self._set(key, value)
 
+    def state(self, facts: Mapping[str, str]) -> None:
+        """Adds facts that are no metadata, before the first window."""
+        self._facts |= facts
+
     def note(self, sentence: str) -> bool:
         """Adds a sentence to the notes of the audit; returns whether it is new."""
         sentence = sentence.encode("utf-8", "backslashreplace").decode()
