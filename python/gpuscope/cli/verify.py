@@ -9,6 +9,7 @@ import itertools
 import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +42,7 @@ class Verify:
     examples = """\
   gpuscope verify before.gscope                            surely not slower?
   gpuscope verify before.gscope --claim R09                does the fix of this finding save what was promised?
-  gpuscope verify before.gscope --against HEAD             uncommitted changes and the commit before them, in turns
+  gpuscope verify before.gscope --against HEAD             uncommitted changes and the last commit, in turns
   gpuscope verify before.gscope --against main --commit my-branch
   gpuscope verify before.gscope --yes --json - | jq .verdict"""
 
@@ -77,8 +78,11 @@ class Verify:
             return _verified(options_)
         except BrokenPipeError:
             raise
-        except (GpuscopeError, OSError) as error:  # 1 would be a verdict
+        except (GpuscopeError, OSError) as error:  # the exit code 1 would be a verdict
             raise InvalidArgument(str(error)) from error
+        except Exception:
+            traceback.print_exc()
+            return _MISUSED
 
 
 def _verified(options_: argparse.Namespace) -> int:
@@ -99,7 +103,7 @@ def _verified(options_: argparse.Namespace) -> int:
     command.check()
     _check_gpus(before)
     find_steps(before.trace)  # raises if it has only totals
-    claim = None if options_.claim is None else Claim.of(diagnose(before), options_.claim)
+    claim = None if options_.claim is None else Claim.of(diagnose(before.trace), options_.claim)
     old, new = (commit and resolved(command, commit) for commit in (options_.against, options_.commit))
     differences = command.differences() if new is None else []
     if options_.build and not (old or new):
@@ -136,15 +140,17 @@ def _verified(options_: argparse.Namespace) -> int:
 
 
 def _check_gpus(before: Recording) -> None:
-    """Raises InvalidArgument if this machine lacks a GPU of the recording."""
+    """Raises InvalidArgument if this machine lacks a GPU of a recording with GPU work."""
     from gpuscope import _core
 
     trace = before.trace
+    if not (len(trace.kernels) or len(trace.memcpy)):
+        return
     there = [each["name"] for each in _core.environment().get("devices") or ()]
     for name in map(trace.string, trace.devices.name.tolist()):
         if name not in there:
             raise InvalidArgument(
-                f"the recording is of a {name}, and this machine has {', '.join(there) or 'no GPU'}; accepted is a "
+                f"the recording is of the GPU {name}, and this machine has {', '.join(there) or 'no GPU'}; accepted is a "
                 "machine with the same GPU"
             )
 

@@ -145,7 +145,7 @@ class Verification(Result):
             state = {True: ", and the finding is gone", False: ", and the finding is still there"}
             lines.append(f"got       {_share(*self.saving)}{state.get(self.is_gone, '')}")
         text = ["\n".join(wrapped(one_line(line), width, 10)) for line in lines]
-        if self.found.changes:
+        if self.found.changes and (low > 0 or high < 0):
             text += ["", self.found.table(_ROWS, width)]
         notes = ["\n".join(wrapped(one_line(f"note: {note}"), width, 6)) for note in self.notes]
         return "\n".join([*text, *([""] if notes else []), *notes])
