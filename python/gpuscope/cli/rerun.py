@@ -60,12 +60,17 @@ class Command:
 
     @staticmethod
     def now(options: argparse.Namespace, program: Program) -> Command | None:
-        """The command of this process; None if it cannot run again: its code came from standard input."""
-        if program.kind == "stdin":
+        """The command of this process; None if it cannot run again: its code is from a pipe, or its folder is gone."""
+        try:
+            folder = os.getcwd()
+        except FileNotFoundError:
+            return None
+        is_there = program.kind != "script" or os.path.isfile(program.target) or os.path.isdir(program.target)
+        if program.kind == "stdin" or not is_there:
             return None
         flags = {"module": ["-m"], "code": ["-c"]}.get(program.kind, [])
         words = recorded_words(options) + (["--children"] if options.children else [])
-        made = Command(sys.executable, os.getcwd(), tuple(words), (*flags, program.target, *program.arguments))
+        made = Command(sys.executable, folder, tuple(words), (*flags, program.target, *program.arguments))
         return made.of_today()
 
     @classmethod
@@ -85,7 +90,9 @@ class Command:
             )
         try:
             given = json.loads(info[FACT])
-            values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+            values: dict[str, Any] = {
+                name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+            }
             found = cls(**values)
             is_sound = found.program and all(_is_like(getattr(found, each.name), each.type) for each in fields(cls))
         except (ValueError, TypeError, AttributeError):
@@ -217,17 +224,14 @@ class Checkout:
         if commit is None:
             yield cls(command, "the work tree", {})
             return
-        root = repository_of(command)
-        name = resolved(command, commit)
+        root, name = resolved(command, commit)
         if git(root, "worktree", "add", "--detach", "--quiet", str(folder), name, seconds=None) is None:
             raise NotAvailable(f"git cannot check out commit {commit!r} of {root!r}")
         try:
             moved = replace(command, folder=_moved(command.folder, root, folder))
-            if command.script_path and moved.folder == command.folder:  # it ran outside of the repository
-                script = _moved(os.path.realpath(command.script_path), root, folder)
+            if command.script_path:
+                script = _moved(command.script_path, root, folder)
                 moved = replace(moved, program=(script, *command.program[1:]))
-            elif command.script_path and os.path.isabs(command.program[0]):
-                moved = replace(moved, program=(_moved(command.program[0], root, folder), *command.program[1:]))
             paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
             there = {"PYTHONPATH": os.pathsep.join(_moved(path, root, folder) for path in paths)} if any(paths) else {}
             made = cls(moved, f"commit {name[:_SHORT]}", there)
@@ -254,21 +258,19 @@ class Checkout:
             raise NotAvailable(f"{self.name} gave no recording: {error}") from error
 
 
-def repository_of(command: Command) -> str:
-    """The root of the git repository of the program; raises InvalidArgument without one."""
-    root = git(command.home, "rev-parse", "--show-toplevel")
+def resolved(command: Command, commit: str) -> tuple[str, str]:
+    """The root of the git repository of the program, and the whole name of a commit there.
+
+    Raises:
+        InvalidArgument: the program is in no repository, or there is no such commit.
+    """
+    root = (git(command.home, "rev-parse", "--show-toplevel") or "").rstrip("\n")
     if not root:
         raise InvalidArgument(f"{command.home!r} is in no git repository; accepted with a commit is a program in one")
-    return root.rstrip("\n")
-
-
-def resolved(command: Command, commit: str) -> str:
-    """The whole name of a commit; raises InvalidArgument if the repository of the program does not have it."""
-    root = repository_of(command)
     name = git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     if not name:
         raise InvalidArgument(f"{commit!r} is no commit of {root!r}; accepted is a commit, branch or tag")
-    return name.strip()
+    return root, name.strip()
 
 
 def git(folder: str, *words: str, seconds: float | None = _GIT_SECONDS) -> str | None:

@@ -64,8 +64,8 @@ class Verify:
             "--runs",
             metavar="N",
             type=options.positive,
-            help="runs of the new version, 3 or more (default: 5); with --against the most pairs of runs, 9 or more "
-            "(default: 20), of which half are enough for a clear verdict",
+            help="runs of the new version, 3 or more (default: 5); with --against pairs of runs, 9 or more "
+            "(default: 30); half of the pairs are enough for a clear verdict",
         )
         parser.add_argument("--build", metavar="COMMAND", help="run by the shell in each commit that is checked out")
         parser.add_argument("--yes", action="store_true", help="run without asking")
@@ -104,7 +104,7 @@ def _verified(options_: argparse.Namespace) -> int:
     _check_gpus(before)
     find_steps(before.trace)  # raises if it has only totals
     claim = None if options_.claim is None else Claim.of(diagnose(before.trace), options_.claim)
-    old, new = (commit and resolved(command, commit) for commit in (options_.against, options_.commit))
+    old, new = (commit and resolved(command, commit)[1] for commit in (options_.against, options_.commit))
     differences = command.differences() if new is None else []
     if options_.build and not (old or new):
         raise InvalidArgument(
@@ -150,8 +150,8 @@ def _check_gpus(before: Recording) -> None:
     for name in map(trace.string, trace.devices.name.tolist()):
         if name not in there:
             raise InvalidArgument(
-                f"the recording is of the GPU {name}, and this machine has {', '.join(there) or 'no GPU'}; accepted is a "
-                "machine with the same GPU"
+                f"the recording is of the GPU {name}, and this machine has {', '.join(there) or 'none'}; accepted is a "
+                "machine with that GPU"
             )
 
 
@@ -168,7 +168,9 @@ def _agreed(command: Command, options_: argparse.Namespace, runs: int, out: Cons
     if options_.yes:
         return True
     if sys.stdin is None or not sys.stdin.isatty():
-        raise InvalidArgument("the command comes from a file and nobody can be asked; accepted is --yes")
+        raise InvalidArgument(
+            "the command comes from a file, and standard input is no terminal to ask on; accepted is --yes"
+        )
     out.sentence("Run it? [y/N]")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

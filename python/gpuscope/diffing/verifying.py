@@ -13,7 +13,7 @@ from gpuscope.arguments import check_fraction
 from gpuscope.diagnosis.findings import Diagnosis
 from gpuscope.diffing.differences import MARGIN, Diff, Recorded, diff
 from gpuscope.errors import InvalidArgument
-from gpuscope.results import Result
+from gpuscope.results import Result, plain_fields
 from gpuscope.stats.distributions import student_factor
 from gpuscope.stats.ratio import paired_ratio
 from gpuscope.text import brief, one_line, wrapped
@@ -22,7 +22,7 @@ from gpuscope.units import format_seconds, format_share
 ACCEPT, REJECT, INCONCLUSIVE = "accept", "reject", "inconclusive"
 RUNS, FEWEST_RUNS = 5, 3
 """Runs of the new version by default, and the fewest that show how runs differ."""
-PAIRS, FEWEST_PAIRS = 20, 9
+PAIRS, FEWEST_PAIRS = 30, 9
 """Pairs of old and new runs likewise: of all 2^9 choices of signs, the two extremes are 0.4 %."""
 MARGIN_OF_RUNS = 0.05
 """A slow-down that does not count; `MARGIN` for pairs."""
@@ -35,7 +35,7 @@ _NS_PER_S = 1e9
 
 @dataclass(frozen=True)
 class Claim:
-    """What a finding of the recording before promised. Shares are of the time of a step or run.
+    """The saving that a finding of the recording before promised. Shares are of the time of a step or run.
 
     Attributes:
         id: of the rule, as "R09".
@@ -110,23 +110,11 @@ class Verification(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; times in seconds."""
-        claim, (saving, interval) = self.claim, self.saving
-        promised = None if claim is None else {**vars(claim), "is_gone": self.is_gone}
-        return {
-            "verdict": self.verdict,
-            "why": self.why,
-            "unit": self.found.unit,
-            "step": self.found.step.to_dict(),
-            "change": self.change,
-            "interval": list(self.interval),
-            "confidence": self.confidence,
-            "runs": self.runs,
-            "pairs": self.pairs,
-            "margin": self.margin,
-            "promised": promised,
-            "got": {"saving": saving, "interval": list(interval)},
-            "notes": list(self.notes),
-        }
+        saving, interval = self.saving
+        values = plain_fields(self, without=("found", "claim", "is_gone"))
+        values |= {"unit": self.found.unit, "step": self.found.step.to_dict()}
+        values["promised"] = self.claim and {**vars(self.claim), "is_gone": self.is_gone}
+        return values | {"got": {"saving": saving, "interval": list(interval)}}
 
     def page(self, width: int = 100) -> str:
         """The text, in lines of at most `width` columns."""
@@ -142,8 +130,8 @@ class Verification(Result):
             if self.claim.saving is not None and self.claim.interval is not None:
                 promised = _share(self.claim.saving, self.claim.interval)
             lines.append(f"promised  {promised}  {self.claim.key or self.claim.id} {self.claim.title}")
-            state = {True: ", and the finding is gone", False: ", and the finding is still there"}
-            lines.append(f"got       {_share(*self.saving)}{state.get(self.is_gone, '')}")
+            state = "" if self.is_gone is None else f", and the finding is {'gone' if self.is_gone else 'still there'}"
+            lines.append(f"got       {_share(*self.saving)}{state}")
         text = ["\n".join(wrapped(one_line(line), width, 10)) for line in lines]
         if self.found.changes and (low > 0 or high < 0):
             text += ["", self.found.table(_ROWS, width)]
@@ -234,7 +222,7 @@ def judged(interval: tuple[float, float], margin: float, claim: Claim | None, un
         return REJECT, f"a {unit} is surely slower"
     promised = claim.interval[0] if claim.interval is not None else 0.0
     if -low < _LEAST_KEPT * promised:
-        return REJECT, f"a {unit} surely saves less than half of what was promised"
+        return REJECT, f"a {unit} surely saves less than half of the promised time"
     if high >= 0:
         return INCONCLUSIVE, f"a {unit} may be faster, and may not"
     if -low < promised:

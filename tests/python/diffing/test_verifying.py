@@ -103,4 +103,4 @@ def test_a_claim_is_named_by_rule_or_key():
 
 
 def test_runs_end_at_half_only_if_half_can_be_sure():
-    assert (looks(20), looks(17)) == ((10, 20), (17,))
+    assert (looks(30), looks(17)) == ((15, 30), (17,))
