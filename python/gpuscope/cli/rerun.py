@@ -139,9 +139,12 @@ class Command:
                     "machine that has it, or a new recording"
                 )
 
-    def differences(self) -> list[str]:
-        """What differs today, a sentence each; also that nothing does."""
+    def differences(self, commit: str | None) -> list[str]:
+        """What differs today, or in a commit, a sentence each; also that nothing does."""
         today = self.of_today()
+        if commit is not None:
+            ignored = ["changes in the work tree are not part of the commit"] if today.dirty else []
+            return [f"code: {self.version} before, commit {commit[:_SHORT]} after", *ignored]
         found = []
         for name in sorted({*self.variables} ^ {*today.variables}):
             was, now = ("set", "not set") if name in self.variables else ("not set", "set")

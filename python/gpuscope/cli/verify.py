@@ -105,7 +105,6 @@ def _verified(options_: argparse.Namespace) -> int:
     find_steps(before.trace)  # raises if it has only totals
     claim = None if options_.claim is None else Claim.of(diagnose(before.trace), options_.claim)
     old, new = (commit and resolved(command, commit)[1] for commit in (options_.against, options_.commit))
-    differences = command.differences() if new is None else []
     if options_.build and not (old or new):
         raise InvalidArgument(
             "--build is for commits that are checked out; accepted with --commit, --against or --runs"
@@ -131,7 +130,9 @@ def _verified(options_: argparse.Namespace) -> int:
             found = verify(**sides, pairs=pairs, claim=claim, margin=options_.margin)
             if found.verdict != INCONCLUSIVE:
                 break
-    found = replace(found, notes=(*differences, *found.notes))
+    names = " and ".join(version.name for version in versions.values())
+    compared = [f"compared: {names}, {found.runs} pairs of runs"] if pairs else command.differences(new)
+    found = replace(found, notes=(*compared, *found.notes))
     for path in written:
         found.to_json(path)
     shown = console.output(written)

@@ -114,6 +114,7 @@ def test_old_and_new_take_turns_and_leave_no_worktree(gpuscope, repository, prem
     ran = gpuscope("verify", "before.gscope", "--yes", "--against", "HEAD~1", "--runs", "9")
     assert ran.returncode == 1, ran.stderr
     places = (premade / "places").read_text().split()
+    assert "and the work tree, 9 pairs of runs" in ran.stdout
     is_old = [place != str(repository) for place in places]
     assert is_old == [True, False, False, True] * 5
     listed = subprocess.run(["git", "worktree", "list"], cwd=repository, capture_output=True, text=True, check=True)
@@ -125,6 +126,7 @@ def test_a_commit_is_judged_instead_of_the_files(gpuscope, repository, premade):
     ran = gpuscope("verify", "before.gscope", "--yes", "--commit", "HEAD")
     assert ran.returncode == 1, ran.stderr
     assert str(repository) not in (premade / "places").read_text().split()
+    assert "changes in the work tree are not part of the commit" in ran.stdout
 
 
 def test_a_commit_that_does_not_build_has_no_verdict(gpuscope, repository):
