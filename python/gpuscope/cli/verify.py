@@ -106,9 +106,7 @@ def _verified(options_: argparse.Namespace) -> int:
     claim = None if options_.claim is None else Claim.of(diagnose(before.trace), options_.claim)
     old, new = (commit and resolved(command, commit)[1] for commit in (options_.against, options_.commit))
     if options_.build and not (old or new):
-        raise InvalidArgument(
-            "--build is for commits that are checked out; accepted with --commit, --against or --runs"
-        )
+        raise InvalidArgument("--build is for commits that are checked out; accepted with --commit or --against")
     out = console.errors()
     if not _agreed(command, options_, runs, out):
         out.complain("nothing was run, and there is no verdict")
