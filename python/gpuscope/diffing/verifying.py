@@ -13,7 +13,7 @@ from gpuscope.arguments import check_fraction
 from gpuscope.diagnosis.findings import Diagnosis
 from gpuscope.diffing.differences import MARGIN, Diff, Recorded, diff
 from gpuscope.errors import InvalidArgument
-from gpuscope.results import Result, plain_fields
+from gpuscope.results import Result, heading, plain_fields
 from gpuscope.stats.distributions import student_factor
 from gpuscope.stats.ratio import paired_ratio
 from gpuscope.text import brief, one_line, wrapped
@@ -111,7 +111,7 @@ class Verification(Result):
     def to_dict(self) -> dict[str, Any]:
         """Plain values; times in seconds."""
         saving, interval = self.saving
-        values = plain_fields(self, without=("found", "claim", "is_gone"))
+        values = {**heading("verification"), **plain_fields(self, without=("found", "claim", "is_gone"))}
         values |= {"unit": self.found.unit, "step": self.found.step.to_dict()}
         values["promised"] = self.claim and {**vars(self.claim), "is_gone": self.is_gone}
         return values | {"got": {"saving": saving, "interval": list(interval)}}
