@@ -53,6 +53,7 @@ PYTHON_LADDER = (
     ("agent",),
     ("gpuscope",),
     ("pytest_plugin",),
+    ("agents",),
     ("cli",),
     ("__main__",),
 )

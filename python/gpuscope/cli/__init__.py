@@ -88,6 +88,8 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("schema", "print the JSON Schema of what --json writes", "schema.SchemaCommand"),
     Entry("counters", "list the hardware counters of this GPU", "counters.Counters"),
     Entry("completion", "print the script by which a shell completes all of this", "completion.Completion"),
+    Entry("mcp", "serve recordings to a coding agent, by the Model Context Protocol", "agents.Mcp"),
+    Entry("skill", "print or install a skill file that teaches a coding agent these commands", "agents.Skill"),
     Entry("doctor", "say what works on this machine, and what would fix the rest", "doctor.Doctor"),
 )
 

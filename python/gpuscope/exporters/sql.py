@@ -284,6 +284,22 @@ class SqlViews:
         cursor, columns = self._execute(query)
         return SqlResult(columns, self._until_interrupted(cursor.fetchall))
 
+    def select(self, query: str, rows: int) -> SqlResult:
+        """The first rows of one query that changes nothing, for callers that are not trusted.
+
+        Raises:
+            InvalidArgument: it is not one statement that selects, or DuckDB cannot run it on these views.
+            GpuscopeError: it needs more memory than is available.
+        """
+        if not is_utf8(query):
+            raise _no_statement(query)
+        with self._in_one_sentence():
+            statements = self._duckdb.extract_statements(query)
+        if len(statements) != 1 or statements[0].type != self._duckdb.StatementType.SELECT:
+            raise InvalidArgument(f"query is {brief(query)}; accepted is one statement that selects")
+        cursor, columns = self._execute(query)
+        return SqlResult(columns, self._until_interrupted(partial(cursor.fetchmany, rows)))
+
     def _execute(self, query: str) -> tuple[Any, tuple[str, ...]]:
         cursor = None  # as DuckDB returns for a query without a statement
         if isinstance(query, str) and is_utf8(query):
