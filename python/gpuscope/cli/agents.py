@@ -45,8 +45,8 @@ class Skill:
     """Prints or installs the skill file."""
 
     description = (
-        "Prints a skill file (SKILL.md): which commands a coding agent runs, in which order, and how it reads findings,\n"
-        "intervals and abstentions. --install writes it where agents look: DIR/gpuscope/SKILL.md."
+        "Prints a skill file (SKILL.md): which commands a coding agent runs, in which order, and how it reads\n"
+        "findings, intervals and abstentions. --install writes it where agents look: DIR/gpuscope/SKILL.md."
     )
     examples = """\
   gpuscope skill
