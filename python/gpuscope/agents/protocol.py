@@ -153,7 +153,7 @@ class Channel:
         return any(event & (select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0))
 
 
-class _Refused(Exception):
+class _Refused(Exception):  # noqa: N818 - as the exceptions of `errors`
     """A request that gets an error of JSON-RPC: code, message and data."""
 
     def __init__(self, code: int, message: str, data: object = None) -> None:

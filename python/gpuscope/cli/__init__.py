@@ -114,6 +114,7 @@ examples:
   gpuscope memory train.py                        who holds the memory
   gpuscope counters 'dram__*'                     what the hardware can count
   gpuscope monitor                                the GPUs now
+  gpuscope mcp --root runs/                       for coding agents
   gpuscope doctor                                 what works on this machine
 """
 

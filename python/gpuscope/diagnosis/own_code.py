@@ -6,6 +6,7 @@ from __future__ import annotations
 import dis
 import linecache
 import os
+import stat
 import sys
 from collections import defaultdict
 from collections.abc import Callable
@@ -385,8 +386,12 @@ class CalledNames:
 def source_lines(trace: Trace, file: str) -> list[str]:
     """The source of a file, or of a notebook's cell, if it did not change since the recording began; else empty."""
     try:
-        if not file.startswith("<") and os.stat(file).st_mtime_ns > number_of(trace.info, "session.start_ns"):
-            return []
+        if not file.startswith("<"):
+            found = os.stat(file)
+            # A file of a recording may be any path; a device or pipe might never end.
+            is_file = stat.S_ISREG(found.st_mode)
+            if not is_file or found.st_mtime_ns > number_of(trace.info, "session.start_ns"):
+                return []
     except (OSError, ValueError):
         if file not in linecache.cache:
             return []

@@ -56,7 +56,7 @@ def test_a_finding_is_explained_with_file_line_and_interval(tools):
 
 
 def test_a_finding_that_is_not_there_names_the_others(tools):
-    with pytest.raises(InvalidArgument, match="R99.*R19, R24, R02, R36"):
+    with pytest.raises(InvalidArgument, match=r"R99.*R19, R24, R02, R36"):
         tools.explain("resnet.gscope", "R99")
 
 
@@ -103,7 +103,7 @@ def test_sql_returns_a_limited_number_of_rows(sql):
     ],
 )
 def test_sql_that_does_not_end_is_ended(sql, query):
-    with pytest.raises(GpuscopeError, match="took longer than 1 s|more memory"):
+    with pytest.raises(GpuscopeError, match=r"took longer than 1 s|more memory"):
         sql(query)
 
 
@@ -159,7 +159,7 @@ def test_a_pipe_is_refused(tmp_path):
 def test_a_recording_that_is_too_large_is_refused_with_another_way(tmp_path):
     with open(tmp_path / "large.gscope", "wb") as file:
         file.truncate(1 << 30)
-    with pytest.raises(InvalidArgument, match="512 MiB.*gpuscope diagnose"):
+    with pytest.raises(InvalidArgument, match=r"512 MiB.*gpuscope diagnose"):
         Tools(tmp_path, allow_run=False).diagnose("large.gscope")
 
 
