@@ -25,7 +25,7 @@ STARTS = 9
 # The server, in a process in which a thread, C and every call print.
 NOISY = """
 import ctypes, os, sys, threading, time
-from gpuscope.agents import protocol
+from gpuscope.agent import protocol
 from gpuscope import cli
 libc = ctypes.CDLL(None)
 def prints():

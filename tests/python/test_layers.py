@@ -50,10 +50,9 @@ PYTHON_LADDER = (
     ("profiler",),
     ("watching",),
     ("integrations",),
-    ("agent",),
     ("gpuscope",),
     ("pytest_plugin",),
-    ("agents",),
+    ("agent",),
     ("cli",),
     ("__main__",),
 )

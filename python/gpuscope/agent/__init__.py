@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For programs that read results: schemas of their JSON."""
+"""For programs that read results: schemas of their JSON, a server of the Model Context Protocol, and a skill file."""

@@ -31,8 +31,8 @@ class Mcp:
 
     def run(self, options: argparse.Namespace) -> int:
         """Answers until the client ends."""
-        from gpuscope.agents.protocol import Channel, Server
-        from gpuscope.agents.tools import INSTRUCTIONS, Tools
+        from gpuscope.agent.protocol import Channel, Server
+        from gpuscope.agent.tools import INSTRUCTIONS, Tools
 
         channel: list[Channel] = []
         tools = Tools(options.root, options.allow_run, lambda: channel[0].is_closed())
@@ -59,7 +59,7 @@ class Skill:
 
     def run(self, options: argparse.Namespace) -> int:
         """Prints or writes."""
-        text = resources.files("gpuscope.agents").joinpath("SKILL.md").read_text(encoding="utf-8")
+        text = resources.files("gpuscope.agent").joinpath("SKILL.md").read_text(encoding="utf-8")
         if options.install is None:
             console.output().line(text.rstrip("\n"))
             return 0

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from fakes.gscope import NONE, gscope_bytes
-from gpuscope.agents import tools as agent_tools
-from gpuscope.agents.tools import Tools, as_data
+from gpuscope.agent import tools as agent_tools
+from gpuscope.agent.tools import Tools, as_data
 from gpuscope.errors import GpuscopeError, InvalidArgument
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "docs" / "recordings"

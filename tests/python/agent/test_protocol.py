@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from gpuscope.agents.protocol import Server, Tool
+from gpuscope.agent.protocol import Server, Tool
 from gpuscope.errors import NotAvailable
 
 STATELESS = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
@@ -163,7 +163,7 @@ def test_an_unknown_tool_names_the_others(server):
 
 NOISY = """
 import ctypes, os, subprocess, sys
-from gpuscope.agents.protocol import Channel, Server, Tool
+from gpuscope.agent.protocol import Channel, Server, Tool
 def noise():
     print("from Python", flush=True)
     os.write(1, b"from a descriptor\\n")

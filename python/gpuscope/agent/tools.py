@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuscope.agents.protocol import Tool
+from gpuscope.agent.protocol import Tool
 from gpuscope.errors import GpuscopeError, InvalidArgument
 from gpuscope.text import brief, one_line, printable
 
