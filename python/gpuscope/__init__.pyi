@@ -19,6 +19,8 @@ from gpuscope.benchmarking.dataloader import benchmark_dataloader as benchmark_d
 from gpuscope.benchmarking.latency import measure_latency as measure_latency
 from gpuscope.benchmarking.sweeps import sweep as sweep
 from gpuscope.benchmarking.throughput import measure_throughput as measure_throughput
+from gpuscope.benchmarking.tuning import triton_bench as triton_bench
+from gpuscope.benchmarking.tuning import tune as tune
 from gpuscope.counters.measuring import measure_counters as measure_counters
 from gpuscope.diffing.differences import diff as diff
 from gpuscope.exporters.page.memory import export_memory_page as export_memory_page

@@ -12,6 +12,7 @@ from gpuscope.benchmarking.result import BenchmarkResult, Measured
 from gpuscope.benchmarking.rounds import SweepPoint
 from gpuscope.benchmarking.sweeps import Sweep, sweep
 from gpuscope.benchmarking.throughput import Throughput, measure_throughput
+from gpuscope.benchmarking.tuning import Tuned, triton_bench, tune
 
 __all__ = [
     "BenchmarkResult",
@@ -24,6 +25,7 @@ __all__ = [
     "Sweep",
     "SweepPoint",
     "Throughput",
+    "Tuned",
     "benchmark",
     "benchmark_dataloader",
     "compare",
@@ -31,6 +33,8 @@ __all__ = [
     "measure_latency",
     "measure_throughput",
     "sweep",
+    "triton_bench",
+    "tune",
 ]
 
 

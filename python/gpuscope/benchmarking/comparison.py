@@ -370,7 +370,7 @@ def judge(
     is two one-sided tests at half the level each. `step` is the relative resolution of the clock; it widens the
     interval if all blocks have the same ratio.
     """
-    ratio, null = _ratio(logs, confidence, step), _ratio(null_logs, confidence, step)
+    ratio, null = ratio_of_blocks(logs, confidence, step), ratio_of_blocks(null_logs, confidence, step)
     reach = max(abs(log(null.low)), abs(log(null.high)))
     biased = null.low > 1 or null.high < 1
     inner = math.log1p(margin)
@@ -406,7 +406,7 @@ def _half_width(judgement: Judgement) -> float:
     return (log(judgement.ratio.high) - log(judgement.ratio.low)) / 2
 
 
-def _ratio(logs: NDArray[np.float64], confidence: float, step: float) -> Ratio:
+def ratio_of_blocks(logs: NDArray[np.float64], confidence: float, step: float) -> Ratio:
     """The paired ratio; autocorrelated blocks are grouped if enough groups remain."""
     if not len(logs):
         return Ratio(1.0, 0.0, math.inf, 0, 1.0)
@@ -570,7 +570,7 @@ class _ComparisonRun:
             )
         step = tick / float(np.nanmedian(joined(self._parts).times(self._quantity)))
         self.judgement = judge(logs.ratio, logs.null, self.margin, self._looks.confidence(share), step)
-        self._carry_over = _ratio(logs.carry_over, CONFIDENCE, step)
+        self._carry_over = ratio_of_blocks(logs.carry_over, CONFIDENCE, step)
         self._judged = len(self._parts)
         return self.judgement
 
