@@ -44,6 +44,7 @@ WARM_UP, SAMPLING = 0.025, 0.1
 LOOKS = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 """When candidates are left out, as shares of the time for sampling."""
 FEWEST_BLOCKS = 10  # before a candidate is left out, unless it is far slower
+FIRST_BLOCKS = 3  # before that; of heavy-tailed times, fewer are often far from each other
 GROUPS = 64  # of neighbouring blocks, whose means are compared
 # A candidate is far slower if each of its blocks takes more than `FAR` times as long as any block of the fastest. If a
 # first call takes more than `LONG` seconds, a second one shows whether only its compilation was slow.
@@ -349,13 +350,13 @@ class _Tuning:
             end = share * sampling.seconds
             while not self.blocks or end - sampling.spent >= self._cost / 2:
                 count = max(1, int(min(end - sampling.spent, LONGEST_BATCH) / max(self._cost, 1e-9)))
-                self._append(engine, began, min(count, 1 if not self.blocks else count), sampling)
+                self._append(engine, began, 1 if self.blocks < FIRST_BLOCKS else count, sampling)
                 if self.quantity in engine.absent:
                     if quantity is not None:
                         raise NotAvailable(f"{quantity} time cannot be measured: {engine.absent[quantity]}")
                     self.quantity, self._rows = engine.headline, []
                     self._seconds = [[] for _ in self.calls]
-                if self.blocks == 1:
+                if self.blocks == FIRST_BLOCKS:
                     self._leave_far_slower()
             self._tick = engine.tick_of(self.quantity)
             if self._look(looks, share):
@@ -391,14 +392,16 @@ class _Tuning:
         return logs[: len(logs) // size * size].reshape(-1, size).mean(axis=1)
 
     def _best(self) -> int:
-        """The candidate with the smallest median distance from the mean of those that are left."""
+        """The candidate with the smallest distance from the mean of those left, by the mean of the middle half."""
         rows = np.array(self._rows)[:, self.alive]
         rows = rows[np.isfinite(rows).all(axis=1)]
         if not len(rows):
             return min(self.alive, key=self.first.__getitem__)
         size = max(1, len(rows) // GROUPS)
         away = (rows - rows.mean(axis=1, keepdims=True))[: len(rows) // size * size]
-        return self.alive[int(np.argmin(np.median(away.reshape(-1, size, len(self.alive)).mean(axis=1), axis=0)))]
+        means = np.sort(away.reshape(-1, size, len(self.alive)).mean(axis=1), axis=0)
+        quarter = len(means) // 4
+        return self.alive[int(np.argmin(means[quarter : len(means) - quarter].mean(axis=0)))]
 
     def _leave_far_slower(self) -> None:
         rows, best = np.array(self._rows), self._best()
@@ -410,7 +413,6 @@ class _Tuning:
         """Leaves out the candidates that are shown to be slower; returns whether to stop."""
         if self.blocks < FEWEST_BLOCKS and share < 1:
             return False
-        self._leave_far_slower()
         best = self._best()
         confidence = 1 - (1 - looks.confidence(share)) / max(len(self.calls) - 1, 1)
         within = True
