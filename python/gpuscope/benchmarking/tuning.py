@@ -389,7 +389,8 @@ class _Tuning:
         logs = rows[:, each] - rows[:, other]
         logs = logs[np.isfinite(logs)]
         size = max(1, len(logs) // GROUPS)
-        return logs[: len(logs) // size * size].reshape(-1, size).mean(axis=1)
+        means: NDArray[np.float64] = logs[: len(logs) // size * size].reshape(-1, size).mean(axis=1)
+        return means
 
     def _best(self) -> int:
         """The candidate with the smallest distance from the mean of those left, by the mean of the middle half."""
@@ -484,7 +485,7 @@ def _named(candidates: object) -> dict[str, Callable[..., object]]:
 
 
 def _plain_interval(found: stats.Estimate | Ratio | None) -> list[float | None]:
-    return plain_values((found.value, found.low, found.high)) if found else [None] * 3  # type: ignore[no-any-return]
+    return plain_values((found.value, found.low, found.high)) if found else [None] * 3
 
 
 def _without_gradients(call: Callable[[], object], tensors: Sequence[Any] | None) -> Callable[[], object]:
