@@ -304,8 +304,10 @@ class Tools:
         path = self._inside(output, exists=False)
         if path.suffix != ".gscope" or os.path.lexists(path):
             raise InvalidArgument(f"output is {brief(output)}; accepted is a new file ending in .gscope")
-        if command[0].startswith("-") and command[0] not in ("-m", "-c"):
-            raise InvalidArgument(f"command begins with {brief(command[0])}; accepted are a script, -m and -c")
+        if command[0].startswith("-") and command[0] != "-m":
+            raise InvalidArgument(f"command begins with {brief(command[0])}; accepted are a script and -m")
+        if command[0] != "-m":
+            self._inside(command[0])
         return self._run(["diagnose", "-o", str(path), *command], seconds)
 
     def verify(self, recording: str, claim: str | None = None, seconds: int = _RUN_SECONDS) -> str:

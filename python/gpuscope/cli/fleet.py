@@ -14,7 +14,7 @@ from gpuscope.errors import InvalidArgument
 from gpuscope.paths import is_stream
 from gpuscope.results import Result
 
-_FOUND = 1
+_FOUND, _NOT_JUDGED = 1, 3
 _STRAGGLER = "straggler"
 _UNREAD = ("segment", "kernel_stat")
 
@@ -59,13 +59,14 @@ class FleetCommand:
             if pages:
                 raise InvalidArgument("--html needs a job's tables or recordings; a .parquet file has operations only")
             found, has_straggler = _what_if(options_.job[0])
+            is_judged = True
             outputs = []
         else:
             with progress.status() as say:
                 job = read_job(options_.job, options_.anonymous, counted(say), whole=bool(pages))
             with progress.working(f"comparing {job.seen:,} ranks"):
                 found = job.diagnose()
-            has_straggler = found.has_straggler
+            has_straggler, is_judged = found.has_straggler, found.is_judged
             outputs = [(path, job.report) for path in pages]
         outputs += [(path, found.to_json) for path in written]
         # Files first: the reader of standard output may leave early.
@@ -76,7 +77,9 @@ class FleetCommand:
         out.report(str(found))
         for path in pages:
             out.sentence("wrote ", (console.display(path), "bold"))
-        return _FOUND if options_.fail_on == _STRAGGLER and has_straggler else 0
+        if options_.fail_on != _STRAGGLER:
+            return 0
+        return _FOUND if has_straggler else 0 if is_judged else _NOT_JUDGED
 
 
 def read_job(inputs: list[str], anonymous: bool, told: Callable[[str], object], *, whole: bool) -> Any:

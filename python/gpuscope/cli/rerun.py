@@ -130,9 +130,12 @@ class Command:
             self, variables=variables, commit="" if commit == "(initial)" else commit, dirty=dirty, script=script
         )
 
-    def check(self) -> None:
-        """Raises InvalidArgument if the interpreter, the folder or the script is no longer there."""
-        for what, path in (("folder", self.folder), ("interpreter", self.python), ("script", self.script_path)):
+    def check(self, *, in_work_tree: bool) -> None:
+        """Raises InvalidArgument if the interpreter, or what is run from the work tree, is no longer there."""
+        needed = [("interpreter", self.python)]
+        if in_work_tree:
+            needed += [("folder", self.folder), ("script", self.script_path)]
+        for what, path in needed:
             if path and not os.path.exists(path):
                 raise InvalidArgument(
                     f"the command of the recording cannot run: there is no {what} {path!r} any more; accepted is a "
@@ -192,8 +195,7 @@ class Command:
         except (OSError, ValueError) as error:
             raise NotAvailable(f"the command cannot start: {error}") from error
         if done.returncode:
-            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-_TAIL:]
-            said = shorten(one_line(" | ".join(lines)), 500) or "nothing"
+            said = _error_in(log.read_text(encoding="utf-8", errors="replace"))
             raise NotAvailable(f"the program ended with exit code {done.returncode}; it printed: {said}")
         written = sorted(output.glob("*.gscope"), key=lambda path: (len(path.name), path.name))
         if not written:
@@ -228,9 +230,9 @@ class Checkout:
             yield cls(command, "the work tree", {})
             return
         root, name = resolved(command, commit)
-        if git(root, "worktree", "add", "--detach", "--quiet", str(folder), name, seconds=None) is None:
-            raise NotAvailable(f"git cannot check out commit {commit!r} of {root!r}")
         try:
+            if git(root, "worktree", "add", "--detach", "--quiet", str(folder), name, seconds=None) is None:
+                raise NotAvailable(f"git cannot check out commit {commit!r} of {root!r}")
             moved = replace(command, folder=_moved(command.folder, root, folder))
             if command.script_path:
                 script = _moved(command.script_path, root, folder)
@@ -239,7 +241,7 @@ class Checkout:
             there = {"PYTHONPATH": os.pathsep.join(_moved(path, root, folder) for path in paths)} if any(paths) else {}
             made = cls(moved, f"commit {name[:_SHORT]}", there)
             if not os.path.isdir(moved.folder) or (moved.script_path and not os.path.exists(moved.script_path)):
-                raise NotAvailable(f"{made.name} does not have {moved.program[0]!r}")
+                raise NotAvailable(f"{made.name} does not have {command.program[0]!r}")
             if build is not None:
                 done = subprocess.run(
                     build, shell=True, cwd=folder, env={**os.environ, **there}, stdin=subprocess.DEVNULL,
@@ -250,7 +252,7 @@ class Checkout:
                     raise NotAvailable(f"{made.name} does not build: {build!r} ended with {done.returncode}: {said}")
             yield made
         finally:
-            git(root, "worktree", "remove", "--force", str(folder), seconds=None)
+            git(root, "worktree", "remove", "--force", "--force", str(folder), seconds=None)  # also half made
             git(root, "worktree", "prune", seconds=None)
 
     def record(self, output: Path) -> Path:
@@ -299,6 +301,16 @@ def _moved(path: str, root: str, folder: Path) -> str:
     """A path inside the repository as one inside of the worktree; any other path as it is."""
     inside = os.path.relpath(os.path.realpath(path), os.path.realpath(root))
     return path if not path or inside.split(os.sep)[0] == os.pardir else os.path.normpath(os.path.join(folder, inside))
+
+
+def _error_in(printed: str) -> str:
+    """The end of the last traceback, else of everything, on one line; gpuscope's report may follow a traceback."""
+    before, mark, traceback = printed.rpartition("Traceback (most recent call last):\n")
+    lines = (traceback or before).strip("\n").splitlines()
+    if mark:
+        ends = next((number for number, line in enumerate(lines) if line[:1].strip()), len(lines) - 1)
+        lines = lines[: ends + 1]
+    return shorten(one_line(" | ".join(line.strip() for line in lines[-_TAIL:])), 500) or "nothing"
 
 
 def _is_like(value: Any, kind: Any) -> bool:

@@ -122,9 +122,7 @@ class Run:
             given.append(f"{program.name}.html")
         outputs = Outputs(given, replaces=replaces)
         delivery = Delivery(outputs, console.errors(), options)
-        command = None if distributed_rank() else Command.now(options, program)  # a rank is no whole command
-        if command is not None:
-            delivery.remember(command)
+        delivery.remember(program)
         code = delivery.run(program)
         if options.open:
             with own_imports():
@@ -140,9 +138,11 @@ class Delivery(Recorder):
         self._out = out  # from before the run: the program may replace or close sys.stderr
         self._children = Children.asked_for(options)
 
-    def remember(self, command: Command) -> None:
-        """Stores the command in each recording, for `gpuscope verify`."""
-        self.profiler._annotations.state({FACT: command.fact()})
+    def remember(self, program: Program) -> None:
+        """Stores the command in each recording, for `gpuscope verify`; not of a rank, which is no whole command."""
+        command = None if distributed_rank() else Command.now(self._options, program)
+        if command is not None:
+            self.profiler._annotations.state({FACT: command.fact()})
 
     def run(self, program: Program) -> int:
         """Runs the program and delivers the recording. Returns the program's exit code, or 1 if delivery failed."""

@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import itertools
 import shutil
+import signal
 import sys
 import tempfile
 import traceback
@@ -74,6 +75,8 @@ class Verify:
 
     def run(self, options_: argparse.Namespace) -> int:
         """Runs, compares and prints."""
+        # As at Ctrl-C, checked out commits and recordings are cleared away.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         try:
             return _verified(options_)
         except BrokenPipeError:
@@ -100,7 +103,7 @@ def _verified(options_: argparse.Namespace) -> int:
     check_recording(options_.before)
     before = load(options_.before)
     command = Command.of(before.trace.info, options_.before)
-    command.check()
+    command.check(in_work_tree=options_.commit is None)
     _check_gpus(before)
     find_steps(before.trace)  # raises if it has only totals
     claim = None if options_.claim is None else Claim.of(diagnose(before.trace), options_.claim)

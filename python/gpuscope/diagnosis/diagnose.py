@@ -274,7 +274,8 @@ def _ranked(
 def _keyed(context: Context, *lists: Sequence[Finding]) -> list[tuple[Finding, ...]]:
     """The lists, each finding and part with its key and its query.
 
-    Findings of like lines are numbered by line, not by saving.
+    Findings of like lines are numbered by line, not by saving. Own code is named by its function: which of its lines
+    has the most samples changes from run to run.
     """
     seen: Counter[str] = Counter()
     keys: dict[int, str] = {}
@@ -290,6 +291,8 @@ def _keyed(context: Context, *lists: Sequence[Finding]) -> list[tuple[Finding, .
     for each in sorted(everything, key=line):
         lines = source_lines(context.trace, each.where[0].file or "") if line(each) else []
         source = next(iter(lines[line(each) - 1 :]), "")
+        if each.id == OWN_CODE and each.where:
+            source = each.where[0].function or source
         first = finding_key(each.id, each.where, source)
         keys[id(each)] = finding_key(each.id, each.where, source, seen[first])
         seen[first] += 1

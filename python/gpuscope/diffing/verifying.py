@@ -53,22 +53,27 @@ class Claim:
 
     @classmethod
     def of(cls, found: Diagnosis, wanted: str) -> Claim:
-        """The claim of a finding, named by its key or its rule; of several of one rule, the largest.
+        """The claim of a finding, named by its key, its rule or its number; of several of one rule, the largest.
 
         Raises:
             InvalidArgument: there is no such finding.
         """
         findings = [part for each in (*found.findings, *found.small) for part in (each, *each.parts)]
-        for each in findings:
-            key = getattr(each, "key", None)
-            if wanted.lower() not in (each.id.lower(), str(key).lower()):
-                continue
-            if each.saving is None:
-                return cls(each.id, key, each.title, None, None)
-            shares = [each.saving, *(each.interval or ()), *([] if each.alone is None else [each.alone])]
-            return cls(each.id, key, each.title, each.saving, (min(shares), max(shares)))
-        names = ", ".join(dict.fromkeys(getattr(each, "key", None) or each.id for each in findings)) or "none"
-        raise InvalidArgument(f"claim is {brief(wanted)}; accepted is a finding of the recording: {names}")
+        asked = wanted.lower()
+        named = [each for each in findings if asked in (each.id.lower(), each.key.lower())]
+        if asked.isdecimal() and 0 < int(asked[:9]) <= len(found.findings):
+            named = [found.findings[int(asked[:9]) - 1]]
+        if not named:  # the text of a line is part of a key, and the file may have changed since
+            of_rule = [each for each in findings if each.id.lower() == asked.rpartition("-")[0]]
+            named = of_rule if len(of_rule) == 1 else []
+        if not named:
+            names = ", ".join(dict.fromkeys(each.key or each.id for each in findings)) or "none"
+            raise InvalidArgument(f"claim is {brief(wanted)}; accepted is a finding of the recording: {names}")
+        chosen = named[0]
+        if chosen.saving is None:
+            return cls(chosen.id, chosen.key, chosen.title, None, None)
+        shares = [chosen.saving, *(chosen.interval or ()), *([] if chosen.alone is None else [chosen.alone])]
+        return cls(chosen.id, chosen.key, chosen.title, chosen.saving, (min(shares), max(shares)))
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -90,6 +90,11 @@ class JobDiagnosis(Result):
         """Whether a rank, a node or a link is slower than its equals, or arrives late."""
         return any(each.kind in ("straggler", "node", "link", "late rank") for each in self.findings)
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether the recordings have what slow ranks are known by: GPU work or collectives."""
+        return bool(self.waits.count) or (self.breakdown is not None and self.breakdown.has_gpu_work)
+
     def to_dict(self) -> dict[str, Any]:
         """Seconds and shares; None where something is not known."""
         parts = {name: getattr(self, name) for name in ("breakdown", "waits", "stragglers", "clock")}

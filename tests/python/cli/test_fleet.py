@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 
+import gpuscope as gs
 from fakes.jobs import FORWARD, pipeline_job
 from fakes.rank_recordings import write_job, write_rank
 from gpuscope import cli
@@ -107,6 +108,14 @@ def test_a_straggler_fails_only_if_asked(gpuscope, job, tmp_path):
     assert gpuscope("fleet", "job").returncode == 0
     assert gpuscope("fleet", "job", "--fail-on", "straggler").returncode == 1
     assert gpuscope("fleet", "even", "--fail-on", "straggler").returncode == 0
+
+
+def test_a_job_that_cannot_be_judged_does_not_pass(gpuscope, tmp_path):
+    (tmp_path / "cpu").mkdir()
+    with gs.profile() as prof:
+        gs.step()
+    prof.save(tmp_path / "cpu" / "rank-00000.gscope")
+    assert gpuscope("fleet", "cpu", "--fail-on", "straggler").returncode == 3
 
 
 def test_json_on_standard_output_has_all_findings(gpuscope, job):

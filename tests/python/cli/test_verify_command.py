@@ -6,11 +6,14 @@ An interpreter stands in that "records" a program by copying a recording of the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -65,7 +68,7 @@ def before(premade, tmp_path):
 
 def git(folder, *words):
     settings = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", "-C", folder, *settings, *words], check=True, capture_output=True)
+    return subprocess.run(["git", "-C", folder, *settings, *words], check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture
@@ -127,6 +130,38 @@ def test_a_commit_is_judged_instead_of_the_files(gpuscope, repository, premade):
     assert ran.returncode == 1, ran.stderr
     assert str(repository) not in (premade / "places").read_text().split()
     assert "changes in the work tree are not part of the commit" in ran.stdout
+
+
+def test_a_commit_needs_no_script_in_the_work_tree(gpuscope, repository):
+    (repository / "train.py").unlink()
+    assert gpuscope("verify", "before.gscope", "--yes", "--commit", "HEAD").returncode == 1
+
+
+def test_sigterm_leaves_no_worktree(repository, premade):
+    (premade / "python").rename(premade / "fast")
+    (premade / "python").write_text("#!/bin/sh\nexec sleep 60\n")
+    (premade / "python").chmod(0o755)
+    try:
+        words = ["verify", "before.gscope", "--yes", "--commit", "HEAD"]
+        process = subprocess.Popen([sys.executable, "-m", "gpuscope", *words], cwd=repository, start_new_session=True)
+        while git(repository, "worktree", "list").count("\n") < 2:
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(30) == 128 + signal.SIGTERM
+    finally:
+        (premade / "fast").replace(premade / "python")
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert git(repository, "worktree", "list").count("\n") == 1
+
+
+def test_the_error_of_a_program_is_told_without_the_report_after_it(gpuscope, before, premade, tmp_path):
+    printed = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: no\n37 samples\n'
+    (tmp_path / "failing").write_text(f"#!/bin/sh\ncat <<'END'\n{printed}END\nexit 1\n")
+    (tmp_path / "failing").chmod(0o755)
+    before(python=str(tmp_path / "failing"))
+    assert 'it printed: File "a.py", line 1 | ValueError: no\n' in gpuscope("verify", "before.gscope", "--yes").stderr
 
 
 def test_a_commit_that_does_not_build_has_no_verdict(gpuscope, repository):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dis
+import os
 import sys
 from types import CodeType
 
@@ -190,6 +191,18 @@ def test_a_wait_for_a_thread_is_first_its_sleep_and_then_what_it_computes():
 def test_a_library_without_own_code_around_it_is_named_of_enough_samples_only(samples, is_named):
     found = diagnose(sampled(("/usr/lib/python3.11/contextlib.py:enter:5", samples)))
     assert bool(found.findings) == is_named
+
+
+def test_a_function_keeps_its_key_when_another_of_its_lines_has_the_most_samples(tmp_path):
+    path = tmp_path / "app.py"
+    path.write_text("def parse():\n    one()\n    other()\n")
+    os.utime(path, ns=(0, 0))
+    keys = [
+        [each.key for each in diagnose(sampled((f"{path}:parse:2", first), (f"{path}:parse:3", 100 - first))).findings]
+        for first in (30, 70)
+    ]
+    assert keys[0]
+    assert keys[0] == keys[1]
 
 
 def test_threads_that_compute_at_once_share_the_time_of_the_one_that_waits():

@@ -93,6 +93,16 @@ def finding(**values):
     return SimpleNamespace(**(usual | values))
 
 
+def test_a_claim_whose_line_was_changed_is_the_only_one_of_its_rule():
+    diagnosis = SimpleNamespace(findings=(finding(key="R09-11111111"),), small=())
+    assert Claim.of(diagnosis, "R09-33333333").key == "R09-11111111"
+
+
+def test_a_claim_is_named_by_its_number():
+    diagnosis = SimpleNamespace(findings=(finding(key="R09-11111111"), finding(key="R10-22222222", id="R10")), small=())
+    assert Claim.of(diagnosis, "2").key == "R10-22222222"
+
+
 def test_a_claim_is_named_by_rule_or_key():
     large, small = finding(key="R09-11111111"), finding(key="R09-22222222", saving=0.05, interval=None, alone=0.1)
     diagnosis = SimpleNamespace(findings=(large,), small=(small,))
