@@ -20,8 +20,8 @@ import numpy as np
 
 import gpuscope as gs
 
-BLOCK_S, PAIRS = 1.0, 15
-WATCHED_S = 40.0
+BLOCK_S, PAIRS = 1.0, 11
+WATCHED_S = 30.0
 Step = Callable[[], None]
 
 
