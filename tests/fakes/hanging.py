@@ -56,8 +56,13 @@ class SimulatedRank:
             time.sleep(0.1)
 
     def expect_hang(self) -> None:
-        """Writes the stacks soon, whatever the threads do then."""
-        faulthandler.dump_traceback_later(BEFORE_STACKS_S, file=(self.folder / "stacks.txt").open("w"))
+        """Writes the stacks soon, whatever the main thread does then.
+
+        By a signal on the other thread: after a fork, `dump_traceback_later` waits for the timer of the parent.
+        """
+        faulthandler.register(signal.SIGALRM, file=(self.folder / "stacks.txt").open("w"))
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+        signal.setitimer(signal.ITIMER_REAL, BEFORE_STACKS_S)
 
     def collective(self, number: int, kind: str = "all_reduce", communicator: str = "dp", size: int = 4096) -> None:
         """Waits until all ranks are in it, with the same kind and size."""
