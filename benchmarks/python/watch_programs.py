@@ -7,6 +7,7 @@ is measured in short blocks with a watch and without, in turns; the windows by w
 
 from __future__ import annotations
 
+import math
 import resource
 import statistics
 import tempfile
@@ -119,7 +120,7 @@ def windows(step: Step, seconds: float) -> dict[str, Any]:
     return {
         "step_ms": 1e3 * mean_s,
         "stated_%": None if cost is None else 100 * cost.job,
-        "stated_high_%": None if cost is None else 100 * cost.job_high,
+        "stated_high_%": None if cost is None or not math.isfinite(cost.job_high) else 100 * cost.job_high,
         "in_a_window_%": None if cost is None else 100 * cost.step,
         "spent_%": None if said.spent is None else 100 * said.spent,
         "period": said.period,
@@ -146,7 +147,7 @@ def main() -> None:
         "watch_heartbeat_gpu": {"value": round(max(each["high_%"] for each in beats.values()), 3), "detail": beats},
         "watch_windows_gpu": {"value": round(max(highs), 3), "detail": stated}
         if len(highs) == len(stated)
-        else {"skipped": "a watch knew no cost yet", "detail": stated},
+        else {"skipped": "too few windows for an interval", "detail": stated},
     }
     measure.answer({"rows": rows})
 
