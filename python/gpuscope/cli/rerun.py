@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command of a recording: stored by ``gpuscope run``, checked, and run again, also of another commit."""
+"""The command of a recording: stored in a recording, checked, and run again, also of another commit."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ class Command:
             if "process.rank" in info:
                 why = "it is of one rank of a job, which a launcher started"
             else:
-                why = "it is not of `gpuscope run` with a script, -m or -c"
+                why = "it is not of `gpuscope run` or `diagnose` with a script, -m or -c"
             raise InvalidArgument(
-                f"{path!r} has no command to run again: {why}; accepted are recordings of gpuscope run"
+                f"{path!r} has no command to run again: {why}; accepted are recordings of gpuscope run and diagnose"
             )
         try:
             given = json.loads(info[FACT])
@@ -131,7 +131,7 @@ class Command:
         )
 
     def check(self, *, in_work_tree: bool) -> None:
-        """Raises InvalidArgument if the interpreter, or what is run from the work tree, is no longer there."""
+        """Raises InvalidArgument if the interpreter is no longer there, or, for the work tree, folder or script."""
         needed = [("interpreter", self.python)]
         if in_work_tree:
             needed += [("folder", self.folder), ("script", self.script_path)]

@@ -35,8 +35,8 @@ class Verify:
 
     description = (
         "Runs the command of a recording again, compares, and answers accept, reject or inconclusive. The recording\n"
-        "must be one of `gpuscope run`; its script, options, folder and interpreter are used again. The command is\n"
-        "shown and asked for, as it comes from a file. With --against, an old commit is checked out next to the work\n"
+        "must be of `gpuscope run` or `diagnose`; its script, options, folder and interpreter are used again. The command\n"
+        "is shown and asked for, as it comes from a file. With --against, an old commit is checked out next to the work\n"
         "tree, and both are run in turns, which is sure of smaller changes.\n"
         "Exit code 0: accept; 1: reject; 2: no verdict, as something cannot be used or run; 3: inconclusive."
     )
@@ -49,7 +49,7 @@ class Verify:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""
-        parser.add_argument("before", metavar="BEFORE", help="a recording of gpuscope run, before the change")
+        parser.add_argument("before", metavar="BEFORE", help="a recording before the change")
         parser.add_argument(
             "--claim", metavar="ID", help="a finding of BEFORE that the change is for, as R09; its saving is checked"
         )
