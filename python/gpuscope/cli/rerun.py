@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command of a recording: stored in a recording, checked, and run again, also of another commit."""
+"""The command that a recording stores: checked, and run again, also of another commit."""
 
 from __future__ import annotations
 

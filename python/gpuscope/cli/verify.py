@@ -35,9 +35,9 @@ class Verify:
 
     description = (
         "Runs the command of a recording again, compares, and answers accept, reject or inconclusive. The recording\n"
-        "must be of `gpuscope run` or `diagnose`; its script, options, folder and interpreter are used again. The command\n"
-        "is shown and asked for, as it comes from a file. With --against, an old commit is checked out next to the work\n"
-        "tree, and both are run in turns, which is sure of smaller changes.\n"
+        "must be of `gpuscope run` or `diagnose`; its script, options, folder and interpreter are used again. The\n"
+        "command is shown and asked for, as it comes from a file. With --against, an old commit is checked out next\n"
+        "to the work tree, and both are run in turns, which is sure of smaller changes.\n"
         "Exit code 0: accept; 1: reject; 2: no verdict, as something cannot be used or run; 3: inconclusive."
     )
     examples = """\
