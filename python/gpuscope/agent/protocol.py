@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Model Context Protocol on standard input and output, in both of its eras; it knows nothing of the tools.
+"""The Model Context Protocol on standard input and output, by the official SDK; it knows nothing of the tools.
 
-Revisions up to 2025-11-25 begin with `initialize`. Since 2026-07-28 a request carries its version in ``_meta``, and
-`server/discover` says which are served (https://modelcontextprotocol.io/specification). Messages are JSON-RPC 2.0, one
-a line.
-
-The official SDK (`mcp` 2.3) speaks both eras too. It is not used: importing its server takes 0.9 s of CPU time and 30
-packages, it reads lines of any length, and it replaces bytes that are not UTF-8 without an error.
+The SDK speaks both eras: revisions up to 2025-11-25 begin with `initialize`; since 2026-07-28 each request carries its
+version (https://modelcontextprotocol.io/specification). `Channel` replaces the SDK's transport, which reads lines of
+any length, does not answer lines that it cannot read, and drops open requests when the input ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -22,20 +20,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuscope import _core
-from gpuscope.errors import GpuscopeError, InvalidArgument
+from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
 from gpuscope.text import brief
 
-HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-STATELESS_VERSIONS = ("2026-07-28",)
-
-_META = "io.modelcontextprotocol/"
-_BATCHES = "2025-03-26"  # the only revision that has them
 _LARGEST = 1 << 20  # bytes of a request
 _AT_ONCE = 1 << 16
 _CACHED_MS = 3_600_000  # how long a client may keep the list of tools, which does not change
-_PARSE, _REQUEST, _METHOD, _PARAMS, _VERSION = -32700, -32600, -32601, -32602, -32022
-
-Reply = dict[str, Any]
+_PARSE, _REQUEST = -32700, -32600
 
 
 @dataclass(frozen=True)
@@ -58,9 +49,9 @@ class Tool:
     call: Callable[..., str]
     runs_programs: bool = False
 
-    def listed(self) -> Reply:
+    def listed(self) -> dict[str, Any]:
         """The entry of `tools/list`."""
-        schema: Reply = {"type": "object", "properties": self.properties, "additionalProperties": False}
+        schema: dict[str, Any] = {"type": "object", "properties": self.properties, "additionalProperties": False}
         if self.required:
             schema["required"] = list(self.required)
         return {
@@ -81,6 +72,18 @@ class Tool:
         missing = [name for name in self.required if name not in given]
         if missing:
             raise InvalidArgument(f"{self.name} lacks the argument {missing[0]}")
+
+    def answer(self, given: Mapping[str, Any]) -> tuple[str, bool]:
+        """The text for the model, and whether the call failed."""
+        try:
+            self.check(given)
+            return self.call(**given), False
+        except (GpuscopeError, OSError) as error:  # the model can act on it
+            return str(error), True
+        except Exception as error:  # the next call must still be answered
+            traceback.print_exc(file=sys.stderr)
+            details = "standard error of the server has the details"
+            return f"{self.name} failed: {type(error).__name__}; {details}", True
 
 
 def _fits(value: object, schema: Mapping[str, Any]) -> bool:
@@ -121,8 +124,10 @@ class Channel:
         self._pending = b""
         self._skips = False  # the rest of a line that is too long
 
-    def read(self) -> bytes | None:
+    async def read(self) -> bytes | None:
         """The next line, b"" for one that is too long; None when the client has ended. Half a line is dropped."""
+        import anyio
+
         while True:
             line, end, rest = self._pending.partition(b"\n")
             if end:
@@ -135,14 +140,16 @@ class Channel:
                 self._skips = True
             if self._skips:
                 self._pending = b""
+            with contextlib.suppress(PermissionError):  # a file, which is always readable
+                await anyio.wait_readable(self._input)
             part = os.read(self._input, _AT_ONCE)
             if not part:
                 return None
             self._pending += part
 
-    def write(self, message: object) -> None:
+    def write(self, message: str) -> None:
         """Sends one message."""
-        rest = memoryview(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        rest = memoryview(message.encode() + b"\n")
         while rest:
             rest = rest[os.write(self._output, rest) :]
 
@@ -153,130 +160,83 @@ class Channel:
         return any(event & (select.POLLERR | select.POLLNVAL) for _, event in poll.poll(0))
 
 
-class _Refused(Exception):  # noqa: N818 - as the exceptions of `errors`
-    """A request that gets an error of JSON-RPC: code, message and data."""
-
-    def __init__(self, code: int, message: str, data: object = None) -> None:
-        super().__init__(message)
-        self.error: Reply = {"code": code, "message": message} | ({} if data is None else {"data": data})
-
-
-class Server:
-    """Answers the messages of one client, one after the other.
+def serve(tools: Sequence[Tool], instructions: str, channel: Channel) -> None:
+    """Answers the client's requests, one after the other, until it ends or is killed.
 
     Args:
         tools: the functions to offer.
         instructions: for the model, how to use them.
+        channel: where the client is.
+
+    Raises:
+        NotAvailable: the SDK is not installed.
     """
+    try:
+        import anyio
+        import mcp_types as types
+        from mcp import MCPError
+        from mcp.server.caching import CacheHint
+        from mcp.server.lowlevel import Server
+    except ImportError:  # or an older one
+        raise NotAvailable(
+            "the server is not available: mcp 2.3 is not installed; pip install 'gpuscope[agents]'"
+        ) from None
+    named = {tool.name: tool for tool in tools}
+    listed = types.ListToolsResult.model_validate({"tools": [tool.listed() for tool in tools]})
 
-    def __init__(self, tools: Sequence[Tool], instructions: str) -> None:
-        self._tools = {tool.name: tool for tool in tools}
-        self._instructions = instructions
-        self._version: str | None = None  # of the handshake
+    async def list_tools(_context: Any, _params: Any) -> Any:
+        return listed
 
-    def serve(self, channel: Channel) -> None:
-        """Answers until the client ends or is killed."""
-        try:
-            while (line := channel.read()) is not None:
-                answer = self.answer(line)
-                if answer is not None:
-                    channel.write(answer)
-        except BrokenPipeError:
-            return
+    async def call_tool(_context: Any, params: Any) -> Any:
+        if params.name not in named:
+            there = ", ".join(named)
+            raise MCPError(types.INVALID_PARAMS, f"there is no tool {brief(params.name)}; there are {there}")
+        text, failed = named[params.name].answer(params.arguments or {})
+        return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=failed)
 
-    def answer(self, line: bytes) -> Reply | list[Reply] | None:
-        """The answer to a line; None for notifications and blank lines."""
-        if not line:
-            return _error(None, _REQUEST, f"the request has more than {_LARGEST:,} bytes")
-        if not line.strip():
-            return None
-        try:
-            message = json.loads(line.decode())
-        except (ValueError, RecursionError) as error:  # UnicodeDecodeError is one
-            reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else "accepted is one JSON value a line"
-            return _error(None, _PARSE, f"the request cannot be read: {reason}")
-        if isinstance(message, list) and message and self._version == _BATCHES:
-            return [answer for each in message if (answer := self._one(each)) is not None] or None
-        return self._one(message)
-
-    def _one(self, message: object) -> Reply | None:
-        if not isinstance(message, dict):
-            return _error(None, _REQUEST, "accepted is one JSON object a line; batches exist only in 2025-03-26")
-        if "method" not in message and ("result" in message or "error" in message):
-            return None  # an answer, and this server asks nothing
-        number = message.get("id")
-        if type(number) not in (int, str):
-            is_notification = "id" not in message and isinstance(message.get("method"), str)
-            return None if is_notification else _error(None, _REQUEST, "id is not a text or a whole number")
-        method, params = message.get("method"), message.get("params", {})
-        try:
-            if message.get("jsonrpc") != "2.0" or not isinstance(method, str) or not isinstance(params, dict):
-                raise _Refused(_REQUEST, "accepted are objects with jsonrpc '2.0', a method and params as an object")
-            return {"jsonrpc": "2.0", "id": number, "result": self._result(method, params)}
-        except _Refused as refused:
-            return {"jsonrpc": "2.0", "id": number, "error": refused.error}
-
-    def _result(self, method: str, params: Reply) -> Reply:
-        meta = params.get("_meta")
-        version = meta.get(f"{_META}protocolVersion") if isinstance(meta, dict) else None
-        if version is not None and version not in STATELESS_VERSIONS and method != "initialize":
-            supported = [*HANDSHAKE_VERSIONS, *STATELESS_VERSIONS]
-            raise _Refused(
-                _VERSION, f"version {brief(version)} is not served", {"supported": supported, "requested": version}
-            )
-        if method == "initialize":
-            return self._initialized(params)
-        if method == "ping":
-            return {"resultType": "complete"} if version else {}
-        answers = {"server/discover": self._discovered, "tools/list": self._listed, "tools/call": self._called}
-        if method not in answers:
-            raise _Refused(_METHOD, f"there is no method {brief(method)}")
-        if version is None and (self._version is None or method == "server/discover"):
-            raise _Refused(_PARAMS, f"params._meta lacks {_META}protocolVersion, and initialize did not come before")
-        result = answers[method](params)
-        if version is None:
-            return result
-        cached = {} if method == "tools/call" else {"ttlMs": _CACHED_MS, "cacheScope": "private"}
-        return {**result, "resultType": "complete", **cached}
-
-    def _initialized(self, params: Reply) -> Reply:
-        asked = params.get("protocolVersion")
-        if not isinstance(asked, str):
-            raise _Refused(_PARAMS, "params lack protocolVersion, a text")
-        self._version = asked if asked in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
-        return {"protocolVersion": self._version, "serverInfo": _SERVER, **self._abilities()}
-
-    def _discovered(self, _params: Reply) -> Reply:
-        versions = [*HANDSHAKE_VERSIONS, *STATELESS_VERSIONS]
-        return {"supportedVersions": versions, "_meta": {f"{_META}serverInfo": _SERVER}, **self._abilities()}
-
-    def _abilities(self) -> Reply:
-        return {"capabilities": {"tools": {}}, "instructions": self._instructions}
-
-    def _listed(self, _params: Reply) -> Reply:
-        return {"tools": [tool.listed() for tool in self._tools.values()]}
-
-    def _called(self, params: Reply) -> Reply:
-        name, given = params.get("name"), params.get("arguments", {})
-        tool = self._tools.get(name) if isinstance(name, str) else None
-        if tool is None:
-            raise _Refused(_PARAMS, f"there is no tool {brief(name)}; there are {', '.join(self._tools)}")
-        if not isinstance(given, dict):
-            raise _Refused(_PARAMS, f"arguments are {brief(given)}; accepted is an object")
-        failed = True
-        try:
-            tool.check(given)
-            text, failed = tool.call(**given), False
-        except (GpuscopeError, OSError) as error:  # the model can act on it
-            text = str(error)
-        except Exception as error:  # the next call must still be answered
-            traceback.print_exc(file=sys.stderr)
-            text = f"{tool.name} failed: {type(error).__name__}; standard error of the server has the details"
-        return {"content": [{"type": "text", "text": text}], "isError": failed}
+    server = Server(
+        "gpuscope",
+        version=_core.__version__,
+        instructions=instructions,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        cache_hints={"tools/list": CacheHint(_CACHED_MS)},
+    )
+    anyio.run(_carry, channel, server)
 
 
-_SERVER = {"name": "gpuscope", "version": _core.__version__}
+async def _carry(channel: Channel, server: Any) -> None:
+    """Hands messages over. A request is answered before the next line is read, so the end of the input loses none."""
+    import anyio
+    from mcp.shared.message import SessionMessage
+    from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
+
+    to_server, requests = anyio.create_memory_object_stream[Any](0)
+    answers, from_server = anyio.create_memory_object_stream[Any](0)
+    async with anyio.create_task_group() as group, to_server, from_server:
+        group.start_soon(server.run, requests, answers, server.create_initialization_options())
+        with contextlib.suppress(BrokenPipeError):
+            while (line := await channel.read()) is not None:
+                if line.isspace():
+                    continue
+                try:
+                    message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                except ValueError:  # pydantic's is one
+                    channel.write(json.dumps({"jsonrpc": "2.0", "id": None, "error": _refusal(line)}))
+                    continue
+                await to_server.send(SessionMessage(message))
+                if isinstance(message, JSONRPCRequest):
+                    answer = (await from_server.receive()).message
+                    channel.write(answer.model_dump_json(by_alias=True, exclude_unset=True))
 
 
-def _error(number: int | str | None, code: int, message: str) -> Reply:
-    return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}
+def _refusal(line: bytes) -> dict[str, Any]:
+    """The error of JSON-RPC for a line that is no message."""
+    if not line:
+        return {"code": _REQUEST, "message": f"the request has more than {_LARGEST:,} bytes"}
+    try:
+        json.loads(line.decode())
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is one
+        reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else "accepted is one JSON value a line"
+        return {"code": _PARSE, "message": f"the request cannot be read: {reason}"}
+    return {"code": _REQUEST, "message": "accepted is one message of JSON-RPC 2.0 a line, and no batch"}

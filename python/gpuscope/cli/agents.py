@@ -31,13 +31,13 @@ class Mcp:
 
     def run(self, options: argparse.Namespace) -> int:
         """Answers until the client ends."""
-        from gpuscope.agent.protocol import Channel, Server
+        from gpuscope.agent.protocol import Channel, serve
         from gpuscope.agent.tools import INSTRUCTIONS, Tools
 
         channel: list[Channel] = []
         tools = Tools(options.root, options.allow_run, lambda: channel[0].is_closed())
         channel.append(Channel())
-        Server(tools.tools(), INSTRUCTIONS).serve(channel[0])
+        serve(tools.tools(), INSTRUCTIONS, channel[0])
         return 0
 
 
