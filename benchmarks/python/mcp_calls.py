@@ -2,7 +2,7 @@
 """`gpuscope mcp`: frames under a process that prints, sizes of answers, start, and faults found by a fixed policy.
 
 The policy is open, diagnose, explain of the first finding, for each planted fault and each mended program of
-tests/python/diagnosis/test_rules.py. No GPU is needed.
+tests/python/diagnosis/test_rules.py; then diagnose of healthy programs. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORDINGS = ROOT / "docs" / "recordings"
 CALLS, QUICK_CALLS = 10_000, 1_000
 STARTS = 9
+HEALTHY = [(kernels, us) for kernels in (10, 20, 40) for us in (100, 300, 1000, 3000)]  # a GPU that is never idle
 # The server, in a process in which a thread, C and every call print.
 NOISY = """
 import ctypes, os, sys, threading, time
@@ -131,16 +132,30 @@ def starts() -> list[float]:
     return spent[1:]  # the first wrote the bytecode
 
 
+def claims_of(client: Client, name: str) -> list[str]:
+    """The headings of findings that are more than info."""
+    lines = client.text("diagnose", recording=name).splitlines()
+    return [line for line in lines if line[:1].isdigit() and line.split()[1:2] in (["CRITICAL"], ["warn"])]
+
+
 def faults() -> dict[str, list[str]]:
     """Faults without their place, with it, and mended programs for which the fault, or any finding, is claimed."""
     sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "python" / "diagnosis")]
     import test_rules
 
+    from fakes.loops import Loop
     from gpuscope.exporters import save
 
     found: dict[str, list[str]] = {"missed": [], "found": [], "false": [], "any finding": []}
     with tempfile.TemporaryDirectory() as folder:
         client = Client(Path(folder))
+        for kernels, us in HEALTHY:
+            loop = Loop()
+            for _ in loop.steps(14):
+                for _ in range(kernels):
+                    loop.launch(gpu=us)
+            save(loop.trace().store, Path(folder) / "healthy.gscope")
+            found["false"] += [f"healthy, {kernels} x {us} us: {line}" for line in claims_of(client, "healthy.gscope")]
         for number, each in enumerate(test_rules.FAULTS):
             fault = each.values[0]
             for kind in ("fault", "clean"):
@@ -150,14 +165,12 @@ def faults() -> dict[str, list[str]]:
                 name = f"{kind}-{number}.gscope"
                 save(loop.trace().store, Path(folder) / name)
                 client.text("open", recording=name)
-                page = client.text("diagnose", recording=name)
+                claims = claims_of(client, name)
                 if kind == "fault":
                     text = client.text("explain", recording=name, finding="1")
                     named = f"\n{fault.id} " in text and fault.where in text
                     found["found" if named else "missed"].append(f"{each.id} at {fault.where or 'the GPU'}")
                 else:
-                    headings = [line for line in page.splitlines() if line[:1].isdigit() and " info " not in line]
-                    claims = [line for line in headings if line.split()[1:2] in (["CRITICAL"], ["warn"])]
                     if any(f" {fault.id} " in line for line in claims):
                         found["false"].append(each.id)
                     found["any finding"] += [f"{each.id}: {line[:60]}" for line in claims]
@@ -192,7 +205,11 @@ def main() -> None:
                 },
                 "mcp_false_claims": {
                     "value": len(found["false"]),
-                    "detail": {"of": len(found["found"] + found["missed"]), "other findings": found["any finding"]},
+                    "detail": {
+                        "of": len(found["found"] + found["missed"]) + len(HEALTHY),
+                        "false": found["false"],
+                        "other findings": found["any finding"],
+                    },
                 },
             }
         }
