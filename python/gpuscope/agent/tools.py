@@ -14,6 +14,7 @@ import os
 import re
 import resource
 import secrets
+import shlex
 import signal
 import stat
 import subprocess
@@ -185,6 +186,7 @@ class Tools:
         output = {"type": "string", "description": "new .gscope file under the root"}
         seconds = {"type": "integer", "minimum": 1, "maximum": _LONGEST_RUN, "description": f"default {_RUN_SECONDS}"}
         command = {**words, "description": "script and its arguments, or -m, module, arguments; run in the root"}
+        shown = {"type": "string", "description": "the command line that a call without it shows"}
         return [
             *tools,
             Tool(
@@ -198,7 +200,7 @@ class Tools:
             Tool(
                 "verify",
                 "Run a recording's command again: did the promised saving come? accept, reject or inconclusive.",
-                one | {"claim": finding, "seconds": seconds},
+                one | {"command": shown, "claim": finding, "seconds": seconds},
                 ("recording",),
                 self.verify,
                 runs_programs=True,
@@ -310,10 +312,19 @@ class Tools:
             self._inside(command[0])
         return self._run(["diagnose", "-o", str(path), *command], seconds)
 
-    def verify(self, recording: str, claim: str | None = None, seconds: int = _RUN_SECONDS) -> str:
-        """Runs the command of a recording again, by `gpuscope verify`."""
-        claimed = [f"--claim={claim}"] if claim is not None else []
-        return self._run(["verify", str(self._inside(recording)), *claimed, "--yes"], seconds)
+    def verify(
+        self, recording: str, command: str | None = None, claim: str | None = None, seconds: int = _RUN_SECONDS
+    ) -> str:
+        """Runs the command of a recording again, by `gpuscope verify`. It comes from a file, so it is shown before."""
+        path = self._inside(recording)
+        line, folder = _command_of(self._open(recording).recording.trace)
+        if line and not Path(os.path.realpath(folder)).is_relative_to(self._root):
+            raise InvalidArgument(f"{brief(recording)} was recorded in a folder outside of the root; nothing is run")
+        if line and command != line:
+            asked = "not run: the command comes from the recording; to run it, call verify with this text as command"
+            return f"{asked}\n{as_data(line, _MOST_BYTES - len(asked) - 1)}"
+        agreed = ["--yes"] if line else []  # without a command, the sentence of `gpuscope verify` is the answer
+        return self._run(["verify", str(path), *([f"--claim={claim}"] if claim else []), *agreed], seconds)
 
     def _run(self, arguments: Sequence[str], seconds: int) -> str:
         """The end of what a command prints, and its exit code. It ends with its time, or with the client."""
@@ -392,6 +403,16 @@ class Tools:
         newest = [one_line(path) for _, path in sorted(found, reverse=True)]
         head = f"{len(newest)} recordings, newest first" if newest else "no .gscope file under the root"
         return as_data("\n".join([head, *newest[:_MOST_LISTED]]))
+
+
+def _command_of(trace: Trace) -> tuple[str, str]:
+    """The command line that recorded this, and its folder; empty if there is none."""
+    try:
+        found = json.loads(trace.info.get("run.command", ""))
+        recorder = [found["python"], "-m", "gpuscope", found.get("recorder", "run")]
+        return shlex.join([*recorder, *found["options"], *found["program"]]), found["folder"]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return "", ""
 
 
 def _select(trace: Trace, query: str, sender: Connection) -> None:

@@ -119,7 +119,7 @@ class Diagnose:
         if options.salvage:
             raise InvalidArgument("--salvage is for recordings; a script is run")
         delivery = _Delivery(outputs, console.errors(), options, outcome, program)
-        delivery.remember(program)
+        delivery.remember("diagnose", program)
         code = delivery.run(program)
         return code or outcome.code
 

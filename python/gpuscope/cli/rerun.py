@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command that a recording stores: checked, and run again, also of another commit."""
+"""The command of a recording: stored by ``run`` and ``diagnose``, checked, and run again, also of another commit."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from gpuscope.text import one_line, shorten
 FACT = "run.command"
 """The key of a recording's facts that has the command, as JSON."""
 
+_RECORDERS = ("run", "diagnose")
 _GIT_SECONDS = 2.0
 _TAIL = 8  # lines of a failed program that are shown
 _SHORT = 10  # digits of a commit
@@ -41,12 +42,13 @@ class Command:
     Attributes:
         python: path of the interpreter.
         folder: in which it ran.
-        options: of ``gpuscope run``, those that select what is recorded.
+        options: those that select what is recorded.
         program: a script, -m and a module, or -c and code; then its arguments.
         script: hash of the script; empty if there is none.
         variables: names of the environment variables that were set and may change speed.
         commit: of the git repository of the script; empty if unknown.
         dirty: whether files of that commit were changed.
+        recorder: the command of gpuscope that recorded it.
     """
 
     python: str
@@ -57,9 +59,10 @@ class Command:
     variables: tuple[str, ...] = ()
     commit: str = ""
     dirty: bool = False
+    recorder: str = _RECORDERS[0]
 
     @staticmethod
-    def now(options: argparse.Namespace, program: Program) -> Command | None:
+    def now(recorder: str, options: argparse.Namespace, program: Program) -> Command | None:
         """The command of this process; None if it cannot run again: its code is from a pipe, or its folder is gone."""
         try:
             folder = os.getcwd()
@@ -69,9 +72,9 @@ class Command:
         if program.kind == "stdin" or not is_there:
             return None
         flags = {"module": ["-m"], "code": ["-c"]}.get(program.kind, [])
-        words = recorded_words(options) + (["--children"] if options.children else [])
-        made = Command(sys.executable, folder, tuple(words), (*flags, program.target, *program.arguments))
-        return made.of_today()
+        recorded = recorded_words(options) + (["--children"] if options.children else [])
+        words = (*flags, program.target, *program.arguments)
+        return Command(sys.executable, folder, tuple(recorded), words, recorder=recorder).of_today()
 
     @classmethod
     def of(cls, info: Mapping[str, str], path: str) -> Command:
@@ -86,7 +89,7 @@ class Command:
             else:
                 why = "it is not of `gpuscope run` or `diagnose` with a script, -m or -c"
             raise InvalidArgument(
-                f"{path!r} has no command to run again: {why}; accepted are recordings of gpuscope run and diagnose"
+                f"{path!r} has no command to run again: {why}; accepted are recordings of gpuscope run or diagnose"
             )
         try:
             given = json.loads(info[FACT])
@@ -95,10 +98,13 @@ class Command:
             }
             found = cls(**values)
             is_sound = found.program and all(_is_like(getattr(found, each.name), each.type) for each in fields(cls))
+            is_sound = is_sound and found.recorder in _RECORDERS
         except (ValueError, TypeError, AttributeError):
             is_sound = False
         if not is_sound:
-            raise InvalidArgument(f"{path!r} has a damaged command; accepted are recordings of gpuscope run")
+            raise InvalidArgument(
+                f"{path!r} has a damaged command; accepted are recordings of gpuscope run or diagnose"
+            )
         return found
 
     def fact(self) -> str:
@@ -167,11 +173,11 @@ class Command:
 
     def words(self, output: str) -> list[str]:
         """The command line that records into a folder."""
-        return [self.python, "-m", "gpuscope", "run", *self.options, "-o", f"{output}/", *self.program]
+        return [self.python, "-m", "gpuscope", self.recorder, *self.options, "-o", f"{output}/", *self.program]
 
     def shown(self) -> str:
         """The command line for a reader, without the output."""
-        return shlex.join([self.python, "-m", "gpuscope", "run", *self.options, *self.program])
+        return shlex.join([self.python, "-m", "gpuscope", self.recorder, *self.options, *self.program])
 
     def record(self, output: Path, variables: Mapping[str, str]) -> Path:
         """Runs it, and returns the recording of the program itself.

@@ -122,7 +122,7 @@ class Run:
             given.append(f"{program.name}.html")
         outputs = Outputs(given, replaces=replaces)
         delivery = Delivery(outputs, console.errors(), options)
-        delivery.remember(program)
+        delivery.remember("run", program)
         code = delivery.run(program)
         if options.open:
             with own_imports():
@@ -138,9 +138,9 @@ class Delivery(Recorder):
         self._out = out  # from before the run: the program may replace or close sys.stderr
         self._children = Children.asked_for(options)
 
-    def remember(self, program: Program) -> None:
-        """Stores the command in each recording, for `gpuscope verify`; not of a rank, which is no whole command."""
-        command = None if distributed_rank() else Command.now(self._options, program)
+    def remember(self, recorder: str, program: Program) -> None:
+        """Stores the command in each recording, for `gpuscope verify`; a rank is no whole command."""
+        command = None if distributed_rank() else Command.now(recorder, self._options, program)
         if command is not None:
             self.profiler._annotations.state({FACT: command.fact()})
 

@@ -35,9 +35,9 @@ class Verify:
 
     description = (
         "Runs the command of a recording again, compares, and answers accept, reject or inconclusive. The recording\n"
-        "must be of `gpuscope run` or `diagnose`; its script, options, folder and interpreter are used again. The\n"
-        "command is shown and asked for, as it comes from a file. With --against, an old commit is checked out next\n"
-        "to the work tree, and both are run in turns, which is sure of smaller changes.\n"
+        "must be one of `gpuscope run` or `diagnose`; its script, options, folder and interpreter are used again.\n"
+        "The command is shown and asked for, as it comes from a file. With --against, an old commit is checked out\n"
+        "next to the work tree, and both are run in turns, which is sure of smaller changes.\n"
         "Exit code 0: accept; 1: reject; 2: no verdict, as something cannot be used or run; 3: inconclusive."
     )
     examples = """\
@@ -49,7 +49,9 @@ class Verify:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's arguments."""
-        parser.add_argument("before", metavar="BEFORE", help="a recording before the change")
+        parser.add_argument(
+            "before", metavar="BEFORE", help="a recording of gpuscope run or diagnose, before the change"
+        )
         parser.add_argument(
             "--claim", metavar="ID", help="a finding of BEFORE that the change is for, as R09; its saving is checked"
         )

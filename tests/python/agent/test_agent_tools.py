@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -255,6 +256,40 @@ def test_a_program_ends_with_its_client(tmp_path):
     assert tools.record(["work.py"], "out.gscope").startswith("ended: the client left")
 
 
+def recorded(tmp_path):
+    """A recording with a command, of a program that takes a few steps."""
+    (tmp_path / "work.py").write_text(
+        "import gpuscope\nfor _ in range(12):\n    gpuscope.step()\n    sum(range(50_000))\n"
+    )
+    assert Tools(tmp_path, allow_run=True).record(["work.py"], "out.gscope").startswith("exit code 0")
+
+
+def test_verify_shows_the_command_of_the_recording_before_it_runs_it(running, tmp_path):
+    recorded(tmp_path)
+    shown = running.verify("out.gscope")
+    line = shown.splitlines()[2]
+    assert shown.startswith("not run: ")
+    assert line.endswith("-m gpuscope diagnose work.py")
+    assert running.verify("out.gscope", command=f"{line} --lr 1").startswith("not run: ")
+    assert re.match(
+        r"exit code [013]\n(.*\n)+(accept|reject|inconclusive): ", running.verify("out.gscope", command=line)
+    )
+
+
+def test_verify_runs_nothing_outside_of_the_root(tmp_path):
+    recorded(tmp_path)
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "out.gscope").rename(root / "out.gscope")
+    with pytest.raises(InvalidArgument, match="outside of the root"):
+        Tools(root, allow_run=True).verify("out.gscope")
+
+
+def test_verify_says_that_a_recording_has_no_command(running, tmp_path):
+    named(tmp_path / "a.gscope", "x")
+    assert "has no command to run again" in running.verify("a.gscope")
+
+
 def test_verify_says_where_the_command_is_absent(running, tmp_path, monkeypatch):
     named(tmp_path / "a.gscope", "x")
     monkeypatch.setattr(agent_tools, "_tail", lambda _: "gpuscope: there is no command 'verify'; there are run")
@@ -284,13 +319,14 @@ def test_each_command_of_the_skill_runs(tmp_path):
         "import gpuscope\nfor _ in range(12):\n    gpuscope.step()\n    sum(range(200_000))\n"
     )
     lines = [line[2:] for line in skill("skill", folder=tmp_path).splitlines() if line.startswith("$ ")]
-    assert len(lines) == 8
+    assert len(lines) == 9
     for line in lines:
         program, *arguments = shlex.split(line)
         assert program == "gpuscope"
         done = subprocess.run(
             [sys.executable, "-m", "gpuscope", *arguments], capture_output=True, text=True, cwd=tmp_path
         )
-        assert done.returncode == 0, f"{line}\n{done.stderr}"
+        verdicts = (0, 1, 3) if arguments[0] == "verify" else (0,)
+        assert done.returncode in verdicts, f"{line}\n{done.stderr}"
     assert "verdict" in json.loads((tmp_path / "findings.json").read_text())
     assert "verdict" in json.loads((tmp_path / "diff.json").read_text())

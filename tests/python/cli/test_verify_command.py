@@ -187,6 +187,7 @@ def test_recordings_before_a_failure_are_kept(gpuscope, repository):
         ({"program": []}, "a damaged command"),
         ({"program": "train.py"}, "a damaged command"),
         ({"surprise": 1}, "a damaged command"),
+        ({"recorder": "sql"}, "a damaged command"),
     ],
 )
 def test_a_command_that_cannot_run_is_refused(gpuscope, before, changed, says):
