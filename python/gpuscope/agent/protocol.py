@@ -21,10 +21,11 @@ from typing import Any
 
 from gpuscope import _core
 from gpuscope.errors import GpuscopeError, InvalidArgument, NotAvailable
-from gpuscope.text import brief
+from gpuscope.text import brief, shorten
 
 _LARGEST = 1 << 20  # bytes of a request
 _AT_ONCE = 1 << 16
+_LONGEST_ERROR = 2_000
 _CACHED_MS = 3_600_000  # how long a client may keep the list of tools, which does not change
 _PARSE, _REQUEST = -32700, -32600
 
@@ -79,7 +80,7 @@ class Tool:
             self.check(given)
             return self.call(**given), False
         except (GpuscopeError, OSError) as error:  # the model can act on it
-            return str(error), True
+            return shorten(str(error), _LONGEST_ERROR), True
         except Exception as error:  # the next call must still be answered
             traceback.print_exc(file=sys.stderr)
             details = "standard error of the server has the details"

@@ -8,6 +8,7 @@ marks with a random word, which no name can contain, and invisible characters ar
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -50,6 +51,7 @@ _MOST_ROWS, _USUAL_ROWS = 200, 20
 _SQL_SECONDS = 1.0
 _SQL_BYTES = 2 << 30  # of address space, beyond what the server has
 _LARGEST_FILE = 512 << 20
+_COMPRESSED = 16  # a compressed trace counts as so many times its size
 _MOST_LISTED, _MOST_SEEN = 20, 20_000
 _WIDTH = 110
 _MOST_PLACES = 5
@@ -368,10 +370,11 @@ class Tools:
             state = os.lstat(each)
             if not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
                 raise InvalidArgument(f"{brief(given)} has a link or device; accepted are files and folders of files")
-            size += state.st_size
+            size += state.st_size * (_COMPRESSED if each.suffix == ".gz" else 1)
             if size > _LARGEST_FILE:
                 raise InvalidArgument(
-                    f"{brief(given)} is larger than {_LARGEST_FILE >> 20} MiB, the most that is read here; "
+                    f"{brief(given)} is larger than {_LARGEST_FILE >> 20} MiB ({_LARGEST_FILE // _COMPRESSED >> 20} MiB if "
+                    "compressed), the most that is read here; "
                     "`gpuscope diagnose FILE --json -` reads it on a terminal"
                 )
         return real
@@ -382,7 +385,8 @@ class Tools:
         path = self._inside(given)
         state = (path.stat().st_mtime_ns, path.stat().st_size)
         if self._last is None or (self._last.path, self._last.state) != (path, state):
-            self._last = None  # frees it first
+            self._last = None
+            gc.collect()  # frees it first, and what a reader that failed has left in a cycle
             with _shown_as_data():
                 self._last = _Opened(path, state, load(path))
         return self._last

@@ -164,6 +164,13 @@ def test_a_recording_that_is_too_large_is_refused_with_another_way(tmp_path):
         Tools(tmp_path, allow_run=False).diagnose("large.gscope")
 
 
+def test_a_compressed_trace_counts_with_what_it_unpacks_to(tmp_path):
+    with open(tmp_path / "trace.json.gz", "wb") as file:
+        file.truncate(33 << 20)
+    with pytest.raises(InvalidArgument, match="32 MiB if compressed"):
+        Tools(tmp_path, allow_run=False).open("trace.json.gz")
+
+
 def test_a_recording_that_changed_is_read_again(tmp_path):
     tools = Tools(tmp_path, allow_run=False)
     named(tmp_path / "a.gscope", "first")

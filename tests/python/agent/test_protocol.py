@@ -179,6 +179,13 @@ def test_arguments_outside_the_schema_are_refused_in_a_sentence(arguments, said)
     assert said in text
 
 
+def test_an_error_is_short(tmp_path):
+    text, failed = Tool("open", "", {"name": TEXT}, ("name",), lambda name: open(name).read()).answer(
+        {"name": "a/" * 9_999}
+    )
+    assert (failed, len(text)) == (True, 2_000)
+
+
 def test_an_error_of_a_tool_is_an_answer():
     assert called("refuse") == (True, "no GPU")
 
