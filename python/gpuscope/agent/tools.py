@@ -341,13 +341,15 @@ class Tools:
             )
             ends_at = time.monotonic() + seconds
             reason = ""
-            while process.poll() is None and not reason:
-                reason = "the client left" if self._is_left() else reason
-                reason = f"{seconds} s were over" if time.monotonic() > ends_at else reason
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_WATCHED_S)
-            if reason:
-                _end(process)
+            try:
+                while process.poll() is None and not reason:
+                    reason = "the client left" if self._is_left() else reason
+                    reason = f"{seconds} s were over" if time.monotonic() > ends_at else reason
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(_WATCHED_S)
+            finally:  # a signal ends the server too
+                if process.poll() is None:
+                    _end(process)
             text = _tail(printed.fileno())
         if f"there is no command {arguments[0]!r}" in text:
             raise InvalidArgument(f"this version of gpuscope has no command {arguments[0]}")
@@ -372,9 +374,9 @@ class Tools:
                 raise InvalidArgument(f"{brief(given)} has a link or device; accepted are files and folders of files")
             size += state.st_size * (_COMPRESSED if each.suffix == ".gz" else 1)
             if size > _LARGEST_FILE:
+                most = f"{_LARGEST_FILE >> 20} MiB ({_LARGEST_FILE // _COMPRESSED >> 20} MiB if compressed)"
                 raise InvalidArgument(
-                    f"{brief(given)} is larger than {_LARGEST_FILE >> 20} MiB ({_LARGEST_FILE // _COMPRESSED >> 20} MiB if "
-                    "compressed), the most that is read here; "
+                    f"{brief(given)} is larger than {most}, the most that is read here; "
                     "`gpuscope diagnose FILE --json -` reads it on a terminal"
                 )
         return real

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import signal
 from importlib import resources
 from pathlib import Path
+from types import FrameType
 
 from gpuscope.cli import console
 from gpuscope.paths import make_folder, write_text
@@ -34,11 +37,24 @@ class Mcp:
         from gpuscope.agent.protocol import Channel, serve
         from gpuscope.agent.tools import INSTRUCTIONS, Tools
 
+        codes: list[int] = []
+
+        def leave(number: int, _frame: FrameType | None) -> None:
+            codes.append(128 + number)
+            logging.disable()  # asyncio reports each task that ends by it
+            raise SystemExit(codes[0])
+
         channel: list[Channel] = []
         tools = Tools(options.root, options.allow_run, lambda: channel[0].is_closed())
         channel.append(Channel())
-        serve(tools.tools(), INSTRUCTIONS, channel[0])
-        return 0
+        for number in (signal.SIGINT, signal.SIGTERM):  # asyncio's way is to wait for the tool
+            signal.signal(number, leave)
+        try:
+            serve(tools.tools(), INSTRUCTIONS, channel[0])
+        except BaseException:  # by then a group of exceptions
+            if not codes:
+                raise
+        return codes[0] if codes else 0
 
 
 class Skill:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -179,8 +181,8 @@ def test_arguments_outside_the_schema_are_refused_in_a_sentence(arguments, said)
     assert said in text
 
 
-def test_an_error_is_short(tmp_path):
-    text, failed = Tool("open", "", {"name": TEXT}, ("name",), lambda name: open(name).read()).answer(
+def test_an_error_is_short():
+    text, failed = Tool("open", "", {"name": TEXT}, ("name",), lambda name: os.stat(name)).answer(
         {"name": "a/" * 9_999}
     )
     assert (failed, len(text)) == (True, 2_000)
@@ -260,6 +262,30 @@ def test_a_client_that_is_killed_ends_the_server():
     server.stdin.write(PING * 10)
     server.stdin.close()
     assert server.wait(60) == 0
+
+
+@pytest.mark.parametrize(("ended_by", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (None, 0)])
+def test_a_server_that_ends_ends_the_program_that_it_runs(tmp_path, ended_by, code):
+    (tmp_path / "work.py").write_text("import os, time\nprint(os.getpid(), file=open('pid', 'w'))\ntime.sleep(600)\n")
+    command = [sys.executable, "-m", "gpuscope", "mcp", "--root", str(tmp_path), "--allow-run"]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    arguments = {"command": ["work.py"], "output": "out.gscope"}
+    server.stdin.write(request("tools/call", name="record", arguments=arguments, _meta=STATELESS) + b"\n")
+    server.stdin.flush()
+    for _ in range(600):
+        if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text():
+            break
+        time.sleep(0.1)
+    if ended_by is None:
+        server.stdout.close()
+    else:
+        server.send_signal(ended_by)
+    server.stdin.close()
+    assert (server.wait(60), b"Traceback" in server.stderr.read()) == (code, False)
+    server.stdout.close()
+    server.stderr.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 OFFICIAL_1 = """
