@@ -2,8 +2,10 @@
 """The Model Context Protocol on standard input and output, by the official SDK; it knows nothing of the tools.
 
 The SDK speaks both eras: revisions up to 2025-11-25 begin with `initialize`; since 2026-07-28 each request carries its
-version (https://modelcontextprotocol.io/specification). `Channel` replaces the SDK's transport, which reads lines of
-any length, does not answer lines that it cannot read, and drops open requests when the input ends.
+version (https://modelcontextprotocol.io/specification).
+
+`Channel` replaces the SDK's transport. That one reads lines of any length, and does not answer those that it cannot read.
+It also drops requests that are open when the input ends.
 """
 
 from __future__ import annotations
