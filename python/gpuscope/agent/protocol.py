@@ -4,8 +4,8 @@
 The SDK speaks both eras: revisions up to 2025-11-25 begin with `initialize`; since 2026-07-28 each request carries its
 version (https://modelcontextprotocol.io/specification).
 
-`Channel` replaces the SDK's transport. That one reads lines of any length, and does not answer those that it cannot read.
-It also drops requests that are open when the input ends.
+`Channel` replaces the SDK's transport. That one reads lines of any length, and does not answer those that it cannot
+read. It also drops requests that are open when the input ends.
 """
 
 from __future__ import annotations
