@@ -267,6 +267,15 @@ def test_a_recording_of_run_knows_its_command(gpuscope, script, tmp_path):
     assert gpuscope("verify", "a.gscope", "--yes", "--runs", "3").returncode in (0, 1, 3)
 
 
+def test_a_recording_of_diagnose_is_compared_with_recordings_of_diagnose(gpuscope, script, tmp_path):
+    script("import time\nfor _ in range(40):\n    time.sleep(0.002)\n")
+    assert gpuscope("diagnose", "-o", "a.gscope", "script.py").returncode == 0
+    ran = gpuscope("verify", "a.gscope", "--yes", "--runs", "3")
+    assert ran.returncode in (0, 1, 3), ran.stderr
+    assert " -m gpuscope diagnose script.py" in ran.stderr
+    assert "before, not after" not in ran.stdout  # of an option
+
+
 def test_standard_input_cannot_run_again(tmp_path):
     command = [sys.executable, "-m", "gpuscope", "run", "-o", "a.gscope", "-"]
     subprocess.run(command, cwd=tmp_path, input="x = 1", text=True, capture_output=True, check=True)
